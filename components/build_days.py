@@ -31,5 +31,5 @@ def build_days(
         own = json.loads(group)
         paths = Path(valid_log.path), Path(fitted.path), Path(part.path)
         declared, options = DeclaredSections.parse(data, features, own["slices"]), load_runtime(runtime)
-        this.rows = build_table(*declared, options, *paths, only=read(own["days"])).rows
+        this.rows = build_table(*declared, options, *paths, only_days=read(own["days"])).rows
     write_metadata(part, step=this.record)

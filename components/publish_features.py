@@ -37,7 +37,7 @@ def publish_features(
         inputs = Path(valid_log.path), Path(fitted.path), None
         options, out = load_runtime(runtime), Path(skew.path)
         publish(name, store, options, skew_rows, *inputs, out, now=datetime.now(UTC), replaces=replaces)
-        counted = str(store.expected()["counted_until"])
+        counted = str(store.require_announcement()["counted_until"])
         note(f"Version {version} reads statistics of everything before {counted}.")
     write_metadata(skew, step=this.record)
     return counted

@@ -9,8 +9,8 @@ from typing import cast
 from models.embedding_section import EmbeddingSection
 from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import DeclaredIds, kinds_of
-from shortlist.spec.spec import Spec, select
+from shortlist.features.feature_kind import DeclaredIds, declared_kinds
+from shortlist.spec.spec import Spec, match_features
 
 _ASSUMED_VECTOR_WIDTH = 64
 _ASSUMED_TAGS = 64
@@ -81,12 +81,12 @@ def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Ma
     section = cast(EmbeddingSection, spec.models[name])
     _check_columns(cardinalities, spec)
     vectors = section.vectors.of if section.vectors is not None else ()
-    wanted = set(select((*section.features, *vectors), spec.features.names))
+    wanted = set(match_features((*section.features, *vectors), spec.features.names))
     widths: dict[str, int] = {}
     tables: list[Table] = []
     floats, assumed = 0, []
     declared = DeclaredColumns(spec.data)
-    for feature in kinds_of(spec.features):
+    for feature in declared_kinds(spec.features):
         for number, (output, form) in enumerate(zip(feature.outputs, feature.forms(declared), strict=True)):
             ids = feature.declared_ids(number, declared)
             if output not in wanted:
@@ -113,18 +113,18 @@ def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Ma
 def _table(ids: DeclaredIds, name: str, cardinalities: Mapping[str, int], fitted: Mapping[str, int]) -> Table:
     lookups = _ASSUMED_TAGS if ids.per_row is None else ids.per_row
     if not ids.counted_column:
-        return Table(name, ids.most, lookups, "declared")
+        return Table(name, ids.max_ids, lookups, "declared")
     if ids.counted_column in cardinalities:
         # Id 0 is unknown-or-rare, beside those of the values.
-        return Table(name, min(cardinalities[ids.counted_column] + 1, ids.most), lookups, "given")
+        return Table(name, min(cardinalities[ids.counted_column] + 1, ids.max_ids), lookups, "given")
     if name in fitted:
         return Table(name, fitted[name], lookups, "fitted")
-    return Table(name, ids.most, lookups, "bound")
+    return Table(name, ids.max_ids, lookups, "bound")
 
 
 def _check_columns(cardinalities: Mapping[str, int], spec: Spec) -> None:
     declared = DeclaredColumns(spec.data)
-    known = {limits.column for feature in kinds_of(spec.features) for limits in feature.vocabularies(declared)}
+    known = {limits.column for feature in declared_kinds(spec.features) for limits in feature.vocabularies(declared)}
     for column in cardinalities:
         if column not in known:
             raise ShortlistError(

@@ -17,7 +17,7 @@ from typing import Final
 
 import polars as pl
 
-from monitoring.windows.answered import answered
+from monitoring.windows.answered_requests import select_answered
 from shortlist.collecting.live_labels import Labels, read_labels
 from shortlist.collecting.live_log import MatureParts, covered_parts, live_folders, mature_parts
 from shortlist.collecting.live_rows import LiveRows, span_of_times
@@ -31,7 +31,7 @@ from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
-from shortlist.spec.durations import length_of
+from shortlist.spec.durations import parse_duration
 from shortlist.spec.serving import ReplayTraffic, Serving
 from shortlist.storage.artefacts import sha256
 
@@ -127,7 +127,7 @@ class Collector:
 
     def _due(self, folders: ServingPaths, published: Sequence[Batch], now: datetime) -> MatureParts:
         assert self._data.live_outcome_delay is not None
-        due = now - length_of(self._data.live_outcome_delay) - length_of(self._data.live.settle)
+        due = now - parse_duration(self._data.live_outcome_delay) - parse_duration(self._data.live.settle)
         return mature_parts(folders.predictions, self._data, covered_parts(published), due, self._most_rows)
 
     def _made(
@@ -162,7 +162,7 @@ class Collector:
 
     def _requests(self, found: MatureParts, published: Sequence[Batch]) -> tuple[pl.DataFrame, int]:
         """Return users' answered requests with rows, each once, and how many answers repeat one."""
-        every = answered(pl.concat(found.frames))
+        every = select_answered(pl.concat(found.frames))
         if self._replayed:
             # A rollout without users plays rows of the log again and again: nobody saw them.
             every = every.filter(pl.col("rollout").is_null())

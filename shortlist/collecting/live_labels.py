@@ -11,12 +11,12 @@ from typing import Final
 import polars as pl
 import pyarrow as pa
 
-from monitoring.windows.answered import REQUEST, ROWS, hashed
+from monitoring.windows.answered_requests import REQUEST, ROWS, request_hash
 from shortlist.contracts import Columns
 from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import item_type, outcome_columns, outcome_name, outcome_schema
 from shortlist.spec.data import Data
-from shortlist.spec.durations import length_of
+from shortlist.spec.durations import parse_duration
 
 _WRITTEN_LATER: Final = timedelta(hours=1)
 """A file is written after its outcomes happened, by a clock that may be so much behind."""
@@ -63,14 +63,14 @@ def read_labels(folder: Path, requests: pl.DataFrame, data: Data) -> Labels:
     """
     after = outcome_columns(data)
     schema = outcome_schema(item_type(data), after)
-    delay, skew = length_of(data.live_outcome_delay or "0s"), length_of(data.live.max_clock_skew)
+    delay, skew = parse_duration(data.live_outcome_delay or "0s"), parse_duration(data.live.max_clock_skew)
     first, last = requests["time"].min(), requests["time"].max()
     assert isinstance(first, datetime) and isinstance(last, datetime)
     ours, unmatched = [], [pl.Series("request_id", [], dtype=pl.String)]
     wanted = requests.select(REQUEST, ROWS, pl.col("time").alias(_ANSWER))
     for written, piece in _pieces(folder, schema, first - skew - _WRITTEN_LATER):
         told = piece.filter(pl.col("label").is_not_null(), pl.col("request_id").is_not_null())
-        told = told.with_columns(hashed(), pl.lit(written, pl.Datetime("us", "UTC")).alias(_WRITTEN))
+        told = told.with_columns(request_hash(), pl.lit(written, pl.Datetime("us", "UTC")).alias(_WRITTEN))
         joined = told.join(wanted, on=REQUEST, how="left", maintain_order="left")
         other = joined.filter(pl.col(_ANSWER).is_null(), pl.col("time").is_between(first, last))
         unmatched.append(other["request_id"].unique())
@@ -120,4 +120,4 @@ def _nothing(schema: pa.Schema) -> pl.DataFrame:
     empty = pl.from_arrow(schema.empty_table())
     assert isinstance(empty, pl.DataFrame)
     times = (pl.lit(None, pl.Datetime("us", "UTC")).alias(name) for name in (_WRITTEN, _ANSWER))
-    return empty.with_columns(hashed(), pl.lit(None, pl.Int64).alias(ROWS), *times)
+    return empty.with_columns(request_hash(), pl.lit(None, pl.Int64).alias(ROWS), *times)

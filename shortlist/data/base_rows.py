@@ -13,7 +13,7 @@ from shortlist.data.failures import Failure, failure, flagged, split_failures
 from shortlist.data.quarantine import QuarantineWriter
 from shortlist.data.rules import broken_checks, log_checks
 from shortlist.spec.data import Data, GeneratedSource
-from shortlist.spec.durations import length_of
+from shortlist.spec.durations import parse_duration
 from shortlist.storage.tables import DayTableWriter
 
 _TAIL: Final = timedelta(days=2)
@@ -136,10 +136,10 @@ def clock_failures(rows: pl.DataFrame, data: Data) -> list[Failure]:
     skew, max_age = data.live.max_clock_skew, data.live.max_age
     times, answered = rows[Columns.TIME], rows[ANSWERED]
     wanted = f"a time at most {skew} after the answer (live.max_clock_skew)"
-    found = failure("clock", times > answered + length_of(skew), Columns.TIME, times, wanted)
+    found = failure("clock", times > answered + parse_duration(skew), Columns.TIME, times, wanted)
     if max_age is not None and not isinstance(data.source, GeneratedSource):
         wanted = f"a time at most {max_age} before the answer (live.max_age)"
-        found += failure("clock", times < answered - length_of(max_age), Columns.TIME, times, wanted)
+        found += failure("clock", times < answered - parse_duration(max_age), Columns.TIME, times, wanted)
     return found
 
 

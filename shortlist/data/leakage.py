@@ -13,7 +13,7 @@ from shortlist.contracts import Columns
 from shortlist.data.side_tables import side_path
 from shortlist.spec.data import Column, Data, SideTable
 from shortlist.storage.row_digest import row_hashes
-from shortlist.system.prefetch import results
+from shortlist.system.prefetch import parallel_map
 
 _MIN_ROWS_OF_A_CLASS = 10
 
@@ -43,7 +43,7 @@ def column_aucs(sample: pl.DataFrame, data: Data, folder: Path) -> dict[str, flo
 
 
 def _side_by_side(rows: pl.DataFrame, label: npt.NDArray[np.bool_], columns: Sequence[Column]) -> dict[str, float]:
-    found = results(lambda column: column_auc(rows[column.name], label), columns, pl.thread_pool_size())
+    found = parallel_map(lambda column: column_auc(rows[column.name], label), columns, pl.thread_pool_size())
     return {column.name: auc for column, auc in zip(columns, found, strict=True)}
 
 

@@ -19,7 +19,7 @@ from shortlist.data.sources import InputFile
 from shortlist.data.streams import opened
 from shortlist.data.text_blocks import TextBlock, text_blocks
 from shortlist.spec.data import null_texts
-from shortlist.system.prefetch import prefetch_map
+from shortlist.system.prefetch import parallel_map_pairs
 
 SEPARATORS = {"csv": ",", "tsv": "\t"}
 _FIRST_LINE_BYTES = 1 << 20
@@ -70,7 +70,9 @@ def read_text(file: InputFile, layout: Layout, fields: list[str], rows_per_block
     with opened(file.path) as stream:
         blocks = text_blocks(stream, file.name, reader.separator, rows_per_block)
         rows = (_without_first_line(block) if layout.header and block.first_line == 1 else block for block in blocks)
-        for block, columns in prefetch_map(reader.clean, filter(_has_rows, rows), min(pl.thread_pool_size(), _THREADS)):
+        for block, columns in parallel_map_pairs(
+            reader.clean, filter(_has_rows, rows), min(pl.thread_pool_size(), _THREADS)
+        ):
             yield reader.fast(block, columns) or reader.slow(block)
 
 

@@ -32,7 +32,7 @@ from shortlist.rollout.phases import Phase
 from shortlist.runs.monitoring_runs import collect_locally, run_monitoring_locally
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.runs.submit import run_locally
-from shortlist.spec.durations import length_of
+from shortlist.spec.durations import parse_duration
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
@@ -162,7 +162,7 @@ class _Loop:
     def _published_fit(self) -> Path:
         """Return the fit whose statistics servers look up at present."""
         stores = StorageConfig.parse(str(self.state.stores))
-        return Path(spec_feast_store_location(stores, self._spec.name).expected()["views"]).parent
+        return Path(spec_feast_store_location(stores, self._spec.name).require_announcement()["views"]).parent
 
     def compare(self, change: ChangeOfChampion, days: frozenset[date]) -> tuple[float, float]:
         """Return the AUC of a promoted model and of the one before on some days, each with what it served with."""
@@ -184,7 +184,7 @@ class _Loop:
         data = self._spec.data
         if data.live.collect and data.live_outcome_delay is not None:
             flushed = timedelta(seconds=self._spec.serving.log.flush_seconds)
-            wait = length_of(data.live_outcome_delay) + length_of(data.live.settle) + 2 * flushed
+            wait = parse_duration(data.live_outcome_delay) + parse_duration(data.live.settle) + 2 * flushed
             time.sleep(wait / timedelta(seconds=1))
 
     def _say(self, number: int, decision: RetrainDecision, report: WindowReport) -> None:

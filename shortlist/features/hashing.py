@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from shortlist.system.execution import on_cpu
+from shortlist.system.execution import count_cpu_operation
 
 PRIME: Final = 2**31 - 1
 """All arithmetic is modulo this prime, so every product stays below 2**62."""
@@ -68,16 +68,16 @@ def _fingerprints(texts: pl.Series) -> pl.Series:
 
     A fingerprint is the sum over the UTF-8 bytes of (byte + 1) * base ** position, modulo PRIME, position from 0.
     """
-    on_cpu("fingerprints of texts (numpy)")
+    count_cpu_operation("fingerprints of texts (numpy)")
     array = texts.fill_null("").rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
     _, offsets_buffer, data_buffer = array.buffers()
     offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
-    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
+    text_bytes = np.frombuffer(data_buffer or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
     lengths = np.diff(offsets)
-    position = np.arange(data.size) - np.repeat(offsets[:-1] - offsets[0], lengths)
+    position = np.arange(text_bytes.size) - np.repeat(offsets[:-1] - offsets[0], lengths)
     code = np.zeros(len(texts), dtype=np.int64)
     for base in TEXT_BASES:
-        terms = (data.astype(np.int64) + 1) * _powers(base, int(lengths.max(initial=0)))[position]
+        terms = (text_bytes.astype(np.int64) + 1) * _powers(base, int(lengths.max(initial=0)))[position]
         code = code * 2**31 + _sums(terms, offsets[:-1] - offsets[0], lengths) % PRIME
     return pl.select(pl.when(texts.is_not_null()).then(pl.Series(code))).to_series().alias(texts.name)
 

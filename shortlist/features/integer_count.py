@@ -9,16 +9,16 @@ import polars as pl
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.integers import LARGE, ValueCounts
+from shortlist.features.integers import COMPILED_MIN_VALUES, ValueCounts
 from shortlist.features.keyed import KeyedView
 from shortlist.features.lists import one_row_per_tag
 from shortlist.features.statistics import KeyCount
-from shortlist.system.query_engine import Engine, resolve
+from shortlist.system.query_engine import Engine, resolve_engine
 
 
 def is_large(rows: int, views: Sequence[KeyedView], declared: DeclaredColumns, engine: Engine) -> bool:
     """Say whether it is worth loading compiled loops to count the keys of a log of so many rows."""
-    return rows * sum(IntegerCount.suits(view, declared, engine) for view in views) >= LARGE
+    return rows * sum(IntegerCount.suits(view, declared, engine) for view in views) >= COMPILED_MIN_VALUES
 
 
 class IntegerCount(KeyCount):
@@ -38,7 +38,7 @@ class IntegerCount(KeyCount):
     def suits(view: KeyedView, declared: DeclaredColumns, engine: Engine) -> bool:
         """Say whether a view can be counted so: a GPU counts by queries."""
         plain = len(view.keys) == 1 and view.measures == (Columns.ROWS,) and not view.ordered and not view.by_tile
-        return plain and not declared.is_text(view.keys[0]) and resolve(engine) == "cpu"
+        return plain and not declared.is_text(view.keys[0]) and resolve_engine(engine) == "cpu"
 
     @property
     def held_bytes(self) -> int:

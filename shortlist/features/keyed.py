@@ -31,12 +31,12 @@ ROWS = Total(Columns.ROWS)
 
 
 @dataclass(frozen=True, order=True)
-class Newest:
+class NewestEvents:
     """The newest events of a key, as lists: the newest event first."""
 
-    of: str
+    column: str
     """Column of the log whose values are listed; an event without one is left out."""
-    most: int
+    max_events: int
     """Events kept."""
     numbers: tuple[str, ...] = ()
     """Numeric columns of the log that are listed beside it."""
@@ -46,8 +46,8 @@ class Newest:
     @property
     def name(self) -> str:
         """What tells it from other lists of the same key."""
-        beside = "".join(f"_{name}" for name in self.numbers)
-        return f"newest_{self.most}_{'positive_' if self.positives else ''}{self.of}{beside}"
+        number_suffix = "".join(f"_{name}" for name in self.numbers)
+        return f"newest_{self.max_events}_{'positive_' if self.positives else ''}{self.column}{number_suffix}"
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ class KeyedView:
     tags: tuple[str, ...] = ()
     """Those of the keys that hold several values per row."""
     totals: tuple[Total, ...] = (ROWS,)
-    lasts: tuple[str, ...] = ()
+    last_value_columns: tuple[str, ...] = ()
     """Columns whose value at the key's last impression is kept."""
     timed: bool = False
     """Whether the time of the key's last impression is kept."""
@@ -73,14 +73,14 @@ class KeyedView:
     """False when only a vocabulary needs the counts."""
     by_tile: bool = False
     """Whether it is counted per tile of a day, and not per day."""
-    newest: Newest | None = None
+    newest: NewestEvents | None = None
     """The lists that the view holds; it then holds nothing else."""
 
     @property
     def name(self) -> str:
         """Name of the view and of its statistics."""
-        by = "all_rows" if self.keys == (Columns.EVERYTHING,) else "by_" + "__".join(self.keys)
-        return by if self.newest is None else f"{self.newest.name}_{by}"
+        key_part = "all_rows" if self.keys == (Columns.GLOBAL_KEY,) else "by_" + "__".join(self.keys)
+        return key_part if self.newest is None else f"{self.newest.name}_{key_part}"
 
     @property
     def ordered(self) -> bool:
@@ -103,20 +103,20 @@ class KeyedView:
         if self.newest is not None:
             return self.newest.features
         times = (LAST_TIME,) if self.timed else ()
-        lasts = tuple(f"last_{name}" for name in self.lasts)
+        lasts = tuple(f"last_{name}" for name in self.last_value_columns)
         return (*(total.name for total in self.totals), *times, *lasts, *(f"count_{name}" for name in self.histories))
 
-    def merged(self, other: KeyedView) -> KeyedView:
+    def merge(self, other_view: KeyedView) -> KeyedView:
         """Return one view that holds what this one and another of the same key hold."""
         return KeyedView(
             keys=self.keys,
             tags=self.tags,
-            totals=tuple(dict.fromkeys((*self.totals, *other.totals))),
-            lasts=tuple(dict.fromkeys((*self.lasts, *other.lasts))),
-            timed=self.timed or other.timed,
-            histories=tuple(dict.fromkeys((*self.histories, *other.histories))),
-            looked_up=self.looked_up or other.looked_up,
-            by_tile=self.by_tile or other.by_tile,
+            totals=tuple(dict.fromkeys((*self.totals, *other_view.totals))),
+            last_value_columns=tuple(dict.fromkeys((*self.last_value_columns, *other_view.last_value_columns))),
+            timed=self.timed or other_view.timed,
+            histories=tuple(dict.fromkeys((*self.histories, *other_view.histories))),
+            looked_up=self.looked_up or other_view.looked_up,
+            by_tile=self.by_tile or other_view.by_tile,
             newest=self.newest,
         )
 

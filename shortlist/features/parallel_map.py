@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import polars as pl
 
-from shortlist.system.query_engine import Engine, resolve
+from shortlist.system.query_engine import Engine, resolve_engine
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
+Mapped = TypeVar("Mapped")
 
 
 def workers(engine: Engine) -> int:
@@ -20,10 +20,10 @@ def workers(engine: Engine) -> int:
     As many as there are cores, for sorting and encoding one key's counts keeps one busy; one on a GPU, whose queries
     share its memory.
     """
-    return pl.thread_pool_size() if resolve(engine) == "cpu" else 1
+    return pl.thread_pool_size() if resolve_engine(engine) == "cpu" else 1
 
 
-def parallel_map(work: Callable[[Item], Result], items: Iterable[Item], engine: Engine) -> Iterator[Result]:
+def parallel_map(work: Callable[[Item], Mapped], items: Iterable[Item], engine: Engine) -> Iterator[Mapped]:
     """Give what the work makes of each item, in order; what it raises is raised here, and no further item begun.
 
     >>> list(parallel_map(abs, [-1, 2], "cpu"))

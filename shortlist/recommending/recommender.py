@@ -455,7 +455,7 @@ class Recommender:
         """Give ever longer lists of the fallbacks, each until it has no more, or as many as a request looks at."""
         longest = min(self._retriever.catalogue.size, self._filters.max_fallback)
         for name in self._filters.fallback:
-            most, before = self._retriever.section.capped(name), -1
+            most, before = self._retriever.section.max_candidates(name), -1
             while before < most:
                 before, most = most, min(2 * most, longest)
                 listed = self._retriever.sources[name].retrieve(queries, most).items[0]

@@ -15,7 +15,14 @@ from shortlist.contracts import Columns
 from shortlist.data.best_candidates import best_candidates
 from shortlist.data.generate import FIRST_USER
 from shortlist.evaluation.list_metrics import ListMetrics, Relevant, coverage, list_metrics
-from shortlist.evaluation.retrieval import ALL, BEST, FILE, PER_USER, EvaluatedList, RetrievalEvaluation
+from shortlist.evaluation.retrieval import (
+    ALL_SOURCES,
+    BEST_POSSIBLE,
+    EVALUATION_FILE,
+    PER_USER,
+    EvaluatedList,
+    RetrievalEvaluation,
+)
 from shortlist.retrieval.catalogue import Rows
 from shortlist.retrieval.retriever import Retriever
 from shortlist.retrieval.source import ROW, Queries, users_of
@@ -55,7 +62,7 @@ def evaluate_retrieval(
         seed: Of the draw of users.
     """
     users = read_test_users(retriever, data, log, test, seed)
-    names = [*retriever.sources, ALL]
+    names = [*retriever.sources, ALL_SOURCES]
     lists: dict[str, list[Rows]] = {name: [] for name in names}
     for first in range(0, users.queries.size, _AT_ONCE):
         found = retriever.candidates_and_lists(users.queries.slice(first, first + _AT_ONCE))
@@ -65,7 +72,7 @@ def evaluate_retrieval(
     if isinstance(data.source, GeneratedSource) and in_world(data.source, users.queries.users):
         ids = best_candidates(data.source, users.queries.users, sorted(test), retriever.section.candidates)
         rows = retriever.catalogue.rows_of(pl.Series(ids.reshape(-1)))
-        whole[BEST] = rows.reshape(ids.shape)
+        whole[BEST_POSSIBLE] = rows.reshape(ids.shape)
     popularity = popularity_of(retriever)
     size = retriever.catalogue.size
     evaluated, lines = [], []
@@ -82,7 +89,7 @@ def evaluate_retrieval(
     )
     with atomic_folder(folder) as staging:
         pl.concat(lines).write_parquet(staging / PER_USER)
-        write_json(staging / FILE, evaluation.model_dump(mode="json"))
+        write_json(staging / EVALUATION_FILE, evaluation.model_dump(mode="json"))
 
 
 def read_test_users(
@@ -146,7 +153,7 @@ def popularity_of(retriever: Retriever) -> NDArray[np.float64]:
 
 def _index_facts(retriever: Retriever, name: str, queries: Queries) -> dict[str, object]:
     source = retriever.sources.get(name)
-    facts = None if source is None else source.index_facts(queries, retriever.section.capped(name))
+    facts = None if source is None else source.index_facts(queries, retriever.section.max_candidates(name))
     return {} if facts is None else asdict(facts)
 
 

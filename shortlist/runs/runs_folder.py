@@ -57,7 +57,7 @@ class RunsFolder(BaseModel):
         Raises:
             ShortlistError: A server cannot be reached, or belongs to another cluster.
         """
-        runtime.online_store.reach()
+        runtime.online_store.check_reachable()
         folder_epoch = self._epoch.read_text().strip()
         if not (servers := _servers(runtime)):
             return StorageConfig(folder=self.stores, epoch=folder_epoch)

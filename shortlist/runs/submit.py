@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from models.base import DeclaredModel
-from monitoring.retraining.moments import begin_by_hand
+from monitoring.retraining.training_starts import begin_manual_training
 from monitoring.store.monitoring_store import RetrainingState, open_monitoring_store
 from monitoring.windows.records import RetrainDecision
 from pipelines.compile import COMPILED, training_pipeline
@@ -33,7 +33,7 @@ from shortlist.spec.load import canonical_json
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json, write_json
 from shortlist.system.progress import EVENTS_VARIABLE
-from shortlist.system.query_engine import prepare
+from shortlist.system.query_engine import prepare_engine
 from shortlist.tracking.pipeline_run import RUN_VARIABLE
 from shortlist.training.training import RunContext
 
@@ -141,7 +141,7 @@ def run_locally(
         ShortlistError: The data are not given, or not there, or `until` has no timezone; or the engine is not there.
     """
     location = location_of(spec, data)
-    sys.stdout.write(f"{prepare(spec.runtime.engine, spec.runtime.gpu)}\n")
+    sys.stdout.write(f"{prepare_engine(spec.runtime.engine, spec.runtime.gpu)}\n")
     state = RunsFolder.open(runs)
     stores = state.storage_parameter(spec.runtime)
     arguments = training_arguments(spec, location, stores, until, decision)
@@ -149,7 +149,7 @@ def run_locally(
     write_json(run / "arguments.json", arguments)
     monitoring_store, own = open_monitoring_store(stores, spec.name), None
     if decision is None:
-        may_run, own = begin_by_hand(monitoring_store, until, datetime.now(UTC), str(run))
+        may_run, own = begin_manual_training(monitoring_store, until, datetime.now(UTC), str(run))
         if not may_run:
             assert own is not None
             shutil.rmtree(run)

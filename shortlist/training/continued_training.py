@@ -17,7 +17,7 @@ from models.ranker import IncompatibleModelError, Ranker
 from models.record import TrainedModel, read_record
 from shortlist.contracts import Files
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import kinds_of
+from shortlist.features.feature_kind import declared_kinds
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.models import ModelSection
@@ -93,10 +93,10 @@ class PreviousModel(NamedTuple):
         """
         how = section.continuation
         assert how is not None
-        ranker.check_earlier(self.record, section)
+        ranker.check_previous_model(self.record, section)
         for label in section.labels:  # those with a model of their own, which went on for as long as it was worth it
             if (head := self.folder / HEADS / label / Files.MODEL).exists():
-                ranker.check_earlier(read_record(head.parent), section)
+                ranker.check_previous_model(read_record(head.parent), section)
         if how.learns_all_days:
             return table
         names = [feature.name for feature in self.record.features]
@@ -112,7 +112,7 @@ class PreviousModel(NamedTuple):
         """Return what the lineage says of a training that went on from here."""
         assert section.continuation is not None
         days = f"{learnt.train_days[0]}..{learnt.train_days[-1]}"
-        return ContinuedFrom(run=self.run, version=self.version, how=section.continuation.how, learnt=days)
+        return ContinuedFrom(run=self.run, version=self.version, how=section.continuation.retrain_mode, learnt=days)
 
 
 def days_to_learn(train: tuple[date, ...], earlier: TrainedModel, overlap: int) -> tuple[date, ...]:
@@ -186,7 +186,7 @@ def _counted_columns(saved: dict[str, Any]) -> dict[str, str]:
     """Return the column whose vocabulary gives each feature its ids; empty for the others."""
     declared = DeclaredColumns(Data.model_validate(saved["data"]))
     found = {}
-    for operation in kinds_of(Features.model_validate(saved["features"])):
+    for operation in declared_kinds(Features.model_validate(saved["features"])):
         for number, name in enumerate(operation.outputs):
             ids = operation.declared_ids(number, declared)
             found[name] = ids.counted_column if ids is not None else ""

@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict
 
 from models.registry import kind_of
 from shortlist.contracts import Files, ShortlistError
-from shortlist.evaluation.records import LOW_IS_GOOD, TITLES
+from shortlist.evaluation.records import LOWER_IS_BETTER, TITLES
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
-from shortlist.spec.tune import Dimension, Metric, Tune, changed
+from shortlist.spec.tune import Dimension, Metric, Tune, apply_section_changes
 from shortlist.storage.artefacts import sha256
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import progress
@@ -91,7 +91,7 @@ class Result(BaseModel):
     @property
     def best(self) -> Trial | None:
         """The best trial; of equal ones the first, so that nothing changes for nothing. None when all failed."""
-        sign = -1 if self.metric in LOW_IS_GOOD else 1
+        sign = -1 if self.metric in LOWER_IS_BETTER else 1
         measured = [trial for trial in self.trials if trial.value is not None]
         return max(measured, key=lambda trial: (sign * (trial.value or 0), trial.shipped), default=None)
 
@@ -207,7 +207,7 @@ def _one_trial(what: Search, study: optuna.Study, deadline: float | None, run: R
     changes = {} if first else changes_of(what.space, trial.params)
     trial.set_user_attr("changes", changes)
     try:
-        section = changed(what.section, changes).without_refit
+        section = apply_section_changes(what.section, changes).without_refit
         job = TrialJob(
             kind=section.kind, name=what.model, section=section.model_dump(mode="json"), runtime=what.runtime,
             table=str(what.table.resolve()), metric=what.metric,
@@ -238,7 +238,7 @@ class _Pace:
     def __init__(self, what: Search, trial: optuna.Trial, section: ModelSection) -> None:
         pace = kind_of(section.kind).tuning.pace
         self._per_round = float(getattr(section, pace)) / _PACE if pace else 1.0
-        self._sign = 1 if what.metric in LOW_IS_GOOD else -1
+        self._sign = 1 if what.metric in LOWER_IS_BETTER else -1
         self._trial = trial
         self._reached = 0
 
@@ -260,7 +260,7 @@ def _study(what: Search, folder: Path) -> optuna.Study:
     study = optuna.create_study(
         storage=storage,
         study_name=what.key,
-        direction="minimize" if what.metric in LOW_IS_GOOD else "maximize",
+        direction="minimize" if what.metric in LOWER_IS_BETTER else "maximize",
         load_if_exists=True,
         # The worst quarter of those that got as far is stopped; the first epoch, or trees, say little.
         pruner=optuna.pruners.PercentilePruner(75.0, n_startup_trials=5, n_warmup_steps=2 if _has_pace(what) else 0),
@@ -324,7 +324,7 @@ def _progress_line(what: Search, study: optuna.Study) -> str:
     if not finished:
         return ""
     values = [trial.value for trial in finished if trial.value is not None]
-    best = min(values) if what.metric in LOW_IS_GOOD else max(values)
+    best = min(values) if what.metric in LOWER_IS_BETTER else max(values)
     return f"{len(study.trials)} trials, best {TITLES[what.metric]} {best:.4f}"
 
 

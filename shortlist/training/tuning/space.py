@@ -13,7 +13,7 @@ from models.registry import kind_of
 from shortlist.contracts import ShortlistError
 from shortlist.spec.models import ModelSection
 from shortlist.spec.spec import Spec
-from shortlist.spec.tune import Dimension, Tune, changed, is_whole
+from shortlist.spec.tune import Dimension, Tune, apply_section_changes, is_whole
 
 if TYPE_CHECKING:
     import optuna
@@ -107,7 +107,9 @@ def _widened(where: str, dimension: Dimension, section: ModelSection, key: str) 
     """Return a dimension that also has the section's own value, with choices as the section holds them."""
     own = section.model_dump(mode="json")[key]
     if dimension.choices is not None:
-        held = (changed(section, {key: value}).model_dump(mode="json")[key] for value in dimension.choices)
+        held = (
+            apply_section_changes(section, {key: value}).model_dump(mode="json")[key] for value in dimension.choices
+        )
         texts = dict.fromkeys(_text(value) for value in (own, *held))
         return dimension.model_copy(update={"choices": tuple(map(json.loads, texts))})
     low, high, step = dimension.low, dimension.high, dimension.step

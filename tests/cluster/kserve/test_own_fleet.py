@@ -22,7 +22,7 @@ from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.spec.load import load_spec
-from shortlist.spec.runtime import Fleet
+from shortlist.spec.runtime import FleetSection
 from shortlist.storage.artefacts import IntegrityError, folder_digest
 from shortlist.training.training import RunContext
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[3]
 CANARY = {"steps": [25, 100], "interval_seconds": 1, "drain_seconds": 0}
 
 
-class Memory(Fleet):
+class Memory(FleetSection):
     """Servers that are entries of a dictionary."""
 
     connection: ClassVar[str] = f"{__name__}:MemoryConnection"

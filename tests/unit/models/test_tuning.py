@@ -19,7 +19,7 @@ from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.spec.load import SpecError, parse_spec
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
-from shortlist.spec.tune import Dimension, Tune, changed, check_space
+from shortlist.spec.tune import Dimension, Tune, apply_section_changes, check_space
 from shortlist.storage.tables import DayTable, DayTableWriter
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import sqlite_uri
@@ -79,7 +79,7 @@ def test_the_usual_space_of_a_kind_is_within_its_bounds(name: str) -> None:
     check_space(name, usual, kind.tuning.space)
     space = space_of(Tune(), name, usual)
     params = shipped_params(space, usual)
-    assert changed(usual, changes_of(space, params)) == usual  # the section's own values are in its space
+    assert apply_section_changes(usual, changes_of(space, params)) == usual  # the section's own values are in its space
     assert set(distributions(space, usual)) == set(space)
     assert not kind.tuning.pace or kind.tuning.pace in type(usual).model_fields
 
@@ -155,7 +155,7 @@ def test_where_nothing_is_declared_the_users_of_the_validation_days_decide(
 def test_trials_do_not_fit_the_validation_days() -> None:
     one = section(refit=True, retrain="refit")
     assert (one.without_refit.refit, one.without_refit.retrain) == (False, "scratch")  # type: ignore[attr-defined]
-    assert changed(one.without_refit, {}) == one.without_refit  # and it is valid so
+    assert apply_section_changes(one.without_refit, {}) == one.without_refit  # and it is valid so
 
 
 # --- the search, with trials that do as they are told ---------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shortlist.contracts import DataError
-from shortlist.system.execution import EXECUTION, on_cpu
+from shortlist.system.execution import EXECUTION, count_cpu_operation
 from shortlist.tracking.steps import failure_of_run, step
 
 
@@ -25,8 +25,8 @@ def test_a_step_records_time_memory_and_rate() -> None:
 
 def test_a_step_records_where_it_ran_and_forgets_the_step_before() -> None:
     with step("build_table") as this:
-        EXECUTION.runs_on("gpu", device="NVIDIA H200")
-        on_cpu("ids of texts")
+        EXECUTION.set_engine("gpu", device="NVIDIA H200")
+        count_cpu_operation("ids of texts")
     assert this.record["engine"] == {"name": "gpu", "device": "NVIDIA H200", "on_cpu": {"ids of texts": 1}}
     with step("evaluate_gates") as after:
         pass
