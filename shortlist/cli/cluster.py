@@ -37,15 +37,15 @@ def submit(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Start a spec's training on a cluster; a repeated call starts no second run."""
-    from shortlist.kubeflow.server import Kubeflow
-    from shortlist.kubeflow.training_runs import prepare, start
+    from shortlist.kubeflow.client import KubeflowClient
+    from shortlist.kubeflow.training_runs import prepare_training, submit_run
 
     loaded = _load(spec, change)
-    submission = prepare(loaded, data, runs / "compiled", read_later=unread, again=again)
+    submission = prepare_training(loaded, data, runs / "compiled", read_later=unread, attempt=again)
     if dry_run:
         typer.echo(f"would start {submission}")
     else:
-        typer.echo(start(submission, loaded, Kubeflow(_given(host), loaded.runtime.cluster.namespace)))
+        typer.echo(submit_run(submission, loaded, KubeflowClient(_given(host), loaded.runtime.cluster.namespace)))
     for notice in loaded.notices:
         typer.echo(notice)
 
@@ -60,16 +60,18 @@ def schedule(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Create or update a cluster's recurring runs, retraining and monitoring, as the spec's schedule declares."""
+    from shortlist.kubeflow.client import KubeflowClient
     from shortlist.kubeflow.cluster_compile import CompiledGraphs
-    from shortlist.kubeflow.schedule import apply, change_lines, plan, wanted
-    from shortlist.kubeflow.server import Kubeflow
+    from shortlist.kubeflow.schedule import apply_schedule, change_lines, declared_recurring_runs, plan_schedule
 
     loaded = _load(spec, change)
-    compiled = CompiledGraphs.of(loaded, runs / "compiled")
-    declared = wanted(loaded, data, compiled)
-    kubeflow = Kubeflow(_given(host), loaded.runtime.cluster.namespace)
+    compiled = CompiledGraphs.compile(loaded, runs / "compiled")
+    declared = declared_recurring_runs(loaded, data, compiled)
+    kubeflow = KubeflowClient(_given(host), loaded.runtime.cluster.namespace)
     for line in (
-        change_lines(plan(loaded, declared, kubeflow)) if dry_run else apply(loaded, declared, compiled, kubeflow)
+        change_lines(plan_schedule(loaded, declared, kubeflow))
+        if dry_run
+        else apply_schedule(loaded, declared, compiled, kubeflow)
     ):
         typer.echo(line)
 
@@ -84,21 +86,21 @@ def images(
 ) -> None:
     """Build the container images, where docker, podman or buildah works."""
     from components.image import VARIABLES
-    from shortlist.kubeflow.images import build, digest_lines, plan
+    from shortlist.kubeflow.images import build_images, digest_lines, plan_build
 
     kinds = only or list(VARIABLES)
     for kind in kinds:
         if kind not in VARIABLES:
             raise ShortlistError(f"--only: got '{kind}', wanted {', '.join(VARIABLES)}{did_you_mean(kind, VARIABLES)}")
-    typer.echo("\n".join(plan(kinds, registry)) if dry_run else digest_lines(build(kinds, registry)))
+    typer.echo("\n".join(plan_build(kinds, registry)) if dry_run else digest_lines(build_images(kinds, registry)))
 
 
 @commands.command("lock-images")
 def lock_images(dry_run: DryRunOption = False) -> None:
     """Ask the registries for the digests of the images that ours are built upon, and write them into bases.env."""
-    from shortlist.kubeflow.base_images import lock
+    from shortlist.kubeflow.base_images import lock_base_images
 
-    for line in lock(write=not dry_run):
+    for line in lock_base_images(write=not dry_run):
         typer.echo(line)
 
 

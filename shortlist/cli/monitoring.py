@@ -81,11 +81,11 @@ def backfill(
 
     loaded, corrected = load_spec(find_spec(spec), change or ()), parse_range(first, last)
     if host:
-        from shortlist.kubeflow.server import Kubeflow
-        from shortlist.kubeflow.training_runs import prepare_backfill, start
+        from shortlist.kubeflow.client import KubeflowClient
+        from shortlist.kubeflow.training_runs import prepare_backfill, submit_run
 
         submission = prepare_backfill(loaded, data, runs / "compiled", corrected, publish=publish)
-        typer.echo(start(submission, loaded, Kubeflow(host, loaded.runtime.cluster.namespace)))
+        typer.echo(submit_run(submission, loaded, KubeflowClient(host, loaded.runtime.cluster.namespace)))
         return
     from shortlist.runs.refresh_runs import run_backfill_locally
 

@@ -25,7 +25,7 @@ from monitoring.alerts.alerts import ALARM
 from pipelines.monitoring import monitoring
 from shortlist.kubeflow import monitoring_cronjob as watch_job
 from shortlist.kubeflow import trigger_service
-from shortlist.kubeflow.start import HOST_VARIABLE, read_specs
+from shortlist.kubeflow.retraining_starter import HOST_VARIABLE, read_specs
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import ObjectOwner
 from shortlist.rollout.kserve.pods import SERVICE_ACCOUNT
@@ -625,8 +625,8 @@ def test_the_gateway_sends_a_version_no_more_than_its_servers_may_have(objects: 
     bounds = by_kind["BackendTrafficPolicy"]["circuitBreaker"]
     assert set(bounds) == {"maxConnections", "maxPendingRequests", "maxParallelRequests", "maxParallelRetries"}
     (bound,) = set(bounds.values())
-    assert Overload().max_concurrent * Autoscaling().min_replicas <= bound
-    assert envoys * bound <= Overload().max_concurrent * Autoscaling().max_replicas
+    assert Overload().max_requests * Autoscaling().min_replicas <= bound
+    assert envoys * bound <= Overload().max_requests * Autoscaling().max_replicas
 
 
 def test_the_alert_rules_have_one_source(objects: list[Object]) -> None:

@@ -85,4 +85,4 @@ def test_images_needs_something_that_builds(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert "nothing here builds container images" in capfd.readouterr().err
+    assert "no builder of container images works here" in capfd.readouterr().err

@@ -90,7 +90,7 @@ def test_rollback_succeeds_only_when_the_former_version_serves(
     deployer = SimpleNamespace(name="demo", rollouts=rollouts, rollback=lambda: record)
     monkeypatch.setattr("shortlist.cli.serving._on_target", lambda spec, target, runs: deployer)
     assert shortlist(monkeypatch, "rollback", "demo") == code
-    next_step = "the return to version 2 was rolled back. Fix what its reason says, then make rollback again."
+    next_step = "the rollout of version 2 was rolled back (it is odd). Then make rollback again."
     assert (next_step in capsys.readouterr().err) == (code == 2)
 
 
