@@ -11,9 +11,9 @@ from typing import Any
 from shortlist.contracts import Files
 from shortlist.evaluation.blessing import read_blessing
 from shortlist.evaluation.comparison import TrainedFiles, compare_models
-from shortlist.evaluation.embeddings import embeddings_of
+from shortlist.evaluation.embeddings import read_embedding_numbers
 from shortlist.evaluation.measure import measure
-from shortlist.evaluation.verdict import Verdict
+from shortlist.evaluation.verdict import GateVerdict
 from shortlist.report.page import PageStep, RunPage
 from shortlist.report.page_facts import split_rows
 from shortlist.report.report import slates_of, write_report
@@ -86,13 +86,13 @@ def run_page(
 
 def summary_of(page: RunPage) -> Summary:
     """Return the machine-readable summary of a run, finished or stopped."""
-    verdict = Verdict.read(page.verdict) if page.verdict else None
+    verdict = GateVerdict.read(page.verdict) if page.verdict else None
     measures = (*(verdict.models if verdict else ()), *page.measures)
     records = {name: read_json(folder / Files.MODEL) for name, folder in page.models.items()}
     kinds = {name: record["kind"] for name, record in records.items()}
     if verdict and verdict.champion:
         kinds["champion"] = verdict.champion.kind
-    embeddings = embeddings_of(records)
+    embeddings = read_embedding_numbers(records)
     return Summary(
         spec=page.spec,
         rows=_rows(page),
@@ -118,7 +118,7 @@ def summary_of(page: RunPage) -> Summary:
     )
 
 
-def _stages(page: RunPage, verdict: Verdict | None) -> tuple[StageLine, ...]:
+def _stages(page: RunPage, verdict: GateVerdict | None) -> tuple[StageLine, ...]:
     if verdict is None or page.verdict is None:
         return ()
     return stage_lines(verdict.retrieval, slates_of(verdict, read_blessing(page.verdict / Files.BLESSING)))

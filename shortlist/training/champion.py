@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shortlist.contracts import Files, ShortlistError
-from shortlist.evaluation.gate_inputs import BEST
+from shortlist.evaluation.gate_inputs import BEST_CHAMPION_FOLDER
 from shortlist.evaluation.slates import SLATES
 from shortlist.features.fit import fit
 from shortlist.features.split import split_days
@@ -69,9 +69,9 @@ def score_champion(
             if best := best_version(context, found.version):
                 record["best"] = str(best)
                 try:
-                    model = context.tracker.registry.fetch(best, Path(files) / BEST)
-                    (staging / BEST).mkdir()
-                    _score(model.folder, declared, runtime, log, fitted, staging / BEST)
+                    model = context.tracker.registry.fetch(best, Path(files) / BEST_CHAMPION_FOLDER)
+                    (staging / BEST_CHAMPION_FOLDER).mkdir()
+                    _score(model.folder, declared, runtime, log, fitted, staging / BEST_CHAMPION_FOLDER)
                 except ShortlistError as problem:
                     record["best_problem"] = str(problem)
         write_json(staging / Files.CHAMPION, record)
@@ -91,7 +91,7 @@ def _score(
             fit(declared.data, features, declared.gates, runtime, log, counted, learning=False)
         table = build_table(
             declared.data, features, declared.gates, runtime, log, counted, Path(scratch) / "table",
-            preprocessing=own, only=frozenset((*days.validation, *days.test)),
+            preprocessing=own, only_days=frozenset((*days.validation, *days.test)),
         )  # fmt: skip
         scores = score(load_ranker(model), table, Path(scratch) / "scores")
         scores.rename(out / Files.SCORES)

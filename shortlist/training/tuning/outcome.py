@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 import yaml
 
-from shortlist.evaluation.records import LOW_IS_GOOD, TITLES
+from shortlist.evaluation.records import LOWER_IS_BETTER, TITLES
 from shortlist.report.figures import INK, MUTED, SERIES, Plot, drawn, plot
 from shortlist.report.templates import page_environment
 from shortlist.spec.tune import Metric
@@ -97,7 +97,7 @@ def history_plot(result: Result) -> Plot | None:
     measured = [(trial.number, trial.value) for trial in result.trials if trial.value is not None]
     if not measured:
         return None
-    better = min if result.metric in LOW_IS_GOOD else max
+    better = min if result.metric in LOWER_IS_BETTER else max
     best = [better(value for _, value in measured[: place + 1]) for place in range(len(measured))]
     numbers, values = zip(*measured, strict=True)
     name = TITLES[result.metric]

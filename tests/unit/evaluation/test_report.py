@@ -15,7 +15,7 @@ import pytest
 from shortlist.contracts import Files
 from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
 from shortlist.evaluation.records import Measures, Scores, TrainingOnlyEffect
-from shortlist.evaluation.verdict import Verdict
+from shortlist.evaluation.verdict import GateVerdict
 from shortlist.report.page import PageStep, RunPage
 from shortlist.report.report import render, write_report
 from shortlist.report.summary import EngineNumbers, Failure
@@ -166,7 +166,7 @@ def test_the_page_is_whole_and_runs_nothing(page: RunPage, stopped: bool) -> Non
 
 
 def test_the_models_table_and_the_slices_have_the_metrics_of_ranking(page: RunPage) -> None:
-    (chosen,) = (one for one in Verdict.read(page.verdict or Path()).models if one.model == "xgboost")
+    (chosen,) = (one for one in GateVerdict.read(page.verdict or Path()).models if one.model == "xgboost")
     assert chosen.gauc and chosen.ndcg_at_10
     text = Outline(render(page)).text
     for found in (chosen.gauc, chosen.ndcg_at_10):
