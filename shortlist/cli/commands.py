@@ -74,7 +74,7 @@ def _checked_log(declared: Data, location: Path, rows: int) -> str:
     if found.problems:
         listed = "".join(f"\n  {place}. {problem}" for place, problem in enumerate(found.problems, 1))
         raise ShortlistError(f"{location}: {len(found.problems)} problem(s){listed}")
-    return f"{location}: {'all' if found.whole else 'the first'} {found.rows:,} rows match the spec"
+    return f"{location}: {'all' if found.is_complete else 'the first'} {found.rows:,} rows match the spec"
 
 
 @app.command()
@@ -95,11 +95,11 @@ def run_(
     objects: ObjectsOption = "",
 ) -> None:
     """Run a spec's whole pipeline on this machine."""
-    from shortlist.runs.submit import run_locally
+    from shortlist.runs.local_training import run_locally
     from shortlist.spec.load import load_spec
 
     declared = load_spec(find_spec(spec), changes_of(profile, objects, change))
-    raise typer.Exit(run_locally(declared, data, runs, asked=spec))
+    raise typer.Exit(run_locally(declared, data, runs, spec_argument=spec))
 
 
 @app.command(name="compile")

@@ -32,10 +32,10 @@ def serve(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Serve a spec's champion on this machine: Triton behind Envoy, supervised."""
-    from shortlist.rollout.terminal import watched
+    from shortlist.rollout.terminal import show_progress
 
     deployer = _deployer(spec, runs)
-    with watched() as on_change:
+    with show_progress() as on_change:
         stack, rollout = deployer.serve(port, on_change)
     if rollout is not None:
         _conclude(deployer, rollout)
@@ -77,7 +77,7 @@ def stop(
 
     served = [path.name for path in sorted((runs / "serving").glob("*")) if path.is_dir()]
     for name in served if spec is None else [load_spec(find_spec(spec)).name]:
-        paths = ServingPaths.of(runs, name)
+        paths = ServingPaths.for_spec(runs, name)
         stopped = stop_stack(paths) if paths.root.is_dir() else []
         typer.echo(f"{name}: stopped {', '.join(stopped)}" if stopped else f"{name}: nothing was running")
 
@@ -90,10 +90,10 @@ def deploy_canary(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Roll a blessed version out step by step; exit code 0 only when it was promoted."""
-    from shortlist.rollout.terminal import watched
+    from shortlist.rollout.terminal import show_progress
 
     deployer = _on_target(spec, target, runs)
-    with watched() as on_change:
+    with show_progress() as on_change:
         rollout = deployer.canary(version, on_change)
     raise typer.Exit(_conclude(deployer, rollout))
 
@@ -101,7 +101,7 @@ def deploy_canary(
 @commands.command(name="canary-status")
 def canary_status(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = Path("runs")) -> None:
     """Show the rollout under way, or the last one."""
-    from shortlist.rollout.terminal import line
+    from shortlist.rollout.terminal import status_line
 
     deployer = _on_target(spec, target, runs)
     latest = deployer.rollouts.latest()
@@ -110,8 +110,8 @@ def canary_status(spec: SpecArgument, target: TargetOption = None, runs: RunsOpt
     if latest.state.final:
         _conclude(deployer, latest)
         return
-    typer.echo(line(latest))
-    if not deployer.rollouts.is_held():
+    typer.echo(status_line(latest))
+    if not deployer.rollouts.is_locked():
         typer.echo("Its controller is gone: make deploy-canary resumes it, make rollback ends it.")
 
 
@@ -134,8 +134,8 @@ def rollback(spec: SpecArgument, target: TargetOption = None, runs: RunsOption =
     _conclude(deployer, rollout)
     if not rollout.is_rolled_back:
         raise ShortlistError(
-            f"spec '{deployer.name}': not rolled back; the return to version {rollout.state.candidate} was"
-            f" {rollout.state.phase.value.replace('_', ' ')}. Fix what its reason says, then make rollback again."
+            f"spec '{deployer.name}': not rolled back; the rollout of version {rollout.state.candidate} was"
+            f" {rollout.state.phase.value.replace('_', ' ')} ({rollout.state.reason}). Then make rollback again."
         )
 
 
@@ -160,14 +160,14 @@ def export_(
 ) -> None:
     """Write a registered version as a model repository for a Triton of your own."""
     from shortlist.deployment.release import release, release_forms
-    from shortlist.runs.runs_folder import existing
+    from shortlist.runs.runs_folder import open_runs_folder
     from shortlist.spec.load import load_spec
     from shortlist.training.training import RunContext
 
     if form not in release_forms():
         raise ShortlistError(f"--form: got '{form}'; wanted {', '.join(release_forms())}")
     loaded = load_spec(find_spec(spec))
-    run = RunContext(name=loaded.name, stores=existing(runs).storage_parameter(loaded.runtime))
+    run = RunContext(name=loaded.name, stores=open_runs_folder(runs).storage_parameter(loaded.runtime))
     typer.echo(f"{out}: version {release(run, version, form, loaded.serving, out)} ({form})")
 
 
@@ -199,10 +199,10 @@ def _on_target(spec: str, target: str | None, runs: Path) -> Deployer:
 
 
 def _run_context(spec: Spec, runs: Path) -> RunContext:
-    from shortlist.runs.runs_folder import existing
+    from shortlist.runs.runs_folder import open_runs_folder
     from shortlist.training.training import RunContext
 
-    return RunContext(name=spec.name, stores=existing(runs).storage_parameter(spec.runtime))
+    return RunContext(name=spec.name, stores=open_runs_folder(runs).storage_parameter(spec.runtime))
 
 
 def _conclude(deployer: Deployer, rollout: RolloutRecord) -> int:
@@ -216,7 +216,7 @@ def _conclude(deployer: Deployer, rollout: RolloutRecord) -> int:
 
     console = Console(highlight=False)
     console.print(verdict_table(rollout))
-    page, evidence = deployer.rollouts.page(rollout.id, PAGE), deployer.rollouts.where(rollout.id, EVIDENCE)
+    page, evidence = deployer.rollouts.page(rollout.id, PAGE), deployer.rollouts.location(rollout.id, EVIDENCE)
     console.print(f"\nPage: {page}\nEvidence: {evidence}", soft_wrap=True)
     return 0 if rollout.state.phase is Phase.PROMOTED else 1
 

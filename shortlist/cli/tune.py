@@ -30,22 +30,22 @@ def tune(
     change: SetOption = None,
 ) -> None:
     """Search for better settings of a spec's models, on the feature table of the last run; change nothing."""
-    from shortlist.runs.runs_folder import existing
+    from shortlist.runs.runs_folder import open_runs_folder
     from shortlist.spec.load import load_spec
     from shortlist.storage.artefacts import write_json
     from shortlist.training.training import RunContext
     from shortlist.training.tuning.outcome import write_outcome
-    from shortlist.training.tuning.search import Search, search
+    from shortlist.training.tuning.search import SearchSettings, search
     from shortlist.training.tuning.tracked import TrackedSearch
 
     loaded = load_spec(find_spec(spec), change or ())
     names = tuned(loaded, model)
-    state = existing(runs)
+    state = open_runs_folder(runs)
     table = table_of(loaded, runs, spec)
     tracker = RunContext(name=loaded.name, stores=state.storage_parameter(loaded.runtime)).tracker
     found = {}
     for name in names:
-        what = Search.of(loaded.search, name, loaded.models[name], loaded.runtime, table)
+        what = SearchSettings.from_spec(loaded.search, name, loaded.models[name], loaded.runtime, table)
         if minutes is not None or trials is not None:
             what = what._replace(minutes=minutes, trials=trials)
         tracked = TrackedSearch(tracker, name, what.section, what.key)
@@ -80,13 +80,13 @@ def tuned(spec: Spec, model: str | None) -> list[str]:
     Raises:
         ShortlistError: There is no such model, or none can be searched over.
     """
-    from shortlist.training.tuning.space import tunable
+    from shortlist.training.tuning.space import tunable_models
 
     if model is not None and model not in spec.models:
         raise ShortlistError(f"--model: no model is called '{model}'{did_you_mean(model, spec.models)}")
     if model is not None:
         return [model]
-    able = [name for name in tunable(spec) if spec.models[name].role == "candidate"]
+    able = [name for name in tunable_models(spec) if spec.models[name].role == "candidate"]
     if not able:
         raise ShortlistError(f"spec '{spec.name}': no candidate has a search space; declare one in tune.models")
     return able

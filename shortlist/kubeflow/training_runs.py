@@ -14,8 +14,8 @@ from shortlist.contracts import ShortlistError
 from shortlist.features.previous_fit import DayRange
 from shortlist.kubeflow.client import KubeflowClient
 from shortlist.kubeflow.cluster_compile import CompiledGraphs, GraphName
+from shortlist.runs.local_training import training_arguments
 from shortlist.runs.refresh_runs import backfill_arguments
-from shortlist.runs.submit import training_arguments
 from shortlist.spec.data import GeneratedSource
 from shortlist.spec.runtime import Runtime, ServerTracking
 from shortlist.spec.spec import Spec

@@ -1,4 +1,4 @@
-"""The last lines of a finished run: what was trained, how good it is, and what to do next."""
+"""Last lines of a finished run: trained models, their quality, and the commands to run next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shortlist.evaluation.records import LOWER_IS_BETTER, TITLES, Metric
 _TUNE: Final = "make tune SPEC={spec} MODEL={model} MINUTES=10"
 _CHECK: Final = ".venv/bin/shortlist check {spec}{log}"
 _WIDEST: Final = 80
-"""Characters of a command with a text beside it."""
+"""Longest command, in characters, that has its purpose beside it."""
 _READS_LOG: Final = frozenset(("ingest", "ingest_files", "join_raw_log", "validate", "validate_days", "join_valid_log"))
 _ADVICE: Final = {
     "data": (_CHECK, "list what is wrong with the log; then give more rows, or SET=data.split.test_days="),
@@ -31,16 +31,16 @@ _ADVICE: Final = {
     "parity": ("{page}#gates", "the differences between training, the exported graph and Triton"),
     "integrity": ("{again}", "write the files again"),
 }
-"""By the gate that holds the best candidate: a command or a place, and what it is for."""
+"""Command or page section, and its purpose, by the gate that the best candidate failed."""
 
 
 def next_steps(run: Path, spec_argument: str, page: Path) -> str:
-    """Return what a run made, how good it is beside the best baseline, and commands that go on from there.
+    """Return the trained models of a run, their quality against the best baseline, and the commands to run next.
 
     Args:
         run: The run's folder.
-        spec_argument: What the user calls the spec, a name or a path; empty: the spec's name.
-        page: The run's page, as the user reaches it.
+        spec_argument: The spec as the user named it, by name or path; empty: the spec's name.
+        page: Path of the run's page, relative to the user's folder.
     """
     summary = json.loads((run / Files.SUMMARY).read_text())
     arguments, best = _run_arguments(run), _best_model(summary, "candidate")
@@ -53,24 +53,24 @@ def next_steps(run: Path, spec_argument: str, page: Path) -> str:
 
 
 def _format_command(command: str, purpose: str, width: int) -> str:
-    """Return a command with what it is for beside it; below it, where the command is long."""
+    """Return a command with its purpose beside it, or below it where the command is long."""
     separator = "   " if len(command) <= width else f"\n  {'':<{width}}   "
     return f"  {command:<{width}}{separator}{purpose}"
 
 
 def advice_after_failure(run: Path, spec_argument: str, failed: Collection[str]) -> str:
-    """Return the command that lists all problems of a log at once, where a step stopped at one; empty elsewhere.
+    """Return the command that lists all problems of a log, if a step failed at one of them; empty otherwise.
 
     Args:
         run: The run's folder.
-        spec_argument: What the user calls the spec; empty where the run is not of the whole log.
-        failed: Names of the steps that stopped with a message.
+        spec_argument: The spec as the user named it; empty where the run does not read the whole log.
+        failed: Names of the steps that failed with a message.
     """
     if not spec_argument or not _READS_LOG & set(failed):
         return ""
     location = _run_arguments(run).get("log", {}).get("location")
     command = _CHECK.format(spec=spec_argument, log=f" --data {location}" if location else "")
-    return f"A run stops at its first problem; this lists those of the log at once: {command}"
+    return f"A run stops at its first problem; this command lists all problems of the log: {command}"
 
 
 def _run_arguments(run: Path) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _run_arguments(run: Path) -> dict[str, Any]:
 
 
 def _best_model(summary: Mapping[str, Any], role: str) -> str:
-    """Return the blessed model, else the model of a role that is best by the deciding metric; empty without any."""
+    """Return the blessed model, else the best model of a role by the deciding metric; empty when there is none."""
     if role == "candidate" and summary["blessed"]:
         return str(summary["blessed"]["model"])
     metric = _deciding_metric(summary)
@@ -93,7 +93,7 @@ def _best_model(summary: Mapping[str, Any], role: str) -> str:
 
 
 def _deciding_metric(summary: Mapping[str, Any]) -> Metric:
-    """Return what decides; of a run that stopped before the gates, the AUC."""
+    """Return the deciding metric; AUC for a run that failed before the gates."""
     return summary.get("metric") or "auc"
 
 
@@ -104,13 +104,13 @@ def _quality_line(summary: Mapping[str, Any], best: str) -> str:
     baseline, metric, candidate_value, baseline_value = compared
     state = f"blessed as version {summary['blessed']['version']}" if summary["blessed"] else "held"
     return (
-        f"Quality: {best} ({state}) has a test {TITLES[metric]} of {candidate_value:.4f}, against {baseline_value:.4f} of '{baseline}',"
-        f" the best baseline ({candidate_value - baseline_value:+.4f})."
+        f"Quality: {best} ({state}) has a test {TITLES[metric]} of {candidate_value:.4f}, against"
+        f" {baseline_value:.4f} of '{baseline}', the best baseline ({candidate_value - baseline_value:+.4f})."
     )
 
 
 def _slates_line(summary: Mapping[str, Any]) -> str:
-    """Return how good the slates are, beside those of the best source and, where it is known, the best possible."""
+    """Return nDCG of the slates, compared with the best source and, where it is known, the best possible."""
     measured_stages = [stage for stage in summary.get("stages", ()) if stage["ndcg_at_10"] is not None]
     slate_ndcg = next(
         (stage["ndcg_at_10"] for stage in measured_stages if stage["stage"] == "ordering" and stage["source"] is None),
@@ -155,7 +155,7 @@ def _next_commands(
 
 
 def _is_behind(summary: Mapping[str, Any], best: str) -> bool:
-    """Whether the best candidate is among those that do not beat the best baseline."""
+    """Whether the best candidate does not beat the best baseline."""
     compared = _compare_to_baseline(summary, best)
     if compared is None or not summary.get("notice"):
         return False
@@ -164,7 +164,7 @@ def _is_behind(summary: Mapping[str, Any], best: str) -> bool:
 
 
 def _compare_to_baseline(summary: Mapping[str, Any], best: str) -> tuple[str, Metric, float, float] | None:
-    """Return the best baseline, the deciding metric, and its values of the best candidate and of that baseline."""
+    """Return the best baseline, the deciding metric, and its values for the best candidate and for that baseline."""
     baseline, metric = _best_model(summary, "baseline"), _deciding_metric(summary)
     candidate_value, baseline_value = (summary["models"].get(name, {}).get(metric) for name in (best, baseline))
     return (
@@ -177,7 +177,7 @@ def _compare_to_baseline(summary: Mapping[str, Any], best: str) -> tuple[str, Me
 def _baseline_as_candidate(
     summary: Mapping[str, Any], arguments: Mapping[str, Any], run_command: str
 ) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """Give the command that lets the best baseline be served, with its own settings, where its kind can be."""
+    """Yield the command that makes the best baseline a candidate with the same settings, if its kind can be served."""
     name = _best_model(summary, "baseline")
     for model in map(DeclaredModel.read, arguments.get("models", ())):
         kind = kind_of(model.kind)
@@ -186,7 +186,7 @@ def _baseline_as_candidate(
             changed_settings = section.model_dump(mode="json", exclude_defaults=True, exclude={"kind", "role"})
             settings = ", ".join(f"{key}: {json.dumps(value)}" for key, value in changed_settings.items())
             change = f"models.{name}={{kind: {model.kind}, role: candidate, {settings}}}"
-            yield f"{run_command} SET='{change}'", f"let '{name}' be a candidate itself, which may be served"
+            yield f"{run_command} SET='{change}'", f"make '{name}' a candidate, which may be served"
 
 
 _RUN_PURPOSE: Final = "after an edit of the spec; unchanged steps are reused"

@@ -15,8 +15,8 @@ from shortlist.cli.commands import app
 from shortlist.cli.tune import table_of
 from shortlist.contracts import ShortlistError
 from shortlist.runs.display import Display
+from shortlist.runs.local_training import run_child, tuning_arguments
 from shortlist.runs.runs_folder import RunsFolder
-from shortlist.runs.submit import run_child, tuning_arguments
 from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import write_json
 from shortlist.tracking.mlflow_store import Tracker

@@ -64,7 +64,7 @@ def test_a_spec_that_reads_files_needs_to_be_told_where(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert shortlist(monkeypatch, "run", "criteo", "--runs", str(tmp_path / "runs")) == 2
-    assert "say where they are, e.g. make run SPEC=criteo DATA=path" in capsys.readouterr().err
+    assert "name their location, e.g. make run SPEC=criteo DATA=path" in capsys.readouterr().err
 
 
 def test_data_that_is_not_there_stops_before_anything_is_made(
@@ -119,7 +119,7 @@ def test_a_full_disk_is_words_and_exit_code_2(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("shortlist.runs.submit.RunsFolder.open", fail)
+    monkeypatch.setattr("shortlist.runs.local_training.RunsFolder.open", fail)
     assert shortlist(monkeypatch, "run", "demo", "--runs", str(tmp_path)) == 2
     said = capsys.readouterr().err
     assert said.startswith("The disk is full (") and "Make room and run again" in said
