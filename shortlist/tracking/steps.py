@@ -79,7 +79,7 @@ def step(name: str, **paths: str) -> Iterator[Step]:
             emit({"event": "fault", "step": name, "message": f"{type(error).__name__}: {error}"})
             raise
         where = getattr(error, "filename", None) or "while writing"
-        _stop(name, f"The disk is full ({where}). Make room and run again: finished steps are kept.")
+        _stop(name, f"The disk is full ({where}). Free some space and run again: finished steps are kept.")
     this.finish(started, time.perf_counter() - clock)
     emit({"event": "done", **this.record})
 

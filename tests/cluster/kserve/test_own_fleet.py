@@ -11,7 +11,7 @@ import pytest
 import yaml
 from kserve_world import FolderModels, Script
 
-from shortlist.cli.serving import _on_target
+from shortlist.cli.serving import _target_deployer
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.deployer import Deployer
 from shortlist.deployment.fleets import FLEETS
@@ -119,7 +119,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def deployer_of(project: Path) -> Deployer:
     """Return what the commands use, from the spec on."""
-    return _on_target(str(project / "spec.yaml"), "memory", project / "runs")
+    return _target_deployer(str(project / "spec.yaml"), "memory", project / "runs")
 
 
 def test_a_release_is_deployed_tried_on_a_share_and_promoted_and_taken_back(project: Path) -> None:

@@ -86,9 +86,9 @@ def test_rollback_succeeds_only_when_the_former_version_serves(
     record = RolloutRecord(
         spec="demo", state=state, kind="xgboost", digest="", policy=Canary(steps=(5, 100)), returning=returning
     )
-    rollouts = SimpleNamespace(page=lambda rollout, name: name, where=lambda rollout, name: name)
+    rollouts = SimpleNamespace(page=lambda rollout, name: name, location=lambda rollout, name: name)
     deployer = SimpleNamespace(name="demo", rollouts=rollouts, rollback=lambda: record)
-    monkeypatch.setattr("shortlist.cli.serving._on_target", lambda spec, target, runs: deployer)
+    monkeypatch.setattr("shortlist.cli.serving._target_deployer", lambda spec, target, runs: deployer)
     assert shortlist(monkeypatch, "rollback", "demo") == code
     next_step = "the rollout of version 2 was rolled back (it is odd). Then make rollback again."
     assert (next_step in capsys.readouterr().err) == (code == 2)
@@ -122,5 +122,5 @@ def test_a_full_disk_is_words_and_exit_code_2(
     monkeypatch.setattr("shortlist.runs.local_training.RunsFolder.open", fail)
     assert shortlist(monkeypatch, "run", "demo", "--runs", str(tmp_path)) == 2
     said = capsys.readouterr().err
-    assert said.startswith("The disk is full (") and "Make room and run again" in said
+    assert said.startswith("The disk is full (") and "Free some space and run again" in said
     assert "Traceback" not in said

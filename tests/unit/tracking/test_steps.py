@@ -43,7 +43,7 @@ def test_a_users_mistake_has_no_traceback(capsys: pytest.CaptureFixture[str]) ->
 def test_a_full_disk_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit), step("ingest"):
         raise OSError(errno.ENOSPC, "No space left on device", "part-00000.parquet")
-    assert capsys.readouterr().err.startswith("The disk is full (part-00000.parquet). Make room and run again")
+    assert capsys.readouterr().err.startswith("The disk is full (part-00000.parquet). Free some space and run again")
 
 
 def test_our_own_fault_keeps_its_traceback() -> None:
