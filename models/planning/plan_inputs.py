@@ -17,7 +17,7 @@ _ASSUMED_TAGS = 64
 
 
 @dataclass(frozen=True)
-class Table:
+class EmbeddingTable:
     """One embedding table.
 
     Attributes:
@@ -34,7 +34,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """What a DLRM's costs depend on.
 
     Attributes:
@@ -47,7 +47,7 @@ class Shape:
         assumed: What was assumed because only a fit knows it; one sentence each.
     """
 
-    tables: tuple[Table, ...]
+    tables: tuple[EmbeddingTable, ...]
     floats: int
     width: int
     bottom: tuple[int, ...]
@@ -66,7 +66,7 @@ class Shape:
         return len(self.tables) + 1
 
 
-def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Mapping[str, int]) -> Shape:
+def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Mapping[str, int]) -> ModelShape:
     """Return the shape of a spec's DLRM.
 
     Args:
@@ -81,15 +81,15 @@ def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Ma
     section = cast(EmbeddingSection, spec.models[name])
     _check_columns(cardinalities, spec)
     vectors = section.vectors.of if section.vectors is not None else ()
-    wanted = set(match_features((*section.features, *vectors), spec.features.names))
+    read_features = set(match_features((*section.features, *vectors), spec.features.names))
     widths: dict[str, int] = {}
-    tables: list[Table] = []
+    tables: list[EmbeddingTable] = []
     floats, assumed = 0, []
     declared = DeclaredColumns(spec.data)
     for feature in declared_kinds(spec.features):
         for number, (output, form) in enumerate(zip(feature.outputs, feature.forms(declared), strict=True)):
             ids = feature.declared_ids(number, declared)
-            if output not in wanted:
+            if output not in read_features:
                 continue
             if ids is not None:
                 tables.append(_table(ids, output, cardinalities, fitted))
@@ -107,27 +107,31 @@ def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Ma
         for table in tables if table.lookups > 1
     ]  # fmt: skip
     bottom, top = section.perceptrons(max(1, section.inner_floats(floats, widths)), len(tables))
-    return Shape(tuple(tables), max(1, floats), section.embedding_dim, bottom, top, section.batch_size, tuple(assumed))
+    return ModelShape(
+        tuple(tables), max(1, floats), section.embedding_dim, bottom, top, section.batch_size, tuple(assumed)
+    )
 
 
-def _table(ids: DeclaredIds, name: str, cardinalities: Mapping[str, int], fitted: Mapping[str, int]) -> Table:
+def _table(ids: DeclaredIds, name: str, cardinalities: Mapping[str, int], fitted: Mapping[str, int]) -> EmbeddingTable:
     lookups = _ASSUMED_TAGS if ids.per_row is None else ids.per_row
     if not ids.counted_column:
-        return Table(name, ids.max_ids, lookups, "declared")
+        return EmbeddingTable(name, ids.max_ids, lookups, "declared")
     if ids.counted_column in cardinalities:
         # Id 0 is unknown-or-rare, beside those of the values.
-        return Table(name, min(cardinalities[ids.counted_column] + 1, ids.max_ids), lookups, "given")
+        return EmbeddingTable(name, min(cardinalities[ids.counted_column] + 1, ids.max_ids), lookups, "given")
     if name in fitted:
-        return Table(name, fitted[name], lookups, "fitted")
-    return Table(name, ids.max_ids, lookups, "bound")
+        return EmbeddingTable(name, fitted[name], lookups, "fitted")
+    return EmbeddingTable(name, ids.max_ids, lookups, "bound")
 
 
 def _check_columns(cardinalities: Mapping[str, int], spec: Spec) -> None:
     declared = DeclaredColumns(spec.data)
-    known = {limits.column for feature in declared_kinds(spec.features) for limits in feature.vocabularies(declared)}
+    vocabulary_columns = {
+        limits.column for feature in declared_kinds(spec.features) for limits in feature.vocabularies(declared)
+    }
     for column in cardinalities:
-        if column not in known:
+        if column not in vocabulary_columns:
             raise ShortlistError(
-                f"cardinalities: '{column}' is no column with a vocabulary{did_you_mean(column, known)}"
-                f"; there are {', '.join(sorted(known)) or 'none'}"
+                f"cardinalities: '{column}' is no column with a vocabulary{did_you_mean(column, vocabulary_columns)}"
+                f"; there are {', '.join(sorted(vocabulary_columns)) or 'none'}"
             )

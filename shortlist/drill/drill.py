@@ -1,4 +1,4 @@
-"""The drill: a generated world is broken on purpose; the loop must notice, decide and recover by itself."""
+"""The drill: faults are injected into a generated world; the loop must detect them, decide and recover by itself."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ from shortlist.training.train import load_ranker
 from shortlist.training.training import RunContext
 
 TRAIN_DAYS = 10
-"""Days that the first model learns from; the next one is the first that is live."""
+"""Days that the first model is trained on; the next day is the first live one."""
 
 
 def run_drill(spec: Spec, runs: Path) -> Drill:
-    """Live through a spec's world, day by day, unattended; write `drill.json` and `drill.html` into `<runs>/latest`.
+    """Run a spec's generated world day by day, unattended; write `drill.json` and `drill.html` into `<runs>/latest`.
 
     Args:
-        spec: Declares a generated log with drifts.
-        runs: Folder for runs, models and stores; a new one, so that nothing that was there before is touched.
+        spec: A spec with a generated log and drifts.
+        runs: Folder for runs, models and stores; it must be new, so that no existing files are touched.
 
     Raises:
-        ShortlistError: The folder was used before, the world has no drift, or training, serving or replay fail.
+        ShortlistError: The folder is in use, the world has no drift, or training, serving or replay fail.
     """
     if (runs / "stores").exists():
-        raise ShortlistError(f"{runs}: a drill starts from nothing; delete this folder, or choose another with RUNS=")
+        raise ShortlistError(f"{runs}: a drill needs a new folder; delete this one, or choose another with RUNS=")
     start = time.monotonic()
     loop = _DrillLoop(spec, runs)
     try:
@@ -75,7 +75,7 @@ def run_drill(spec: Spec, runs: Path) -> Drill:
 
 
 class _DrillLoop:
-    """A spec that is trained, served, replayed and watched."""
+    """The loop of a drill: the spec is trained, served, replayed and monitored."""
 
     def __init__(self, spec: Spec, runs: Path) -> None:
         self.console = Console(highlight=False)
@@ -91,7 +91,7 @@ class _DrillLoop:
         self._runs = runs
 
     def begin(self) -> None:
-        """Train on the first days, and serve."""
+        """Train on the first days, and start serving."""
         until = self.world.start_of(TRAIN_DAYS)
         self.console.print(f"A world of {self.world.source.days} days. Training on those before {until:%Y-%m-%d}.\n")
         if run_locally(self._spec, None, self._runs, until=until):
@@ -104,12 +104,12 @@ class _DrillLoop:
         self.console.print(f"\nServing at {stack.url}. From now on every day is replayed and monitored.\n")
 
     def run_day(self) -> None:
-        """Let users ask for the next day, look at it, and do what the look decides.
+        """Replay the next day, monitor it, and act on the decision.
 
-        While a version is rolled out, users go on asking, for the days after it. These are looked at together.
+        While a version is rolled out, the following days are replayed too, and monitored together.
 
-        From the first drift on that should lead to a training, the compiled monitoring graph does all of that: it
-        collects, decides, trains and rolls out, and nothing here helps it.
+        From the first drift that should lead to a training, the compiled monitoring graph does all of this by itself:
+        it collects, decides, trains and rolls out.
         """
         first_day = TRAIN_DAYS + len(self.days)
         if self.users.next_day == first_day:
@@ -120,11 +120,11 @@ class _DrillLoop:
         with self.users.during_rollouts():
             day = monitor(last_day)
         *earlier_reports, _ = self.monitoring_job.monitoring_store.reports(newest=last_day - first_day + 1)
-        self.days += [DrillDay(first_day + at, report, None) for at, report in enumerate(earlier_reports)]
+        self.days += [DrillDay(number, report, None) for number, report in enumerate(earlier_reports, first_day)]
         self.days.append(day)
 
     def _monitor_step_by_step(self, number: int) -> DrillDay:
-        """Look, and train and roll out when that is decided."""
+        """Monitor, and train and roll out when the decision is to retrain."""
         monitoring_run = self.monitoring_job.check()
         report, decision = monitoring_run.reports[-1], monitoring_run.decision
         assert decision is not None
@@ -167,7 +167,7 @@ class _DrillLoop:
         return Path(spec_feast_store_location(stores, self._spec.name).require_announcement()["views"]).parent
 
     def compare(self, change: ChampionChange, days: frozenset[date]) -> tuple[float, float]:
-        """Return the AUC of a promoted model and of the one before on some days, each with what it served with."""
+        """Return the AUC of a promoted and of the replaced model on some days, each with the statistics it served."""
         with TemporaryDirectory(prefix="shortlist-drill-") as scratch:
             registry = self._context.tracker.registry
             fits = {change.promoted: change.promoted_fit, change.frozen: change.frozen_fit}
@@ -186,7 +186,7 @@ class _DrillLoop:
         )
 
     def _wait_for_outcomes(self) -> None:
-        """Wait until what users did on the day that was played counts."""
+        """Wait until the outcomes of the replayed day are due."""
         data = self._spec.data
         if data.live.collect and data.live_outcome_delay is not None:
             flushed = timedelta(seconds=self._spec.serving.log.flush_seconds)
@@ -208,22 +208,22 @@ class ServedModel:
     model: Path
     """Model folder."""
     fitted: Path
-    """The fit whose views were published; what happened after them is in no feature."""
+    """Folder of the fit whose views were published; later events are in no feature."""
 
 
 def measure_served_auc(
     log: Path, days: frozenset[date], models: Mapping[int, ServedModel], runtime: Runtime
 ) -> dict[int, float]:
-    """Return the AUC that some versions have on the rows of some days, each with the statistics that it served with.
+    """Return the AUC of versions on the rows of some days, each with the statistics that it served.
 
-    The views of a fit hold no value from after it. A row of a later day is therefore given what the server had: the
-    newest published value of each key.
+    The views of a fit hold no later values. Rows of later days therefore get what the server had: the newest published
+    value of each key.
 
     Args:
         log: Folder of a valid log with these days.
-        days: Those that are scored.
-        models: By version.
-        runtime: Engine of the look-ups.
+        days: Days to score.
+        models: Models by version.
+        runtime: Section with the engine of the look-ups.
 
     Raises:
         UnmeasurableError: All rows have one label.

@@ -1,4 +1,4 @@
-"""Declared columns, and where each is found in a row once its side tables have been looked up."""
+"""Declared columns, and the name of each in rows whose side tables have been looked up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PlanError(ShortlistError):
 
 
 class IncompatibleFitError(DataError):
-    """An earlier fit is no beginning of this one; fitting without it gives the right result."""
+    """An earlier fit cannot be extended to this one; fitting without it is correct."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,18 @@ class DeclaredColumns:
         return self.log_column(name) if side_table is None else f"{side_table.name}:{name}"
 
     def is_tags(self, name: str) -> bool:
-        """Say whether a column holds several values per row."""
+        """Return whether a column holds several values per row."""
         return name != Columns.GLOBAL_KEY and self.column(name).type == "tags"
 
     def is_text(self, name: str) -> bool:
-        """Say whether the values of a key column are texts; otherwise they are Int64."""
+        """Return whether the values of a key column are texts; otherwise they are Int64."""
         if name == Columns.GLOBAL_KEY:
             return False
         column = self.column(name)
         return column.type == "string" or (column.type == "tags" and column.tag_type == "string")
 
     def is_fraction(self, name: str) -> bool:
-        """Say whether a column holds floating-point numbers; the log's own columns are integers."""
+        """Return whether a column holds floating-point numbers; the log's own columns are integers."""
         return name not in (Columns.LABEL, Columns.IMPRESSION) and self.column(name).type == "number"
 
     def scale(self, name: str) -> int:
@@ -82,7 +82,7 @@ class DeclaredColumns:
         return SUM_SCALE if self.is_fraction(name) else 1
 
     def key(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a key's columns in the one order that names it: user, item, then by name; () is all rows.
+        """Return a key's columns in canonical order: user, item, then by name; () is the key of all rows.
 
         Raises:
             PlanError: A column cannot be a key.

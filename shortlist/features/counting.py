@@ -1,4 +1,4 @@
-"""Counting a log day by day: the statistics, moments and sizes of what a plan asks for."""
+"""Counting a log day by day: the statistics, moments and sizes of a plan."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from shortlist.system.progress import Advance
 from shortlist.system.query_engine import Engine, resolve_engine
 
 _BYTES_PER_ROW = 256
-"""Counts held in memory may take what this much per row of a part takes; the largest then go to disk."""
+"""Memory of the counts, in bytes per row of a part; beyond it, the largest counts go to disk."""
 
 
 @dataclass(frozen=True)
 class DayRecord:
-    """What is kept of a day besides its statistics."""
+    """The record of a counted day, besides its statistics."""
 
     rows: int
     moments: Mapping[str, NumberMoments]
-    """By feature name."""
+    """Moments of the standardised numbers, by feature name."""
     sizes: Mapping[str, float]
     """Sum of absolute values of every measure that is summed."""
     digest: str
-    """Of the day's rows."""
+    """Digest of the day's rows."""
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Self:
-        """Return the record that `asdict` saved."""
+        """Return the record that `to_json` returned."""
         moments = {name: NumberMoments(**values) for name, values in saved["moments"].items()}
         return cls(saved["rows"], moments, saved["sizes"], saved["digest"])
 
@@ -63,14 +63,14 @@ class LogCounter:
     plan: Plan
     log: DayTable
     sides: Sequence[ViewFile]
-    """The side tables, as views, that hold columns to be counted."""
+    """Views of the side tables with columns to count."""
     statistics: Path
     scratch: Path
     chunk_rows: int
     engine: Engine
 
     def count(self, days: Iterable[DayPart], advance: Advance) -> dict[date, DayRecord]:
-        """Write the statistics of days, reading them part by part; return what else is kept of each."""
+        """Write the statistics of days, reading them part by part; return the record of each."""
         parts_by_day = groupby(prefetch(self._parts(days)), key=itemgetter(0))
         counts = [self._key_count(view) for view in self.plan.counted_views]
         return {day.day: self._count(day, (rows for _, rows in parts), counts, advance) for day, parts in parts_by_day}
@@ -108,7 +108,7 @@ class LogCounter:
         return count_class(view, self.scratch, self.engine)
 
     def _finish(self, day: DayPart, counts: Sequence[KeyCount]) -> None:
-        """Write the counts of a day: those in memory side by side, then those on disk, each in bounded memory."""
+        """Write the counts of a day: those in memory in parallel, then those on disk, each in bounded memory."""
         in_memory, on_disk = (
             tuple(key_count for key_count in counts if key_count.is_spilled == is_spilled)
             for is_spilled in (False, True)
@@ -125,7 +125,7 @@ class LogCounter:
         columns = list(self.plan.counted_columns)
         for day in days:
             for name in day.files:
-                # Side tables are searched once for every piece; how small these may be for a GPU was not measured.
+                # Side tables are searched once for every piece; the smallest good piece for a GPU was not measured.
                 whole = bool(self.sides) or resolve_engine(self.engine) == "gpu"
                 for rows in pieces_of(self.log.folder / name, columns, whole=whole):
                     tiled = rows.with_columns(self.plan.tiles.ends(day.day)) if self.plan.tiles.within_days else rows
@@ -152,7 +152,7 @@ class LogCounter:
 
 
 def day_digest(data: Data, log: DayTable, day: DayPart) -> str:
-    """Return the digest of a day's rows: as the log notes it, otherwise of the rows as they are read."""
+    """Return the digest of a day's rows: the one in the log's notes, otherwise that of the rows as they are read."""
     noted_digest = noted(log.notes, day.day.isoformat())
     if noted_digest is not None:
         return noted_digest

@@ -1,4 +1,4 @@
-"""What a kind of feature says of itself; everything else asks it through these methods and knows no kind by name."""
+"""The interface of a kind of feature: fitting, tables and export call it and know no kind by name."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from shortlist.features.columns import DeclaredColumns
 from shortlist.features.graph import Graph
 from shortlist.features.joined_lists import JoinedList
 from shortlist.features.keyed import KeyedView, Total
-from shortlist.features.learning import TrainingLog
 from shortlist.features.moments import NumberMoments
 from shortlist.features.open_events import OpenList
 from shortlist.features.slates import SlateValue
 from shortlist.features.static_view_plan import MeanView
+from shortlist.features.training_log import TrainingLog
 from shortlist.features.vocabulary import ValueIds, VocabularyLimits
 from shortlist.spec.base import Names
 from shortlist.spec.features import Feature, Features
@@ -28,7 +28,7 @@ from shortlist.system.query_engine import Engine, resolve_engine
 OutputForm = Literal["dense", "id", "ids", "vector"]
 """What a model reads: a Float32 number, a UInt32 id, a list of ids, or an array of Float32."""
 Limit = Callable[[pl.Expr, float, float | None], pl.Expr]
-"""limit(value, low, high) keeps a value within bounds."""
+"""limit(value, low, high) returns a value cut to its bounds."""
 
 FeatureName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 KeyedName = Annotated[str, Field(pattern=r"^([A-Za-z_]|\{key\})([A-Za-z0-9_]|\{key\})*$")]
@@ -36,7 +36,7 @@ KeyedName = Annotated[str, Field(pattern=r"^([A-Za-z_]|\{key\})([A-Za-z0-9_]|\{k
 
 @dataclass(frozen=True)
 class Fitted:
-    """What features were fitted to."""
+    """Statistics and trained models that features were fitted to."""
 
     declared: DeclaredColumns
     moments: Mapping[str, NumberMoments]
@@ -44,7 +44,7 @@ class Fitted:
     widths: Mapping[str, int]
     """Width of every vector column that is read."""
     vocabularies: Mapping[str, ValueIds]
-    """By column."""
+    """Ids of values, by column."""
     learnt: Mapping[str, Any] = field(default_factory=dict)
     """What `FeatureKind.learnt` returned, by the name of the operation's first output."""
 
@@ -56,7 +56,7 @@ class NumberQuery:
     output: str
     value: pl.Expr
     column: str = ""
-    """Its place when the number follows from that one column alone: integers may then be looked up in a table."""
+    """The looked-up column, where the number depends on it alone; integers may then be looked up in a table."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +67,19 @@ class StandardisedNumber:
     column: str
     value: pl.Expr
     settings: Mapping[str, Any]
-    """What the number depends on: days counted with other settings are counted again."""
+    """Settings that the number depends on; days counted with other settings are counted again."""
 
 
 @dataclass(frozen=True)
 class DeclaredIds:
-    """How many ids a feature has, as far as its declaration says."""
+    """How many ids a feature has, as far as its declaration determines."""
 
     max_ids: int
-    """0 among them."""
+    """Most ids, 0 among them."""
     counted_column: str = ""
     """Column whose distinct values say how many there are; empty: there are exactly `most`."""
     per_row: int | None = 1
-    """The most ids of a row; None: unknown."""
+    """Most ids of a row; None: unknown."""
 
 
 class FeatureKind(Feature):
@@ -89,7 +89,7 @@ class FeatureKind(Feature):
     """
 
     single_precision: ClassVar[bool] = False
-    """Whether the nodes of a dense feature give FP32 instead of FP64."""
+    """Whether the nodes of a dense feature return FP32 instead of FP64."""
     learns: ClassVar[bool] = False
     """Whether a fit trains something for it; see `learn`."""
 
@@ -101,11 +101,11 @@ class FeatureKind(Feature):
         return self.inputs
 
     def forms(self, declared: DeclaredColumns) -> Sequence[OutputForm]:
-        """Return what each output is."""
+        """Return the form of each output."""
         return ["dense"] * len(self.outputs)
 
     def views(self, declared: DeclaredColumns) -> Iterable[KeyedView]:
-        """Return the statistics per key and day that it looks up.
+        """Return the statistics per key and day that the feature looks up.
 
         Raises:
             PlanError: A key cannot be counted that way.
@@ -179,29 +179,29 @@ class FeatureKind(Feature):
         return ()
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
-        """Give the outputs that are no queries, named, in the type of their form."""
+        """Yield the outputs that no query computes, as named series in the type of their form."""
         yield from ()
 
     # The exported graph.
 
     @property
     def group(self) -> Hashable:
-        """What outputs that are compiled by one call of `nodes` have in common."""
+        """Group of the outputs: outputs of one group are compiled by one call of `nodes`."""
         return type(self)
 
     @classmethod
     def nodes(cls, graph: Graph, fitted: Fitted, feature_outputs: Sequence[tuple[Any, int]]) -> str:
-        """Compile numbers or ids of one group; return them, shape (wanted, rows).
+        """Compile numbers or ids of one group; return them, shape (feature_outputs, rows).
 
         Args:
-            graph: Takes the nodes.
-            fitted: What the features were fitted to.
-            feature_outputs: Operations of this kind, and which of their outputs.
+            graph: The graph to which nodes are added.
+            fitted: Statistics that the features were fitted to.
+            feature_outputs: Features of this kind, each with the number of one of its outputs.
         """
         raise NotImplementedError
 
     def list_nodes(self, graph: Graph, fitted: Fitted, output: int) -> tuple[str, str]:
-        """Compile a list of ids; return them, shape (rows, longest), and where there is one, BOOL."""
+        """Compile a list of ids; return them, shape (rows, longest), and a BOOL mask of the positions that hold one."""
         raise NotImplementedError
 
     def vector_nodes(self, graph: Graph, fitted: Fitted, output: int) -> str:
@@ -218,7 +218,7 @@ class ColumnwiseFeature(FeatureKind):
     """Added to the column's name to name the feature; the kind's own suffix by default."""
 
     own_suffix: ClassVar[str]
-    """What the kind adds when no suffix is given."""
+    """Suffix of the kind when none is declared."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -267,7 +267,7 @@ class KeyedFeature(FeatureKind):
 class WindowedFeature(KeyedFeature):
     """Sums of a key over the days before, or over some of them.
 
-    Days that are skipped are subtracted from sums that servers look up anyway.
+    Skipped days are subtracted from sums that servers look up anyway.
     """
 
     window_days: int | None = Field(default=None, ge=1)
@@ -294,7 +294,7 @@ class WindowedFeature(KeyedFeature):
 
 
 def window_sum_nodes(graph: Graph, summands: Sequence[tuple[WindowedFeature, KeyedView, str]]) -> str:
-    """Compile `OverDays.summed` of features of one group, each with a view and a measure; shape (wanted, rows)."""
+    """Compile `WindowedFeature.window_sum` of features of one group; return them, shape (summands, rows)."""
     column_lists = zip(*([view_column(view, total.name) for total in feature.totals(measure)]
                    for feature, view, measure in summands), strict=True)  # fmt: skip
     counted, *skipped = (
@@ -304,12 +304,12 @@ def window_sum_nodes(graph: Graph, summands: Sequence[tuple[WindowedFeature, Key
 
 
 def declared_kinds(features: Features) -> tuple[FeatureKind, ...]:
-    """Return the declared operations; whatever is registered as a kind of feature is a `FeatureKind`."""
+    """Return the declared features; every registered kind of feature is a `FeatureKind`."""
     return cast(tuple[FeatureKind, ...], features.columns)
 
 
 def view_column(view: KeyedView, name: str) -> str:
-    """Return under which name looked-up rows hold a column of a view."""
+    """Return the name under which looked-up rows hold a column of a view."""
     return f"{view.name}:{name}"
 
 
@@ -329,16 +329,16 @@ def log1p(value: pl.Expr) -> pl.Expr:
 
 
 def limit_for(engine: Engine) -> Limit:
-    """Return how values are kept within bounds; whoever executes it, the values are the same bits."""
+    """Return the function that cuts values to bounds on an engine; the results are the same bits on every engine."""
     return limit_by_comparison if resolve_engine(engine) == "gpu" else limit_by_clip
 
 
 def limit_by_clip(value: pl.Expr, low: float, high: float | None) -> pl.Expr:
-    """Keep a value within bounds."""
+    """Return a value cut to its bounds."""
     return value.clip(low, high)
 
 
 def limit_by_comparison(value: pl.Expr, low: float, high: float | None) -> pl.Expr:
-    """Do as `clip`, which cuDF has not (cudf-polars 26.06); on the CPU it would take 1.7 times as long."""
+    """Return what `clip` does, which cuDF lacks (cudf-polars 26.06); on the CPU it would take 1.7 times as long."""
     limited = pl.when(value < low).then(low)
     return (limited if high is None else limited.when(value > high).then(high)).otherwise(value)

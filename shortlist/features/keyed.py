@@ -1,4 +1,4 @@
-"""Statistics of the days before per value of a key: what is kept of a key."""
+"""Statistics of earlier days per value of a key: the declaration of what is kept of a key."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class NewestEvents:
     column: str
     """Column of the log whose values are listed; an event without one is left out."""
     max_events: int
-    """Events kept."""
+    """Most events of a list."""
     numbers: tuple[str, ...] = ()
-    """Numeric columns of the log that are listed beside it."""
+    """Numeric columns of the log that are listed with it."""
     positives: bool = False
     """Whether only events with a positive label are kept."""
 
     @property
     def name(self) -> str:
-        """What tells it from other lists of the same key."""
+        """Name that distinguishes it from other lists of the same key."""
         number_suffix = "".join(f"_{name}" for name in self.numbers)
         return f"newest_{self.max_events}_{'positive_' if self.positives else ''}{self.column}{number_suffix}"
 
@@ -57,11 +57,11 @@ class NewestEvents:
 
 @dataclass(frozen=True)
 class KeyedView:
-    """What is known, at the start of a day or of a tile, of each value of a key."""
+    """Statistics of each value of a key at the start of a day or of a tile."""
 
     keys: tuple[str, ...]
     tags: tuple[str, ...] = ()
-    """Those of the keys that hold several values per row."""
+    """The keys that hold several values per row."""
     totals: tuple[Total, ...] = (ROWS,)
     last_value_columns: tuple[str, ...] = ()
     """Columns whose value at the key's last impression is kept."""
@@ -72,9 +72,9 @@ class KeyedView:
     looked_up: bool = True
     """False when only a vocabulary needs the counts."""
     by_tile: bool = False
-    """Whether it is counted per tile of a day, and not per day."""
+    """Whether it is counted per tile of a day instead of per day."""
     newest: NewestEvents | None = None
-    """The lists that the view holds; it then holds nothing else."""
+    """The lists of the view, which then has no other columns."""
 
     @property
     def name(self) -> str:
@@ -89,12 +89,12 @@ class KeyedView:
 
     @property
     def counted_by(self) -> tuple[str, ...]:
-        """What tells the rows of a day's statistics apart."""
+        """Columns that identify a row of a day's statistics."""
         return (*self.keys, TILE) if self.by_tile else self.keys
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """What is counted per day, `rows` first."""
+        """Names of the measures that are counted per day, `rows` first."""
         return tuple(dict.fromkeys(total.measure for total in self.totals))
 
     @property

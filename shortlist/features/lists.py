@@ -16,7 +16,7 @@ ROW: Final = ":row"
 
 
 def one_row_per_tag(rows: pl.DataFrame, tags: Sequence[str]) -> pl.DataFrame:
-    """Return rows with their number (`ROW`), repeated for every distinct value of tags columns; no value, no row."""
+    """Return rows with their number (`ROW`), one per distinct value of the tags columns; none for an empty list."""
     numbered = rows.with_row_index(ROW)
     for name in tags:
         count_cpu_operation("one row per tag")
@@ -29,12 +29,12 @@ def one_row_per_tag(rows: pl.DataFrame, tags: Sequence[str]) -> pl.DataFrame:
 
 
 def map_column(values: pl.Series, function: Callable[[pl.Series], pl.Series]) -> pl.Series:
-    """Return what a function gives for a column, or for the values of a column of lists."""
+    """Apply a function to a column, or to the values of a column of lists."""
     return map_values(values, function) if isinstance(values.dtype, pl.List) else function(values)
 
 
 def map_values(lists: pl.Series, function: Callable[[pl.Series], pl.Series]) -> pl.Series:
-    """Return lists of the same lengths whose values a function gives for all of them at once; a null list is empty."""
+    """Apply a function to all values of lists at once; return lists of the same lengths. A null list is empty."""
     values = function(lists.explode(empty_as_null=False, keep_nulls=False))
     ends = np.cumsum(lists.list.len().fill_null(0).to_numpy(), dtype=np.int64)
     offsets = pa.array(np.concatenate([np.zeros(1, dtype=np.int64), ends]))

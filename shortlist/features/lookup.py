@@ -1,4 +1,4 @@
-"""Looking views up: the newest values of a key before a day, or before a row's own time."""
+"""Look-up of views: the newest values of a key before a day, or before a row's own time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shortlist.system.query_engine import Engine, collect
 
 _BATCH_ROWS: Final = 250_000
 _MAX_HELD_KEYS: Final = 100_000
-"""Views of more keys are searched on disk for every part of a table."""
+"""Most keys of a view that is held in memory; larger views are searched on disk for every part of a table."""
 _KEY_NUMBER: Final = ":asked"
 
 
@@ -63,7 +63,7 @@ class ViewFile:
 
         Args:
             keys: The view's keys, and their time.
-            values: What holds at the start of the day.
+            values: Values at the start of the day.
             first: Rows of the view until then.
             last: Rows of the view until the end of the day.
         """
@@ -81,7 +81,7 @@ class ViewFile:
         return answers.sort(_KEY_NUMBER).select(self.view.features)
 
     def _read_up_to(self, rows: int) -> pl.DataFrame:
-        """Return the newest of the first rows of each key, going on from where the last call stopped."""
+        """Return the newest of the first rows of each key, continuing where the last call stopped."""
         if not isinstance(self.view, KeyedView) and self._rows_read < rows:  # each key once
             self._newest = self._rows(0, rows)
             self._rows_read = rows
@@ -139,15 +139,15 @@ def lookup_keys(
 
 
 def gather_answers(view: PlannedView, keys: pl.DataFrame, answers: pl.DataFrame, rows: int) -> pl.DataFrame:
-    """Return what a view says of each row, columns named `<view>:<feature>`.
+    """Return a view's values for each row, in columns named `<view>:<feature>`.
 
     A row with several tags gets the sums over its tags, the newest time, and the value of that time.
 
     Args:
         view: The view.
-        keys: What `asking` gave.
+        keys: The keys of the rows, as `lookup_keys` returns them.
         answers: The features for each row of `keys`, in order.
-        rows: Number of rows that asked.
+        rows: Number of rows.
     """
     names = {name: f"{view.name}:{name}" for name in view.features}
     if not isinstance(view, KeyedView) or not view.tags:

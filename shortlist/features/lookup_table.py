@@ -1,4 +1,4 @@
-"""Numbers that follow from one integer, by table: worked out for each small integer, not for each row."""
+"""Numbers that depend on one integer, by look-up table: computed once per small integer, not per row."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from shortlist.system.query_engine import Engine, resolve_engine
 
 _FIRST_INTEGER: Final = -64
 _TABLE_SIZE: Final = 1 << 14
-"""Of Float32: 64 KiB, of which most rows need the beginning. Larger integers are worked out one by one."""
+"""Numbers of the table, Float32, 64 KiB, of which most rows need the start. Larger integers are computed per row."""
 
 
 class LookupTable:
-    """A number of a row that follows from one integer column.
+    """A number of a row that depends on one integer column.
 
-    Logarithms of 13 counts of 2 M rows take 0.13 s of processor time by table, and 0.25 s one by one, to the same bits.
+    Logarithms of 13 counts of 2 M rows take 0.13 s of processor time by table, and 0.25 s per row, with the same bits.
 
     Args:
-        column: Of the integer.
-        number: What it gives, Float32.
+        column: Name of the integer column.
+        number: Query of the number, Float32.
     """
 
     def __init__(self, column: str, number: pl.Expr) -> None:
@@ -34,7 +34,7 @@ class LookupTable:
 
     @staticmethod
     def suits(values: pl.Series, engine: Engine) -> bool:
-        """Say whether a table is worth while, and can be used: a GPU computes by queries."""
+        """Return whether a table pays and can be used: a GPU computes by queries."""
         return len(values) >= COMPILED_MIN_ROWS and values.dtype.is_integer() and resolve_engine(engine) == "cpu"
 
     def look_up(self, values: pl.Series) -> pl.Series:

@@ -1,4 +1,4 @@
-"""What a declaration asks to be counted, looked up and computed."""
+"""The plan of declared features: what is counted, looked up and computed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PlannedView = StaticView | MeanView | KeyedView
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that fitting and transforming need to know, worked out once."""
+    """Everything that fitting and transforming need to know, derived once from the declaration."""
 
     declared: DeclaredColumns
     features: tuple[FeatureKind, ...]
@@ -46,19 +46,19 @@ class Plan:
     counted_views: tuple[KeyedView, ...]
     """Keys to count; views are made of those with `looked_up`."""
     vocabularies: tuple[VocabularyLimits, ...]
-    """One per column."""
+    """Limits of the vocabularies, one per column."""
     slates: tuple[SlateValue, ...] = ()
-    """What is compared among the rows of a request."""
+    """Values that are compared among the rows of a request."""
     joined_lists: tuple[JoinedList, ...] = ()
-    """Lists of events that are put together when rows are looked up."""
+    """Lists of events that are joined when rows are looked up."""
     tiles: Tiles = WHOLE_DAYS
-    """By which statistics are counted."""
+    """Tiles by which statistics are counted."""
     streaming: StreamingPlan | None = None
-    """What is counted as it arrives."""
+    """Keys and lists of events that are counted as they arrive; None where none are."""
 
     @property
     def views(self) -> tuple[PlannedView, ...]:
-        """What is looked up, in an order in which every key is there when it is needed."""
+        """Views to look up, in an order in which every key is available when it is needed."""
         return (*self.static_views, *self.mean_views, *(view for view in self.counted_views if view.looked_up))
 
     @property
@@ -82,7 +82,7 @@ class Plan:
 
     @property
     def counted_columns(self) -> tuple[str, ...]:
-        """Columns of the valid log that counting reads; the label, if nothing else, tells how many rows there are."""
+        """Columns of the valid log that counting reads; at least the label, which tells the number of rows."""
         read = self.read_for_counting
         if self.counted_sides or any(view.ordered or view.by_tile for view in self.counted_views):
             return self.log_columns(read)
@@ -90,13 +90,13 @@ class Plan:
 
     @property
     def counted_sides(self) -> tuple[StaticView, ...]:
-        """The side tables' columns that are counted, without the vectors and texts that are not."""
+        """Views of the side tables with their counted columns alone."""
         read = self.read_for_counting
         columns_by_view = ((view, tuple(name for name in view.features if name in read)) for view in self.static_views)
         return tuple(replace(view, features=names) for view, names in columns_by_view if names)
 
     def log_columns(self, read: Iterable[str]) -> tuple[str, ...]:
-        """Return the columns of the valid log needed to have some columns, and to look up the others."""
+        """Return the columns of the valid log from which some columns are read or looked up."""
         data = self.declared.data
         always_read = (Columns.LABEL, Columns.TIME, Columns.DAY, Columns.IMPRESSION)
         keys = (data.user, data.item, *(key for view in self.static_views for key in view.keys))
@@ -105,7 +105,7 @@ class Plan:
         return tuple(dict.fromkeys(name for name in (*always_read, *keys, *log_columns) if name))
 
     def counting(self) -> dict[str, Any]:
-        """Return what the statistics of a day hold: the same value, the same statistics."""
+        """Return a description of a day's statistics: equal descriptions mean equal statistics."""
         keyed = {
             view.name: {
                 "keys": list(view.keys),
@@ -132,7 +132,7 @@ class Plan:
 
 
 def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
-    """Return what the declared features need.
+    """Return the plan of the declared features.
 
     Args:
         data: The log's declaration.
@@ -140,7 +140,7 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
         gates: Names the columns by which scores will be sliced.
 
     Raises:
-        PlanError: They cannot be made from the declared columns.
+        PlanError: They cannot be computed from the declared columns.
     """
     declared, operations = DeclaredColumns(data), declared_kinds(features)
     tiles = Tiles.from_declaration(data, features, declared.timezone)
@@ -189,7 +189,7 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
 def _streaming(
     features: Features, operations: tuple[FeatureKind, ...], declared: DeclaredColumns, tiles: Tiles
 ) -> StreamingPlan | None:
-    """Return what is counted and listed as it arrives; None where nothing is."""
+    """Return the keys and lists of events that are counted as they arrive; None where none are."""
     if features.streaming is None:
         return None
     data = declared.data
@@ -242,7 +242,7 @@ def _required_views(
     features: tuple[FeatureKind, ...], declared: DeclaredColumns, vocabularies: tuple[VocabularyLimits, ...]
 ) -> Iterator[KeyedView]:
     for role in (declared.data.user, declared.data.item):
-        if role is not None:  # tells cold users and items
+        if role is not None:  # identifies cold users and items
             yield KeyedView(declared.key((role,)))
     for feature in features:
         yield from feature.views(declared)

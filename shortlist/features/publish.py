@@ -1,4 +1,4 @@
-"""From fitted views to what serving reads: registered in Feast, materialised, and compared with the training table."""
+"""Publishing fitted views for serving: registered in Feast, materialised, and compared with the training table."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ def publish(  # noqa: PLR0913 - the sections and folders of one step
     project: str, store: Path | FeastStoreLocation, runtime: Runtime, rows: int, log: Path, fitted: Path,
     table: Path | None, out: Path, *, now: datetime | None = None, replaces: str = "",
 ) -> int:  # fmt: skip
-    """Bring Feast up to what is known after the log's last day, and write what its answers differ in from the table.
+    """Fill Feast up to what is known after the log's last day; write how its answers differ from the table.
 
     The online store is first filled to the moment as of which the newest rows of the training table are: that is what
     they were allowed to see, so there the two must agree. Then it is filled to the end, for serving.
 
     Args:
         project: Feast project.
-        store: Where its registry and online store are.
+        store: Location of its registry and online store.
         runtime: Online store, engine, seed.
         rows: Rows of all days, and again of the newest day, that are compared.
         log: The valid log.
-        fitted: What features were fitted to.
-        table: The feature table; None where only statistics moved on. No gate follows then, so a difference is refused.
+        fitted: Folder of the fit.
+        table: The feature table; None where only statistics changed. No gate follows then, so a difference is refused.
         out: Folder to write `skew.json` into.
         now: The present moment, where the log's newest day may not be over: tiles that are not complete, or whose
             outcomes are not known, stay out. Given or not, that holds where tiles are shorter than a day.
         replaces: Path or address of the served fit where this one replaces it, past values included: the store's other
-            slot is filled while servers read on, and they change over at once. Empty: what is served is extended.
+            slot is filled while servers keep reading, and they switch at once. Empty: the served features are extended.
 
     Returns:
         Number of rows compared.
 
     Raises:
-        DataError: There is no table, and Feast says otherwise than the views, or another fit than `replaces` is served;
-            servers keep what they have.
+        DataError: There is no table and Feast's answers differ from the views, or another fit than `replaces` is
+            served; servers keep the features that they have.
     """
     _check_served(store, replaces)
     transformer = Transformer.load(fitted, runtime.engine)
@@ -66,7 +66,7 @@ def publish(  # noqa: PLR0913 - the sections and folders of one step
     until = tiles.known_from(newest_day.day)
     if now is None and tiles.within_days:
         now = datetime.now(UTC)
-    if now is not None and newest_time <= now:  # a log of days to come is one that was made up
+    if now is not None and newest_time <= now:  # a generated log may hold future days
         until = min(until, tiles.known_at(now))
     with progress("feast", total=4, unit="steps") as advance:
         views = fitted / "views"
@@ -101,8 +101,8 @@ def announce_views(
 ) -> None:
     """Write into the store which views servers read beside it; they notice when the file changes.
 
-    Where servers are elsewhere, the fit that the views belong to and the log are published before: both are addresses
-    then, as `shortlist.storage.objects.local_copy` reads them.
+    Where servers are on other machines, the fit of the views and the log are published before: both are then addresses,
+    as `shortlist.storage.objects.local_copy` reads them.
 
     Args:
         views: The folder of the views that the store was filled from.
@@ -126,7 +126,7 @@ def announce_views(
 def _location_to_fill(
     location: FeastStoreLocation, views: ViewIndex, user: str | None, replaces: str
 ) -> FeastStoreLocation:
-    """Return the place with the slot to fill: the served one unless the past of what is there must be replaced."""
+    """Return the location with the slot to fill: the served one unless past values must be replaced."""
     online = [view for view in views.views if is_online_view(view, user)]
     served = MaterialisationRecord(location.served_location, views)
     if not replaces or all(served.past_is_unchanged(view) for view in online):
@@ -144,7 +144,7 @@ def _check_served(store: Path | FeastStoreLocation, replaces: str) -> None:
 
 
 class _ComparedRows:
-    """Rows of the log with their keys, and how often their features, made again, differ from the table's."""
+    """Rows of the log with their keys, and how often their recomputed features differ from the table's."""
 
     def __init__(self, log: pl.DataFrame, differing: dict[str, int]) -> None:
         self.log = log
@@ -152,7 +152,7 @@ class _ComparedRows:
 
 
 def _sample(transformer: Transformer, log: DayTable, table: Path | None, rows: int, seed: int) -> _ComparedRows:
-    """Rows spread evenly over all days."""
+    """Return rows spread evenly over all days, compared with the table."""
     per_day = math.ceil(rows / len(log.days))
     parts = [_compare_day(transformer, log, table, part, per_day, seed) for part in log.days]
     differing: dict[str, int] = {}
@@ -165,7 +165,7 @@ def _sample(transformer: Transformer, log: DayTable, table: Path | None, rows: i
 def _compare_day(
     transformer: Transformer, log: DayTable, table: Path | None, part: DayPart, rows: int, seed: int
 ) -> _ComparedRows:
-    """Rows of one day, from one of its files; slate features are computed from whole slates."""
+    """Return rows of one day, from one of its files, compared with the table; slate features need whole slates."""
     piece = _read_piece(transformer, log, part, seed)
     sampled_rows = piece.sample(min(rows, piece.height), seed=seed, shuffle=False)
     slate_rows = sampled_rows

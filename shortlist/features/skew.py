@@ -1,4 +1,4 @@
-"""Whether the training table says what Feast says, of the past and of now."""
+"""Comparison of the training table with Feast's historical and online answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shortlist.features.view_index import StoredView, ViewIndex
 
 
 class ViewLookup(Protocol):
-    """How the training table looks a view up."""
+    """Looks a view up as the training table does."""
 
     def __call__(self, view: str, keys: pl.DataFrame, day: date) -> pl.DataFrame:
         """Return a view's features for the rows of one day.
@@ -33,18 +33,18 @@ class ViewLookup(Protocol):
 
 
 class FeatureSkewReport(BaseModel):
-    """What was compared, and what differed."""
+    """Numbers of compared and of differing answers."""
 
     model_config = ConfigDict(frozen=True)
 
     rows_checked: int = Field(ge=0)
     """Rows of the feature table."""
     keys_checked: int = Field(ge=0)
-    """Answers compared: a row asks every view, a tags column once per value."""
+    """Compared answers: a row looks up every view, a tags column once per value."""
     historical_mismatches: int = Field(ge=0)
-    """Answers of the sample that are not Feast's historical ones."""
+    """Answers of the sample that differ from Feast's historical ones."""
     online_mismatches: int = Field(ge=0)
-    """Answers of the newest rows that are not what serving reads (online store, or snapshot of a large view)."""
+    """Answers of the newest rows that differ from what serving reads (online store, or snapshot of a large view)."""
     row_count_ok: bool
     """Whether Feast answered every row once."""
     columns: dict[str, int]
@@ -54,15 +54,15 @@ class FeatureSkewReport(BaseModel):
 def check_skew(store: FeastStore, sample: pl.DataFrame, newest: pl.DataFrame, look_up: ViewLookup) -> FeatureSkewReport:
     """Compare the table's lookups with Feast's historical answers, and the newest with what serving reads.
 
-    Values are equal when they are identical; two nulls are equal. What is online holds from the moment it was
-    materialised to, so the newest rows' keys are looked up for that day: materialise to the start of the newest day
-    first, and the comparison is with the training table itself.
+    Values are equal when they are identical; two nulls are equal. Online values hold at the moment up to which they
+    were materialised, so the newest rows' keys are looked up for that day: materialise to the start of the newest day
+    first, so that the comparison is with the training table itself.
 
     Args:
         store: Applied, and materialised to the start of the newest day or later.
         sample: Rows of the log: `day`, `event_time`, and the columns that are keys; a side table's as it was looked up.
         newest: Rows of the log's newest day, likewise.
-        look_up: How the training table looks values up.
+        look_up: Looks values up as the training table does.
 
     Raises:
         ShortlistError: An online view was never materialised, or the rows lack a key.
@@ -84,7 +84,7 @@ def check_skew(store: FeastStore, sample: pl.DataFrame, newest: pl.DataFrame, lo
 
 
 class _Tally:
-    """Counts of what was compared and what differed."""
+    """Counts compared and differing answers."""
 
     def __init__(self, store: FeastStore, look_up: ViewLookup) -> None:
         self._store = store
@@ -149,7 +149,7 @@ class _Tally:
 
 
 def _distinct_keys(rows: pl.DataFrame, view: StoredView, index: ViewIndex) -> pl.DataFrame:
-    """The distinct keys that rows look up in a view, with `day` and `event_time`: tags exploded, no nulls."""
+    """Return the distinct keys that rows look up in a view, with `day` and `event_time`: tags exploded, no nulls."""
     keys = rows.select(*(_key(rows, name, index) for name in view.key_names), Columns.DAY, Columns.TIME)
     for name in view.key_names:
         if isinstance(keys.schema[name], pl.List):
@@ -159,7 +159,7 @@ def _distinct_keys(rows: pl.DataFrame, view: StoredView, index: ViewIndex) -> pl
 
 
 def _key(rows: pl.DataFrame, name: str, index: ViewIndex) -> pl.Expr:
-    """Where rows hold a key: a column of the log, or of a side table that was looked up, `<table>:<column>`."""
+    """Return a key's column in rows: of the log, or of a side table that was looked up, `<table>:<column>`."""
     if name == Columns.GLOBAL_KEY:
         return pl.lit(0, pl.Int64).alias(name)
     looked_up = (f"{view.name}:{name}" for view in index.views if view.static and name in view.feature_names)

@@ -12,7 +12,7 @@ from shortlist.contracts import Columns, DataError
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import LAST_IMPRESSION, LAST_TIME, KeyedView
 from shortlist.features.lists import ROW, one_row_per_tag
-from shortlist.features.newest import newest_column, newest_event, newest_events
+from shortlist.features.newest_events import newest_column, newest_event, newest_events
 from shortlist.features.ranges import key_ranges, scan_all, write_frames
 from shortlist.features.tiles import TILE
 from shortlist.system.execution import count_cpu_operation
@@ -22,16 +22,16 @@ LARGEST_SUM: Final = 2**57
 """Most units a sum may reach; it leaves room in 64 bits for a row's several tags."""
 
 _COMPRESSION: Final = "none"
-"""Of sorted keys and small counts, as differences: zstd takes a third off the bytes (12 MB of 26 keys of 2 M rows), and
-adds half to the processor time (0.10 s)."""
+"""Compression of sorted keys and small counts, stored as differences: zstd saves a third of the bytes (12 MB of 26 keys
+of 2 M rows), and adds half to the processor time (0.10 s)."""
 
 
 def countable(rows: pl.DataFrame, views: Sequence[KeyedView], declared: DeclaredColumns) -> pl.DataFrame:
-    """Return what is counted: keys, one integer column per measure, last values; in time order.
+    """Return the columns to count: keys, one integer column per measure, last values; in time order.
 
     Args:
         rows: Rows of the log with their side tables looked up.
-        views: What is counted.
+        views: The views of the counted keys.
         declared: The declared columns.
     """
     count_cpu_operation("keys and measures of rows")
@@ -94,22 +94,22 @@ class KeyCount:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that is taken by what is not on disk."""
+        """Memory of the statistics that are not on disk."""
         return sum(int(frame.estimated_size()) for frame in self._held_frames)
 
     def add(self, part: pl.DataFrame) -> None:
-        """Take the statistics of some rows, as `count` gives them."""
+        """Add the statistics of some rows, as `count` returns them."""
         self._held_frames.append(part)
 
     def spill(self) -> None:
-        """Move what is held to disk, merged."""
+        """Merge the statistics in memory and move them to disk."""
         path = self._scratch / f"{self.view.name}-{len(self._spilled):05d}.parquet"
         write_frames(path, [self._merged()])
         self._spilled.append(path)
         self._forget()
 
     def finish(self, path: Path, rows: int) -> None:
-        """Write the statistics, sorted by key, holding about `rows` of them at once; then it is empty again."""
+        """Write the statistics, sorted by key, holding about `rows` of them at once; then clear them."""
         if not self._spilled:
             write_frames(path, [self._merged()], _COMPRESSION)
             self._held_frames = []
@@ -135,10 +135,10 @@ class KeyCount:
 
 
 def check_sum_range(totals: Mapping[str, float], declared: DeclaredColumns) -> None:
-    """Raise where sums could leave 64-bit integers.
+    """Check that sums stay within 64-bit integers.
 
     Args:
-        totals: Sums of absolute values over all rows, as `sizes` gives them.
+        totals: Sums of absolute values over all rows, as `sizes` returns them.
         declared: The declared columns.
 
     Raises:

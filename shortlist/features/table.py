@@ -1,4 +1,4 @@
-"""The feature table: what models read, row by row, with what gates need beside it."""
+"""The feature table: the features that models read, row by row, with the columns that gates need."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def build_table(  # noqa: PLR0913 - the sections and folders of one step
         log: Folder of the valid log.
         fitted: What `fit` wrote for the same declaration and log.
         out: Folder to write.
-        preprocessing: Moments and vocabularies to use instead of the fitted ones: those a model was trained with.
+        preprocessing: Moments and vocabularies to use instead of the fitted ones: those that a model was trained with.
         only_days: Days to write; all by default.
 
     Returns:
@@ -112,7 +112,7 @@ def join_tables(groups: Sequence[Path], log: Path, out: Path) -> DayTable:
 def _make_rows(
     table: DayTable, parts: Iterable[DayPart], transformer: Transformer, labels: Labels
 ) -> Iterator[tuple[date, pl.DataFrame]]:  # fmt: skip
-    """Give each day's rows of the table, part by part of the log.
+    """Yield each day's rows of the table, part by part of the log.
 
     The labels are those that are declared now: an earlier model's own plan may know others.
     """
@@ -125,7 +125,7 @@ def _make_rows(
         )
 
     read = prefetch((part.day, rows) for part in parts for rows in _parts(table, part, transformer, labels))
-    # Views are read on from where the last part stopped, one part after the other.
+    # Views are read from where the last part stopped, so that parts are computed one after the other.
     parallel_parts = 1 if transformer.plan.views else workers(transformer.engine)
     yield from parallel_map(make, read, parallel_parts)
 
@@ -142,7 +142,7 @@ def _parts(table: DayTable, day: DayPart, transformer: Transformer, labels: Labe
 
 def _read_rows(table: DayTable, day: DayPart, transformer: Transformer, labels: Labels) -> Iterator[pl.DataFrame]:
     planned = transformer.plan
-    if planned.declared.data.slate is not None:  # whole in a file: models may learn the order of a slate's rows
+    if planned.declared.data.slate is not None:  # whole in a part: models may learn the order of a slate's rows
         schema = pl.read_parquet_schema(table.folder / day.files[0])
         columns = _columns_to_read(planned, schema, labels)
         yield from whole_slates(table, day, planned.declared.data, columns)
@@ -150,7 +150,7 @@ def _read_rows(table: DayTable, day: DayPart, transformer: Transformer, labels: 
     for name in day.files:
         schema = pl.read_parquet_schema(table.folder / name)
         columns = _columns_to_read(planned, schema, labels)
-        # Views are searched once for every piece; how small pieces may be for a GPU was not measured.
+        # Views are searched once for every piece; the smallest good piece for a GPU was not measured.
         whole = bool(planned.views) or resolve_engine(transformer.engine) == "gpu"
         yield from pieces_of(table.folder / name, columns, whole=whole)
 
@@ -177,7 +177,7 @@ def _context_columns(rows: pl.DataFrame, planned: Plan, labels: Labels) -> list[
     columns += [_slice(name, planned) for name in planned.slices]
     columns += [
         pl.col(planted).alias(best_column(name)) for name, label in labels.items()
-        # What is planted is the probability of a 1 in the column, not of what `positive` makes of it.
+        # The planted probability is that of a 1 in the column, not of the condition in `positive`.
         if label.positive is None and (planted := best_column(label.column)) in rows.columns
     ]  # fmt: skip
     return [*columns, *(pl.col(name) for name in _OPTIONAL if name in rows.columns)]

@@ -1,4 +1,4 @@
-"""Tiles: the lengths of time by which statistics are counted, and from when on each is known."""
+"""Tiles: the periods by which statistics are counted, and the moment from which each is known."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def moment_of(time: int) -> datetime:
 
 @dataclass(frozen=True)
 class Tiles:
-    """How a log's time is cut.
+    """The tiles into which a log's time is cut.
 
     The first tile of a day begins at midnight; where a clock change makes a day longer or shorter, its last tile ends
-    at the next midnight all the same. What a tile counted is known from its end plus the outcome delay on, so that the
-    values of a key change at these moments alone.
+    at the next midnight all the same. The counts of a tile are known from its end plus the outcome delay on, so that
+    the values of a key change only at these moments.
     """
 
     length: timedelta = DAY_LENGTH
@@ -74,7 +74,7 @@ class Tiles:
         return pl.min_horizontal(start + (passed // length + 1) * length, pl.lit(next_midnight, pl.Int64)).alias(TILE)
 
     def known_from(self, day: date) -> datetime:
-        """Return the moment from which on everything that happened on a day is known."""
+        """Return the moment from which all events of a day are known."""
         return start_of(day + DAY_LENGTH, self.timezone) + self.delay
 
     def known_at(self, moment: datetime) -> datetime:
@@ -89,11 +89,11 @@ class Tiles:
         return start + (moment - self.delay - start) // self.length * self.length + self.delay
 
     def counted_until(self, known_moment: datetime) -> datetime:
-        """Return up to when impressions are counted in the values that hold at a moment at which they changed."""
+        """Return the moment up to which impressions are counted in values that became known at a moment."""
         return known_moment - self.delay
 
     def tile_bounds(self, time: int) -> tuple[int, int]:
-        """Return the beginning and the end of the tile of a time; all in microseconds since 1970-01-01 UTC.
+        """Return the start and the end of the tile that contains a time; all in microseconds since 1970-01-01 UTC.
 
         >>> Tiles(timedelta(hours=1)).around(5_400_000_000)
         (3600000000, 7200000000)

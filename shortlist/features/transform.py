@@ -1,4 +1,4 @@
-"""From rows of the log to what models read: look up, then compute."""
+"""Transforming rows of the log into features: look up, then compute."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from shortlist.system.query_engine import Engine, collect
 
 @dataclass(frozen=True)
 class Transformer:
-    """Fitted features in use; the same for a table, for Feast's answers and for a single row."""
+    """Computes fitted features; the same for a table, for Feast's answers and for a single row."""
 
     preprocessing: Preprocessing
     files: Mapping[str, ViewFile]
     engine: Engine
     tables: dict[str, LookupTable] = field(default_factory=dict)
-    """Numbers of integers, by output, since they were first needed."""
+    """Look-up tables of integers, by output, built when first needed."""
     tiles: Tiles = WHOLE_DAYS
-    """Of the views."""
+    """Tiles of the views."""
 
     @classmethod
     def load(cls, fitted: Path, engine: Engine = "auto", preprocessing: Path | None = None) -> Self:
@@ -72,7 +72,7 @@ class Transformer:
         """Return rows of one day with every view's features, named `<view>:<feature>`.
 
         They are as of that day's start or, where tiles are shorter or outcomes known later, as of each row's own time.
-        Rows see of the open tiles what `with_open_events` gave them, and nothing where it was not asked.
+        Counts of the open tiles are those that `with_open_events` added; without them, there are none.
         Slate features need all rows of each slate: `shortlist.features.slates.whole_slates` returns them.
         """
         for view in self.plan.views:
@@ -111,7 +111,7 @@ class Transformer:
         return lookup_keys(rows, view, self.plan.declared, timed=self.tiles.within_days)
 
     def gather(self, view: PlannedView, rows: pl.DataFrame, keys: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
-        """Return rows with a view's features added, given the answers (from anywhere) to what they asked."""
+        """Return rows with a view's features added, given the answers, from any source, for their keys."""
         assert answers.height == keys.height, f"{keys.height} keys asked, {answers.height} answered"
         return rows.hstack(gather_answers(view, keys, answers, rows.height))
 

@@ -1,4 +1,4 @@
-"""What is known of users from before the log: counts and mean vectors of the items in their lists."""
+"""Histories of users from before the log: counts and mean vectors of the items in their lists."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class UserHistories:
     """Folder of the side tables."""
     scratch: Path
     rows: int
-    """(user, item) pairs held in memory at once, about."""
+    """Approximate number of (user, item) pairs held in memory at once."""
     engine: Engine
 
     def write_count(self, view: KeyedView, history: str, path: Path) -> None:
@@ -45,7 +45,7 @@ class UserHistories:
         total.finish(path, self.rows)
 
     def mean_vectors(self, view: MeanView) -> Iterator[pl.DataFrame]:
-        """Give, per user with a known item in the list, the mean vector of its items as List(Float32)."""
+        """Yield, per user with a known item in the list, the mean vector of its items as List(Float32)."""
         owner = self.declared.side_table_of(view.vector)
         assert owner is not None
         items = pl.read_parquet(self._file(owner), columns=[owner.key, view.vector]).drop_nulls()
@@ -71,7 +71,7 @@ class UserHistories:
         return self.side / f"{table.name}.parquet"
 
     def _pairs(self, history: str, keys: tuple[str, ...]) -> Iterator[pl.DataFrame]:
-        """Give the pairs of some users at a time, with the columns of a key under their places."""
+        """Yield the pairs of some users at a time, with the columns of a key under their names in rows."""
         users = self.declared.side_table_of(history)
         assert users is not None
         table = pl.scan_parquet(self._file(users))

@@ -1,4 +1,4 @@
-"""Dense ids of values that are seen often enough; they never change, new values are appended."""
+"""Vocabularies: dense ids of frequent values. Ids never change; new values are appended."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def build_vocabulary(
         days: Statistics of the training days, in time order.
         key: Their key column.
         limits: The cap and the largest size.
-        rows: Rows held in memory at once, about.
-        engine: Who executes.
+        rows: Approximate number of rows held in memory at once.
+        engine: Executor of the queries.
         compiled: Whether to load compiled loops for integers, to the same result.
     """
     if TILE in pl.read_parquet_schema(days[0]):
@@ -71,11 +71,11 @@ def write_vocabulary(path: Path, vocabulary: pl.DataFrame, previous_path: Path |
 
     Args:
         path: File to write.
-        vocabulary: What `build_vocabulary` gave.
+        vocabulary: Values and ids, from `build_vocabulary`.
         previous_path: The vocabulary of an earlier fit, when there is one.
 
     Raises:
-        MisfitError: An id of the earlier fit would change.
+        IncompatibleFitError: An id of the earlier fit would change.
     """
     if previous_path is not None and previous_path.exists():
         previous_vocabulary = pl.read_parquet(previous_path)

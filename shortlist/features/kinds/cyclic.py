@@ -42,7 +42,7 @@ class CyclicFeature(FeatureKind):
         return ()
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
-        """Give sine and cosine: timezones are the CPU's alone."""
+        """Yield sine and cosine, on the CPU, which alone knows timezones."""
         count_cpu_operation("wall clock in a timezone")
         angle = self._angle(fitted.declared.timezone)
         values = zip(self.outputs, (angle.sin(), angle.cos()), strict=True)
@@ -81,7 +81,7 @@ class CyclicFeature(FeatureKind):
         return add("Mul", add("Sin", distance), nearest_constant(signs, 1.0))
 
     def _angle(self, timezone: str) -> pl.Expr:
-        """Angle of the wall clock, 0 at midnight (of Monday, for a week)."""
+        """Return the angle of the wall clock, 0 at midnight (of Monday, for a week)."""
         local = pl.col(Columns.TIME).dt.convert_time_zone(timezone).dt
         second = (
             local.hour().cast(pl.Float64) * 3600 + local.minute() * 60.0 + local.second() + local.microsecond() / 1e6

@@ -1,7 +1,6 @@
-"""Models that say how well an item follows a session, one per period of days: their files, values and nodes.
+"""Models that score how well an item follows a session, one per period of days: their files, scores and nodes.
 
-Shapes: R rows, U sessions, L events of the longest one, V items that a model knows and one that stands for all others,
-D width.
+Shapes: R rows, U sessions, L events of the longest session, V known items and one for all unknown items, D width.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 ENCODER_FILE: Final = "encoder.onnx"
-"""Vectors of events, newest first, U x L x D, and their lengths, U, to the states of sessions, U x D.
+"""Encoder of vectors of events, newest first, U x L x D, and their lengths, U, into states of sessions, U x D.
 
-In FP64, as all that follows: sums of a network are rounded in the order in which they are added, which depends on who
-adds them and for how many rows. A number of FP32 made of them is the same in the table and in the graph, so that no
-tree decides otherwise there."""
+It and all later steps compute in FP64: sums are rounded in the order in which they are added, which depends on the
+library and the number of rows. Rounded to FP32, the scores are the same in the table and in the graph, so that no tree
+branches differently there."""
 ITEMS_FILE: Final = "items.parquet"
-"""The items that are known, in the order of their vectors; column `value`."""
+"""The known items, in the order of their vectors; column `value`."""
 VECTORS_FILE: Final = "vectors.npy"
 FACTS_FILE: Final = "facts.json"
 INDEX_FILE: Final = "models.json"
 _SESSIONS_PER_BATCH: Final = 256
-"""Sessions that are encoded together."""
+"""Sessions that are encoded at once."""
 _ROWS_PER_BATCH: Final = 65_536
 _MIN_SPREAD: Final = 1e-3
-"""Below, all items are alike, and a difference is rounding."""
+"""Smallest deviation of the scores; below it all items are alike, and a difference is rounding."""
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -51,14 +50,14 @@ Ints = NDArray[np.int32]
 
 
 class SessionModelFacts(NamedTuple):
-    """What is known of how a model was trained."""
+    """How a model was trained: its period, days and settings."""
 
     start: int
-    """From when on its rows are, in microseconds since 1970-01-01 UTC, as all times here."""
+    """First moment whose rows it scores, in microseconds since 1970-01-01 UTC, as all times here."""
     learnt_until: int
-    """Latest moment at which something that it learnt became known."""
+    """Latest moment at which one of its training events became known."""
     days: dict[str, str]
-    """Digests of the days that it learnt."""
+    """Digests of the days that it was trained on."""
     settings: dict[str, Any]
 
     def write(self, folder: Path) -> None:
@@ -67,13 +66,13 @@ class SessionModelFacts(NamedTuple):
 
 
 class SessionModel:
-    """One model."""
+    """The model of one period."""
 
     def __init__(self, folder: Path) -> None:
         """Read a model.
 
         Raises:
-            IntegrityError: It learnt what its first rows could not know.
+            IntegrityError: It was trained on events that its first rows could not know.
         """
         facts = SessionModelFacts(**read_json(folder / FACTS_FILE))
         if facts.learnt_until > facts.start:
@@ -87,12 +86,12 @@ class SessionModel:
 
     @cached_property
     def item_ids(self) -> ValueIds:
-        """Numbers of items: rows of the vectors."""
+        """Numbers of the items, which are rows of `vectors`."""
         return ValueIds(self._folder / ITEMS_FILE)
 
     @cached_property
     def vectors(self) -> Floats:
-        """Of the items, V x D; those of number 0, which stands for unknown ones, are zeros."""
+        """Vectors of the items, V x D; the vector of number 0, which stands for unknown items, is zero."""
         item_vectors = np.load(self._folder / VECTORS_FILE)
         return np.concatenate([np.zeros((1, item_vectors.shape[1]), np.float32), item_vectors])
 
@@ -100,7 +99,7 @@ class SessionModel:
     def moments(self) -> tuple[Doubles, Doubles]:
         """Mean of the known items' vectors, D, and a root of their covariance, D x D.
 
-        Of a state s, the inner products with all items have the mean s m and the deviation |s root|.
+        For a state s, the inner products with all items have the mean s m and the deviation |s root|.
         """
         item_vectors = self.vectors[1:].astype(np.float64)
         mean = item_vectors.mean(axis=0)
@@ -121,7 +120,7 @@ class SessionModel:
 
         Args:
             sessions: Lists of items, newest first.
-            items: One for each.
+            items: One item for each session.
 
         Returns:
             Shape (R,); 0 where the item, or every item of the session, is not known.
@@ -198,7 +197,7 @@ class SessionModel:
 
 
 class SessionModels:
-    """The models of an operation, each for the rows from its start to the start of the next one."""
+    """The models of a feature, each for the rows from its start to the start of the next one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -208,7 +207,7 @@ class SessionModels:
         """The models, in time order.
 
         Raises:
-            IntegrityError: One learnt what its first rows could not know, or files are missing.
+            IntegrityError: One was trained on events that its first rows could not know, or files are missing.
         """
         return tuple(SessionModel(self._folder / name) for name in self._index["models"])
 
@@ -217,12 +216,12 @@ class SessionModels:
         return read_json(self._folder / INDEX_FILE)
 
     def write_index(self, models: list[str], served_from: date, timezone: str) -> None:
-        """Write which models there are.
+        """Write the index of the models.
 
         Args:
             models: Names of folders, in time order.
-            served_from: First day whose rows an exported graph meets: the first one of validation.
-            timezone: In which it begins.
+            served_from: First day whose rows an exported graph scores: the first one of validation.
+            timezone: Timezone in which the day begins.
         """
         served = microseconds(start_of(served_from, timezone))
         write_json(self._folder / INDEX_FILE, {"models": models, "served_from": served})
@@ -240,11 +239,11 @@ class SessionModels:
         return scores
 
     def nodes(self, graph: Graph, times: str, sessions: str, runs: str, items: str) -> str:
-        """Compile the scores of all rows that an exported graph meets; return them as FP64, shape (R,).
+        """Compile the scores of all rows that an exported graph scores; return them as FP64, shape (R,).
 
         Args:
             graph: Takes the nodes.
-            times: Of the rows, FP64, in microseconds, R.
+            times: Times of the rows, FP64, in microseconds, R.
             sessions: See `SessionModel.nodes`, likewise the others.
             runs: Number of each row's session.
             items: Codes of the rows' items.
@@ -298,5 +297,5 @@ def _pad(lists: pl.Series) -> Ints:
 
 
 _INT64: Final = 7
-"""As ONNX numbers it; likewise FP64."""
+"""ONNX data types of INT64 and FP64."""
 _DOUBLE: Final = 11

@@ -1,4 +1,4 @@
-"""How close an item is to the user's history."""
+"""Similarity of an item to the user's history."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SimilarityFeature(FeatureKind):
         yield MeanView(declared.key((str(declared.data.user),)), self.list, self.vector)
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
-        """Give the cosine."""
+        """Yield the cosine."""
         count_cpu_operation("similarity of vectors (numpy)")
         width = fitted.widths[self.vector]
         item, history = (normalised(matrix(rows[column], width)) for column in self._vector_columns(fitted.declared))

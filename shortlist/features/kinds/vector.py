@@ -35,7 +35,7 @@ class VectorFeature(ColumnwiseFeature):
         return None, fitted.widths[self.each[output]]
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
-        """Give the vectors."""
+        """Yield the vectors."""
         count_cpu_operation("vectors (numpy)")
         for name, output in zip(self.each, self.outputs, strict=True):
             vectors = matrix(rows[fitted.declared.row_column(name)], fitted.widths[name])

@@ -30,7 +30,7 @@ class RedisOnline(OnlineStore):
         return self.connection_variable
 
     def configuration(self, file: FileOf) -> dict[str, Any]:
-        """Return what Feast is told."""
+        """Return Feast's configuration of the store."""
         # skip_dedup: Redis would otherwise keep an old value whose moment equals the new one's, as every side table's
         # does.
         return {"type": "redis", "connection_string": self._connection(), "skip_dedup": True}
@@ -53,7 +53,7 @@ class RedisOnline(OnlineStore):
 
     @classmethod
     def explain_error(cls, error: Exception) -> str:
-        """Return what Redis says."""
+        """Return a message about an error of Redis; empty for other errors."""
         return f"Redis says: {error}" if type(error).__module__.startswith("redis.") else ""
 
     def _connection(self) -> str:

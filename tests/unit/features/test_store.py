@@ -442,7 +442,7 @@ def test_an_online_store_of_ones_own_is_filled_and_answers(
         "clicks:last_time": [BIG + 2]
     }
     path.unlink()
-    with pytest.raises(ShortlistError, match=r"mine\.db: not there; run the features step first"):
+    with pytest.raises(ShortlistError, match=r"mine\.db: does not exist; run the features step first"):
         user_reader(place, "my-spec", online, "user")
 
 

@@ -1,4 +1,4 @@
-"""The newest events of a key as lists: counted per day, merged in any order, and as they stood at each moment.
+"""Lists of the newest events of a key: counted per day, merged in any order, and with their value at each moment.
 
 A day's statistics hold a list of structs per key, oldest first; a view holds lists side by side, newest first.
 """
@@ -26,7 +26,7 @@ def newest_column(view: KeyedView) -> str:
 
 
 def newest_event(view: KeyedView, declared: DeclaredColumns) -> pl.Expr:
-    """Return the event of every row, a struct; null for a row that the lists leave out."""
+    """Return the event of every row, as a struct; null for a row that is not in the lists."""
     assert view.newest is not None
     event_value = pl.col(declared.row_column(view.newest.column))
     value = event_value if declared.is_text(view.newest.column) else event_value.cast(pl.Int64)
