@@ -31,7 +31,7 @@ def check_live_traffic(
         seen = watch.check()
         this.rows = sum(report.rows for report in seen.reports)
         note("\n".join(seen.lines))
-        retrain = watch.begin(seen, run="")
+        retrain = watch.begin_training(seen, run="")
     write_metadata(decision, step=this.record)
     if seen.decision is None:
         return (False, {})

@@ -23,7 +23,7 @@ def join_valid_log(
     from datetime import UTC, datetime
     from pathlib import Path
 
-    from shortlist.data.until import until_of
+    from shortlist.data.until import parse_until
     from shortlist.data.validate import join_valid_log
     from shortlist.spec.data import Data
     from shortlist.spec.runtime import Runtime
@@ -39,7 +39,7 @@ def join_valid_log(
             Path(quarantine.path),
             Runtime.model_validate_json(runtime),
             datetime.fromisoformat(now) if now else datetime.now(UTC),
-            until_of(until),
+            parse_until(until),
         )
         this.rows = table.rows
     counts = {name: table.notes.get(name) for name in ("raw_rows", "quarantined_rows")}

@@ -18,7 +18,7 @@ def validate_days(
     import json
     from pathlib import Path
 
-    from shortlist.data.until import until_of
+    from shortlist.data.until import parse_until
     from shortlist.data.validate import validate_days
     from shortlist.spec.data import Data
     from shortlist.spec.runtime import Runtime
@@ -30,5 +30,5 @@ def validate_days(
         declared, settings = Data.model_validate_json(data), Runtime.model_validate_json(runtime)
         own = json.loads(group)
         paths = Path(raw_log.path), read(own["days"]), Path(part.path)
-        this.rows = validate_days(declared, *paths, settings, until_of(own["until"]))
+        this.rows = validate_days(declared, *paths, settings, parse_until(own["until"]))
     write_metadata(part, step=this.record)

@@ -1,4 +1,4 @@
-"""The shape of a spec's DLRM before it is trained: its tables, with rows as far as they are known, and its widths."""
+"""The shape of a spec's network before training: its tables, with known or assumed rows, and its widths."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class EmbeddingTable:
     """One embedding table.
 
     Attributes:
-        name: Its feature.
-        rows: Ids, 0 among them.
-        lookups: Rows read per sample; the most a list may have.
-        source: Where `rows` comes from: `given`, `fitted`, `declared` (buckets), or `bound` (it is at most this).
+        name: Name of the feature.
+        rows: Number of ids, 0 included.
+        lookups: Rows read per sample; for a list, the most it may have.
+        source: Source of `rows`: `given`, `fitted`, `declared` (buckets), or `bound` (an upper bound).
     """
 
     name: str
@@ -35,16 +35,16 @@ class EmbeddingTable:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What a DLRM's costs depend on.
+    """The sizes that a network's costs depend on.
 
     Attributes:
-        tables: In the order of the features.
+        tables: Embedding tables, in the order of the features.
         floats: Width of the dense input.
         width: Floats of an embedding row.
         bottom: Widths of the bottom perceptron, input and output included.
         top: Widths of the top perceptron, input and output included.
         batch: Rows per step.
-        assumed: What was assumed because only a fit knows it; one sentence each.
+        assumed: Assumptions about sizes that are known only after a fit; one sentence each.
     """
 
     tables: tuple[EmbeddingTable, ...]
@@ -67,16 +67,16 @@ class ModelShape:
 
 
 def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Mapping[str, int]) -> ModelShape:
-    """Return the shape of a spec's DLRM.
+    """Return the shape of a spec's network.
 
     Args:
-        spec: The declaration.
-        name: Of the model.
-        cardinalities: Distinct values by column, frequent enough for an id; comes before what was fitted.
+        spec: The spec.
+        name: Name of the model.
+        cardinalities: Distinct values by column, frequent enough for an id; takes precedence over `fitted`.
         fitted: Size (of ids) or width (of vectors) by feature, from a feature table.
 
     Raises:
-        ShortlistError: A cardinality is of a column without a vocabulary.
+        ShortlistError: A cardinality is given for a column without a vocabulary.
     """
     section = cast(EmbeddingSection, spec.models[name])
     _check_columns(cardinalities, spec)
@@ -117,7 +117,7 @@ def _table(ids: DeclaredIds, name: str, cardinalities: Mapping[str, int], fitted
     if not ids.counted_column:
         return EmbeddingTable(name, ids.max_ids, lookups, "declared")
     if ids.counted_column in cardinalities:
-        # Id 0 is unknown-or-rare, beside those of the values.
+        # Id 0, unknown or rare, is added to the values.
         return EmbeddingTable(name, min(cardinalities[ids.counted_column] + 1, ids.max_ids), lookups, "given")
     if name in fitted:
         return EmbeddingTable(name, fitted[name], lookups, "fitted")

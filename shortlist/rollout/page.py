@@ -1,4 +1,4 @@
-"""The page of a rollout: one file that opens anywhere, with nothing to fetch and nothing that runs."""
+"""The page of a rollout: one self-contained HTML file without scripts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shortlist.evaluation.records import ConfidenceInterval
-from shortlist.report.figures import DASHES, INK, MUTED, SERIES, Plot, drawn, plot
+from shortlist.report.figures import DASHES, INK, MUTED, SERIES, Plot, figure_panels, plot
 from shortlist.report.templates import page_environment
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import PlotSample, RolloutRecord
@@ -27,7 +27,7 @@ NO_NUMBER: Final = "\N{EN DASH}"
 
 
 def write_page(record: RolloutRecord, out: Path) -> None:
-    """Write the page of a rollout, over or under way, whole or not at all."""
+    """Write the page of a finished or unfinished rollout, atomically."""
     write_text(out, render(record))
 
 
@@ -37,10 +37,7 @@ def render(record: RolloutRecord) -> str:
 
 
 def headline(record: RolloutRecord) -> str:
-    """Return in one sentence what became of a rollout.
-
-    The words hold for a rollout that is over, and for one under way.
-    """
+    """Return the outcome of a finished rollout, or the progress of an unfinished one, in one sentence."""
     state = record.state
     candidate_text, former_text = f"version {state.candidate} ({record.kind})", f"version {state.former}"
     comparison_text = "the first model" if state.former is None else f"beside {former_text}"
@@ -57,42 +54,42 @@ def headline(record: RolloutRecord) -> str:
 
 
 def format_count(number: float | None) -> str:
-    """Digits in groups, parted by a narrow space; a dash for nothing."""
+    """Return digits in groups, separated by a narrow space; a dash for None."""
     return NO_NUMBER if number is None else f"{number:,.0f}".replace(",", "\u202f")
 
 
 def format_milliseconds(number: float | None) -> str:
-    """Three digits that matter; a dash for nothing.
+    """Return milliseconds with up to three digits; a dash for None.
 
-    >>> milliseconds(7.234), milliseconds(123.4)
+    >>> format_milliseconds(7.234), format_milliseconds(123.4)
     ('7.2', '123')
     """
     return NO_NUMBER if number is None else f"{number:.1f}" if number < 100 else f"{number:.0f}"
 
 
 def format_share(number: float | None) -> str:
-    """A share in percent; a dash for nothing.
+    """Return a share in percent; a dash for None.
 
-    >>> share(0.0512)
+    >>> format_share(0.0512)
     '5.1 %'
     """
     return NO_NUMBER if number is None else f"{100 * number:.1f} %"
 
 
 def format_four_decimals(number: float | None) -> str:
-    """Four decimals; a dash for nothing."""
+    """Return a number with four decimals; a dash for None."""
     return NO_NUMBER if number is None else f"{number:.4f}"
 
 
 def format_three_decimals(number: float | None) -> str:
-    """Three decimals; a dash for nothing."""
+    """Return a number with three decimals; a dash for None."""
     return NO_NUMBER if number is None else f"{number:.3f}"
 
 
 def format_difference(interval: ConfidenceInterval | None) -> str:
-    """A difference with the farther of its bounds; a dash for nothing.
+    """Return a difference with the distance to its farther bound; a dash for None.
 
-    >>> difference(Interval(low=-0.02, value=0.001, high=0.022))
+    >>> format_difference(ConfidenceInterval(low=-0.02, value=0.001, high=0.022))
     '+0.001 ± 0.021'
     """
     if interval is None:
@@ -101,30 +98,30 @@ def format_difference(interval: ConfidenceInterval | None) -> str:
 
 
 def format_change(number: float, relative: bool = False) -> str:
-    """A difference with its sign, in percent where it is relative.
+    """Return a difference with its sign, in percent if it is relative.
 
-    >>> change(-0.0123), change(-0.0123, relative=True)
+    >>> format_change(-0.0123), format_change(-0.0123, relative=True)
     ('-0.0123', '-1.2 %')
     """
     return f"{100 * number:+.1f} %" if relative else f"{number:+.4f}"
 
 
 def format_guard_limit(guard: Guard) -> str:
-    """Return what a guard allows.
+    """Return the drop that a guard allows.
 
-    >>> limit(Guard(max_drop=0.01)), limit(Guard(max_relative_drop=0.1))
+    >>> format_guard_limit(Guard(max_drop=0.01)), format_guard_limit(Guard(max_relative_drop=0.1))
     ('0.01', '10 % of the stable track')
     """
     return f"{100 * guard.allowed:g} % of the stable track" if guard.is_relative else f"{guard.allowed:g}"
 
 
 def format_seconds(number: float) -> str:
-    """A time in seconds, or minutes and seconds."""
+    """Return a time in seconds, or in minutes and seconds."""
     return f"{number:.1f}\u202fs" if number < 60 else f"{int(number // 60)}\u202fmin {int(number % 60):02d}\u202fs"
 
 
 def format_name(name: str) -> str:
-    """A name as it is said: `roll_back` as "roll back"."""
+    """Return a name with spaces: `roll_back` as "roll back"."""
     return name.replace("_", " ")
 
 
@@ -144,25 +141,25 @@ def _template() -> Template:
 
 _CAPTION = (
     "Share of the users that got the candidate, the 99th percentile of the answers at each step, the KPI of both tracks"
-    " so far, and their difference with bounds that hold however often one looks: below the dotted line the candidate"
-    " is too much worse.{guards}"
+    " so far, and their difference with bounds that are valid under repeated analysis: below the dotted line the"
+    " candidate is worse than allowed.{guards}"
 )
 _GUARDS = " Below it, likewise, the difference of every guarded label: {labels}."
 
 
 def rollout_plot(record: RolloutRecord) -> Plot | None:
-    """Return the course of a rollout, None when nobody ever got the canary."""
+    """Return the plot of a rollout over time; None when no user got the canary."""
     if not record.steps:
         return None
     guards, kpi_limit = record.policy.guards, record.policy.kpi.max_drop
-    with drawn(9.0, 7.2 + 1.8 * len(guards), rows=4 + len(guards)) as (
+    with figure_panels(9.0, 7.2 + 1.8 * len(guards), rows=4 + len(guards)) as (
         figure,
         (format_share, latency, kpi, *differences),
     ):
         _plot_shares(format_share, record)
         _plot_tracks(latency, record, lambda sample: sample.p99_ms_stable, lambda sample: sample.p99_ms_canary)
         latency.set(ylabel="p99, ms", ylim=(0, None))
-        latency.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)  # of both, hiding neither
+        latency.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)  # above the lines
         _plot_tracks(kpi, record, lambda sample: sample.kpi_stable, lambda sample: sample.kpi_canary)
         kpi.set(ylabel="KPI")
         _plot_difference(differences[0], record, "difference", lambda sample: sample.kpi_difference, kpi_limit)
@@ -194,7 +191,7 @@ def _plot_tracks(
 ) -> None:
     for number, (name, read) in enumerate((("stable", stable), ("canary", canary))):
         points = [(sample.elapsed_seconds, read(sample)) for sample in record.samples]
-        # A hole is drawn as a hole: no line across a time in which nothing was known.
+        # A gap in the data is a gap in the line.
         values = [float("nan") if value is None else value for _, value in points]
         axes.plot([x for x, _ in points], values, color=SERIES[number], linestyle=DASHES[number], label=name)
 
@@ -216,7 +213,7 @@ def _plot_difference(
             color=SERIES[1], alpha=0.2, linewidth=0,
         )  # fmt: skip
         axes.plot(x, [sample.value for _, sample in intervals], color=SERIES[1])
-    # The first bounds are so wide that nothing else could be seen beside them.
+    # Not the bounds: the first ones are so wide that nothing else would be visible.
     widest = max((abs(sample.value) for _, sample in intervals), default=0.0)
     reach = 2.5 * max(allowed, widest)
     axes.set(ylabel=name, ylim=(-reach, reach))

@@ -62,6 +62,6 @@ class Registry(dict[str, T]):
 class AddressRegistry(Registry[str]):
     """A registry whose values are addresses, `module:attribute`, which callers load when needed."""
 
-    def found(self, value: Any, address: str) -> str:
+    def validate_extension(self, value: Any, address: str) -> str:
         """Return the address."""
         return address

@@ -1,4 +1,4 @@
-"""Counts of the open tiles in a server: every answer is kept before it is given, and counted by all servers."""
+"""Live counts of open tiles: rows are written to the event log before the response, and counted by all servers."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.02
 _OUTCOME_POLL_SECONDS: Final = 0.2
 _CHECKPOINT_SECONDS: Final = 60.0
-"""Between two checkpoints, too: a start reads the events of so long, and what is open."""
+"""Time between two checkpoints: a start reads the last checkpoint and the events since."""
 _ROTATE_SECONDS: Final = 600.0
 _RETENTION_MARGIN: Final = timedelta(hours=1)
-"""Than the events of open tiles: clocks differ, and files are removed as wholes."""
+"""Added to the retention of events: clocks differ, and files are removed as a whole."""
 _MAX_BYTES_PER_CHARACTER: Final = 6
-"""At most, as JSON."""
+"""Most bytes of a character in JSON."""
 _MAX_BYTES_PER_NUMBER: Final = 24
 _REQUESTS_PER_LOCK: Final = 64
-"""Requests that are counted while a request may wait for the counts."""
+"""Requests that are counted while the lock is held."""
 _ROWS_PER_LOCK: Final = 10_000
-"""Of them, about."""
+"""Approximate rows that are counted while the lock is held."""
 
 
 class EventCounts:
-    """Keeps answers in the event log, and counts what it and the outcome log hold.
+    """Writes rows to the event log, and counts the rows and outcomes of all servers' logs.
 
     Args:
-        streaming: What is counted.
-        data: The log's declaration.
+        streaming: Keys and lists that are counted.
+        data: Declared columns of the log.
         events: Folder of the event log.
         outcomes: Folder of the outcome log.
     """
@@ -83,13 +83,13 @@ class EventCounts:
         self._count_error: str | None = None
         self._outcome_error: str | None = None
         self.counted_at: float | None = None
-        """Everything that was acknowledged by then is counted, in seconds since 1970; None before the first look."""
+        """All rows acknowledged before this time are counted, in seconds since 1970; None before the first poll."""
         self.counted = 0
-        """Rows and outcomes that were counted."""
+        """Number of rows and outcomes that were counted."""
 
     @property
     def problem(self) -> str | None:
-        """Why events are not kept, or not counted; None when all is well."""
+        """Why events cannot be written or counted; None when they can."""
         problems = (
             self._writer.problem,
             self._count_error,
@@ -101,53 +101,53 @@ class EventCounts:
 
     @property
     def delay_seconds(self) -> float:
-        """How far behind the counts are; infinite before the first look."""
+        """Delay of the counts; infinite before the first poll."""
         return float("inf") if self.counted_at is None else max(0.0, time.time() - self.counted_at)
 
     @property
     def max_delay_seconds(self) -> float:
-        """How far behind the counts may be: so long after an impression training counts it."""
+        """Allowed delay of the counts: the delay after which training counts an impression."""
         return self._streaming.delay.total_seconds()
 
     @property
     def too_late(self) -> int:
-        """Rows and outcomes that came when their tile was closed."""
+        """Number of rows and outcomes that arrived after their tile was closed."""
         return self._tiles.too_late
 
     @property
     def dropped(self) -> int:
-        """Keys whose events were given up because the declared memory was used up."""
+        """Number of keys whose events were dropped because the declared memory was used up."""
         return self._tiles.sessions.dropped
 
     @property
     def uncounted(self) -> int:
-        """Rows that were not counted because the declared memory was used up."""
+        """Number of rows that were not counted because the declared memory was used up."""
         return self._tiles.uncounted
 
     @property
     def bytes(self) -> int:
-        """Memory of the counts, and of requests whose outcomes may come."""
+        """Memory of the counts, and of requests that wait for outcomes."""
         return self._tiles.bytes
 
     @property
     def sessions_bytes(self) -> int:
-        """Memory of the events that are listed."""
+        """Memory of the listed events."""
         return self._tiles.sessions.bytes
 
     def start(self) -> None:
-        """Begin to count: what is in the log first."""
+        """Start counting, beginning with the existing log."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Count no more; what was taken is written."""
+        """Stop counting; accepted events are written."""
         self._stop.set()
         self._writer.close()
 
     def check_record_length(self, inputs: Inputs) -> None:
-        """Refuse rows that would make a longer record than the event log takes.
+        """Check that the rows fit into a record of the event log.
 
         Raises:
-            BadRequestError: They would.
+            BadRequestError: They may take more bytes.
         """
         texts = (inputs.sent.get(key) for key in self._streaming.columns)
         characters = sum(
@@ -161,7 +161,7 @@ class EventCounts:
             )
 
     async def log_rows(self, request_id: str, answered_at: int, inputs: Inputs) -> None:
-        """Keep the rows of an answer; the answer may be given when this returns.
+        """Write the rows of a response to the event log; they are on disk when this returns.
 
         Args:
             request_id: Its id.
@@ -173,16 +173,16 @@ class EventCounts:
         try:
             await asyncio.wrap_future(self.append(AnsweredRequest(request_id, answered_at, times, keys, inputs.rows)))
         except EventLogError:
-            return  # `problem` says so; whoever asked for scores gets them
+            return  # reported by `problem`; the client still gets its scores
 
     def append(self, event: AnsweredRequest) -> Future[None]:
-        """Keep an event; see `EventWriter.append`."""
+        """Append an event; see `EventWriter.append`."""
         return self._writer.append(event)
 
     def columns(self, inputs: Inputs) -> Mapping[str, Column]:
-        """Return what the rows of a request see of the open tiles, by place: counts, and lists of events."""
+        """Return the features from open tiles for the rows of a request, by column: counts, and lists of events."""
         latest = time.time_ns() // 1000 + self._streaming.clock_skew // timedelta(microseconds=1)
-        # A request that claims to be of next year must not close the tiles of today.
+        # A request with a time in the future must not close the tiles of today.
         now = min(max(_times(inputs.columns[Columns.TIME])), latest)
         columns: dict[str, Column] = {}
         with self._count_lock:
@@ -200,7 +200,7 @@ class EventCounts:
         return columns
 
     def poll(self) -> None:
-        """Count what is new; the first time, what is not in the checkpoint."""
+        """Count new events and outcomes; at first, those that are not in the checkpoint."""
         began = time.time()
         if self.counted_at is None:
             self._restore()
@@ -214,7 +214,7 @@ class EventCounts:
         if began - self._outcomes_polled_at >= _OUTCOME_POLL_SECONDS:
             self._count_new_outcomes(began)
             self._outcomes_polled_at = began
-        # What follows in a file that is spoilt is never counted: until it is removed, the counts fall behind.
+        # The rest of a broken file is never counted: until it is removed, the counts fall behind.
         if not self._reader.is_stuck or self.counted_at is None:
             self.counted_at = began
         if began - self._checkpointed_at >= _CHECKPOINT_SECONDS:
@@ -227,7 +227,7 @@ class EventCounts:
             try:
                 self.poll()
                 self._count_error = None
-            # A thread that ends would leave a server with old counts and nobody who says so.
+            # If the thread ended, the server would keep old counts without reporting it.
             except (Exception, PanicException) as error:
                 problem = f"{type(error).__name__}: {error}"
                 if self._count_error != problem:

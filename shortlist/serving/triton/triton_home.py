@@ -33,9 +33,9 @@ class TritonHome:
     @property
     def environment(self) -> dict[str, str]:
         """The whole environment of a Triton: nothing of ours leaks into its Python."""
-        kept = {name: os.environ[name] for name in ("HOME", "TMPDIR", "LANG", "TZ") if name in os.environ}
+        inherited = {name: os.environ[name] for name in ("HOME", "TMPDIR", "LANG", "TZ") if name in os.environ}
         return {
-            **kept,
+            **inherited,
             "PATH": f"{self.venv / 'bin'}:/usr/local/bin:/usr/bin:/bin",
             "LD_LIBRARY_PATH": ":".join(str(folder) for folder in self.libraries),
             "VIRTUAL_ENV": str(self.venv),
@@ -59,14 +59,14 @@ def find_triton() -> TritonHome:
             f"Triton runs here on Linux x86-64 only (this is {sys.platform} {platform.machine()});"
             " deploy to a cluster, or serve from such a machine."
         )
-    named = os.environ.get(VARIABLE)
-    venv = Path(named).resolve() if named else project_root() / ".venv-triton"
+    venv_setting = os.environ.get(VARIABLE)
+    venv = Path(venv_setting).resolve() if venv_setting else project_root() / ".venv-triton"
     packages = venv / "lib" / f"python{_PYTHON}" / "site-packages"
     tree = packages / "pytriton" / "tritonserver"
     server = tree / "bin" / "tritonserver"
     if not server.exists():
-        where = f" (from {VARIABLE})" if named else ""
-        raise StackError(f"{venv}{where}: no Triton for Python {_PYTHON} in there; run `make setup` once.")
+        source = f" (from {VARIABLE})" if venv_setting else ""
+        raise StackError(f"{venv}{source}: no Triton for Python {_PYTHON} in there; run `make setup` once.")
     # Named after the file's size and time: another version of the wheel gets another folder.
     library = (tree / "backends" / "python" / "libtriton_python.so").stat()
     backends = venv / f"triton-backends-{library.st_size:x}-{library.st_mtime_ns:x}"
@@ -104,10 +104,10 @@ def _library_folder(venv: Path) -> Path:
         raise StackError(f"{venv}: its Python does not run ({error}); remove it and run `make setup`.") from None
     folder = Path(answer.stdout.strip())
     # Debian keeps the library one level deeper.
-    found = [path.parent for path in (*folder.glob("libpython3.11.so*"), *folder.glob("*/libpython3.11.so*"))]
-    if not found:
+    library_folders = [path.parent for path in (*folder.glob("libpython3.11.so*"), *folder.glob("*/libpython3.11.so*"))]
+    if not library_folders:
         raise StackError(
             f"{folder}: no shared libpython{_PYTHON}, which Triton's Python backend needs;"
             " make the environment with a Python built with --enable-shared."
         )
-    return found[0]
+    return library_folders[0]

@@ -340,7 +340,7 @@ def read(paths: ServingPaths, declared: Canary = ON_DISK) -> RolloutEvidence:
 
 @pytest.mark.parametrize("slate", [False, True])
 def test_outcomes_of_every_guarded_label_are_joined_with_what_was_shown(tmp_path: Path, slate: bool) -> None:
-    paths, found = ServingPaths.of(tmp_path, "demo"), visits(canary_watches=0.5, slate=slate)
+    paths, found = ServingPaths.for_spec(tmp_path, "demo"), visits(canary_watches=0.5, slate=slate)
     write(paths, found)
     seen = read(paths)
     for canary in (False, True):
@@ -357,7 +357,7 @@ def test_outcomes_of_every_guarded_label_are_joined_with_what_was_shown(tmp_path
 
 
 def test_a_canary_with_more_clicks_and_fewer_long_views_goes_back_for_these(tmp_path: Path) -> None:
-    paths = ServingPaths.of(tmp_path, "demo")
+    paths = ServingPaths.for_spec(tmp_path, "demo")
     write(paths, visits(canary_watches=0.1))
     seen = read(paths)
     judgement = said(seen, ON_DISK)
@@ -374,7 +374,7 @@ def test_a_canary_with_more_clicks_and_fewer_long_views_goes_back_for_these(tmp_
 
 
 def test_outcomes_without_the_labels_columns_hold_the_rollout(tmp_path: Path) -> None:
-    paths = ServingPaths.of(tmp_path, "demo")
+    paths = ServingPaths.for_spec(tmp_path, "demo")
     write(paths, visits(canary_watches=0.5), with_columns=False)
     seen = read(paths)
     assert (seen.kpi.canary_users, seen.guards["shared"].canary_users, seen.accounting.unreadable) == (300, 0, 0)
@@ -384,14 +384,14 @@ def test_outcomes_without_the_labels_columns_hold_the_rollout(tmp_path: Path) ->
 
 
 def test_columns_that_are_there_and_never_have_a_value_say_nothing(tmp_path: Path) -> None:
-    paths = ServingPaths.of(tmp_path, "demo")
+    paths = ServingPaths.for_spec(tmp_path, "demo")
     write(paths, [replace(one, deed=None) for one in visits(canary_watches=0.5)])
     seen = read(paths)
     assert (seen.guards["shared"].canary_users, seen.guards["long_view"].canary_users) == (0, 300)
 
 
 def test_parts_with_and_without_the_columns_are_read_together(tmp_path: Path) -> None:
-    paths, found = ServingPaths.of(tmp_path, "demo"), visits(canary_watches=0.5)
+    paths, found = ServingPaths.for_spec(tmp_path, "demo"), visits(canary_watches=0.5)
     write(paths, found)
     at = BEGAN + timedelta(minutes=1)
     late = {"time": at, "request_id": "request-0", "item": 8, "row": 1, "label": 1}
