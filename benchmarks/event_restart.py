@@ -17,7 +17,7 @@ from typing import Final
 
 from benchmarks.bench import Line, record, show
 from benchmarks.freshness import DATA, ITEMS, KEYS, USERS
-from shortlist.features.open_events import Impressions, StreamingPlan
+from shortlist.features.open_events import AnsweredRequest, StreamingPlan
 from shortlist.features.tiles import Tiles
 from shortlist.serving.log.event_checkpoint import checkpoint_path
 from shortlist.serving.log.event_log import EventWriter
@@ -43,7 +43,7 @@ def append(folder: Path, first: int, until: int, now: int) -> None:
     for number in range(first, until):
         at = now - SPAN_US + number * SPAN_US // (EVENTS + SINCE)
         keys = {"user_id": [made.randrange(USERS)], "item_id": [made.randrange(ITEMS)]}
-        waiting.append(writer.append(Impressions(f"{number:032x}", at, [at], keys, 1)))
+        waiting.append(writer.append(AnsweredRequest(f"{number:032x}", at, [at], keys, 1)))
     for one in waiting:
         one.result(60)
     writer.close()
@@ -57,7 +57,7 @@ def start(folder: Path, now: int) -> tuple[float, int]:
     spent = time.process_time() - began
     # The requests that come next are of now: what they no longer need is forgotten, as in a server that answers.
     server._tiles.advance(now)
-    server._keep_checkpoint(time.time())
+    server._write_checkpoint(time.time())
     server.stop()
     return spent, server.counted
 

@@ -26,8 +26,8 @@ import numpy as np
 from benchmarks.bench import Line, record, show
 from benchmarks.targets import exit_code
 from shortlist.contracts import Columns, Files
-from shortlist.features.open_counts import open_positives, open_rows
-from shortlist.features.open_events import Impressions
+from shortlist.features.open_counts import open_positives_column, open_rows_column
+from shortlist.features.open_events import AnsweredRequest
 from shortlist.serving.export.signature import FOLDER, NUMBERS, Signature
 from shortlist.serving.log.event_log import EventReader
 from shortlist.serving.log.log_reader import parts as parts_of
@@ -75,7 +75,12 @@ FEATURES: Final[dict[str, Any]] = {
 SIGNATURE: Final = Signature(
     model="fresh",
     kind="counts",
-    numbers=(open_rows("user_id"), open_positives("user_id"), open_rows("item_id"), open_positives("item_id")),
+    numbers=(
+        open_rows_column("user_id"),
+        open_positives_column("user_id"),
+        open_rows_column("item_id"),
+        open_positives_column("item_id"),
+    ),
 )
 
 
@@ -203,7 +208,7 @@ def killed_servers(folder: Path, logs: Path, kills: int, seed: int) -> Killed:
             os.waitpid(process, 0)
             *whole, _ = (first + told.read()).split(b"\n")  # the last id may be torn
             acknowledged |= {one.decode() for one in whole}
-    kept = {event.request for event in EventReader(logs / "events").new()}
+    kept = {event.request for event in EventReader(logs / "events").read_new()}
     outcomes = len(parts_of(logs / "outcomes"))  # a part each; the killed left others half written
     rows, positives = asyncio.run(_counts_of_a_start(folder, logs))
     lost = len(acknowledged - kept)
@@ -218,7 +223,7 @@ async def _counts_of_a_start(folder: Path, logs: Path) -> tuple[int, int]:
     inputs = parts.service.inputs.read([*tensors(1, [2]), Tensor(Columns.TIME, "INT64", (1,), np.array([later]))], 0)
     found = counts_of(parts).columns(inputs)
     await parts.close()
-    return int(found[open_rows("user_id")][0]), int(found[open_positives("user_id")][0])
+    return int(found[open_rows_column("user_id")][0]), int(found[open_positives_column("user_id")][0])
 
 
 async def _probed(parts: ServerComponents, probes: int, logs: Path, *, outcomes: bool) -> list[float]:
@@ -321,7 +326,7 @@ def events_per_cpu_second(folder: Path, logs: Path, events: int, candidates: int
     requests = events * 10 // (11 * candidates)
     now = int(time.time() * 1e6)
     drawn = [
-        Impressions(
+        AnsweredRequest(
             f"request-{number}", now, [now],
             {"user_id": [made.randrange(USERS)], "item_id": [made.randrange(ITEMS) for _ in range(candidates)]},
             candidates,

@@ -37,7 +37,7 @@ from monitoring.checks import check_window
 from monitoring.drift.drift import find_drift
 from monitoring.live_quality import measure_quality
 from monitoring.reference.reference import build_reference
-from monitoring.retraining.retrain_policy import decide
+from monitoring.retraining.retrain_policy import decide_retraining
 from monitoring.windows.known_columns import with_side_columns
 from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.records import WindowReport
@@ -125,7 +125,7 @@ class Watched:
             quality=measure_quality(window, {1: usual}, (), settings.quality, settings.window.min_rows),
         )  # fmt: skip
         self._reports.append(report)
-        decision = decide(report.spec, self._reports, (), settings.retrain, report.end)
+        decision = decide_retraining(report.spec, self._reports, (), settings.retrain, report.end)
         nearest = max(findings, key=lambda one: one.effect / one.critical)
         return {
             "verdict": report.verdict,

@@ -34,7 +34,7 @@ from benchmarks.serve_callers import served
 from benchmarks.serve_world import Question, World, demo_world
 from shortlist.rollout.local.lifecycle import stack_supervisor
 from shortlist.rollout.local.stack import Stack
-from shortlist.serving.processes.probe import said
+from shortlist.serving.processes.probe import get_body
 from shortlist.serving.traffic.requests import prepare
 
 CANDIDATES: Final = (4_096, 128)
@@ -78,7 +78,7 @@ class Probes:
         while not stop.wait(_EVERY_SECONDS):
             for path in ("/v2/health/ready", "/metrics"):
                 began = time.perf_counter()
-                self.failed += said(self._port, path, DEADLINE_SECONDS) is None
+                self.failed += get_body(self._port, path, DEADLINE_SECONDS) is None
                 self.seconds.append(time.perf_counter() - began)
 
 

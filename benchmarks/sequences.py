@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.bench import Line, record, show
-from models.sequence.train import Sessions, Trainer
+from models.sequence.train import SequenceTrainer, Sessions
 from shortlist.retrieval.sources.sequence import SequenceSource
 
 ROOT: Final = Path(__file__).parents[1]
@@ -136,8 +136,10 @@ def trained(users: list[Items], settings: dict[str, Any], seconds: float) -> Fou
     count = int(max(items.max() for items in users)) + 1
     learnt = np.concatenate([items[:-2] for items in users])
     numbers = np.repeat(np.arange(len(users)), [len(items) - 2 for items in users])
-    sessions = Sessions.of(numbers, learnt, section.last)
-    trainer = Trainer(section, pl.DataFrame({"item": np.arange(count)}), np.bincount(learnt, minlength=count), 1)
+    sessions = Sessions.from_events(numbers, learnt, section.last)
+    trainer = SequenceTrainer(
+        section, pl.DataFrame({"item": np.arange(count)}), np.bincount(learnt, minlength=count), 1
+    )
     began, cpu, best, worse, kept = time.perf_counter(), time.process_time(), -1.0, 0, (0, trainer)
     for epoch in range(1, _MOST_EPOCHS + 1):
         for batch in trainer.batches(sessions):
@@ -154,7 +156,7 @@ def trained(users: list[Items], settings: dict[str, Any], seconds: float) -> Fou
     return Found(evaluate(kept[1], users, 0), kept[0], *took, ended=worse == _PATIENCE)
 
 
-def evaluate(trainer: Trainer, users: list[Items], held_out: int) -> dict[str, float]:
+def evaluate(trainer: SequenceTrainer, users: list[Items], held_out: int) -> dict[str, float]:
     """Return recall and nDCG at 10 of the item that is `held_out` places from the end, by `_METRICS`."""
     found: dict[str, float] = {}
     every = np.concatenate(list(_ranks(trainer, users, held_out)), axis=1)
@@ -166,7 +168,7 @@ def evaluate(trainer: Trainer, users: list[Items], held_out: int) -> dict[str, f
 
 
 @torch.no_grad()
-def _ranks(trainer: Trainer, users: list[Items], held_out: int) -> Iterator[NDArray[np.int64]]:
+def _ranks(trainer: SequenceTrainer, users: list[Items], held_out: int) -> Iterator[NDArray[np.int64]]:
     """Give how many items stand before the wanted one, all and unseen ones, for some users at a time."""
     vectors, encoder = torch.from_numpy(trainer.item_vectors()), trainer.encoder.eval()
     for first in range(0, len(users), _AT_ONCE):

@@ -24,8 +24,8 @@ from shortlist.rollout.local.stack import Stack
 from shortlist.serving.export.signature import FOLDER
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.traffic.client import Endpoint, connect
-from shortlist.serving.traffic.load import Load, endless
-from shortlist.serving.traffic.requests import Protocol, prepare
+from shortlist.serving.traffic.load import Load, repeat_requests
+from shortlist.serving.traffic.requests import WireProtocol, prepare
 from shortlist.storage.artefacts import folder_digest
 
 Ask = Callable[[], bytes]
@@ -36,7 +36,7 @@ WARM: Final = 3
 @contextmanager
 def served(world: World, kind: str, release: Path | None = None) -> Iterator[Stack]:
     """Give a stack that serves a model to everybody, with what is released with it, if anything."""
-    paths = ServingPaths.of(world.folder / f"runs-{kind}", world.spec.name)
+    paths = ServingPaths.for_spec(world.folder / f"runs-{kind}", world.spec.name)
     stack = Stack.up(paths, world.spec.name, world.spec.serving, world.spec.runtime.online_store, world.spec.name)
     try:
         model = world.models[kind]
@@ -86,7 +86,7 @@ class Caller:
         return piece
 
 
-def caller(port: int, question: Question, protocol: Protocol) -> Caller:
+def caller(port: int, question: Question, protocol: WireProtocol) -> Caller:
     """Return who asks a server or Envoy over HTTP."""
     prepared = prepare(question.inputs, protocol, "demo")
     return Caller(port, "/v2/models/demo/infer", prepared.body, {**prepared.headers, "x-request-id": f"b-{protocol}"})
@@ -103,7 +103,7 @@ def timed(ask: Callable[[], object], calls: int) -> list[float]:
     return spent
 
 
-def asked(port: int, question: Question, protocol: Protocol, clients: int, calls: int) -> tuple[list[float], float]:
+def asked(port: int, question: Question, protocol: WireProtocol, clients: int, calls: int) -> tuple[list[float], float]:
     """Return the milliseconds of calls, and the rows per second, of clients that each wait for their answers.
 
     Args:
@@ -128,20 +128,22 @@ def asked(port: int, question: Question, protocol: Protocol, clients: int, calls
 async def _asked_over_grpc(port: int, question: Question, clients: int, calls: int) -> tuple[list[float], float]:
     async with connect(Endpoint(port=port, model="demo", protocol="grpc", connections=clients)) as client:
         prepared = client.prepare(question.inputs)
-        await Load(client, itertools.islice(endless([prepared], "warm"), WARM * clients)).closed(clients)
+        await Load(client, itertools.islice(repeat_requests([prepared], "warm"), WARM * clients)).run_closed(clients)
         start = time.perf_counter()
-        ledger = await Load(client, itertools.islice(endless([prepared], "bench"), calls * clients)).closed(clients)
+        ledger = await Load(client, itertools.islice(repeat_requests([prepared], "bench"), calls * clients)).run_closed(
+            clients
+        )
         seconds = time.perf_counter() - start
     assert ledger.answered.all(), ledger.summary()
     return ledger.latencies_ms().tolist(), clients * calls * CANDIDATES / seconds
 
 
-async def scores_of(port: int, question: Question, protocol: Protocol) -> np.ndarray:
+async def scores_of(port: int, question: Question, protocol: WireProtocol) -> np.ndarray:
     """Return the scores of one call."""
     found: list[np.ndarray] = []
     async with connect(Endpoint(port=port, model="demo", protocol=protocol)) as client:
-        asks = itertools.islice(endless([client.prepare(question.inputs)], "check"), 1)
-        await Load(client, asks, on_answer=lambda _, answer: found.append(np.asarray(answer.scores))).closed(1)
+        asks = itertools.islice(repeat_requests([client.prepare(question.inputs)], "check"), 1)
+        await Load(client, asks, on_answer=lambda _, answer: found.append(np.asarray(answer.scores))).run_closed(1)
     return found[0]
 
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import psutil
 
 from benchmarks.bench import Line, record, show
-from shortlist.features.open_events import Impressions, OpenList, OpenRequest
+from shortlist.features.open_events import AnsweredRequest, OpenList, OpenRequest
 from shortlist.features.open_sessions import OpenSessions
 from shortlist.spec.features import Streaming
 
@@ -67,13 +67,13 @@ def filled(users: int, events: int) -> Taken:
     times = [_START + 1_000_000 * number for number in range(events)]
     for user in range(users):
         items = [(user * 7_919 + number * 104_729) % _ITEMS for number in range(events)]
-        shown = Impressions("", times[-1], times, {"user_id": [user], "item_id": items}, events)
+        shown = AnsweredRequest("", times[-1], times, {"user_id": [user], "item_id": items}, events)
         sessions.add(_START, OpenRequest(shown), range(events), positives=False)
     listed = time.process_time() - began
     gc.collect()
     resident, began = process.memory_info().rss - before, time.process_time()
     for user in range(0, users, max(1, users // _ASKED)):
-        sessions.listed(wanted, [user])
+        sessions.event_lists(wanted, [user])
     read = (time.process_time() - began) / len(range(0, users, max(1, users // _ASKED)))
     return Taken(sessions.bytes, resident, 1e6 * listed / (users * events), 1e6 * read, sessions.dropped)
 

@@ -33,8 +33,8 @@ from shortlist.features.feast_store_location import SERVING
 from shortlist.rollout.local.envoy import ENVOYS
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
-from shortlist.runs.runs_folder import existing
-from shortlist.runs.submit import run_locally
+from shortlist.runs.local_training import run_locally
+from shortlist.runs.runs_folder import open_runs_folder
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.traffic.client import Endpoint, connect
@@ -109,7 +109,7 @@ async def _ask(port: int, spec: Spec, log: Path, ledger: Path, stop: Event, coun
         def note(*_: object) -> None:
             count.value += 1
 
-        found = await Load(client, asks, stop=stop.is_set, on_answer=note).closed(WORKERS)
+        found = await Load(client, asks, stop=stop.is_set, on_answer=note).run_closed(WORKERS)
     wall = time.time() - time.monotonic()
     found.frame().with_columns(pl.col("sent", "answered") + wall).write_parquet(ledger)
 
@@ -219,11 +219,11 @@ def soak(folder: Path, printing: Console, wanted: int) -> tuple[SoakRecords, lis
             assert run_locally(small_spec(seed), None, runs) == 0, f"{runs}/latest says why"
     spec = small_spec(1)
     deployer = LocalDeployer(
-        RunContext(name=spec.name, stores=str(existing(runs).stores)), spec.serving, spec.gates, spec.runtime
+        RunContext(name=spec.name, stores=str(open_runs_folder(runs).stores)), spec.serving, spec.gates, spec.runtime
     )
     stack, _ = deployer.serve()
     try:
-        log = Path(read_json(existing(runs).stores / "feast" / spec.name / SERVING)["log"])
+        log = Path(read_json(open_runs_folder(runs).stores / "feast" / spec.name / SERVING)["log"])
         began = time.monotonic()
         with asking(stack.port, spec, log, folder / "ledger.parquet") as count:
             records = roll_out_in_turn(deployer, (1, 2), count, wanted)

@@ -34,10 +34,10 @@ from benchmarks.soak import ROWS, small_spec
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.features.feast_store_location import SERVING
 from shortlist.rollout.local.stack import Stack
-from shortlist.runs.runs_folder import existing
-from shortlist.runs.submit import run_locally
+from shortlist.runs.local_training import run_locally
+from shortlist.runs.runs_folder import open_runs_folder
 from shortlist.serving.traffic.client import Endpoint, connect
-from shortlist.serving.traffic.ledger import Entry
+from shortlist.serving.traffic.ledger import LedgerEntry
 from shortlist.serving.traffic.load import DueRequest, Load
 from shortlist.serving.traffic.sessions import Sessions
 from shortlist.spec.spec import Spec
@@ -131,10 +131,10 @@ async def _asked(
             for number, (request, user) in enumerate(itertools.cycle(prepared))
         )
 
-        def note(entry: Entry, _: object) -> None:
+        def note(entry: LedgerEntry, _: object) -> None:
             count.value += entry.status == 200
 
-        found = await Load(client, asks, stop=stop.is_set, on_answer=note).open(rate, max_under_way=20_000)
+        found = await Load(client, asks, stop=stop.is_set, on_answer=note).run_open(rate, max_under_way=20_000)
     found.frame().write_parquet(ledger)
 
 
@@ -147,11 +147,11 @@ def soak(folder: Path, replicas: int, seconds: float, rate: float, seed: int) ->
     spec = _with_replicas(small_spec(1), replicas)
     spec_file = folder / "soak.yaml"
     spec_file.write_text(yaml.safe_dump(spec.model_dump(mode="json")), encoding="utf-8")
-    context = RunContext(name=spec.name, stores=str(existing(runs).stores))
+    context = RunContext(name=spec.name, stores=str(open_runs_folder(runs).stores))
     deployer = LocalDeployer(context, spec.serving, spec.gates, spec.runtime)
     stack = _served(deployer)
     try:
-        log = Path(read_json(existing(runs).stores / "feast" / spec.name / SERVING)["log"])
+        log = Path(read_json(open_runs_folder(runs).stores / "feast" / spec.name / SERVING)["log"])
         rollouts = Rollouts(deployer, spec_file, runs, (1, 2))
         harm = Harm(deployer, rollouts, chance)
         with asking(stack.port, spec, log, folder / "ledger.parquet", rate) as count:

@@ -30,7 +30,7 @@ from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.load import load_spec
 from shortlist.spec.models import ModelSection
 from shortlist.spec.spec import Spec
-from shortlist.spec.tune import changed
+from shortlist.spec.tune import apply_section_changes
 from shortlist.storage.tables import DayTable
 from shortlist.training.tuning.search import Result, Search, search
 
@@ -94,7 +94,7 @@ def measure(spec: Spec, folder: Path, minutes: float | None, trials: int | None)
     """
     table, shipped = feature_table(spec, folder), spec.models[MODEL]
     before = _children_cpu_s()
-    found = _searched(spec, changed(shipped, BAD), table, folder / "bad-study", minutes, trials)
+    found = _searched(spec, apply_section_changes(shipped, BAD), table, folder / "bad-study", minutes, trials)
     cpu_minutes = (_children_cpu_s() - before) / 60
     as_shipped = _searched(spec, shipped, table, folder / "shipped-study", None, SHIPPED_TRIALS)
     return Found(

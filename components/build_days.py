@@ -22,13 +22,14 @@ def build_days(
 
     from shortlist.features.table import build_table
     from shortlist.spec.declared import DeclaredSections
-    from shortlist.spec.engine import prepared
+    from shortlist.spec.engine import load_runtime
     from shortlist.storage.groups import read
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("build_days") as this:
         own = json.loads(group)
         paths = Path(valid_log.path), Path(fitted.path), Path(part.path)
-        declared, options = DeclaredSections.parse(data, features, own["slices"]), prepared(runtime)
-        this.rows = build_table(*declared, options, *paths, only=read(own["days"])).rows
-    part.metadata["step"] = this.record
+        declared, options = DeclaredSections.parse(data, features, own["slices"]), load_runtime(runtime)
+        this.rows = build_table(*declared, options, *paths, only_days=read(own["days"])).rows
+    write_metadata(part, step=this.record)

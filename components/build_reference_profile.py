@@ -27,14 +27,17 @@ def build_reference_profile(
     from shortlist.spec.data import Data
     from shortlist.spec.features import Features
     from shortlist.spec.monitoring import Monitoring
+    from shortlist.tracking.artefact_metadata import read_metadata, write_metadata
     from shortlist.tracking.steps import step
     from shortlist.training.ensembles import ensemble_artefacts
 
     with step("build_reference_profile") as this:
         declared = Data.model_validate_json(data), Features.model_validate_json(features)
         scores = scores + ensemble_artefacts(ensembles, "scores")
-        served = {one.metadata["model"]: Path(one.path) for one in scores if one.metadata["role"] == "candidate"}
+        served = {
+            read_metadata(one, "model"): Path(one.path) for one in scores if read_metadata(one, "role") == "candidate"
+        }
         settings = Monitoring.model_validate_json(monitoring)
         inputs = Path(valid_log.path), Path(fitted.path)
         build_reference(name, *declared, settings, *inputs, served, Path(reference.path))
-    reference.metadata["step"] = this.record
+    write_metadata(reference, step=this.record)

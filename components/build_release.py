@@ -34,10 +34,11 @@ def build_release(
     from shortlist.spec.data import Data
     from shortlist.spec.filters import Filters
     from shortlist.spec.ordering import Ordering
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("build_release") as this:
         sections = Filters.model_validate_json(filters or "{}"), Ordering.model_validate_json(ordering or "{}")
         build_release(sources, Data.model_validate_json(data), *sections, Path(valid_log.path), log["location"], out)
-    release.metadata["step"] = this.record
+    write_metadata(release, step=this.record)
     return True

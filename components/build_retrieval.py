@@ -27,12 +27,13 @@ def build_retrieval(
 
     from shortlist.retrieval.step import build_retrieval
     from shortlist.spec.data import Data
-    from shortlist.spec.engine import prepared
+    from shortlist.spec.engine import load_runtime
     from shortlist.spec.retrieval import Retrieval
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("build_retrieval") as this:
         sections = Retrieval.model_validate_json(declared), Data.model_validate_json(data)
-        this.rows = build_retrieval(*sections, Path(valid_log.path), out, prepared(runtime).seed)
-    retrieval.metadata["step"] = this.record
+        this.rows = build_retrieval(*sections, Path(valid_log.path), out, load_runtime(runtime).seed)
+    write_metadata(retrieval, step=this.record)
     return True

@@ -21,12 +21,13 @@ def build_table(
 
     from shortlist.features.table import build_table
     from shortlist.spec.declared import DeclaredSections
-    from shortlist.spec.engine import prepared
+    from shortlist.spec.engine import load_runtime
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("build_table") as this:
         paths = Path(valid_log.path), Path(fitted.path), Path(table.path)
-        built = build_table(*DeclaredSections.parse(data, features, slices), prepared(runtime), *paths)
+        built = build_table(*DeclaredSections.parse(data, features, slices), load_runtime(runtime), *paths)
         this.rows = built.rows
-    table.metadata.update({"step": this.record, "rows": built.rows, "features": len(built.notes["columns"])})
+    write_metadata(table, step=this.record, rows=built.rows, features=len(built.notes["columns"]))
     return built.rows

@@ -21,6 +21,7 @@ def check_live_traffic(
     from shortlist.spec.gates import Gates
     from shortlist.spec.monitoring import Monitoring
     from shortlist.spec.serving import Serving
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import note, step
 
     with step("check_live_traffic") as this:
@@ -30,8 +31,8 @@ def check_live_traffic(
         seen = watch.check()
         this.rows = sum(report.rows for report in seen.reports)
         note("\n".join(seen.lines))
-        retrain = watch.begin(seen, run="")
-    decision.metadata.update({"step": this.record})
+        retrain = watch.begin_training(seen, run="")
+    write_metadata(decision, step=this.record)
     if seen.decision is None:
         return (False, {})
     Path(decision.path).write_text(seen.decision.model_dump_json(indent=2))

@@ -26,6 +26,7 @@ def compare_features(
     from shortlist.storage.artefacts import write_json, write_text
     from shortlist.storage.objects import local_copy
     from shortlist.storage.storage_config import StorageConfig
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import note, step
     from shortlist.training.served_features import with_readers
     from shortlist.training.training import RunContext
@@ -38,5 +39,5 @@ def compare_features(
         write_json(Path(changes.path), found.model_dump(mode="json"))
         write_text(Path(page.path), "```\n" + "\n".join(found.lines()) + "\n```\n")
         note("\n".join(found.lines()))
-    changes.metadata["step"] = this.record
+    write_metadata(changes, step=this.record)
     return len(found.changed)

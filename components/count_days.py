@@ -21,12 +21,13 @@ def count_days(
 
     from shortlist.features.fan_out import count_group
     from shortlist.spec.declared import DeclaredSections
-    from shortlist.spec.engine import prepared
+    from shortlist.spec.engine import load_runtime
     from shortlist.storage.groups import read
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("count_days") as this:
         own = json.loads(group)
-        declared, options = DeclaredSections.parse(data, features, own["slices"]), prepared(runtime)
+        declared, options = DeclaredSections.parse(data, features, own["slices"]), load_runtime(runtime)
         this.rows = count_group(declared, options, Path(valid_log.path), read(own["days"]), Path(counted.path))
-    counted.metadata["step"] = this.record
+    write_metadata(counted, step=this.record)

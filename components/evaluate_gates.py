@@ -31,22 +31,23 @@ def evaluate_gates(
     from shortlist.report.kubeflow_artefacts import show_metrics, verdict_numbers
     from shortlist.spec.gates import Gates
     from shortlist.spec.runtime import Runtime
+    from shortlist.tracking.artefact_metadata import read_metadata, write_metadata
     from shortlist.tracking.steps import step
     from shortlist.training.ensembles import ensemble_artefacts as parts_of
 
     with step("evaluate_gates") as this:
         limits, seed = Gates.model_validate_json(gates), Runtime.model_validate_json(runtime).seed
         both = scores + parts_of(ensembles, "scores"), validations + parts_of(ensembles, "export_validation")
-        scored, validated = ({one.metadata["model"]: Path(one.path) for one in left} for left in both)
-        named = {one.metadata["model"]: one for one in models if one.metadata["role"] == "candidate"}
-        named |= {one.metadata["model"]: one for one in parts_of(ensembles, "model")}
+        scored, validated = ({read_metadata(one, "model"): Path(one.path) for one in left} for left in both)
+        named = {read_metadata(one, "model"): one for one in models if read_metadata(one, "role") == "candidate"}
+        named |= {read_metadata(one, "model"): one for one in parts_of(ensembles, "model")}
         candidates = {
-            name: Candidate(Path(one.path), scored[name], validated[name], tuple(one.metadata.get("members", ())))
+            name: Candidate(Path(one.path), scored[name], validated[name], tuple(read_metadata(one, "members", ())))
             for name, one in named.items()
         }
         evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), scored[limits.baseline or ""]
         stages = (Path(one.path) if one else None for one in (retrieval, slates))
         blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path), *stages)
-    verdict.metadata.update({"step": this.record, "blessed": blessed or "none"})
+    write_metadata(verdict, step=this.record, blessed=blessed or "none")
     show_metrics(metrics, verdict_numbers(Path(verdict.path)))
     return blessed or "none"

@@ -34,15 +34,16 @@ def evaluate_slates(
 
     from shortlist.serving.validation.slates import evaluate_candidates
     from shortlist.spec.data import Data
-    from shortlist.spec.engine import prepared
+    from shortlist.spec.engine import load_runtime
+    from shortlist.tracking.artefact_metadata import read_metadata, write_metadata
     from shortlist.tracking.steps import step
     from shortlist.training.ensembles import ensemble_artefacts
 
     with step("evaluate_slates") as this:
-        named = {one.metadata["model"]: one for one in models if one.metadata["role"] == "candidate"}
-        named |= {one.metadata["model"]: one for one in ensemble_artefacts(ensembles, "model")}
+        named = {read_metadata(one, "model"): one for one in models if read_metadata(one, "role") == "candidate"}
+        named |= {read_metadata(one, "model"): one for one in ensemble_artefacts(ensembles, "model")}
         candidates = {name: Path(one.path) for name, one in named.items()}
         paths = Path(valid_log.path), Path(fitted.path), out
-        evaluate_candidates(stages, Data.model_validate_json(data), candidates, *paths, prepared(runtime).seed)
-    slates.metadata["step"] = this.record
+        evaluate_candidates(stages, Data.model_validate_json(data), candidates, *paths, load_runtime(runtime).seed)
+    write_metadata(slates, step=this.record)
     return True

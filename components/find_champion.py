@@ -65,7 +65,7 @@ def find_champion(
         context = RunContext(**run, cause=TrainingTrigger.parse(cause))
         found = find_run_baseline(context, [DeclaredModel.read(model) for model in models], began)
         rows, limits = Data.model_validate_json(data), Gates.model_validate_json(gates)
-        collected, now = CollectedRows.newest(rows, stores, name), freshness_moment(rows, began)
+        collected, now = CollectedRows.describe_newest(rows, stores, name), freshness_moment(rows, began)
         read = [data, features, gates, serving, runtime, code, now, log["location"], collected]
         cache_key = champion_cache_key(context, found, read)
     first = [model.text for model in found.models if not model.members]

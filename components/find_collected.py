@@ -24,4 +24,4 @@ def find_collected(name: str, data: str, stores: str, code: str) -> NamedTuple( 
 
     with step("find_collected"):
         rows = Data.model_validate_json(data)
-        return (CollectedRows.newest(rows, stores, name), freshness_moment(rows, datetime.now(UTC)))
+        return (CollectedRows.describe_newest(rows, stores, name), freshness_moment(rows, datetime.now(UTC)))

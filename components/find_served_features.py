@@ -38,6 +38,6 @@ def find_served_features(name: str, data: str, features: str, stores: str, code:
         context = RunContext(name=name, stores=stores)
         declared = Data.model_validate_json(data)
         served = find_served_features(context, declared, Features.model_validate_json(features))
-        collected = CollectedRows.newest(declared, stores, name)
+        collected = CollectedRows.describe_newest(declared, stores, name)
         now = freshness_moment(declared, datetime.now(UTC))
     return (*served, collected, now, this.json)

@@ -22,13 +22,14 @@ def fit_features(
     from shortlist.contracts import Files
     from shortlist.features.fit import fit_incrementally
     from shortlist.spec.declared import DeclaredSections
-    from shortlist.spec.engine import prepared
+    from shortlist.spec.engine import load_runtime
     from shortlist.storage.tables import DayTable
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("fit_features") as this:
         log = Path(valid_log.path)
-        declared, options = DeclaredSections.parse(data, features, slices), prepared(runtime)
+        declared, options = DeclaredSections.parse(data, features, slices), load_runtime(runtime)
         fit_incrementally(previous, *declared, options, log, Path(fitted.path))
         this.rows = DayTable.open(log, Files.LOG).rows
-    fitted.metadata["step"] = this.record
+    write_metadata(fitted, step=this.record)

@@ -22,6 +22,7 @@ def ingest(
     from shortlist.data.remote_input import fetch_input
     from shortlist.spec.data import Data
     from shortlist.spec.runtime import Runtime
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("ingest") as this, fetch_input(log["location"]) as files:
@@ -30,5 +31,5 @@ def ingest(
         table = ingest(declared, files, Path(raw_log.path), settings, collected=CollectedRows.parse(collected))
         this.rows = table.rows
     ends = [str(part.day) for part in (*table.days[:1], *table.days[-1:])]
-    raw_log.metadata.update({"step": this.record, "rows": table.rows, "days": "..".join(ends)})
+    write_metadata(raw_log, step=this.record, rows=table.rows, days="..".join(ends))
     return table.rows

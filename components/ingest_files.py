@@ -23,10 +23,11 @@ def ingest_files(
     from shortlist.data.remote_input import fetch_input
     from shortlist.spec.data import Data
     from shortlist.spec.runtime import Runtime
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     declared, own = Data.model_validate_json(data), FileGroup.read(group)
     with step("ingest_files") as this, fetch_input(log["location"], partial(own.needed, declared)) as files:
         settings = Runtime.model_validate_json(runtime)
         this.rows = ingest_files(declared, files, own, Path(part.path), settings).rows
-    part.metadata["step"] = this.record
+    write_metadata(part, step=this.record)

@@ -30,6 +30,7 @@ def join_raw_log(
     from shortlist.spec.data import Data
     from shortlist.spec.runtime import Runtime
     from shortlist.storage.groups import groups_of, written
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("join_raw_log") as this:
@@ -38,5 +39,5 @@ def join_raw_log(
         table = join_raw_log(declared, groups, Path(raw_log.path), settings, CollectedRows.parse(collected))
         this.rows = table.rows
     ends = [str(part.day) for part in (*table.days[:1], *table.days[-1:])]
-    raw_log.metadata.update({"step": this.record, "rows": table.rows, "days": "..".join(ends)})
+    write_metadata(raw_log, step=this.record, rows=table.rows, days="..".join(ends))
     return [json.dumps({"days": written(one), "until": until}) for one in groups_of(table.days, partitions) or [[]]]

@@ -18,10 +18,11 @@ def join_table(
     from pathlib import Path
 
     from shortlist.features.table import join_tables
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("join_table") as this:
         joined = join_tables([Path(part.path) for part in parts], Path(valid_log.path), Path(table.path))
         this.rows = joined.rows
-    table.metadata.update({"step": this.record, "rows": joined.rows, "features": len(joined.notes["columns"])})
+    write_metadata(table, step=this.record, rows=joined.rows, features=len(joined.notes["columns"]))
     return joined.rows

@@ -23,10 +23,11 @@ def join_valid_log(
     from datetime import UTC, datetime
     from pathlib import Path
 
-    from shortlist.data.until import until_of
+    from shortlist.data.until import parse_until
     from shortlist.data.validate import join_valid_log
     from shortlist.spec.data import Data
     from shortlist.spec.runtime import Runtime
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("join_valid_log", quarantine=quarantine.path) as this:
@@ -38,9 +39,9 @@ def join_valid_log(
             Path(quarantine.path),
             Runtime.model_validate_json(runtime),
             datetime.fromisoformat(now) if now else datetime.now(UTC),
-            until_of(until),
+            parse_until(until),
         )
         this.rows = table.rows
     counts = {name: table.notes.get(name) for name in ("raw_rows", "quarantined_rows")}
-    valid_log.metadata.update({"step": this.record, "rows": table.rows, **counts})
+    write_metadata(valid_log, step=this.record, rows=table.rows, **counts)
     return table.rows

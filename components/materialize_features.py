@@ -22,12 +22,13 @@ def materialize_features(
 
     from shortlist.features.feast_store_location import spec_feast_store_location
     from shortlist.features.publish import publish
-    from shortlist.spec.engine import prepared
+    from shortlist.spec.engine import load_runtime
     from shortlist.storage.storage_config import StorageConfig
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("materialize_features") as this:
         store = spec_feast_store_location(StorageConfig.parse(stores), name)
         inputs = Path(valid_log.path), Path(fitted.path), Path(table.path)
-        publish(name, store, prepared(runtime), skew_rows, *inputs, Path(skew.path))
-    skew.metadata["step"] = this.record
+        publish(name, store, load_runtime(runtime), skew_rows, *inputs, Path(skew.path))
+    write_metadata(skew, step=this.record)

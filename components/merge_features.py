@@ -30,16 +30,17 @@ def merge_features(
     from shortlist.contracts import Files
     from shortlist.features.fan_out import merge_groups
     from shortlist.spec.declared import DeclaredSections
-    from shortlist.spec.engine import prepared
+    from shortlist.spec.engine import load_runtime
     from shortlist.storage.groups import groups_of, written
     from shortlist.storage.tables import DayTable
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("merge_features") as this:
         log, groups = Path(valid_log.path), [Path(group.path) for group in counted]
-        declared, options = DeclaredSections.parse(data, features, slices), prepared(runtime)
+        declared, options = DeclaredSections.parse(data, features, slices), load_runtime(runtime)
         merge_groups(declared, options, log, groups, previous, Path(fitted.path))
         table = DayTable.open(log, Files.LOG)
         this.rows = table.rows
-    fitted.metadata["step"] = this.record
+    write_metadata(fitted, step=this.record)
     return [json.dumps({"days": written(group), "slices": slices}) for group in groups_of(table.days, partitions)]

@@ -27,16 +27,17 @@ def publish_features(
 
     from shortlist.features.feast_store_location import spec_feast_store_location
     from shortlist.features.publish import publish
-    from shortlist.spec.engine import prepared
+    from shortlist.spec.engine import load_runtime
     from shortlist.storage.storage_config import StorageConfig
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import note, step
 
     with step("publish_features") as this:
         store = spec_feast_store_location(StorageConfig.parse(stores), name)
         inputs = Path(valid_log.path), Path(fitted.path), None
-        options, out = prepared(runtime), Path(skew.path)
+        options, out = load_runtime(runtime), Path(skew.path)
         publish(name, store, options, skew_rows, *inputs, out, now=datetime.now(UTC), replaces=replaces)
-        counted = str(store.expected()["counted_until"])
+        counted = str(store.require_announcement()["counted_until"])
         note(f"Version {version} reads statistics of everything before {counted}.")
-    skew.metadata["step"] = this.record
+    write_metadata(skew, step=this.record)
     return counted

@@ -23,10 +23,11 @@ def recount_days(
 
     from shortlist.features.backfill import parse_range, recount
     from shortlist.spec.declared import DeclaredSections
-    from shortlist.spec.engine import prepared
+    from shortlist.spec.engine import load_runtime
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("recount_days") as this:
         declared, corrected = DeclaredSections.parse(data, features, slices), parse_range(first_day, last_day)
-        recount(declared, prepared(runtime), Path(valid_log.path), Path(fitted.path), previous, corrected)
-    fitted.metadata["step"] = this.record
+        recount(declared, load_runtime(runtime), Path(valid_log.path), Path(fitted.path), previous, corrected)
+    write_metadata(fitted, step=this.record)

@@ -21,13 +21,14 @@ def refresh_releases(
 
     from shortlist.deployment.refreshed_releases import refresh_releases
     from shortlist.spec.data import Data
-    from shortlist.spec.engine import prepared
+    from shortlist.spec.engine import load_runtime
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
     from shortlist.training.training import RunContext
 
     with step("refresh_releases") as this:
         context, inputs = RunContext(name=name, stores=stores), (Data.model_validate_json(data), Path(valid_log.path))
-        out, seed = Path(releases.path), prepared(runtime).seed
+        out, seed = Path(releases.path), load_runtime(runtime).seed
         this.rows = refresh_releases(context, *inputs, log["location"], out, seed)
-    releases.metadata["step"] = this.record
+    write_metadata(releases, step=this.record)
     return this.rows

@@ -44,6 +44,7 @@ def report(
 
     from shortlist.deployment.registration import record_run
     from shortlist.report.assembly import write_run
+    from shortlist.tracking.artefact_metadata import read_metadata
     from shortlist.tracking.lineage import run_lineage
     from shortlist.tracking.steps import step
     from shortlist.training.ensembles import ensemble_artefacts as parts_of
@@ -52,16 +53,16 @@ def report(
     with step("report", page=page.path, summary=summary.path, comparison=comparison.path):
         models = models + parts_of(ensembles, "model")
         both = scores + parts_of(ensembles, "scores"), validations + parts_of(ensembles, "export_validation")
-        scores_of, validations_of = ({one.metadata["model"]: one for one in left} for left in both)
+        scores_of, validations_of = ({read_metadata(one, "model"): one for one in left} for left in both)
         write_run(
             {"spec": name, "gates": gates, "runtime": runtime, "started": started, "version": version},
             run_lineage(log, cause, code),
             [found, registered],
             {"valid_log": valid_log, "quarantine": quarantine, "table": table, "verdict": verdict},
             list(filter(None, (raw_log, fitted, skew, retrieval, release, champion, slates, ensembles, *both[1]))),
-            {one.metadata["model"]: one for one in models},
+            {read_metadata(one, "model"): one for one in models},
             {name: (score, validations_of[name]) for name, score in scores_of.items()},
             (page.path, summary.path, comparison.path),
         )
-        runs = {one.metadata["model"]: one.metadata["mlflow_run"] for one in models}
+        runs = {read_metadata(one, "model"): read_metadata(one, "mlflow_run") for one in models}
         record_run(RunContext(name=name, stores=stores), Path(summary.path), Path(page.path), runs)

@@ -32,14 +32,15 @@ def score_champion(
     from pathlib import Path
 
     from shortlist.spec.declared import DeclaredSections
-    from shortlist.spec.engine import prepared
+    from shortlist.spec.engine import load_runtime
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
     from shortlist.training.champion import score_champion, serving_version
     from shortlist.training.training import RunContext
 
     with step("score_champion") as this:
         paths = Path(valid_log.path), Path(fitted.path), Path(champion.path)
-        declared, options = DeclaredSections.parse(data, features, slices), prepared(runtime)
+        declared, options = DeclaredSections.parse(data, features, slices), load_runtime(runtime)
         context = RunContext(name=name, stores=stores)
         score_champion(serving_version(context), context, declared, options, *paths, slates=bool(retrieval))
-    champion.metadata["step"] = this.record
+    write_metadata(champion, step=this.record)

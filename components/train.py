@@ -32,6 +32,7 @@ def train(
     from models.base import DeclaredModel
     from shortlist.report.kubeflow_artefacts import show_metrics, training_numbers
     from shortlist.spec.runtime import Runtime
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.lineage import TrainingTrigger
     from shortlist.tracking.steps import step
     from shortlist.training.training import RunContext, train_and_track
@@ -44,7 +45,7 @@ def train(
         context = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=why)
         done = train_and_track(wanted, Runtime.model_validate_json(runtime), context, *inputs, *outputs)
     trained = {"model": wanted.name, "kind": wanted.kind, "role": wanted.role, "mlflow_run": done.run}
-    model.metadata.update({**trained, "begun": done.begun, "step": this.record})
-    scores.metadata.update(trained)
+    write_metadata(model, **trained, begun=done.begun, step=this.record)
+    write_metadata(scores, **trained)
     show_metrics(metrics, training_numbers(Path(model.path)))
     return json.dumps(trained)

@@ -35,14 +35,15 @@ def train_ensembles(
     from shortlist.spec.gates import Gates
     from shortlist.spec.runtime import Runtime
     from shortlist.spec.serving import Serving
+    from shortlist.tracking.artefact_metadata import read_metadata, write_metadata
     from shortlist.tracking.lineage import TrainingTrigger
     from shortlist.tracking.steps import step
     from shortlist.training.ensembles import FeatureFolders, train_ensembles
     from shortlist.training.training import RunContext
 
     with step("train_ensembles") as this:
-        scored = {one.metadata["model"]: Path(one.path) for one in scores}
-        trained = {one.metadata["model"]: Path(one.path) for one in models}
+        scored = {read_metadata(one, "model"): Path(one.path) for one in scores}
+        trained = {read_metadata(one, "model"): Path(one.path) for one in models}
         members = {model: MemberFiles(folder, scored[model]) for model, folder in trained.items()}
         sections = (
             Gates.model_validate_json(gates), Serving.model_validate_json(serving), Runtime.model_validate_json(runtime)
@@ -51,5 +52,5 @@ def train_ensembles(
         context = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=why)
         folders = FeatureFolders(Path(valid_log.path), Path(fitted.path), Path(table.path), members)
         done = train_ensembles(declared, folders, sections, context, Path(ensembles.path))
-    ensembles.metadata["step"] = this.record
+    write_metadata(ensembles, step=this.record)
     return done

@@ -30,19 +30,20 @@ def validate_export(
     from shortlist.spec.gates import Gates
     from shortlist.spec.runtime import Runtime
     from shortlist.spec.serving import Serving
+    from shortlist.tracking.artefact_metadata import read_metadata, write_metadata
     from shortlist.tracking.steps import step
 
-    about = {name: model.metadata[name] for name in ("model", "kind", "role")}
+    about = {name: read_metadata(model, name) for name in ("model", "kind", "role")}
     limits = Gates.model_validate_json(gates)
     show_classification(classification, Path(scores.path), limits.decision_threshold)
     if about["role"] != "candidate":
         show_metrics(metrics, {})
         Path(export_validation.path).mkdir(parents=True, exist_ok=True)
-        export_validation.metadata.update(about)
+        write_metadata(export_validation, **about)
         return
     with step(f"validate_export_{about['model']}") as this:
         inputs = Path(model.path), Path(scores.path), Path(valid_log.path), Path(fitted.path)
         section, seed = Serving.model_validate_json(serving), Runtime.model_validate_json(runtime).seed
         found = validate_export(*inputs, limits, section, seed, Path(export_validation.path))
     show_metrics(metrics, export_numbers(found))
-    export_validation.metadata.update({**about, "step": this.record})
+    write_metadata(export_validation, **about, step=this.record)

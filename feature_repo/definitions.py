@@ -1,4 +1,4 @@
-"""What Feast knows: one entity per key column, one view per file of statistics, one service per spec.
+"""Feast definitions: one entity per key column, one view per file of statistics, one service per spec.
 
 Feast imports this file as a top-level module and takes what it finds among its names, so it must stay one file.
 """
@@ -14,7 +14,7 @@ from feast.types import Array, FeastType, Float32, Float64, Int64, String
 
 from shortlist.features.feast_environment import ADDRESS_VARIABLE, PROJECT_VARIABLE, USER_VARIABLE, VIEWS_VARIABLE
 from shortlist.features.store import is_online_view
-from shortlist.features.view_index import View, ViewColumn, ViewIndex
+from shortlist.features.view_index import StoredView, ViewColumn, ViewIndex
 
 _TYPES: dict[str, FeastType] = {
     "Int64": Int64,
@@ -31,13 +31,13 @@ def _entity(key: ViewColumn) -> Entity:
     return Entity(name=key.name, join_keys=[key.name], value_type=_KEY_TYPES[key.dtype])
 
 
-def _published(view: View) -> dict[str, str]:
-    """Where the file is for others: `path` is this machine's copy, since DuckDB cannot read an object store offline."""
+def _published(view: StoredView) -> dict[str, str]:
+    """Return the tag with the published address; `path` is a local copy, since DuckDB reads no object store offline."""
     address = os.environ.get(ADDRESS_VARIABLE, "")
     return {"published": f"{address}/{view.path}"} if address else {}
 
 
-def _view(view: View, index: ViewIndex, entities: dict[str, Entity], user: str | None) -> FeatureView:
+def _view(view: StoredView, index: ViewIndex, entities: dict[str, Entity], user: str | None) -> FeatureView:
     return FeatureView(
         name=view.name,
         entities=[entities[name] for name in view.key_names],

@@ -1,4 +1,4 @@
-"""What the sections of all networks over embedded ids declare."""
+"""The keys that the sections of all networks over embedded ids share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EMBEDDING_SPACE: Final[Mapping[str, Dimension]] = {
     "dropout": Dimension(low=0.0, high=0.5),
     "embedding_decay": Dimension(choices=(0.0, 1e-6, 1e-5, 1e-4)),
 }
-"""What `shortlist tune` searches over in a network of this section; a kind may add its own."""
+"""Default search space of `shortlist tune` for these networks; a kind may add keys of its own."""
 
 
 class EmbeddingSection(ObjectiveSection):
@@ -87,7 +87,7 @@ class EmbeddingSection(ObjectiveSection):
     forgetting."""
 
     @model_validator(mode="after")
-    def _retrains_somehow(self) -> Self:
+    def _retraining_is_consistent(self) -> Self:
         if self.refit and self.retrain == "warm":
             raise ValueError("refit: true trains from fresh weights, which retrain: warm does not; declare one of both")
         check_continued(self.retrain == "warm", "warm", ("retrain_epochs", self.retrain_epochs), self.retrain_days)
@@ -112,8 +112,8 @@ class EmbeddingSection(ObjectiveSection):
             f"objective: {self.objective}": self.objective != "pointwise",
             "compile: on": self.compile == "on",
         }
-        for declared, refused in learnt_alone.items():
-            if refused:
+        for declared, is_declared in learnt_alone.items():
+            if is_declared:
                 raise ValueError(f"{declared} is not for a network with further labels; leave out one of both")
         return self
 
@@ -121,12 +121,12 @@ class EmbeddingSection(ObjectiveSection):
 
     @property
     def outputs(self) -> int:
-        """Log-odds per row: of the label, and of every further one."""
+        """Number of log-odds per row: one for the label, and one for every further label."""
         return 1 + len(self.labels)
 
     @property
     def experts_or_none(self) -> int | None:
-        """How many experts there are; None: the labels share all layers but the last."""
+        """Number of experts; None: the labels share all layers but the last."""
         return self.experts if self.sharing == "mmoe" else None
 
     def perceptrons(self, floats: int, tables: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -139,7 +139,7 @@ class EmbeddingSection(ObjectiveSection):
         raise NotImplementedError
 
     def inner_floats(self, floats: int, widths: Mapping[str, int]) -> int:
-        """Return how many floats enter the layers, where vectors are projected.
+        """Return how many floats enter the layers after vectors are projected.
 
         Args:
             floats: Width of the dense matrix.
@@ -151,56 +151,58 @@ class EmbeddingSection(ObjectiveSection):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Patterns of the features that it reads, the vectors among them."""
+        """Patterns of the features that the network reads, the vectors included."""
         return (*self.features, *(self.vectors.of if self.vectors is not None else ()))
 
     @property
     def continuation(self) -> Continuation | None:
-        """What `retrain` says."""
+        """How an earlier model is continued, by `retrain`; None: it is not."""
         return None if self.retrain == "scratch" else Continuation(self.retrain, overlap_days=self.retrain_days or 0)
 
     @property
     def id_settings(self) -> frozenset[str]:
-        """Look-ups are counted in every training, days without one only where weights are kept."""
+        """Feature settings of ids that the network supports: eviction only where weights are kept (`retrain: warm`)."""
         return frozenset(("admit_after", *(("evict_after_days",) if self.retrain == "warm" else ())))
 
     def check_features(self, name: str, features: Features, *, distributed: bool) -> None:
-        """Refuse vectors that are none, and what only a training by one process does."""
+        """Refuse vectors of other kinds of features, and settings that need a training by one process."""
         self._check_vectors(name, features)
         if not distributed:
             return
-        declared = [
+        declarations = [
             f"{feature.title.removeprefix('features: ')} declares {key}"
-            for feature in features.columns for key in feature.declared_learning
+            for feature in features.columns for key in feature.declared_learning_keys
         ]  # fmt: skip
         if self.cached_rows is not None:
-            declared.append(f"models.{name} declares cached_rows")
+            declarations.append(f"models.{name} declares cached_rows")
         if self.refit:
             raise ValueError(
                 f"runtime.cluster.workers.{name}: models.{name} declares refit, which one process does; declare one or"
                 " the other"
             )
-        if declared:
+        if declarations:
             raise ValueError(
-                f"runtime.cluster.workers.{name}: {declared[0]}, which needs the embedding table in one process;"
+                f"runtime.cluster.workers.{name}: {declarations[0]}, which needs the embedding table in one process;"
                 " several spread it by rows. Declare one or the other."
             )
 
     def _check_vectors(self, name: str, features: Features) -> None:
-        known = [output for feature in features.columns if feature.kind == "vector" for output in feature.outputs]
+        vector_names = [
+            output for feature in features.columns if feature.kind == "vector" for output in feature.outputs
+        ]
         for vector in self.vectors.of if self.vectors is not None else ():
-            if vector not in known:
+            if vector not in vector_names:
                 raise ValueError(
-                    f"models.{name}.vectors: '{vector}' is no feature of kind vector{did_you_mean(vector, known)}"
-                    f" (there are: {', '.join(known) or 'none'})"
+                    f"models.{name}.vectors: '{vector}' is no feature of kind vector"
+                    f"{did_you_mean(vector, vector_names)} (there are: {', '.join(vector_names) or 'none'})"
                 )
 
 
 def check_widths(**layers: tuple[int, ...]) -> None:
-    """Refuse layers without a unit.
+    """Refuse widths below 1.
 
     Raises:
-        ValueError: Names the key.
+        ValueError: A width is below 1; names the key.
     """
     for name, widths in layers.items():
         if any(width < 1 for width in widths):

@@ -1,4 +1,4 @@
-"""What a ranker may read of a feature table: its features, its training days, its validation days."""
+"""The part of a feature table that a ranker may read: its features, training days and validation days."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from shortlist.contracts import Columns, DataError, Files, ShortlistError, label_column
-from shortlist.spec.spec import select
+from shortlist.spec.spec import match_features
 from shortlist.storage.tables import DayTable
 
 Part = Literal["train", "validation"]
 
 
 MEAN_WEIGHT: Final = "mean_weight"
-"""Note of a feature table that says what `mean_weight` found, for processes that do not have all of its files."""
+"""Key of a feature table's notes with the result of `mean_weight`, for processes that lack some of its files."""
 
 
 class FeatureColumn(BaseModel):
-    """One feature of a table, as the table's notes describe it."""
+    """One feature of a table, as described in the table's notes."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     kind: Literal["dense", "id", "ids", "vector"]
     size: int | None = Field(default=None, ge=1)
-    """Ids, 0 among them; null for dense and vector."""
+    """Number of ids, 0 included; null for dense and vector."""
     width: int | None = Field(default=None, ge=1)
-    """Floats per row of a vector; null for the others."""
+    """Floats per row of a vector; null for the other kinds."""
     hashed: bool = False
-    """Whether ids are buckets of a hash, which several values may share."""
+    """Whether ids are hash buckets, which several values may share."""
     admit_after: int = Field(default=1, ge=1)
     """Look-ups on the training days before an id's embedding learns; see `shortlist.features.kinds.hash`."""
     evict_after_days: int | None = Field(default=None, ge=1)
     """Days without a look-up after which an id's embedding is zero again; null: never."""
     events: int | None = Field(default=None, ge=1)
-    """Most ids of a list in order of time, the newest first; null for other lists. Vectors of the same feature are as
-    wide, and number k belongs to id k."""
+    """Most ids of a list in order of time, the newest first; null for other lists. Vectors of the same feature have
+    this width, and float k belongs to id k."""
     served: float | None = None
-    """What stands in its place wherever scores are given (kind `training_only`); null: its own value."""
+    """Fixed value of the feature in serving (kind `training_only`); null: the row's value."""
     history: bool = True
-    """Whether it looks up what the days before left, which is still little on the warm-up days."""
+    """Whether the feature depends on earlier days, of which there are few on the warm-up days."""
 
     @model_validator(mode="after")
     def _has_its_measure(self) -> Self:
@@ -59,7 +59,7 @@ class FeatureColumn(BaseModel):
 
 
 class Split(BaseModel):
-    """The days of a table, by what they are for."""
+    """The days of a table: warm-up, training, validation and test."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -71,10 +71,10 @@ class Split(BaseModel):
     @model_validator(mode="after")
     def _is_in_time_order(self) -> Self:
         parts = [days for days in (self.warmup, self.train, self.validation, self.test) if days]
-        for earlier, later in pairwise(parts):
-            if max(earlier) >= min(later):
+        for days, next_days in pairwise(parts):
+            if max(days) >= min(next_days):
                 raise ValueError(
-                    f"day {max(earlier)} comes before and after {min(later)}; wanted whole days in time order"
+                    f"day {max(days)} comes before and after {min(next_days)}; wanted whole days in time order"
                 )
         return self
 
@@ -103,7 +103,7 @@ def split_of(table: DayTable) -> Split:
         raise _not_a_feature_table(table, "split", error) from None
 
 
-def chosen(table: DayTable, patterns: tuple[str, ...]) -> tuple[FeatureColumn, ...]:
+def features_matching(table: DayTable, patterns: tuple[str, ...]) -> tuple[FeatureColumn, ...]:
     """Return the features of a table that a model's patterns match.
 
     Raises:
@@ -111,19 +111,19 @@ def chosen(table: DayTable, patterns: tuple[str, ...]) -> tuple[FeatureColumn, .
     """
     by_name = {feature.name: feature for feature in features_of(table)}
     try:
-        return tuple(by_name[name] for name in select(patterns, tuple(by_name)))
+        return tuple(by_name[name] for name in match_features(patterns, tuple(by_name)))
     except ValueError as error:
         raise ShortlistError(f"{table.folder / Files.TABLE}: {error}; it has {', '.join(by_name)}") from None
 
 
-def days_learnt(table: DayTable, features: Sequence[FeatureColumn]) -> Split:
+def learning_split(table: DayTable, features: Sequence[FeatureColumn]) -> Split:
     """Return the split of a table for a ranker that reads some features.
 
-    Where none of them looks up what earlier days left, a warm-up day is as good as any, and is a training day.
+    Where no feature depends on earlier days, warm-up days are training days.
 
     Args:
         table: A feature table.
-        features: What the ranker reads.
+        features: The features that the ranker reads.
     """
     split = split_of(table)
     if not features or any(feature.history for feature in features):
@@ -134,70 +134,73 @@ def days_learnt(table: DayTable, features: Sequence[FeatureColumn]) -> Split:
 class LearningTable:
     """The training and validation days of a feature table; test and warm-up days cannot be reached through it.
 
-    A ranker whose features look up no earlier days learns the warm-up days too: they are among its training days.
+    Where no feature depends on earlier days, warm-up days are training days.
 
     Attributes:
-        features: What the ranker reads.
+        features: The features that the ranker reads.
         split: The days.
         base_rate: Share of positives on the training days.
     """
 
-    def __init__(self, table: DayTable, features: tuple[FeatureColumn, ...], also: tuple[str, ...] = ()) -> None:
-        """Check that there is something to learn from.
+    def __init__(
+        self, table: DayTable, features: tuple[FeatureColumn, ...], extra_columns: tuple[str, ...] = ()
+    ) -> None:
+        """Check that both parts have rows and the label varies.
 
         Args:
             table: The feature table.
-            features: What the ranker reads.
-            also: Further columns to read.
+            features: The features that the ranker reads.
+            extra_columns: Further columns to read.
 
         Raises:
             DataError: A part has no rows, or the label never varies on the training days.
         """
         self._table = table
-        self._columns = [Columns.LABEL, *also, *(feature.name for feature in features)]
+        self._columns = [Columns.LABEL, *extra_columns, *(feature.name for feature in features)]
         self.features = features
-        self.split = days_learnt(table, features)
+        self.split = learning_split(table, features)
         for part in ("train", "validation"):
             if not self.rows(part):
                 raise DataError(
-                    f"{table.folder}: no rows on the {part} days {self._named(part)}; give more data or another split"
+                    f"{table.folder}: no rows on the {part} days {self._day_list(part)};"
+                    " give more data or another split"
                 )
-        positives, rows = self._sum("train", "positives"), self.rows("train")
+        positives, rows = self._total("train", "positives"), self.rows("train")
         if positives in (0, rows):
             raise DataError(
                 f"{table.folder}: the label is {int(positives > 0)} on all {rows} rows of the training days"
-                f" {self._named('train')}; nothing can be learnt from a label that never varies"
+                f" {self._day_list('train')}; nothing can be learnt from a label that never varies"
             )
         self.base_rate = positives / rows
-        self._own: frozenset[Path] | None = None
+        self._worker_files: frozenset[Path] | None = None
         self._label = ""
-        # A process among several has files of its own only, and is told.
-        known = MEAN_WEIGHT in table.notes
-        self._mean_weight: float | None = table.notes[MEAN_WEIGHT] if known else mean_weight(table, self.split)
+        # A worker lacks other workers' files, so the mean of all is passed in the notes.
+        has_note = MEAN_WEIGHT in table.notes
+        self._mean_weight: float | None = table.notes[MEAN_WEIGHT] if has_note else mean_weight(table, self.split)
         if self._mean_weight is not None:
             self._columns.append(Columns.WEIGHT)
 
     @property
     def is_weighted(self) -> bool:
-        """Whether rows stand for different numbers of impressions: some were logged as a sample."""
+        """Whether rows have different weights: some impressions were logged as a sample."""
         return self._mean_weight is not None
 
     @property
     def reads_further_label(self) -> bool:
-        """Whether a further label is in the label's place; only rows that this table reads have it there."""
+        """Whether a further label takes the place of the label in the rows that this table reads."""
         return bool(self._label)
 
     def for_label(self, label: str) -> Self:
-        """Return the same table with a further label in the place of the label.
+        """Return the same table with a further label in place of the label.
 
         Raises:
             DataError: The table has none of this name, or it never varies on the training days.
         """
-        one = copy(self)
-        one._label = label_column(label)
-        one._columns = [one._label, *self._columns[1:]]
-        one.base_rate = self.base_rates((label,))[0]
-        return one
+        relabelled = copy(self)
+        relabelled._label = label_column(label)
+        relabelled._columns = [relabelled._label, *self._columns[1:]]
+        relabelled.base_rate = self.base_rates((label,))[0]
+        return relabelled
 
     def base_rates(self, labels: Sequence[str]) -> tuple[float, ...]:
         """Return the share of positives of further labels on the training days.
@@ -211,59 +214,59 @@ class LearningTable:
         paths = self._table.paths(set(self._days("train")))
         if missing := [name for name in names if name not in pl.read_parquet_schema(paths[0])]:
             raise DataError(f"{self._table.folder}: has no column '{missing[0]}'; write the feature table again")
-        positives = (pl.col(name).cast(pl.Int64).sum() for name in names)
-        sums = pl.scan_parquet(paths, hive_partitioning=False).select(positives)
-        rows, found = self.rows("train"), sums.collect().row(0)
-        for label, positives in zip(labels, found, strict=True):
-            if positives in (0, rows):
+        positive_sums = (pl.col(name).cast(pl.Int64).sum() for name in names)
+        sums = pl.scan_parquet(paths, hive_partitioning=False).select(positive_sums)
+        rows, positive_counts = self.rows("train"), sums.collect().row(0)
+        for label, positive_count in zip(labels, positive_counts, strict=True):
+            if positive_count in (0, rows):
                 raise DataError(
-                    f"{self._table.folder}: label '{label}' is {int(positives > 0)} on all {rows} rows of the training"
-                    f" days {self._named('train')}; nothing can be learnt from a label that never varies. Declare"
+                    f"{self._table.folder}: label '{label}' is {int(positive_count > 0)} on all {rows} rows of the"
+                    f" training days {self._day_list('train')}; nothing can be learnt from a label that never varies. Declare"
                     f" data.labels.{label} otherwise, give more days, or leave it out of the models' labels"
                 )
-        return tuple(positives / rows for positives in found)
+        return tuple(positive_count / rows for positive_count in positive_counts)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the label and of everything else that is read."""
+        """Names of all columns that are read, the label first."""
         return tuple(self._columns)
 
-    def only(self, files: frozenset[Path]) -> Self:
-        """Return the same table to one of several workers, who reads these of its files.
+    def for_worker(self, files: frozenset[Path]) -> Self:
+        """Return the same table for one of several workers, which reads only some of its files.
 
         `rows` and `base_rate` stay those of all workers together.
         """
-        one = copy(self)
-        one._own = files
-        return one
+        worker_table = copy(self)
+        worker_table._worker_files = files
+        return worker_table
 
     def for_refit(self) -> Self:
         """Return the same table with the validation days among the training days."""
-        one = copy(self)
-        one.split = self.split.model_copy(update={"train": (*self.split.train, *self.split.validation)})
-        one.base_rate = one._sum("train", "positives") / one.rows("train")
+        refit_table = copy(self)
+        refit_table.split = self.split.model_copy(update={"train": (*self.split.train, *self.split.validation)})
+        refit_table.base_rate = refit_table._total("train", "positives") / refit_table.rows("train")
         if self._label:
-            one.base_rate = self.base_rate  # only a start of what is learnt
-        return one
+            refit_table.base_rate = self.base_rate  # only the initial bias
+        return refit_table
 
     def rows(self, *parts: Part) -> int:
-        """Return the rows of some parts."""
-        return sum(self._sum(part, "rows") for part in parts)
+        """Return the number of rows of some parts."""
+        return sum(self._total(part, "rows") for part in parts)
 
     def paths(self, *parts: Part) -> list[Path]:
-        """Return the files of some parts, in time order; of several workers, each has its own."""
+        """Return the files of some parts, in time order; for a worker, only its files."""
         paths = self._table.paths({day for part in parts for day in self._days(part)})
-        return paths if self._own is None else [path for path in paths if path in self._own]
+        return paths if self._worker_files is None else [path for path in paths if path in self._worker_files]
 
     def frames(self, *parts: Part) -> Iterator[pl.DataFrame]:
-        """Give the label and the features file by file, in time order."""
+        """Yield the label and the features file by file, in time order."""
         yield from (self.read(path) for path in self.paths(*parts))
 
     def read(self, path: Path) -> pl.DataFrame:
-        """Return the label and the features in one of the files; where rows are weighted, their weights too.
+        """Return the label and the features of a file, with the weights where rows are weighted.
 
-        The mean weight of the training rows is 1: what is declared in rows, such as the least weight of a tree's leaf,
-        keeps its meaning.
+        Weights are scaled to mean 1 on the training rows, so that settings in rows, such as the least weight of a
+        tree's leaf, keep their meaning.
         """
         frame = pl.read_parquet(path, columns=self._columns, hive_partitioning=False)
         if self._label:
@@ -277,29 +280,29 @@ class LearningTable:
             raise ShortlistError(f"a ranker learns from train and validation days; it may not read '{part}'")
         return self.split.train if part == "train" else self.split.validation
 
-    def _sum(self, part: str, what: Literal["rows", "positives"]) -> int:
+    def _total(self, part: str, count: Literal["rows", "positives"]) -> int:
         days = self._days(part)
-        return sum(getattr(of_day, what) for of_day in self._table.days if of_day.day in days)
+        return sum(getattr(of_day, count) for of_day in self._table.days if of_day.day in days)
 
-    def _named(self, part: str) -> str:
+    def _day_list(self, part: str) -> str:
         return ", ".join(str(day) for day in self._days(part)) or "(none declared)"
 
 
 def mean_weight(table: DayTable, split: Split) -> float | None:
-    """Return the mean weight of the training rows; None where all rows that are learnt weigh the same."""
+    """Return the mean weight of the training rows; None where all training and validation rows weigh the same."""
     train, validation = table.paths(set(split.train)), table.paths(set(split.validation))
     if any(Columns.WEIGHT not in pl.read_parquet_schema(path) for path in (*train, *validation)):
         return None
     weight = pl.col(Columns.WEIGHT).cast(pl.Float64)
-    every = pl.scan_parquet([*train, *validation], hive_partitioning=False)
-    least, most = every.select(weight.min(), weight.max().alias("most")).collect().row(0)
-    if least == most:
+    learnt_rows = pl.scan_parquet([*train, *validation], hive_partitioning=False)
+    least, greatest = learnt_rows.select(weight.min(), weight.max().alias("most")).collect().row(0)
+    if least == greatest:
         return None
     return float(pl.scan_parquet(train, hive_partitioning=False).select(weight.mean()).collect().item())
 
 
 def weights_of(frame: pl.DataFrame) -> np.ndarray | None:
-    """Return how many impressions each row stands for, float32, relative to the mean; None where all stand for one."""
+    """Return the weight of each row, float32, relative to the mean; None where rows are not weighted."""
     return frame[Columns.WEIGHT].to_numpy() if Columns.WEIGHT in frame.columns else None
 
 

@@ -1,6 +1,6 @@
-"""The kinds of models; a new one is a folder beside this file and one line below.
+"""The registry of kinds of models; a new kind is a folder beside this file and one line below.
 
-A package of one's own can add kinds without touching this project: it declares entry points of the group
+An installed package can add kinds without touching this project: it declares entry points of the group
 `shortlist.model_kinds`, each a kind's name and the `module:attribute` of its `ModelKind`.
 """
 
@@ -27,31 +27,31 @@ KINDS: Final = {
     "blend": "models.blend:KIND",
     "popularity": "models.popularity:KIND",
 }
-"""Where the `ModelKind` of every kind is."""
+"""`module:attribute` of the `ModelKind` of every kind."""
 GROUP: Final = "shortlist.model_kinds"
-"""Entry points of other packages' kinds."""
+"""Group of the entry points that declare other packages' kinds."""
 
 
 def kind_of(name: str) -> ModelKind:
     """Return a kind of model.
 
     Raises:
-        ShortlistError: There is no such kind, or what should be it is not.
+        ShortlistError: There is no such kind, or it cannot be loaded.
     """
-    # Entry points are asked for only when they are needed: reading those of 200 packages takes 0.05 s in every step.
-    where = KINDS.get(name) or known_kinds().get(name)
-    if where is None:
+    # Entry points are read only when needed: reading those of 200 packages takes 0.05 s in every step.
+    path = KINDS.get(name) or known_kinds().get(name)
+    if path is None:
         kinds = known_kinds()
         raise ShortlistError(f"no kind of model '{name}'{did_you_mean(name, kinds)}; there are {', '.join(kinds)}")
-    return _resolved(name, where)
+    return _resolve_kind(name, path)
 
 
 @cache
 def known_kinds() -> dict[str, str]:
-    """Return where every kind is: this project's, and those of installed packages.
+    """Return the `module:attribute` of every kind, of this project and of installed packages.
 
     Raises:
-        ShortlistError: A package gives a kind a name that is taken.
+        ShortlistError: A package declares a kind whose name is taken.
     """
     kinds: dict[str, str] = dict(KINDS)
     for point in entry_points(group=GROUP):
@@ -64,16 +64,18 @@ def known_kinds() -> dict[str, str]:
 
 
 def sections() -> dict[str, type[ModelSection]]:
-    """Return the section of every kind, by its name."""
-    return {name: _resolved(name, where).section for name, where in known_kinds().items()}
+    """Return the section class of every kind, by name."""
+    return {name: _resolve_kind(name, path).section for name, path in known_kinds().items()}
 
 
-def _resolved(name: str, where: str) -> ModelKind:
+def _resolve_kind(name: str, path: str) -> ModelKind:
     try:
-        found = resolve_name(where)
+        kind = resolve_name(path)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ShortlistError(f"kind of model '{name}': {where} cannot be loaded: {error}") from error
-    if not isinstance(found, ModelKind) or found.name != name:
-        got = f"a kind called '{found.name}'" if isinstance(found, ModelKind) else f"a {type(found).__name__}"
-        raise ShortlistError(f"kind of model '{name}': {where} is {got}; wanted a ModelKind whose section says it")
-    return found
+        raise ShortlistError(f"kind of model '{name}': {path} cannot be loaded: {error}") from error
+    if not isinstance(kind, ModelKind) or kind.name != name:
+        got_description = f"a kind called '{kind.name}'" if isinstance(kind, ModelKind) else f"a {type(kind).__name__}"
+        raise ShortlistError(
+            f"kind of model '{name}': {path} is {got_description}; wanted a ModelKind whose section says it"
+        )
+    return kind

@@ -1,4 +1,4 @@
-"""What kinds of boosted trees share: which features they read, and which of them matter."""
+"""The features that boosted trees read, and their importance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from models.inputs import FeatureColumn, LearningTable, chosen
+from models.inputs import FeatureColumn, LearningTable, features_matching
 from models.matrix import float_names
 from models.objective_section import ObjectiveSection
 from models.objectives import learning_lists
@@ -15,18 +15,18 @@ from shortlist.contracts import Columns, ShortlistError
 from shortlist.storage.tables import DayTable
 
 
-def trees_learn_from(table: DayTable, section: ObjectiveSection, name: str) -> LearningTable:
+def tree_learning_table(table: DayTable, section: ObjectiveSection, name: str) -> LearningTable:
     """Return the columns and days that trees learn from.
 
     Args:
         table: The feature table.
-        section: With the patterns of the features, and the objective.
-        name: What the user calls the model.
+        section: The section, with the patterns of the features and the objective.
+        name: Key of the model in the spec.
 
     Raises:
         ShortlistError: One of the features is a list of ids.
     """
-    features = chosen(table, section.reads)
+    features = features_matching(table, section.reads)
     lists = [feature.name for feature in features if feature.kind == "ids"]
     if lists:
         raise ShortlistError(
@@ -37,17 +37,17 @@ def trees_learn_from(table: DayTable, section: ObjectiveSection, name: str) -> L
 
 
 def gain_shares(gains: Mapping[str, float], features: Sequence[FeatureColumn]) -> dict[str, float]:
-    """Return every feature's share of the total gain, largest first; a vector's components add up.
+    """Return every feature's share of the total gain, largest first; the components of a vector are summed.
 
     Args:
-        gains: By name of a float, see `float_names`.
-        features: What the model reads.
+        gains: Gain by name of a float, see `float_names`.
+        features: The features that the model reads.
     """
-    by_feature = {one.name: sum(gains.get(name, 0.0) for name in float_names([one])) for one in features}
+    by_feature = {feature.name: sum(gains.get(name, 0.0) for name in float_names([feature])) for feature in features}
     total = sum(by_feature.values()) or 1.0
     return {name: gain / total for name, gain in sorted(by_feature.items(), key=lambda item: -item[1])}
 
 
 def labels_of(frame: pl.DataFrame) -> Any:
-    """Return the labels of rows."""
+    """Return the labels of a frame."""
     return frame[Columns.LABEL].to_numpy()

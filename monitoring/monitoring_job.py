@@ -1,4 +1,4 @@
-"""One monitoring run of a spec: new windows are evaluated, a decision is made, alerts are sent, pages are drawn."""
+"""One monitoring run of a spec: it evaluates new windows, decides, sends alerts and draws pages."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import Final
 import polars as pl
 
 from monitoring.alerts.alerts import send_alerts
-from monitoring.alerts.webhook import token_of
+from monitoring.alerts.webhook import read_token
 from monitoring.checks import check_window
 from monitoring.drift.drift import find_drift
 from monitoring.exposition import write_metrics
-from monitoring.live_quality import measure_quality, warnings
+from monitoring.live_quality import early_warnings, measure_quality
 from monitoring.pages.evidently_pages import write_pages
 from monitoring.pages.status_page import PAGE, write_page
 from monitoring.pages.status_page_data import StatusPageData
 from monitoring.reference.distributions import compared_columns
-from monitoring.retraining.retrain_policy import decide
+from monitoring.retraining.retrain_policy import decide_retraining
 from monitoring.served_features.comparison import ServedModelFiles
-from monitoring.served_features.record import ServedFeatures
-from monitoring.served_features.served_features import PublishedViews, compare_served
+from monitoring.served_features.record import ServedFeaturesReport
+from monitoring.served_features.served_features import PublishedViews, compare_served_features
 from monitoring.store.monitoring_store import open_monitoring_store
-from monitoring.versions import Versions, WatchedVersion
+from monitoring.versions import WatchedVersion, WatchedVersions
 from monitoring.windows.known_columns import log_columns
 from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.records import Finding, RetrainDecision, WindowReport
-from monitoring.windows.slates import slate_traffic
+from monitoring.windows.slates import measure_slate_traffic
 from monitoring.windows.spans import Span
 from monitoring.windows.windows import Windows
 from shortlist.contracts import Files, ShortlistError
@@ -41,7 +41,6 @@ from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.log.log_keys import log_key
 from shortlist.serving.log.log_mirror import mirror
 from shortlist.serving.paths import ServingPaths
-from shortlist.spec.features import Features
 from shortlist.spec.monitoring import Monitoring
 from shortlist.storage.objects import local_copy, open_object_store
 from shortlist.storage.storage_config import StorageConfig
@@ -51,18 +50,18 @@ from shortlist.tracking.steps import note
 from shortlist.tracking.store_access import tracking_location
 
 
-def address_of(stores: StorageConfig, name: str, page: str) -> str:
-    """Return the address of a spec's page among the objects; empty where it is found on this disk."""
+def page_address(stores: StorageConfig, name: str, page: str) -> str:
+    """Return the address of a spec's page in the object store; empty where pages are on this disk."""
     return "" if stores.folder is not None else open_object_store(stores).url(f"monitoring/{name}/{page}")
 
 
-def publish(stores: StorageConfig, name: str, folder: Path) -> None:
-    """Put a spec's pages among the objects where no disk is shared; what cannot be put is only said.
+def publish_pages(stores: StorageConfig, name: str, folder: Path) -> None:
+    """Upload a spec's pages to the object store where no disk is shared; a failed upload is only reported.
 
     Args:
-        stores: Where everything is.
-        name: Of the spec.
-        folder: Of its pages on this machine: those of this monitoring run; the next one may be on another.
+        stores: Locations of the stores.
+        name: Name of the spec.
+        folder: Folder of this monitoring run's pages on this machine; the next run may be on another one.
     """
     if stores.folder is not None:
         return
@@ -70,7 +69,7 @@ def publish(stores: StorageConfig, name: str, folder: Path) -> None:
         objects = open_object_store(stores)
         for page in sorted(folder.rglob("*.html")):
             objects.put_file(page, f"monitoring/{name}/{page.relative_to(folder).as_posix()}")
-    except ShortlistError as problem:  # the decision stands; a page less is no reason to fail
+    except ShortlistError as problem:  # the decision is recorded already; a missing page must not fail the run
         note(f"Pages stay on this machine: {problem}")
 
 
@@ -81,45 +80,45 @@ PAGES: Final = "windows"
 
 @dataclass(frozen=True)
 class MonitoringRun:
-    """What one monitoring run found."""
+    """The result of one monitoring run."""
 
     reports: tuple[WindowReport, ...]
-    """Of the windows that are new."""
+    """Reports of the new windows."""
     decision: RetrainDecision | None
-    """About the newest window of all; None while there has been none."""
+    """Decision about the newest window; None while there is no window."""
     claimed: bool
     """Whether this monitoring run, and no other, acts on the decision."""
     waiting: str
-    """What is not ready yet; may be empty."""
+    """One line about windows that are not ready yet; may be empty."""
     problems: tuple[str, ...]
-    """Alerts that could not be delivered, and why."""
+    """Alerts that could not be delivered, with the reasons."""
     page: str
-    """Where the status page is."""
-    served: ServedFeatures | None = None
-    """What scored, compared with the feature table."""
+    """Address or path of the status page."""
+    served: ServedFeaturesReport | None = None
+    """Comparison of served feature values with the feature table; None while there is none."""
 
     @property
     def lines(self) -> tuple[str, ...]:
         """Sentences for the console."""
-        said = [_sentence(report) for report in self.reports] or ["No window is new."]
+        sentences = [_report_sentence(report) for report in self.reports] or ["No window is new."]
         if self.served is not None:
-            said += self.served.lines
+            sentences += self.served.lines
         if self.waiting:
-            said.append(self.waiting)
+            sentences.append(self.waiting)
         if self.decision is not None:
-            said += [f"{self.decision.action}: {self.decision.reasons[0]}", *self.decision.reasons[1:]]
-        return (*said, *self.problems, f"Status page: {self.page}")
+            sentences += [f"{self.decision.action}: {self.decision.reasons[0]}", *self.decision.reasons[1:]]
+        return (*sentences, *self.problems, f"Status page: {self.page}")
 
 
 class MonitoringJob:
     """Evaluates the live traffic of one spec.
 
     Args:
-        name: Of the spec.
-        stores: Where MLflow and Feast keep theirs, as the graph's parameters say it.
-        monitoring: The spec's section.
+        name: Name of the spec.
+        stores: The stores of MLflow and Feast, as the graph's `stores` parameter.
+        monitoring: The spec's `monitoring` section.
         slices: Columns by whose values quality is shown.
-        sampling: Share of the answers that the prediction log takes.
+        sampling: Share of the answers that are logged.
 
     Raises:
         ShortlistError: The declared token for alerts is not in the environment.
@@ -132,34 +131,34 @@ class MonitoringJob:
         self.monitoring_store = open_monitoring_store(stores, name)
         self.folder = self.monitoring_store.folder
         self.page = self.folder / PAGE
-        token_of(monitoring.alerts.token_env)  # said now, and not when the first alert is due
+        read_token(monitoring.alerts.token_env)  # a missing token fails here, not at the first alert
         self._settings = monitoring
         self._slices = tuple(slices)
         self._sampling = sampling
         self._stores = StorageConfig.parse(stores)
-        self.address = address_of(self._stores, name, PAGE)
+        self.address = page_address(self._stores, name, PAGE)
 
     @cached_property
     def _tracker(self) -> Tracker:
-        place = tracking_location(self._stores, self.name)
-        return Tracker(place.uri, self.name, place.files)
+        location = tracking_location(self._stores, self.name)
+        return Tracker(location.uri, self.name, location.files)
 
     def check(self, now: datetime | None = None) -> MonitoringRun:
-        """Evaluate the windows that are new, decide, send alerts, draw pages.
+        """Evaluate the new windows, decide, send alerts and draw pages.
 
         Args:
             now: The present moment; the clock's by default.
 
         Raises:
-            ShortlistError: Nothing is served or logged yet, or a store cannot be read; what was judged before stays.
+            ShortlistError: Nothing is served or logged yet, or a store cannot be read; earlier reports stay.
         """
         now = now or datetime.now(UTC)
         with TemporaryDirectory(prefix="shortlist-") as scratch:
-            versions = Versions(self._tracker.registry, Path(scratch))
+            versions = WatchedVersions(self._tracker.registry, Path(scratch))
             windows = self._windows(versions, now)
-            found = windows.find()
-            new = self._judge(windows, found.mature, versions, now)
-            self._compare_served(windows, found.mature, versions, now)
+            available = windows.find()
+            new_reports = self._judge(windows, available.mature, versions, now)
+            self._compare_served(windows, available.mature, versions, now)
             decision = self._decide(now)
             delivery = send_alerts(
                 self.monitoring_store, decision, self._settings.alerts, now, self.address or self.page.as_uri()
@@ -167,18 +166,18 @@ class MonitoringJob:
             claimed = decision is not None and self.monitoring_store.claim(decision)
             self.monitoring_store.record_run_time()
             write_metrics(self.monitoring_store, self.folder / METRICS)
-            write_page(self._loop(now, found.waiting), self.page)
-            publish(self._stores, self.name, self.folder)
+            write_page(self._status_page_data(now, available.waiting), self.page)
+            publish_pages(self._stores, self.name, self.folder)
         return MonitoringRun(
-            tuple(new), decision, claimed, found.waiting, delivery.problems, self.address or str(self.page),
+            tuple(new_reports), decision, claimed, available.waiting, delivery.problems, self.address or str(self.page),
             self.served_features,
         )  # fmt: skip
 
-    def begin(self, monitoring_run: MonitoringRun, run: str) -> bool:
-        """Record that the training of a monitoring run begins now; return whether the caller is the one to run it.
+    def begin_training(self, monitoring_run: MonitoringRun, run: str) -> bool:
+        """Record the start of the training that a monitoring run decided; return whether the caller has to train.
 
         Args:
-            monitoring_run: Of this job.
+            monitoring_run: A run of this job.
             run: Folder or name of the run.
         """
         if not monitoring_run.claimed or monitoring_run.decision is None or monitoring_run.decision.action != "retrain":
@@ -186,21 +185,21 @@ class MonitoringJob:
         return self.monitoring_store.start(monitoring_run.decision, run)
 
     @property
-    def served_features(self) -> ServedFeatures | None:
-        """The newest comparison of what scored with the feature table; None when none was made."""
+    def served_features(self) -> ServedFeaturesReport | None:
+        """The newest comparison of served feature values with the feature table; None when there is none."""
         return self.monitoring_store.served_features()
 
     def newest_decision(self) -> RetrainDecision | None:
-        """Return what was decided last; None when there was no window yet."""
+        """Return the newest decision; None when there is none."""
         return next(reversed(self.monitoring_store.decisions()), None)
 
-    def _windows(self, versions: Versions, now: datetime) -> Windows:
+    def _windows(self, versions: WatchedVersions, now: datetime) -> Windows:
         declared = versions[self._champion()].preprocessing.plan.declared.data
         reports = self.monitoring_store.reports()
-        paths = live_logs(self._stores, self.name, reports[-1] if reports else None)
+        paths = fetch_live_logs(self._stores, self.name, reports[-1] if reports else None)
         log = local_copy(
-            spec_feast_store_location(self._stores, self.name).expected()["log"]
-        )  # its side tables belong to what serves
+            spec_feast_store_location(self._stores, self.name).require_announcement()["log"]
+        )  # the log whose side tables the champion was trained on
         return Windows(paths, declared, log, self._settings, now, self._sampling)
 
     def _champion(self) -> int:
@@ -210,74 +209,84 @@ class MonitoringJob:
         return champion
 
     def _judge(
-        self, windows: Windows, mature: Sequence[Span], versions: Versions, now: datetime
+        self, windows: Windows, mature: Sequence[Span], versions: WatchedVersions, now: datetime
     ) -> list[WindowReport]:  # fmt: skip
-        champion, known = self._champion(), {report.start for report in self.monitoring_store.reports()}
-        spans = [span for span in mature if span.start not in known]
-        new = []
+        champion, reported_starts = self._champion(), {report.start for report in self.monitoring_store.reports()}
+        spans = [span for span in mature if span.start not in reported_starts]
+        new_reports = []
         with progress("windows", total=len(spans), unit="windows") as advance:
             for span in spans:
                 window = windows.read(span)
-                report = self._report(window, windows.slates(span), versions, now, champion)
+                report = self._report(window, windows.slate_requests(span), versions, now, champion)
                 self.monitoring_store.add_report(report)
-                new.append(report)
+                new_reports.append(report)
                 advance(1, f"{report.start:%Y-%m-%d %H:%M} {report.verdict}")
-        return new
+        return new_reports
 
-    def _compare_served(self, windows: Windows, mature: Sequence[Span], versions: Versions, now: datetime) -> None:
-        """Compare the feature values that scored with those of the published views, and keep what was found."""
-        announced = spec_feast_store_location(self._stores, self.name).expected()
-        views = PublishedViews(local_copy(announced["views"]), datetime.fromisoformat(announced["until"]))
-        counted = [span for span in reversed(mature) if span.start <= views.until]
+    def _compare_served(
+        self, windows: Windows, mature: Sequence[Span], versions: WatchedVersions, now: datetime
+    ) -> None:
+        """Compare served feature values with those of the published views, and store the comparison."""
+        announcement = spec_feast_store_location(self._stores, self.name).require_announcement()
+        views = PublishedViews(local_copy(announcement["views"]), datetime.fromisoformat(announcement["until"]))
+        counted_spans = [span for span in reversed(mature) if span.start <= views.until]
 
         def files(number: int) -> ServedModelFiles:
             folder = versions[number].folder
             return ServedModelFiles(folder / Files.PREPROCESSING, Signature.read(folder / FOLDER), folder / FOLDER)
 
-        sampled = (windows.sampled(span) for span in counted)
+        sampled_windows = (windows.sampled_requests(span) for span in counted_spans)
         limits = self._settings.served_features
-        self.monitoring_store.set_served_features(compare_served(self.name, sampled, files, views, limits, now))
+        self.monitoring_store.set_served_features(
+            compare_served_features(self.name, sampled_windows, files, views, limits, now)
+        )
 
     def _report(
-        self, window: LiveWindow, slates: pl.DataFrame, versions: Versions, now: datetime, champion: int
+        self, window: LiveWindow, slates: pl.DataFrame, versions: WatchedVersions, now: datetime, champion: int
     ) -> WindowReport:
-        rows = {int(version): int(count) for version, count in window.rows["version"].value_counts().iter_rows()}
-        main = max(rows, key=lambda version: rows[version], default=None)
-        served = versions[champion if main is None else main]
-        sent = log_columns(served.preprocessing.plan.declared.data)
-        problems, ratio = check_window(window, served.reference, self.monitoring_store.reports(), self._settings, sent)
-        qualities = {number: quality for number in rows if (quality := versions[number].quality) is not None}
-        limits, least = self._settings.quality, self._settings.window.min_rows
+        rows_by_version = {
+            int(version): int(count) for version, count in window.rows["version"].value_counts().iter_rows()
+        }
+        main_version = max(rows_by_version, key=lambda version: rows_by_version[version], default=None)
+        watched = versions[champion if main_version is None else main_version]
+        sent_columns = log_columns(watched.preprocessing.plan.declared.data)
+        problems, ratio = check_window(
+            window, watched.reference, self.monitoring_store.reports(), self._settings, sent_columns
+        )
+        references = {
+            number: quality for number in rows_by_version if (quality := versions[number].quality) is not None
+        }
+        limits, min_rows = self._settings.quality, self._settings.window.min_rows
         report = WindowReport(
-            spec=self.name, start=window.start, end=window.end, made=now, champion=main, versions=rows,
-            requests=window.requests, rows=window.rows.height, coverage=window.coverage, late=window.late,
-            duplicates=window.duplicates, orphans=window.orphans, volume_ratio=ratio, problems=problems,
-            quality=measure_quality(window, qualities, self._slices, limits, least),
-            slates=slate_traffic(slates, window.rows, main), warnings=warnings(window, qualities, limits),
-            # Of broken data nothing else can be said: every column that hangs on them would be named.
-            findings=() if problems or window.rows.height < least else self._findings(window, served),
+            spec=self.name, start=window.start, end=window.end, made=now, champion=main_version,
+            versions=rows_by_version, requests=window.requests, rows=window.rows.height, coverage=window.coverage,
+            late=window.late, duplicates=window.duplicates, orphans=window.orphans, volume_ratio=ratio,
+            problems=problems,
+            quality=measure_quality(window, references, self._slices, limits, min_rows),
+            slates=measure_slate_traffic(slates, window.rows, main_version),
+            warnings=early_warnings(window, references, limits),
+            # Broken data are not compared: every dependent column would be reported as drift.
+            findings=() if problems or window.rows.height < min_rows else self._findings(window, watched),
         )  # fmt: skip
-        self._draw(window, report, served)
+        self._draw(window, report, watched)
         return report
 
-    def _findings(self, window: LiveWindow, served: WatchedVersion) -> tuple[Finding, ...]:
-        rows = window.rows.filter(window.rows["version"] == served.version)
-        scores = served.quality.scores if served.quality else None
-        return find_drift(rows, served.reference, scores, served.preprocessing, self._settings.drift)
+    def _findings(self, window: LiveWindow, watched: WatchedVersion) -> tuple[Finding, ...]:
+        rows = window.rows.filter(window.rows["version"] == watched.version)
+        scores = watched.quality.scores if watched.quality else None
+        return find_drift(rows, watched.reference, scores, watched.preprocessing, self._settings.drift)
 
-    def _draw(self, window: LiveWindow, report: WindowReport, served: WatchedVersion) -> None:
-        """Have Evidently draw a window; the pages lie beside the status page, and in MLflow with the version's run."""
-        wanted = self._settings.pages == "all" or (self._settings.pages == "bad" and report.verdict != "healthy")
-        if not wanted or not window.rows.height:
+    def _draw(self, window: LiveWindow, report: WindowReport, watched: WatchedVersion) -> None:
+        """Draw Evidently's pages of a window, beside the status page and in MLflow with the version's run."""
+        is_drawn = self._settings.pages == "all" or (self._settings.pages == "bad" and report.verdict != "healthy")
+        if not is_drawn or not window.rows.height:
             return
-        plan = served.preprocessing.plan
-        features = Features(columns=plan.features)
-        compared = compared_columns(plan.declared.data, features, self._settings.drift)
-        out = self.folder / PAGES / _stamp(window.start)
+        compared = compared_columns(watched.preprocessing.plan, self._settings.drift)
+        out = self.folder / PAGES / _timestamp(window.start)
         try:
-            write_pages(window, served.reference, served.model, compared, out, findings=report.findings)
-            self._tracker.log_files(served.run_id, out, f"monitoring/{out.name}")
-        except ShortlistError as problem:  # the numbers are there; a picture less is no reason to judge nothing
+            write_pages(window, watched.reference, watched.model, compared, out, findings=report.findings)
+            self._tracker.log_files(watched.run_id, out, f"monitoring/{out.name}")
+        except ShortlistError as problem:  # the report has the numbers; a missing page must not fail the window
             note(f"No pages for the window of {window.start:%Y-%m-%d %H:%M}: {problem}")
 
     def _decide(self, now: datetime) -> RetrainDecision | None:
@@ -285,11 +294,18 @@ class MonitoringJob:
         reports = self.monitoring_store.reports()
         if not reports:
             return None
-        served = self.monitoring_store.served_features()
-        held = served.blocker if served else ""
-        return decide(self.name, reports, self.monitoring_store.retrainings(), self._settings.retrain, now, held)
+        comparison = self.monitoring_store.served_features()
+        served_features_blocker = comparison.blocker if comparison else ""
+        return decide_retraining(
+            self.name,
+            reports,
+            self.monitoring_store.retrainings(),
+            self._settings.retrain,
+            now,
+            served_features_blocker,
+        )
 
-    def _loop(self, now: datetime, waiting: str) -> StatusPageData:
+    def _status_page_data(self, now: datetime, waiting: str) -> StatusPageData:
         registry = self._tracker.registry
         champion = registry.version_of("champion")
         rollouts = open_rollouts(str(self._stores), self.name)
@@ -297,67 +313,69 @@ class MonitoringJob:
         reports = self.monitoring_store.reports()
         return StatusPageData(
             spec=self.name,
-            made=now,
+            created_at=now,
             champion=champion,
             champion_since=None,
             reports=reports,
             decisions=self.monitoring_store.decisions(),
             retrainings=self.monitoring_store.retrainings(),
-            rollouts=[rollouts.read(each) for each in rollouts.ids()],
+            rollouts=[rollouts.read(rollout_id) for rollout_id in rollouts.ids()],
             links={
-                report.start: [f"{PAGES}/{_stamp(report.start)}/{page.name}" for page in sorted(folder.glob("*.html"))]
+                report.start: [
+                    f"{PAGES}/{_timestamp(report.start)}/{page.name}" for page in sorted(folder.glob("*.html"))
+                ]
                 for report in reports
-                if (folder := pages.get(_stamp(report.start))) is not None
+                if (folder := pages.get(_timestamp(report.start))) is not None
             },
             waiting=waiting,
             policy=self._settings.retrain,
-            counted_until=self._counted_until(),
+            counted_until=self._statistics_end(),
             served_features=self.monitoring_store.served_features(),
         )
 
-    def _counted_until(self) -> datetime | None:
-        announced = spec_feast_store_location(self._stores, self.name).announced() or {}
-        counted = announced.get("counted_until", announced.get("until"))
-        return None if counted is None else datetime.fromisoformat(counted)
+    def _statistics_end(self) -> datetime | None:
+        announcement = spec_feast_store_location(self._stores, self.name).read_announcement() or {}
+        counted_until = announcement.get("counted_until", announcement.get("until"))
+        return None if counted_until is None else datetime.fromisoformat(counted_until)
 
 
-def _stamp(moment: datetime) -> str:
+def _timestamp(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y%m%dT%H%M%SZ}"
 
 
-def _sentence(report: WindowReport) -> str:
-    named = f": {', '.join(report.columns)}" if report.columns else ""
+def _report_sentence(report: WindowReport) -> str:
+    columns = f": {', '.join(report.columns)}" if report.columns else ""
     return (
-        f"{report.start:%Y-%m-%d %H:%M} {report.verdict}{named} ({report.requests:,} requests, {report.rows:,} rows,"
+        f"{report.start:%Y-%m-%d %H:%M} {report.verdict}{columns} ({report.requests:,} requests, {report.rows:,} rows,"
         f" {report.coverage:.0%} with outcomes)"
     )
 
 
-_LATE: Final = timedelta(days=7)
-"""What a server wrote is shipped within this time after it; what comes later finds its window judged."""
+_MAX_SHIPPING_DELAY: Final = timedelta(days=7)
+"""Longest time until a written part of the log is shipped; later parts find their window judged."""
 
 
-def live_logs(stores: StorageConfig, name: str, newest: WindowReport | None = None) -> ServingPaths:
-    """Return where a spec's logs can be read, after fetching what is new.
+def fetch_live_logs(stores: StorageConfig, name: str, newest_report: WindowReport | None = None) -> ServingPaths:
+    """Return the local folders of a spec's logs, after fetching new parts from the object store.
 
     Args:
-        stores: Where everything is.
-        name: Of the spec.
-        newest: Of the windows that were judged; what was written long before it is not fetched.
+        stores: Locations of the stores.
+        name: Name of the spec.
+        newest_report: Report of the newest judged window; parts written long before it are not fetched.
 
     Raises:
         ShortlistError: The object store is unavailable or refuses.
     """
-    paths = ServingPaths.of(stores.runs, name)
+    paths = ServingPaths.for_spec(stores.runs, name)
     if not stores.has_remote_log:
         return paths
-    objects, mirrored = open_object_store(stores), paths.mirror
-    since = _first_day(newest)
-    mirror(objects, log_key(name, "predictions"), mirrored.predictions, since)
-    mirror(objects, log_key(name, "outcomes"), mirrored.outcomes, since)
-    return mirrored
+    objects, mirror_paths = open_object_store(stores), paths.mirror
+    since = _first_log_day(newest_report)
+    mirror(objects, log_key(name, "predictions"), mirror_paths.predictions, since)
+    mirror(objects, log_key(name, "outcomes"), mirror_paths.outcomes, since)
+    return mirror_paths
 
 
-def _first_day(newest: WindowReport | None) -> date | None:
-    # A request is about a moment before it was written: nothing of a later window was written before this one began.
-    return None if newest is None else (newest.start - _LATE).date()
+def _first_log_day(newest_report: WindowReport | None) -> date | None:
+    # A request is written after its moment, so no request of a later window was written before this window began.
+    return None if newest_report is None else (newest_report.start - _MAX_SHIPPING_DELAY).date()

@@ -1,4 +1,4 @@
-"""The names, files and errors at which the stages of a run meet."""
+"""Column names, file names and errors that the stages of a run share."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final
 
 
 class ShortlistError(ValueError):
-    """A user's mistake or a refused input: what, where, got, wanted, next step. Never shown with a traceback."""
+    """A user's mistake or a refused input: what, where, got, wanted, next step. Shown without a traceback."""
 
 
 class DataError(ShortlistError):
-    """The data break a rule; the run stops and what was found stays on disk."""
+    """The data break a rule; the run stops and its findings stay on disk."""
 
 
 class Columns:
-    """Column names that Shortlist gives; a spec may not declare them for something else."""
+    """Names of Shortlist's own columns; a spec may not declare them for something else."""
 
     LABEL: Final = "label"
     """Int8, 0 or 1."""
@@ -31,25 +31,24 @@ class Columns:
     ITEM: Final = "item"
     """The declared item key in a feature table; absent when the log declares none."""
     SLATE: Final = "slate_number"
-    """Int64, in a feature table: the same in the rows of a slate, unique within a day; absent when `data.slate` is not
+    """Int64, in a feature table: number of the row's slate, unique within a day; absent when `data.slate` is not
     declared."""
     BEST: Final = "true_probability"
     """Float64, only in a generated log: the planted click probability. Never a feature."""
     SERVED_VERSION: Final = "served_version"
     """Int64: registered version that scored a collected row; null in rows of the declared source. Never a feature."""
     SERVED_TRACK: Final = "served_track"
-    """stable or canary, as SERVED_VERSION."""
+    """Track that scored a collected row, stable or canary; null like SERVED_VERSION."""
     COUNTS_DELAY: Final = "counts_delay_ms"
-    """Float32, as SERVED_VERSION: how far behind the counts of the open tiles were that scored the row; null where none
-    were read."""
+    """Float32: delay of the counts of open tiles when a collected row was scored; null where none were read."""
     WEIGHT: Final = "impression_weight"
-    """Float32: impressions for which a row stands; more than 1 where the prediction log keeps a sample."""
-    EVERYTHING: Final = "everything"
+    """Float32: number of impressions that a row represents; more than 1 where the prediction log is sampled."""
+    GLOBAL_KEY: Final = "everything"
     """Int64, always 0: the key of statistics over all rows."""
     ROWS: Final = "rows"
     """Int64: impressions counted in a statistic."""
     VALID_FROM: Final = "event_timestamp"
-    """Datetime("us", "UTC"): the moment from which a row of a Feast view holds (the start of a day)."""
+    """Datetime("us", "UTC"): time from which a row of a Feast view is valid (the start of a day)."""
     SOURCE_FILE: Final = "source_file"
     SOURCE_LINE: Final = "source_line"
     RULE: Final = "rule"
@@ -67,7 +66,7 @@ def best_column(name: str) -> str:
 
 
 def score_column(label: str) -> str:
-    """Return the name under which a further label's score is answered, logged and kept."""
+    """Return the name of a further label's score in answers, logs and files."""
     return f"score_{label}"
 
 
@@ -77,7 +76,7 @@ RESERVED: Final = frozenset(
 
 
 LIVE_COLUMNS: Final = (Columns.SERVED_VERSION, Columns.SERVED_TRACK)
-"""Columns that tell which model served a row; only in a log with collected rows."""
+"""Columns with the model that served a row; only in a log with collected rows."""
 
 
 class Files:
@@ -92,9 +91,9 @@ class Files:
     MODEL: Final = "model.json"
     SCORES: Final = "scores.parquet"
     TRAINING_ONLY: Final = "training_only.json"
-    """Beside the scores: what features that serving fixes do to them; only of a model that reads one."""
+    """Beside the scores: the effect of training-only features on them; only for a model that reads one."""
     PROBLEM: Final = "problem.json"
-    """In place of the scores: why there are none."""
+    """In place of the scores: the reason why there are none."""
     SKEW: Final = "skew.json"
     CHAMPION: Final = "champion.json"
     EXPORT_VALIDATION: Final = "export_validation.json"
@@ -105,19 +104,19 @@ class Files:
     COMPARISON: Final = "compare.json"
     REPORT: Final = "report.html"
     PREPROCESSING: Final = "preprocessing"
-    """Folder inside a model folder: what the model needs besides its weights to read rows."""
+    """Folder inside a model folder with the model's preprocessing of rows."""
 
 
-_LONGEST_NAME: Final = 200
+_MAX_NAME_LENGTH: Final = 200
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the closest known word, or an empty string.
+def did_you_mean(name: str, known_names: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the closest known name, or an empty string.
 
     >>> did_you_mean("embeding_dim", ["embedding_dim", "epochs"])
     "; did you mean 'embedding_dim'?"
     """
-    if len(word) > _LONGEST_NAME:  # no typing error, and comparing takes long
+    if len(name) > _MAX_NAME_LENGTH:  # not a typo, and comparing takes long
         return ""
-    close = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean '{close[0]}'?" if close else ""
+    close_matches = get_close_matches(name, list(known_names), n=1, cutoff=0.6)
+    return f"; did you mean '{close_matches[0]}'?" if close_matches else ""

@@ -140,7 +140,7 @@ def small_spec() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def finished(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """The run, which costs most of a minute; its stores may be added to, as users of a champion do."""
-    from shortlist.runs.submit import run_locally
+    from shortlist.runs.local_training import run_locally
     from shortlist.spec.load import parse_spec
 
     runs = tmp_path_factory.mktemp("finished") / "runs"

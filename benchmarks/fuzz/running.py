@@ -96,7 +96,7 @@ def running_envoy(folder: Path, http: int, grpc: int, serving: Serving, route: R
         http=http, grpc=grpc, health=0, triton_metrics=0
     )  # the only server is not asked for its health
     for name, content in (
-        (CLUSTERS_FILE, clusters({VERSION: [ports]}, serving.overload.most)),
+        (CLUSTERS_FILE, clusters({VERSION: [ports]}, serving.overload.max_requests)),
         (ROUTES_FILE, routes(MODEL, route, 1.0, serving.limits.max_request_bytes)),
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

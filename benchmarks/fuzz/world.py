@@ -14,7 +14,7 @@ from benchmarks.fuzz.cases import MODEL
 from shortlist.contracts import Columns, Files
 from shortlist.features.fit import fit
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.features.open_counts import open_places
+from shortlist.features.open_counts import open_count_columns
 from shortlist.features.plan import Plan
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.publish import announce_views
@@ -158,13 +158,13 @@ def fuzz_world(folder: Path) -> FuzzWorld:
 
 
 def _signature(plan: Plan) -> Signature:
-    places = [one.place(feature) for one in plan.joined for feature in one.lists]
+    places = [one.row_column(feature) for one in plan.joined_lists for feature in one.lists]
     assert len(places) == 4  # values and times of two live sequences
     return Signature(
         model=MODEL,
         kind="tiny",
         numbers=("items:weight", "price", "position", "code", "made", "event_time", SECOND_OF_DAY, "by_user_id:rows",
-                 *open_places(plan.streaming)),
+                 *open_count_columns(plan.streaming)),
         codes=("page", "position", "user_id", "code", "users:city"),
         lists=(
             ListInput(tensor="list_0", place="words", longest=2),

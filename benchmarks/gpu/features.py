@@ -24,7 +24,7 @@ from shortlist.contracts import Files
 from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable
 from shortlist.system.execution import EXECUTION
-from shortlist.system.query_engine import Engine, EngineError, prepare, resolve
+from shortlist.system.query_engine import Engine, EngineError, prepare_engine, resolve_engine
 
 TITLE: Final = "Features, rows per second"
 MUST_REACH: Final = 10.0
@@ -52,7 +52,7 @@ def run(setting: Setting) -> Findings:
     findings = Findings(setting)
     if setting.on_gpu:
         try:
-            resolve("gpu")
+            resolve_engine("gpu")
         except EngineError as error:
             findings.notes.append(f"gpu: not run: {error}")
             return findings
@@ -84,7 +84,7 @@ def _spec(setting: Setting, engine: Engine) -> Spec:
 def _timed(scratch: Path, spec: Spec, findings: Findings) -> _Taken:
     """Return the medians; note what was left to the CPU."""
     setting, engine = findings.setting, spec.runtime.engine
-    prepare(engine, spec.runtime.gpu)
+    prepare_engine(engine, spec.runtime.gpu)
     try:
         taken = [_made(scratch / "log.tsv", scratch / engine, spec, setting) for _ in range(setting.pick(3, 1))]
         record = EXECUTION.record() or {}

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from benchmarks.bench import hardware
-from shortlist.system.accelerator import EngineError, device
+from shortlist.system.accelerator import EngineError, find_device
 
 RESULTS: Final = Path(__file__).parents[1] / "results" / "gpu.json"
 NO_GPU: Final = (
@@ -25,6 +25,6 @@ def gpu_hardware() -> str:
 
 def _driver() -> str:
     try:
-        return device().driver
+        return find_device().driver
     except EngineError:  # torch works with older drivers, and without NVML
         return "unknown"

@@ -1,4 +1,4 @@
-"""Published speeds and sizes of the processors that a plan can name."""
+"""Published speeds and memory sizes of the processors that a plan supports."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Precision = Literal["bf16", "tf32", "fp32"]
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What one device can do at most, by its maker's data sheet; peaks without structured sparsity.
+    """Peak figures of one device, by its maker's data sheet, without structured sparsity.
 
     Attributes:
-        name: As `--gpu` names it.
-        memory_bytes: Device memory; what a socket takes at most for a CPU.
+        name: Value of `--gpu`.
+        memory_bytes: Device memory; for a CPU, the most that a socket supports.
         bandwidth: Bytes per second to that memory.
         peaks: Floating-point operations per second by precision.
-        link: Bytes per second to the other devices of a node, one direction; 0: it has no such link.
-        source: Where the numbers are printed.
+        link: Bytes per second to the other devices of a node, one direction; 0: there is no such link.
+        source: Source of the numbers.
     """
 
     name: str
@@ -59,14 +59,14 @@ ACCELERATORS: Final = {
         ),
     )
 }  # fmt: skip
-"""By name."""
+"""Accelerators by name."""
 
 
-def accelerator(name: str) -> Accelerator:
-    """Return the processor of a name.
+def find_accelerator(name: str) -> Accelerator:
+    """Return the accelerator with a name.
 
     Raises:
-        ShortlistError: There is no such processor in the table.
+        ShortlistError: There is no such accelerator in the table.
     """
     if name not in ACCELERATORS:
         raise ShortlistError(

@@ -1,4 +1,4 @@
-"""The shape of a spec's DLRM before it is trained: its tables, with rows as far as they are known, and its widths."""
+"""The shape of a spec's network before training: its tables, with known or assumed rows, and its widths."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import cast
 from models.embedding_section import EmbeddingSection
 from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import DeclaredIds, kinds_of
-from shortlist.spec.spec import Spec, select
+from shortlist.features.feature_kind import DeclaredIds, declared_kinds
+from shortlist.spec.spec import Spec, match_features
 
 _ASSUMED_VECTOR_WIDTH = 64
 _ASSUMED_TAGS = 64
 
 
 @dataclass(frozen=True)
-class Table:
+class EmbeddingTable:
     """One embedding table.
 
     Attributes:
-        name: Its feature.
-        rows: Ids, 0 among them.
-        lookups: Rows read per sample; the most a list may have.
-        source: Where `rows` comes from: `given`, `fitted`, `declared` (buckets), or `bound` (it is at most this).
+        name: Name of the feature.
+        rows: Number of ids, 0 included.
+        lookups: Rows read per sample; for a list, the most it may have.
+        source: Source of `rows`: `given`, `fitted`, `declared` (buckets), or `bound` (an upper bound).
     """
 
     name: str
@@ -34,20 +34,20 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What a DLRM's costs depend on.
+class ModelShape:
+    """The sizes that a network's costs depend on.
 
     Attributes:
-        tables: In the order of the features.
+        tables: Embedding tables, in the order of the features.
         floats: Width of the dense input.
         width: Floats of an embedding row.
         bottom: Widths of the bottom perceptron, input and output included.
         top: Widths of the top perceptron, input and output included.
         batch: Rows per step.
-        assumed: What was assumed because only a fit knows it; one sentence each.
+        assumed: Assumptions about sizes that are known only after a fit; one sentence each.
     """
 
-    tables: tuple[Table, ...]
+    tables: tuple[EmbeddingTable, ...]
     floats: int
     width: int
     bottom: tuple[int, ...]
@@ -66,30 +66,30 @@ class Shape:
         return len(self.tables) + 1
 
 
-def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Mapping[str, int]) -> Shape:
-    """Return the shape of a spec's DLRM.
+def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Mapping[str, int]) -> ModelShape:
+    """Return the shape of a spec's network.
 
     Args:
-        spec: The declaration.
-        name: Of the model.
-        cardinalities: Distinct values by column, frequent enough for an id; comes before what was fitted.
+        spec: The spec.
+        name: Name of the model.
+        cardinalities: Distinct values by column, frequent enough for an id; takes precedence over `fitted`.
         fitted: Size (of ids) or width (of vectors) by feature, from a feature table.
 
     Raises:
-        ShortlistError: A cardinality is of a column without a vocabulary.
+        ShortlistError: A cardinality is given for a column without a vocabulary.
     """
     section = cast(EmbeddingSection, spec.models[name])
     _check_columns(cardinalities, spec)
     vectors = section.vectors.of if section.vectors is not None else ()
-    wanted = set(select((*section.features, *vectors), spec.features.names))
+    read_features = set(match_features((*section.features, *vectors), spec.features.names))
     widths: dict[str, int] = {}
-    tables: list[Table] = []
+    tables: list[EmbeddingTable] = []
     floats, assumed = 0, []
     declared = DeclaredColumns(spec.data)
-    for feature in kinds_of(spec.features):
+    for feature in declared_kinds(spec.features):
         for number, (output, form) in enumerate(zip(feature.outputs, feature.forms(declared), strict=True)):
             ids = feature.declared_ids(number, declared)
-            if output not in wanted:
+            if output not in read_features:
                 continue
             if ids is not None:
                 tables.append(_table(ids, output, cardinalities, fitted))
@@ -107,27 +107,31 @@ def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Ma
         for table in tables if table.lookups > 1
     ]  # fmt: skip
     bottom, top = section.perceptrons(max(1, section.inner_floats(floats, widths)), len(tables))
-    return Shape(tuple(tables), max(1, floats), section.embedding_dim, bottom, top, section.batch_size, tuple(assumed))
+    return ModelShape(
+        tuple(tables), max(1, floats), section.embedding_dim, bottom, top, section.batch_size, tuple(assumed)
+    )
 
 
-def _table(ids: DeclaredIds, name: str, cardinalities: Mapping[str, int], fitted: Mapping[str, int]) -> Table:
+def _table(ids: DeclaredIds, name: str, cardinalities: Mapping[str, int], fitted: Mapping[str, int]) -> EmbeddingTable:
     lookups = _ASSUMED_TAGS if ids.per_row is None else ids.per_row
     if not ids.counted_column:
-        return Table(name, ids.most, lookups, "declared")
+        return EmbeddingTable(name, ids.max_ids, lookups, "declared")
     if ids.counted_column in cardinalities:
-        # Id 0 is unknown-or-rare, beside those of the values.
-        return Table(name, min(cardinalities[ids.counted_column] + 1, ids.most), lookups, "given")
+        # Id 0, unknown or rare, is added to the values.
+        return EmbeddingTable(name, min(cardinalities[ids.counted_column] + 1, ids.max_ids), lookups, "given")
     if name in fitted:
-        return Table(name, fitted[name], lookups, "fitted")
-    return Table(name, ids.most, lookups, "bound")
+        return EmbeddingTable(name, fitted[name], lookups, "fitted")
+    return EmbeddingTable(name, ids.max_ids, lookups, "bound")
 
 
 def _check_columns(cardinalities: Mapping[str, int], spec: Spec) -> None:
     declared = DeclaredColumns(spec.data)
-    known = {limits.column for feature in kinds_of(spec.features) for limits in feature.vocabularies(declared)}
+    vocabulary_columns = {
+        limits.column for feature in declared_kinds(spec.features) for limits in feature.vocabularies(declared)
+    }
     for column in cardinalities:
-        if column not in known:
+        if column not in vocabulary_columns:
             raise ShortlistError(
-                f"cardinalities: '{column}' is no column with a vocabulary{did_you_mean(column, known)}"
-                f"; there are {', '.join(sorted(known)) or 'none'}"
+                f"cardinalities: '{column}' is no column with a vocabulary{did_you_mean(column, vocabulary_columns)}"
+                f"; there are {', '.join(sorted(vocabulary_columns)) or 'none'}"
             )

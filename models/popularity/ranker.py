@@ -9,7 +9,7 @@ import polars as pl
 
 from models.inputs import LearningTable
 from models.popularity.section import PopularityModel
-from models.ranker import OnEpoch, Outcome, Ranker
+from models.ranker import FitOutcome, OnEpoch, Ranker
 from shortlist.contracts import Columns, DataError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
@@ -18,7 +18,7 @@ from shortlist.system.progress import progress
 _RATES = "rates.parquet"
 _RATE = "rate"
 _PRIOR_ROWS = 20.0
-"""Rows' worth of the overall rate mixed into every item's own, as the `target` feature does by default."""
+"""Weight of the overall rate in every item's rate, in rows; the default of the `target` feature."""
 
 
 class PopularityRanker(Ranker[PopularityModel]):
@@ -34,20 +34,20 @@ class PopularityRanker(Ranker[PopularityModel]):
     def _learning(self, table: DayTable) -> LearningTable:
         without_items = LearningTable(table, ())
         names = pl.read_parquet_schema(without_items.paths("train")[0])
-        return LearningTable(table, (), also=(Columns.ITEM,)) if Columns.ITEM in names else without_items
+        return LearningTable(table, (), extra_columns=(Columns.ITEM,)) if Columns.ITEM in names else without_items
 
-    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
+    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> FitOutcome:
         counts: pl.DataFrame | None = None
         with progress(self.name, total=learning.rows("train")) as advance:
             for frame in learning.frames("train"):
                 if Columns.ITEM in frame.columns:
-                    counts = _added(counts, frame)
+                    counts = _add_counts(counts, frame)
                 advance(frame.height, "")
         if counts is not None:
             clicks, rows = pl.col(Columns.LABEL), pl.col(Columns.ROWS)
             rate = (clicks + _PRIOR_ROWS * learning.base_rate) / (rows + _PRIOR_ROWS)
             self._rates = counts.select(Columns.ITEM, rate.cast(pl.Float32).alias(_RATE)).sort(Columns.ITEM)
-        return Outcome()
+        return FitOutcome()
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
         if self._rates is None:
@@ -66,12 +66,12 @@ class PopularityRanker(Ranker[PopularityModel]):
             self._rates = pl.read_parquet(folder / _RATES)
 
 
-def _added(counts: pl.DataFrame | None, frame: pl.DataFrame) -> pl.DataFrame:
+def _add_counts(counts: pl.DataFrame | None, frame: pl.DataFrame) -> pl.DataFrame:
     clicks, rows = pl.col(Columns.LABEL).cast(pl.Int64).sum(), pl.len().cast(pl.Int64).alias(Columns.ROWS)
     if Columns.WEIGHT in frame.columns:
         weight = pl.col(Columns.WEIGHT).cast(pl.Float64)
         clicks, rows = (pl.col(Columns.LABEL) * weight).sum(), weight.sum().alias(Columns.ROWS)
-    own = frame.group_by(Columns.ITEM).agg(clicks, rows)
+    file_counts = frame.group_by(Columns.ITEM).agg(clicks, rows)
     if counts is None:
-        return own
-    return pl.concat([counts, own]).group_by(Columns.ITEM).agg(pl.col(Columns.LABEL, Columns.ROWS).sum())
+        return file_counts
+    return pl.concat([counts, file_counts]).group_by(Columns.ITEM).agg(pl.col(Columns.LABEL, Columns.ROWS).sum())

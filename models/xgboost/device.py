@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.devices import choose
+from models.devices import choose_device
 from shortlist.system.execution import EXECUTION
 from shortlist.system.query_engine import Engine
 
@@ -14,12 +14,12 @@ def xgboost_device(engine: Engine) -> str:
         EngineError: `gpu` is declared, and XGBoost is built without CUDA or there is no device.
     """
     if engine == "cpu":
-        EXECUTION.runs_on("cpu")
+        EXECUTION.set_engine("cpu")
         return "cpu"
     import xgboost
 
     if not xgboost.build_info()["USE_CUDA"]:
-        return choose(engine, lambda: False, "this XGBoost is built without CUDA")
+        return choose_device(engine, lambda: False, "this XGBoost is built without CUDA")
     import torch
 
-    return choose(engine, torch.cuda.is_available, "no CUDA device is visible")
+    return choose_device(engine, torch.cuda.is_available, "no CUDA device is visible")

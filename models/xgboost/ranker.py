@@ -1,4 +1,4 @@
-"""Gradient-boosted trees that read a feature table in pieces, in memory or out of core."""
+"""Gradient-boosted trees (XGBoost) that read a feature table file by file, in memory or out of core."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import xgboost as xgb
 from models.inputs import FeatureColumn, LearningTable
 from models.matrix import float_matrix, float_names
 from models.objectives import check_lists
-from models.process_group import current
-from models.ranker import IncompatibleModelError, OnEpoch, Outcome, Ranker
+from models.process_group import current_group
+from models.ranker import FitOutcome, IncompatibleModelError, OnEpoch, Ranker
 from models.record import TrainedModel, read_record
-from models.trees import gain_shares, trees_learn_from
-from models.validation import probabilities, quality
+from models.trees import gain_shares, tree_learning_table
+from models.validation import probabilities, validation_metrics
 from models.xgboost.collective import all_gather_rows, xgboost_collective
 from models.xgboost.device import xgboost_device
 from models.xgboost.matrices import Matrix, binned_matrices, exact_matrices
@@ -28,14 +28,14 @@ from shortlist.storage.tables import DayTable
 from shortlist.system.progress import progress
 
 _WEIGHTS = "model.ubj"
-_OURS = {
+_SECTION_KEYS = {
     "kind", "role", "calibration", "labels", "objective", "features", "rounds", "early_stopping_rounds", "refit",
     "bin_sample_rows", "retrain", "retrain_rounds", "retrain_days",
 }  # fmt: skip
-"""Keys of the section that are ours to follow; the others are parameters of XGBoost."""
+"""Keys of the section that this module handles; the others are parameters of XGBoost."""
 _LOSSES = {"pointwise": "binary:logistic", "pairwise": "rank:pairwise", "listwise": "rank:ndcg"}
-_NAMES = {"logloss": "log_loss", "ndcg@10": "ndcg_at_10"}
-_MAY_CHANGE = {
+_METRIC_NAMES = {"logloss": "log_loss", "ndcg@10": "ndcg_at_10"}
+_IGNORED_KEYS = {
     "role",
     "calibration",
     "labels",
@@ -51,7 +51,7 @@ _MAY_CHANGE = {
 class XGBoostRanker(Ranker[XGBoostModel]):
     """XGBoost (Chen and Guestrin, 2016) on histograms; null is missing, ids are read as numbers.
 
-    With `refit` the trees also learn from the validation days, so scores of validation days are then of seen rows.
+    With `refit` the trees also learn from the validation days, so their scores of these days are of training rows.
     """
 
     kind = "xgboost"
@@ -59,101 +59,112 @@ class XGBoostRanker(Ranker[XGBoostModel]):
     _booster: xgb.Booster
 
     @classmethod
-    def check_earlier(cls, earlier: TrainedModel, section: XGBoostModel) -> None:
-        """Refuse the number of trees that were grown otherwise, and more trees than are declared."""
+    def check_previous_model(cls, previous_model: TrainedModel, section: XGBoostModel) -> None:
+        """Refuse a number of trees from other settings, more trees than are declared, and another objective."""
         if section.retrain == "refit":
-            # The best number of trees is that of trees grown alike.
-            now = section.model_dump(mode="json", exclude=_MAY_CHANGE)
-            changed = [name for name, value in now.items() if earlier.params.get(name, value) != value]
+            # The best number of trees holds only for the same settings.
+            declared = section.model_dump(mode="json", exclude=_IGNORED_KEYS)
+            changed = [name for name, value in declared.items() if previous_model.params.get(name, value) != value]
             if changed:
                 raise IncompatibleModelError(
-                    f"models.{earlier.name}: {', '.join(changed)} changed, so the earlier number of trees says nothing"
+                    f"models.{previous_model.name}: {', '.join(changed)} changed, so the earlier number of trees says nothing"
                 )
         else:
-            if earlier.params.get("objective", "pointwise") != section.objective:
+            if previous_model.params.get("objective", "pointwise") != section.objective:
                 raise IncompatibleModelError(
-                    f"models.{earlier.name}.objective changed, so the earlier trees learnt something else"
+                    f"models.{previous_model.name}.objective changed, so the earlier trees learnt something else"
                 )
-            trees, more = earlier.rounds or 0, section.retrain_rounds or 0
-            if trees + more > section.rounds:
+            trees, new_trees = previous_model.rounds or 0, section.retrain_rounds or 0
+            if trees + new_trees > section.rounds:
                 raise IncompatibleModelError(
-                    f"the earlier model has {trees} trees; {more} more are beyond models.{earlier.name}.rounds"
+                    f"the earlier model has {trees} trees; {new_trees} more are beyond models.{previous_model.name}.rounds"
                     f" ({section.rounds})"
                 )
 
     def _learning(self, table: DayTable) -> LearningTable:
-        return trees_learn_from(table, self.section, self.name)
+        return tree_learning_table(table, self.section, self.name)
 
-    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
+    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> FitOutcome:
         if self.section.learns_order:
             check_lists(learning, self.section, self.name)
         params = self._params(runtime)
         if champion is not None and self.section.retrain == "refit":
             return self._regrow(learning, params, runtime, champion)
-        before = _champion(champion, learning.features) if champion else None
-        matrices = exact_matrices(learning, runtime) if before else self._binned(learning, runtime)
+        champion_booster = _load_champion(champion, learning.features) if champion else None
+        matrices = exact_matrices(learning, runtime) if champion_booster else self._binned_matrices(learning, runtime)
         with xgboost_collective(), matrices as matrix:
-            history = self._boost(params, matrix, before, on_epoch)
+            history = self._boost(params, matrix, champion_booster, on_epoch)
             held_out = None
             if self.section.refit:
-                if current() is None:  # of several workers none has every validation row; they may not calibrate too
-                    held_out = self._held_out(learning)
-                self._boost_again(params, matrix, before, self._booster.num_boosted_rounds() - _trees(before))
+                if (
+                    current_group() is None
+                ):  # a worker lacks the other workers' validation rows; calibration is then refused
+                    held_out = self._score_held_out(learning)
+                self._train_final(
+                    params,
+                    matrix,
+                    champion_booster,
+                    self._booster.num_boosted_rounds() - _count_trees(champion_booster),
+                )
         importance = gain_shares(self._booster.get_score(importance_type="total_gain"), learning.features)
         trees = self._booster.num_boosted_rounds()
-        passes = len(history) + (trees - _trees(before) if self.section.refit else 0)
-        return Outcome(
+        passes = len(history) + (trees - _count_trees(champion_booster) if self.section.refit else 0)
+        return FitOutcome(
             tuple(history), passes=passes, best=trees, rounds=trees, importance=importance,
             held_out=held_out,
         )  # fmt: skip
 
     def _boost(
-        self, params: dict[str, Any], matrix: Matrix, before: xgb.Booster | None, on_epoch: OnEpoch
+        self, params: dict[str, Any], matrix: Matrix, champion_booster: xgb.Booster | None, on_epoch: OnEpoch
     ) -> list[dict[str, Any]]:
-        """Grow trees on the training days until the validation days stop it; return the history."""
+        """Grow trees on the training days with early stopping on the validation days; return the history."""
         train = matrix(("train",), None)
         validation = matrix(("validation",), train)
         history: list[dict[str, Any]] = []
-        most = self.section.retrain_rounds if before and self.section.retrain == "continue" else None
-        most = most or self.section.rounds
-        with _Rounds(most, history, on_epoch) as rounds:
-            # A callback that stops training keeps those after it from being called: the recording one comes first.
+        max_trees = self.section.retrain_rounds if champion_booster and self.section.retrain == "continue" else None
+        max_trees = max_trees or self.section.rounds
+        with _RoundRecorder(max_trees, history, on_epoch) as rounds:
+            # The recording callback comes first: a callback that stops training prevents later ones.
             booster = xgb.train(
-                params, train, most, evals=[(train, "train"), (validation, "validation")],
-                callbacks=[rounds, self._early_stopping()], xgb_model=before, verbose_eval=False,
+                params, train, max_trees, evals=[(train, "train"), (validation, "validation")],
+                callbacks=[rounds, self._early_stopping()], xgb_model=champion_booster, verbose_eval=False,
             )  # fmt: skip
-        kept = booster.num_boosted_rounds() - _trees(before)
+        new_trees = booster.num_boosted_rounds() - _count_trees(champion_booster)
         scores = booster.predict(validation, output_margin=self.section.learns_order)
         scores = probabilities(scores) if self.section.learns_order else scores
-        # With an order to learn, XGBoost has a weight per list; the quality is then that of rows that count alike.
+        # Where order is learnt, XGBoost has a weight per list; the metrics are then unweighted.
         weights = validation.get_weight() if not self.section.learns_order else np.empty(0)
-        history[kept - 1] |= quality(
+        history[new_trees - 1] |= validation_metrics(
             all_gather_rows(validation.get_label()), all_gather_rows(scores),
             all_gather_rows(weights) if len(weights) else None,
         )  # fmt: skip
-        self._booster = _released(booster)
+        self._booster = _release_matrices(booster)
         return history
 
-    def _regrow(self, learning: LearningTable, params: dict[str, Any], runtime: Runtime, champion: Path) -> Outcome:
-        """Grow as many trees as the champion has, anew.
+    def _regrow(self, learning: LearningTable, params: dict[str, Any], runtime: Runtime, champion: Path) -> FitOutcome:
+        """Grow as many new trees as the champion has.
 
-        The new trees see every validation row, so none is left to measure them on. The validation log loss in the
-        history is the champion's: trees grown alike, on fewer days.
+        The new trees learn the validation rows, so they cannot be validated. The validation metrics in the history are
+        the champion's, with the same settings on fewer days.
         """
         rounds = read_record(champion).rounds
         if not rounds:
             raise IncompatibleModelError(f"{champion}: the champion has no trees to count; train without it.")
-        with xgboost_collective(), self._binned(learning, runtime) as matrix:
-            history = _quality_before(champion, learning, rounds)
-            self._boost_again(params, matrix, None, rounds)
+        with xgboost_collective(), self._binned_matrices(learning, runtime) as matrix:
+            history = _champion_metrics(champion, learning, rounds)
+            self._train_final(params, matrix, None, rounds)
         importance = gain_shares(self._booster.get_score(importance_type="total_gain"), learning.features)
-        return Outcome(history, passes=rounds, best=rounds, rounds=rounds, importance=importance)
+        return FitOutcome(history, passes=rounds, best=rounds, rounds=rounds, importance=importance)
 
-    def _boost_again(self, params: dict[str, Any], matrix: Matrix, before: xgb.Booster | None, rounds: int) -> None:
-        """Grow so many trees on training and validation days."""
-        with _Rounds(rounds, [], lambda line: None) as shown:
-            everything = matrix(("train", "validation"), None)
-            self._booster = _released(xgb.train(params, everything, rounds, callbacks=[shown], xgb_model=before))
+    def _train_final(
+        self, params: dict[str, Any], matrix: Matrix, champion_booster: xgb.Booster | None, rounds: int
+    ) -> None:
+        """Grow a number of trees on training and validation days."""
+        with _RoundRecorder(rounds, [], lambda line: None) as progress_callback:
+            all_rows = matrix(("train", "validation"), None)
+            self._booster = _release_matrices(
+                xgb.train(params, all_rows, rounds, callbacks=[progress_callback], xgb_model=champion_booster)
+            )
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
         if self.section.learns_order:
@@ -171,16 +182,16 @@ class XGBoostRanker(Ranker[XGBoostModel]):
     def _read(self, folder: Path) -> None:
         self._booster = xgb.Booster(model_file=folder / _WEIGHTS)
 
-    def _binned(self, learning: LearningTable, runtime: Runtime) -> AbstractContextManager[Matrix]:
+    def _binned_matrices(self, learning: LearningTable, runtime: Runtime) -> AbstractContextManager[Matrix]:
         return binned_matrices(learning, runtime, self.section.max_bin, self.section.bin_sample_rows)
 
     def _params(self, runtime: Runtime) -> dict[str, Any]:
-        own = self.section.model_dump(exclude=_OURS)
+        booster_params = self.section.model_dump(exclude=_SECTION_KEYS)
         device = xgboost_device(runtime.engine)
         fixed = {
             "objective": _LOSSES[self.section.objective], "tree_method": "hist", "eval_metric": self._metric,
         }  # fmt: skip
-        return {**own, **fixed, "device": device, "seed": runtime.seed}
+        return {**booster_params, **fixed, "device": device, "seed": runtime.seed}
 
     def _early_stopping(self) -> xgb.callback.EarlyStopping:
         return xgb.callback.EarlyStopping(
@@ -193,8 +204,8 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         return "ndcg@10" if self.section.learns_order else "logloss"
 
 
-class _Rounds(xgb.callback.TrainingCallback):  # type: ignore[misc] # untyped
-    """Shows and records every tree."""
+class _RoundRecorder(xgb.callback.TrainingCallback):  # type: ignore[misc] # untyped
+    """Records the metrics of every tree and shows progress."""
 
     def __init__(self, total: int, history: list[dict[str, Any]], on_epoch: OnEpoch) -> None:
         self._history = history
@@ -202,7 +213,7 @@ class _Rounds(xgb.callback.TrainingCallback):  # type: ignore[misc] # untyped
         self._progress = progress("xgboost", total=total, unit="trees")
         super().__init__()
 
-    def __enter__(self) -> _Rounds:
+    def __enter__(self) -> _RoundRecorder:
         self._advance = self._progress.__enter__()
         return self
 
@@ -211,29 +222,29 @@ class _Rounds(xgb.callback.TrainingCallback):  # type: ignore[misc] # untyped
 
     def after_iteration(self, model: xgb.Booster, epoch: int, evals_log: dict[str, Any]) -> bool:
         losses = {
-            f"{data}_{_NAMES[metric]}": float(values[-1])
-            for data, log in evals_log.items() for metric, values in log.items()
+            f"{part}_{_METRIC_NAMES[metric]}": float(values[-1])
+            for part, log in evals_log.items() for metric, values in log.items()
         }  # fmt: skip
         if losses:
             self._history.append({"round": model.num_boosted_rounds(), **losses})
             self._on_epoch(self._history[-1])
-        shown = ((name.replace("_log_loss", " loss").replace("_", " "), loss) for name, loss in losses.items())
-        self._advance(1, ", ".join(f"{name} {loss:.4f}" for name, loss in shown))
+        short_losses = ((name.replace("_log_loss", " loss").replace("_", " "), loss) for name, loss in losses.items())
+        self._advance(1, ", ".join(f"{name} {loss:.4f}" for name, loss in short_losses))
         return False
 
 
-def _released(booster: xgb.Booster) -> xgb.Booster:
-    """Return a booster that has let go of the matrices it learnt from; it scores rows in host memory."""
+def _release_matrices(booster: xgb.Booster) -> xgb.Booster:
+    """Return the booster without its training matrices; it scores rows in host memory."""
     booster.set_param({"device": "cpu"})
     return booster.reset()
 
 
-def _trees(booster: xgb.Booster | None) -> int:
+def _count_trees(booster: xgb.Booster | None) -> int:
     return booster.num_boosted_rounds() if booster else 0
 
 
-def _quality_before(champion: Path, learning: LearningTable, rounds: int) -> tuple[dict[str, Any], ...]:
-    """Return the champion's line on the validation days; nothing if it learnt one or reads other features."""
+def _champion_metrics(champion: Path, learning: LearningTable, rounds: int) -> tuple[dict[str, Any], ...]:
+    """Return the champion's metrics on the validation days; empty if it learnt one or reads other features."""
     record = read_record(champion)
     names = float_names(record.features)
     if record.validation_days[-1] >= str(learning.split.validation[0]) or names != float_names(learning.features):
@@ -243,11 +254,13 @@ def _quality_before(champion: Path, learning: LearningTable, rounds: int) -> tup
         labels.append(frame[Columns.LABEL].to_numpy())
         scores.append(booster.inplace_predict(float_matrix(frame, learning.features), validate_features=False))
     none = np.empty(0, np.float32)
-    found = quality(all_gather_rows(np.concatenate([none, *labels])), all_gather_rows(np.concatenate([none, *scores])))
-    return ({"round": rounds, **found},)
+    metrics = validation_metrics(
+        all_gather_rows(np.concatenate([none, *labels])), all_gather_rows(np.concatenate([none, *scores]))
+    )
+    return ({"round": rounds, **metrics},)
 
 
-def _champion(folder: Path, features: tuple[FeatureColumn, ...]) -> xgb.Booster:
+def _load_champion(folder: Path, features: tuple[FeatureColumn, ...]) -> xgb.Booster:
     names = float_names(read_record(folder).features)
     if names != float_names(features):
         raise IncompatibleModelError(

@@ -8,35 +8,35 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-_STILL_FIRING: Final = "0001-01-01T00:00:00Z"  # Alertmanager's word for no end
+_STILL_FIRING: Final = "0001-01-01T00:00:00Z"  # Alertmanager's value for no end
 
 
 class Alert(BaseModel):
-    """One alert that begins, goes on or ends."""
+    """One alert, firing or resolved."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     """Digest of the event, the same in every process that reports it: 16 hexadecimal digits."""
     labels: dict[str, str]
-    """What it is about, `alertname` and `spec` among it; alerts with the same labels are about one incident."""
+    """Labels, including `alertname` and `spec`; alerts with the same labels belong to one incident."""
     annotations: dict[str, str]
-    """What people read."""
+    """Texts for people."""
     starts: datetime
     """When the incident began."""
     ends: datetime | None = None
-    """When it ended; None while it goes on."""
+    """When the incident ended; None while it lasts."""
     link: str = ""
     """Address of the status page."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the alert."""
         return self.labels["alertname"]
 
     @property
     def status(self) -> Literal["firing", "resolved"]:
-        """Whether it goes on."""
+        """Status of the alert."""
         return "firing" if self.ends is None else "resolved"
 
     @property
@@ -45,12 +45,12 @@ class Alert(BaseModel):
         return digest(*(f"{name}={value}" for name, value in sorted(self.labels.items())))
 
     def webhook(self) -> dict[str, Any]:
-        """Return it as the body of Alertmanager's webhook, version 4."""
+        """Return the alert as the body of Alertmanager's webhook, version 4."""
         group = {name: self.labels[name] for name in ("alertname", "spec")}
-        named = ", ".join(f'{name}="{value}"' for name, value in group.items())
+        selector = ", ".join(f'{name}="{value}"' for name, value in group.items())
         return {
             "version": "4",
-            "groupKey": f"{{}}:{{{named}}}",
+            "groupKey": f"{{}}:{{{selector}}}",
             "truncatedAlerts": 0,
             "status": self.status,
             "receiver": "shortlist",
@@ -63,8 +63,8 @@ class Alert(BaseModel):
                     "status": self.status,
                     "labels": self.labels,
                     "annotations": self.annotations,
-                    "startsAt": _time(self.starts),
-                    "endsAt": _time(self.ends) if self.ends else _STILL_FIRING,
+                    "startsAt": _format_time(self.starts),
+                    "endsAt": _format_time(self.ends) if self.ends else _STILL_FIRING,
                     "generatorURL": self.link,
                     "fingerprint": self.fingerprint,
                 }
@@ -73,9 +73,9 @@ class Alert(BaseModel):
 
 
 def digest(*parts: str) -> str:
-    """Return what tells these parts from others: 16 hexadecimal digits."""
+    """Return the digest of some texts: 16 hexadecimal digits."""
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 
 
-def _time(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"

@@ -2,11 +2,11 @@
 
 Three alerts, each with the labels `alertname`, `spec` and `severity`, each fired and in the end resolved:
 
-- `ShortlistAlarm` (warning): live traffic or quality went bad; fired when the alarm is raised and when training begins.
+- `ShortlistAlarm` (warning): traffic or quality went bad; fired when the alarm is raised and when a training starts.
 - `ShortlistPage` (critical): a person must act, because no training will help; fired again for every window.
 - `ShortlistRetrainingFailed` (warning): a retraining led to no new champion; resolved by the next one that does.
 
-Alerts that were sent are kept in the outbox, so that every process computes the same alerts and sends none twice.
+Sent alerts are kept in the outbox, so that every process computes the same alerts and none is sent twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from monitoring.alerts.alert import Alert, digest
 from monitoring.alerts.alert_queue import AlertQueue
 from monitoring.alerts.alert_sender import AlertSender, Delivery
-from monitoring.retraining.alarm import text_of
+from monitoring.retraining.alarm import format_utc
 from monitoring.retraining.retrain_blockers import UNSUCCESSFUL_STATES
 from monitoring.store.monitoring_store import MonitoringStore
 from monitoring.windows.records import RetrainDecision, Retraining
@@ -33,15 +33,15 @@ _SEVERITY: Final = {ALARM: "warning", PAGE: "critical", RETRAINING_FAILED: "warn
 def send_alerts(
     monitoring_store: MonitoringStore, decision: RetrainDecision | None, alerts: Alerts, now: datetime, link: str = ""
 ) -> Delivery:
-    """Queue new alerts, and send what waits; return what was sent and what was not.
+    """Queue new alerts, send all queued ones, and return the numbers of sent and waiting alerts.
 
-    Calling it again, or in ten processes at once, sends no alert twice. What no endpoint accepts now is sent by the
-    next call.
+    Calling it again, or in ten processes at once, sends no alert twice. An alert that its endpoint does not accept now
+    is sent by the next call.
 
     Args:
-        monitoring_store: Where the outbox and the retrainings are; the newest retraining that ended is reported.
-        decision: What was decided now, if anything.
-        alerts: As declared.
+        monitoring_store: The store with the outbox and the retrainings; the newest ended retraining is reported.
+        decision: The new decision; None when there is none.
+        alerts: The declared alerts.
         now: The present moment.
         link: Address of the status page.
 
@@ -53,7 +53,7 @@ def send_alerts(
     latest = outbox.latest()
     if decision is not None:
         sender.put(decision_alerts(decision, latest, link))
-    ended = [one for one in monitoring_store.retrainings() if one.state != "running"]
+    ended = [retraining for retraining in monitoring_store.retrainings() if retraining.state != "running"]
     if ended:
         sender.put(retraining_alerts(monitoring_store.spec, ended[-1], latest, now, link))
     return sender.deliver()
@@ -63,21 +63,21 @@ def decision_alerts(decision: RetrainDecision, latest: Mapping[str, Alert], link
     """Return the alerts that a decision fires or resolves.
 
     Args:
-        decision: What was decided. One of the schedule or of a person changes no alert.
+        decision: The decision; one that the schedule or a person triggered changes no alert.
         latest: The newest alert that was sent, by name.
         link: Address of the status page.
     """
     if decision.trigger != "drift":
         return ()
-    found = []
+    alerts = []
     for name, holds, fires_again in _CONDITIONS:
-        before = _firing(latest, name)
-        starts = before.starts if before else decision.made
-        if holds(decision) and (before is None or decision.action == fires_again):
-            found.append(_of_decision(name, decision, starts, None, link))
-        elif before is not None and not holds(decision):
-            found.append(_of_decision(name, decision, starts, decision.made, link))
-    return tuple(found)
+        firing = _firing_alert(latest, name)
+        starts = firing.starts if firing else decision.made
+        if holds(decision) and (firing is None or decision.action == fires_again):
+            alerts.append(_decision_alert(name, decision, starts, None, link))
+        elif firing is not None and not holds(decision):
+            alerts.append(_decision_alert(name, decision, starts, decision.made, link))
+    return tuple(alerts)
 
 
 def retraining_alerts(
@@ -87,18 +87,18 @@ def retraining_alerts(
 
     Args:
         spec: Name of the spec.
-        retraining: One that ended.
+        retraining: A retraining that ended.
         latest: The newest alert that was sent, by name.
         now: The present moment.
         link: Address of the status page.
     """
-    before = _firing(latest, RETRAINING_FAILED)
-    starts = before.starts if before else now
-    about = f"{spec}: the retraining of {text_of(retraining.window)}"
+    firing = _firing_alert(latest, RETRAINING_FAILED)
+    starts = firing.starts if firing else now
+    subject = f"{spec}: the retraining of {format_utc(retraining.window)}"
     if retraining.state in UNSUCCESSFUL_STATES:
-        summary, ends = f"{about} led to no new champion ({retraining.state})", None
-    elif retraining.state == "promoted" and before is not None:
-        summary, ends = f"{about} led to version {retraining.version}", now
+        summary, ends = f"{subject} led to no new champion ({retraining.state})", None
+    elif retraining.state == "promoted" and firing is not None:
+        summary, ends = f"{subject} led to version {retraining.version}", now
     else:
         return ()
     notes = {"summary": summary, "description": retraining.reason, "run": retraining.run, "key": retraining.key}
@@ -106,30 +106,30 @@ def retraining_alerts(
 
 
 _CONDITIONS: Final[tuple[tuple[str, Callable[[RetrainDecision], bool], str], ...]] = (
-    (ALARM, lambda one: one.alarm, "retrain"),
-    (PAGE, lambda one: one.action == "page", "page"),
+    (ALARM, lambda decision: decision.alarm, "retrain"),
+    (PAGE, lambda decision: decision.action == "page", "page"),
 )
-"""Alert, its condition, and the action with which it fires again while the condition holds."""
+"""Name of the alert, its condition, and the action that fires it again while the condition holds."""
 
 
-def _firing(latest: Mapping[str, Alert], name: str) -> Alert | None:
+def _firing_alert(latest: Mapping[str, Alert], name: str) -> Alert | None:
     alert = latest.get(name)
     return alert if alert is not None and alert.ends is None else None
 
 
-def _of_decision(name: str, decision: RetrainDecision, starts: datetime, ends: datetime | None, link: str) -> Alert:
+def _decision_alert(name: str, decision: RetrainDecision, starts: datetime, ends: datetime | None, link: str) -> Alert:
     notes = {
-        "summary": f"{decision.spec}: {_says(name, decision, ends is not None)}",
+        "summary": f"{decision.spec}: {_decision_summary(name, decision, ends is not None)}",
         "description": "; ".join(decision.reasons),
         "action": decision.action,
         "columns": ", ".join(decision.columns),
-        "window": f"{text_of(decision.window)} to {text_of(decision.until)}",
+        "window": f"{format_utc(decision.window)} to {format_utc(decision.until)}",
         "key": decision.key,
     }
     return _alert(name, decision.spec, decision.key, notes, (starts, ends), link)
 
 
-def _says(name: str, decision: RetrainDecision, is_over: bool) -> str:
+def _decision_summary(name: str, decision: RetrainDecision, is_over: bool) -> str:
     if name == PAGE:
         return "there is no reason to page any more" if is_over else "a person must act"
     if is_over:

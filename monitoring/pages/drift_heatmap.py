@@ -1,4 +1,4 @@
-"""The heat map of the status page: how far every column moved in every window."""
+"""The heat map of the status page: drift of every column in every window."""
 
 from __future__ import annotations
 
@@ -8,131 +8,137 @@ from typing import Final, Literal
 
 from monitoring.windows.records import Finding, Problem, WindowReport
 
-Mark = Literal["none", "sound", "calm", "drifted", "broken"]
+CellMark = Literal["none", "sound", "calm", "drifted", "broken"]
 
-MOST_WINDOWS: Final = 60
-MOST_ROWS: Final = 25
+MAX_WINDOWS: Final = 60
+MAX_ROWS: Final = 25
 _LEVELS: Final = (0.25, 0.5, 0.75, 1.0)
-"""Strengths at which a cell gets one shade darker; 1 is where a shift begins to count."""
+"""Strengths at which a cell gets one shade darker; at 1 an effect counts as drift."""
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A column in a window."""
+class HeatCell:
+    """The cell of a column in a window."""
 
-    mark: Mark = "none"
-    """`none`: it was not compared; `sound`: there is nothing to compare, and no problem."""
+    mark: CellMark = "none"
+    """`none`: the column was not compared; `sound`: there was nothing to compare, and no problem."""
     strength: float = 0.0
-    """Effect over the critical one."""
+    """Effect as a multiple of the critical effect."""
     reason: str = "not compared"
 
     @property
     def shade(self) -> int:
-        """How dark it is, 0 to 4."""
+        """Shade of the cell, 0 (lightest) to 4."""
         return sum(self.strength >= level for level in _LEVELS)
 
     @property
     def marked(self) -> bool:
-        """Whether something is wrong."""
+        """Whether the column drifted or is broken."""
         return self.mark in {"drifted", "broken"}
 
 
 @dataclass(frozen=True)
 class HeatRow:
-    """A column in all windows, in their order."""
+    """The row of a column: its cells in all windows, in order."""
 
     name: str
-    cells: tuple[Cell | None, ...]
+    cells: tuple[HeatCell | None, ...]
     """None where windows are missing."""
 
     @property
     def marked(self) -> int:
-        """Windows in which something was wrong with it."""
+        """Number of windows in which the column drifted or was broken."""
         return sum(cell is not None and cell.marked for cell in self.cells)
 
     @property
     def strongest(self) -> float:
-        """How far it moved at most."""
+        """Largest strength of its cells."""
         return max((cell.strength for cell in self.cells if cell), default=0.0)
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """The worst columns over the newest windows."""
+    """The heat map: the worst columns over the newest windows."""
 
     slots: tuple[WindowReport | None, ...]
     rows: tuple[HeatRow, ...]
-    more: int
-    """Columns that are not shown."""
-    more_marked: int
-    """Of these, how many are marked somewhere."""
+    hidden_columns: int
+    """Number of columns that are not shown."""
+    hidden_marked: int
+    """Number of hidden columns that are marked in some window."""
 
 
-def heat_map(windows: Sequence[WindowReport]) -> HeatMap | None:
-    """Return the heat map of the newest windows, the worst column first; None when nothing was ever compared.
+def make_heat_map(windows: Sequence[WindowReport]) -> HeatMap | None:
+    """Return the heat map of the newest windows, the worst column first; None when no column was compared.
 
     Args:
-        windows: The oldest first.
+        windows: Reports of the windows, the oldest first.
     """
-    shown = slots(windows[-MOST_WINDOWS:])
-    # Volume, coverage and the like concern no column; they get rows of their own.
-    names = dict.fromkeys(name for one in shown if one for name in (*_by_name(one.findings), *_problems(one)))
+    window_slots = fill_gaps(windows[-MAX_WINDOWS:])
+    # Problems such as volume and coverage concern no column and get rows of their own.
+    names = dict.fromkeys(
+        name
+        for window in window_slots
+        if window
+        for name in (*_findings_by_column(window.findings), *_problems_by_name(window))
+    )
     if not names:
         return None
-    compared = {finding.column for one in shown if one for finding in one.findings}
+    compared = {finding.column for window in window_slots if window for finding in window.findings}
     rows = [
-        HeatRow(name, tuple(_cell(one, name, name in compared) if one else None for one in shown)) for name in names
+        HeatRow(name, tuple(_make_cell(window, name, name in compared) if window else None for window in window_slots))
+        for name in names
     ]
     rows.sort(key=lambda row: (-row.marked, -row.strongest, row.name))
-    rest = rows[MOST_ROWS:]
-    return HeatMap(shown, tuple(rows[:MOST_ROWS]), len(rest), sum(row.marked > 0 for row in rest))
+    hidden_rows = rows[MAX_ROWS:]
+    return HeatMap(window_slots, tuple(rows[:MAX_ROWS]), len(hidden_rows), sum(row.marked > 0 for row in hidden_rows))
 
 
-def slots(windows: Sequence[WindowReport]) -> tuple[WindowReport | None, ...]:
-    """Return windows in their order with one None wherever some are missing, however many those are."""
+def fill_gaps(windows: Sequence[WindowReport]) -> tuple[WindowReport | None, ...]:
+    """Return the windows in order, with one None for each gap of missing windows."""
     filled: list[WindowReport | None] = []
-    for before, one in zip((None, *windows), windows, strict=False):
-        if before is not None and one.start > before.end:
+    for previous, window in zip((None, *windows), windows, strict=False):
+        if previous is not None and window.start > previous.end:
             filled.append(None)
-        filled.append(one)
+        filled.append(window)
     return tuple(filled)
 
 
-def strength(finding: Finding) -> float:
-    """Return how strong a finding is beside the one that begins to count; an AUC of a half is nothing.
+def finding_strength(finding: Finding) -> float:
+    """Return the effect of a finding as a multiple of its critical effect; an AUC of one half has strength 0.
 
     >>> domain = Finding(column="all columns", kind="domain", effect=0.7, critical=0.75, p_value=0.1,
     ...                  drifted=False, reason="")
-    >>> round(strength(domain), 3)
+    >>> round(finding_strength(domain), 3)
     0.8
     """
-    nothing = 0.5 if finding.kind == "domain" else 0.0
-    effect, critical = finding.effect - nothing, finding.critical - nothing
+    zero_effect = 0.5 if finding.kind == "domain" else 0.0
+    effect, critical = finding.effect - zero_effect, finding.critical - zero_effect
     return max(0.0, effect / critical) if critical > 0 else float(effect > 0)
 
 
-def _cell(window: WindowReport, name: str, compared: bool) -> Cell:
-    problems = _problems(window).get(name)
+def _make_cell(window: WindowReport, name: str, is_compared: bool) -> HeatCell:
+    problems = _problems_by_name(window).get(name)
     if problems:
-        return Cell("broken", 0.0, " ".join(one.reason for one in problems))
-    findings = _by_name(window.findings).get(name)
+        return HeatCell("broken", 0.0, " ".join(problem.reason for problem in problems))
+    findings = _findings_by_column(window.findings).get(name)
     if not findings:
-        return Cell() if compared else Cell("sound", 0.0, "no problem")
-    # A column may be compared twice, by its shares and by its unknown values: what drifted speaks for it.
-    worst = max(findings, key=lambda one: (one.drifted, strength(one)))
-    reasons = " ".join(one.reason for one in findings if one.drifted == worst.drifted)
-    return Cell("drifted" if worst.drifted else "calm", strength(worst), reasons)
+        return HeatCell() if is_compared else HeatCell("sound", 0.0, "no problem")
+    # A column may have two findings, of its distribution and of its unknown values: a drifted one is shown.
+    worst = max(findings, key=lambda finding: (finding.drifted, finding_strength(finding)))
+    reasons = " ".join(finding.reason for finding in findings if finding.drifted == worst.drifted)
+    return HeatCell("drifted" if worst.drifted else "calm", finding_strength(worst), reasons)
 
 
-def _problems(window: WindowReport) -> dict[str, list[Problem]]:
+def _problems_by_name(window: WindowReport) -> dict[str, list[Problem]]:
     by_name: dict[str, list[Problem]] = {}
-    for one in window.problems:
-        by_name.setdefault(one.column or one.kind, []).append(one)
+    for problem in window.problems:
+        by_name.setdefault(problem.column or problem.kind, []).append(problem)
     return by_name
 
 
-def _by_name(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
-    by_name: dict[str, list[Finding]] = {}
-    for one in findings:
-        by_name.setdefault(one.column, []).append(one)
-    return by_name
+def _findings_by_column(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
+    by_column: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_column.setdefault(finding.column, []).append(finding)
+    return by_column

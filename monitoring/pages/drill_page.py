@@ -1,4 +1,4 @@
-"""What a drill showed: a world is broken on purpose, and the loop has to close by itself."""
+"""The page of a drill, in which faults are injected into a generated world and the loop has to recover."""
 
 from __future__ import annotations
 
@@ -11,139 +11,151 @@ from pydantic import BaseModel, ConfigDict, computed_field
 from rich.table import Table
 from rich.text import Text
 
-from monitoring.pages.drift_heatmap import slots
-from monitoring.pages.loop_status import format_duration, join_names, moment
-from monitoring.pages.plot_annotations import Slots, draw_ticks, draw_versions, draw_window_states
-from monitoring.pages.status_page import environment
+from monitoring.pages.drift_heatmap import fill_gaps
+from monitoring.pages.loop_status import format_duration, format_moment, join_names
+from monitoring.pages.plot_annotations import WindowSlots, draw_ticks, draw_versions, draw_window_states
+from monitoring.pages.status_page import page_templates
 from monitoring.pages.status_plots import draw_measure
 from monitoring.windows.records import RetrainAction, WindowReport
-from shortlist.report.figures import DASHES, INK, Plot, drawn, plot
-from shortlist.rollout.page import NOTHING, words
+from shortlist.report.figures import DASHES, INK, Plot, figure_panels, plot
+from shortlist.rollout.page import NO_NUMBER, format_name
 from shortlist.storage.artefacts import write_json, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DATA: Final = "drill.json"
+DRILL_FILE: Final = "drill.json"
 PAGE: Final = "drill.html"
 TEMPLATE: Final = "drill.html.j2"
 
 ScenarioName = Literal["new_items", "changed_tastes", "broken_column", "volume_collapse"]
 
 
-class _Record(BaseModel):
-    # NaN and infinity are no JSON: what is not known is None.
+class _DrillRecord(BaseModel):
+    # NaN and infinity are no JSON: unknown numbers are None.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Kpi(_Record):
-    """The hit rate around an injection; None where no window has one."""
+class Kpi(_DrillRecord):
+    """The champion's mean hit rate before, during and after a fault; None where no window has one."""
 
     before: float | None
     during: float | None
     after: float | None
 
 
-class Scenario(_Record):
-    """One thing that was broken, and what the loop did about it."""
+class Scenario(_DrillRecord):
+    """One injected fault, and the loop's response to it."""
 
     name: ScenarioName
     injected_at: datetime
     alarm_at: datetime | None
-    """End of the first window that was not held after it; None when nobody noticed."""
+    """End of the first window after it whose decision was not to hold; None when there was none."""
     columns_named: tuple[str, ...]
     decision: RetrainAction
     retrained: bool
     promoted: bool
     kpi: Kpi
     wanted: str
-    """What should happen."""
+    """The expected decision."""
     passed: bool
     collected_rows_trained_on: int | None = None
-    """Rows of live traffic that the promoted model, or else the first one trained, learnt from; None: none trained."""
+    """Rows of live traffic that the promoted, or else the first trained, model was trained on; None without any."""
     auc_promoted: float | None = None
-    """Of the promoted model on the days after its promotion, until the next injection; None without such days. It and
-    the next one are each with the statistics that servers looked up while the model was the champion."""
+    """AUC of the promoted model on the days after its promotion, until the next fault; None without such days. Both
+    AUCs are computed with the statistics that servers looked up while the model was the champion."""
     auc_frozen: float | None = None
-    """Of the model that it replaced, on the same rows."""
+    """AUC of the replaced model on the same rows."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def hours_to_alarm(self) -> float | None:
-        """Time to the alarm, in the time of the world."""
+        """Hours from the fault to the alarm, in the world's time; None without an alarm."""
         return None if self.alarm_at is None else (self.alarm_at - self.injected_at) / timedelta(hours=1)
 
 
-class Drill(_Record):
-    """All scenarios on one time line."""
+class Drill(_DrillRecord):
+    """The result of a drill: its scenarios and windows."""
 
     scenarios: tuple[Scenario, ...]
     false_alarms: int
-    """Quiet windows with an alarm."""
+    """Number of quiet windows with an alarm."""
     quiet_windows: int
+    """Number of windows before the first fault."""
     seconds: float
-    """That it took, by the clock on the wall."""
+    """Duration of the drill in real time."""
     days: tuple[WindowReport, ...]
     """Reports of all windows."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def passed(self) -> bool:
-        """Whether every scenario went as wanted, and nothing was raised without a cause."""
-        return bool(self.scenarios) and all(one.passed for one in self.scenarios) and self.false_alarms == 0
+        """Whether every scenario passed, and there was no false alarm."""
+        return bool(self.scenarios) and all(scenario.passed for scenario in self.scenarios) and self.false_alarms == 0
 
 
 def write_drill(drill: Drill, folder: Path) -> None:
-    """Write `drill.json` and `drill.html` into a folder, each whole or not at all."""
+    """Write `drill.json` and `drill.html` into a folder, each atomically."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / DATA, drill_facts(drill))
+    write_json(folder / DRILL_FILE, drill_json(drill))
     write_text(folder / PAGE, render_drill(drill))
 
 
-def drill_facts(drill: Drill) -> dict[str, object]:
-    """Return what a program wants to know of a drill; of the windows, what the picture shows."""
-    facts: dict[str, object] = drill.model_dump(mode="json", exclude={"days"})
-    facts["days"] = [
-        {"start": one.start.isoformat(), "champion": one.champion, "verdict": one.verdict, "columns": one.columns}
-        | {"kpi": kpi_of(one)}
-        for one in drill.days
+def drill_json(drill: Drill) -> dict[str, object]:
+    """Return the content of `drill.json`: the scenarios, and the plotted values of the windows."""
+    content: dict[str, object] = drill.model_dump(mode="json", exclude={"days"})
+    content["days"] = [
+        {
+            "start": report.start.isoformat(),
+            "champion": report.champion,
+            "verdict": report.verdict,
+            "columns": report.columns,
+            "kpi": champion_hit_rate(report),
+        }
+        for report in drill.days
     ]
-    return facts
+    return content
 
 
-def kpi_of(report: WindowReport) -> float | None:
-    """Return the champion's hit rate in a window, None when it has none."""
-    own = (one for one in report.quality if (one.version, one.slice) == (report.champion, "all"))
-    return next((each.value for one in own for each in one.measures if each.name == "hit_rate"), None)
+def champion_hit_rate(report: WindowReport) -> float | None:
+    """Return the champion's hit rate in a window; None when it was not measured."""
+    champion_qualities = (
+        quality for quality in report.quality if (quality.version, quality.slice) == (report.champion, "all")
+    )
+    return next(
+        (measure.value for quality in champion_qualities for measure in quality.measures if measure.name == "hit_rate"),
+        None,
+    )
 
 
 def render_drill(drill: Drill) -> str:
     """Return the page of a drill as HTML."""
-    return environment().get_template(TEMPLATE).render(
+    return page_templates().get_template(TEMPLATE).render(
         drill=drill,
-        headline=headline(drill),
+        headline=drill_headline(drill),
         plot=drill_plot(drill.days, drill.scenarios),
         after=time_to_alarm,
     )  # fmt: skip
 
 
-def headline(drill: Drill) -> str:
-    """Return in one sentence how a drill went."""
-    good, every = sum(one.passed for one in drill.scenarios), len(drill.scenarios)
-    went = f"{good} of {every} scenarios went as wanted"
+def drill_headline(drill: Drill) -> str:
+    """Return the result of a drill as a sentence."""
+    passed_count, scenario_count = sum(scenario.passed for scenario in drill.scenarios), len(drill.scenarios)
+    scenarios = f"{passed_count} of {scenario_count} scenarios went as wanted"
     alarms = f"{drill.false_alarms} false alarm{'' if drill.false_alarms == 1 else 's'}"
-    return f"{went}; {alarms} in {drill.quiet_windows} quiet windows"
+    return f"{scenarios}; {alarms} in {drill.quiet_windows} quiet windows"
 
 
 def time_to_alarm(scenario: Scenario) -> str:
-    """Return how long it took to notice; a dash when nobody did."""
-    return NOTHING if scenario.alarm_at is None else format_duration(scenario.alarm_at - scenario.injected_at)
+    """Return the time from the fault to the alarm as text; a dash without an alarm."""
+    return NO_NUMBER if scenario.alarm_at is None else format_duration(scenario.alarm_at - scenario.injected_at)
 
 
 def drill_table(drill: Drill) -> Table:
     """Return a drill as a table for the terminal; it fits 80 characters."""
     table = Table(
-        title=f"Drill: {headline(drill)}; {format_duration(timedelta(seconds=drill.seconds))}", title_justify="left"
+        title=f"Drill: {drill_headline(drill)}; {format_duration(timedelta(seconds=drill.seconds))}",
+        title_justify="left",
     )
     table.add_column("injected", no_wrap=True)
     table.add_column("alarm\nafter", no_wrap=True)
@@ -151,25 +163,25 @@ def drill_table(drill: Drill) -> Table:
     table.add_column("decision,\nlearnt from", no_wrap=True)
     table.add_column("hit rate, %:\nbefore,\nduring, after;\nAUC after:\nold, new", justify="right", no_wrap=True)
     table.add_column("as\nwanted", no_wrap=True)
-    for one in drill.scenarios:
-        table.add_row(*_cells(one))
+    for scenario in drill.scenarios:
+        table.add_row(*_cells(scenario))
     return table
 
 
 def _cells(scenario: Scenario) -> list[str | Text]:
-    trained = "promoted" if scenario.promoted else "not promoted"
+    training_state = "promoted" if scenario.promoted else "not promoted"
     numbers = (scenario.kpi.before, scenario.kpi.during, scenario.kpi.after)
-    rates = " ".join(NOTHING if number is None else f"{100 * number:.1f}" for number in numbers)
-    rows, old, new = scenario.collected_rows_trained_on, scenario.auc_frozen, scenario.auc_promoted
-    learnt = "" if rows is None else f",\n{rows:,} live\nrows"
-    aucs = "" if old is None or new is None else f"\n{old:.4f} {new:.4f}"
+    rates = " ".join(NO_NUMBER if number is None else f"{100 * number:.1f}" for number in numbers)
+    live_rows, old_auc, new_auc = scenario.collected_rows_trained_on, scenario.auc_frozen, scenario.auc_promoted
+    live_rows_text = "" if live_rows is None else f",\n{live_rows:,} live\nrows"
+    aucs_text = "" if old_auc is None or new_auc is None else f"\n{old_auc:.4f} {new_auc:.4f}"
     return [
-        # Names come from a log: as text they are shown, never read as markup.
-        Text(f"{words(scenario.name)}\n{moment(scenario.injected_at)}"),
+        # Names come from a log: `Text` shows them without interpreting markup.
+        Text(f"{format_name(scenario.name)}\n{format_moment(scenario.injected_at)}"),
         time_to_alarm(scenario),
-        Text(join_names(scenario.columns_named) or NOTHING),
-        Text(f"{scenario.decision},\n{trained}{learnt}" if scenario.retrained else scenario.decision),
-        f"{rates}{aucs}",
+        Text(join_names(scenario.columns_named) or NO_NUMBER),
+        Text(f"{scenario.decision},\n{training_state}{live_rows_text}" if scenario.retrained else scenario.decision),
+        f"{rates}{aucs_text}",
         Text("yes", "green") if scenario.passed else Text("no", "bold red"),
     ]
 
@@ -182,8 +194,8 @@ _CAPTION = (
 )
 
 
-_ROW: Final = 0.06
-"""Height of a name, as a share of the panel's."""
+_NAME_HEIGHT: Final = 0.06
+"""Height of a fault's name, as a share of the panel's height."""
 
 
 class _Injection(Protocol):
@@ -198,44 +210,46 @@ class _Injection(Protocol):
 
 
 def drill_plot(days: Sequence[WindowReport], scenarios: Sequence[_Injection]) -> Plot | None:
-    """Return the KPI over all windows, None without windows."""
+    """Return the plot of the KPI over all windows; None without windows."""
     from matplotlib.ticker import PercentFormatter
 
     if not days:
         return None
-    shown = slots(sorted(days, key=lambda one: one.start))
-    top = 1 - _ROW * (len(scenarios) + 1)
-    with drawn(10.0, 4.4) as (figure, (axes,)):
-        draw_measure(axes, shown, "hit_rate")
+    window_slots = fill_gaps(sorted(days, key=lambda report: report.start))
+    top = 1 - _NAME_HEIGHT * (len(scenarios) + 1)
+    with figure_panels(10.0, 4.4) as (figure, (axes,)):
+        draw_measure(axes, window_slots, "hit_rate")
         low, high = axes.get_ylim()
-        low -= 0.17 * (high - low)  # room below for what was decided, above for the names of what was broken
+        low -= 0.17 * (high - low)  # room below for the decisions, above for the names of the faults
         axes.set_ylim(low, low + (high - low) / top)
-        draw_window_states(axes, shown, top)
-        draw_versions(axes, shown, top, labels=24)
-        for number, one in enumerate(sorted(scenarios, key=lambda one: one.injected_at)):
-            _draw(axes, shown, one, top + _ROW * (number + 1.8))
-        draw_ticks(axes, shown)
+        draw_window_states(axes, window_slots, top)
+        draw_versions(axes, window_slots, top, labels=24)
+        for number, injection in enumerate(sorted(scenarios, key=lambda injection: injection.injected_at)):
+            _draw_injection(axes, window_slots, injection, top + _NAME_HEIGHT * (number + 1.8))
+        draw_ticks(axes, window_slots)
         axes.set(ylabel="hit rate")
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         return plot(figure, "drill", "Hit rate, day by day", _CAPTION)
 
 
-def _draw(axes: Axes, shown: Slots, injection: _Injection, height: float) -> None:
-    across = axes.get_xaxis_transform()
-    began = _place(shown, injection.injected_at) - 0.5
-    # Every line is longer than those before it, and its name stands to its left: no line runs through a name.
-    axes.axvline(began, 0, height, color=INK, linewidth=1.2, linestyle=DASHES[0])
+def _draw_injection(axes: Axes, window_slots: WindowSlots, injection: _Injection, height: float) -> None:
+    transform = axes.get_xaxis_transform()
+    position = _slot_index(window_slots, injection.injected_at) - 0.5
+    # Every line is longer than those before it, and its name is left of it, so that no line crosses a name.
+    axes.axvline(position, 0, height, color=INK, linewidth=1.2, linestyle=DASHES[0])
     axes.annotate(
-        words(injection.name), (began, height), (-4, 0), xycoords=across, textcoords="offset points", ha="right",
-        va="top", fontweight="bold", fontsize=10,
+        format_name(injection.name), (position, height), (-4, 0), xycoords=transform, textcoords="offset points",
+        ha="right", va="top", fontweight="bold", fontsize=10,
     )  # fmt: skip
     if injection.alarm_at is None:
         return
-    at = _place(shown, injection.alarm_at) - 1  # the window that ended then
-    axes.text(at, 0.075, "!", transform=across, ha="center", va="bottom", fontweight="bold", fontsize=13)
-    axes.text(at, 0.015, injection.decision, transform=across, ha="center", va="bottom", fontsize=9.5)
+    alarm_position = _slot_index(window_slots, injection.alarm_at) - 1  # the window that ended then
+    axes.text(alarm_position, 0.075, "!", transform=transform, ha="center", va="bottom", fontweight="bold", fontsize=13)
+    axes.text(alarm_position, 0.015, injection.decision, transform=transform, ha="center", va="bottom", fontsize=9.5)
 
 
-def _place(shown: Slots, moment: datetime) -> int:
-    """Return the number of the first window that begins at a moment or later; one past the last when there is none."""
-    return next((at for at, one in enumerate(shown) if one and one.start >= moment), len(shown))
+def _slot_index(window_slots: WindowSlots, moment: datetime) -> int:
+    """Return the index of the first window that starts at a moment or later; the number of slots when there is none."""
+    return next(
+        (index for index, window in enumerate(window_slots) if window and window.start >= moment), len(window_slots)
+    )

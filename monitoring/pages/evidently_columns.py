@@ -1,4 +1,4 @@
-"""What Evidently is given to draw: a column of a window beside the reference's, in the reference's own bins."""
+"""The columns that Evidently draws: live values beside the reference's, binned by the reference's bins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import polars as pl
 
 from monitoring.drift.drift_statistics import population_stability_index
 from monitoring.reference.distributions import Kind
-from monitoring.windows.known_columns import OWN
+from monitoring.windows.known_columns import WINDOW_COLUMNS
 from monitoring.windows.kpi import REQUEST, SCORE
 from shortlist.evaluation.metrics import Floats
 
@@ -19,118 +19,124 @@ if TYPE_CHECKING:
     from monitoring.reference.reference import ColumnReference, Reference
 
 VERSION: Final = "version"
-_MOST_OTHER: Final = 0.5
-_OTHER: Final = "(other values)"
+_MAX_OTHER_SHARE: Final = 0.5
+_OTHER_VALUES: Final = "(other values)"
 _LOOK_ALIKES: Final = str.maketrans({"<": "\u2039", ">": "\u203a", "&": "\uff06", "\u2028": " ", "\u2029": " "})
 _TAILS: Final = (0.005, 0.995)
 
 
 @dataclass(frozen=True)
 class DrawnColumn:
-    """A column of both sides: numbers, or the names of the values that are told apart."""
+    """A column of both sides: numbers, or the names of the values with a bin of their own."""
 
     name: str
-    usual: ColumnReference
+    reference: ColumnReference
     live: pl.Series
-    then: pl.Series
+    reference_values: pl.Series
 
     @property
     def numeric(self) -> bool:
         """Whether it holds numbers."""
-        return self.usual.bins.kind == "numeric"
+        return self.reference.bins.kind == "numeric"
 
-    def index(self, drawn: Any) -> float:
-        """Return how far values are from all rows of the reference: the population stability index over its bins.
+    def index(self, values: Any) -> float:
+        """Return the population stability index of values against all rows of the reference, over its bins.
 
         Args:
-            drawn: Some of `live`, as a series of pandas without nulls.
+            values: A sample of `live`, as a pandas series without nulls.
         """
-        bins, then = self.usual.bins, _totals(self.usual)
+        bins, reference_counts = self.reference.bins, _bin_totals(self.reference)
         if self.numeric:
-            now = bins.count(pl.Series(drawn.to_numpy()))
+            live_counts = bins.count(pl.Series(values.to_numpy()))
         else:
-            places = {name: place for place, name in enumerate(_names(self.usual))}
-            now = np.bincount(drawn.map(places).to_numpy(), minlength=bins.size)
-        return population_stability_index(then / then.sum(), now / now.sum())
+            bin_numbers = {name: bin_number for bin_number, name in enumerate(_bin_names(self.reference))}
+            live_counts = np.bincount(values.map(bin_numbers).to_numpy(), minlength=bins.size)
+        return population_stability_index(reference_counts / reference_counts.sum(), live_counts / live_counts.sum())
 
 
-def drawn_columns(
-    live: pl.DataFrame, then: pl.DataFrame, reference: Reference, model: str, compared: Mapping[str, Kind]
+def make_drawn_columns(
+    live: pl.DataFrame, reference_sample: pl.DataFrame, reference: Reference, model: str, compared: Mapping[str, Kind]
 ) -> Iterator[DrawnColumn]:
-    """Return the compared columns and the score of which a picture tells something.
+    """Yield the compared columns, and the score, that are worth a plot.
 
-    Not those are tags, columns without a value on either side, and keys: categories of which most of the reference's
-    rows have none of the values that are told apart. Numbers beyond the reference's 0.5 % tails are put at their ends,
-    which no bin notices: one outlier would otherwise make a histogram of one bar.
+    Left out are tags, columns without a value on either side, and keys: categories for which most of the reference's
+    rows are in the bin of other values. Numbers beyond the reference's 0.5 % tails are clipped within their outermost
+    bins: one outlier would otherwise reduce the histogram to one bar.
 
     Args:
         live: Rows of the window.
-        then: Rows of the reference, likewise with the column score.
-        reference: With the bins.
-        model: Whose scores they are.
-        compared: Columns and how they are compared.
+        reference_sample: Rows of the reference, with the column score.
+        reference: The reference with the bins.
+        model: Name of the model that gave the scores.
+        compared: Compared columns with their kinds.
     """
-    usual = {name: reference.columns[name] for name in compared if name in reference.columns and name not in OWN}
+    references = {
+        name: reference.columns[name] for name in compared if name in reference.columns and name not in WINDOW_COLUMNS
+    }
     if model in reference.models:
-        usual[SCORE] = reference.models[model].scores
-    for name, one in usual.items():
-        if name in live.columns and name in then.columns and _tells(one):
-            sides = [_drawn(side[name], one, then[name]) for side in (live, then)]
-            if all(side.null_count() < side.len() for side in sides):
-                yield DrawnColumn(name, one, *sides)
+        references[SCORE] = reference.models[model].scores
+    for name, column_reference in references.items():
+        if name in live.columns and name in reference_sample.columns and _is_informative(column_reference):
+            sides = [
+                _drawn_values(rows[name], column_reference, reference_sample[name]) for rows in (live, reference_sample)
+            ]
+            if all(values.null_count() < values.len() for values in sides):
+                yield DrawnColumn(name, column_reference, *sides)
 
 
-def sample_requests(rows: pl.DataFrame, most: int, seed: int) -> pl.DataFrame:
-    """Return a sample of whole requests with at most so many rows."""
-    if rows.height <= most:
+def sample_requests(rows: pl.DataFrame, max_rows: int, seed: int) -> pl.DataFrame:
+    """Return a sample of whole requests with at most `max_rows` rows."""
+    if rows.height <= max_rows:
         return rows
     shuffled = rows.group_by(REQUEST, maintain_order=True).len().sample(fraction=1.0, shuffle=True, seed=seed)
-    return rows.join(shuffled.filter(pl.col("len").cum_sum() <= most), on=REQUEST, how="semi")
+    return rows.join(shuffled.filter(pl.col("len").cum_sum() <= max_rows), on=REQUEST, how="semi")
 
 
 def scores_of_one_version(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows with a score only where the version that most rows come from gave a usable one."""
+    """Return the rows with the score set to null unless it is finite and of the version with most rows."""
     version = rows[VERSION].drop_nulls().mode().sort().head(1)
     score = pl.col(SCORE).cast(pl.Float64)
-    usable = pl.col(VERSION).is_in(version.implode()) & score.is_finite()
-    return rows.with_columns(pl.when(usable).then(score).alias(SCORE))
+    is_usable = pl.col(VERSION).is_in(version.implode()) & score.is_finite()
+    return rows.with_columns(pl.when(is_usable).then(score).alias(SCORE))
 
 
-def _tells(usual: ColumnReference) -> bool:
-    totals = _totals(usual)
-    if usual.bins.kind == "tags" or not totals.sum():
+def _is_informative(reference: ColumnReference) -> bool:
+    totals = _bin_totals(reference)
+    if reference.bins.kind == "tags" or not totals.sum():
         return False
-    return usual.bins.kind == "numeric" or bool(totals[-1] / totals.sum() <= _MOST_OTHER)
+    return reference.bins.kind == "numeric" or bool(totals[-1] / totals.sum() <= _MAX_OTHER_SHARE)
 
 
-def _totals(usual: ColumnReference) -> Floats:
-    totals: Floats = np.array(usual.counts, dtype=np.float64).reshape(-1, usual.bins.size).sum(axis=0)
+def _bin_totals(reference: ColumnReference) -> Floats:
+    totals: Floats = np.array(reference.counts, dtype=np.float64).reshape(-1, reference.bins.size).sum(axis=0)
     return totals
 
 
-def _drawn(values: pl.Series, usual: ColumnReference, then: pl.Series) -> pl.Series:
-    if usual.bins.kind == "numeric":
-        low, high = (_finite(then).quantile(tail, "nearest") for tail in _TAILS)
-        # Never past the outermost edges: a number would change its bin.
-        ends = [*usual.bins.edges[:1], *usual.bins.edges[-1:]]
-        if ends and low is not None and high is not None:
-            low, high = min(low, np.nextafter(ends[0], -np.inf)), max(high, ends[1])
-        return _finite(values).clip(low, high)
+def _drawn_values(values: pl.Series, reference: ColumnReference, reference_values: pl.Series) -> pl.Series:
+    if reference.bins.kind == "numeric":
+        low, high = (_finite_numbers(reference_values).quantile(tail, "nearest") for tail in _TAILS)
+        # Clip only beyond the outermost edges, so that no number changes its bin.
+        outer_edges = [*reference.bins.edges[:1], *reference.bins.edges[-1:]]
+        if outer_edges and low is not None and high is not None:
+            low, high = min(low, np.nextafter(outer_edges[0], -np.inf)), max(high, outer_edges[1])
+        return _finite_numbers(values).clip(low, high)
     names = np.full(values.len(), None, dtype=object)
-    rows, bins = usual.bins.codes(values)
-    names[rows] = _names(usual)[bins]
+    rows, bins = reference.bins.codes(values)
+    names[rows] = _bin_names(reference)[bins]
     return pl.Series(values.name, names, dtype=pl.String)
 
 
-def _finite(values: pl.Series) -> pl.Series:
+def _finite_numbers(values: pl.Series) -> pl.Series:
     numbers = values.cast(pl.Float64)
     return numbers.set(~numbers.is_finite(), None)
 
 
-def _names(usual: ColumnReference) -> Any:
-    """Return what the bins are called on the page.
+def _bin_names(reference: ColumnReference) -> Any:
+    """Return the names of the bins on the page.
 
-    Evidently writes names into a script as JSON, where `</script>` ends the script and whatever follows is markup of
-    the page. So characters that begin markup are replaced by ones that look alike.
+    Evidently writes names into a script as JSON, where `</script>` would end the script and the rest would be markup of
+    the page. So characters that start markup are replaced by look-alikes.
     """
-    return np.array([*(str(value).translate(_LOOK_ALIKES) for value in usual.bins.values), _OTHER], dtype=object)
+    return np.array(
+        [*(str(value).translate(_LOOK_ALIKES) for value in reference.bins.values), _OTHER_VALUES], dtype=object
+    )

@@ -1,4 +1,4 @@
-"""The state of the loop in one sentence."""
+"""The state of the monitoring loop as a sentence."""
 
 from __future__ import annotations
 
@@ -9,60 +9,61 @@ from typing import Final, Literal
 
 from monitoring.pages.status_page_data import StatusPageData
 from monitoring.windows.records import Retraining, WindowReport
-from shortlist.rollout.page import words
+from shortlist.rollout.page import format_name
 
 StatusLevel = Literal["good", "warn", "bad", "plain"]
 
 SIGNS: Final[dict[StatusLevel, str]] = {"good": "✓", "warn": "!", "bad": "✕", "plain": "…"}
-_NAMES: Final = 4
+_MAX_NAMES: Final = 4
 
 
 @dataclass(frozen=True)
 class LoopStatus:
-    """How the loop is."""
+    """State of the loop, with its details."""
 
     level: StatusLevel
-    word: str
-    rest: str
-    """What the word means here; with the word before it, a sentence."""
+    state: str
+    detail: str
+    """Details of the state; state and details together make a sentence."""
 
     @property
     def sentence(self) -> str:
-        """All of it."""
-        return f"{self.word}{' ' if self.rest.startswith('since ') else ': '}{self.rest}"
+        """State and details as one sentence."""
+        return f"{self.state}{' ' if self.detail.startswith('since ') else ': '}{self.detail}"
 
 
-def loop_state(loop: StatusPageData) -> LoopStatus:
-    """Return how the loop is: what is worst comes first, and nothing that is not known is called healthy."""
-    newest, decision = loop.newest, loop.decision
+def loop_status(page_data: StatusPageData) -> LoopStatus:
+    """Return the worst state that applies; the loop is healthy only when its newest window was judged healthy."""
+    newest, decision = page_data.newest, page_data.decision
     if newest is None:
-        return LoopStatus("plain", "Nothing watched yet", f"{_served(loop)}; no window is ready")
-    if loop.broken_since is not None:
-        return _broken(loop, newest, loop.broken_since)
-    if loop.alarm.since is not None:
-        return _alarm(loop, loop.alarm.since)
+        return LoopStatus("plain", "Nothing watched yet", f"{_serving_text(page_data)}; no window is ready")
+    if page_data.broken_since is not None:
+        return _broken_status(page_data, newest, page_data.broken_since)
+    if page_data.alarm.since is not None:
+        return _alarm_status(page_data, page_data.alarm.since)
     if decision is not None and decision.action == "page":
         return LoopStatus(
             "bad", "A person is needed", decision.reasons[0] if decision.reasons else join_names(decision.columns)
         )
-    return _quiet(loop, newest)
+    return _status_without_alarm(page_data, newest)
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Return names as they are said, the first few of many.
+    """Return names joined by commas; after the first four only their number.
 
     >>> join_names(("a", "b", "c", "d", "e", "f"))
     'a, b, c, d and 2 more'
     """
-    every = tuple(names)
-    more = len(every) - _NAMES
-    return ", ".join(every[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+    all_names = tuple(names)
+    hidden_count = len(all_names) - _MAX_NAMES
+    return ", ".join(all_names[:_MAX_NAMES]) + (f" and {hidden_count} more" if hidden_count > 0 else "")
 
 
 def format_duration(time: timedelta) -> str:
-    """Return a time in the largest unit that fits it.
+    """Return a duration in its largest whole unit.
 
-    >>> [format_duration(one) for one in (timedelta(days=4, hours=3), timedelta(minutes=1), timedelta(seconds=9))]
+    >>> durations = (timedelta(days=4, hours=3), timedelta(minutes=1), timedelta(seconds=9))
+    >>> [format_duration(duration) for duration in durations]
     ['4 days', '1 minute', 'less than a minute']
     """
     minutes = int(time.total_seconds() // 60)
@@ -73,54 +74,60 @@ def format_duration(time: timedelta) -> str:
     return "less than a minute"
 
 
-def moment(time: datetime) -> str:
-    """Return a moment of a window: the day alone when that is enough.
+def format_moment(time: datetime) -> str:
+    """Return a moment as text: the date alone at midnight, else with hours and minutes.
 
-    >>> moment(datetime(2026, 1, 21)), moment(datetime(2026, 1, 21, 6))
+    >>> format_moment(datetime(2026, 1, 21)), format_moment(datetime(2026, 1, 21, 6))
     ('2026-01-21', '2026-01-21 06:00')
     """
     return f"{time:%Y-%m-%d}" if (time.hour, time.minute) == (0, 0) else f"{time:%Y-%m-%d %H:%M}"
 
 
-def _served(loop: StatusPageData) -> str:
+def _serving_text(loop: StatusPageData) -> str:
     if loop.champion is None:
         return "no version serves everybody"
     if loop.serving_since is None:
         return f"version {loop.champion} serves"
-    return f"version {loop.champion} has served for {format_duration(loop.made - loop.serving_since)}"
+    return f"version {loop.champion} has served for {format_duration(loop.created_at - loop.serving_since)}"
 
 
-def _broken(loop: StatusPageData, newest: WindowReport, since: datetime) -> LoopStatus:
-    what = (f"column {one.column}" if one.column else words(one.kind) for one in newest.problems)
+def _broken_status(loop: StatusPageData, newest: WindowReport, since: datetime) -> LoopStatus:
+    problem_names = (
+        f"column {problem.column}" if problem.column else format_name(problem.kind) for problem in newest.problems
+    )
     running = loop.running
-    then = f"retraining {_short(running)}, begun before, is running" if running else "training is held"
-    alarm = f"; the alarm of {moment(loop.alarm.since)} stays" if loop.alarm.since else ""
+    training_text = f"retraining {_short_key(running)}, begun before, is running" if running else "training is held"
+    alarm_text = f"; the alarm of {format_moment(loop.alarm.since)} stays" if loop.alarm.since else ""
     return LoopStatus(
-        "bad", "Data are broken", f"since {moment(since)}: {join_names(dict.fromkeys(what))}; {then}{alarm}"
+        "bad",
+        "Data are broken",
+        f"since {format_moment(since)}: {join_names(dict.fromkeys(problem_names))}; {training_text}{alarm_text}",
     )
 
 
-def _alarm(loop: StatusPageData, since: datetime) -> LoopStatus:
+def _alarm_status(loop: StatusPageData, since: datetime) -> LoopStatus:
     return LoopStatus(
-        "bad", "Alarm", f"since {moment(since)}: {join_names(loop.alarm.columns)}; {_answer(loop, since)}"
+        "bad",
+        "Alarm",
+        f"since {format_moment(since)}: {join_names(loop.alarm.columns)}; {_alarm_response(loop, since)}",
     )
 
 
-def _answer(loop: StatusPageData, since: datetime) -> str:
-    """Return what is being done about an alarm."""
+def _alarm_response(loop: StatusPageData, since: datetime) -> str:
+    """Return the response to an alarm, as the end of a sentence."""
     if loop.running is not None:
-        return f"retraining {_short(loop.running)} is running"
+        return f"retraining {_short_key(loop.running)} is running"
     action = loop.decision.action if loop.decision else "hold"
     if action == "page":
         return "a person is needed"
-    last = next((one for one in loop.newest_retrainings if one.window >= since), None)
-    if last is not None:
-        return f"retraining {_short(last)} {ended(last.state)}"
+    newest_retraining = next((retraining for retraining in loop.newest_retrainings if retraining.window >= since), None)
+    if newest_retraining is not None:
+        return f"retraining {_short_key(newest_retraining)} {retraining_end_text(newest_retraining.state)}"
     return "training is about to begin" if action == "retrain" else "training is held"
 
 
-def ended(state: str) -> str:
-    """Return how a retraining ended, as the end of a sentence."""
+def retraining_end_text(state: str) -> str:
+    """Return the state of a retraining, as the end of a sentence."""
     return {
         "failed": "failed",
         "held": "brought no model that the gates let pass",
@@ -130,22 +137,26 @@ def ended(state: str) -> str:
     }[state]
 
 
-def _quiet(loop: StatusPageData, newest: WindowReport) -> LoopStatus:
-    """Return the state without an alarm."""
-    running = f"; retraining {_short(loop.running)} is running" if loop.running else ""
-    rest = f"{_served(loop)}; no alarm{running}"
-    if newest not in loop.counted[-1:]:
-        return LoopStatus("warn", "Too early to tell", f"{_served(loop)}, but no whole window yet; no alarm{running}")
+def _status_without_alarm(loop: StatusPageData, newest: WindowReport) -> LoopStatus:
+    """Return the state while no alarm is raised."""
+    running = f"; retraining {_short_key(loop.running)} is running" if loop.running else ""
+    detail = f"{_serving_text(loop)}; no alarm{running}"
+    if newest not in loop.counted_windows[-1:]:
+        return LoopStatus(
+            "warn", "Too early to tell", f"{_serving_text(loop)}, but no whole window yet; no alarm{running}"
+        )
     if newest.verdict == "unjudged":
-        return LoopStatus("warn", "Not judged", f"too little is known of the window of {moment(newest.start)}; {rest}")
+        return LoopStatus(
+            "warn", "Not judged", f"too little is known of the window of {format_moment(newest.start)}; {detail}"
+        )
     if newest.verdict in {"drifted", "degraded"}:
         return LoopStatus(
-            "warn", "No alarm yet", f"{newest.verdict} on {moment(newest.start)}: {join_names(newest.columns)}"
+            "warn", "No alarm yet", f"{newest.verdict} on {format_moment(newest.start)}: {join_names(newest.columns)}"
         )
     if loop.champion is None:
-        return LoopStatus("warn", "No champion", f"the newest window is good, but {rest}")
-    return LoopStatus("good", "Healthy", rest)
+        return LoopStatus("warn", "No champion", f"the newest window is good, but {detail}")
+    return LoopStatus("good", "Healthy", detail)
 
 
-def _short(retraining: Retraining) -> str:
+def _short_key(retraining: Retraining) -> str:
     return retraining.key[:8]

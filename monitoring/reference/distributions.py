@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from monitoring.windows.known_columns import OWN, SLATE_SIZE
-from shortlist.features.plan import plan
-from shortlist.spec.data import Column, Data
-from shortlist.spec.features import Features
+from shortlist.features.plan import Plan
+from shortlist.spec.data import Column
 from shortlist.spec.monitoring import DriftLimits
 
 Kind = Literal["numeric", "categorical", "tags"]
@@ -98,7 +97,7 @@ def bins_of(values: pl.Series, kind: Kind, limits: DriftLimits) -> Bins:
     return Bins(kind=kind, values=tuple(counted["value"].head(limits.top_values).to_list()))
 
 
-def compared_columns(data: Data, features: Features, limits: DriftLimits) -> dict[str, Kind]:
+def compared_columns(plan: Plan, limits: DriftLimits) -> dict[str, Kind]:
     """Return how each column that is known before the impression is compared, in declared order.
 
     Left out are the label, the ids of impression and request, dates and vectors, what the limits ignore, and names that
@@ -108,7 +107,8 @@ def compared_columns(data: Data, features: Features, limits: DriftLimits) -> dic
     Where features compare the candidates of a request, so is how many these are: a log holds what was shown, a request
     what is ranked.
     """
-    read_as_keys = (name for feature in features.columns for name in feature.read_as_keys)
+    data = plan.declared.data
+    read_as_keys = (name for feature in plan.features for name in feature.read_as_keys)
     categories = {data.user, data.item, *(table.key for table in data.side_tables), *read_as_keys}
     left_out = {*data.names_of_rows, *limits.ignore, *OWN}
     kinds: dict[str, Kind] = {}
@@ -117,7 +117,7 @@ def compared_columns(data: Data, features: Features, limits: DriftLimits) -> dic
             kind = _kind(column, categories)
             if kind is not None:
                 kinds.setdefault(column.name, kind)  # a side table's key is the log's column
-    if data.slate is not None and SLATE_SIZE not in limits.ignore and plan(data, features).slates:
+    if data.slate is not None and SLATE_SIZE not in limits.ignore and plan.slates:
         kinds[SLATE_SIZE] = "numeric"
     return kinds
 

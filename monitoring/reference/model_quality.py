@@ -1,4 +1,4 @@
-"""What models were on their test days, from the scores that training wrote."""
+"""Quality of models on their test days, from the scores that training wrote."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from monitoring.reference.distributions import bins_of
+from monitoring.reference.distributions import make_bins
 from monitoring.reference.reference_parts import ColumnReference, ModelReference
 from monitoring.windows.kpi import REQUEST, ROW, SCORE, hit_rate
 from shortlist.contracts import Columns
 from shortlist.evaluation.measure import scores_file
 from shortlist.evaluation.metrics import UnmeasurableError, auc, log_loss
 from shortlist.evaluation.ranking import gauc, mean_ndcg
-from shortlist.evaluation.scores import ScoredRows, read_scores, weights_of
+from shortlist.evaluation.scores import ScoredRows, read_scores, read_weights
 from shortlist.serving.traffic.sessions import in_session_order, session_bounds
 from shortlist.spec.data import Data
 from shortlist.spec.monitoring import Monitoring
 from shortlist.storage.tables import DayTable
 from shortlist.tracking.steps import note
 
-LIST_ROWS: Final = 20
-"""Most rows of a list, as of a replay's request."""
+MAX_LIST_ROWS: Final = 20
+"""Most rows of a list, as in a replay's requests."""
 
 
 def measure_models(
     scores: Mapping[str, Path], table: DayTable, data: Data, settings: Monitoring
 ) -> dict[str, ModelReference]:
-    """Return what every model was; one whose scores cannot be measured is left out with a message.
+    """Return the test-day quality of every model; one whose scores cannot be measured is left out with a message.
 
     Args:
         scores: File of scores, or its folder, by model.
         table: The valid log.
-        data: Its declaration.
+        data: The log's declaration.
         settings: How scores are binned, and how many rows of a list count.
     """
-    found: dict[str, ModelReference] = {}
+    references: dict[str, ModelReference] = {}
     lists: pl.DataFrame | None = None
     for model, path in scores.items():
         try:
             rows = read_scores(scores_file(path), "test")
             if lists is None:
-                lists = _lists(table, data, set(rows.frame[Columns.DAY].unique()))
-            found[model] = _measured(model, rows, scores_file(path), lists, settings)
+                lists = _assign_lists(table, data, set(rows.frame[Columns.DAY].unique()))
+            references[model] = _measure_model(model, rows, scores_file(path), lists, settings)
         except UnmeasurableError as reason:
             note(f"Live traffic of {model} cannot be compared with its test days: {reason}")
-    return found
+    return references
 
 
 def scores_by_impression(path: Path) -> pl.DataFrame:
@@ -57,50 +57,58 @@ def scores_by_impression(path: Path) -> pl.DataFrame:
     return pl.read_parquet(scores_file(path), columns=[Columns.IMPRESSION, Columns.DAY, SCORE])
 
 
-def _measured(model: str, test: ScoredRows, path: Path, lists: pl.DataFrame, settings: Monitoring) -> ModelReference:
+def _measure_model(
+    model: str, test: ScoredRows, path: Path, lists: pl.DataFrame, settings: Monitoring
+) -> ModelReference:
     weights = test.weights
-    kept = [name for name in (Columns.IMPRESSION, Columns.LABEL, Columns.WEIGHT) if name in test.frame.columns]
-    listed = lists.join(test.frame.select(kept).with_columns(pl.Series(SCORE, test.scores)), on=Columns.IMPRESSION)
-    found = listed.select(pl.col(Columns.LABEL, SCORE).cast(pl.Float64), pl.col(REQUEST)).to_dict(as_series=True)
-    labels, scores, requests = (found[name].to_numpy() for name in (Columns.LABEL, SCORE, REQUEST))
+    columns = [name for name in (Columns.IMPRESSION, Columns.LABEL, Columns.WEIGHT) if name in test.frame.columns]
+    listed_rows = lists.join(
+        test.frame.select(columns).with_columns(pl.Series(SCORE, test.scores)), on=Columns.IMPRESSION
+    )
+    series_by_name = listed_rows.select(pl.col(Columns.LABEL, SCORE).cast(pl.Float64), pl.col(REQUEST)).to_dict(
+        as_series=True
+    )
+    labels, scores, requests = (series_by_name[name].to_numpy() for name in (Columns.LABEL, SCORE, REQUEST))
     return ModelReference(
         model=model,
-        scores=_distribution(scores_by_impression(path), settings),
+        scores=_score_distribution(scores_by_impression(path), settings),
         mean_score=float(np.average(test.scores, weights=weights)),
         label_rate=float(np.average(test.labels, weights=weights)),
         auc=auc(test.labels, test.scores, weights),
         log_loss=log_loss(test.labels, test.scores, weights),
         gauc=None if test.users is None else gauc(test.labels, test.scores, test.users, weights),
-        ndcg_at_10=None if test.users is None else mean_ndcg(labels, scores, requests, weights_of(listed)),
-        hit_rate=hit_rate(listed, settings.quality.hit_rate_at),
+        ndcg_at_10=None if test.users is None else mean_ndcg(labels, scores, requests, read_weights(listed_rows)),
+        hit_rate=hit_rate(listed_rows, settings.quality.hit_rate_at),
         rows=test.rows,
     )
 
 
-def _distribution(scored: pl.DataFrame, settings: Monitoring) -> ColumnReference:
-    bins = bins_of(scored[SCORE], "numeric", settings.drift)
+def _score_distribution(scored: pl.DataFrame, settings: Monitoring) -> ColumnReference:
+    bins = make_bins(scored[SCORE], "numeric", settings.drift)
     days = scored.sort(Columns.DAY).partition_by(Columns.DAY, maintain_order=True)
     counts = tuple(tuple(bins.count(day[SCORE]).tolist()) for day in days)
     values = sum(map(sum, counts))
     return ColumnReference(bins=bins, counts=counts, nulls=1 - values / scored.height, rows=scored.height)
 
 
-def _lists(table: DayTable, data: Data, days: set[date]) -> pl.DataFrame:
-    """Return the list, as request_id, and the row in it of every impression of some days."""
-    return pl.concat(_lists_of_files(table, data, days))
+def _assign_lists(table: DayTable, data: Data, days: set[date]) -> pl.DataFrame:
+    """Return impression_id, request_id (the list) and row (the place in the list) of all impressions of some days."""
+    return pl.concat(_iter_file_lists(table, data, days))
 
 
-def _lists_of_files(table: DayTable, data: Data, days: set[date]) -> Iterator[pl.DataFrame]:
+def _iter_file_lists(table: DayTable, data: Data, days: set[date]) -> Iterator[pl.DataFrame]:
     columns = [Columns.TIME, Columns.IMPRESSION, *([data.user] if data.user else [])]
-    first = 0
+    first_list = 0
     yield pl.DataFrame(schema={Columns.IMPRESSION: pl.Int64, REQUEST: pl.Int64, ROW: pl.Int64})
     for path in table.paths(days):
         frame = in_session_order(pl.read_parquet(path, columns=columns, hive_partitioning=False), data.user)
-        bounds = session_bounds(frame, data.user, LIST_ROWS)
-        cut = pl.DataFrame(bounds, schema=["start", "stop"], orient="row").sort("start")
-        place = pl.int_range(pl.len(), dtype=pl.Int64)
-        # Lists lie one after another: a row is of the newest one that has begun.
-        number = cut["start"].search_sorted(pl.select(pl.int_range(frame.height)).to_series(), side="right") - 1
-        own = frame.select(Columns.IMPRESSION, number.cast(pl.Int64).alias(REQUEST))
-        yield own.with_columns(pl.col(REQUEST) + first, place.over(REQUEST).alias(ROW))
-        first += len(bounds)
+        bounds = session_bounds(frame, data.user, MAX_LIST_ROWS)
+        list_bounds = pl.DataFrame(bounds, schema=["start", "stop"], orient="row").sort("start")
+        row_number = pl.int_range(pl.len(), dtype=pl.Int64)
+        # Lists follow each other: a row belongs to the last list that starts at or before it.
+        list_number = (
+            list_bounds["start"].search_sorted(pl.select(pl.int_range(frame.height)).to_series(), side="right") - 1
+        )
+        numbered = frame.select(Columns.IMPRESSION, list_number.cast(pl.Int64).alias(REQUEST))
+        yield numbered.with_columns(pl.col(REQUEST) + first_list, row_number.over(REQUEST).alias(ROW))
+        first_list += len(bounds)

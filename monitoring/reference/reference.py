@@ -1,4 +1,4 @@
-"""The reference: the frozen distributions of a model's training data, and its scores and quality on its test days."""
+"""The reference profile: distributions of a model's training data, and its scores and quality on its test days."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from monitoring.reference.model_quality import measure_models
 from monitoring.reference.reference_log import ReferenceLog
@@ -34,36 +34,36 @@ RECORD: Final = "reference.json"
 SAMPLE: Final = "sample.parquet"
 
 
-class _Saved(BaseModel):
+class _SavedReference(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     spec: str
     days: tuple[date, ...]
     columns: dict[str, ColumnReference]
-    unknown: dict[str, float]
+    unknown_shares: dict[str, float] = Field(alias="unknown")
     models: dict[str, ModelReference]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What live traffic is compared with."""
+    """The reference profile that live traffic is compared with."""
 
     spec: str
     days: tuple[date, ...]
     """Training, validation and test days, in order."""
     columns: Mapping[str, ColumnReference]
-    """By declared name, in declared order."""
-    unknown: Mapping[str, float]
-    """Share of the values without an id of their own on the days after those that the vocabulary was fitted on."""
+    """Distributions by declared column name, in declared order."""
+    unknown_shares: Mapping[str, float]
+    """Share of values without an id of their own, by column, on the days after the vocabulary was fitted."""
     models: Mapping[str, ModelReference]
-    """By name; a model whose scores could not be measured is not there."""
+    """Test-day quality by model name; a model whose scores could not be measured is left out."""
     sample: pl.DataFrame
     """At most 20 000 rows of whole users: user, day, event_time, label, the compared columns, and `score:<model>` with
     a score on the validation and test days."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Return the reference in a folder, verified.
+        """Return the reference in a folder after verifying its manifest.
 
         Raises:
             IntegrityError: There is none, or a file was changed after it was written.
@@ -74,24 +74,24 @@ class Reference:
             )
         verify_manifest(folder)
         try:
-            saved = _Saved.model_validate(read_json(folder / RECORD))
+            saved = _SavedReference.model_validate(read_json(folder / RECORD))
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise IntegrityError(f"{folder / RECORD}: {where}: {first['msg']}; train the model again") from None
-        parts: dict[str, Any] = {name: getattr(saved, name) for name in _Saved.model_fields}
-        return cls(**parts, sample=pl.read_parquet(folder / SAMPLE))
+            problem = error.errors()[0]
+            field_path = ".".join(map(str, problem["loc"]))
+            raise IntegrityError(f"{folder / RECORD}: {field_path}: {problem['msg']}; train the model again") from None
+        fields: dict[str, Any] = {name: getattr(saved, name) for name in _SavedReference.model_fields}
+        return cls(**fields, sample=pl.read_parquet(folder / SAMPLE))
 
     def save(self, staging: Path) -> None:
         """Write the reference and its manifest into an empty folder."""
-        saved = _Saved(
+        saved = _SavedReference(
             spec=self.spec,
             days=self.days,
             columns=dict(self.columns),
-            unknown=dict(self.unknown),
+            unknown=dict(self.unknown_shares),
             models=dict(self.models),
         )
-        write_text(staging / RECORD, saved.model_dump_json() + "\n")
+        write_text(staging / RECORD, saved.model_dump_json(by_alias=True) + "\n")
         self.sample.write_parquet(staging / SAMPLE, compression="zstd")
         write_manifest(staging)
 
@@ -100,13 +100,13 @@ def build_reference(
     spec: str, data: Data, features: Features, settings: Monitoring, log: Path, fitted: Path,
     scores: Mapping[str, Path], out: Path,
 ) -> Reference:  # fmt: skip
-    """Write the reference of a training, part by part of the log, and return it.
+    """Build, write and return the reference of a training; the log is read in parts.
 
     Args:
-        spec: Its name.
-        data: The spec's section.
-        features: The spec's section.
-        settings: The spec's section.
+        spec: Name of the spec.
+        data: The spec's `data` section.
+        features: The spec's `features` section.
+        settings: The spec's `monitoring` section.
         log: Folder of the valid log.
         fitted: Folder of the fitted features: their split and vocabularies.
         scores: File of scores, or its folder, by model.
@@ -115,14 +115,14 @@ def build_reference(
     Raises:
         ShortlistError: The log has no day that the features were fitted on.
     """
-    read = ReferenceLog(data, features, settings, log, fitted)
+    reference_log = ReferenceLog(data, features, settings, log, fitted)
     models = measure_models(scores, DayTable.open(log, Files.LOG), data, settings)
-    counts, sample = read.count({model: scores[model] for model in models})
+    counts, sample = reference_log.count({model: scores[model] for model in models})
     reference = Reference(
         spec=spec,
-        days=read.days,
+        days=reference_log.days,
         columns=counts.columns(),
-        unknown=counts.unknown(),
+        unknown_shares=counts.unknown_shares(),
         models=models,
         sample=sample,
     )

@@ -1,4 +1,4 @@
-"""What the comparison of served feature values with the feature table's found."""
+"""Records of the comparison of served feature values with the feature table's."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 Cause = Literal["stale snapshot", "time zone", "default", "missing", "other values", "inputs", "model"]
-"""What most of the unequal values of a column have in common; `inputs` and `model` are said of the score alone."""
+"""Cause of most unequal values of a column; `inputs` and `model` are causes of unequal scores only."""
 
 
-class _Record(BaseModel):
+class _ServedFeaturesRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ServedColumn(_Record):
-    """One column of the model's inputs, or `score`."""
+class ServedColumn(_ServedFeaturesRecord):
+    """The comparison of one column of the model's inputs, or of `score`."""
 
     compared: int
-    """Rows."""
+    """Compared rows."""
     equal: int
     """Rows in which the server used the value that the feature table has."""
     largest_difference: float | None
-    """Between two numbers; 0 where all are equal, None where the unequal values have no distance."""
+    """Largest difference between two numbers; 0 where all are equal, None where unequal values have no distance."""
     stale: int = 0
-    """Unequal rows whose value is the one that the table had when the snapshot of the server was counted."""
+    """Unequal rows with the value that the table had when the server's snapshot was counted."""
     counted: int = 0
     """Unequal rows that count for the limit: not those of a snapshot within `served_features.max_age`."""
     cause: Cause | None = None
-    """None where all rows are equal."""
+    """Cause of most unequal values; None where all rows are equal."""
     reason: str = ""
     """One sentence with the numbers, the likely cause and the next step; empty where all rows are equal."""
 
@@ -39,66 +39,70 @@ class ServedColumn(_Record):
         return self.counted / self.compared if self.compared else 0.0
 
 
-class ServedFeatures(_Record):
-    """The newest comparison of a spec."""
+class ServedFeaturesReport(_ServedFeaturesRecord):
+    """The comparison of a spec's served feature values with the feature table's."""
 
     spec: str
     made: datetime
     first: datetime | None
     """Earliest time of the compared rows; None without any."""
     last: datetime | None
+    """Latest time of the compared rows; None without any."""
     requests: int = 0
-    """Compared requests: those of the sample that the prediction log keeps with their feature values."""
+    """Compared requests, from the sample that the prediction log keeps with their feature values."""
     rows: int = 0
+    """Compared rows."""
     versions: dict[int, int] = {}
     """Compared rows by version."""
     waiting: int = 0
-    """Rows whose statistics are not all counted yet."""
+    """Rows that are not compared yet, because their statistics are not all counted."""
     ahead: int = 0
-    """Rows about a time before the newest tile that the server knew: replayed or late requests; not compared."""
+    """Rows that are not compared, because their time is before the server's newest tile: replayed or late requests."""
     degraded: int = 0
-    """Rows that were scored while features could not be read; not compared, servers report them."""
+    """Rows that are not compared, because features could not be read when they were scored."""
     max_unequal: float | None = None
-    """The declared limit."""
+    """The declared limit of `unequal_share`; None: there is none."""
     min_rows: int = 1
-    """Rows from which on the limit applies."""
+    """Fewest rows to which the limit applies."""
     columns: dict[str, ServedColumn] = {}
-    """By the column's place in looked-up rows, as in the model's signature."""
+    """Comparisons by the column's name in looked-up rows, as in the model's signature."""
     problems: tuple[str, ...] = ()
-    """Why some rows could not be compared."""
+    """Reasons why some rows could not be compared."""
 
     @property
     def breaches(self) -> tuple[tuple[str, ServedColumn], ...]:
-        """The columns past the limit, the worst first."""
+        """The columns above the limit, the worst first."""
         if self.max_unequal is None or self.rows < self.min_rows:
             return ()
-        past = ((name, one) for name, one in self.columns.items() if one.unequal_share > self.max_unequal)
-        return tuple(sorted(past, key=lambda found: -found[1].unequal_share))
+        breaches = ((name, column) for name, column in self.columns.items() if column.unequal_share > self.max_unequal)
+        return tuple(sorted(breaches, key=lambda breach: -breach[1].unequal_share))
 
     @property
     def lines(self) -> tuple[str, ...]:
         """Sentences for the console; empty where there was nothing to compare."""
-        unequal = [one for one in self.columns.values() if one.equal < one.compared]
+        unequal_columns = [column for column in self.columns.values() if column.equal < column.compared]
         if not self.rows:
             return self.problems
-        if not unequal:
+        if not unequal_columns:
             return (f"Served features: all {len(self.columns)} columns equal in {self.rows:,} rows.", *self.problems)
-        worst = max(unequal, key=lambda one: one.compared - one.equal)
-        summary = f"Served features: {len(unequal)} of {len(self.columns)} columns differ in {self.rows:,} rows."
+        worst = max(unequal_columns, key=lambda column: column.compared - column.equal)
+        summary = (
+            f"Served features: {len(unequal_columns)} of {len(self.columns)} columns differ in {self.rows:,} rows."
+        )
         return (f"{summary} {worst.reason}.", *self.problems)
 
     @property
     def blocker(self) -> str:
-        """Why no retraining starts; empty when one may."""
+        """Reason why no retraining may start; empty when one may."""
         if not self.breaches:
             return ""
-        worst: dict[Cause | None, str] = {}  # one column for each cause
+        reason_by_cause: dict[Cause | None, str] = {}  # one column for each cause
         for _, column in self.breaches:
-            worst.setdefault(column.cause, column.reason)
-        named, others = "; ".join(worst.values()), len(self.breaches) - len(worst)
-        more = f"; and {others} more" if others else ""
+            reason_by_cause.setdefault(column.cause, column.reason)
+        reasons, further_count = "; ".join(reason_by_cause.values()), len(self.breaches) - len(reason_by_cause)
+        further = f"; and {further_count} more" if further_count else ""
         return (
             f"{len(self.breaches)} column(s) were served with other values than the feature table has, in more than"
-            f" {self.max_unequal:.1%} of {self.rows:,} rows (served_features.max_unequal): {named}{more}. A model"
+            f" {self.max_unequal:.1%} of {self.rows:,} rows (served_features.max_unequal): {reasons}{further}. A model"
             " trained on the table would not meet these values; training is held"
         )

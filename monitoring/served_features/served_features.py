@@ -12,11 +12,11 @@ import polars as pl
 
 from monitoring.served_features.comparison import Comparison, ServedModelFiles, comparable, compare
 from monitoring.served_features.record import ServedColumn, ServedFeatures
-from monitoring.windows.answered import ROWS
-from monitoring.windows.feature_sample import readable
+from monitoring.windows.answered_requests import ROWS
+from monitoring.windows.feature_sample import select_readable
 from shortlist.contracts import ShortlistError
 from shortlist.features.view_index import ViewIndex
-from shortlist.spec.durations import length_of
+from shortlist.spec.durations import parse_duration
 from shortlist.spec.monitoring import ServedFeaturesLimits
 
 _MOST_WINDOWS: Final = 7
@@ -51,7 +51,7 @@ def compare_served(
         now: When it is made.
     """
     tiles = ViewIndex.read(views.folder).tiles
-    max_age = None if limits.max_age is None else length_of(limits.max_age)
+    max_age = None if limits.max_age is None else parse_duration(limits.max_age)
     found: list[tuple[int, Comparison]] = []
     waiting = ahead = degraded = seen = 0
     problems: dict[str, None] = {}
@@ -67,7 +67,7 @@ def compare_served(
         for (number,), requests in chosen.group_by("version", maintain_order=True):
             try:
                 files = version(int(number))
-                own = readable(requests, files.signature)
+                own = select_readable(requests, files.signature)
                 own = own.filter(pl.col(ROWS).cum_sum() <= _MOST_ROWS)
                 comparison = compare(own, files, views.folder, max_age)
             except ShortlistError as problem:

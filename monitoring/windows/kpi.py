@@ -1,4 +1,4 @@
-"""Rates of rows with outcomes: hit rate, label rate and what the scores say of it, with intervals over users."""
+"""Rates of rows with outcomes (hit rate, label rate, mean score, rate error), with intervals over users."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Final, Literal
 import numpy as np
 import polars as pl
 
-from monitoring.windows.sampling import Ints, clusters_of
+from monitoring.windows.sampling import Ints, assign_clusters
 from shortlist.contracts import Columns
 from shortlist.evaluation.intervals import FEWEST_CLUSTERS
 from shortlist.evaluation.metrics import Floats, UnmeasurableError
-from shortlist.evaluation.records import Interval
-from shortlist.evaluation.scores import weights_of
+from shortlist.evaluation.records import ConfidenceInterval
+from shortlist.evaluation.scores import read_weights
 
 Rate = Literal["hit_rate", "label_rate", "mean_score", "rate_error"]
 REQUEST: Final = "request_id"
 ROW: Final = "row"
 SCORE: Final = "score"
 ROUNDS: Final = 400
-"""Resamples of an interval: enough that the 0.5 % tails of a 99 % one are not single draws."""
+"""Resamples of an interval: enough that each 0.5 % tail of a 99 % interval holds more than one."""
 
 
 def hit_rate(rows: pl.DataFrame, at: int) -> float:
-    """Return how often the items that a model puts first end with a positive label.
+    """Return the share of positive labels among the items that a model ranks first.
 
     A request's value is the share of positives among its `at` best-scored rows, or among all of them when it has
     fewer; the hit rate is the mean of the requests' values. The canary analysis reads the same rows of a request, but
     takes the mean within each user first: the two are equal when users make equally many requests. Here every request
-    counts the same: the mean over users depends on how long one looks (a longer window has more of the rare ones), and
-    windows must compare with test days of another length.
+    counts the same: a mean over users depends on the length of the window (a longer one has more of the rare users),
+    and windows must be comparable with test days of another length.
 
     Args:
         rows: Rows whose outcome is known, columns request_id, score, label (0 or 1). Of equal scores the earlier row
@@ -39,7 +39,7 @@ def hit_rate(rows: pl.DataFrame, at: int) -> float:
         at: Rows of a request that count, at least 1.
 
     Raises:
-        UnmeasurableError: No rows, or a score that is no number.
+        UnmeasurableError: There are no rows, or a score is missing.
 
     >>> rows = pl.DataFrame({"request_id": ["a", "a", "a", "b"], "score": [0.2, 0.9, 0.2, 0.1], "label": [1, 0, 0, 1]})
     >>> hit_rate(rows, at=1)  # a: 0.9 is no hit; b: 0.1 is one
@@ -47,13 +47,13 @@ def hit_rate(rows: pl.DataFrame, at: int) -> float:
     >>> hit_rate(rows, at=2)  # a: 0.9 no, the first 0.2 yes: 1/2; b: 1/1
     0.75
     """
-    values = _request_values(rows, at)
-    return float(np.average(values["value"].to_numpy(), weights=weights_of(values)))
+    values = _request_hit_shares(rows, at)
+    return float(np.average(values["value"].to_numpy(), weights=read_weights(values)))
 
 
 def measure_rates(
     rows: pl.DataFrame, at: int, confidence: float, seed: int = 0, rounds: int = ROUNDS
-) -> Mapping[Rate, Interval]:
+) -> Mapping[Rate, ConfidenceInterval]:
     """Return the rates of rows with percentile intervals over resampled users.
 
     `rate_error` is the distance of mean score and label rate as a share of the label rate; its interval starts at 0
@@ -70,7 +70,7 @@ def measure_rates(
     Raises:
         UnmeasurableError: As for `hit_rate`; fewer than 10 users, or so few positives that a resample has none.
     """
-    clusters = clusters_of(rows)
+    clusters = assign_clusters(rows)
     count = int(clusters.max(initial=-1)) + 1
     if count < FEWEST_CLUSTERS:
         raise UnmeasurableError(f"{rows.height} rows of only {count} users; an interval needs {FEWEST_CLUSTERS}")
@@ -82,18 +82,18 @@ def measure_rates(
         raise UnmeasurableError(f"too few positives for an interval: {rows[Columns.LABEL].sum()} in {rows.height} rows")
     low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
     bounds = zip(np.minimum(low, values).tolist(), values.tolist(), np.maximum(high, values).tolist(), strict=True)
-    hits, labels, scores, error = (Interval(low=low, value=value, high=high) for low, value, high in bounds)
-    return {"hit_rate": hits, "label_rate": labels, "mean_score": scores, "rate_error": _distance(error)}
+    hits, labels, scores, error = (ConfidenceInterval(low=low, value=value, high=high) for low, value, high in bounds)
+    return {"hit_rate": hits, "label_rate": labels, "mean_score": scores, "rate_error": _absolute_interval(error)}
 
 
-def _request_values(rows: pl.DataFrame, at: int) -> pl.DataFrame:
-    """Return every request's share of positives among its best-scored rows: request_id, value and other's first."""
+def _request_hit_shares(rows: pl.DataFrame, at: int) -> pl.DataFrame:
+    """Return every request's share of positives among its best-scored rows, as `value`, with its first row."""
     assert at >= 1
     if not rows.height:
         raise UnmeasurableError("no rows to measure")
-    missing = rows[SCORE].cast(pl.Float64).fill_nan(None).null_count()
-    if missing:
-        raise UnmeasurableError(f"{missing} of {rows.height} scores are missing (NaN)")
+    missing_scores = rows[SCORE].cast(pl.Float64).fill_nan(None).null_count()
+    if missing_scores:
+        raise UnmeasurableError(f"{missing_scores} of {rows.height} scores are missing (NaN)")
     order = [SCORE, ROW] if ROW in rows.columns else [SCORE]
     return (
         rows.sort(order, descending=[name == SCORE for name in order], maintain_order=True)
@@ -108,19 +108,26 @@ def _cluster_sums(rows: pl.DataFrame, clusters: Ints, at: int) -> Floats:
     Returns:
         Shape (clusters, 5).
     """
-    own = _ones_or_weights(rows)
+    row_weights = _row_weights(rows)
     narrow = rows.select(name for name in (REQUEST, ROW, SCORE, Columns.LABEL) if name in rows.columns)
-    values = _request_values(narrow.with_columns(pl.Series(Columns.WEIGHT, own), cluster=pl.Series(clusters)), at)
+    values = _request_hit_shares(
+        narrow.with_columns(pl.Series(Columns.WEIGHT, row_weights), cluster=pl.Series(clusters)), at
+    )
     count = int(clusters.max()) + 1
     labels, scores = (rows[name].cast(pl.Float64).to_numpy() for name in (Columns.LABEL, SCORE))
-    by_row = [np.bincount(clusters, one, count) for one in (own, labels * own, scores * own)]
-    of_request, weight = values["cluster"].to_numpy(), values[Columns.WEIGHT].to_numpy()
-    by_request = [np.bincount(of_request, one, count) for one in (weight, values["value"].to_numpy() * weight)]
-    return np.column_stack([*by_row, *by_request])
+    row_sums = [
+        np.bincount(clusters, amounts, count) for amounts in (row_weights, labels * row_weights, scores * row_weights)
+    ]
+    request_clusters, request_weights = values["cluster"].to_numpy(), values[Columns.WEIGHT].to_numpy()
+    request_sums = [
+        np.bincount(request_clusters, amounts, count)
+        for amounts in (request_weights, values["value"].to_numpy() * request_weights)
+    ]
+    return np.column_stack([*row_sums, *request_sums])
 
 
-def _ones_or_weights(rows: pl.DataFrame) -> Floats:
-    weights = weights_of(rows)
+def _row_weights(rows: pl.DataFrame) -> Floats:
+    weights = read_weights(rows)
     return np.ones(rows.height) if weights is None else weights
 
 
@@ -130,6 +137,8 @@ def _rates(sums: Floats) -> Floats:
     return np.array([values / requests, positives / rows, scores / rows, error])
 
 
-def _distance(signed: Interval) -> Interval:
+def _absolute_interval(signed: ConfidenceInterval) -> ConfidenceInterval:
     ends = sorted((abs(signed.low), abs(signed.high)))
-    return Interval(low=0.0 if signed.low <= 0 <= signed.high else ends[0], value=abs(signed.value), high=ends[1])
+    return ConfidenceInterval(
+        low=0.0 if signed.low <= 0 <= signed.high else ends[0], value=abs(signed.value), high=ends[1]
+    )

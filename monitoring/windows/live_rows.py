@@ -1,4 +1,4 @@
-"""Requests of the prediction log unfolded into rows: who was shown what, the inputs as sent, the outcome."""
+"""Requests of the prediction log exploded into rows: user, item, inputs as sent, and outcome."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from monitoring.windows.answered import REQUEST, ROWS, weight
+from monitoring.windows.answered_requests import REQUEST, ROWS, impression_weight
 from monitoring.windows.known_columns import SLATE_SIZE, log_columns
 from shortlist.contracts import Columns, label_column, score_column
 from shortlist.recommending.candidate_columns import type_of
@@ -19,71 +19,77 @@ Ints = npt.NDArray[np.int64]
 
 
 class RowExploder:
-    """Makes rows of requests.
+    """Explodes requests into rows.
 
     Args:
         data: The log's declaration.
         skew_minutes: Rows later than their own answer by more than this are left out.
-        sampling: Share of the answers that the log takes, for answers that do not say it.
+        sampling: The logged share of answers that do not record it.
     """
 
     def __init__(self, data: Data, skew_minutes: float, sampling: float) -> None:
         self._data, self._sampling = data, sampling
         self._skew = pl.duration(microseconds=round(skew_minutes * 60e6))
 
-    def rows(self, requests: pl.DataFrame, shown: pl.DataFrame) -> pl.DataFrame:
+    def explode(self, requests: pl.DataFrame, outcomes: pl.DataFrame) -> pl.DataFrame:
         """Return rows whose outcome is known; see `LiveWindow.rows`, without the side tables' columns.
 
         Args:
-            requests: Columns of the prediction log, and request and rows; each request once.
-            shown: request, row, label, and the further labels that are declared.
+            requests: Requests with the columns of the prediction log, request and rows; each request once.
+            outcomes: Outcomes: request, row, label, and the declared further labels.
         """
-        picked = requests.select(REQUEST, ROWS).with_row_index("place").join(shown, on=REQUEST).sort("place", "row")
-        places = picked["place"].cast(pl.Int64).to_numpy()
-        unfold = Unfold(places, picked["row"].cast(pl.Int64).to_numpy(), picked[ROWS].to_numpy())
-        own = requests.select("request_id", "user", "version", "track", "time", weight(self._sampling))[places]
-        said = dict(self._said(requests, unfold))
-        scores = (unfold(requests[name]).alias(name) for name in map(score_column, self._data.labels))
-        further = [*(picked[name] for name in map(label_column, self._data.labels)), *scores]
-        rows = own.with_columns(
-            picked["row"].cast(pl.Int32),
-            unfold(requests["scores"]).alias("score"),
-            picked[Columns.LABEL].cast(pl.Int8),
-            unfold(requests[Columns.TIME]).fill_null(own["time"]).alias(Columns.TIME),
-            *(values.alias(name) for name, values in said.items()),
-            *further,
+        outcome_rows = (
+            requests.select(REQUEST, ROWS).with_row_index("place").join(outcomes, on=REQUEST).sort("place", "row")
         )
-        user = said.get(self._data.user or "")
-        if user is not None:  # of a header, or where every row has one of its own, as an input
+        request_index = outcome_rows["place"].cast(pl.Int64).to_numpy()
+        unfold = ListUnfolder(
+            request_index, outcome_rows["row"].cast(pl.Int64).to_numpy(), outcome_rows[ROWS].to_numpy()
+        )
+        request_columns = requests.select(
+            "request_id", "user", "version", "track", "time", impression_weight(self._sampling)
+        )[request_index]
+        inputs = dict(self._declared_inputs(requests, unfold))
+        further_scores = (unfold(requests[name]).alias(name) for name in map(score_column, self._data.labels))
+        further_columns = [*(outcome_rows[name] for name in map(label_column, self._data.labels)), *further_scores]
+        rows = request_columns.with_columns(
+            outcome_rows["row"].cast(pl.Int32),
+            unfold(requests["scores"]).alias("score"),
+            outcome_rows[Columns.LABEL].cast(pl.Int8),
+            unfold(requests[Columns.TIME]).fill_null(request_columns["time"]).alias(Columns.TIME),
+            *(values.alias(name) for name, values in inputs.items()),
+            *further_columns,
+        )
+        user = inputs.get(self._data.user or "")
+        if user is not None:  # the user of the header, or the one that a row has as an input
             rows = rows.with_columns(pl.coalesce(Columns.USER, user.cast(pl.String)).alias(Columns.USER))
-        of_row = ("request_id", "row", Columns.USER, "version", "track", "score", Columns.LABEL)
-        first = (*of_row, Columns.TIME, Columns.WEIGHT)
+        row_columns = ("request_id", "row", Columns.USER, "version", "track", "score", Columns.LABEL)
+        leading_columns = (*row_columns, Columns.TIME, Columns.WEIGHT)
         return rows.filter(pl.col(Columns.TIME) <= pl.col("time") + self._skew).select(
-            *first, *said, *(one.name for one in further)
+            *leading_columns, *inputs, *(column.name for column in further_columns)
         )
 
-    def _said(self, requests: pl.DataFrame, unfold: Unfold) -> Iterator[tuple[str, pl.Series]]:
+    def _declared_inputs(self, requests: pl.DataFrame, unfold: ListUnfolder) -> Iterator[tuple[str, pl.Series]]:
         """Yield the declared columns, and how many candidates were ranked where slates are declared."""
         for name, column in log_columns(self._data).items():
             values = requests["items" if name == self._data.item else logged_name(name)]
             yield name, unfold(values).cast(type_of(column))
         if self._data.slate is not None:
-            yield SLATE_SIZE, pl.Series(requests[ROWS].cast(pl.Float64))[unfold.places]
+            yield SLATE_SIZE, pl.Series(requests[ROWS].cast(pl.Float64))[unfold.request_index]
 
 
-class Unfold:
-    """Takes the values of some rows out of lists that hold one value per row of a request, or one for all of them."""
+class ListUnfolder:
+    """Reads the values of rows from lists that hold one value per row of a request, or one for all its rows."""
 
-    def __init__(self, places: Ints, rows: Ints, lengths: Ints) -> None:
-        """Name the rows: the place of their request, their own place in it, and how many there are in it."""
-        self.places, self._rows, self._lengths = places, rows, lengths
+    def __init__(self, request_index: Ints, rows: Ints, lengths: Ints) -> None:
+        """Set the rows: the index of each row's request, its row number in it, and the number of rows in it."""
+        self.request_index, self._rows, self._lengths = request_index, rows, lengths
 
     def __call__(self, lists: pl.Series) -> pl.Series:
-        """Return the values of the rows; null where a list has another length, or is null."""
+        """Return the values of the rows; null where a list is null or has another length."""
         lengths = lists.list.len().fill_null(0).cast(pl.Int64).to_numpy()
         starts = np.cumsum(lengths) - lengths
-        there, start = lengths[self.places], starts[self.places]
-        whole, single = there == self._lengths, there == 1
-        at = np.where(whole, start + self._rows, start)
-        wanted = pl.Series(at, dtype=pl.Int64).set(pl.Series(~(whole | single)), None)
-        return lists.explode(empty_as_null=False, keep_nulls=False).gather(wanted)
+        list_lengths, start = lengths[self.request_index], starts[self.request_index]
+        is_per_row, is_shared = list_lengths == self._lengths, list_lengths == 1
+        positions = np.where(is_per_row, start + self._rows, start)
+        value_indices = pl.Series(positions, dtype=pl.Int64).set(pl.Series(~(is_per_row | is_shared)), None)
+        return lists.explode(empty_as_null=False, keep_nulls=False).gather(value_indices)

@@ -1,4 +1,4 @@
-"""What the slates of a window say of the stages: where candidates come from, what filters remove, what users did."""
+"""Statistics of a window's slates: sources of candidates, removals by filters, and outcomes."""
 
 from __future__ import annotations
 
@@ -9,75 +9,77 @@ import polars as pl
 
 from monitoring.windows.records import SlateTraffic
 
-READ: Final = (
+SLATE_COLUMNS: Final = (
     "request_id", "version", "items", "slate:asked", "slate:retrieved", "slate:source_names", "slate:source_counts",
     "slate:filter_names", "slate:filter_counts", "slate:fallback", "slate:explored",
 )  # fmt: skip
-"""Columns of the prediction log that are read, beside those of `monitoring.windows.answered`."""
+"""Columns of the prediction log that are needed in addition to `ANSWER_COLUMNS`."""
 
 
-def slate_traffic(requests: pl.DataFrame, rows: pl.DataFrame, champion: int | None) -> tuple[SlateTraffic, ...]:
-    """Return what the slates of each version were, by version; empty where clients bring their candidates.
+def measure_slate_traffic(requests: pl.DataFrame, rows: pl.DataFrame, champion: int | None) -> tuple[SlateTraffic, ...]:
+    """Return the slate statistics of each version, by version; empty where clients send their candidates.
 
     Args:
         requests: Answered requests, each once, with the columns `READ`.
         rows: Shown rows whose outcome is known: request_id, label; see `LiveWindow.rows`.
-        champion: The version with which the shown items of others are compared; None: with none.
+        champion: The version that the shown items of others are compared with; None: no comparison.
     """
     slates = requests.filter(pl.col("slate:asked").is_not_null())
     outcomes = rows.group_by("request_id").agg(clicks=(pl.col("label") > 0).sum())
-    of_version = {version: own for (version,), own in slates.partition_by("version", as_dict=True).items()}
-    reference = _shares_shown(of_version[champion]) if champion in of_version else None
+    slates_by_version = {
+        version: version_slates for (version,), version_slates in slates.partition_by("version", as_dict=True).items()
+    }
+    reference_shares = _item_shares(slates_by_version[champion]) if champion in slates_by_version else None
     return tuple(
-        _of_version(int(version), own, outcomes, reference if version != champion else None)
-        for version, own in sorted(of_version.items())
+        _version_traffic(int(version), version_slates, outcomes, reference_shares if version != champion else None)
+        for version, version_slates in sorted(slates_by_version.items())
     )
 
 
-def _of_version(
-    version: int, slates: pl.DataFrame, outcomes: pl.DataFrame, reference: pl.DataFrame | None
+def _version_traffic(
+    version: int, slates: pl.DataFrame, outcomes: pl.DataFrame, reference_shares: pl.DataFrame | None
 ) -> SlateTraffic:
-    known = slates.join(outcomes, on="request_id", how="inner")["clicks"]
+    clicks = slates.join(outcomes, on="request_id", how="inner")["clicks"]
     retrieved = int(slates["slate:retrieved"].sum())
-    sources = _counts(slates, "source")
-    removed = _counts(slates, "filter")
-    shown = slates["items"].list.len().fill_null(0)
+    sources = _count_by_name(slates, "source")
+    removed = _count_by_name(slates, "filter")
+    item_counts = slates["items"].list.len().fill_null(0)
     return SlateTraffic(
         version=version,
         slates=slates.height,
         sources=_shares(sources, sum(sources.values())),
         removed=_shares(removed, retrieved),
-        short=_mean(shown < slates["slate:asked"]),
+        short=_mean(item_counts < slates["slate:asked"]),
         fallback=_mean(slates["slate:fallback"].list.len().fill_null(0) > 0),
         explored=_mean(slates["slate:explored"].fill_null(value=False)),
         items=slates["items"].explode(empty_as_null=False, keep_nulls=False).n_unique(),
-        judged=len(known),
-        hit_rate=_mean(known > 0) if len(known) else None,
-        clicks=_mean(known) if len(known) else None,
-        overlap=_overlap(_shares_shown(slates), reference) if reference is not None else None,
+        judged=len(clicks),
+        hit_rate=_mean(clicks > 0) if len(clicks) else None,
+        clicks=_mean(clicks) if len(clicks) else None,
+        overlap=_overlap(_item_shares(slates), reference_shares) if reference_shares is not None else None,
     )
 
 
-def _counts(slates: pl.DataFrame, what: str) -> dict[str, int]:
-    names, counts = f"slate:{what}_names", f"slate:{what}_counts"
-    each = slates.select(names, counts).explode(names, counts).drop_nulls()
-    return dict(each.group_by(names).agg(pl.col(counts).sum()).sort(names).iter_rows())
+def _count_by_name(slates: pl.DataFrame, stage: str) -> dict[str, int]:
+    names, counts = f"slate:{stage}_names", f"slate:{stage}_counts"
+    name_counts = slates.select(names, counts).explode(names, counts).drop_nulls()
+    return dict(name_counts.group_by(names).agg(pl.col(counts).sum()).sort(names).iter_rows())
 
 
 def _shares(counts: Mapping[str, int], total: int) -> dict[str, float]:
     return {name: count / total if total else 0.0 for name, count in counts.items()}
 
 
-def _shares_shown(slates: pl.DataFrame) -> pl.DataFrame:
-    shown = slates.select(item=pl.col("items")).explode("item").drop_nulls()
-    return shown.group_by("item").agg(share=pl.len() / max(shown.height, 1))
+def _item_shares(slates: pl.DataFrame) -> pl.DataFrame:
+    items = slates.select(item=pl.col("items")).explode("item").drop_nulls()
+    return items.group_by("item").agg(share=pl.len() / max(items.height, 1))
 
 
-def _overlap(ours: pl.DataFrame, theirs: pl.DataFrame) -> float:
-    both = ours.join(theirs, on="item", how="inner", suffix="_other")
-    return float(both.select(pl.min_horizontal("share", "share_other").sum()).item())
+def _overlap(shares: pl.DataFrame, reference_shares: pl.DataFrame) -> float:
+    common = shares.join(reference_shares, on="item", how="inner", suffix="_other")
+    return float(common.select(pl.min_horizontal("share", "share_other").sum()).item())
 
 
 def _mean(values: pl.Series) -> float:
-    found = values.cast(pl.Float64).mean()
-    return float(found) if isinstance(found, float) else 0.0
+    mean = values.cast(pl.Float64).mean()
+    return float(mean) if isinstance(mean, float) else 0.0

@@ -1,4 +1,4 @@
-"""Windows of live traffic: which are there, which of them are mature, and what is in one."""
+"""The windows of live traffic: which exist, which are mature, and their content."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
-from monitoring.windows import answered, live_outcomes
-from monitoring.windows.feature_sample import sampled
+from monitoring.windows.answered_requests import (
+    ANSWER_COLUMNS,
+    MOMENT,
+    REQUEST,
+    ROWS,
+    select_answered,
+    summarize_answers,
+    summarize_outcomes,
+)
+from monitoring.windows.feature_sample import select_sampled
+from monitoring.windows.live_outcomes import OUTCOME_COLUMNS
 from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.part_index import QUARTER, PartIndex
-from monitoring.windows.slates import READ
-from monitoring.windows.spans import Span, span_of
+from monitoring.windows.slates import SLATE_COLUMNS
+from monitoring.windows.spans import Span, window_span
 from monitoring.windows.window_reader import WindowReader, max_age_hours
 from shortlist.contracts import ShortlistError
 from shortlist.features.columns import DeclaredColumns
@@ -25,36 +34,36 @@ from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
 from shortlist.spec.monitoring import Monitoring
 
-__all__ = ["Found", "LiveWindow", "Span", "Windows"]
+__all__ = ["AvailableWindows", "LiveWindow", "Span", "Windows"]
 
-_INDEX: Final = "log_index"
-"""Folder, beside the logs, of what is known of their parts. The number in its files' names is that of their meaning."""
+_INDEX_FOLDER: Final = "log_index"
+"""Folder of the indexes of the logs' parts, beside the logs. The number in a file's name is its format version."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """The windows that live traffic has."""
+class AvailableWindows:
+    """The windows of live traffic, as far as they can be judged."""
 
     mature: tuple[Span, ...]
-    """Those that can be judged, in order; one without any answered request is not there."""
+    """Spans of the windows that can be judged, in order; a window without answered requests is left out."""
     waiting: str
-    """What cannot be judged yet, or not at all, in one line; empty when there is nothing such."""
+    """One line about what cannot be judged yet, or cannot be read; may be empty."""
 
 
 class Windows:
     """A spec's live traffic, cut into windows.
 
-    Windows follow the moments that requests are about (`event_time` as sent, else the time of the answer) on the wall
-    clock of the log's timezone. The logs may be any length: they are read part by part, and of parts that were looked
-    into before only those that a window needs.
+    Windows are made by the moments of requests (`event_time` as sent, else the time of the answer) on the wall clock of
+    the log's timezone. The logs may have any length: they are read in parts, and only new parts and those that a window
+    needs are read.
 
     Args:
-        paths: Where the spec's logs are.
+        paths: Folders of the spec's logs.
         data: Declaration of the log.
-        log: Folder of the valid log; its side tables are looked up.
-        settings: The spec's section.
+        log: Folder of the valid log, whose side tables are joined.
+        settings: The spec's `monitoring` section.
         now: The present moment.
-        sampling: Share of the answers that the prediction log takes; outcomes of the others are no orphans.
+        sampling: Share of the answers that are logged; outcomes of the others are no orphans.
     """
 
     def __init__(
@@ -64,22 +73,22 @@ class Windows:
         self._settings, self._now, self._sampling = settings, now, sampling
         self._maturity = timedelta(hours=settings.window.maturity_hours)
 
-    def find(self) -> Found:
-        """Return the windows that there are.
+    def find(self) -> AvailableWindows:
+        """Return the available windows.
 
         Raises:
-            ShortlistError: There is no prediction log, or nothing of it can be read.
+            ShortlistError: There is no prediction log, or no part of it can be read.
         """
-        requests = self._count()
+        requests = self._count_requests()
         mature = [span for span in requests if span.end + self._maturity <= self._now]
-        said = [self._not_ready(span, count) for span, count in requests.items() if span not in mature][-1:]
+        waiting = [self._waiting_message(span, count) for span, count in requests.items() if span not in mature][-1:]
         problems = self._predictions.unreadable
         if problems:
-            said.append(f"{len(problems)} file(s) of the prediction log cannot be read: {problems[0]}")
-        return Found(tuple(mature), "; ".join(said))
+            waiting.append(f"{len(problems)} file(s) of the prediction log cannot be read: {problems[0]}")
+        return AvailableWindows(tuple(mature), "; ".join(waiting))
 
     def read(self, span: Span) -> LiveWindow:
-        """Return what is in a window; see `LiveWindow`.
+        """Return the window of a span.
 
         Raises:
             ShortlistError: A side table cannot be read.
@@ -89,41 +98,45 @@ class Windows:
         )  # fmt: skip
         return reader.read(span)
 
-    def sampled(self, span: Span) -> pl.DataFrame:
-        """Return the answered requests of a window that keep their feature values, each once."""
-        age = max_age_hours(self._settings, self._data)
-        inside = pl.col(answered.MOMENT).is_between(*span, closed="left")
+    def sampled_requests(self, span: Span) -> pl.DataFrame:
+        """Return the answered requests of a window that hold feature values, each once."""
+        max_hours = max_age_hours(self._settings, self._data)
+        in_span = pl.col(MOMENT).is_between(*span, closed="left")
         pieces = self._predictions.read(self._predictions.about(*span))
-        found = (answered.answered(sampled(piece), age) for piece in (self._predictions.empty(), *pieces))
-        requests = pl.concat(one.filter(inside, pl.col(answered.ROWS) > 0) for one in found)
-        return requests.unique(answered.REQUEST, keep="first", maintain_order=True)
+        answers = (select_answered(select_sampled(piece), max_hours) for piece in (self._predictions.empty(), *pieces))
+        requests = pl.concat(requests.filter(in_span, pl.col(ROWS) > 0) for requests in answers)
+        return requests.unique(REQUEST, keep="first", maintain_order=True)
 
-    def slates(self, span: Span) -> pl.DataFrame:
-        """Return the answered requests of a window as `monitoring.windows.slates` reads them, each once."""
-        age = max_age_hours(self._settings, self._data)
-        inside = pl.col(answered.MOMENT).is_between(*span, closed="left")
-        pieces = self._predictions.read(self._predictions.about(*span), tuple(dict.fromkeys((*answered.READ, *READ))))
-        some = [answered.answered(piece, age).filter(inside).select(answered.REQUEST, *READ) for piece in pieces]
-        empty = answered.answered(self._predictions.empty(), age).select(answered.REQUEST, *READ)
-        return pl.concat([empty, *some]).unique(answered.REQUEST, keep="first", maintain_order=True)
+    def slate_requests(self, span: Span) -> pl.DataFrame:
+        """Return the answered requests of a window with the columns that `measure_slate_traffic` needs, each once."""
+        max_hours = max_age_hours(self._settings, self._data)
+        in_span = pl.col(MOMENT).is_between(*span, closed="left")
+        pieces = self._predictions.read(
+            self._predictions.about(*span), tuple(dict.fromkeys((*ANSWER_COLUMNS, *SLATE_COLUMNS)))
+        )
+        frames = [select_answered(piece, max_hours).filter(in_span).select(REQUEST, *SLATE_COLUMNS) for piece in pieces]
+        empty = select_answered(self._predictions.empty(), max_hours).select(REQUEST, *SLATE_COLUMNS)
+        return pl.concat([empty, *frames]).unique(REQUEST, keep="first", maintain_order=True)
 
     @cached_property
     def _predictions(self) -> PartIndex:
-        age = max_age_hours(self._settings, self._data)
-        schema, summary = prediction_schema(self._data), partial(answered.summary_of_answers, max_age_hours=age)
-        kept = self._paths.root / _INDEX / f"predictions-2-{age or 'any'}.parquet"  # moments depend on the bound
-        return PartIndex(self._paths.predictions, schema, answered.READ, summary, kept).refreshed()
+        max_hours = max_age_hours(self._settings, self._data)
+        schema, summary = prediction_schema(self._data), partial(summarize_answers, max_age_hours=max_hours)
+        index_file = (
+            self._paths.root / _INDEX_FOLDER / f"predictions-2-{max_hours or 'any'}.parquet"
+        )  # moments depend on the bound
+        return PartIndex(self._paths.predictions, schema, ANSWER_COLUMNS, summary, index_file).refreshed()
 
     @cached_property
     def _outcomes(self) -> PartIndex:
-        known = outcome_columns(self._data)
-        further = {label.column: known[label.column] for label in self._data.labels.values()}
-        schema, summary = outcome_schema(item_type(self._data), further), answered.summary_of_outcomes
-        kept = self._paths.root / _INDEX / "outcomes-1.parquet"
-        return PartIndex(self._paths.outcomes, schema, live_outcomes.READ, summary, kept).refreshed()
+        columns = outcome_columns(self._data)
+        further_columns = {label.column: columns[label.column] for label in self._data.labels.values()}
+        schema, summary = outcome_schema(item_type(self._data), further_columns), summarize_outcomes
+        index_file = self._paths.root / _INDEX_FOLDER / "outcomes-1.parquet"
+        return PartIndex(self._paths.outcomes, schema, OUTCOME_COLUMNS, summary, index_file).refreshed()
 
-    def _count(self) -> dict[Span, int]:
-        """Return how many requests each window has, in order of time."""
+    def _count_requests(self) -> dict[Span, int]:
+        """Return the number of requests of each window, in order of time."""
         index = self._predictions
         if index.known.is_empty():
             if index.unreadable:
@@ -135,14 +148,14 @@ class Windows:
                 " serve the spec (make serve) and send it requests"
             )
         zone = ZoneInfo(DeclaredColumns(self._data).timezone)
-        about = index.known.filter(pl.col("requests") > 0).group_by(QUARTER).agg(pl.col("requests").sum())
+        quarters = index.known.filter(pl.col("requests") > 0).group_by(QUARTER).agg(pl.col("requests").sum())
         counts: dict[Span, int] = {}
-        for quarter, requests in about.sort(QUARTER).iter_rows():
-            span = span_of(quarter, self._settings.window.hours, zone)
+        for quarter, requests in quarters.sort(QUARTER).iter_rows():
+            span = window_span(quarter, self._settings.window.hours, zone)
             counts[span] = counts.get(span, 0) + requests
         return counts
 
-    def _not_ready(self, span: Span, requests: int) -> str:
+    def _waiting_message(self, span: Span, requests: int) -> str:
         mature = span.end + self._maturity
         return (
             f"the window from {span.start:%Y-%m-%d %H:%M} to {span.end:%Y-%m-%d %H:%M} UTC has {requests:,} requests so"

@@ -10,7 +10,7 @@ from shortlist.system.project import use_project
 
 
 def main() -> None:
-    """Find the project and run the command line; a user's mistake and a full disk are one message and exit code 2."""
+    """Find the project and run the command line; a user's mistake or a full disk is one message and exit code 2."""
     try:
         use_project()
         from shortlist.cli.commands import run
@@ -22,6 +22,6 @@ def main() -> None:
     except Exception as error:
         if not is_disk_full(error):
             raise
-        where = getattr(error, "filename", None) or "while writing"
-        sys.stderr.write(f"The disk is full ({where}). Make room and run again: finished steps are kept.\n")
+        filename = getattr(error, "filename", None) or "while writing"
+        sys.stderr.write(f"The disk is full ({filename}). Free some space and run again: finished steps are kept.\n")
         raise SystemExit(2) from None

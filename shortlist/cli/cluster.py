@@ -19,7 +19,7 @@ HostOption = Annotated[
     str, typer.Option(envvar="KF_PIPELINES_ENDPOINT", help="Address of the Kubeflow Pipelines API: http(s)://host.")
 ]
 DataOption = Annotated[str, typer.Option(help="s3://... or gs://... with the log and its side tables.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be done.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Change nothing; print what would be done.")]
 
 
 @commands.command()
@@ -30,22 +30,26 @@ def submit(
     change: SetOption = None,
     unread: Annotated[
         bool,
-        typer.Option("--unread", help="This machine may not read the data: only the run does, and caches nothing."),
+        typer.Option("--unread", help="This machine cannot read the data: only the run does, and caches nothing."),
     ] = False,
-    again: Annotated[int, typer.Option(min=1, help="2 starts a second run of the same spec, code and data.")] = 1,
+    attempt: Annotated[
+        int, typer.Option("--again", min=1, help="2 starts a second run of the same spec, code and data.")
+    ] = 1,
     dry_run: DryRunOption = False,
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Start a spec's training on a cluster; a repeated call starts no second run."""
-    from shortlist.kubeflow.server import Kubeflow
-    from shortlist.kubeflow.training_runs import prepare, start
+    from shortlist.kubeflow.client import KubeflowClient
+    from shortlist.kubeflow.training_runs import prepare_training, submit_run
 
     loaded = _load(spec, change)
-    submission = prepare(loaded, data, runs / "compiled", read_later=unread, again=again)
+    submission = prepare_training(loaded, data, runs / "compiled", read_later=unread, attempt=attempt)
     if dry_run:
         typer.echo(f"would start {submission}")
     else:
-        typer.echo(start(submission, loaded, Kubeflow(_given(host), loaded.runtime.cluster.namespace)))
+        typer.echo(
+            submit_run(submission, loaded, KubeflowClient(_require_host(host), loaded.runtime.cluster.namespace))
+        )
     for notice in loaded.notices:
         typer.echo(notice)
 
@@ -60,23 +64,27 @@ def schedule(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Create or update a cluster's recurring runs, retraining and monitoring, as the spec's schedule declares."""
+    from shortlist.kubeflow.client import KubeflowClient
     from shortlist.kubeflow.cluster_compile import CompiledGraphs
-    from shortlist.kubeflow.schedule import apply, change_lines, plan, wanted
-    from shortlist.kubeflow.server import Kubeflow
+    from shortlist.kubeflow.schedule import apply_schedule, change_lines, declared_recurring_runs, plan_schedule
 
     loaded = _load(spec, change)
-    compiled = CompiledGraphs.of(loaded, runs / "compiled")
-    declared = wanted(loaded, data, compiled)
-    kubeflow = Kubeflow(_given(host), loaded.runtime.cluster.namespace)
+    compiled = CompiledGraphs.compile(loaded, runs / "compiled")
+    declared = declared_recurring_runs(loaded, data, compiled)
+    kubeflow = KubeflowClient(_require_host(host), loaded.runtime.cluster.namespace)
     for line in (
-        change_lines(plan(loaded, declared, kubeflow)) if dry_run else apply(loaded, declared, compiled, kubeflow)
+        change_lines(plan_schedule(loaded, declared, kubeflow))
+        if dry_run
+        else apply_schedule(loaded, declared, compiled, kubeflow)
     ):
         typer.echo(line)
 
 
 @commands.command()
 def images(
-    only: Annotated[list[str] | None, typer.Option(help="pipeline, gpu or triton; all by default.")] = None,
+    chosen_kinds: Annotated[
+        list[str] | None, typer.Option("--only", help="pipeline, gpu or triton; all by default.")
+    ] = None,
     registry: Annotated[
         str, typer.Option(help="Push there, e.g. registry.example/team; nothing is pushed otherwise.")
     ] = "",
@@ -84,21 +92,21 @@ def images(
 ) -> None:
     """Build the container images, where docker, podman or buildah works."""
     from components.image import VARIABLES
-    from shortlist.kubeflow.images import build, digest_lines, plan
+    from shortlist.kubeflow.images import build_images, digest_lines, plan_build
 
-    kinds = only or list(VARIABLES)
+    kinds = chosen_kinds or list(VARIABLES)
     for kind in kinds:
         if kind not in VARIABLES:
             raise ShortlistError(f"--only: got '{kind}', wanted {', '.join(VARIABLES)}{did_you_mean(kind, VARIABLES)}")
-    typer.echo("\n".join(plan(kinds, registry)) if dry_run else digest_lines(build(kinds, registry)))
+    typer.echo("\n".join(plan_build(kinds, registry)) if dry_run else digest_lines(build_images(kinds, registry)))
 
 
 @commands.command("lock-images")
 def lock_images(dry_run: DryRunOption = False) -> None:
-    """Ask the registries for the digests of the images that ours are built upon, and write them into bases.env."""
-    from shortlist.kubeflow.base_images import lock
+    """Ask the registries for the digests of the base images, and write them into bases.env."""
+    from shortlist.kubeflow.base_images import lock_base_images
 
-    for line in lock(write=not dry_run):
+    for line in lock_base_images(write=not dry_run):
         typer.echo(line)
 
 
@@ -108,7 +116,9 @@ def _load(spec: str, change: list[str] | None) -> Spec:
     return load_spec(find_spec(spec), change or ())
 
 
-def _given(host: str) -> str:
+def _require_host(host: str) -> str:
     if not host:
-        raise ShortlistError("HOST: where is Kubeflow Pipelines? e.g. HOST=http://127.0.0.1:8888 after a port-forward")
+        raise ShortlistError(
+            "HOST: name the address of Kubeflow Pipelines, e.g. HOST=http://127.0.0.1:8888 after a port-forward"
+        )
     return host

@@ -20,8 +20,8 @@ from shortlist.cli.options import (
     RunsOption,
     SetOption,
     SpecArgument,
-    changes_of,
     find_spec,
+    spec_changes,
 )
 from shortlist.cli.plan import commands as planning
 from shortlist.cli.serving import commands as serving
@@ -56,25 +56,25 @@ def check(
     for notice in loaded.notices:
         typer.echo(notice)
     if data is not None:
-        typer.echo(_checked_log(loaded.data, data, rows))
+        typer.echo(_check_log(loaded.data, data, rows))
 
 
-def _checked_log(declared: Data, location: Path, rows: int) -> str:
-    """Return what was looked at of a log in which nothing is wrong.
+def _check_log(declared: Data, location: Path, rows: int) -> str:
+    """Return which rows of a log were checked; all of them match the spec.
 
     Raises:
-        ShortlistError: Names every problem.
+        ShortlistError: A row does not match; the message names every problem.
     """
     from shortlist.data.sample_check import check_sample
     from shortlist.spec.data import FileSource
 
     if not isinstance(declared.source, FileSource):
         raise ShortlistError("data.source: a generated log has no files to check; leave --data out")
-    found = check_sample(declared, location, rows)
-    if found.problems:
-        listed = "".join(f"\n  {place}. {problem}" for place, problem in enumerate(found.problems, 1))
-        raise ShortlistError(f"{location}: {len(found.problems)} problem(s){listed}")
-    return f"{location}: {'all' if found.whole else 'the first'} {found.rows:,} rows match the spec"
+    check = check_sample(declared, location, rows)
+    if check.problems:
+        numbered_problems = "".join(f"\n  {place}. {problem}" for place, problem in enumerate(check.problems, 1))
+        raise ShortlistError(f"{location}: {len(check.problems)} problem(s){numbered_problems}")
+    return f"{location}: {'all' if check.is_complete else 'the first'} {check.rows:,} rows match the spec"
 
 
 @app.command()
@@ -95,11 +95,11 @@ def run_(
     objects: ObjectsOption = "",
 ) -> None:
     """Run a spec's whole pipeline on this machine."""
-    from shortlist.runs.submit import run_locally
+    from shortlist.runs.local_training import run_locally
     from shortlist.spec.load import load_spec
 
-    declared = load_spec(find_spec(spec), changes_of(profile, objects, change))
-    raise typer.Exit(run_locally(declared, data, runs, asked=spec))
+    declared = load_spec(find_spec(spec), spec_changes(profile, objects, change))
+    raise typer.Exit(run_locally(declared, data, runs, spec_argument=spec))
 
 
 @app.command(name="compile")

@@ -32,27 +32,27 @@ def compare(
     from shortlist.spec.load import load_spec
 
     declared = load_spec(find_spec(spec), change or ())
-    path, found = newest_comparison(runs, declared.name)
+    path, comparison = newest_comparison(runs, declared.name)
     if as_json:
         typer.echo(path.read_text())
         return
     console = Console(highlight=False)
-    if found.notice:
-        console.print(found.notice, markup=False, soft_wrap=True)
-    table = table_of(found)
-    # Cut figures cannot be compared: the table keeps its width, and a narrow terminal wraps or scrolls its lines.
+    if comparison.notice:
+        console.print(comparison.notice, markup=False, soft_wrap=True)
+    table = comparison_table(comparison)
+    # Truncated numbers cannot be compared: the table keeps its width, and a narrow terminal wraps or scrolls its lines.
     console.width = max(console.width, Measurement.get(console, console.options.update(max_width=400), table).maximum)
     console.print(table)
-    for name, line in found.models.items():
+    for name, line in comparison.models.items():
         if line.dominated_by:
             console.print(
                 f"{name} is dominated by {', '.join(line.dominated_by)}: worse beyond chance, and no cheaper to train,"
                 " serve or store.",
                 markup=False, soft_wrap=True,
             )  # fmt: skip
-    if untrained := [name for name in declared.models if name not in found.models]:
+    if untrained := [name for name in declared.models if name not in comparison.models]:
         console.print(f"Not in that run: {', '.join(untrained)}. Run the spec again.", markup=False, soft_wrap=True)
-    console.print(f"The same for programs: {path}", markup=False, soft_wrap=True)
+    console.print(f"As JSON: {path}", markup=False, soft_wrap=True)
 
 
 def newest_comparison(runs: Path, spec: str) -> tuple[Path, ModelComparison]:
@@ -67,11 +67,11 @@ def newest_comparison(runs: Path, spec: str) -> tuple[Path, ModelComparison]:
     """
     for path in _comparisons(runs):
         try:
-            found = ModelComparison.model_validate(read_json(path))
+            comparison = ModelComparison.model_validate(read_json(path))
         except (IntegrityError, ValueError):
             continue
-        if found.spec == spec:
-            return path, found
+        if comparison.spec == spec:
+            return path, comparison
     raise ShortlistError(f"{runs}: no run of '{spec}' finished here. Run it first: make run SPEC={spec} RUNS={runs}")
 
 
@@ -80,16 +80,18 @@ def _comparisons(runs: Path) -> Iterator[Path]:
     yield from sorted(runs.glob(f"*/{Files.COMPARISON}"), reverse=True)
 
 
-def table_of(found: ModelComparison) -> Table:
+def comparison_table(comparison: ModelComparison) -> Table:
     """Return the comparison as a table for a terminal."""
-    title = f"{found.spec}: {found.test_rows:,} test rows, {TITLES[found.metric]} decides"
+    title = f"{comparison.spec}: {comparison.test_rows:,} test rows, {TITLES[comparison.metric]} decides"
     table = Table(title=title, title_justify="left")
     table.add_column("model", no_wrap=True)
     metrics: list[Metric] = ["auc", "log_loss"]
-    metrics += [name for name in ("gauc", "ndcg_at_10") if any(getattr(one, name) for one in found.models.values())]
+    metrics += [
+        name for name in ("gauc", "ndcg_at_10") if any(getattr(model, name) for model in comparison.models.values())
+    ]
     for heading in (*(TITLES[name] for name in metrics), "calibration\nerror", "trained\ns", "p50\nms", "size\nMiB"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for name, line in found.models.items():
+    for name, line in comparison.models.items():
         label = f"{name}\n{line.kind}\n{line.role}"
         cells = [_metric(line, metric) for metric in metrics]
         costs = (_decimals(line.calibration_error, 4), _decimals(line.train_seconds, 1))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shortlist.cli.options import RunsOption, SetOption, SpecArgument, find_spec
-from shortlist.cli.tune import table_of
+from shortlist.cli.tune import newest_matching_table
 from shortlist.contracts import Files, ShortlistError, did_you_mean
 
 if TYPE_CHECKING:
@@ -28,26 +28,28 @@ def compare_orderings(
     runs: RunsOption = Path("runs"),
     change: SetOption = None,
 ) -> None:
-    """Compare formulas of ordering.value by their slates on the validation days, on what the last run made."""
+    """Compare formulas of ordering.value by their slates on the validation days, with the artefacts of the last run."""
     from shortlist.spec.load import load_spec
     from shortlist.spec.ordering import Ordering
     from shortlist.training.tuning.orderings import compare_orderings
 
     loaded = load_spec(find_spec(spec), change or ())
     declared = (loaded.ordering or Ordering()).value
-    formulas = (declared, *formulas_of(values))
+    formulas = (declared, *read_formulas(values))
     folders = run_folders(loaded, runs, spec, data)
     with TemporaryDirectory(prefix="shortlist-orderings-") as scratch:
-        found = compare_orderings(loaded, scoring(loaded, model), formulas, folders, Path(scratch), typer.echo)
-    for line in lines_of(found):
+        comparison = compare_orderings(
+            loaded, scoring_model(loaded, model), formulas, folders, Path(scratch), typer.echo
+        )
+    for line in comparison_lines(comparison):
         typer.echo(line)
 
 
-def formulas_of(path: Path) -> list[str]:
+def read_formulas(path: Path) -> list[str]:
     """Return the formulas of a file.
 
     Raises:
-        ShortlistError: It cannot be read, or has none.
+        ShortlistError: The file cannot be read, or has no formula.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -59,52 +61,52 @@ def formulas_of(path: Path) -> list[str]:
     return formulas
 
 
-def scoring(spec: Spec, name: str | None) -> str:
-    """Return the model that scores.
+def scoring_model(spec: Spec, name: str | None) -> str:
+    """Return the name of the model that scores.
 
     Args:
-        spec: The declaration.
-        name: Its name; None: the first candidate.
+        spec: The spec.
+        name: Name of a model; None: the first candidate.
 
     Raises:
         ShortlistError: There is no such model.
     """
     if name is not None and name not in spec.models:
         raise ShortlistError(f"--model: no model is called '{name}'{did_you_mean(name, spec.models)}")
-    return name or next(one for one, section in spec.models.items() if section.role == "candidate")
+    return name or next(candidate for candidate, section in spec.models.items() if section.role == "candidate")
 
 
 def run_folders(spec: Spec, runs: Path, named: str, data: Path | None) -> RunFolders:
-    """Return what the newest run left that was made from this very declaration of data and features.
+    """Return the artefacts of the newest run with the same sections `data` and `features`.
 
     Args:
-        spec: The declaration.
+        spec: The spec.
         runs: Folder of runs.
-        named: As the user named the spec.
-        data: The log as the user has it.
+        named: The spec as the user named it.
+        data: Path of the user's log.
 
     Raises:
-        ShortlistError: There is no such run, or filters read lists and nobody says where they are.
+        ShortlistError: There is no such run, or filters read lists and `data` is not given.
     """
     from shortlist.training.tuning.orderings import RunFolders
 
-    if data is None and spec.filters is not None and (lists := [one.name for one in spec.filters.rules if one.file]):
-        raise ShortlistError(f"filter '{lists[0]}' reads a list beside the log; say where that is: --data path/to/log")
-    table = table_of(spec, runs, named)
-    # As `table_of` found it: the steps of one run lie side by side.
+    if data is None and spec.filters is not None and (lists := [rule.name for rule in spec.filters.rules if rule.file]):
+        raise ShortlistError(f"filter '{lists[0]}' reads a list beside the log; name the log: --data path/to/log")
+    table = newest_matching_table(spec, runs, named)
+    # The artefacts of one run's steps are in sibling folders, as in `newest_matching_table`.
     fitted = next(path for path in table.parents[1].rglob(Files.FEATURES) if Files.PREPROCESSING not in path.parts)
     files = None if data is None else data if data.is_dir() else data.parent
     return RunFolders(_log_of(table, runs, named), fitted.parent, table, files)
 
 
 def _log_of(table: Path, runs: Path, named: str) -> Path:
-    """Return the newest validated log with the rows of a table; a cached step's lies in an earlier run's folder."""
+    """Return the newest validated log with the rows of a table; that of a cached step is in an earlier run's folder."""
     from shortlist.storage.tables import DayTable
 
-    wanted = {part.day: part.rows for part in DayTable.open(table, Files.TABLE).days}
+    rows_by_day = {part.day: part.rows for part in DayTable.open(table, Files.TABLE).days}
     for path in sorted((runs / "cache").rglob(Files.LOG), key=lambda path: path.stat().st_mtime, reverse=True):
         rows = {part.day: part.rows for part in DayTable.open(path.parent, Files.LOG).days}
-        if wanted.items() <= rows.items():
+        if rows_by_day.items() <= rows.items():
             return path.parent
     raise ShortlistError(
         f"{runs}: no run of '{named}' left the validated log of its feature table here."
@@ -112,16 +114,16 @@ def _log_of(table: Path, runs: Path, named: str) -> Path:
     )
 
 
-def lines_of(found: ComparedOrderings) -> list[str]:
-    """Return the comparison for a terminal: the best first, a line each, formulas at the end for their length."""
-    best = "" if found.best_possible is None else f"; the best possible nDCG@10 is {found.best_possible:.4f}"
+def comparison_lines(comparison: ComparedOrderings) -> list[str]:
+    """Return the comparison for a terminal, a line per formula, the best first; formulas are last as they are long."""
+    best = "" if comparison.best_possible is None else f"; the best possible nDCG@10 is {comparison.best_possible:.4f}"
     lines = [
-        f"{found.users:,} users of {', '.join(found.days)}{best}",
+        f"{comparison.users:,} users of {', '.join(comparison.days)}{best}",
         "nDCG@10  recall@10  nDCG@10 minus the declared   ordering.value",
     ]
-    for one in sorted(found.orderings, key=lambda one: -one.ndcg_at_10):
-        lead = one.lead
-        gap = "declared" if one is found.orderings[0] else ""
+    for ordering in sorted(comparison.orderings, key=lambda ordering: -ordering.ndcg_at_10):
+        lead = ordering.lead
+        gap = "declared" if ordering is comparison.orderings[0] else ""
         gap = gap if lead is None else f"{lead.value:+.4f} [{lead.low:+.4f}, {lead.high:+.4f}]"
-        lines.append(f"{one.ndcg_at_10:7.4f}  {one.recall:9.4f}  {gap:<26}   {one.value}")
+        lines.append(f"{ordering.ndcg_at_10:7.4f}  {ordering.recall:9.4f}  {gap:<26}   {ordering.value}")
     return lines

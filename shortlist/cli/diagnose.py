@@ -26,22 +26,22 @@ def diagnose(
     runs: RunsOption = Path("runs"),
     change: SetOption = None,
 ) -> None:
-    """Measure what limits the training speed of a spec's model, such as loader or network; say what to change."""
+    """Measure what limits the training speed of a spec's model, such as loader or network; print what to change."""
     from shortlist.spec.load import load_spec
 
     loaded = load_spec(find_spec(spec), change or ())
-    name, function = diagnosed(loaded, model)
+    name, function = choose_diagnosis(loaded, model)
     table = newest_table(runs, loaded.features.names, spec)
     for line in function(table, loaded.models[name], loaded.runtime, steps).lines:
         typer.echo(line)
 
 
-def diagnosed(spec: Spec, name: str | None) -> tuple[str, Any]:
-    """Return the model to diagnose, and what does it.
+def choose_diagnosis(spec: Spec, name: str | None) -> tuple[str, Any]:
+    """Return the name of the model to diagnose, and the diagnosing function of its kind.
 
     Args:
-        spec: The declaration.
-        name: Of a model; None: the first that can be diagnosed.
+        spec: The spec.
+        name: Name of a model; None: the first that can be diagnosed.
 
     Raises:
         ShortlistError: There is no such model, or its kind has no diagnosis.
@@ -49,17 +49,17 @@ def diagnosed(spec: Spec, name: str | None) -> tuple[str, Any]:
     if name is not None and name not in spec.models:
         raise ShortlistError(f"--model: no model is called '{name}'{did_you_mean(name, spec.models)}")
     able = [
-        one for one, section in spec.models.items() if name in (None, one) and kind_of(section.kind).diagnosis
+        model for model, section in spec.models.items() if name in (None, model) and kind_of(section.kind).diagnosis
     ]  # fmt: skip
     if not able:
         kinds = ", ".join(kind for kind in known_kinds() if kind_of(kind).diagnosis)
-        which = f"models.{name} cannot" if name else "no declared model can"
-        raise ShortlistError(f"spec '{spec.name}': {which} be diagnosed; there is a diagnosis for kind {kinds}")
+        subject = f"models.{name} cannot" if name else "no declared model can"
+        raise ShortlistError(f"spec '{spec.name}': {subject} be diagnosed; there is a diagnosis for kind {kinds}")
     return able[0], kind_of(spec.models[able[0]].kind).load("diagnosis")
 
 
 def newest_table(runs: Path, names: tuple[str, ...], spec: str) -> DayTable:
-    """Return the newest feature table below the folder of runs that has just these features.
+    """Return the newest feature table below the folder of runs with exactly these features.
 
     Raises:
         ShortlistError: There is none.
@@ -69,9 +69,9 @@ def newest_table(runs: Path, names: tuple[str, ...], spec: str) -> DayTable:
 
     for path in sorted((runs / "cache").rglob(Files.TABLE), key=lambda path: path.stat().st_mtime, reverse=True):
         table = DayTable.open(path.parent, Files.TABLE)
-        if tuple(one.name for one in features_of(table)) == tuple(names):
+        if tuple(feature.name for feature in features_of(table)) == tuple(names):
             return table
     raise ShortlistError(
-        f"{runs}: no run of '{spec}' left a feature table here with the features it declares now."
+        f"{runs}: no run of '{spec}' wrote a feature table here with the features that it declares now."
         f" Run it first: make run SPEC={spec} RUNS={runs}"
     )

@@ -1,4 +1,4 @@
-"""`shortlist init`: a first spec for one's own log."""
+"""`shortlist init`: a first spec for the user's log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from shortlist.contracts import ShortlistError
 
 if TYPE_CHECKING:
-    from shortlist.first_spec.roles import Choice
+    from shortlist.first_spec.roles import RoleChoice
 
 commands = typer.Typer()
 
@@ -21,54 +21,54 @@ def init(
     data: Annotated[Path, typer.Argument(help="A log, or a folder with a log and tables about its users and items.")],
     out: Annotated[Path, typer.Option(help="Spec to write.")] = Path("mine.yaml"),
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: take the likeliest, and print why.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Inspect a log and write a first spec for it: types, clock, user, item, label, side tables, features."""
     from shortlist.first_spec.write import draft_spec, write_spec
 
     if out.exists() and not force:
-        raise ShortlistError(f"{out}: is there already; give another --out, or --force to replace it")
-    draft = draft_spec(data, _tell if yes else _ask)
-    for table, why in draft.left_out.items():
-        typer.echo(f"  left out   {table}: {why}")
+        raise ShortlistError(f"{out}: exists already; give another --out, or --force to replace it")
+    draft = draft_spec(data, _take_likeliest if yes else _ask)
+    for table, reason in draft.left_out.items():
+        typer.echo(f"  left out   {table}: {reason}")
     for side in draft.sides:
         typer.echo(
             f"  side table {side.name}: {side.table.path}, by {side.key}; {side.coverage:.0%} of the rows find it"
         )
-    for column, why in draft.after.items():
-        typer.echo(f"  outcome    {column}: {why}")
+    for column, reason in draft.outcomes.items():
+        typer.echo(f"  outcome    {column}: {reason}")
     text, problems = write_spec(draft, _spec_name(out))
     temporary = out.with_name(f".{out.name}.part")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(out)
     typer.echo(f"\nWritten: {out}")
     if problems:
-        listed = "".join(f"\n  {place}. {problem}" for place, problem in enumerate(problems, 1))
-        raise ShortlistError(f"{out}: the log does not match it yet; {len(problems)} problem(s){listed}")
+        numbered_problems = "".join(f"\n  {place}. {problem}" for place, problem in enumerate(problems, 1))
+        raise ShortlistError(f"{out}: the log does not match it yet; {len(problems)} problem(s){numbered_problems}")
     typer.echo(f"Next:    make run SPEC={out} DATA={data}")
 
 
-def _tell(question: str, choice: Choice) -> str | None:
+def _take_likeliest(question: str, choice: RoleChoice) -> str | None:
     role, _, _ = question.partition(":")
-    others = f"  (or: {', '.join(choice.others[:3])})" if choice.others else ""
-    typer.echo(f"  {role:<10} {choice.value or 'none'}: {choice.reason}{others}")
+    alternatives = f"  (or: {', '.join(choice.alternatives[:3])})" if choice.alternatives else ""
+    typer.echo(f"  {role:<10} {choice.value or 'none'}: {choice.reason}{alternatives}")
     return choice.value
 
 
-def _ask(question: str, choice: Choice) -> str | None:
-    known = [name for name in (choice.value, *choice.others) if name is not None]
-    if not known:
+def _ask(question: str, choice: RoleChoice) -> str | None:
+    columns = [name for name in (choice.value, *choice.alternatives) if name is not None]
+    if not columns:
         return None
     typer.echo(f"\n{question}\n  likeliest: {choice.value or 'none'} ({choice.reason})")
-    if choice.others:
-        typer.echo(f"  others: {', '.join(choice.others)}")
+    if choice.alternatives:
+        typer.echo(f"  others: {', '.join(choice.alternatives)}")
     while True:
         answer = str(typer.prompt("  column, or none", default=choice.value or "none")).strip()
-        if answer in known:
+        if answer in columns:
             return answer
         if answer == "none":
             return None
-        typer.echo(f"  '{answer}' is not among {', '.join(known)}")
+        typer.echo(f"  '{answer}' is not among {', '.join(columns)}")
 
 
 def _spec_name(out: Path) -> str:

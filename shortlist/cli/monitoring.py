@@ -20,7 +20,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 def watch(
     spec: SpecArgument,
     data: Annotated[Path | None, typer.Option(help="The log, for a training that the monitoring run starts.")] = None,
-    every: Annotated[str | None, typer.Option(help="Run again every so often: 30s, 15m, 1h, 1d.")] = None,
+    interval: Annotated[str | None, typer.Option("--every", help="Run periodically: every 30s, 15m, 1h, 1d.")] = None,
     metrics_port: Annotated[
         int, typer.Option(help="Port on 127.0.0.1 for Prometheus, with --every; 0 for any free one.")
     ] = 9_109,
@@ -31,9 +31,9 @@ def watch(
     from shortlist.spec.load import load_spec
 
     loaded = load_spec(find_spec(spec))
-    if every is None:
+    if interval is None:
         raise typer.Exit(run_monitoring_locally(loaded, data, runs))
-    run_monitoring_periodically(loaded, data, runs, seconds_of(every), metrics_port)
+    run_monitoring_periodically(loaded, data, runs, parse_seconds(interval), metrics_port)
 
 
 @commands.command()
@@ -42,9 +42,9 @@ def collect(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
     from shortlist.runs.monitoring_runs import collect_locally
     from shortlist.spec.load import load_spec
 
-    found = collect_locally(load_spec(find_spec(spec)), runs)
-    typer.echo("\n".join(found.lines))
-    raise typer.Exit(1 if found.problems else 0)
+    collected = collect_locally(load_spec(find_spec(spec)), runs)
+    typer.echo("\n".join(collected.lines))
+    raise typer.Exit(1 if collected.problems else 0)
 
 
 @commands.command()
@@ -53,7 +53,7 @@ def refresh(
     data: Annotated[Path | None, typer.Option(help="The log, grown since the last training or refresh.")] = None,
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Count what is new in the log and serve it: newer features and candidates of the champion, without a training."""
+    """Count new days of the log and serve them: newer features and candidates of the champion, without a training."""
     from shortlist.runs.refresh_runs import run_refresh_locally
     from shortlist.spec.load import load_spec
 
@@ -67,7 +67,7 @@ def backfill(
     last: Annotated[str, typer.Argument(metavar="TO", help="Last corrected day.")],
     data: Annotated[str, typer.Option(help="The corrected log; with --host s3://... or gs://...")] = "",
     publish: Annotated[
-        bool, typer.Option("--publish", help="Serve the result; otherwise only say what changes.")
+        bool, typer.Option("--publish", help="Serve the result; otherwise only print what changes.")
     ] = False,
     host: Annotated[
         str, typer.Option(help="Run it on the cluster of this Kubeflow Pipelines API: http(s)://host.")
@@ -75,17 +75,17 @@ def backfill(
     change: SetOption = None,
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Count corrected days of the log again, and say what changes for servers; with --publish, serve it."""
+    """Recount corrected days of the log, and print what changes for servers; with --publish, serve the result."""
     from shortlist.features.backfill import parse_range
     from shortlist.spec.load import load_spec
 
     loaded, corrected = load_spec(find_spec(spec), change or ()), parse_range(first, last)
     if host:
-        from shortlist.kubeflow.server import Kubeflow
-        from shortlist.kubeflow.training_runs import prepare_backfill, start
+        from shortlist.kubeflow.client import KubeflowClient
+        from shortlist.kubeflow.training_runs import prepare_backfill, submit_run
 
         submission = prepare_backfill(loaded, data, runs / "compiled", corrected, publish=publish)
-        typer.echo(start(submission, loaded, Kubeflow(host, loaded.runtime.cluster.namespace)))
+        typer.echo(submit_run(submission, loaded, KubeflowClient(host, loaded.runtime.cluster.namespace)))
         return
     from shortlist.runs.refresh_runs import run_backfill_locally
 
@@ -102,17 +102,17 @@ def drill(
 
     The exit code is 0 only when every check passes.
     """
-    from shortlist.drill.drill import drill as run_drill
+    from shortlist.drill.drill import run_drill
     from shortlist.spec.load import load_spec
 
     raise typer.Exit(0 if run_drill(load_spec(find_spec(spec)), runs).passed else 1)
 
 
-def seconds_of(text: str) -> int:
-    """Return the seconds of a length of time such as 15m.
+def parse_seconds(text: str) -> int:
+    """Return the seconds of a duration such as 15m.
 
     Raises:
-        ShortlistError: It is no length of time.
+        ShortlistError: The text is no duration.
 
     >>> seconds_of("15m")
     900

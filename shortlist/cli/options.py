@@ -21,12 +21,12 @@ SetOption = Annotated[
 ]
 RunsOption = Annotated[Path, typer.Option(help="Folder for runs, models and stores.")]
 
-ProfileOption = Annotated[str, typer.Option(help="Where stores are: laptop or cluster; the spec's by default.")]
+ProfileOption = Annotated[str, typer.Option(help="Location of the stores: laptop or cluster; the spec's by default.")]
 ObjectsOption = Annotated[str, typer.Option(help="Bucket of the cluster profile: s3://bucket/prefix.")]
 
 
-def changes_of(profile: str, objects: str, change: list[str] | None) -> list[str]:
-    """Return what the options change of a spec; an explicit change has the last word.
+def spec_changes(profile: str, objects: str, change: list[str] | None) -> list[str]:
+    """Return the changes of a spec that the options make; an explicit change takes precedence.
 
     >>> changes_of("cluster", "s3://models/shortlist", ["runtime.seed=3"])
     ['runtime.profile=cluster', 'runtime.objects={kind: bucket, url: s3://models/shortlist}', 'runtime.seed=3']

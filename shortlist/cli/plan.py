@@ -30,15 +30,15 @@ def plan(
     change: SetOption = None,
 ) -> None:
     """Print what training the networks of a spec costs: tables, bytes, operations, memory, speed, and devices."""
-    from models.planning.accelerators import accelerator
+    from models.planning.accelerators import find_accelerator
     from models.registry import kind_of
-    from shortlist.cli.plan_view import fitted_sizes, given_cardinalities, show
+    from shortlist.cli.plan_view import fitted_sizes, print_plan, read_cardinalities
     from shortlist.spec.load import load_spec
 
-    devices = [accelerator(name) for name in gpu or ["H200"]]
+    devices = [find_accelerator(name) for name in gpu or ["H200"]]
     path = find_spec(spec)
     loaded = load_spec(path, change or ())
-    sizes = given_cardinalities(path, cardinalities), fitted_sizes(runs, loaded.features.names)
+    sizes = read_cardinalities(path, cardinalities), fitted_sizes(runs, loaded.features.names)
     shapes = {
         name: kind_of(model.kind).load("plan")(loaded, name, *sizes)
         for name, model in loaded.models.items() if kind_of(model.kind).plan
@@ -47,4 +47,4 @@ def plan(
         raise ShortlistError(f"{path}: declares no model with embedding tables")
     for name, shape in shapes.items():
         title = loaded.name if len(shapes) == 1 else f"{loaded.name}, {name}"
-        show(title, shape, devices, rows, torchrec=torchrec)
+        print_plan(title, shape, devices, rows, torchrec=torchrec)

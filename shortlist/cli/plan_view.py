@@ -1,4 +1,4 @@
-"""What a terminal shows of a plan."""
+"""Terminal output of a capacity plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from models.inputs import FeatureColumn, features_of
 from models.planning import plan
 from models.planning.accelerators import Accelerator, Precision
-from models.planning.plan_inputs import Shape
+from models.planning.plan_inputs import ModelShape
 from models.planning.sharding import (
     TablePlacement,
     row_wise_devices,
@@ -50,7 +50,9 @@ _NOTES = (
 )
 
 
-def show(name: str, shape: Shape, devices: Sequence[Accelerator], rows: int | None, *, torchrec: bool = False) -> None:
+def print_plan(
+    name: str, shape: ModelShape, devices: Sequence[Accelerator], rows: int | None, *, torchrec: bool = False
+) -> None:
     """Print a plan.
 
     Args:
@@ -64,14 +66,14 @@ def show(name: str, shape: Shape, devices: Sequence[Accelerator], rows: int | No
         ShortlistError: TorchRec is asked and not installed, or finds no plan.
     """
     console = Console(width=None if Console().is_terminal else 118)
-    parts = [_tables(name, shape), _costs(shape), _speeds(shape, devices, rows), _spreads(shape, devices)]
-    parts += [_together(shape, devices, rows), *([_torchrec(shape, devices)] if torchrec else [])]
+    parts = [_tables(name, shape), _costs(shape), _speeds(shape, devices, rows), _sharding_lines(shape, devices)]
+    parts += [_multi_device_rows(shape, devices, rows), *([_torchrec(shape, devices)] if torchrec else [])]
     for part in parts:
         console.print(part)
     wrong = [sentence for device in devices for sentence in unplaceable_tables(shape, device, "bf16")]
     for sentence in [*filter(None, [too_many_ids(shape)]), *wrong]:
         console.print(Text(f"✗ {sentence}", "red"))
-    for note in (*_NOTES, *(f"    {one.name}: {one.source}." for one in devices), *shape.assumed):
+    for note in (*_NOTES, *(f"    {device.name}: {device.source}." for device in devices), *shape.assumed):
         console.print(Text(note, "dim"))
 
 
@@ -87,13 +89,13 @@ def size(number: float) -> str:
     return f"{number:.0f} B"
 
 
-def _tables(name: str, shape: Shape) -> Grid:
+def _tables(name: str, shape: ModelShape) -> Grid:
     grid = _grid(f"{name}: embedding tables", "table", "rows", "rows are", "width", "bytes", "optimizer state")
     for table in shape.tables:
         row_bytes, state = plan.table_bytes(table, shape.width), plan.state_bytes(table)
         source = Text(_SOURCES[table.source], "yellow" if table.source == "bound" else "")
         grid.add_row(table.name, f"{table.rows:,}", source, str(shape.width), size(row_bytes), size(state))
-    total = plan.costs(shape)
+    total = plan.model_costs(shape)
     grid.add_section()
     bound = any(table.source == "bound" for table in shape.tables)
     grid.add_row(
@@ -103,8 +105,8 @@ def _tables(name: str, shape: Shape) -> Grid:
     return grid
 
 
-def _costs(shape: Shape) -> Grid:
-    costs = plan.costs(shape)
+def _costs(shape: ModelShape) -> Grid:
+    costs = plan.model_costs(shape)
     grid = _grid("One sample", "", "score", "training step")
     grid.add_row("operations [1]", f"{costs.forward_flops / 1e6:.2f} MFLOP", f"{costs.training_flops / 1e6:.2f} MFLOP")
     grid.add_row("table traffic [2]", size(costs.forward_bytes), size(costs.training_bytes))
@@ -116,7 +118,7 @@ def _costs(shape: Shape) -> Grid:
     return grid
 
 
-def _speeds(shape: Shape, devices: Sequence[Accelerator], rows: int | None) -> Grid:
+def _speeds(shape: ModelShape, devices: Sequence[Accelerator], rows: int | None) -> Grid:
     headings = ["device", "precision", "memory roof", "compute roof", "samples/s at most [4]", "expected [5]"]
     grid = _grid("Training on one device", *headings, *([f"epoch of {rows:,} rows"] if rows else []))
     for device in devices:
@@ -125,7 +127,10 @@ def _speeds(shape: Shape, devices: Sequence[Accelerator], rows: int | None) -> G
             if roofline is None:
                 continue
             expected = f"{roofline.expected / 1e6:,.2f} M" if roofline.expected else "-"
-            cells = [f"{one / 1e6:,.2f} M" for one in (roofline.memory, roofline.compute, roofline.samples_per_s)]
+            cells = [
+                f"{rows_per_s / 1e6:,.2f} M"
+                for rows_per_s in (roofline.memory, roofline.compute, roofline.samples_per_s)
+            ]
             epoch = (
                 [duration(rows / (roofline.expected or roofline.samples_per_s), roofline.expected is None)]
                 if rows
@@ -136,7 +141,7 @@ def _speeds(shape: Shape, devices: Sequence[Accelerator], rows: int | None) -> G
 
 
 def duration(seconds: float, at_least: bool) -> str:
-    """Return a time to read.
+    """Return a duration as text.
 
     >>> duration(5_400, at_least=True)
     'at least 1.5 h'
@@ -151,20 +156,20 @@ def duration(seconds: float, at_least: bool) -> str:
     return f"at least {text}" if at_least else text
 
 
-def _spreads(shape: Shape, devices: Sequence[Accelerator]) -> Grid:
+def _sharding_lines(shape: ModelShape, devices: Sequence[Accelerator]) -> Grid:
     grid = _grid("Fewest devices that hold the tables [6]", "device", "devices", "how", "tables", "fullest")
     for device in devices:
         try:
-            found = smallest_sharding(shape, device, "bf16")
+            sharding = smallest_sharding(shape, device, "bf16")
         except ShortlistError as error:
             grid.add_row(device.name, "-", Text(str(error), "red"), "", "")
             continue
-        full = f"{size(found.fullest_bytes)} of {size(found.usable_bytes)}"
-        _add_kinds(grid, (device.name, str(found.devices)), found.placements, (full,))
+        full = f"{size(sharding.fullest_bytes)} of {size(sharding.usable_bytes)}"
+        _add_kinds(grid, (device.name, str(sharding.devices)), sharding.placements, (full,))
     return grid
 
 
-def _together(shape: Shape, devices: Sequence[Accelerator], rows: int | None) -> Grid:
+def _multi_device_rows(shape: ModelShape, devices: Sequence[Accelerator], rows: int | None) -> Grid:
     headings = ["device", "devices", "exchanged per sample [7]", "by the link", "by the device [5]", "all together"]
     grid = _grid("Our own workers: tables shared by rows", *headings, *([f"epoch of {rows:,} rows"] if rows else []))
     for device in devices:
@@ -176,35 +181,38 @@ def _together(shape: Shape, devices: Sequence[Accelerator], rows: int | None) ->
         by_link = device.link / exchanged if exchanged else float("inf")
         by_device = roofline.expected or roofline.samples_per_s
         together = number * min(by_link, by_device)
-        speeds = [f"{one / 1e6:,.2f} M/s" if one < float("inf") else "-" for one in (by_link, by_device, together)]
+        speeds = [
+            f"{rows_per_s / 1e6:,.2f} M/s" if rows_per_s < float("inf") else "-"
+            for rows_per_s in (by_link, by_device, together)
+        ]
         epoch = [duration(rows / together, roofline.expected is None)] if rows else []
         grid.add_row(device.name, str(number), size(exchanged), *speeds, *epoch)
     return grid
 
 
-def _torchrec(shape: Shape, devices: Sequence[Accelerator]) -> Grid:
+def _torchrec(shape: ModelShape, devices: Sequence[Accelerator]) -> Grid:
     from models.planning.torchrec_plan import torchrec_placements
 
     grid = _grid("TorchRec's planner", "device", "devices", "how", "tables")
-    for device in (one for one in devices if one.name != "cpu"):
+    for device in (device for device in devices if device.name != "cpu"):
         number = row_wise_devices(shape, device, "bf16") or 1
         _add_kinds(grid, (device.name, str(number)), torchrec_placements(shape, device, "bf16", number), ())
     return grid
 
 
 def _add_kinds(grid: Grid, first: tuple[str, ...], placements: Sequence[TablePlacement], last: tuple[str, ...]) -> None:
-    for number, (how, names) in enumerate(_kinds(placements).items()):
+    for number, (scheme, names) in enumerate(_kinds(placements).items()):
         begin, end = (first, last) if number == 0 else (("",) * len(first), ("",) * len(last))
-        grid.add_row(*begin, how, ", ".join(names), *end)
+        grid.add_row(*begin, scheme, ", ".join(names), *end)
 
 
 def _kinds(placements: Sequence[TablePlacement]) -> dict[str, list[str]]:
-    """Return the tables of every way of cutting; columns and rows name their number of pieces."""
+    """Return the tables by sharding scheme; column-wise and row-wise schemes name their number of pieces."""
     kinds: dict[str, list[str]] = {}
-    for one in placements:
-        pieces = f" x {len(one.devices)}" if one.kind in ("column-wise", "row-wise") else ""
-        kinds.setdefault(one.kind + pieces, []).append(one.table.name)
-    return {how: _shortened(names) for how, names in kinds.items()}
+    for placement in placements:
+        pieces = f" x {len(placement.devices)}" if placement.kind in ("column-wise", "row-wise") else ""
+        kinds.setdefault(placement.kind + pieces, []).append(placement.table.name)
+    return {scheme: _shortened(names) for scheme, names in kinds.items()}
 
 
 def _shortened(names: list[str]) -> list[str]:
@@ -218,11 +226,11 @@ def _grid(title: str, *headings: str) -> Grid:
     return grid
 
 
-def given_cardinalities(spec: Path, file: Path | None) -> Mapping[str, int]:
-    """Return distinct values by column, from a file or from the one beside the spec; none when there is none.
+def read_cardinalities(spec: Path, file: Path | None) -> Mapping[str, int]:
+    """Return distinct values by column, from a file or from the one beside the spec; empty when there is none.
 
     Raises:
-        ShortlistError: The file is not there, or holds something else.
+        ShortlistError: The file does not exist, or is malformed.
     """
     beside = spec.with_suffix(".cardinalities.json")
     if file is None and not beside.is_file():
@@ -241,12 +249,12 @@ def given_cardinalities(spec: Path, file: Path | None) -> Mapping[str, int]:
 
 
 def fitted_sizes(runs: Path, names: tuple[str, ...]) -> Mapping[str, int]:
-    """Return ids (or a vector's width) by feature, from the newest table below `runs` that has just these features."""
+    """Return ids (or a vector's width) by feature, from the newest table below `runs` with exactly these features."""
     tables = sorted((runs / "cache").rglob(Files.TABLE), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in tables:
         columns = _columns(path.parent)
         if tuple(column.name for column in columns) == names:
-            return {one.name: one.size or one.width or 1 for one in columns if one.kind != "dense"}
+            return {feature.name: feature.size or feature.width or 1 for feature in columns if feature.kind != "dense"}
     return {}
 
 

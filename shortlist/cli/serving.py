@@ -32,25 +32,25 @@ def serve(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Serve a spec's champion on this machine: Triton behind Envoy, supervised."""
-    from shortlist.rollout.terminal import watched
+    from shortlist.rollout.terminal import show_progress
 
     deployer = _deployer(spec, runs)
-    with watched() as on_change:
+    with show_progress() as on_change:
         stack, rollout = deployer.serve(port, on_change)
     if rollout is not None:
-        _conclude(deployer, rollout)
-    _show(deployer)
+        _print_verdict(deployer, rollout)
+    _print_status(deployer)
     raise typer.Exit(0 if stack.record.route is not None else 1)
 
 
 @commands.command()
 def status(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
     """Show what is served, to whom, and all problems; exit code 1 when there is one."""
-    raise typer.Exit(_show(_deployer(spec, runs)))
+    raise typer.Exit(_print_status(_deployer(spec, runs)))
 
 
-@commands.command()
-def why(
+@commands.command(name="why")
+def explain_answer(
     spec: SpecArgument,
     request_id: Annotated[str, typer.Argument(help="The answer's id: x-request-id, or the protocol's own.")],
     runs: RunsOption = Path("runs"),
@@ -65,9 +65,7 @@ def why(
 
 @commands.command()
 def stop(
-    spec: Annotated[
-        str | None, typer.Argument(help="Name or path of a spec; every one that is served by default.")
-    ] = None,
+    spec: Annotated[str | None, typer.Argument(help="Name or path of a spec; all served specs by default.")] = None,
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Stop serving; `serve` brings the same versions back."""
@@ -77,7 +75,7 @@ def stop(
 
     served = [path.name for path in sorted((runs / "serving").glob("*")) if path.is_dir()]
     for name in served if spec is None else [load_spec(find_spec(spec)).name]:
-        paths = ServingPaths.of(runs, name)
+        paths = ServingPaths.for_spec(runs, name)
         stopped = stop_stack(paths) if paths.root.is_dir() else []
         typer.echo(f"{name}: stopped {', '.join(stopped)}" if stopped else f"{name}: nothing was running")
 
@@ -90,47 +88,53 @@ def deploy_canary(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Roll a blessed version out step by step; exit code 0 only when it was promoted."""
-    from shortlist.rollout.terminal import watched
+    from shortlist.rollout.terminal import show_progress
 
-    deployer = _on_target(spec, target, runs)
-    with watched() as on_change:
+    deployer = _target_deployer(spec, target, runs)
+    with show_progress() as on_change:
         rollout = deployer.canary(version, on_change)
-    raise typer.Exit(_conclude(deployer, rollout))
+    raise typer.Exit(_print_verdict(deployer, rollout))
 
 
 @commands.command(name="canary-status")
 def canary_status(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = Path("runs")) -> None:
-    """Show the rollout under way, or the last one."""
-    from shortlist.rollout.terminal import line
+    """Show the current rollout, or the last one."""
+    from shortlist.rollout.terminal import status_line
 
-    deployer = _on_target(spec, target, runs)
+    deployer = _target_deployer(spec, target, runs)
     latest = deployer.rollouts.latest()
     if latest is None:
         raise ShortlistError(f"spec '{deployer.name}' has had no rollout yet; make deploy-canary SPEC={spec}")
     if latest.state.final:
-        _conclude(deployer, latest)
+        _print_verdict(deployer, latest)
         return
-    typer.echo(line(latest))
-    if not deployer.rollouts.is_held():
-        typer.echo("Its controller is gone: make deploy-canary resumes it, make rollback ends it.")
+    typer.echo(status_line(latest))
+    if not deployer.rollouts.is_locked():
+        typer.echo("Its controller has stopped: make deploy-canary resumes it, make rollback ends it.")
 
 
 @commands.command()
 def promote(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = Path("runs")) -> None:
-    """Make the newest blessed candidate (or what is being rolled out) the champion, without waiting for evidence."""
-    deployer = _on_target(spec, target, runs)
-    done = deployer.promote()
-    if isinstance(done, int):
-        typer.echo(f"{deployer.name}: version {done} is the champion")
+    """Make the version of the current rollout, or the newest blessed one, the champion without waiting for evidence."""
+    deployer = _target_deployer(spec, target, runs)
+    promotion = deployer.promote()
+    if isinstance(promotion, int):
+        typer.echo(f"{deployer.name}: version {promotion} is the champion")
         return
-    raise typer.Exit(_conclude(deployer, done))
+    raise typer.Exit(_print_verdict(deployer, promotion))
 
 
 @commands.command()
 def rollback(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = Path("runs")) -> None:
-    """End the rollout under way, or return to the previous champion."""
-    deployer = _on_target(spec, target, runs)
-    _conclude(deployer, deployer.rollback())
+    """End the current rollout, or return to the previous champion; exit code 0 only when that was done."""
+    deployer = _target_deployer(spec, target, runs)
+    rollout = deployer.rollback()
+    _print_verdict(deployer, rollout)
+    if not rollout.is_rolled_back:
+        raise ShortlistError(
+            f"spec '{deployer.name}': not rolled back; the rollout of version {rollout.state.candidate} was"
+            f" {rollout.state.phase.value.replace('_', ' ')} ({rollout.state.reason}). Then make rollback again."
+        )
 
 
 @commands.command()
@@ -154,14 +158,14 @@ def export_(
 ) -> None:
     """Write a registered version as a model repository for a Triton of your own."""
     from shortlist.deployment.release import release, release_forms
-    from shortlist.runs.runs_folder import existing
+    from shortlist.runs.runs_folder import open_runs_folder
     from shortlist.spec.load import load_spec
     from shortlist.training.training import RunContext
 
     if form not in release_forms():
         raise ShortlistError(f"--form: got '{form}'; wanted {', '.join(release_forms())}")
     loaded = load_spec(find_spec(spec))
-    run = RunContext(name=loaded.name, stores=existing(runs).storage_parameter(loaded.runtime))
+    run = RunContext(name=loaded.name, stores=open_runs_folder(runs).storage_parameter(loaded.runtime))
     typer.echo(f"{out}: version {release(run, version, form, loaded.serving, out)} ({form})")
 
 
@@ -173,8 +177,8 @@ def _deployer(spec: str, runs: Path) -> LocalDeployer:
     return LocalDeployer(_run_context(loaded, runs), loaded.serving, loaded.gates, loaded.runtime, loaded.data.labels)
 
 
-def _on_target(spec: str, target: str | None, runs: Path) -> Deployer:
-    """Return what drives the fleet that the spec names; refuse another target than the spec's."""
+def _target_deployer(spec: str, target: str | None, runs: Path) -> Deployer:
+    """Return the deployer of the spec's fleet; refuse another target than the spec's."""
     from shortlist.deployment.deployer import Deployer
     from shortlist.deployment.fleets import FLEETS
     from shortlist.spec.load import load_spec
@@ -186,21 +190,21 @@ def _on_target(spec: str, target: str | None, runs: Path) -> Deployer:
     declared = loaded.runtime.target.kind
     if target is not None and kinds[target] != declared:
         raise ShortlistError(
-            f"--target: got '{target}', but spec '{loaded.name}' says runtime.target: {declared}; its versions and"
-            " their rollouts are there. Declare the other one in the spec (runtime.profile: cluster for KServe)."
+            f"--target: got '{target}', but spec '{loaded.name}' declares runtime.target: {declared}; its versions and"
+            " rollouts are there. Declare the other one in the spec (runtime.profile: cluster for KServe)."
         )
     return Deployer(_run_context(loaded, runs), loaded.serving, loaded.gates, loaded.runtime, loaded.data.labels)
 
 
 def _run_context(spec: Spec, runs: Path) -> RunContext:
-    from shortlist.runs.runs_folder import existing
+    from shortlist.runs.runs_folder import open_runs_folder
     from shortlist.training.training import RunContext
 
-    return RunContext(name=spec.name, stores=existing(runs).storage_parameter(spec.runtime))
+    return RunContext(name=spec.name, stores=open_runs_folder(runs).storage_parameter(spec.runtime))
 
 
-def _conclude(deployer: Deployer, rollout: RolloutRecord) -> int:
-    """Print the verdict and where its evidence is; return the exit code."""
+def _print_verdict(deployer: Deployer, rollout: RolloutRecord) -> int:
+    """Print the verdict and the paths of page and evidence; return the exit code."""
     from rich.console import Console
 
     from shortlist.rollout.page import PAGE
@@ -210,13 +214,13 @@ def _conclude(deployer: Deployer, rollout: RolloutRecord) -> int:
 
     console = Console(highlight=False)
     console.print(verdict_table(rollout))
-    page, evidence = deployer.rollouts.page(rollout.id, PAGE), deployer.rollouts.where(rollout.id, EVIDENCE)
+    page, evidence = deployer.rollouts.page(rollout.id, PAGE), deployer.rollouts.location(rollout.id, EVIDENCE)
     console.print(f"\nPage: {page}\nEvidence: {evidence}", soft_wrap=True)
     return 0 if rollout.state.phase is Phase.PROMOTED else 1
 
 
-def _show(deployer: LocalDeployer) -> int:
-    """Print what is served; return 0 when all is well."""
+def _print_status(deployer: LocalDeployer) -> int:
+    """Print what is served; return 0 when there is no problem."""
     from rich.console import Console
 
     from shortlist.cli.serving_view import status_table
@@ -228,7 +232,7 @@ def _show(deployer: LocalDeployer) -> int:
         raise ShortlistError(
             f"{deployer.name}: {stack_down_reason(deployer.paths)} make serve SPEC={deployer.name} serves it."
         )
-    found = stack.status()
+    stack_status = stack.status()
     unfinished = deployer.rollouts.unfinished()
-    Console(highlight=False).print(status_table(found, unfinished, deployer.example(stack)), soft_wrap=True)
-    return 1 if found.problems else 0
+    Console(highlight=False).print(status_table(stack_status, unfinished, deployer.example(stack)), soft_wrap=True)
+    return 1 if stack_status.problems else 0

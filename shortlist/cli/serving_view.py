@@ -1,4 +1,4 @@
-"""What a terminal shows of a stack that serves."""
+"""Terminal output of the status of a serving stack."""
 
 from __future__ import annotations
 
@@ -10,37 +10,40 @@ from rich.text import Text
 
 from shortlist.rollout.local.health import ProgramHealth, StackStatus
 from shortlist.rollout.record import RolloutRecord
-from shortlist.rollout.terminal import line
+from shortlist.rollout.terminal import status_line
 
 
-def status_table(found: StackStatus, unfinished: RolloutRecord | None, example: str) -> Group:
-    """Return versions, processes, problems and how to ask.
+def status_table(stack_status: StackStatus, unfinished: RolloutRecord | None, example: str) -> Group:
+    """Return versions, processes, problems and an example request.
 
     Args:
-        found: How everything is.
-        unfinished: The rollout under way, if any.
-        example: A command that asks the model.
+        stack_status: Status of the stack.
+        unfinished: The current rollout, if any.
+        example: A command that sends a request to the model.
     """
-    versions = Table(title=f"{found.model} at {found.url}", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    versions = Table(
+        title=f"{stack_status.model} at {stack_status.url}", title_justify="left", box=None, padding=(0, 2, 0, 0)
+    )
     for heading in ("version", "model", "track", "users", "Triton", "server", "restarts"):
         versions.add_column(heading, justify="right" if heading in ("version", "users", "restarts") else "left")
-    for one in found.versions:
-        health = one.health
+    for version in stack_status.versions:
+        health = version.health
         versions.add_row(
-            str(one.version), one.kind, one.track or "nobody's", f"{one.percent} %",
-            _processes(one.triton for one in health.replicas), _processes(one.server for one in health.replicas),
+            str(version.version), version.kind, version.track or "none", f"{version.percent} %",
+            _processes(replica.triton for replica in health.replicas),
+            _processes(replica.server for replica in health.replicas),
             str(health.restarts),
         )  # fmt: skip
     parts: list[Table | Text] = [versions]
-    parts += [Text(f"✗ {problem}", "red") for problem in found.problems]
+    parts += [Text(f"✗ {problem}", "red") for problem in stack_status.problems]
     if unfinished is not None:
-        parts.append(Text(f"rollout {unfinished.id}: {line(unfinished)}"))
-    parts += [Text(f"Logs: {found.logs}", "dim"), Text(f"Ask it:\n{example}", "dim")] if example else []
+        parts.append(Text(f"rollout {unfinished.id}: {status_line(unfinished)}"))
+    parts += [Text(f"Logs: {stack_status.logs}", "dim"), Text(f"Ask it:\n{example}", "dim")] if example else []
     return Group(*parts)
 
 
-def _processes(found: Iterable[ProgramHealth]) -> Text:
-    return Text(", ").join(map(_process, found))
+def _processes(processes: Iterable[ProgramHealth]) -> Text:
+    return Text(", ").join(map(_process, processes))
 
 
 def _process(health: ProgramHealth) -> Text:

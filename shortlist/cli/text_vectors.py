@@ -1,4 +1,4 @@
-"""`shortlist text-vectors`: vectors of the texts in a table, by a model that the user gives."""
+"""`shortlist text-vectors`: vectors of the texts in a table, by the user's own model."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def text_vectors(
     """Write the vectors of a column's texts as a side table."""
     from shortlist.data.text_vectors import VECTORS, write_text_vectors
 
-    found = write_text_vectors(table, key, column, model, out, batch_rows)
+    written = write_text_vectors(table, key, column, model, out, batch_rows)
     typer.echo(
-        f"{out / VECTORS}: {found.rows:,} rows, vectors of {found.width} numbers; {found.computed:,} texts computed,"
-        f" {found.without_text:,} rows without a text"
+        f"{out / VECTORS}: {written.rows:,} rows, vectors of {written.width} numbers; {written.computed:,} texts"
+        f" computed, {written.without_text:,} rows without a text"
     )
     typer.echo(f"Declare a side table with key: {key} and the column {{name: {column}_vector, type: vector}}")

@@ -1,1 +1,1 @@
-"""Where a log comes from, and what of it may stay."""
+"""Ingest and validate a log: files or a generated world, quarantine, side tables, collected rows."""

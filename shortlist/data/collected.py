@@ -1,16 +1,15 @@
-"""The collected part of a log: numbered batches of rows that were served, each published at once or not at all.
+"""The collected part of a log: numbered batches of served rows, each published atomically.
 
 Below `collected/<spec>/` of the object store:
 
-- `batches/00000001.json`: a `Batch`; whoever creates the next number has published a batch
+- `batches/00000001.json`: a `CollectedBatch`; creating the next number publishes a batch
 - `rows/<...>/`: the files of a batch: `rows.parquet`, `requests/requests.parquet`
 
-A batch holds every row as it was served, those that break a rule of the log too: whoever reads it judges them by the
-rules of that day, so that a rule that was too strict has lost nothing.
+A batch holds all rows as they were served, including those that break a rule of the log. They are checked when they are
+read, by the rules declared then, so that a rule that was too strict loses no rows.
 
-
-A collector that is killed, or that another one overtakes, leaves files below `rows/` which no batch names; nobody reads
-them.
+A collector that is killed, or is overtaken by another one, leaves files below `rows/` that no batch names; they are
+never read.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from shortlist.storage.storage_config import StorageConfig
 
 ROWS: Final = "rows.parquet"
 ANSWERED: Final = ":answered"
-"""Column of `ROWS`: when the row was answered, by the server's clock."""
+"""Column of `ROWS`: time of the row's answer, by the server's clock."""
 _QUARANTINE: Final = "quarantine.parquet"
-"""Beside `ROWS` in batches of earlier versions, which did not keep the values of such rows."""
+"""Quarantined rows beside `ROWS`, in batches of earlier versions, which did not keep their values."""
 REQUESTS: Final = "requests"
-"""Folder with one file: a row per request of the batch, the fingerprint of its id (`request`)."""
+"""Folder with one file: one row per request of the batch, with the fingerprint of its id (`request`)."""
 _NUMBER: Final = re.compile(r"(\d{8})\.json")
 
 
@@ -47,7 +46,7 @@ class _Record(BaseModel):
 
 
 class LogSpan(_Record):
-    """Parts of one writer of the prediction log that a batch holds, first and last included."""
+    """Range of parts of one writer of the prediction log in a batch, first and last included."""
 
     writer: str
     """Folder of the parts."""
@@ -56,40 +55,40 @@ class LogSpan(_Record):
 
 
 class BatchCounts(_Record):
-    """What became of the requests of a batch, and of the outcomes that belong to them."""
+    """Counts of a batch's requests, rows and outcomes."""
 
     requests: int = 0
     """Answered requests of users, each once."""
     rows: int = 0
-    """Rows that kept every rule of the log as it was declared then, and may be trained on."""
+    """Rows that passed all rules of the log as declared then."""
     positives: int = 0
     quarantined: int = 0
-    """Rows that broke one."""
+    """Rows that broke a rule."""
     without_outcome: int = 0
-    """Rows whose outcome did not come in time: negatives, or left out, as the spec declares."""
+    """Rows without an outcome in time: negatives, or left out, as declared in the spec."""
     repeated_requests: int = 0
-    """Answers of a request that was counted before: a client, or a gateway, asked again."""
+    """Answers of a request that was counted before, because a client or a gateway retried."""
     before_since: int = 0
     """Rows before `data.live.since`."""
     late_outcomes: int = 0
-    """Outcomes that came after `data.outcome_delay`; they change no row."""
+    """Outcomes later than `data.outcome_delay`; they change no row."""
     early_outcomes: int = 0
-    """Outcomes from before their answer, by more than clocks may differ; they change no row."""
+    """Outcomes before their answer by more than the clock skew; they change no row."""
     repeated_outcomes: int = 0
-    """Outcomes of a row that has a later one; the last one counts."""
+    """Outcomes of a row with a later one; the last one counts."""
     foreign_outcomes: int = 0
-    """Outcomes that name another item than their row, or a row that the request does not have."""
+    """Outcomes with another item than their row, or with a row that the request does not have."""
 
 
-class Batch(_Record):
-    """One batch: where its files are, and what they hold."""
+class CollectedBatch(_Record):
+    """One published batch: key, digest, coverage and counts of its files."""
 
     number: int = Field(ge=1)
-    """From 1, without a gap."""
+    """Number of the batch, from 1 without a gap."""
     spec: str
     made: datetime
     folder: str
-    """Key of its files."""
+    """Key of the folder with its files."""
     digest: str
     """SHA-256 of `rows.parquet`."""
     spans: tuple[LogSpan, ...]
@@ -98,16 +97,16 @@ class Batch(_Record):
     """Time of its first answer; None without one."""
     answered_to: datetime | None
     first: datetime | None
-    """Of its rows' times; None without rows."""
+    """Time of its first row; None without rows."""
     last: datetime | None
     counts: BatchCounts
 
 
 class CollectedLog:
-    """The batches of a spec.
+    """The collected batches of a spec.
 
     Args:
-        objects: Where they are.
+        objects: Store of the batches.
         spec: Name of the spec.
     """
 
@@ -118,57 +117,58 @@ class CollectedLog:
 
     @classmethod
     def open(cls, stores: str, spec: str) -> Self:
-        """Return the batches of a spec in the stores that the graphs' parameter `stores` names."""
+        """Return the collected log of a spec in the stores of the graphs' parameter `stores`."""
         return cls(open_object_store(StorageConfig.parse(stores)), spec)
 
-    def batches(self, newest: int | None = None) -> tuple[Batch, ...]:
+    def batches(self, newest: int | None = None) -> tuple[CollectedBatch, ...]:
         """Return the published batches by number.
 
         Args:
-            newest: Number of the last one wanted; None: all there are.
+            newest: Number of the last batch to return; None: all.
 
         Raises:
-            DataError: One is missing or not readable.
+            DataError: A batch is missing or not readable.
         """
         names = (key.rpartition("/")[2] for key in self._objects.keys(f"{self._root}/batches/"))
         numbers = sorted(int(match[1]) for name in names if (match := _NUMBER.fullmatch(name)))
-        wanted = len(numbers) if newest is None else newest
-        if numbers[:wanted] != list(range(1, wanted + 1)):
-            lost = next(number for number in range(1, wanted + 1) if number not in numbers)
+        batch_count = len(numbers) if newest is None else newest
+        if numbers[:batch_count] != list(range(1, batch_count + 1)):
+            missing_number = next(number for number in range(1, batch_count + 1) if number not in numbers)
             raise DataError(
-                f"{self._objects.url(self._key(lost))}: missing, though batches of collected rows are numbered without"
-                " a gap; restore it from a backup, or remove the spec's collected rows altogether and collect again"
+                f"{self._objects.url(self._batch_key(missing_number))}: missing, though batches of collected rows are"
+                " numbered without a gap; restore it from a backup, or remove the spec's collected rows altogether and"
+                " collect again"
             )
-        return tuple(self._batch(number) for number in numbers[:wanted])
+        return tuple(self._read_batch(number) for number in numbers[:batch_count])
 
-    def publish(self, batch: Batch, files: Path) -> bool:
-        """Publish a batch; return False when its number was taken meanwhile, and nothing is published.
+    def publish(self, batch: CollectedBatch, files: Path) -> bool:
+        """Publish a batch; return False, without publishing, when its number was published by another collector.
 
         Args:
-            batch: Its number is the next one.
+            batch: Batch with the next number.
             files: Folder with its files.
 
         Raises:
             ShortlistError: The store is unavailable, refuses or is full; nothing is published.
         """
         self._objects.put_folder(files, batch.folder)
-        return self._objects.create(self._key(batch.number), batch.model_dump_json(indent=2).encode())
+        return self._objects.create(self._batch_key(batch.number), batch.model_dump_json(indent=2).encode())
 
-    def folder_of(self, number: int, token: str) -> str:
-        """Return a key for the files of a batch that is to get a number; no two attempts share one."""
+    def files_key(self, number: int, token: str) -> str:
+        """Return a key for the files of a batch to publish, unique per attempt."""
         return f"{self._root}/rows/{number:08d}-{token}"
 
-    def fetched(self, batches: tuple[Batch, ...]) -> Iterator[tuple[Batch, Path]]:
-        """Give batches with a folder of their verified files, one after another; each goes when the next one comes.
+    def fetch_batches(self, batches: tuple[CollectedBatch, ...]) -> Iterator[tuple[CollectedBatch, Path]]:
+        """Yield batches with a temporary folder of their verified files, which is removed before the next batch.
 
         Raises:
-            DataError: A file of theirs is missing or changed.
+            DataError: A file is missing or changed.
         """
         for batch in batches:
             with TemporaryDirectory(prefix="shortlist-collected-") as scratch:
                 yield batch, self._objects.fetch_folder(batch.folder, Path(scratch) / "files")
 
-    def requests(self, batch: Batch) -> pl.Series:
+    def read_request_fingerprints(self, batch: CollectedBatch) -> pl.Series:
         """Return the fingerprints of a batch's requests.
 
         Raises:
@@ -178,50 +178,50 @@ class CollectedLog:
             folder = self._objects.fetch_folder(batch.folder, Path(scratch) / "files", REQUESTS)
             return pl.read_parquet(folder / f"{REQUESTS}.parquet")["request"]
 
-    def _batch(self, number: int) -> Batch:
-        key = self._key(number)
+    def _read_batch(self, number: int) -> CollectedBatch:
+        key = self._batch_key(number)
         try:
-            return Batch.model_validate_json(self._objects.read(key) or b"")
+            return CollectedBatch.model_validate_json(self._objects.read(key) or b"")
         except ValidationError as error:
             raise DataError(
                 f"{self._objects.url(key)}: not a batch of collected rows ({error.errors()[0]['msg']}); restore it"
             ) from None
 
-    def _key(self, number: int) -> str:
+    def _batch_key(self, number: int) -> str:
         return f"{self._root}/batches/{number:08d}.json"
 
 
 class CollectedRows(BaseModel):
-    """The batches that a training reads, as its graph tells the step that reads them; empty text for none."""
+    """The batches that a training reads, as a parameter of its graph; an empty text stands for none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     stores: str
     spec: str
     batches: int
-    """Number of the newest one."""
+    """Number of the newest batch."""
     digest: str
-    """Of all of them: other rows, another training."""
+    """Digest of all batches, so that a training is not cached when rows change."""
 
     @classmethod
-    def newest(cls, data: Data, stores: str, spec: str) -> str:
-        """Return the batches that there are now, as text; empty where the spec collects nothing.
+    def describe_newest(cls, data: Data, stores: str, spec: str) -> str:
+        """Return the present batches as text; empty where the spec collects nothing.
 
         Raises:
             ShortlistError: The store is unavailable, or a batch is missing.
         """
         if not data.live.collect:
             return ""
-        found = CollectedLog.open(stores, spec).batches()
-        digest = hashlib.sha256("".join(batch.digest for batch in found).encode()).hexdigest()[:16]
-        return cls(stores=stores, spec=spec, batches=len(found), digest=digest).model_dump_json()
+        batches = CollectedLog.open(stores, spec).batches()
+        digest = hashlib.sha256("".join(batch.digest for batch in batches).encode()).hexdigest()[:16]
+        return cls(stores=stores, spec=spec, batches=len(batches), digest=digest).model_dump_json()
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Return what `newest` gave; None for an empty text.
+        """Parse the text of `describe_newest`; None for an empty text.
 
         Raises:
-            ShortlistError: It is something else.
+            ShortlistError: The text is not valid.
         """
         if not text:
             return None
@@ -230,16 +230,18 @@ class CollectedRows(BaseModel):
         except ValidationError as error:
             raise ShortlistError(f"collected: {error.errors()[0]['msg']} in {text[:200]!r}") from None
 
-    def frames(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
-        """Give the rows of every batch, in order, with the quarantined rows of a batch that did not keep them.
+    def iter_frames(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+        """Yield the rows of all batches in order, each with the quarantined rows of a batch of an earlier version.
 
         Raises:
             DataError: A batch is missing or changed.
         """
         log = CollectedLog.open(self.stores, self.spec)
-        for _, files in log.fetched(log.batches(self.batches)):
-            lost = files / _QUARANTINE
+        for _, files in log.fetch_batches(log.batches(self.batches)):
+            quarantine_path = files / _QUARANTINE
             yield (
                 pl.read_parquet(files / ROWS),
-                pl.read_parquet(lost) if lost.exists() else pl.DataFrame(schema=QUARANTINE_SCHEMA),
+                pl.read_parquet(quarantine_path)
+                if quarantine_path.exists()
+                else pl.DataFrame(schema=QUARANTINE_SCHEMA),
             )

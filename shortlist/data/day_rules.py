@@ -1,4 +1,4 @@
-"""The rules that compare the days of a log: each is a function that says what is wrong."""
+"""Rules that compare the days of a log: each is a function that yields problems."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itertools import pairwise
 from math import hypot, log, sqrt
 from statistics import median
 
-from shortlist.data.log_facts import LogFacts, Problems, grouped
+from shortlist.data.log_facts import LogFacts, Problems, format_count
 from shortlist.data.profile import DayProfile
 from shortlist.spec.data import Data
 
-_SHOWN = 5
+_MAX_DAYS_SHOWN = 5
 _GAP_ADVICE = (
     ". When a few wrong times stretch the log, narrow clock.earliest and latest; when days without rows are right, set"
     " min_volume_ratio: 0"
@@ -20,96 +20,99 @@ _GAP_ADVICE = (
 # Two-sided 1 in 1 000: a day further off than this is not chance.
 _CHANCE_Z = 3.29
 _MAD_TO_SIGMA = 1.4826
-_FEWEST_STEPS = 7
-"""From one day to the next, before they tell what is usual: a single odd day makes two of them."""
+_MIN_STEPS = 7
+"""Fewest differences between consecutive days for an estimate of their spread; one outlying day makes two of them."""
 
 
 def enough_days(facts: LogFacts, data: Data) -> Problems:
     """The days suffice for the split."""
     split, days = data.split, len(facts.days)
-    wanted = split.warmup_days + 1 + split.validation_days + split.test_days
-    if 0 < days < wanted:
+    min_days = split.warmup_days + 1 + split.validation_days + split.test_days
+    if 0 < days < min_days:
         yield (
-            f"the log has {days} day(s), the split needs {wanted}: {split.warmup_days} to warm up, at least 1 to train,"
-            f" {split.validation_days} to validate, {split.test_days} to test; give more days or change data.split"
+            f"the log has {days} day(s), the split needs {min_days}: {split.warmup_days} to warm up, at least 1 to"
+            f" train, {split.validation_days} to validate, {split.test_days} to test; give more days or change"
+            " data.split"
         )
 
 
 def null_share(facts: LogFacts, data: Data) -> Problems:
-    """No column lacks more values on a day than declared."""
+    """No column has a larger share of nulls on a day than declared."""
     for column in data.columns:
         limit = column.max_null_share
         shares = [(day, profile.nulls[column.name] / profile.rows) for day, profile in facts.days]
-        found = [(day, share) for day, share in shares if share > limit]
-        if found:
-            shown = _listed(f"{share:.1%} on {day}" for day, share in found)
-            yield f"column '{column.name}' is null in {shown}; its max_null_share is {limit:.1%}"
+        exceeding = [(day, share) for day, share in shares if share > limit]
+        if exceeding:
+            day_list = _join_days(f"{share:.1%} on {day}" for day, share in exceeding)
+            yield f"column '{column.name}' is null in {day_list}; its max_null_share is {limit:.1%}"
 
 
 def volume(facts: LogFacts, data: Data) -> Problems:
-    """No day has far fewer or far more rows than those before it; a day without any rows counts as a day.
+    """No day has far fewer or far more rows than the days before it; days without rows count.
 
-    A sparse log has days of few rows by chance, and a log of bursts has long had them: only what lies beyond both is a
-    problem.
+    The rule allows for chance, which makes days of a sparse log differ, and for the usual spread of a log with bursts.
 
-    A day that is cut short because no later row may be read can have too many rows, but not too few.
+    A day that is cut short because later rows may not be read can have too many rows, but not too few.
     """
-    low, high, found = data.rules.min_volume_ratio, data.rules.max_volume_ratio, []
-    counts = _with_gaps(facts.days)
-    spread = _spread([log(rows + 0.5) for _, rows in counts])
+    low, high, exceeding = data.rules.min_volume_ratio, data.rules.max_volume_ratio, []
+    counts = _fill_missing_days(facts.days)
+    spread = _daily_deviation([log(rows + 0.5) for _, rows in counts])
     for place, (day, rows) in enumerate(counts[1:], 1):
-        usual = median([n for _, n in counts[:place] if n])
-        # The first day may have begun at noon or late at night, so alone it is no measure of too much.
-        off = (rows < low * usual and day != facts.cut_day) or (rows > high * usual and place > 1)
-        if off and _is_unusual(rows, usual, spread):
-            found.append(f"{grouped(rows)} rows on {day} ({rows / usual:.2g} times the median {grouped(usual)} before)")
-    if found:
+        median_rows = median([n for _, n in counts[:place] if n])
+        # The first day may be partial, so that the second is never compared with it for too many rows.
+        is_outside = (rows < low * median_rows and day != facts.cut_day) or (rows > high * median_rows and place > 1)
+        if is_outside and _is_unusual(rows, median_rows, spread):
+            ratio = f"{rows / median_rows:.2g} times the median {format_count(median_rows)} before"
+            exceeding.append(f"{format_count(rows)} rows on {day} ({ratio})")
+    if exceeding:
         advice = "" if all(rows for _, rows in counts) else _GAP_ADVICE
-        yield f"volume: {_listed(found)}; rules.min_volume_ratio is {low:g}, max_volume_ratio {high:g}{advice}"
+        yield f"volume: {_join_days(exceeding)}; rules.min_volume_ratio is {low:g}, max_volume_ratio {high:g}{advice}"
 
 
 def label_rate(facts: LogFacts, data: Data) -> Problems:
-    """No day's label rate is far from those before it, beyond chance and beyond how much these differ themselves."""
-    limit, found = data.rules.max_label_rate_change, []
-    spread = _spread([profile.rate for _, profile in facts.days])
+    """No day's label rate is far from those of the days before it, allowing for chance and their usual spread."""
+    limit, exceeding = data.rules.max_label_rate_change, []
+    spread = _daily_deviation([profile.rate for _, profile in facts.days])
     for place, (day, profile) in enumerate(facts.days[1:], 1):
-        before = [past for _, past in facts.days[:place]]
-        usual = median(past.rate for past in before)
-        rows = sum(past.rows for past in before)
-        if abs(profile.rate - usual) > limit * usual and _beyond_chance(profile, usual, rows, spread):
-            found.append(f"{profile.rate:.4f} on {day} (median {usual:.4f} before)")
-    if found:
-        yield f"label rate: {_listed(found)}; rules.max_label_rate_change is {limit:.0%}"
+        earlier_profiles = [past for _, past in facts.days[:place]]
+        median_rate = median(past.rate for past in earlier_profiles)
+        rows = sum(past.rows for past in earlier_profiles)
+        if abs(profile.rate - median_rate) > limit * median_rate and _beyond_chance(profile, median_rate, rows, spread):
+            exceeding.append(f"{profile.rate:.4f} on {day} (median {median_rate:.4f} before)")
+    if exceeding:
+        yield f"label rate: {_join_days(exceeding)}; rules.max_label_rate_change is {limit:.0%}"
 
 
-def _listed(texts: Iterable[str]) -> str:
-    every = list(texts)
-    return ", ".join(every[:_SHOWN]) + (f" and on {len(every) - _SHOWN} more days" if len(every) > _SHOWN else "")
+def _join_days(texts: Iterable[str]) -> str:
+    day_texts = list(texts)
+    return ", ".join(day_texts[:_MAX_DAYS_SHOWN]) + (
+        f" and on {len(day_texts) - _MAX_DAYS_SHOWN} more days" if len(day_texts) > _MAX_DAYS_SHOWN else ""
+    )
 
 
-def _with_gaps(days: list[tuple[date, DayProfile]]) -> list[tuple[date, int]]:
+def _fill_missing_days(days: list[tuple[date, DayProfile]]) -> list[tuple[date, int]]:
     """Return the rows of every calendar day from the first to the last."""
     rows = {day: profile.rows for day, profile in days}
     span = range((max(rows) - min(rows)).days + 1) if rows else range(0)
-    every = [min(rows) + timedelta(days=place) for place in span]
-    return [(day, rows.get(day, 0)) for day in every]
+    calendar_days = [min(rows) + timedelta(days=place) for place in span]
+    return [(day, rows.get(day, 0)) for day in calendar_days]
 
 
-def _spread(values: Sequence[float]) -> float:
-    """Return the standard deviation of days that always differ; a step from one level to another leaves it near 0."""
-    steps = [abs(later - earlier) for earlier, later in pairwise(values)]
-    return _MAD_TO_SIGMA / sqrt(2) * median(steps) if len(steps) >= _FEWEST_STEPS else 0.0
+def _daily_deviation(values: Sequence[float]) -> float:
+    """Return a robust standard deviation of daily values, from their differences; one change of level has no effect."""
+    steps = [abs(next_value - value) for value, next_value in pairwise(values)]
+    return _MAD_TO_SIGMA / sqrt(2) * median(steps) if len(steps) >= _MIN_STEPS else 0.0
 
 
-def _is_unusual(rows: int, usual: float, spread: float) -> bool:
-    """Whether a count is further from the usual one than chance, and than the logarithms of counts are from day to day.
+def _is_unusual(rows: int, median_rows: float, log_deviation: float) -> bool:
+    """Whether a count differs from the median by more than chance, and by more than the usual spread of log counts.
 
-    Of a Poisson count, twice the square root has a standard deviation near 1 (Anscombe, 1948).
+    Twice the square root of a Poisson count has a standard deviation near 1 (Anscombe, 1948).
     """
-    by_chance = 2 * abs(sqrt(rows + 3 / 8) - sqrt(usual + 3 / 8)) <= _CHANCE_Z
-    return not by_chance and abs(log((rows + 0.5) / (usual + 0.5))) > _CHANCE_Z * spread
+    is_chance = 2 * abs(sqrt(rows + 3 / 8) - sqrt(median_rows + 3 / 8)) <= _CHANCE_Z
+    return not is_chance and abs(log((rows + 0.5) / (median_rows + 0.5))) > _CHANCE_Z * log_deviation
 
 
-def _beyond_chance(day: DayProfile, usual: float, rows_before: int, spread: float) -> bool:
-    chance = sqrt(max(usual * (1 - usual), 1 / rows_before / 4) * (1 / day.rows + 1 / rows_before))
-    return abs(day.rate - usual) > _CHANCE_Z * hypot(chance, spread)
+def _beyond_chance(day: DayProfile, median_rate: float, rows_before: int, rate_deviation: float) -> bool:
+    standard_error = sqrt(max(median_rate * (1 - median_rate), 1 / rows_before / 4) * (1 / day.rows + 1 / rows_before))
+    return abs(day.rate - median_rate) > _CHANCE_Z * hypot(standard_error, rate_deviation)

@@ -1,4 +1,4 @@
-"""Lists in columns of a file, turned into rows."""
+"""Turn lists in a file's columns into rows."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import replace
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.data.failures import shown
-from shortlist.data.layout import Block, Layout, cut_name
+from shortlist.data.failures import format_values
+from shortlist.data.layout import FileLayout, RowBlock, element_column_name
 from shortlist.data.rows import BROKEN_SCHEMA
 from shortlist.spec.data import null_texts
 
-RULE = "explode"
-"""The rule that a row breaks whose lists cannot become rows."""
+EXPLODE_RULE = "explode"
+"""Rule that is broken by a row whose lists cannot become rows."""
 
 _QUOTES = "'\" "
 
 
-def explode_block(block: Block, layout: Layout) -> Block:
-    """Return a block with a row for each element of its lists, on the line of the row that held the list.
+def explode_block(block: RowBlock, layout: FileLayout) -> RowBlock:
+    """Return a block with one row per element of its lists, each with the line of its original row.
 
-    A row without elements gives no row. Rows whose lists differ in length, and elements that do not hold a value of
-    every column, are broken rows.
+    A row without elements gives no row. Rows whose lists differ in length, and elements without a value for every
+    column, are broken rows.
 
     Args:
-        block: As a reader gives it: lists, or texts with a separator between their elements.
-        layout: Declares which columns hold lists.
+        block: Block from a reader, with lists, or texts with separated elements.
+        layout: Declares the columns that hold lists.
     """
     explode = layout.explode
     if explode is None:
@@ -38,26 +38,28 @@ def explode_block(block: Block, layout: Layout) -> Block:
         for name in names
     )
     lengths = lists.select(pl.col(name).list.len().fill_null(0) for name in names)
-    uneven = lengths.select(pl.any_horizontal(pl.col(name) != pl.col(names[0]) for name in names)).to_series()
+    is_uneven = lengths.select(pl.any_horizontal(pl.col(name) != pl.col(names[0]) for name in names)).to_series()
     broken = [block.broken]
-    if uneven.any():
+    if is_uneven.any():
         counts = pl.concat_str([pl.format(f"{name}: {{}}", pl.col(name)) for name in names], separator=", ")
-        told = lengths.select(pl.format("got lists of different lengths ({}), wanted equal ones", counts)).to_series()
-        broken.append(_broken(block.lines.filter(uneven), told.filter(uneven)))
-    kept = block.columns.with_columns(lists).with_columns(block.lines.alias(Columns.SOURCE_LINE))
-    rows = kept.filter(~uneven & (lengths[names[0]] > 0)).explode(names)
+        details = lengths.select(
+            pl.format("got lists of different lengths ({}), wanted equal ones", counts)
+        ).to_series()
+        broken.append(_broken_frame(block.lines.filter(is_uneven), details.filter(is_uneven)))
+    rows_with_lists = block.columns.with_columns(lists).with_columns(block.lines.alias(Columns.SOURCE_LINE))
+    rows = rows_with_lists.filter(~is_uneven & (lengths[names[0]] > 0)).explode(names)
     if explode.within is not None:
-        rows, bad = _cut(rows, names[0], explode.within, layout)
-        broken.append(bad)
+        rows, broken_elements = _split_elements(rows, names[0], explode.within, layout)
+        broken.append(broken_elements)
     rows = rows.with_columns(_without_nulls(name, rows.schema[name], layout) for name in names)
-    every = pl.concat(broken)
+    all_broken = pl.concat(broken)
     return replace(
         block,
         columns=rows.drop(Columns.SOURCE_LINE),
         lines=rows[Columns.SOURCE_LINE],
         numbers=pl.int_range(rows.height, eager=True),
-        rows=rows.height + every.height,
-        broken=every,
+        rows=rows.height + all_broken.height,
+        broken=all_broken,
     )
 
 
@@ -68,35 +70,45 @@ def _as_lists(name: str, kind: pl.DataType, separator: str, drop_blank: bool) ->
     if isinstance(kind, pl.Array):
         return value.arr.to_list()
     text = value.cast(pl.String()).str.strip_chars()
-    # As Python and NumPy print a list.
-    bare = pl.when(text.str.contains(r"^\[.*\]$")).then(text.str.slice(1, text.str.len_chars() - 2)).otherwise(text)
-    parts = pl.when(bare != "").then(bare.str.split(separator)).otherwise(None)
+    # Brackets as in Python's and NumPy's text of a list.
+    without_brackets = (
+        pl.when(text.str.contains(r"^\[.*\]$")).then(text.str.slice(1, text.str.len_chars() - 2)).otherwise(text)
+    )
+    parts = pl.when(without_brackets != "").then(without_brackets.str.split(separator)).otherwise(None)
     parts = parts.list.eval(pl.element().str.strip_chars(_QUOTES))
     return parts.list.eval(pl.element().filter(pl.element() != "")) if drop_blank else parts
 
 
-def _cut(rows: pl.DataFrame, source: str, within: str, layout: Layout) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the rows with a column for each value of an element, and the broken ones; the first may hold `within`."""
-    names = [cut_name(column.name, layout) for column in layout.exploded[source]]
-    mark = re.escape(within)
-    groups = "".join(f"{mark}([^{mark}]*)" for _ in names[1:])
+def _split_elements(
+    rows: pl.DataFrame, source: str, separator: str, layout: FileLayout
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Split elements into one column per value, and return the broken rows; the first value may hold `separator`."""
+    names = [element_column_name(column.name, layout) for column in layout.exploded[source]]
+    escaped = re.escape(separator)
+    groups = "".join(f"{escaped}([^{escaped}]*)" for _ in names[1:])
     pattern = rf"(?s)^(.*){groups}$"
     text = rows[source].cast(pl.String())
-    fits = text.str.contains(pattern).fill_null(False)
-    detail = "got '" + shown(text.filter(~fits)).fill_null("nothing") + f"', wanted {len(names)} values with '{within}'"
-    bad = _broken(rows[Columns.SOURCE_LINE].filter(~fits), detail + " between them")
-    cut = rows.filter(fits).with_columns(
+    is_valid = text.str.contains(pattern).fill_null(False)
+    detail = (
+        "got '"
+        + format_values(text.filter(~is_valid)).fill_null("nothing")
+        + f"', wanted {len(names)} values with '{separator}'"
+    )
+    broken = _broken_frame(rows[Columns.SOURCE_LINE].filter(~is_valid), detail + " between them")
+    valid_rows = rows.filter(is_valid).with_columns(
         pl.col(source).str.extract(pattern, place).alias(name) for place, name in enumerate(names, 1)
     )
-    return cut, bad
+    return valid_rows, broken
 
 
-def _without_nulls(name: str, kind: pl.DataType, layout: Layout) -> pl.Expr:
+def _without_nulls(name: str, kind: pl.DataType, layout: FileLayout) -> pl.Expr:
     value = pl.col(name)
     if kind != pl.String():
         return value
     return pl.when(~value.is_in(sorted(null_texts(layout.null_values)))).then(value).alias(name)
 
 
-def _broken(lines: pl.Series, detail: pl.Series) -> pl.DataFrame:
-    return pl.DataFrame({Columns.SOURCE_LINE: lines, Columns.RULE: RULE, Columns.DETAIL: detail}, schema=BROKEN_SCHEMA)
+def _broken_frame(lines: pl.Series, detail: pl.Series) -> pl.DataFrame:
+    return pl.DataFrame(
+        {Columns.SOURCE_LINE: lines, Columns.RULE: EXPLODE_RULE, Columns.DETAIL: detail}, schema=BROKEN_SCHEMA
+    )

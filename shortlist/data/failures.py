@@ -1,4 +1,4 @@
-"""Rows that break a rule, on their way into the quarantine."""
+"""Rows that break a rule, with the quarantine rows made of them."""
 
 from __future__ import annotations
 
@@ -10,56 +10,58 @@ import polars as pl
 from shortlist.contracts import Columns
 from shortlist.data.quarantine import QUARANTINE_SCHEMA
 
-_SHOWN_CHARACTERS = 100
+_MAX_CHARACTERS = 100
 
 
 @dataclass(frozen=True)
-class Failure:
-    """Rows that one rule refuses."""
+class RowFailure:
+    """Rows that break one rule."""
 
     rule: str
     flags: pl.Series
-    """Boolean, which rows."""
+    """Boolean, whether each row breaks it."""
     detail: pl.Series
-    """String, what to say of each refused row."""
+    """String, the reason for each row that breaks it."""
 
 
-def failure(rule: str, flags: pl.Series, column: str, values: pl.Series, wanted: str) -> list[Failure]:
-    """Return what is wrong with the flagged values of a column: nothing, or one failure."""
+def find_failures(rule: str, flags: pl.Series, column: str, values: pl.Series, expected: str) -> list[RowFailure]:
+    """Return the failure of a column's flagged values, as a list of one, or empty without such values."""
     flags = flags.fill_null(False)
     if not flags.any():
         return []
     # Texts are joined by `+`: Polars' own `format` inside a condition panics on some columns (polars 1.39).
-    quoted = ("'" + shown(values.filter(flags)) + "'").fill_null("nothing")
-    return [Failure(rule, flags, f"{column}: got " + quoted + f", wanted {wanted}")]
+    quoted = ("'" + format_values(values.filter(flags)) + "'").fill_null("nothing")
+    return [RowFailure(rule, flags, f"{column}: got " + quoted + f", wanted {expected}")]
 
 
-def flagged(rows: int, failures: Sequence[Failure]) -> pl.Series:
-    """Return which of so many rows some failure refuses."""
-    taken = pl.repeat(False, rows, dtype=pl.Boolean(), eager=True)
-    for found in failures:
-        taken = taken | found.flags
-    return taken
+def flag_failed_rows(rows: int, failures: Sequence[RowFailure]) -> pl.Series:
+    """Return whether each row has any of the failures, boolean, shape (rows,)."""
+    is_failed = pl.repeat(False, rows, dtype=pl.Boolean(), eager=True)
+    for failure in failures:
+        is_failed = is_failed | failure.flags
+    return is_failed
 
 
-def split_failures(rows: pl.DataFrame, failures: list[Failure]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the rows without a failure, and the others as quarantine rows with the first of their failures."""
+def split_failures(rows: pl.DataFrame, failures: list[RowFailure]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Split rows into those without a failure and the others, as quarantine rows with their first failure."""
     if not failures:
         return rows, pl.DataFrame(schema=QUARANTINE_SCHEMA)
-    taken = pl.repeat(False, rows.height, dtype=pl.Boolean(), eager=True)
-    bad = [pl.DataFrame(schema=QUARANTINE_SCHEMA)]
-    for found in failures:
-        told = rows.select(Columns.SOURCE_FILE, Columns.SOURCE_LINE).filter(found.flags)
-        told = told.with_columns(pl.lit(found.rule).alias(Columns.RULE), found.detail.alias(Columns.DETAIL))
-        bad.append(told.filter(~taken.filter(found.flags)))
-        taken = taken | found.flags
-    return rows.filter(~taken), pl.concat(bad).sort(Columns.SOURCE_FILE, Columns.SOURCE_LINE)
+    is_failed = pl.repeat(False, rows.height, dtype=pl.Boolean(), eager=True)
+    quarantined = [pl.DataFrame(schema=QUARANTINE_SCHEMA)]
+    for failure in failures:
+        quarantine_rows = rows.select(Columns.SOURCE_FILE, Columns.SOURCE_LINE).filter(failure.flags)
+        quarantine_rows = quarantine_rows.with_columns(
+            pl.lit(failure.rule).alias(Columns.RULE), failure.detail.alias(Columns.DETAIL)
+        )
+        quarantined.append(quarantine_rows.filter(~is_failed.filter(failure.flags)))
+        is_failed = is_failed | failure.flags
+    return rows.filter(~is_failed), pl.concat(quarantined).sort(Columns.SOURCE_FILE, Columns.SOURCE_LINE)
 
 
-def shown(values: pl.Series) -> pl.Series:
-    """Return values of any type as short text for a message; null stays null.
+def format_values(values: pl.Series) -> pl.Series:
+    """Return values of any type as short texts for messages; null stays null.
 
-    >>> shown(pl.Series([[1, 2], None])).to_list()
+    >>> format_values(pl.Series([[1, 2], None])).to_list()
     ['[1, 2]', None]
     """
     if values.dtype.is_nested() and not _is_flat_list(values.dtype):
@@ -69,7 +71,7 @@ def shown(values: pl.Series) -> pl.Series:
         texts = "[" + items + "]"
     else:
         texts = values.cast(pl.String(), strict=False)
-    return texts.str.slice(0, _SHOWN_CHARACTERS)
+    return texts.str.slice(0, _MAX_CHARACTERS)
 
 
 def _is_flat_list(kind: pl.DataType) -> bool:

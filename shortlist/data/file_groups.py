@@ -10,10 +10,10 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from shortlist.contracts import DataError, ShortlistError
-from shortlist.data.layout import Layout
+from shortlist.data.layout import FileLayout
 from shortlist.data.log_rows import log_layout
-from shortlist.data.reading import FirstFile, first_file, read_blocks, rows_of
-from shortlist.data.side_tables import models_of
+from shortlist.data.reading import FirstFile, count_file_rows, describe_first_file, read_blocks
+from shortlist.data.side_tables import find_model_files
 from shortlist.data.sources import InputFile, log_files, side_files
 from shortlist.data.typed_rows import TypedRows
 from shortlist.spec.data import Data, FileSource, RowClock
@@ -83,7 +83,7 @@ class FileGroup(BaseModel):
             *self.files_of(data.source, location),
             *(file for side in sides for file in side_files(side, location)),
         ]
-        models = models_of(data, location) if self.reads_side_tables else []
+        models = find_model_files(data, location) if self.reads_side_tables else []
         return {*(file.path for file in files), *models}
 
 
@@ -113,8 +113,10 @@ def partition_files(data: Data, location: Path, runtime: Runtime, most: int) -> 
     widths = _widths(data, layout, files[0], runtime) if len(groups) > 1 else None
     if widths is None:
         return alone
-    first = first_file(files, layout)
-    rows = dict(zip([file.name for file in files], rows_of(files, layout.header), strict=True)) if by_order else {}
+    first = describe_first_file(files, layout)
+    rows = (
+        dict(zip([file.name for file in files], count_file_rows(files, layout.header), strict=True)) if by_order else {}
+    )
     return _described(groups, first, widths, rows)
 
 
@@ -126,12 +128,12 @@ def needed_to_partition(data: Data, location: Path) -> set[Path]:
     return {file.path for file in (files if isinstance(data.clock, RowClock) else files[:1])}
 
 
-def _widths(data: Data, layout: Layout, file: InputFile, runtime: Runtime) -> Mapping[str, int] | None:
+def _widths(data: Data, layout: FileLayout, file: InputFile, runtime: Runtime) -> Mapping[str, int] | None:
     """Return the numbers in the vectors of each column; None when the log's first file does not tell all of them."""
     wanted = {column.name for column in data.columns if column.type == "vector"}
     typed = TypedRows(layout)
     for one, block in read_blocks([file], layout, runtime.chunk_rows) if wanted else ():
-        typed.take(one, block)
+        typed.convert_block(one, block)
         if wanted == typed.widths.keys():
             break
     return typed.widths if wanted == typed.widths.keys() else None

@@ -1,4 +1,4 @@
-"""A declared log, whatever its files, as a typed table of days."""
+"""Ingest a declared log: its files as a typed table, partitioned by day."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shortlist.data.collected import CollectedRows
 from shortlist.data.file_groups import FileGroup
 from shortlist.data.log_rows import LogRows, log_layout
 from shortlist.data.quarantine import QuarantineWriter
-from shortlist.data.reading import read_blocks, rows_of
+from shortlist.data.reading import count_file_rows, read_blocks
 from shortlist.data.side_tables import SIDE_FOLDER, ingest_side_table, side_path
 from shortlist.spec.data import Column, Data, FileSource, RowClock
 from shortlist.spec.runtime import Runtime
@@ -32,12 +32,12 @@ RAW_INDEX = "raw.json"
 REJECTED = "rejected.parquet"
 """Rows that could not be parsed, beside the raw table."""
 TAIL: Final = "tail.parquet"
-"""Time and impression of a group's newest rows (`BaseRows.tail`), beside them; only where rows are collected."""
+"""Time and impression of a group's newest rows (`BaseRows.tail`); only where rows are collected."""
 SCHEMA: Final = "schema.parquet"
-"""The columns of a group's rows (`BaseRows.schema`), likewise; without rows."""
+"""Schema of a group's rows (`BaseRows.schema`), as a file without rows; likewise."""
 
 _GENERATED = FileSource(path="impressions", format="parquet")
-_WHOLE = FileGroup(number=0, groups=1)
+_ALL_FILES = FileGroup(number=0, groups=1)
 
 
 def ingest(
@@ -45,10 +45,10 @@ def ingest(
     location: Path,
     out: Path,
     runtime: Runtime,
-    most_rows: int | None = None,
+    max_rows: int | None = None,
     collected: CollectedRows | None = None,
 ) -> DayTable:
-    """Write a log and its side tables with their declared types, and beside them what could not be parsed.
+    """Write a log and its side tables with their declared types, and the rejected rows beside them.
 
     Args:
         data: The spec's data section.
@@ -56,28 +56,29 @@ def ingest(
             the side tables' paths. A generated log needs none.
         out: Folder to write; it appears whole or not at all.
         runtime: Bounds the rows held at once.
-        most_rows: Leave out the blocks of the log that begin after so many rows, for a look at its beginning; None:
-            read all.
-        collected: Rows of live traffic that come after those of the files.
+        max_rows: Skip the blocks of the log that begin after this row, to read only its beginning; None: read all.
+        collected: Rows of live traffic that are appended to those of the files.
 
     Returns:
-        The raw table (index `RAW_INDEX`). Its notes: raw_rows (rejected ones included), rejected_rows, by_rule (of the
-        rejected rows), and side: for each side table its
-        raw_rows and rejected_rows; with `most_rows` also whole: whether the log has no more rows.
+        The raw table (index `RAW_INDEX`). Its notes: raw_rows (including rejected ones), rejected_rows, by_rule (of the
+        rejected rows), and side: raw_rows and rejected_rows of each side table; with `max_rows` also whole: whether the
+        log has no more rows.
 
     Raises:
-        DataError: The files are missing, unreadable, or not what the spec declares; or collected rows are not later
-            than every row of the files.
+        DataError: The files are missing, unreadable, or not as declared in the spec; or collected rows are not later
+            than all rows of the files.
     """
     with _inputs(data, location, out) as inputs, atomic_folder(out) as staging:
         writer = DayTableWriter(staging, RAW_INDEX, runtime.chunk_rows)
         with QuarantineWriter(staging / REJECTED) as rejected:
-            side = _ingest_side_tables(data, inputs.folder, location, staging, rejected, runtime)
-            read = _ingest_log(data, inputs, _WHOLE, writer, rejected, runtime, most_rows)
-            check_has_rows(read.rows, inputs.place)
-            live = append_collected(collected, read.base, writer, rejected) if collected else (0, 0)
-        notes = raw_notes(read.rows - read.base.left_out, rejected.by_rule, side, live if collected else None)
-        writer.close(notes if most_rows is None else {**notes, "whole": read.whole})
+            side_counts = _ingest_side_tables(data, inputs.folder, location, staging, rejected, runtime)
+            ingested = _ingest_log(data, inputs, _ALL_FILES, writer, rejected, runtime, max_rows)
+            check_has_rows(ingested.rows, inputs.place)
+            live_counts = append_collected(collected, ingested.base, writer, rejected) if collected else (0, 0)
+        notes = build_raw_notes(
+            ingested.rows - ingested.base.left_out, rejected.by_rule, side_counts, live_counts if collected else None
+        )
+        writer.close(notes if max_rows is None else {**notes, "whole": ingested.is_complete})
     return DayTable.open(out, RAW_INDEX)
 
 
@@ -102,14 +103,16 @@ def ingest_files(data: Data, location: Path, group: FileGroup, out: Path, runtim
         writer = DayTableWriter(staging, RAW_INDEX, runtime.chunk_rows)
         with QuarantineWriter(staging / REJECTED) as rejected:
             sides = group.reads_side_tables
-            side = _ingest_side_tables(data, inputs.folder, location, staging, rejected, runtime) if sides else {}
-            read = _ingest_log(data, inputs, group, writer, rejected, runtime, None)
-        if read.base.schema is not None:
-            read.base.tail.write_parquet(staging / TAIL)
-            pl.DataFrame(schema=read.base.schema).write_parquet(staging / SCHEMA)
-        notes = raw_notes(read.rows - read.base.left_out, rejected.by_rule, side, None)
-        about = {"group": group.model_dump(), "read_rows": read.rows, "place": inputs.place}
-        writer.close({**notes, **about, APPENDED: as_json(writer.appended)})
+            side_counts = (
+                _ingest_side_tables(data, inputs.folder, location, staging, rejected, runtime) if sides else {}
+            )
+            ingested = _ingest_log(data, inputs, group, writer, rejected, runtime, None)
+        if ingested.base.schema is not None:
+            ingested.base.tail.write_parquet(staging / TAIL)
+            pl.DataFrame(schema=ingested.base.schema).write_parquet(staging / SCHEMA)
+        notes = build_raw_notes(ingested.rows - ingested.base.left_out, rejected.by_rule, side_counts, None)
+        group_notes = {"group": group.model_dump(), "read_rows": ingested.rows, "place": inputs.place}
+        writer.close({**notes, **group_notes, APPENDED: as_json(writer.appended)})
     return DayTable.open(out, RAW_INDEX)
 
 
@@ -117,26 +120,26 @@ def check_has_rows(rows: int, place: str) -> None:
     """Refuse a log without rows.
 
     Args:
-        rows: That were read, rejected ones included.
-        place: Where the log's files were looked for.
+        rows: Number of rows read, including rejected ones.
+        place: Path of the log's files.
 
     Raises:
-        DataError: There are none.
+        DataError: The log has no rows.
     """
     if not rows:
         raise DataError(f"{place}: the log has no rows")
 
 
-def raw_notes(
+def build_raw_notes(
     rows: int, by_rule: Counter[str], side: Mapping[str, Mapping[str, int]], live: tuple[int, int] | None
 ) -> dict[str, Any]:
     """Return the notes of a raw log.
 
     Args:
-        rows: Of the files, rejected ones included.
+        rows: Rows of the files, including rejected ones.
         by_rule: Rejected rows of the log by the rule they broke.
-        side: For each side table its raw_rows and rejected_rows.
-        live: Collected rows and those of their batches that are quarantined; None without a collection.
+        side: raw_rows and rejected_rows of each side table.
+        live: Number of collected rows, and of quarantined rows in their batches; None without collection.
     """
     rules = dict(sorted(by_rule.items()))
     notes = {"raw_rows": rows + sum(live or ()), "rejected_rows": by_rule.total(), "by_rule": rules, "side": side}
@@ -151,7 +154,7 @@ class _Inputs:
 
     @property
     def place(self) -> str:
-        """Where the log's files are looked for."""
+        """Path of the log's files."""
         return str(self.folder / self.source.path)
 
 
@@ -160,13 +163,15 @@ def _inputs(data: Data, location: Path, out: Path) -> Iterator[_Inputs]:
     if isinstance(data.source, FileSource):
         yield _Inputs(location, data.source)
         return
-    from shortlist.data.generate import generate  # with scipy, 0.4 s of every other step's start
+    from shortlist.data.generate import generate_log  # loads scipy, which takes 0.4 s
 
     scratch = out.with_name(out.name + ".generated")
     try:
-        generate(data.source, scratch)
-        planted = [Columns.BEST, *([best_column("is_like")] if data.source.likes is not None else [])]
-        yield _Inputs(scratch, _GENERATED, tuple(Column(name=name, type="number", known="after") for name in planted))
+        generate_log(data.source, scratch)
+        planted_columns = [Columns.BEST, *([best_column("is_like")] if data.source.likes is not None else [])]
+        yield _Inputs(
+            scratch, _GENERATED, tuple(Column(name=name, type="number", known="after") for name in planted_columns)
+        )
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -185,13 +190,13 @@ def _ingest_side_tables(
     return counts
 
 
-class _Read(NamedTuple):
+class _IngestedLog(NamedTuple):
     rows: int
-    """Rows of the files, rejected ones included."""
-    whole: bool
-    """Whether these are all."""
+    """Rows of the files, including rejected ones."""
+    is_complete: bool
+    """Whether all rows were read."""
     base: BaseRows
-    """What collected rows follow."""
+    """Schema and newest times, which collected rows are checked against."""
 
 
 def _ingest_log(
@@ -201,21 +206,21 @@ def _ingest_log(
     writer: DayTableWriter,
     rejected: QuarantineWriter,
     runtime: Runtime,
-    most_rows: int | None,
-) -> _Read:
+    max_rows: int | None,
+) -> _IngestedLog:
     layout = log_layout(data, inputs.source, inputs.extra)
     files = group.files_of(inputs.source, inputs.folder)
     total = group.total_rows
     if isinstance(data.clock, RowClock) and not total:
-        total = sum(rows_of(files, layout.header))
+        total = sum(count_file_rows(files, layout.header))
     rows = LogRows(data, layout, total, group.first_row, group.widths)
     base = BaseRows(data)
-    whole, block_rows = True, min(runtime.chunk_rows, most_rows or runtime.chunk_rows)
+    is_complete, block_rows = True, min(runtime.chunk_rows, max_rows or runtime.chunk_rows)
     for file, block in prefetch(read_blocks(files, layout, block_rows, group.first)):
-        if most_rows is not None and rows.rows >= most_rows:
-            whole = False
+        if max_rows is not None and rows.rows >= max_rows:
+            is_complete = False
             break
-        good, bad = rows.take(file, block)
-        writer.append(base.take(good))
-        rejected.append(bad)
-    return _Read(rows.rows, whole, base)
+        good_rows, rejected_rows = rows.convert_block(file, block)
+        writer.append(base.prepare_rows(good_rows))
+        rejected.append(rejected_rows)
+    return _IngestedLog(rows.rows, is_complete, base)

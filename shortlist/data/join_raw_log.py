@@ -13,7 +13,7 @@ from shortlist.contracts import Columns, DataError
 from shortlist.data.base_rows import BaseRows, append_collected
 from shortlist.data.collected import CollectedRows
 from shortlist.data.file_groups import FileGroup
-from shortlist.data.ingest import RAW_INDEX, REJECTED, SCHEMA, TAIL, check_has_rows, raw_notes
+from shortlist.data.ingest import RAW_INDEX, REJECTED, SCHEMA, TAIL, build_raw_notes, check_has_rows
 from shortlist.data.quarantine import QuarantineWriter
 from shortlist.data.side_tables import SIDE_FOLDER
 from shortlist.spec.data import Data
@@ -52,7 +52,7 @@ def join_raw_log(
         scratch = staging / "collected"
         with QuarantineWriter(staging / REJECTED) as rejected:
             for table in tables:
-                rejected.join(table.folder / REJECTED)
+                rejected.append_file(table.folder / REJECTED)
             rejected.by_rule.clear()
             if collected is not None:
                 writer = DayTableWriter(scratch, RAW_INDEX, runtime.chunk_rows)
@@ -61,7 +61,7 @@ def join_raw_log(
                 parts.append(TablePart(writer.close({APPENDED: as_json(writer.appended)})))
             by_rule = sum((Counter(table.notes["by_rule"]) for table in tables), rejected.by_rule)
         rows = sum(table.notes["raw_rows"] for table in tables)
-        notes = raw_notes(rows, by_rule, tables[0].notes["side"], live)
+        notes = build_raw_notes(rows, by_rule, tables[0].notes["side"], live)
         join_parts(parts, staging, RAW_INDEX, runtime.chunk_rows, notes)
         _link_side_tables(tables[0].folder / SIDE_FOLDER, staging / SIDE_FOLDER)
         shutil.rmtree(scratch, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a spec says about the files of one table, and what a reader hands on."""
+"""The declared layout of one table's files, and the blocks of rows that readers return."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from shortlist.contracts import DataError, did_you_mean
 from shortlist.spec.data import Column, EventClock
 from shortlist.spec.log_shape import Explode
 
-_TYPED: dict[str, pl.DataType] = {"integer": pl.Int64(), "number": pl.Float64()}
-_MOST_UNDECLARED = 200
-"""Undeclared columns that a message names: whoever declares them wants all at once."""
+_PARSED_TYPES: dict[str, pl.DataType] = {"integer": pl.Int64(), "number": pl.Float64()}
+_MAX_UNDECLARED_SHOWN = 200
+"""Undeclared columns that a message names, so that all can be declared at once."""
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The columns of a table and how they stand in its files."""
+class FileLayout:
+    """The declared columns of a table and their notation in its files."""
 
     table: str
-    """What messages call the table: `the log`, `side table 'users'`."""
+    """Name of the table in messages: `the log`, `side table 'users'`."""
     columns: tuple[Column, ...]
     clock: EventClock | None
-    """The clock, when its column is to be read too."""
+    """The clock, if its column is read too."""
     header: bool
     null_values: tuple[str, ...]
     undeclared: Literal["refuse", "ignore"]
@@ -40,41 +40,45 @@ class Layout:
 
     @property
     def text_types(self) -> dict[str, pl.DataType]:
-        """The type that text of each column is parsed into at once; everything else is read as it stands."""
+        """Type into which the text of each column is parsed directly; String for columns that are converted later."""
         types: dict[str, pl.DataType] = {}
         for column in self.columns:
-            wanted = _TYPED.get(column.type, pl.String())
-            types[column.source_name] = wanted if types.get(column.source_name, wanted) == wanted else pl.String()
+            parsed_type = _PARSED_TYPES.get(column.type, pl.String())
+            types[column.source_name] = (
+                parsed_type if types.get(column.source_name, parsed_type) == parsed_type else pl.String()
+            )
         if self.clock is not None:
             types[self.clock.column] = pl.String() if self.clock.is_text else pl.Float64()
         return types | dict.fromkeys(self.exploded, pl.String())
 
     @property
     def exploded(self) -> dict[str, list[Column]]:
-        """Name in the file of each column of lists that become rows, and the columns that its elements hold."""
-        found: dict[str, list[Column]] = {}
+        """Name in the file of each column of lists that become rows -> the columns in its elements."""
+        columns_by_source: dict[str, list[Column]] = {}
         for name in self.explode.columns if self.explode is not None else ():
             column = next(column for column in self.columns if column.name == name)
-            found.setdefault(column.source_name, []).append(column)
-        return found
+            columns_by_source.setdefault(column.source_name, []).append(column)
+        return columns_by_source
 
     @property
     def row_columns(self) -> tuple[Column, ...]:
-        """The columns as blocks hold them: where one text holds several, each is cut out under a name of its own."""
+        """The columns of exploded blocks, in which each column of a shared text has its own name."""
         if self.explode is None or self.explode.within is None:
             return self.columns
-        own = {name: cut_name(name, self) for name in self.explode.columns}
+        source_by_name = {name: element_column_name(name, self) for name in self.explode.columns}
         return tuple(
-            column.model_copy(update={"source": own[column.name]}) if column.name in own else column
+            column.model_copy(update={"source": source_by_name[column.name]})
+            if column.name in source_by_name
+            else column
             for column in self.columns
         )
 
     @property
     def hexadecimal(self) -> set[str]:
-        """Names in the file of the columns that hold hexadecimal numbers and are read as nothing else."""
-        other = {column.source_name for column in self.columns if column.type != "hex"}
+        """Names in the file of the columns that are read only as hexadecimal numbers."""
+        other_sources = {column.source_name for column in self.columns if column.type != "hex"}
         clock = {self.clock.column} if self.clock is not None else set()
-        return {column.source_name for column in self.columns} - other - clock - set(self.exploded)
+        return {column.source_name for column in self.columns} - other_sources - clock - set(self.exploded)
 
     def names_by_position(self, fields: int, file: str) -> list[str]:
         """Return the names of the fields of a file without a header.
@@ -97,22 +101,24 @@ class Layout:
             )
         return names
 
-    def check(self, found: list[str], file: str) -> None:
+    def check_fields(self, fields: list[str], file: str) -> None:
         """Compare the columns of a file with the declared ones.
 
         Raises:
-            DataError: A name occurs twice, a declared column is missing, or an undeclared one must be refused.
+            DataError: A name occurs twice, a declared column is missing, or an undeclared column is refused.
         """
-        counts = Counter(found)
+        counts = Counter(fields)
         problems = [f"column '{name}' occurs {n} times in the header" for name, n in counts.items() if n > 1]
         for name in self.sources:
-            if name not in found:
-                close = did_you_mean(name, set(found) - set(self.sources))
-                problems.append(f"declared column '{name}' is missing{close} (the file has {_listed(found)})")
-        extra = [name for name in found if name not in self.sources]
-        if extra and self.undeclared == "refuse":
+            if name not in fields:
+                suggestion = did_you_mean(name, set(fields) - set(self.sources))
+                problems.append(
+                    f"declared column '{name}' is missing{suggestion} (the file has {_quote_names(fields)})"
+                )
+        undeclared_fields = [name for name in fields if name not in self.sources]
+        if undeclared_fields and self.undeclared == "refuse":
             problems.append(
-                f"column {_listed(extra, _MOST_UNDECLARED)} is not declared; declare it, or set"
+                f"column {_quote_names(undeclared_fields, _MAX_UNDECLARED_SHOWN)} is not declared; declare it, or set"
                 " rules.undeclared_columns: ignore"
             )
         if problems:
@@ -120,29 +126,29 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Block:
-    """Some rows of a file as they stand there, in order."""
+class RowBlock:
+    """Consecutive rows of a file with their raw values."""
 
     columns: pl.DataFrame
     """Raw values under the file's names, not yet of the declared types."""
     lines: pl.Series
     """Int64: line on which each row begins (row number in formats without lines), counted from 1."""
     numbers: pl.Series
-    """Int64: row number of each row within the block, counted from 0, broken rows included."""
+    """Int64: number of each row within the block, counted from 0, including broken rows."""
     rows: int
-    """Rows of the block, broken ones included."""
+    """Rows of the block, including broken ones."""
     broken: pl.DataFrame
-    """Rows that could not be taken apart: source_line, rule, detail."""
+    """Rows that could not be parsed: source_line, rule, detail."""
     position: int
     """Bytes of the file on disk read so far."""
 
 
-def cut_name(name: str, layout: Layout) -> str:
-    """Return the name in blocks of a column that is cut out of a text which holds several."""
+def element_column_name(name: str, layout: FileLayout) -> str:
+    """Return the name in exploded blocks of a column that is part of a shared text."""
     source = next(column.source_name for column in layout.columns if column.name == name)
     return f"{source}:{name}"
 
 
-def _listed(names: list[str], most: int = 8) -> str:
-    shown = ", ".join(f"'{name}'" for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+def _quote_names(names: list[str], max_names: int = 8) -> str:
+    quoted = ", ".join(f"'{name}'" for name in names[:max_names])
+    return quoted if len(names) <= max_names else f"{quoted} and {len(names) - max_names} more"

@@ -1,4 +1,4 @@
-"""The lives of a generated world's items: each is shown for some hours after it appears, and then never again."""
+"""Limited lifetimes of items in a generated world: each is shown only for some hours after it appears."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _DAY_US: Final = 24 * _HOUR_US
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """When each item is shown, and how good it is."""
+    """Lifetime and quality of each item."""
 
     appears_us: Ints
-    """First microsecond of each item's life, counted from the first day's midnight, shape (items,)."""
+    """First microsecond of each item's lifetime, counted from the first day's midnight, shape (items,)."""
     length_us: int
     quality: Floats
-    """What an item adds to its appeal, drawn for it alone, shape (items,)."""
+    """Quality of each item, part of its appeal and independent of its columns, shape (items,)."""
 
     @classmethod
-    def of(cls, declared: GeneratedLifetime, items: int, days: int, seed: int) -> Self:
-        """Return the lives of a world's items.
+    def draw_lifetimes(cls, declared: GeneratedLifetime, items: int, days: int, seed: int) -> Self:
+        """Draw the lifetimes of a world's items.
 
-        One item appears in each of as many equal stretches of time as there are items. With at least two stretches to
-        a life, which the spec demands, there is an item to show at every moment.
+        The time is divided into equal intervals, as many as there are items, and one item appears in each. A lifetime
+        lasts at least two intervals, as the spec requires, so that there is an item to show at every moment.
         """
         random = random_stream(seed, "lifetimes")
         length = round(declared.hours * _HOUR_US)
@@ -40,23 +40,23 @@ class Lifetimes:
 
     @property
     def appears_on(self) -> Ints:
-        """The day on which each item appears, counted from the first day, shape (items,)."""
+        """Day on which each item appears, counted from the first day, shape (items,)."""
         return self.appears_us // _DAY_US
 
-    def draw(self, popularity: Floats, moments_us: Ints, random: np.random.Generator) -> Ints:
-        """Return an item for each moment, by popularity among those that are shown then, shape (moments,).
+    def draw_items(self, popularity: Floats, moments_us: Ints, random: np.random.Generator) -> Ints:
+        """Draw an item for each moment, by popularity among those in their lifetime, shape (moments,).
 
         Args:
             popularity: Weight of each item, shape (items,).
             moments_us: Microseconds since the first day's midnight.
-            random: Where the draws come from.
+            random: Generator of the draws.
         """
         in_order = np.argsort(self.appears_us, kind="stable")
         appears, sums = self.appears_us[in_order], np.concatenate([[0.0], np.cumsum(popularity[in_order])])
         oldest = np.searchsorted(appears, moments_us - self.length_us, side="right")
         after_newest = np.searchsorted(appears, moments_us, side="right")
-        drawn = sums[oldest] + random.random(moments_us.size) * (sums[after_newest] - sums[oldest])
-        # The bounds hold where a sum of small numbers is rounded to that of its neighbour.
-        place = np.clip(np.searchsorted(sums, drawn, side="right") - 1, oldest, after_newest - 1)
-        shown: Ints = in_order[place]
-        return shown
+        thresholds = sums[oldest] + random.random(moments_us.size) * (sums[after_newest] - sums[oldest])
+        # Clipped, because a sum of small numbers may be rounded to that of its neighbour.
+        place = np.clip(np.searchsorted(sums, thresholds, side="right") - 1, oldest, after_newest - 1)
+        items: Ints = in_order[place]
+        return items

@@ -1,4 +1,4 @@
-"""What the rules of the whole log judge, and how they write numbers."""
+"""The facts of a log that its table rules check, and number formats for their messages."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from shortlist.data.profile import DayProfile, Profile
+from shortlist.data.profile import DayProfile, LogProfile
 from shortlist.data.rules import FUTURE
 from shortlist.data.side_rules import SideFacts
 
 Problems = Iterator[str]
-"""What is wrong, one sentence each, with the number and the limit."""
+"""Problems of a log, one sentence each, with the number and the limit."""
 
 
 @dataclass(frozen=True)
 class LogFacts:
-    """What is known of a log after its rows were judged."""
+    """Counts and profile of a log after its rows were validated."""
 
     raw_rows: int
     by_rule: dict[str, int]
     """Quarantined rows of the log by the rule they broke."""
-    profile: Profile
-    """The valid rows."""
+    profile: LogProfile
+    """Profile of the valid rows."""
     side: dict[str, SideFacts]
     column_aucs: dict[str, float]
     now: datetime
     until: datetime | None = None
-    """Rows from this moment on were not read."""
+    """Time from which rows were not read."""
     cut_day: date | None = None
-    """The day that `until` cuts in two; what is left of it has fewer rows than a day."""
+    """The day in which `until` lies; only part of its rows were read."""
 
     @property
     def future_rows(self) -> int:
-        """Rows of the log that came too late to be read."""
+        """Rows of the log at or after `until`."""
         return self.by_rule.get(FUTURE, 0)
 
     @property
     def read_rows(self) -> int:
-        """Rows of the log that could be read, good and bad."""
+        """Rows of the log before `until`, valid and quarantined."""
         return self.raw_rows - self.future_rows
 
     @property
@@ -47,19 +47,19 @@ class LogFacts:
         return sorted(self.profile.days.items())
 
 
-def grouped(number: float) -> str:
+def format_count(number: float) -> str:
     """Return a count with its digits in groups of three.
 
-    >>> grouped(1204511)
+    >>> format_count(1204511)
     '1 204 511'
     """
     return f"{number:,.0f}".replace(",", " ")
 
 
-def share(part: int, whole: int) -> str:
-    """Return a count of a whole, with its share.
+def format_share(part: int, total: int) -> str:
+    """Return a part of a total, with its share.
 
-    >>> share(3, 1204)
+    >>> format_share(3, 1204)
     '3 of 1 204 (0.25%)'
     """
-    return f"{grouped(part)} of {grouped(whole)} ({part / max(whole, 1):.2%})"
+    return f"{format_count(part)} of {format_count(total)} ({part / max(total, 1):.2%})"

@@ -1,4 +1,4 @@
-"""What a log looks like, gathered in one pass: the numbers that the rules of the table judge."""
+"""Profile of a log's valid rows, gathered in one pass: the numbers that table rules check."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _SAMPLE: Final = "sample.parquet"
 
 @dataclass
 class DayProfile:
-    """One day of valid rows."""
+    """Counts of the valid rows of one day."""
 
     rows: int = 0
     positives: int = 0
     nulls: Counter[str] = field(default_factory=Counter)
-    """Column -> rows without a value."""
+    """Column -> number of rows without a value."""
     digest: RowDigest = field(default_factory=RowDigest)
 
     @property
@@ -39,29 +39,29 @@ class DayProfile:
         return self.positives / self.rows
 
 
-class Profile:
-    """The days, the newest time, the keys found in side tables, and a sample of the rows of a log."""
+class LogProfile:
+    """Days, newest time, coverage of side tables, and a row sample of a log."""
 
     def __init__(self, data: Data, side_keys: dict[str, KeySet]) -> None:
-        """Begin a profile; `side_keys` maps a side table's name to its keys."""
+        """Start an empty profile; `side_keys` maps a side table's name to its keys."""
         self._columns = [column.name for column in data.columns if column.name not in (data.label, data.impression)]
         self._keys = {table.name: table.key for table in data.side_tables}
         self._side_keys = side_keys
         self.days: dict[date, DayProfile] = {}
         self.newest: datetime | None = None
         self.covered: Counter[str] = Counter()
-        """Side table -> rows of the log whose key it has."""
+        """Side table -> rows of the log whose key is in it."""
         self.collected_rows = 0
-        """Rows of live traffic."""
+        """Rows collected from live traffic."""
         self.sample = RowSample([Columns.LABEL, *self._columns])
 
-    def add(self, day: date, rows: pl.DataFrame, hashed: Hashes) -> None:
-        """Take valid rows of one day, and the hashes of their `row_columns`."""
+    def add(self, day: date, rows: pl.DataFrame, hashes: Hashes) -> None:
+        """Add valid rows of one day, with the hashes of their `row_columns`."""
         if rows.is_empty():
             return
         profile = self.days.setdefault(day, DayProfile())
         profile.rows += rows.height
-        profile.digest.add(hashed)
+        profile.digest.add(hashes)
         profile.positives += int(rows[Columns.LABEL].sum())
         profile.nulls.update({name: rows[name].null_count() for name in self._columns})
         if Columns.SERVED_VERSION in rows.columns:
@@ -74,14 +74,17 @@ class Profile:
         self.sample.add(rows)
 
     def save(self, folder: Path) -> None:
-        """Write the profile of days that nobody else profiles."""
+        """Write the profile of some days to a folder."""
         folder.mkdir()
         days = {
             day.isoformat(): {
-                "rows": one.rows, "positives": one.positives, "nulls": dict(one.nulls), "digest": str(one.digest),
+                "rows": profile.rows,
+                "positives": profile.positives,
+                "nulls": dict(profile.nulls),
+                "digest": str(profile.digest),
             }
-            for day, one in self.days.items()
-        }  # fmt: skip
+            for day, profile in self.days.items()
+        }
         newest = self.newest.isoformat() if self.newest is not None else None
         covered = dict(self.covered)
         write_json(
@@ -91,12 +94,12 @@ class Profile:
         self.sample.save(folder / _SAMPLE)
 
     def add_saved(self, folder: Path) -> None:
-        """Take a profile of later days, as `save` wrote it."""
+        """Add a profile of later days that `save` wrote."""
         saved = read_json(folder / _INDEX)
-        for day, one in saved["days"].items():
-            digest = RowDigest.parse(one["digest"])
+        for day, saved_day in saved["days"].items():
+            digest = RowDigest.parse(saved_day["digest"])
             self.days[date.fromisoformat(day)] = DayProfile(
-                one["rows"], one["positives"], Counter(one["nulls"]), digest
+                saved_day["rows"], saved_day["positives"], Counter(saved_day["nulls"]), digest
             )
         if saved["newest"] is not None:
             newest = datetime.fromisoformat(saved["newest"])
@@ -107,57 +110,57 @@ class Profile:
 
     @property
     def rows(self) -> int:
-        """Valid rows."""
+        """Number of valid rows."""
         return sum(day.rows for day in self.days.values())
 
     @property
     def positives(self) -> int:
-        """Valid rows with label 1."""
+        """Number of valid rows with label 1."""
         return sum(day.positives for day in self.days.values())
 
 
 class RowSample:
-    """A uniform sample of bounded size of rows that stream by: those whose impressions hash lowest."""
+    """A uniform sample of bounded size of streamed rows: those with the lowest hashes of their impressions."""
 
     def __init__(self, columns: list[str], size: int = _SAMPLE_ROWS) -> None:
         self._columns = columns
         self._size = size
-        self._held: list[pl.DataFrame] = []
-        self._highest: int | None = None
-        """No row above this place can be in the sample; None: not yet known."""
+        self._frames: list[pl.DataFrame] = []
+        self._max_place: int | None = None
+        """Largest hash of a row in the sample; None: not yet known."""
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Consider rows for the sample."""
+        """Add rows as candidates for the sample."""
         places = pl.Series(_PLACE, row_hashes(rows.select(Columns.IMPRESSION)))
         placed = rows.select(*self._columns, places)
-        # Taking a few rows by number costs less than asking each column of all of them.
-        self._held.append(placed if self._highest is None else placed[(places <= self._highest).arg_true()])
-        # Not after every part: rows of many columns are copied a third as often.
-        if sum(held.height for held in self._held) > 2 * self._size:
-            self._cut()
+        # Gathering a few rows by number is faster than filtering all columns.
+        self._frames.append(placed if self._max_place is None else placed[(places <= self._max_place).arg_true()])
+        # Not after every part, so that rows of many columns are copied a third as often.
+        if sum(frame.height for frame in self._frames) > 2 * self._size:
+            self._trim()
 
     def rows(self) -> pl.DataFrame:
-        """Return the sampled rows in an order that has nothing to do with their content."""
-        assert self._held, "a sample of nothing"
-        # Rows of equal impressions stay in the order of the log, whoever sampled them.
-        return pl.concat(self._held).sort(_PLACE, maintain_order=True).drop(_PLACE).head(self._size)
+        """Return the sampled rows in an order independent of their content."""
+        assert self._frames, "a sample of nothing"
+        # Rows of equal impressions stay in the order of the log, also after joining samples.
+        return pl.concat(self._frames).sort(_PLACE, maintain_order=True).drop(_PLACE).head(self._size)
 
     def save(self, path: Path) -> None:
-        """Write what is held; nothing when no row was considered."""
-        if self._held:
-            self._cut()
-            pl.concat(self._held).write_parquet(path)
+        """Write the sample; write nothing when no rows were added."""
+        if self._frames:
+            self._trim()
+            pl.concat(self._frames).write_parquet(path)
 
     def add_saved(self, path: Path) -> None:
-        """Consider the rows of a sample of later rows, as `save` wrote it."""
+        """Add a sample of later rows that `save` wrote."""
         if path.exists():
-            self._held.append(pl.read_parquet(path))
-            self._cut()
+            self._frames.append(pl.read_parquet(path))
+            self._trim()
 
-    def _cut(self) -> None:
-        held = pl.concat(self._held)
-        if held.height <= self._size:
+    def _trim(self) -> None:
+        frame = pl.concat(self._frames)
+        if frame.height <= self._size:
             return
-        places = held[_PLACE].to_numpy()
-        self._highest = int(np.partition(places, self._size - 1)[self._size - 1])
-        self._held = [held.filter(pl.col(_PLACE) <= self._highest)]
+        places = frame[_PLACE].to_numpy()
+        self._max_place = int(np.partition(places, self._size - 1)[self._size - 1])
+        self._frames = [frame.filter(pl.col(_PLACE) <= self._max_place)]

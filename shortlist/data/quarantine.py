@@ -1,4 +1,4 @@
-"""Rows that may not stay: where they stood, which rule they broke, and what they held."""
+"""The quarantine: rows that failed a rule, with file, line, rule and reason."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ QUARANTINE_SCHEMA = pl.Schema(
         Columns.DETAIL: pl.String,
     }
 )
-_STEP_ROWS = 100_000
+_BATCH_ROWS = 100_000
 
 
 class ParquetFileWriter:
-    """Writes one Parquet file piece by piece; the file exists, with no rows, even when nothing is appended."""
+    """Writes one Parquet file frame by frame; without any frame, the file has no rows."""
 
     def __init__(self, path: Path, schema: pl.Schema) -> None:
         self._schema = schema
@@ -33,19 +33,21 @@ class ParquetFileWriter:
         self._writer = pq.ParquetWriter(path, self._arrow, compression="zstd")
 
     def append(self, frame: pl.DataFrame) -> None:
-        """Write rows; their columns are matched by name."""
+        """Append rows, with columns matched by name."""
         if frame.height:
             rows = frame.select(self._schema.names()).cast(self._schema)
             self._writer.write_table(rows.to_arrow().cast(self._arrow))
 
     def close(self) -> None:
-        """Write the file's end."""
+        """Finish the file."""
         self._writer.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -62,18 +64,18 @@ class QuarantineWriter(ParquetFileWriter):
         return self.by_rule.total()
 
     def append(self, frame: pl.DataFrame) -> None:
-        """Write rows with the columns of `QUARANTINE_SCHEMA`."""
+        """Append rows with the columns of `QUARANTINE_SCHEMA`."""
         super().append(frame)
         self.by_rule.update(dict(frame.group_by(Columns.RULE).len().iter_rows()))
 
-    def join(self, path: Path) -> None:
-        """Write the rows of a quarantine file that was written on its own, as if they were appended here one by one."""
+    def append_file(self, path: Path) -> None:
+        """Append the rows of another quarantine file, and count them."""
         file = pq.ParquetFile(path)
         with file:
             for group in range(file.num_row_groups):
                 self.append(pl.DataFrame(pl.from_arrow(file.read_row_group(group))))
 
-    def copy(self, path: Path) -> None:
-        """Write the rows of another quarantine file too, without counting them here."""
-        for batch in pq.ParquetFile(path).iter_batches(_STEP_ROWS):
+    def copy_uncounted(self, path: Path) -> None:
+        """Append the rows of another quarantine file without counting them."""
+        for batch in pq.ParquetFile(path).iter_batches(_BATCH_ROWS):
             super().append(pl.DataFrame(pl.from_arrow(pa.Table.from_batches([batch]))))

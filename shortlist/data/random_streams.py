@@ -1,4 +1,4 @@
-"""Random numbers of a generated world: a stream of its own for everything that is drawn."""
+"""Independent random streams of a generated world, one per kind of draw."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ Ints = npt.NDArray[np.int64]
 
 
 def random_stream(seed: int, name: str, *numbers: int) -> np.random.Generator:
-    """Return a generator of its own for each name and numbers, so that one draw more here moves nothing there."""
+    """Return a generator per name and numbers, so that additional draws of one do not change the others."""
     return np.random.default_rng([seed, crc32(name.encode()), *numbers])

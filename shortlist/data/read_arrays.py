@@ -1,4 +1,4 @@
-"""Parquet files and NumPy archives, block by block."""
+"""Read Parquet files and NumPy archives block by block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shortlist.contracts import DataError
-from shortlist.data.layout import Block, Layout
+from shortlist.data.layout import FileLayout, RowBlock
 from shortlist.data.rows import BROKEN_SCHEMA
 from shortlist.data.sources import InputFile
 
@@ -21,70 +21,72 @@ def parquet_fields(file: InputFile) -> list[str]:
     """Return the column names of a Parquet file.
 
     Raises:
-        DataError: It is truncated or not Parquet.
+        DataError: The file is truncated or not Parquet.
     """
-    with _parquet(file) as opened:
+    with _open_parquet(file) as parquet_file:
         try:
-            return list(opened.schema_arrow.names)
+            return list(parquet_file.schema_arrow.names)
         except pa.ArrowException as error:
             raise DataError(f"{file.name}: has columns that cannot be read ({error}). Write it again.") from None
 
 
 def parquet_rows(file: InputFile) -> int:
-    """Return the number of rows of a Parquet file; raises as `parquet_fields` does."""
-    with _parquet(file) as opened:
-        return int(opened.metadata.num_rows)
+    """Return the number of rows of a Parquet file; raises like `parquet_fields`."""
+    with _open_parquet(file) as parquet_file:
+        return int(parquet_file.metadata.num_rows)
 
 
-def read_parquet(file: InputFile, layout: Layout, rows_per_block: int) -> Iterator[Block]:
-    """Give the rows of a Parquet file; raises as `parquet_fields` does."""
+def read_parquet(file: InputFile, layout: FileLayout, rows_per_block: int) -> Iterator[RowBlock]:
+    """Yield the rows of a Parquet file in blocks; raises like `parquet_fields`."""
     size = file.path.stat().st_size
-    done = 0
-    with _parquet(file) as opened:
+    rows_read = 0
+    with _open_parquet(file) as parquet_file:
         try:
-            kinds = _readable_types(file, opened.schema_arrow, layout)
-            for batch in opened.iter_batches(rows_per_block, columns=layout.sources):
-                frame = pl.DataFrame(pl.from_arrow(_decoded(batch, kinds)))
-                done += frame.height
-                yield _block(frame, done, size * done // opened.metadata.num_rows)
+            kinds = _readable_types(file, parquet_file.schema_arrow, layout)
+            for batch in parquet_file.iter_batches(rows_per_block, columns=layout.sources):
+                frame = pl.DataFrame(pl.from_arrow(_cast_batch(batch, kinds)))
+                rows_read += frame.height
+                yield _to_block(frame, rows_read, size * rows_read // parquet_file.metadata.num_rows)
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{file.name}: broken after {done} rows ({error}). Copy or write the file again.") from None
+            raise DataError(
+                f"{file.name}: broken after {rows_read} rows ({error}). Copy or write the file again."
+            ) from None
 
 
 def npz_fields(file: InputFile) -> list[str]:
     """Return the names of the arrays in a NumPy archive.
 
     Raises:
-        DataError: It is broken, needs pickle, or its arrays differ in their first dimension.
+        DataError: The archive is broken, needs pickle, or its arrays differ in their first dimension.
     """
-    return list(_arrays(file))
+    return list(_load_arrays(file))
 
 
-def read_npz(file: InputFile, layout: Layout, rows_per_block: int) -> Iterator[Block]:
-    """Give the rows of a NumPy archive: one per index of the first dimension, two-dimensional arrays as vectors.
+def read_npz(file: InputFile, layout: FileLayout, rows_per_block: int) -> Iterator[RowBlock]:
+    """Yield the rows of a NumPy archive in blocks: one per index of the first dimension, 2-D arrays as vectors.
 
-    An archive is read whole (it is compressed array by array). Raises as `npz_fields` does.
+    The whole archive is read at once, because it is compressed array by array. Raises like `npz_fields`.
     """
-    arrays = {name: array for name, array in _arrays(file).items() if name in layout.sources}
+    arrays = {name: array for name, array in _load_arrays(file).items() if name in layout.sources}
     rows = len(next(iter(arrays.values())))
     size = file.path.stat().st_size
     for start in range(0, rows, rows_per_block):
         end = min(start + rows_per_block, rows)
-        frame = pl.DataFrame({name: _column(array[start:end]) for name, array in arrays.items()})
-        yield _block(frame, end, size * end // rows)
+        frame = pl.DataFrame({name: _array_to_series(array[start:end]) for name, array in arrays.items()})
+        yield _to_block(frame, end, size * end // rows)
 
 
-def _block(frame: pl.DataFrame, rows_before_end: int, position: int) -> Block:
+def _to_block(frame: pl.DataFrame, rows_before_end: int, position: int) -> RowBlock:
     numbers = pl.int_range(frame.height, eager=True)
     first = rows_before_end - frame.height + 1
-    return Block(frame, numbers + first, numbers, frame.height, pl.DataFrame(schema=BROKEN_SCHEMA), position)
+    return RowBlock(frame, numbers + first, numbers, frame.height, pl.DataFrame(schema=BROKEN_SCHEMA), position)
 
 
-def _readable_types(file: InputFile, schema: pa.Schema, layout: Layout) -> dict[str, pa.DataType]:
-    """Return the type that each column is read as.
+def _readable_types(file: InputFile, schema: pa.Schema, layout: FileLayout) -> dict[str, pa.DataType]:
+    """Return the type as which each column is read.
 
     Raises:
-        DataError: A column has a type that no declared type can be made of; names all of them.
+        DataError: Columns have types that cannot be converted to any declared type; names all of them.
     """
     types = {name: _readable_type(schema.field(name).type) for name in layout.sources}
     refused = [f"'{name}' is {schema.field(name).type}" for name, kind in types.items() if kind is None]
@@ -97,7 +99,7 @@ def _readable_types(file: InputFile, schema: pa.Schema, layout: Layout) -> dict[
 
 
 def _readable_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type a column is read as; None when there is none."""
+    """Return the type as which a column is read; None when it is not supported."""
     if pa.types.is_dictionary(kind):
         return _readable_type(kind.value_type) if not pa.types.is_nested(kind.value_type) else None
     if pa.types.is_timestamp(kind) and kind.tz is not None and kind.tz[:1] in "+-":  # Polars knows names alone
@@ -109,8 +111,14 @@ def _readable_type(kind: pa.DataType) -> pa.DataType | None:
         if pa.types.is_null(inner):
             return pa.list_(pa.string())  # every list is empty
         return kind if _is_plain(inner) else None
-    others = (pa.types.is_boolean, pa.types.is_date, pa.types.is_timestamp, pa.types.is_decimal128, pa.types.is_null)
-    return kind if _is_plain(kind) or any(is_kind(kind) for is_kind in others) else None
+    is_supported = (
+        pa.types.is_boolean,
+        pa.types.is_date,
+        pa.types.is_timestamp,
+        pa.types.is_decimal128,
+        pa.types.is_null,
+    )
+    return kind if _is_plain(kind) or any(is_kind(kind) for is_kind in is_supported) else None
 
 
 def _is_plain(kind: pa.DataType) -> bool:
@@ -118,37 +126,37 @@ def _is_plain(kind: pa.DataType) -> bool:
     return bool(texts or pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _decoded(batch: pa.RecordBatch, kinds: dict[str, pa.DataType]) -> pa.RecordBatch:
-    """Return a batch whose columns have types that Polars reads."""
+def _cast_batch(batch: pa.RecordBatch, kinds: dict[str, pa.DataType]) -> pa.RecordBatch:
+    """Return a batch with its columns cast to types that Polars reads."""
     if all(batch.schema.field(name).type == kind for name, kind in kinds.items()):
         return batch
     return pa.RecordBatch.from_arrays([batch.column(name).cast(kind) for name, kind in kinds.items()], list(kinds))
 
 
-def _parquet(file: InputFile) -> pq.ParquetFile:
+def _open_parquet(file: InputFile) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(file.path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{file.name}: truncated or not a Parquet file ({error}). Copy or write it again.") from None
 
 
-def _arrays(file: InputFile) -> dict[str, npt.NDArray[np.generic]]:
+def _load_arrays(file: InputFile) -> dict[str, npt.NDArray[np.generic]]:
     try:
         with file.path.open("rb") as raw, np.load(raw, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise DataError(f"{file.name}: not a NumPy archive of plain arrays ({error}); write it with np.savez") from None
-    other = [f"'{name}' is {array.dtype}" for name, array in arrays.items() if array.dtype.kind not in "biufU"]
-    if other:
-        raise DataError(f"{file.name}: {', '.join(other)}; wanted arrays of numbers, booleans or texts")
+    unsupported = [f"'{name}' is {array.dtype}" for name, array in arrays.items() if array.dtype.kind not in "biufU"]
+    if unsupported:
+        raise DataError(f"{file.name}: {', '.join(unsupported)}; wanted arrays of numbers, booleans or texts")
     shapes = {name: array.shape for name, array in arrays.items()}
-    flat = all(1 <= len(shape) <= 2 and 0 not in shape[1:] for shape in shapes.values())
-    if not shapes or not flat or len({shape[0] for shape in shapes.values()}) != 1:
+    has_valid_shapes = all(1 <= len(shape) <= 2 and 0 not in shape[1:] for shape in shapes.values())
+    if not shapes or not has_valid_shapes or len({shape[0] for shape in shapes.values()}) != 1:
         raise DataError(f"{file.name}: wanted arrays of one or two dimensions with the same first one, got {shapes}")
     return arrays
 
 
-def _column(array: npt.NDArray[np.generic]) -> pl.Series:
+def _array_to_series(array: npt.NDArray[np.generic]) -> pl.Series:
     if array.ndim == 1:
         return pl.Series(array)
     try:

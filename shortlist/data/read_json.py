@@ -9,10 +9,10 @@ import polars as pl
 import polars.exceptions
 
 from shortlist.contracts import Columns, DataError
-from shortlist.data.layout import Block, Layout
+from shortlist.data.layout import FileLayout, RowBlock
 from shortlist.data.rows import BROKEN_SCHEMA, split_text_rows
 from shortlist.data.sources import InputFile
-from shortlist.data.streams import opened
+from shortlist.data.streams import open_decompressed
 from shortlist.data.text_blocks import TextBlock, text_blocks
 from shortlist.spec.data import Column
 
@@ -29,7 +29,7 @@ def json_fields(file: InputFile) -> list[str]:
     Raises:
         DataError: None of the first lines is a JSON object.
     """
-    with opened(file.path) as stream:
+    with open_decompressed(file.path) as stream:
         block = next(text_blocks(stream, file.name, None, _PEEK_ROWS), None)
     if block is None:
         raise DataError(f"{file.name}: the file has no rows")
@@ -41,20 +41,20 @@ def json_fields(file: InputFile) -> list[str]:
     return list(dict.fromkeys(key for line in objects.head(_PEEK_ROWS) for key in json.loads(line)))
 
 
-def read_json(file: InputFile, layout: Layout, rows_per_block: int) -> Iterator[Block]:
+def read_json(file: InputFile, layout: FileLayout, rows_per_block: int) -> Iterator[RowBlock]:
     """Give the rows of a JSON-lines file; a key that a line lacks is null there.
 
     Raises:
         DataError: The file cannot be read to its end.
     """
     reader = _Reader(layout)
-    with opened(file.path) as stream:
+    with open_decompressed(file.path) as stream:
         for block in text_blocks(stream, file.name, None, rows_per_block):
             yield reader.fast(block) or reader.slow(block)
 
 
 class _Reader:
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: FileLayout) -> None:
         self._types = layout.text_types
         lists = [column for column in layout.columns if column.type in ("tags", "vector")]
         self._lists = {column.source_name: _list_type(column) for column in lists}
@@ -64,7 +64,7 @@ class _Reader:
             self._lists[name] = _element_list(held)
             self._separators[name] = layout.explode.separator
 
-    def fast(self, block: TextBlock) -> Block | None:
+    def fast(self, block: TextBlock) -> RowBlock | None:
         """Return the rows parsed into their types, or None when anything at all is wrong with the block."""
         try:
             columns = pl.read_ndjson(bytes(block.data), schema={**self._types, **self._lists})
@@ -74,9 +74,9 @@ class _Reader:
             return None
         lines = pl.int_range(block.first_line, block.first_line + columns.height, eager=True)
         numbers = pl.int_range(columns.height, eager=True)
-        return Block(columns, lines, numbers, columns.height, pl.DataFrame(schema=BROKEN_SCHEMA), block.position)
+        return RowBlock(columns, lines, numbers, columns.height, pl.DataFrame(schema=BROKEN_SCHEMA), block.position)
 
-    def slow(self, block: TextBlock) -> Block:
+    def slow(self, block: TextBlock) -> RowBlock:
         """Return the lines that are JSON objects, with their values as text, and the others with the reason."""
         rows = split_text_rows(block, None, 0)
         texts = _texts(rows.sound_text())
@@ -87,7 +87,7 @@ class _Reader:
         lines, numbers = rows.lines.filter(rows.sound), rows.sound.arg_true().cast(pl.Int64)
         broken = pl.DataFrame({Columns.SOURCE_LINE: lines, Columns.DETAIL: texts}).filter(~objects)
         detail = pl.format("not a JSON object: {}", pl.col(Columns.DETAIL).str.slice(0, 100))
-        return Block(
+        return RowBlock(
             columns,
             lines.filter(objects),
             numbers.filter(objects),

@@ -12,14 +12,14 @@ import polars.exceptions
 
 from shortlist.contracts import DataError
 from shortlist.data.clean_text import CleanText
-from shortlist.data.layout import Block, Layout
+from shortlist.data.layout import FileLayout, RowBlock
 from shortlist.data.quoting import Text, count_of, line_ends
 from shortlist.data.rows import BROKEN_SCHEMA, split_text_rows
 from shortlist.data.sources import InputFile
-from shortlist.data.streams import opened
+from shortlist.data.streams import open_decompressed
 from shortlist.data.text_blocks import TextBlock, text_blocks
 from shortlist.spec.data import null_texts
-from shortlist.system.prefetch import prefetch_map
+from shortlist.system.prefetch import parallel_map_pairs
 
 SEPARATORS = {"csv": ",", "tsv": "\t"}
 _FIRST_LINE_BYTES = 1 << 20
@@ -33,13 +33,13 @@ _MOST_REFUSED = 3
 """Blocks in a row after which the compiled reader is asked no more: the file is written in a way that it has not."""
 
 
-def text_fields(file: InputFile, layout: Layout) -> list[str]:
+def text_fields(file: InputFile, layout: FileLayout) -> list[str]:
     """Return the names of the fields of a delimited file, in order; by the spec when there is no header.
 
     Raises:
         DataError: The first line is broken, or (without a header) has not as many fields as are declared.
     """
-    with opened(file.path) as stream:
+    with open_decompressed(file.path) as stream:
         block = next(text_blocks(stream, file.name, None, _FIRST_LINE_BYTES), None)
     first = block.data[: block.data.index(b"\n")] if block is not None else b""
     try:
@@ -54,7 +54,7 @@ def is_large(file: InputFile) -> bool:
     return file.path.stat().st_size >= _LARGE_BYTES
 
 
-def read_text(file: InputFile, layout: Layout, fields: list[str], rows_per_block: int) -> Iterator[Block]:
+def read_text(file: InputFile, layout: FileLayout, fields: list[str], rows_per_block: int) -> Iterator[RowBlock]:
     """Give the rows of a CSV or TSV file.
 
     Args:
@@ -67,15 +67,17 @@ def read_text(file: InputFile, layout: Layout, fields: list[str], rows_per_block
         DataError: The file cannot be read to its end.
     """
     reader = _Reader(file, layout, fields)
-    with opened(file.path) as stream:
+    with open_decompressed(file.path) as stream:
         blocks = text_blocks(stream, file.name, reader.separator, rows_per_block)
         rows = (_without_first_line(block) if layout.header and block.first_line == 1 else block for block in blocks)
-        for block, columns in prefetch_map(reader.clean, filter(_has_rows, rows), min(pl.thread_pool_size(), _THREADS)):
+        for block, columns in parallel_map_pairs(
+            reader.clean, filter(_has_rows, rows), min(pl.thread_pool_size(), _THREADS)
+        ):
             yield reader.fast(block, columns) or reader.slow(block)
 
 
 class _Reader:
-    def __init__(self, file: InputFile, layout: Layout, fields: list[str]) -> None:
+    def __init__(self, file: InputFile, layout: FileLayout, fields: list[str]) -> None:
         self.separator = SEPARATORS[file.format]
         self._file = file
         self._layout = layout
@@ -95,7 +97,7 @@ class _Reader:
         self._refused = 0 if columns is not None else self._refused + 1
         return columns
 
-    def fast(self, block: TextBlock, columns: pl.DataFrame | None) -> Block | None:
+    def fast(self, block: TextBlock, columns: pl.DataFrame | None) -> RowBlock | None:
         """Return the rows in their types, `columns` if they are known; None when anything is wrong with the block."""
         if block.quotes.broken.size:
             return None
@@ -111,9 +113,9 @@ class _Reader:
             return None
         numbers = pl.int_range(columns.height, eager=True)
         broken = pl.DataFrame(schema=BROKEN_SCHEMA)
-        return Block(columns, lines, numbers, columns.height, broken, block.position)
+        return RowBlock(columns, lines, numbers, columns.height, broken, block.position)
 
-    def slow(self, block: TextBlock) -> Block:
+    def slow(self, block: TextBlock) -> RowBlock:
         """Return the sound rows as text, and the broken ones with the reason."""
         rows = split_text_rows(block, self.separator, len(self._fields))
         text = rows.sound_text()
@@ -125,7 +127,7 @@ class _Reader:
         assert columns.height == rows.sound.sum(), "the parser cut the rows otherwise than we did"
         self._read_as_text_what_is_not_typed(columns)
         sound = rows.sound
-        return Block(
+        return RowBlock(
             columns,
             rows.lines.filter(sound),
             sound.arg_true().cast(pl.Int64),

@@ -1,4 +1,4 @@
-"""Reading the files of a table, whatever their format."""
+"""Read the files of a table in any format, block by block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threading import Thread
 from shortlist.contracts import DataError
 from shortlist.data import clean_text
 from shortlist.data.explode import explode_block
-from shortlist.data.layout import Block, Layout
+from shortlist.data.layout import FileLayout, RowBlock
 from shortlist.data.read_arrays import npz_fields, parquet_fields, parquet_rows, read_npz, read_parquet
 from shortlist.data.read_json import json_fields, read_json
 from shortlist.data.read_text import SEPARATORS, is_large, read_text, text_fields
@@ -22,86 +22,86 @@ _MEGABYTE = 1e6
 
 @dataclass(frozen=True)
 class FirstFile:
-    """What the first file of a table is like; all others must be like it."""
+    """Format and fields of a table's first file, which all others must share."""
 
     name: str
     format: Format
     fields: tuple[str, ...]
 
 
-def first_file(files: list[InputFile], layout: Layout) -> FirstFile:
-    """Return what the first of some files is like; raises as `fields_of` does."""
-    fields = _fields(files[0], layout)
-    layout.check(fields, files[0].name)
+def describe_first_file(files: list[InputFile], layout: FileLayout) -> FirstFile:
+    """Return format and fields of the first file; raises like `check_shared_fields`."""
+    fields = _read_fields(files[0], layout)
+    layout.check_fields(fields, files[0].name)
     return FirstFile(files[0].name, files[0].format, tuple(fields))
 
 
-def fields_of(files: list[InputFile], layout: Layout, first: FirstFile | None = None) -> list[str]:
-    """Return the columns that all files share, after comparing them with each other and with the spec.
+def check_shared_fields(files: list[InputFile], layout: FileLayout, first: FirstFile | None = None) -> list[str]:
+    """Check that all files have the same fields, as declared in the spec; return them.
 
     Args:
         files: Files of a table, in order.
-        layout: What the spec says about them.
-        first: The table's first file, when it is not one of these; None: it is the first of them.
+        layout: Declared layout of the files.
+        first: The table's first file, if it is not one of `files`; None: it is the first of them.
 
     Raises:
         DataError: The files mix formats or columns, or their columns are not the declared ones.
     """
-    shared = first or first_file(files, layout)
+    shared = first or describe_first_file(files, layout)
     for file in files if first is not None else files[1:]:
         if file.format != shared.format:
             raise DataError(
                 f"{file.name} is {file.format}, {shared.name} is {shared.format}; narrow `path` with a glob"
             )
-        fields = _fields(file, layout)
+        fields = _read_fields(file, layout)
         if file.format != "jsonl" and set(fields) != set(shared.fields):
             differing = ", ".join(sorted(set(fields) ^ set(shared.fields)))
             raise DataError(f"{file.name} has other columns than {shared.name}: {differing}. Read them as two logs.")
-        layout.check(fields, file.name)
+        layout.check_fields(fields, file.name)
     return list(shared.fields)
 
 
 def read_blocks(
-    files: list[InputFile], layout: Layout, rows_per_block: int, first: FirstFile | None = None
-) -> Iterator[tuple[InputFile, Block]]:
-    """Give the rows of all files, in file order.
+    files: list[InputFile], layout: FileLayout, rows_per_block: int, first: FirstFile | None = None
+) -> Iterator[tuple[InputFile, RowBlock]]:
+    """Yield the rows of all files in blocks, in file order.
 
     Args:
-        files: See `fields_of`.
-        layout: Likewise.
-        rows_per_block: Rows wanted at once.
-        first: See `fields_of`.
+        files: See `check_shared_fields`.
+        layout: See `check_shared_fields`.
+        rows_per_block: Rows of a block.
+        first: See `check_shared_fields`.
 
     Raises:
-        DataError: As `fields_of`, and when a file cannot be read to its end.
+        DataError: As `check_shared_fields`, and when a file cannot be read to its end.
     """
-    fields_of(files, layout, first)
+    check_shared_fields(files, layout, first)
     total = sum(file.path.stat().st_size for file in files) / _MEGABYTE
     with progress(f"read {layout.table}", total, "MB") as advance:
         for file in files:
             position = 0
-            for block in _read(file, layout, rows_per_block):
+            for block in _read_file(file, layout, rows_per_block):
                 advance((block.position - position) / _MEGABYTE, file.name)
                 position = block.position
                 yield file, explode_block(block, layout)
 
 
-def rows_of(files: list[InputFile], header: bool) -> list[int]:
-    """Return how many rows each file holds, broken ones included, at the cost of one cheap pass.
+def count_file_rows(files: list[InputFile], header: bool) -> list[int]:
+    """Return the number of rows of each file, including broken ones, counted in one fast pass.
 
-    Meanwhile what reads large files is being loaded.
+    The compiled reader of large files is loaded in a thread meanwhile.
     """
     if any(file.format in SEPARATORS and is_large(file) for file in files):
         Thread(target=clean_text.load, name="load the compiled reader").start()
     with progress("count rows", len(files), "files") as advance:
         counts = []
         for file in files:
-            counts.append(_count(file, header))
+            counts.append(_count_rows(file, header))
             advance(1, file.name)
     return counts
 
 
-def _fields(file: InputFile, layout: Layout) -> list[str]:
+def _read_fields(file: InputFile, layout: FileLayout) -> list[str]:
     if file.format == "parquet":
         return parquet_fields(file)
     if file.format == "npz":
@@ -109,7 +109,7 @@ def _fields(file: InputFile, layout: Layout) -> list[str]:
     return json_fields(file) if file.format == "jsonl" else text_fields(file, layout)
 
 
-def _read(file: InputFile, layout: Layout, rows_per_block: int) -> Iterator[Block]:
+def _read_file(file: InputFile, layout: FileLayout, rows_per_block: int) -> Iterator[RowBlock]:
     if file.format == "parquet":
         return read_parquet(file, layout, rows_per_block)
     if file.format == "npz":
@@ -119,7 +119,7 @@ def _read(file: InputFile, layout: Layout, rows_per_block: int) -> Iterator[Bloc
     return read_text(file, layout, text_fields(file, layout), rows_per_block)
 
 
-def _count(file: InputFile, header: bool) -> int:
+def _count_rows(file: InputFile, header: bool) -> int:
     if file.format == "parquet":
         return parquet_rows(file)
     rows = count_rows(file.path, file.name, SEPARATORS.get(file.format))

@@ -1,4 +1,4 @@
-"""A look at a log before it is run: everything that is wrong with its first rows, at once."""
+"""Check the first rows of a log before a run, and report all problems at once."""
 
 from __future__ import annotations
 
@@ -14,105 +14,105 @@ import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.data.clock import check_time_unit, event_times
-from shortlist.data.convert import convert, wanted
+from shortlist.data.convert import convert_columns, describe_type
 from shortlist.data.day_rules import enough_days, label_rate, volume
-from shortlist.data.failures import failure
+from shortlist.data.failures import find_failures
 from shortlist.data.ingest import ingest
-from shortlist.data.layout import Block, Layout
+from shortlist.data.layout import FileLayout, RowBlock
 from shortlist.data.log_facts import LogFacts
 from shortlist.data.log_rows import LogRows, log_layout
-from shortlist.data.profile import DayProfile, Profile
-from shortlist.data.reading import fields_of, read_blocks
+from shortlist.data.profile import DayProfile, LogProfile
+from shortlist.data.reading import check_shared_fields, read_blocks
 from shortlist.data.side_tables import side_layout
 from shortlist.data.sources import InputFile, log_files, side_files
 from shortlist.data.validate import LogRefusedError, validate
-from shortlist.spec.data import Data, FileSource, Split
+from shortlist.spec.data import Data, FileSource
 from shortlist.spec.runtime import Runtime
 
 _PEEK_ROWS: Final = 10_000
-_MOST_FILES: Final = 5
-"""Files of a table whose columns are compared with the spec."""
-_COUNTED_BYTES: Final = 2**31
-"""A larger log is not read to its end for its days."""
-_COUNTED_ROWS: Final = 250_000
-_MOST_FAILED_SHARE: Final = 0.9
+_MAX_FILES: Final = 5
+"""Most files of a table whose columns are compared with the spec."""
+_MAX_COUNTED_BYTES: Final = 2**31
+"""Largest log whose days are all counted."""
+_COUNT_BLOCK_ROWS: Final = 250_000
+_MAX_FAILED_SHARE: Final = 0.9
 
 
 class SampleReport(NamedTuple):
-    """What a look at a log found."""
+    """Problems of a log's first rows."""
 
     problems: tuple[str, ...]
     rows: int
-    """Rows of the log that were read and judged; 0 when it could not be read."""
-    whole: bool
+    """Rows of the log that were read and validated; 0 when it could not be read."""
+    is_complete: bool
     """Whether these are all rows of the log."""
 
 
-def check_sample(data: Data, location: Path, most_rows: int = 100_000) -> SampleReport:
-    """Read the first rows of a log and its side tables, and return everything that is wrong with them.
+def check_sample(data: Data, location: Path, max_rows: int = 100_000) -> SampleReport:
+    """Read the first rows of a log and its whole side tables, and return all their problems.
 
     Args:
         data: The spec's section; its source is files.
-        location: The data path that a run would be given.
-        most_rows: Rows of the log that are read; side tables are read whole. Of a longer log, rules about days and
-            totals are left out, but for the number of days that the split needs.
+        location: Data path of a run.
+        max_rows: Rows of the log that are read. For a longer log, rules about totals are not checked, and those about
+            days only by counting the days' labels.
     """
-    tables = list(_tables(data, location))
-    problems = [problem for table in tables for problem in table.problems()]
+    tables = list(_open_tables(data, location))
+    problems = [problem for table in tables for problem in table.find_problems()]
     if any(not table.readable for table in tables):
-        return SampleReport(tuple(problems), 0, whole=False)
-    lenient = data.model_copy(update={"rules": data.rules.model_copy(update={"undeclared_columns": "ignore"})})
-    report = _judged(lenient, location, most_rows)
-    if not report.whole:
-        problems += _days_of_the_whole(data, tables[0])
-    return SampleReport((*problems, *report.problems), report.rows, report.whole)
+        return SampleReport(tuple(problems), 0, is_complete=False)
+    lenient_data = data.model_copy(update={"rules": data.rules.model_copy(update={"undeclared_columns": "ignore"})})
+    report = _validate_first_rows(lenient_data, location, max_rows)
+    if not report.is_complete:
+        problems += _find_day_problems(data, tables[0])
+    return SampleReport((*problems, *report.problems), report.rows, report.is_complete)
 
 
-class _Table:
-    """A table of the log as its files show it."""
+class _SampledTable:
+    """The files of the log or of a side table, with their problems."""
 
-    def __init__(self, layout: Layout, files: list[InputFile], problem: str = "") -> None:
+    def __init__(self, layout: FileLayout, files: list[InputFile], problem: str = "") -> None:
         self.layout, self.files, self._problem = layout, files, problem
         self.readable = not problem
 
-    def problems(self) -> Iterator[str]:
-        """Give what is wrong with its columns; afterwards `readable` says whether its rows can be judged."""
+    def find_problems(self) -> Iterator[str]:
+        """Yield the problems of its columns; afterwards `readable` is whether its rows can be validated."""
         if self._problem:
             yield self._problem
             return
-        for file in self.files[:_MOST_FILES]:
+        for file in self.files[:_MAX_FILES]:
             try:
-                fields_of([file], self.layout)
+                check_shared_fields([file], self.layout)
             except DataError as error:
                 yield str(error)
-                # Columns that are only undeclared keep nobody from reading the others.
-                self.readable &= _opens(file, replace(self.layout, undeclared="ignore"))
+                # Undeclared columns do not prevent reading the others.
+                self.readable &= _is_readable(file, replace(self.layout, undeclared="ignore"))
         if self.readable:
-            yield from self._values()
+            yield from self._find_type_problems()
 
-    def _values(self) -> Iterator[str]:
-        """Give the columns of which values are not of their type."""
+    def _find_type_problems(self) -> Iterator[str]:
+        """Yield a problem for each column with values that are not of its type."""
         try:
             _, block = next(read_blocks(self.files[:1], replace(self.layout, undeclared="ignore"), _PEEK_ROWS))
         except (DataError, StopIteration) as error:
             yield str(error) or f"{self.layout.table}: its files hold no rows"
             self.readable = False
             return
-        yield from self._clock(block)
+        yield from self._find_clock_problems(block)
         nulls = () if self.files[0].format in ("csv", "tsv") else self.layout.null_values
         columns = self.layout.row_columns
-        for name, flags in convert(block.columns, columns, nulls).failed.items():
+        for name, flags in convert_columns(block.columns, columns, nulls).failed.items():
             column = next(column for column in columns if column.name == name)
             raw, failed = block.columns[column.source_name], int(flags.sum())
             values = len(raw) - raw.null_count()
-            (found,) = failure("type", flags, column.source_name, raw, wanted(column))
+            (found,) = find_failures("type", flags, column.source_name, raw, describe_type(column))
             yield (
                 f"{self.files[0].name} ({self.layout.table}): {failed:,} of {values:,} values are not of type"
                 f" {column.type}: {found.detail[0]}"
             )
-            self.readable &= failed <= _MOST_FAILED_SHARE * values
+            self.readable &= failed <= _MAX_FAILED_SHARE * values
 
-    def _clock(self, block: Block) -> Iterator[str]:
+    def _find_clock_problems(self, block: RowBlock) -> Iterator[str]:
         clock = self.layout.clock
         if clock is None:
             return
@@ -124,90 +124,92 @@ class _Table:
             self.readable = False
 
 
-def _opens(file: InputFile, layout: Layout) -> bool:
+def _is_readable(file: InputFile, layout: FileLayout) -> bool:
     try:
-        fields_of([file], layout)
+        check_shared_fields([file], layout)
     except DataError:
         return False
     return True
 
 
-def _tables(data: Data, location: Path) -> Iterator[_Table]:
-    """Give the log, then its side tables."""
+def _open_tables(data: Data, location: Path) -> Iterator[_SampledTable]:
+    """Yield the log, then its side tables."""
     assert isinstance(data.source, FileSource)
     layout = log_layout(data, data.source)
-    yield _found(layout, lambda: log_files(data.source, location))
+    yield _open_table(layout, lambda: log_files(data.source, location))
     for table in data.side_tables:
-        yield _found(side_layout(table, data), lambda table=table: side_files(table, location))
+        yield _open_table(side_layout(table, data), lambda table=table: side_files(table, location))
 
 
-def _found(layout: Layout, files: Any) -> _Table:
+def _open_table(layout: FileLayout, find_files: Any) -> _SampledTable:
     try:
-        return _Table(layout, files())
+        return _SampledTable(layout, find_files())
     except DataError as error:
-        return _Table(layout, [], f"{layout.table}: {error}")
+        return _SampledTable(layout, [], f"{layout.table}: {error}")
 
 
-def _judged(data: Data, location: Path, most_rows: int) -> SampleReport:
-    """Ingest and validate the first rows as a run would, apart from rules that need all of them."""
+def _validate_first_rows(data: Data, location: Path, max_rows: int) -> SampleReport:
+    """Ingest and validate the first rows as in a run, without rules that need all rows."""
     runtime = Runtime(engine="cpu")
     with TemporaryDirectory(prefix="shortlist-check-") as scratch:
         raw, valid, quarantine = (Path(scratch) / name for name in ("raw", "valid", "quarantine"))
         try:
-            notes = ingest(data, location, raw, runtime, most_rows).notes
+            notes = ingest(data, location, raw, runtime, max_rows).notes
         except DataError as error:
-            return SampleReport((str(error),), 0, whole=False)
-        read, whole = notes["raw_rows"], notes["whole"]
+            return SampleReport((str(error),), 0, is_complete=False)
+        read_rows, is_complete = notes["raw_rows"], notes["whole"]
         try:
-            validate(data if whole else _of_a_part(data), raw, valid, quarantine, runtime, datetime.now(UTC))
+            validate(
+                data if is_complete else _relax_total_rules(data), raw, valid, quarantine, runtime, datetime.now(UTC)
+            )
         except LogRefusedError as error:
-            return SampleReport((*error.problems, *_broken_rules(quarantine)), read, whole)
+            return SampleReport((*error.problems, *_describe_broken_rules(quarantine)), read_rows, is_complete)
         except DataError as error:
-            return SampleReport((str(error),), read, whole)
-        return SampleReport((), read, whole)
+            return SampleReport((str(error),), read_rows, is_complete)
+        return SampleReport((), read_rows, is_complete)
 
 
-def _of_a_part(data: Data) -> Data:
-    """Return the section without the rules that rows of the beginning cannot keep."""
-    whole = {"min_rows": 1, "min_volume_ratio": 0.0, "max_volume_ratio": 1e12, "max_label_rate_change": 1e12}
-    rules = data.rules.model_copy(update={**whole, "max_age_hours": None})
-    split = Split.model_construct(warmup_days=0, validation_days=0, test_days=0)
+def _relax_total_rules(data: Data) -> Data:
+    """Return the section with rules about totals and days relaxed, which the first rows alone cannot meet."""
+    relaxed_rules = {"min_rows": 1, "min_volume_ratio": 0.0, "max_volume_ratio": 1e12, "max_label_rate_change": 1e12}
+    rules = data.rules.model_copy(update={**relaxed_rules, "max_age_hours": None})
+    split = data.split.model_copy(update={"warmup_days": 0, "validation_days": 0, "test_days": 0})
     return data.model_copy(update={"rules": rules, "split": split})
 
 
-def _broken_rules(quarantine: Path) -> Iterator[str]:
-    """Give an example of every rule that rows broke."""
-    bad = pl.read_parquet(quarantine / Files.QUARANTINE)
-    counts: Counter[str] = Counter(bad[Columns.RULE].to_list())
+def _describe_broken_rules(quarantine: Path) -> Iterator[str]:
+    """Yield an example for every rule that rows broke."""
+    quarantined = pl.read_parquet(quarantine / Files.QUARANTINE)
+    counts: Counter[str] = Counter(quarantined[Columns.RULE].to_list())
     for rule, rows in counts.most_common():
-        first = bad.filter(pl.col(Columns.RULE) == rule).row(0, named=True)
-        where = f"{first[Columns.SOURCE_FILE]}, line {first[Columns.SOURCE_LINE]}"
-        yield f"{rows:,} rows break '{rule}', e.g. {where}: {first[Columns.DETAIL]}"
+        first = quarantined.filter(pl.col(Columns.RULE) == rule).row(0, named=True)
+        location = f"{first[Columns.SOURCE_FILE]}, line {first[Columns.SOURCE_LINE]}"
+        yield f"{rows:,} rows break '{rule}', e.g. {location}: {first[Columns.DETAIL]}"
 
 
-def _days_of_the_whole(data: Data, log: _Table) -> Iterator[str]:
-    """Judge the days of a longer log: are they enough, and do their rows and label rates vary within the rules.
+def _find_day_problems(data: Data, log: _SampledTable) -> Iterator[str]:
+    """Yield problems of the days of a log that was not read whole: their number, volumes and label rates.
 
-    Only its clock and its label are read.
+    Only the clock and the label are read.
     """
     clock = log.layout.clock
     size = sum(file.path.stat().st_size for file in log.files)
-    if clock is None or not log.layout.header or size > _COUNTED_BYTES:
+    if clock is None or not log.layout.header or size > _MAX_COUNTED_BYTES:
         return
     exploded = data.explode.columns if data.explode is not None else ()
-    kept = tuple(column for column in log.layout.columns if column.name in (data.label, *exploded))
-    narrow = replace(log.layout, columns=kept, undeclared="ignore")
-    profile, rows = Profile(data, {}), LogRows(data, narrow, 0)
+    label_columns = tuple(column for column in log.layout.columns if column.name in (data.label, *exploded))
+    label_layout = replace(log.layout, columns=label_columns, undeclared="ignore")
+    profile, rows = LogProfile(data, {}), LogRows(data, label_layout, 0)
     try:
-        for file, block in read_blocks(log.files, narrow, _COUNTED_ROWS):
-            good, _ = rows.take(file, block)
-            counts = good.filter(pl.col(Columns.LABEL).is_between(0, 1)).group_by(Columns.DAY)
+        for file, block in read_blocks(log.files, label_layout, _COUNT_BLOCK_ROWS):
+            good_rows, _ = rows.convert_block(file, block)
+            counts = good_rows.filter(pl.col(Columns.LABEL).is_between(0, 1)).group_by(Columns.DAY)
             for day, n, positives in counts.agg(pl.len(), pl.col(Columns.LABEL).cast(pl.Int64).sum()).rows():
-                found = profile.days.setdefault(day, DayProfile())
-                found.rows += n
-                found.positives += positives
+                day_profile = profile.days.setdefault(day, DayProfile())
+                day_profile.rows += n
+                day_profile.positives += positives
     except DataError:
-        return  # what is wrong in later rows is a run's to say; the first ones were judged
+        return  # problems in later rows are reported by a run
     facts = LogFacts(rows.rows, {}, profile, {}, {}, datetime.now(UTC))
     for rule in (enough_days, volume, label_rate):
         yield from rule(facts, data)

@@ -1,4 +1,4 @@
-"""The rows of a side table judged, and what the rules of the table need to know of it."""
+"""Validate the rows of a side table, and count the facts that table rules check."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shortlist.contracts import Columns
 from shortlist.data.failures import split_failures
 from shortlist.data.keys import KeySet
 from shortlist.data.quarantine import ParquetFileWriter, QuarantineWriter
-from shortlist.data.rules import broken_checks, side_checks
+from shortlist.data.rules import build_side_checks, find_broken_checks
 from shortlist.data.side_tables import side_path
 from shortlist.spec.data import SideTable
 from shortlist.storage.row_digest import row_hashes
@@ -21,54 +21,54 @@ from shortlist.storage.row_digest import row_hashes
 
 @dataclass
 class SideFacts:
-    """A side table in numbers."""
+    """Counts of a side table."""
 
     raw_rows: int
-    """Rows of its files, rejected ones included."""
+    """Rows of its files, including rejected ones."""
     quarantined: int
     """Rejected or quarantined rows."""
     rows: int = 0
     """Valid rows."""
     nulls: Counter[str] = field(default_factory=Counter)
-    """Column -> valid rows without a value."""
+    """Column -> number of valid rows without a value."""
     repeated_keys: int = 0
-    """Rows whose key an earlier row has."""
+    """Rows with the key of an earlier row."""
     example: object = None
     """The first repeated key."""
     keys: KeySet = field(default_factory=KeySet)
 
 
 def validate_side_table(
-    table: SideTable, raw: Path, valid: Path, bad: QuarantineWriter, counts: dict[str, int], chunk_rows: int
+    table: SideTable, raw: Path, valid: Path, quarantine: QuarantineWriter, counts: dict[str, int], chunk_rows: int
 ) -> SideFacts:
     """Write the valid rows of a side table, quarantine the others, and return its facts.
 
     Args:
-        table: What is declared.
-        raw: The folder that ingest wrote.
-        valid: The folder of the valid log.
-        bad: Takes the quarantined rows.
-        counts: What ingest noted: raw_rows and rejected_rows.
-        chunk_rows: Rows held at once.
+        table: The declared side table.
+        raw: Folder that ingest wrote.
+        valid: Folder of the valid log.
+        quarantine: Writer of the quarantined rows.
+        counts: Notes of ingest: raw_rows and rejected_rows.
+        chunk_rows: Rows in memory at once.
     """
     facts = SideFacts(counts["raw_rows"], counts["rejected_rows"])
     source = pq.ParquetFile(side_path(raw, table))
-    checks = side_checks(table)
+    checks = build_side_checks(table)
     schema = pl.Schema(
         pl.DataFrame(source.schema_arrow.empty_table()).drop(Columns.SOURCE_FILE, Columns.SOURCE_LINE).schema
     )
     with source, ParquetFileWriter(side_path(valid, table), schema) as writer:
         for batch in source.iter_batches(chunk_rows):
             rows = pl.DataFrame(pl.from_arrow(batch))
-            good, refused = split_failures(rows, broken_checks(rows, checks))
-            bad.append(refused)
+            good_rows, refused = split_failures(rows, find_broken_checks(rows, checks))
+            quarantine.append(refused)
             facts.quarantined += refused.height
-            writer.append(good)
-            _count(facts, table, good)
+            writer.append(good_rows)
+            _add_rows(facts, table, good_rows)
     return facts
 
 
-def _count(facts: SideFacts, table: SideTable, rows: pl.DataFrame) -> None:
+def _add_rows(facts: SideFacts, table: SideTable, rows: pl.DataFrame) -> None:
     facts.rows += rows.height
     facts.nulls.update({column.name: rows[column.name].null_count() for column in table.columns})
     repeated = rows[table.key].filter(~pl.Series(facts.keys.add(row_hashes(rows.select(table.key)))))

@@ -1,4 +1,4 @@
-"""Which files a spec and a data path mean."""
+"""Find the files of a log and its side tables from a spec and a data path."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _FORMATS: dict[str, Format] = {
     ".parquet": "parquet",
     ".npz": "npz",
 }
-_HIDDEN = re.compile(r"(^|/)(_|\.(?!\.?/))")
-_PACKED = (".gz", ".zst")
+_HIDDEN_NAME = re.compile(r"(^|/)(_|\.(?!\.?/))")
+_COMPRESSED_SUFFIXES = (".gz", ".zst")
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file to read."""
+    """A file to read, with its format."""
 
     path: Path
     name: str
-    """Path relative to the data folder: what messages and `source_file` say."""
+    """Path relative to the data folder, as in messages and `source_file`."""
     format: Format
 
 
@@ -40,78 +40,79 @@ def log_files(source: FileSource, location: Path) -> list[InputFile]:
 
     Args:
         source: The spec's source.
-        location: The data path given to the run: a file or a glob is the log itself, a folder holds `source.path`.
+        location: Data path of the run: a file or a glob is the log itself, a folder holds `source.path`.
 
     Raises:
-        DataError: Nothing is there, a file is empty, or its format is unknown.
+        DataError: There is no file, a file is empty, or its format is unknown.
     """
-    folder, pattern = (location, source.path) if location.is_dir() else _split(location)
-    files = _find(folder, pattern, source.format)
+    folder, pattern = (location, source.path) if location.is_dir() else _split_location(location)
+    files = _find_files(folder, pattern, source.format)
     if any(file.format == "npz" for file in files):
         raise DataError(f"{folder / pattern}: a NumPy archive can be a side table, not the log")
     return files
 
 
 def side_files(table: SideTable, location: Path) -> list[InputFile]:
-    """Return the files of a side table in name order; raises as `log_files` does."""
-    folder = location if location.is_dir() else _split(location)[0]
-    return _find(folder, table.path, table.format)
+    """Return the files of a side table in name order; raises like `log_files`."""
+    folder = location if location.is_dir() else _split_location(location)[0]
+    return _find_files(folder, table.path, table.format)
 
 
 def embedding_model(column: Column, location: Path) -> Path:
     """Return the file of the model that computes a column.
 
     Raises:
-        DataError: It is not there.
+        DataError: The file is missing.
     """
     assert column.embedding is not None
-    folder = location if location.is_dir() else _split(location)[0]
+    folder = location if location.is_dir() else _split_location(location)[0]
     path = folder / column.embedding.model
     if not path.is_file():
-        raise DataError(f"{path}: no such file{_near(path)}; wanted the model of column '{column.name}'")
+        raise DataError(f"{path}: no such file{_suggest_name(path)}; wanted the model of column '{column.name}'")
     return path
 
 
-def _find(folder: Path, pattern: str, declared: FileFormat) -> list[InputFile]:
+def _find_files(folder: Path, pattern: str, declared: FileFormat) -> list[InputFile]:
     target = folder / pattern
     if target.is_file():
         paths = [target]
     elif target.is_dir():
-        paths = _visible(target, target.rglob("*"))
+        paths = _visible_files(target, target.rglob("*"))
     elif _has_wildcard(pattern) and folder.is_dir():
-        paths = _visible(folder, folder.glob(pattern))
+        paths = _visible_files(folder, folder.glob(pattern))
     else:
-        raise DataError(f"{target}: no such file or folder{_near(target)}")
+        raise DataError(f"{target}: no such file or folder{_suggest_name(target)}")
     if not paths:
         raise DataError(f"{target}: no file matches (names that begin with '.' or '_' are passed over)")
-    return [_described(path, folder, declared) for path in paths]
+    return [_to_input_file(path, folder, declared) for path in paths]
 
 
-def _visible(folder: Path, found: Iterable[Path]) -> list[Path]:
-    names = {path.relative_to(folder).as_posix(): path for path in found if path.is_file()}
-    return [names[name] for name in sorted(names) if not _HIDDEN.search(name)]
+def _visible_files(folder: Path, paths: Iterable[Path]) -> list[Path]:
+    names = {path.relative_to(folder).as_posix(): path for path in paths if path.is_file()}
+    return [names[name] for name in sorted(names) if not _HIDDEN_NAME.search(name)]
 
 
-def _described(path: Path, folder: Path, declared: FileFormat) -> InputFile:
+def _to_input_file(path: Path, folder: Path, declared: FileFormat) -> InputFile:
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty (0 bytes); restore it or leave it out")
     name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
-    return InputFile(path, name, _format_of(path) if declared == "auto" else declared)
+    return InputFile(path, name, _detect_format(path) if declared == "auto" else declared)
 
 
-def _format_of(path: Path) -> Format:
+def _detect_format(path: Path) -> Format:
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _PACKED:
+    if suffixes and suffixes[-1] in _COMPRESSED_SUFFIXES:
         suffixes.pop()
     if not suffixes or suffixes[-1] not in _FORMATS:
+        unknown = suffixes[-1] if suffixes else path.name
         raise DataError(
-            f"{path}: unknown format '{suffixes[-1] if suffixes else path.name}'; wanted one of {', '.join(_FORMATS)}"
-            f" (plain or with {' or '.join(_PACKED)}). Declare `format`, or narrow `path` with a glob."
+            f"{path}: unknown format '{unknown}'; wanted one of {', '.join(_FORMATS)}"
+            f" (plain or with {' or '.join(_COMPRESSED_SUFFIXES)}). Declare `format`, or narrow `path` with a glob."
         )
     return _FORMATS[suffixes[-1]]
 
 
-def _split(location: Path) -> tuple[Path, str]:
+def _split_location(location: Path) -> tuple[Path, str]:
     """Return a file's folder and name, or the folder before the first wildcard and the pattern."""
     if location.is_file():
         return location.parent, location.name
@@ -124,5 +125,5 @@ def _has_wildcard(text: str) -> bool:
     return any(character in text for character in "*?[")
 
 
-def _near(target: Path) -> str:
+def _suggest_name(target: Path) -> str:
     return did_you_mean(target.name, [path.name for path in target.parent.iterdir()]) if target.parent.is_dir() else ""

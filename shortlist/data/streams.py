@@ -1,4 +1,4 @@
-"""Bytes of a file, unpacked on the way."""
+"""Read files as streams of bytes, decompressed while reading."""
 
 from __future__ import annotations
 
@@ -16,50 +16,52 @@ _CODEC = {".gz": "gzip", ".zst": "zstd"}
 
 
 class ByteStream(Protocol):
-    """What a reader needs of an open file."""
+    """An open file as text readers use it."""
 
     def readinto(self, buffer: bytearray | memoryview) -> int:
-        """Fill a buffer with unpacked bytes; return how many there were, none at the end."""
+        """Fill a buffer with decompressed bytes; return their number, 0 at the end."""
 
     def position(self) -> int:
-        """Return how many bytes of the file on disk have been read."""
+        """Return the number of bytes read from the file on disk."""
 
 
-class _Stream:
+class _DecompressedStream:
     def __init__(self, path: Path, raw: pa.NativeFile, codec: str | None) -> None:
         self._path = path
         self._raw = raw
         self._codec = codec
         self._source = raw if codec is None else pa.CompressedInputStream(raw, codec)
-        self._read = 0
+        self._bytes_read = 0
 
     def readinto(self, buffer: bytearray | memoryview) -> int:
         try:
-            found = int(self._source.readinto(buffer))
+            byte_count = int(self._source.readinto(buffer))
         except OSError as error:
             raise DataError(
-                f"{self._path}: the {self._codec or 'file'} stream is truncated or broken after {self._read} bytes of"
-                f" text ({error}). Copy or download the file again."
+                f"{self._path}: the {self._codec or 'file'} stream is truncated or broken after {self._bytes_read}"
+                f" bytes of text ({error}). Copy or download the file again."
             ) from None
-        self._read += found
-        return found
+        self._bytes_read += byte_count
+        return byte_count
 
     def position(self) -> int:
         return int(self._raw.tell())
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[ByteStream]:
-    """Give the unpacked bytes of a plain, gzip or zstd file; the first bytes decide which it is.
+def open_decompressed(path: Path) -> Iterator[ByteStream]:
+    """Open a plain, gzip or zstd file, detected by its first bytes, as a stream of decompressed bytes.
 
     Raises:
-        DataError: The name says gzip or zstd and the content does not; while reading: the stream is truncated.
+        DataError: The name's ending is of gzip or zstd and the content is not; while reading: the stream is truncated.
     """
     with path.open("rb") as file:
         head = file.read(4)
     codec = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
-    wanted = _CODEC.get(path.suffix.lower())
-    if wanted is not None and codec != wanted:
-        raise DataError(f"{path}: the name says {wanted}, the content begins with {head!r}; rename or restore the file")
+    named_codec = _CODEC.get(path.suffix.lower())
+    if named_codec is not None and codec != named_codec:
+        raise DataError(
+            f"{path}: the name says {named_codec}, the content begins with {head!r}; rename or restore the file"
+        )
     with pa.OSFile(str(path), "rb") as raw:
-        yield _Stream(path, raw, codec)
+        yield _DecompressedStream(path, raw, codec)

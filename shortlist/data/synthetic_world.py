@@ -1,4 +1,4 @@
-"""The planted truth of a generated log: who its users and items are, and what they like."""
+"""The synthetic world of a generated log: its users and items with their effects on clicks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from shortlist.data.content_world import Content
+from shortlist.data.content_world import ItemContent
 from shortlist.data.lifetimes import Lifetimes
 from shortlist.data.random_streams import Floats, Ints, random_stream
 from shortlist.spec.data import Drift, GeneratedSource
@@ -25,8 +25,8 @@ FAVOURITE_TAGS = 2
 
 FIRST_OF_SESSION = 1 / 7
 """Share of the impressions that are the first of their session."""
-_STEPS_TO_REST = 1_000
-"""After so many items the chapter of the first one no longer tells that of the next."""
+_STEPS_TO_EQUILIBRIUM = 1_000
+"""Steps after which the distribution of chapters within a session has converged."""
 _COUNTRY_SHARE = np.array([0.32, 0.24, 0.17, 0.13, 0.08, 0.06])
 _AGE_SHARE = np.array([0.27, 0.34, 0.22, 0.13, 0.04])
 _DEVICE_SHARE = np.array([0.52, 0.27, 0.15, 0.06])
@@ -36,18 +36,18 @@ _TOPIC_SHARE /= _TOPIC_SHARE.sum()
 
 @dataclass(frozen=True)
 class Tastes:
-    """What users like from one day on: rows of the tables of segment tastes, and own favourite topics."""
+    """Tastes of users from a day on: rows of the tables of segment tastes, and own favourite topics."""
 
     from_day: int
     country_row: Ints
     age_row: Ints
     favourite: npt.NDArray[np.float32]
-    """Shape (users, topics + 2): 1 for a favourite topic; the two last columns, for new and no topic, are 0."""
+    """Shape (users, topics + 2): 1 for a favourite topic; the last two columns, for the new and no topic, are 0."""
 
 
 @dataclass(frozen=True)
-class Users:
-    """The users; arrays of shape (users,), log-odds where they act on a click."""
+class GeneratedUsers:
+    """The users; arrays of shape (users,), in log-odds where they affect clicks."""
 
     country: Ints
     age: Ints
@@ -59,8 +59,8 @@ class Users:
 
 
 @dataclass(frozen=True)
-class Items:
-    """The items; arrays of shape (items,), log-odds where they act on a click."""
+class GeneratedItems:
+    """The items; arrays of shape (items,), in log-odds where they affect clicks."""
 
     creator: Ints
     tags: Ints
@@ -68,7 +68,7 @@ class Items:
     published: Ints
     """Day of publication, counted from the first day of the log; most are negative."""
     duration: Floats
-    """Seconds; NaN where the catalogue does not know."""
+    """Duration in seconds; NaN where the catalogue has none."""
     popularity: Floats
     quality: Floats
     country_appeal: Floats
@@ -79,7 +79,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Chapters:
-    """The order of items that users follow."""
+    """Chapters of items that users follow in order."""
 
     of_item: Ints
     """Chapter of each item, shape (items,)."""
@@ -91,87 +91,90 @@ class Chapters:
     within_session: bool = False
 
     def of_user(self, user: Ints, day: int) -> Ints:
-        """Return the chapter that users are in on a day."""
+        """Return the chapters of users on a day."""
         return (self.at_first[user] + day) % self.count
 
-    def after(self, previous: Ints) -> Ints:
-        """Return the chapter that follows items; -1 for an item -1, which is none."""
+    def next_chapter(self, previous: Ints) -> Ints:
+        """Return the chapters after those of previous items; -1 where the item is -1 (none)."""
         return np.where(previous < 0, -1, (self.of_item[previous] + 1) % self.count)
 
-    def likely(self, users: Ints, day: int, shown: Floats) -> list[tuple[float, Ints]]:
-        """Return the chapters that users may be in on a day, each with its probability.
+    def chapter_probabilities(self, users: Ints, day: int, item_weights: Floats) -> list[tuple[float, Ints]]:
+        """Return the possible chapters of users on a day, with their probabilities.
 
         Args:
-            users: The users.
-            day: Counted from the first day.
-            shown: How often each item is shown on that day, in proportion, but for those that follow chapters.
+            users: Numbers of the users.
+            day: Day, counted from the first one.
+            item_weights: Weight of each item among impressions of the day that do not follow chapters.
         """
         if not self.within_session:
             return [(1.0, self.of_user(users, day))]
-        mass = np.bincount(self.of_item[: shown.size], shown, self.count) / shown.sum()
-        present = mass
-        for _ in range(_STEPS_TO_REST):
-            present = self.follow * np.roll(present, 1) + (1 - self.follow) * mass
-        every = [*enumerate(np.roll(present, 1) * (1 - FIRST_OF_SESSION)), (-1, FIRST_OF_SESSION)]
-        return [(float(chance), np.full(users.size, chapter)) for chapter, chance in every]
+        chapter_shares = np.bincount(self.of_item[: item_weights.size], item_weights, self.count) / item_weights.sum()
+        current_shares = chapter_shares
+        for _ in range(_STEPS_TO_EQUILIBRIUM):
+            current_shares = self.follow * np.roll(current_shares, 1) + (1 - self.follow) * chapter_shares
+        probability_by_chapter = [
+            *enumerate(np.roll(current_shares, 1) * (1 - FIRST_OF_SESSION)),
+            (-1, FIRST_OF_SESSION),
+        ]
+        return [(float(chance), np.full(users.size, chapter)) for chapter, chance in probability_by_chapter]
 
 
 @dataclass(frozen=True)
 class SyntheticWorld:
-    """Everything that is true of a generated log, and stays true from its first to its last day."""
+    """Users, items and tastes of a generated log, constant over its days except for drifts."""
 
-    users: Users
-    items: Items
+    users: GeneratedUsers
+    items: GeneratedItems
     tastes: tuple[Tastes, ...]
     old_items: int
-    """Items from here on appear only by a `new_items` drift."""
+    """Number of items without those of `new_items` drifts, which come after them."""
     new_items: dict[int, range]
-    """Items that a drift brings, by the drift's place in the spec."""
+    """Items of each `new_items` drift, by the drift's position in the spec."""
     chapters: Chapters | None = None
-    content: Content | None = None
+    content: ItemContent | None = None
     lifetimes: Lifetimes | None = None
 
     def tastes_on(self, day: int) -> Tastes:
-        """Return the tastes that hold on a day."""
+        """Return the tastes of a day."""
         return [tastes for tastes in self.tastes if tastes.from_day <= day][-1]
 
 
 def build_world(source: GeneratedSource) -> SyntheticWorld:
-    """Return the world of a spec; what drifts add to it leaves the rest as it was."""
+    """Return the world of a spec; drifts add to it without changing the rest."""
     changes = [(place, drift) for place, drift in enumerate(source.drifts) if drift.kind == "changed_tastes"]
     arrivals = [(place, drift) for place, drift in enumerate(source.drifts) if drift.kind == "new_items"]
-    users = _users(source)
-    items, lifetimes = _items(source), None
+    users = _draw_users(source)
+    items, lifetimes = _draw_items(source), None
     if source.lifetime is not None:
-        lifetimes = Lifetimes.of(source.lifetime, source.items, source.days, source.seed)
+        lifetimes = Lifetimes.draw_lifetimes(source.lifetime, source.items, source.days, source.seed)
         items = replace(items, published=lifetimes.appears_on, quality=np.zeros(source.items))
     tastes = [_first_tastes(source, users)]
     for number, (place, drift) in enumerate(sorted(changes, key=lambda change: change[1].from_day), start=1):
-        tastes.append(_changed(tastes[-1], drift, number, random_stream(source.seed, "changed tastes", place)))
+        tastes.append(_change_tastes(tastes[-1], drift, number, random_stream(source.seed, "changed tastes", place)))
     new_items: dict[int, range] = {}
     for place, drift in arrivals:
         first = items.creator.size
-        items = _with_new_items(items, drift, source, random_stream(source.seed, "new items", place))
+        items = _add_new_items(items, drift, source, random_stream(source.seed, "new items", place))
         new_items[place] = range(first, items.creator.size)
-    items = _with_appeal(items, source, tables=1 + len(changes))
+    items = _add_appeal(items, source, tables=1 + len(changes))
     count = items.creator.size
-    content = Content.of(source.content, source.users, count, source.seed) if source.content is not None else None
+    content = ItemContent.draw(source.content, source.users, count, source.seed) if source.content is not None else None
     return SyntheticWorld(
-        users, items, tuple(tastes), source.items, new_items, _chapters(source, count), content, lifetimes
+        users, items, tuple(tastes), source.items, new_items, _draw_chapters(source, count), content, lifetimes
     )
 
 
-def _chapters(source: GeneratedSource, items: int) -> Chapters | None:
+def _draw_chapters(source: GeneratedSource, items: int) -> Chapters | None:
     if source.chapters is None:
         return None
     random, declared = random_stream(source.seed, "chapters"), source.chapters
     at_first = random.integers(0, declared.count, source.users)
-    # The chapters of old items do not depend on how many a drift brings, which come last.
+    # The chapters of old items do not depend on the items of drifts, which come last.
     of_item = random.integers(0, declared.count, items)
     return Chapters(of_item, at_first, declared.count, declared.follow, declared.effect, declared.within_session)
 
 
-def _users(source: GeneratedSource) -> Users:
+def _draw_users(source: GeneratedSource) -> GeneratedUsers:
     random = random_stream(source.seed, "users")
     count = source.users
     country = random.choice(len(COUNTRIES), count, p=_COUNTRY_SHARE)
@@ -181,19 +184,21 @@ def _users(source: GeneratedSource) -> Users:
     newcomers = random.random(count) < 0.05
     registered[newcomers] = random.integers(0, source.days, int(newcomers.sum()))
     segment = random.normal(0, 1, len(COUNTRIES))[country] + random.normal(0, 1, len(AGE_GROUPS))[age]
-    busy = np.log(activity)
-    own = random.normal(0, 1, count)
+    log_activity = np.log(activity)
+    personal_level = random.normal(0, 1, count)
     propensity = sum_of_effects(
         activity,
         (segment, 0.2),
-        (busy, 0.12),
+        (log_activity, 0.12),
         (-np.log(1.0 + np.maximum(-registered, 0)), 0.15),
-        (own * activity**0.4, 0.1),
+        (personal_level * activity**0.4, 0.1),
     )
-    return Users(country, age, random.choice(len(DEVICES), count, p=_DEVICE_SHARE), registered, activity, propensity)
+    return GeneratedUsers(
+        country, age, random.choice(len(DEVICES), count, p=_DEVICE_SHARE), registered, activity, propensity
+    )
 
 
-def _items(source: GeneratedSource) -> Items:
+def _draw_items(source: GeneratedSource) -> GeneratedItems:
     random = random_stream(source.seed, "items")
     count = source.items
     makers = max(2, count // 25)
@@ -201,10 +206,10 @@ def _items(source: GeneratedSource) -> Items:
     theme = random.choice(len(TOPICS), makers, p=_TOPIC_SHARE)
     popularity = (random.permutation(count) + 1.0 + 0.005 * count) ** -1.1
     published = -(random.exponential(120, count).astype(np.int64) + 1)
-    fresh = random.random(count) < 0.04
-    published[fresh] = random.integers(0, source.days, int(fresh.sum()))
-    popularity[fresh] = np.minimum(popularity[fresh], np.median(popularity))
-    tags = _topics(random, theme[creator])
+    is_new = random.random(count) < 0.04
+    published[is_new] = random.integers(0, source.days, int(is_new.sum()))
+    popularity[is_new] = np.minimum(popularity[is_new], np.median(popularity))
+    tags = _draw_topics(random, theme[creator])
     duration = np.round(np.clip(random.lognormal(3.6, 0.8, count), 3, 1800), 1)
     quality = sum_of_effects(
         popularity,
@@ -214,49 +219,57 @@ def _items(source: GeneratedSource) -> Items:
         (random.normal(0, 1, count) * popularity**0.4, 0.1),
     )
     duration[random.random(count) < 0.03] = np.nan
-    nothing = np.empty((0, count))
-    return Items(creator, tags, published, duration, popularity, quality, nothing, nothing)
+    no_appeal = np.empty((0, count))
+    return GeneratedItems(creator, tags, published, duration, popularity, quality, no_appeal, no_appeal)
 
 
-def _topics(random: np.random.Generator, theme: Ints) -> Ints:
-    """Return one to three different topics per item, the first one most often its creator's."""
+def _draw_topics(random: np.random.Generator, theme: Ints) -> Ints:
+    """Draw one to three different topics per item, the first one with half of them its creator's."""
     count = theme.size
     tags = random.choice(len(TOPICS), (count, TAGS_PER_ITEM), p=_TOPIC_SHARE)
     tags[:, 0] = np.where(random.random(count) < 0.5, theme, tags[:, 0])
-    wanted = random.choice([1, 2, 3], count, p=[0.5, 0.35, 0.15])
+    topic_counts = random.choice([1, 2, 3], count, p=[0.5, 0.35, 0.15])
     repeated = np.column_stack(
         [(tags[:, :place] == tags[:, place, None]).any(axis=1) for place in range(TAGS_PER_ITEM)]
     )
-    tags[repeated | (np.arange(TAGS_PER_ITEM) >= wanted[:, None])] = len(TOPICS) + 1
+    tags[repeated | (np.arange(TAGS_PER_ITEM) >= topic_counts[:, None])] = len(TOPICS) + 1
     return np.sort(tags, axis=1)
 
 
-def _first_tastes(source: GeneratedSource, users: Users) -> Tastes:
-    favourite = _favourites(random_stream(source.seed, "favourites"), users.country.size)
+def _first_tastes(source: GeneratedSource, users: GeneratedUsers) -> Tastes:
+    favourite = _draw_favourites(random_stream(source.seed, "favourites"), users.country.size)
     return Tastes(0, users.country, users.age, favourite)
 
 
-def _favourites(random: np.random.Generator, users: int) -> npt.NDArray[np.float32]:
+def _draw_favourites(random: np.random.Generator, users: int) -> npt.NDArray[np.float32]:
     favourite = np.zeros((users, len(TOPICS) + 2), np.float32)
-    chosen = random.choice(len(TOPICS), (users, FAVOURITE_TAGS), p=_TOPIC_SHARE)
-    favourite[np.arange(users)[:, None], chosen] = 1
+    favourite_topics = random.choice(len(TOPICS), (users, FAVOURITE_TAGS), p=_TOPIC_SHARE)
+    favourite[np.arange(users)[:, None], favourite_topics] = 1
     return favourite
 
 
-def _changed(before: Tastes, drift: Drift, number: int, random: np.random.Generator) -> Tastes:
-    """Give some users new favourites and, as their segment's taste, a row that no user had before."""
-    users = before.country_row.size
-    moved = random.random(users) < drift.strength
+def _change_tastes(previous_tastes: Tastes, drift: Drift, number: int, random: np.random.Generator) -> Tastes:
+    """Draw new favourites and new rows of segment tastes for some users."""
+    users = previous_tastes.country_row.size
+    is_changed = random.random(users) < drift.strength
     return Tastes(
         drift.from_day,
-        np.where(moved, before.country_row % len(COUNTRIES) + number * len(COUNTRIES), before.country_row),
-        np.where(moved, before.age_row % len(AGE_GROUPS) + number * len(AGE_GROUPS), before.age_row),
-        np.where(moved[:, None], _favourites(random, users), before.favourite),
+        np.where(
+            is_changed,
+            previous_tastes.country_row % len(COUNTRIES) + number * len(COUNTRIES),
+            previous_tastes.country_row,
+        ),
+        np.where(
+            is_changed, previous_tastes.age_row % len(AGE_GROUPS) + number * len(AGE_GROUPS), previous_tastes.age_row
+        ),
+        np.where(is_changed[:, None], _draw_favourites(random, users), previous_tastes.favourite),
     )
 
 
-def _with_new_items(items: Items, drift: Drift, source: GeneratedSource, random: np.random.Generator) -> Items:
-    """Append items published on the drift's day, all of the new topic, by creators that have published before."""
+def _add_new_items(
+    items: GeneratedItems, drift: Drift, source: GeneratedSource, random: np.random.Generator
+) -> GeneratedItems:
+    """Append items published on the drift's day, all of the new topic, by existing creators."""
     count = max(5, round(0.1 * source.items))
     tags = np.full((count, TAGS_PER_ITEM), len(TOPICS) + 1)
     tags[:, 0] = len(TOPICS)
@@ -274,24 +287,24 @@ def _with_new_items(items: Items, drift: Drift, source: GeneratedSource, random:
     )
 
 
-def _with_appeal(items: Items, source: GeneratedSource, tables: int) -> Items:
+def _add_appeal(items: GeneratedItems, source: GeneratedSource, tables: int) -> GeneratedItems:
     old = np.where(np.arange(items.creator.size) < source.items, items.popularity, 0.0)
     by_country = [
-        _appeal(items.tags, old, len(COUNTRIES), random_stream(source.seed, "country tastes", table))
+        _draw_appeal(items.tags, old, len(COUNTRIES), random_stream(source.seed, "country tastes", table))
         for table in range(tables)
     ]
     by_age = [
-        _appeal(items.tags, old, len(AGE_GROUPS), random_stream(source.seed, "age tastes", table))
+        _draw_appeal(items.tags, old, len(AGE_GROUPS), random_stream(source.seed, "age tastes", table))
         for table in range(tables)
     ]
     return replace(items, country_appeal=0.33 * np.concatenate(by_country), age_appeal=0.33 * np.concatenate(by_age))
 
 
-def _appeal(tags: Ints, weight: Floats, rows: int, random: np.random.Generator) -> Floats:
+def _draw_appeal(tags: Ints, weight: Floats, rows: int, random: np.random.Generator) -> Floats:
     taste = np.zeros((rows, len(TOPICS) + 2))
     taste[:, :-1] = random.normal(0, 1, (rows, len(TOPICS) + 1)) * np.append(_TOPIC_SHARE, _TOPIC_SHARE[0]) ** 0.8
     appeal = mean_over_tags(taste[:, tags], tags)
-    return np.stack([standardised(row, weight) for row in appeal])
+    return np.stack([standardise(row, weight) for row in appeal])
 
 
 def mean_over_tags(values: Floats | npt.NDArray[np.float32], tags: Ints) -> Floats:
@@ -302,12 +315,12 @@ def mean_over_tags(values: Floats | npt.NDArray[np.float32], tags: Ints) -> Floa
 
 def sum_of_effects(weight: Floats, *effects: tuple[Floats, float]) -> Floats:
     """Return the sum of effects, each scaled to its standard deviation over impressions (rows weighted)."""
-    total: Floats = np.sum([size * standardised(values, weight) for values, size in effects], axis=0)
+    total: Floats = np.sum([size * standardise(values, weight) for values, size in effects], axis=0)
     return total
 
 
-def standardised(values: Floats, weight: Floats) -> Floats:
-    """Return values of weighted mean 0 and variance 1; a seed then changes who is liked, not by how much."""
+def standardise(values: Floats, weight: Floats) -> Floats:
+    """Return values with weighted mean 0 and variance 1, so that effect sizes do not depend on the seed."""
     centred = values - np.average(values, weights=weight)
     scale = np.sqrt(np.average(centred**2, weights=weight))
     return centred / scale if scale > 0 else centred

@@ -10,7 +10,7 @@ import numpy as np
 
 from shortlist.contracts import DataError
 from shortlist.data.quoting import NEWLINE, NO_QUOTES, Offsets, Quotes, Text, complete_rows, count_of, line_ends
-from shortlist.data.streams import ByteStream, opened
+from shortlist.data.streams import ByteStream, open_decompressed
 
 BOM = b"\xef\xbb\xbf"
 _FIRST_BYTES = 1 << 20
@@ -76,7 +76,7 @@ def text_blocks(stream: ByteStream, name: str, separator: str | None, rows_per_b
 def count_rows(path: Path, name: str, separator: str | None) -> int:
     """Return how many rows a text file has, a header included, blank lines not; raises as `text_blocks` does."""
     lines, tail, plain, buffer = 0, b"\n", True, bytearray(_COUNT_BYTES)
-    with opened(path) as stream:
+    with open_decompressed(path) as stream:
         while plain and (found := stream.readinto(buffer)):
             text = tail + memoryview(buffer)[:found]
             quoted = separator is not None and text.find(b'"') >= 0
@@ -85,7 +85,7 @@ def count_rows(path: Path, name: str, separator: str | None) -> int:
             lines, tail = lines + ends.size - count_of(tail, NEWLINE), text[-2:]
     if plain and tail != b"\n\r":
         return lines + (not tail.endswith(b"\n"))
-    with opened(path) as stream:
+    with open_decompressed(path) as stream:
         return sum(_rows(block) for block in text_blocks(stream, name, separator, _MOST_BYTES))
 
 

@@ -1,4 +1,4 @@
-"""Vectors of the texts in a column, by a model that the user gives; texts that are known already are not computed."""
+"""Compute vectors of a column's texts by a user's model, with a cache."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from shortlist.data.vector_cache import VectorCache
 from shortlist.storage.artefacts import atomic_folder
 
 VECTORS: Final = "vectors.parquet"
-"""In the folder: the key, and `<column>_vector`; declare it as a side table."""
+"""Table in the folder, with the key and `<column>_vector`; it can be declared as a side table."""
 BLOCK_ROWS: Final = 16_384
 """Rows whose vectors are in memory at once: 25 MB of vectors of 384 numbers."""
 _KEYS: Final = (pl.Int64, pl.Int32, pl.UInt32, pl.UInt64, pl.String)
 
 
 class TextVectors:
-    """Gives blocks of texts their vectors, each different text computed once by a model.
+    """Computes vectors for blocks of texts, once per distinct text.
 
     Args:
         path: The model's file; see `TextModel`.
-        batch_rows: Texts that the model gets at once.
+        batch_rows: Texts of one call of the model.
 
     Raises:
         DataError: There is no such model, or the cache cannot be used.
@@ -38,9 +38,9 @@ class TextVectors:
         self._cache = VectorCache(self._model.digest)
         self._batch_rows = batch_rows
         self.width = 0
-        """Numbers of a vector; 0 as long as there was no text."""
+        """Width of the vectors; 0 before the first text."""
         self.computed = 0
-        """Texts that the model was run on; the others were known."""
+        """Texts that the model was run on; the others were cached."""
 
     def __enter__(self) -> Self:
         return self
@@ -48,40 +48,46 @@ class TextVectors:
     def __exit__(self, *error: object) -> None:
         self._cache.close()
 
-    def of(self, texts: pl.Series, keys: pl.Series) -> pl.Series:
+    def compute(self, texts: pl.Series, keys: pl.Series) -> pl.Series:
         """Return the vectors of a block, List(Float32); null where the text is.
 
         Args:
-            texts: The texts; the name is that of the column, for messages.
-            keys: Of their rows, likewise.
+            texts: The texts; the series' name is that of the column, for messages.
+            keys: Keys of their rows, likewise.
 
         Raises:
-            DataError: A vector is not finite, or of another length; or the model does not run.
+            DataError: A vector is not finite, or of another width; or the model does not run.
         """
-        numbered = pl.DataFrame({"text": texts, "key": keys}).with_columns(number=pl.col("text").rank("dense") - 1)
-        different = numbered.filter(pl.col("text").is_not_null()).unique("number", keep="first").sort("number")
-        vectors = self._of_different(different["text"].alias(texts.name), different["key"].alias(keys.name))
+        numbered_texts = pl.DataFrame({"text": texts, "key": keys}).with_columns(
+            number=pl.col("text").rank("dense") - 1
+        )
+        distinct_texts = (
+            numbered_texts.filter(pl.col("text").is_not_null()).unique("number", keep="first").sort("number")
+        )
+        vectors = self._compute_distinct(
+            distinct_texts["text"].alias(texts.name), distinct_texts["key"].alias(keys.name)
+        )
         if not len(vectors):
             return pl.Series(texts.name, [None] * len(texts), dtype=pl.List(pl.Float32))
-        listed = pl.Series(texts.name, vectors, dtype=pl.Array(pl.Float32, self.width)).cast(pl.List(pl.Float32))
-        return listed.gather(numbered["number"])
+        vector_lists = pl.Series(texts.name, vectors, dtype=pl.Array(pl.Float32, self.width)).cast(pl.List(pl.Float32))
+        return vector_lists.gather(numbered_texts["number"])
 
-    def _of_different(self, texts: pl.Series, keys: pl.Series) -> Vectors:
-        """Return the vectors of different texts, shape (texts, width)."""
+    def _compute_distinct(self, texts: pl.Series, keys: pl.Series) -> Vectors:
+        """Return the vectors of distinct texts, shape (texts, width)."""
         digests = [hashlib.sha256(text.encode()).digest() for text in texts]
-        found = self._cache.known(digests)
-        new = [number for number, digest in enumerate(digests) if digest not in found]
-        for first in range(0, len(new), self._batch_rows):
-            some = new[first : first + self._batch_rows]
-            vectors = self._model.vectors(texts.gather(some), keys.gather(some))
+        vector_by_digest = self._cache.read_vectors(digests)
+        uncached = [number for number, digest in enumerate(digests) if digest not in vector_by_digest]
+        for first in range(0, len(uncached), self._batch_rows):
+            batch = uncached[first : first + self._batch_rows]
+            vectors = self._model.compute_vectors(texts.gather(batch), keys.gather(batch))
             self._check_width(vectors.shape[1])
-            computed = {digests[number]: vector for number, vector in zip(some, vectors, strict=True)}
-            self._cache.add(computed)
-            found |= computed
-        self.computed += len(new)
+            computed_vectors = {digests[number]: vector for number, vector in zip(batch, vectors, strict=True)}
+            self._cache.add(computed_vectors)
+            vector_by_digest |= computed_vectors
+        self.computed += len(uncached)
         for digest in digests:
-            self._check_width(len(found[digest]))
-        return np.stack([found[digest] for digest in digests]) if digests else np.empty((0, 0), np.float32)
+            self._check_width(len(vector_by_digest[digest]))
+        return np.stack([vector_by_digest[digest] for digest in digests]) if digests else np.empty((0, 0), np.float32)
 
     def _check_width(self, width: int) -> None:
         self.width = self.width or width
@@ -90,19 +96,21 @@ class TextVectors:
             raise DataError(f"{self._model.path}: vectors of {narrow} and of {wide} numbers; wanted one length")
 
 
-class Written(NamedTuple):
-    """What became of a table."""
+class TextVectorsReport(NamedTuple):
+    """Counts of a written table of vectors."""
 
     rows: int
     width: int
-    """Numbers of a vector."""
+    """Width of the vectors."""
     computed: int
-    """Different texts that the model was run on; the others were known."""
+    """Distinct texts that the model was run on; the others were cached."""
     without_text: int
-    """Rows whose text is null; so is their vector."""
+    """Rows whose text, and so vector, is null."""
 
 
-def write_text_vectors(table: Path, key: str, column: str, model: Path, out: Path, batch_rows: int = 256) -> Written:
+def write_text_vectors(
+    table: Path, key: str, column: str, model: Path, out: Path, batch_rows: int = 256
+) -> TextVectorsReport:
     """Write a folder with the vectors of a table's texts: `vectors.parquet`.
 
     Args:
@@ -111,25 +119,25 @@ def write_text_vectors(table: Path, key: str, column: str, model: Path, out: Pat
         column: Column of the texts.
         model: ONNX file; see `TextModel`.
         out: Folder to write.
-        batch_rows: Texts that the model gets at once.
+        batch_rows: Texts of one call of the model.
 
     Raises:
-        DataError: The table or the model cannot be read, keys are missing or twice, or a vector is not finite or of
+        DataError: The table or the model cannot be read, keys are null or repeated, or a vector is not finite or of
             another width.
     """
-    rows, named = _read(table, key, column), f"{column}_vector"
-    schema = pl.Schema({key: rows.schema[key], named: pl.List(pl.Float32)})
+    rows, vector_column = _read_table(table, key, column), f"{column}_vector"
+    schema = pl.Schema({key: rows.schema[key], vector_column: pl.List(pl.Float32)})
     with (
-        TextVectors(model, batch_rows) as known,
+        TextVectors(model, batch_rows) as text_vectors,
         atomic_folder(out) as staging,
         ParquetFileWriter(staging / VECTORS, schema) as writer,
     ):
         for block in rows.iter_slices(BLOCK_ROWS):
-            writer.append(block.select(key, known.of(block[column], block[key]).alias(named)))
-    return Written(rows.height, known.width, known.computed, rows[column].null_count())
+            writer.append(block.select(key, text_vectors.compute(block[column], block[key]).alias(vector_column)))
+    return TextVectorsReport(rows.height, text_vectors.width, text_vectors.computed, rows[column].null_count())
 
 
-def _read(table: Path, key: str, column: str) -> pl.DataFrame:
+def _read_table(table: Path, key: str, column: str) -> pl.DataFrame:
     if not table.is_file():
         raise DataError(f"{table}: no such file; wanted the table")
     if table.suffix == ".parquet":

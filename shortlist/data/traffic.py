@@ -1,4 +1,4 @@
-"""The traffic of a generated log: who comes when, and what is shown where."""
+"""The traffic of a generated log: visits of users, and the items shown to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shortlist.data.synthetic_world import DEVICES, FIRST_OF_SESSION, SyntheticW
 from shortlist.spec.data import GeneratedSource
 
 PART_ROWS = 250_000
-"""Most impressions of a part; parts are made one by one, so this bounds memory."""
+"""Most impressions of a part; parts are drawn one by one, so this bounds memory."""
 SURFACES = ("home", "related", "search", "notification")
 SLOTS = 10
 
@@ -27,8 +27,8 @@ _WEEKDAY_VOLUME = np.array([1.0, 0.97, 0.97, 1.0, 1.08, 1.25, 1.22])
 
 
 @dataclass(frozen=True)
-class Part:
-    """The place of a part in a log: its day, its share of that day, its rows and its first row's number."""
+class LogPart:
+    """A part of a log: its day, its interval of that day, its rows and its first row's number."""
 
     day: int
     share: tuple[float, float]
@@ -37,7 +37,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Impressions:
+class GeneratedImpressions:
     """Impressions of one part in time order; arrays of shape (rows,)."""
 
     time_us: Ints
@@ -48,49 +48,49 @@ class Impressions:
     device: Ints
     position: Ints
     previous: Ints
-    """The item shown before in the same session; -1 for the first one."""
+    """Previous item of the same session; -1 for the first one."""
 
 
-def plan_parts(source: GeneratedSource) -> list[Part]:
-    """Return the parts of a log; the days before a collapse are those of the log without it."""
-    parts: list[Part] = []
-    for day, rows in enumerate(_volumes(source)):
+def plan_parts(source: GeneratedSource) -> list[LogPart]:
+    """Return the parts of a log; a volume collapse does not change the days before it."""
+    parts: list[LogPart] = []
+    for day, rows in enumerate(_draw_volumes(source)):
         pieces = -(-rows // PART_ROWS)
         borders = [rows * piece // pieces for piece in range(pieces + 1)] if pieces else []
         for first, last in pairwise(borders):
             parts.append(
-                Part(
+                LogPart(
                     day, (first / rows, last / rows), last - first, parts[-1].first_row + parts[-1].rows if parts else 0
                 )
             )
     return parts
 
 
-def draw_impressions(source: GeneratedSource, world: SyntheticWorld, part: Part) -> Impressions:
-    """Return the impressions of a part; the same for the same seed, whatever parts were made before."""
+def draw_impressions(source: GeneratedSource, world: SyntheticWorld, part: LogPart) -> GeneratedImpressions:
+    """Draw the impressions of a part, independently of other parts."""
     random = random_stream(source.seed, "traffic", part.day, part.first_row)
-    visit, place = _sessions(random, part.rows)
+    visit, place = _draw_sessions(random, part.rows)
     visits = int(visit[-1]) + 1
-    visitor = _draw(random, np.where(world.users.registered <= part.day, world.users.activity, 0.0), visits)
+    visitor = _draw_weighted(random, np.where(world.users.registered <= part.day, world.users.activity, 0.0), visits)
     surface = random.choice(len(SURFACES), visits, p=_SURFACE_SHARE)
     own_device = random.random(visits) < 0.85
     device = np.where(own_device, world.users.device[visitor], random.integers(0, len(DEVICES), visits))
-    time_us = _times(random, _hours(source, part.day), part.share, visit, place)
+    time_us = _draw_times(random, _hourly_visits(source, part.day), part.share, visit, place)
     order = np.argsort(time_us, kind="stable")
     visit, place = visit[order], place[order]
     if world.lifetimes is None:
-        item = _shown(source, world, part, random)
+        item = _draw_items(source, world, part, random)
     else:
-        item = world.lifetimes.draw(world.items.popularity, time_us[order] + part.day * _DAY_US, random)
+        item = world.lifetimes.draw_items(world.items.popularity, time_us[order] + part.day * _DAY_US, random)
     if world.chapters is not None:
-        item = _of_chapters(source, world, part, visitor[visit], visit, place, item)
+        item = _replace_by_chapter_items(source, world, part, visitor[visit], visit, place, item)
     if source.position_bias is not None:
-        item = _as_ranked(source, world, part, visit, place, item)
-    slots, previous = place % SLOTS + 1, _previous(visit, place, item)
-    return Impressions(time_us[order], visitor[visit], item, surface[visit], device[visit], slots, previous)
+        item = _reorder_pages(source, world, part, visit, place, item)
+    slots, previous = place % SLOTS + 1, _previous_items(visit, place, item)
+    return GeneratedImpressions(time_us[order], visitor[visit], item, surface[visit], device[visit], slots, previous)
 
 
-def _volumes(source: GeneratedSource) -> list[int]:
+def _draw_volumes(source: GeneratedSource) -> list[int]:
     weekday = (source.start.weekday() + np.arange(source.days)) % 7
     noise = random_stream(source.seed, "volume").normal(1, 0.03, source.days)
     weight = _WEEKDAY_VOLUME[weekday] * np.clip(noise, 0.9, 1.1)
@@ -103,21 +103,23 @@ def _volumes(source: GeneratedSource) -> list[int]:
     return [int(count) for count in rows]
 
 
-def _sessions(random: np.random.Generator, rows: int) -> tuple[Ints, Ints]:
-    """Return each row's session and its place in it; sessions have geometric lengths, the last one is cut."""
+def _draw_sessions(random: np.random.Generator, rows: int) -> tuple[Ints, Ints]:
+    """Draw each row's session and its place in it; sessions have geometric lengths, and the last one is cut."""
     lengths = random.geometric(FIRST_OF_SESSION, rows)
     ends = np.cumsum(lengths)
     visit = np.searchsorted(ends, np.arange(rows), side="right")
     return visit, np.arange(rows) - (ends - lengths)[visit]
 
 
-def _hours(source: GeneratedSource, day: int) -> Floats:
+def _hourly_visits(source: GeneratedSource, day: int) -> Floats:
     weekend = (source.start + timedelta(days=day)).weekday() >= 5
     return _WEEKEND if weekend else _WORKDAY
 
 
-def _times(random: np.random.Generator, hours: Floats, share: tuple[float, float], visit: Ints, place: Ints) -> Ints:
-    """Return microseconds since midnight; whole sessions stay between the part's borders, so parts follow in time."""
+def _draw_times(
+    random: np.random.Generator, hours: Floats, share: tuple[float, float], visit: Ints, place: Ints
+) -> Ints:
+    """Draw microseconds since midnight, with whole sessions within the part's interval, so that parts are in order."""
     cumulated = np.concatenate([[0.0], np.cumsum(hours)]) / hours.sum()
     border = np.interp(share, cumulated, np.arange(25) / 24) * _DAY_US
     start = np.interp(random.uniform(*share, int(visit[-1]) + 1), cumulated, np.arange(25) / 24) * _DAY_US
@@ -129,117 +131,119 @@ def _times(random: np.random.Generator, hours: Floats, share: tuple[float, float
     room = border[1] - border[0]
     squeeze = np.minimum(1.0, room / np.maximum(length, 1.0))
     length *= squeeze
-    # Where a session would cross the border, all starts move a little, not only the last ones to one moment.
+    # All starts move a little, so that sessions that would cross the border do not all end at it.
     start = border[0] + (start - border[0]) * (1 - length / room)
     time_us: Ints = np.floor(start[visit] + elapsed * squeeze[visit]).astype(np.int64)
     return time_us
 
 
-def _shown(source: GeneratedSource, world: SyntheticWorld, part: Part, random: np.random.Generator) -> Ints:
-    """Return the item of each row: by popularity, newer ones more often, none before its publication."""
-    item = _draw(random, exposure(world, part.day), part.rows)
+def _draw_items(source: GeneratedSource, world: SyntheticWorld, part: LogPart, random: np.random.Generator) -> Ints:
+    """Draw the item of each row by popularity, with newer items more often and none before its publication."""
+    item = _draw_weighted(random, item_exposure(world, part.day), part.rows)
     for place, drift in enumerate(source.drifts):
         if drift.kind == "new_items" and drift.holds_on(part.day):
             arrivals = random_stream(source.seed, "arrivals", place, part.day, part.first_row)
-            new = np.flatnonzero(arrivals.random(part.rows) < drift.strength)
-            chosen = world.new_items[place]
-            item[new] = chosen.start + _draw(arrivals, world.items.popularity[chosen.start : chosen.stop], new.size)
+            new_item_rows = np.flatnonzero(arrivals.random(part.rows) < drift.strength)
+            new_items = world.new_items[place]
+            item[new_item_rows] = new_items.start + _draw_weighted(
+                arrivals, world.items.popularity[new_items.start : new_items.stop], new_item_rows.size
+            )
     return item
 
 
-def exposure(world: SyntheticWorld, day: int) -> Floats:
-    """Return how often each old item is shown on a day, in proportion."""
+def item_exposure(world: SyntheticWorld, day: int) -> Floats:
+    """Return the weight of each old item among the impressions of a day, shape (old_items,)."""
     age = day - world.items.published[: world.old_items]
     return np.where(age >= 0, world.items.popularity[: world.old_items] * (1 + np.exp(-np.maximum(age, 0) / 7)), 0.0)
 
 
-def _of_chapters(
-    source: GeneratedSource, world: SyntheticWorld, part: Part, user: Ints, visit: Ints, place: Ints, item: Ints
+def _replace_by_chapter_items(
+    source: GeneratedSource, world: SyntheticWorld, part: LogPart, user: Ints, visit: Ints, place: Ints, item: Ints
 ) -> Ints:  # fmt: skip
-    """Return the item of each row, that of some rows drawn anew among the items of the user's present chapter."""
+    """Return the item of each row, with some rows redrawn from the items of the user's current chapter."""
     chapters = world.chapters
     assert chapters is not None
     random = random_stream(source.seed, "followed", part.day, part.first_row)
     follows = random.random(part.rows) < chapters.follow
-    shown, found = exposure(world, part.day), item.copy()
+    shown, items = item_exposure(world, part.day), item.copy()
     steps = range(1, int(place.max(initial=0)) + 1) if chapters.within_session else [None]
     for step in steps:  # within a session, an item depends on the one before
         rows = np.flatnonzero(follows & (place == step)) if step is not None else np.flatnonzero(follows)
-        previous = _previous(visit, place, found)[rows]
-        chapter = chapters.after(previous) if chapters.within_session else chapters.of_user(user[rows], part.day)
+        previous = _previous_items(visit, place, items)[rows]
+        chapter = chapters.next_chapter(previous) if chapters.within_session else chapters.of_user(user[rows], part.day)
         for number in range(chapters.count):
-            chosen = rows[chapter == number]
+            chapter_rows = rows[chapter == number]
             weight = np.where(chapters.of_item[: world.old_items] == number, shown, 0.0)
-            if chosen.size and weight.any():
-                found[chosen] = _draw(random, weight, chosen.size)
-    return found
+            if chapter_rows.size and weight.any():
+                items[chapter_rows] = _draw_weighted(random, weight, chapter_rows.size)
+    return items
 
 
-def _previous(visit: Ints, place: Ints, item: Ints) -> Ints:
-    """Return the item before in the same session, -1 for the first one; rows are in any order."""
+def _previous_items(visit: Ints, place: Ints, item: Ints) -> Ints:
+    """Return the previous item of the same session, -1 for the first one; rows may be in any order."""
     order = np.lexsort((place, visit))
-    before = np.where(place[order] > 0, np.roll(item[order], 1), -1)
-    found = np.empty_like(item)
-    found[order] = before
-    return found
+    previous_in_order = np.where(place[order] > 0, np.roll(item[order], 1), -1)
+    previous_items = np.empty_like(item)
+    previous_items[order] = previous_in_order
+    return previous_items
 
 
-def _as_ranked(
-    source: GeneratedSource, world: SyntheticWorld, part: Part, visit: Ints, place: Ints, item: Ints
+def _reorder_pages(
+    source: GeneratedSource, world: SyntheticWorld, part: LogPart, visit: Ints, place: Ints, item: Ints
 ) -> Ints:  # fmt: skip
-    """Return the item of each row when an earlier ranker chooses the order of the items on each page of a visit."""
+    """Return the item of each row after an earlier ranker has ordered the items on each page of a visit."""
     assert source.position_bias is not None
-    preferred = random_stream(source.seed, "preferred items").normal(0, 1, world.items.creator.size)
-    chance = random_stream(source.seed, "ranked", part.day, part.first_row).normal(0, 1, part.rows)
-    score = source.position_bias.strength * preferred[item] + chance
+    preference = random_stream(source.seed, "preferred items").normal(0, 1, world.items.creator.size)
+    noise = random_stream(source.seed, "ranked", part.day, part.first_row).normal(0, 1, part.rows)
+    score = source.position_bias.strength * preference[item] + noise
     page = place // SLOTS
-    shown, ranked = np.lexsort((place, page, visit)), np.lexsort((-score, page, visit))
-    found = item.copy()
-    found[shown] = item[ranked]
-    return found
+    position_order, score_order = np.lexsort((place, page, visit)), np.lexsort((-score, page, visit))
+    items = item.copy()
+    items[position_order] = item[score_order]
+    return items
 
 
-def shares_shown_to(
+def impression_shares_by_user(
     source: GeneratedSource, world: SyntheticWorld, chapter: Ints, day: int
 ) -> Floats:  # fmt: skip
-    """Return which share of the impressions of some users on a day is each item's, shape (users or 1, items).
+    """Return each item's share of the impressions of some users on a day, shape (users or 1, items).
 
     Args:
-        source: What the log is generated from.
+        source: Declaration of the generated log.
         world: Its world.
-        chapter: The chapter that each user is in; -1: none.
-        day: Counted from the first day.
+        chapter: Chapter of each user; -1: none.
+        day: Day, counted from the first one.
     """
-    shares = shares_shown(source, world, day)
+    shares = impression_shares(source, world, day)
     if world.chapters is None:
         return shares[None]
-    old = np.zeros_like(shares)
-    old[: world.old_items] = exposure(world, day)
+    old_exposure = np.zeros_like(shares)
+    old_exposure[: world.old_items] = item_exposure(world, day)
     by_chapter = np.stack(
-        [np.where(world.chapters.of_item == number, old, 0.0) for number in (*range(world.chapters.count), -1)]
+        [np.where(world.chapters.of_item == number, old_exposure, 0.0) for number in (*range(world.chapters.count), -1)]
     )
     totals = by_chapter.sum(axis=1, keepdims=True)
     by_chapter = np.where(totals > 0, by_chapter / np.where(totals > 0, totals, 1), shares)
-    followed: Floats = by_chapter[chapter]
-    return (1 - world.chapters.follow) * shares + world.chapters.follow * followed
+    followed_shares: Floats = by_chapter[chapter]
+    return (1 - world.chapters.follow) * shares + world.chapters.follow * followed_shares
 
 
-def shares_shown(source: GeneratedSource, world: SyntheticWorld, day: int) -> Floats:
-    """Return which share of a day's impressions is each item's, shape (items,), but for those that follow chapters."""
+def impression_shares(source: GeneratedSource, world: SyntheticWorld, day: int) -> Floats:
+    """Return each item's share of a day's impressions that do not follow chapters, shape (items,)."""
     shares = np.zeros(world.items.creator.size)
-    old = exposure(world, day)
-    shares[: world.old_items] = old / old.sum()
+    old_exposure = item_exposure(world, day)
+    shares[: world.old_items] = old_exposure / old_exposure.sum()
     for place, drift in enumerate(source.drifts):
         if drift.kind == "new_items" and drift.holds_on(day):
-            chosen = world.new_items[place]
-            new = world.items.popularity[chosen.start : chosen.stop]
+            new_items = world.new_items[place]
+            new_popularity = world.items.popularity[new_items.start : new_items.stop]
             shares *= 1 - drift.strength
-            shares[chosen.start : chosen.stop] += drift.strength * new / new.sum()
+            shares[new_items.start : new_items.stop] += drift.strength * new_popularity / new_popularity.sum()
     return shares
 
 
-def _draw(random: np.random.Generator, weight: Floats, count: int) -> Ints:
-    """Return indices drawn with replacement in proportion to their weights."""
+def _draw_weighted(random: np.random.Generator, weight: Floats, count: int) -> Ints:
+    """Draw indices with replacement in proportion to their weights."""
     cumulated = np.cumsum(weight)
-    drawn: Ints = np.searchsorted(cumulated, random.random(count) * cumulated[-1], side="right")
-    return drawn
+    indices: Ints = np.searchsorted(cumulated, random.random(count) * cumulated[-1], side="right")
+    return indices

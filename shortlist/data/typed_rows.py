@@ -1,4 +1,4 @@
-"""Blocks of a file turned into typed rows, and the rows that are not of the declared types."""
+"""Convert blocks of a file into typed rows, and find the values that are not of the declared types."""
 
 from __future__ import annotations
 
@@ -7,99 +7,101 @@ from collections.abc import Mapping
 import polars as pl
 
 from shortlist.contracts import Columns, DataError
-from shortlist.data.clock import check_time_unit, event_times, wanted_time
-from shortlist.data.convert import convert, wanted
-from shortlist.data.failures import Failure, failure
-from shortlist.data.layout import Block, Layout
+from shortlist.data.clock import check_time_unit, describe_valid_time, event_times
+from shortlist.data.convert import convert_columns, describe_type
+from shortlist.data.failures import RowFailure, find_failures
+from shortlist.data.layout import FileLayout, RowBlock
 from shortlist.data.quarantine import QUARANTINE_SCHEMA
 from shortlist.data.sources import InputFile
 from shortlist.spec.data import Column, null_texts
 
-# A few bad values are bad rows; when nearly all of a column fail, the column is not what the spec says.
+# A few bad values are bad rows; if nearly all values of a column fail, the column is not as declared.
 _MAX_FAILED_SHARE = 0.9
 _MIN_FAILED_ROWS = 20
 
 
 class TypedRows:
-    """Types the blocks of one table, file after file.
+    """Converts the blocks of one table to their declared types, file after file.
 
     Args:
-        layout: What the spec says about the table.
-        widths: Numbers in the vectors of each column, as far as earlier files tell.
+        layout: Declared layout of the table.
+        widths: Width of each column's vectors, as far as known from earlier files.
     """
 
-    def __init__(self, layout: Layout, widths: Mapping[str, int] | None = None) -> None:
+    def __init__(self, layout: FileLayout, widths: Mapping[str, int] | None = None) -> None:
         self._layout = layout
         self._columns = layout.row_columns
         self.widths = dict(widths or {})
-        """Numbers in the vectors of each column, from the first vector on."""
+        """Width of each column's vectors, set by the first vector."""
 
-    def take(self, file: InputFile, block: Block) -> tuple[pl.DataFrame, list[Failure]]:
-        """Return a block's rows and what is wrong with some of them.
+    def convert_block(self, file: InputFile, block: RowBlock) -> tuple[pl.DataFrame, list[RowFailure]]:
+        """Return a block's typed rows and their failures.
 
         Returns:
             The columns `source_file`, `source_line`, `rows` (number within the block), `event_time` when the layout
-            has a clock, and the declared ones; and the failures, the one that counts first.
+            has a clock, and the declared ones; and the failures, the decisive one first.
 
         Raises:
             DataError: Nearly all rows are broken, or nearly all values of a column are not of its type.
         """
         _check_broken_share(file, block)
-        # Delimited text lost its null values while it was parsed.
+        # Null values of delimited text were replaced while parsing.
         null_values = () if file.format in ("csv", "tsv") else null_texts(self._layout.null_values)
-        converted = convert(block.columns, self._columns, null_values)
-        times, failures = self._times(file, block)
+        converted = convert_columns(block.columns, self._columns, null_values)
+        times, failures = self._read_times(file, block)
         for column in self._columns:
             if column.name in converted.failed:
-                failures += _type_failure(file, block, column, converted.failed[column.name])
+                failures += _find_type_failures(file, block, column, converted.failed[column.name])
             if column.type == "vector":
-                failures += self._width_failure(file, column, converted.columns[column.name])
-        own = [
+                failures += self._find_width_failures(file, column, converted.columns[column.name])
+        source_columns = [
             pl.repeat(file.name, block.columns.height, dtype=pl.String(), eager=True).alias(Columns.SOURCE_FILE),
             block.lines.alias(Columns.SOURCE_LINE),
             block.numbers.alias(Columns.ROWS),
         ]
-        return pl.DataFrame([*own, *times, *converted.columns]), failures
+        return pl.DataFrame([*source_columns, *times, *converted.columns]), failures
 
-    def _times(self, file: InputFile, block: Block) -> tuple[list[pl.Series], list[Failure]]:
+    def _read_times(self, file: InputFile, block: RowBlock) -> tuple[list[pl.Series], list[RowFailure]]:
         clock = self._layout.clock
         if clock is None:
             return [], []
         raw = block.columns[clock.column]
         times = event_times(raw, clock)
         check_time_unit(raw, times, clock, file.name)
-        return [times], failure("clock", times.is_null(), clock.column, raw, wanted_time(clock))
+        return [times], find_failures("clock", times.is_null(), clock.column, raw, describe_valid_time(clock))
 
-    def _width_failure(self, file: InputFile, column: Column, values: pl.Series) -> list[Failure]:
+    def _find_width_failures(self, file: InputFile, column: Column, values: pl.Series) -> list[RowFailure]:
         lengths = values.cast(pl.List(pl.Float32())).list.len()
-        known = lengths.drop_nulls()
-        if known.is_empty():
+        known_lengths = lengths.drop_nulls()
+        if known_lengths.is_empty():
             return []
-        width = self.widths.setdefault(column.name, int(known[0]))
-        if isinstance(values.dtype, pl.Array) and int(known[0]) != width:
-            raise DataError(f"{file.name}: vectors '{column.name}' have {known[0]} numbers, those before have {width}")
-        return failure("type", lengths != width, column.source_name, values, f"{width} numbers")
+        width = self.widths.setdefault(column.name, int(known_lengths[0]))
+        if isinstance(values.dtype, pl.Array) and int(known_lengths[0]) != width:
+            raise DataError(
+                f"{file.name}: vectors '{column.name}' have {known_lengths[0]} numbers, those before have {width}"
+            )
+        return find_failures("type", lengths != width, column.source_name, values, f"{width} numbers")
 
 
-def broken_rows(file: InputFile, block: Block) -> pl.DataFrame:
-    """Return the rows that a reader could not take apart as quarantine rows."""
+def broken_rows(file: InputFile, block: RowBlock) -> pl.DataFrame:
+    """Return the rows that a reader could not parse, as quarantine rows."""
     return block.broken.with_columns(pl.lit(file.name).alias(Columns.SOURCE_FILE)).select(QUARANTINE_SCHEMA.names())
 
 
-def _type_failure(file: InputFile, block: Block, column: Column, flags: pl.Series) -> list[Failure]:
+def _find_type_failures(file: InputFile, block: RowBlock, column: Column, flags: pl.Series) -> list[RowFailure]:
     raw = block.columns[column.source_name]
-    found = failure("type", flags, column.source_name, raw, wanted(column))
+    failures = find_failures("type", flags, column.source_name, raw, describe_type(column))
     failed, values = int(flags.sum()), len(raw) - raw.null_count()
     if failed >= _MIN_FAILED_ROWS and failed > _MAX_FAILED_SHARE * values:
         raise DataError(
             f"{file.name}: column '{column.source_name}' is not of type {column.type}: {failed} of {values} values from"
-            f" line {block.lines[0]} on fail, e.g. in line {block.lines.filter(flags)[0]} {found[0].detail[0]}."
+            f" line {block.lines[0]} on fail, e.g. in line {block.lines.filter(flags)[0]} {failures[0].detail[0]}."
             " Declare the type it has now, or repair the file."
         )
-    return found
+    return failures
 
 
-def _check_broken_share(file: InputFile, block: Block) -> None:
+def _check_broken_share(file: InputFile, block: RowBlock) -> None:
     broken = block.broken.height
     if broken >= _MIN_FAILED_ROWS and broken > _MAX_FAILED_SHARE * block.rows:
         line, rule, detail = block.broken.row(0)

@@ -1,4 +1,4 @@
-"""The moment until which a run may read."""
+"""The time until which a run may read rows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from shortlist.contracts import DataError
 from shortlist.spec.data import Data, EventClock
 
 
-def until_of(text: str) -> datetime | None:
-    """Return the moment that a pipeline's parameter `until` names; None for an empty one.
+def parse_until(text: str) -> datetime | None:
+    """Parse a pipeline's parameter `until`; None for an empty one.
 
     Raises:
-        DataError: It is no moment, or says nothing of its offset from UTC.
+        DataError: It is no ISO 8601 time, or has no offset from UTC.
 
-    >>> until_of("2026-01-15T00:00:00+00:00")
+    >>> parse_until("2026-01-15T00:00:00+00:00")
     datetime.datetime(2026, 1, 15, 0, 0, tzinfo=datetime.timezone.utc)
     """
     if not text:
@@ -32,12 +32,12 @@ def until_of(text: str) -> datetime | None:
 
 
 def freshness_moment(data: Data, now: datetime) -> str:
-    """Return the moment (ISO 8601) against which the log's freshness is judged; empty where no rule asks for it."""
+    """Return the time (ISO 8601) against which the log's freshness is checked; empty where no rule needs it."""
     return now.isoformat(timespec="seconds") if data.rules.max_age_hours is not None else ""
 
 
-def cut_day(until: datetime | None, data: Data) -> date | None:
-    """Return the day of the log that `until` cuts in two; None when it lies at a midnight, or there is none."""
+def find_cut_day(until: datetime | None, data: Data) -> date | None:
+    """Return the day of the log that `until` cuts short; None when it is at midnight, or not given."""
     if until is None:
         return None
     zone = ZoneInfo(data.clock.timezone) if isinstance(data.clock, EventClock) else UTC

@@ -1,4 +1,4 @@
-"""The rows of a raw log that may stay; the others in quarantine, each with the rule it broke."""
+"""Validate a raw log: split its rows into valid and quarantined ones, and check the rules of the whole log."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any, Final
 import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.data.failures import flagged, split_failures
+from shortlist.data.failures import flag_failed_rows, split_failures
 from shortlist.data.ingest import RAW_INDEX, REJECTED
 from shortlist.data.leakage import column_aucs
 from shortlist.data.log_facts import LogFacts
-from shortlist.data.profile import Profile
+from shortlist.data.profile import LogProfile
 from shortlist.data.quarantine import QuarantineWriter
-from shortlist.data.rules import Check, DayRules, broken_checks, log_checks
+from shortlist.data.rules import DayRules, RowCheck, build_log_checks, find_broken_checks
 from shortlist.data.side_rules import SideFacts, validate_side_table
 from shortlist.data.side_tables import SIDE_FOLDER
-from shortlist.data.table_rules import problems_of
-from shortlist.data.until import cut_day
+from shortlist.data.table_rules import find_problems
+from shortlist.data.until import find_cut_day
 from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder
@@ -35,8 +35,8 @@ from shortlist.storage.row_digest import DIGESTS, Hashes, row_hashes
 from shortlist.storage.tables import QUARANTINED_BY_DAY, DayTable, DayTableWriter, pieces_of
 from shortlist.system.progress import progress
 
-_PROFILE: Final = "profile"
-"""Folder of what the valid rows of a group of days are like."""
+_PROFILE_FOLDER: Final = "profile"
+"""Folder with the profile of the valid rows of a group of days."""
 
 
 class LogRefusedError(DataError):
@@ -51,25 +51,25 @@ class LogRefusedError(DataError):
 def validate(
     data: Data, raw: Path, valid: Path, quarantine: Path, runtime: Runtime, now: datetime, until: datetime | None = None
 ) -> DayTable:
-    """Split a raw log into valid rows and quarantined ones, then judge the log as a whole.
+    """Split a raw log into valid and quarantined rows, then check the rules of the whole log.
 
     Args:
         data: The spec's data section.
         raw: Folder that ingest wrote.
-        valid: Folder to write; it appears only when the log passes every rule of the table.
+        valid: Folder to write; written only when the log passes all table rules.
         quarantine: Folder to write, with one `quarantine.parquet` (source_file, source_line, rule, detail) that holds
-            the bad rows of the log and of the side tables; it stays also when the log is refused.
-        runtime: Bounds the rows held at once.
-        now: The present moment, with a timezone; freshness is measured against it.
-        until: Rows at or after this moment, with a timezone, are quarantined as `future`, against no tolerance: nothing
-            that comes after this step can read them.
+            the bad rows of the log and of the side tables; also written when the log is refused.
+        runtime: Bounds the rows in memory.
+        now: The present time, with a timezone; freshness is measured against it.
+        until: Rows at or after this time, with a timezone, are quarantined as `future`, against no tolerance, so that
+            later steps cannot read them.
 
     Returns:
         The valid log (index `Files.LOG`). Its notes: until (ISO 8601; null without), raw_rows, valid_rows,
-        quarantined_rows and by_rule of the log; quarantined_by_day: of days (ISO 8601) with such rows, without those
-        that could not be parsed; collected_rows: valid rows that come from live traffic;
-        side: for each side table its raw_rows, valid_rows, quarantined_rows and coverage; column_aucs: what each column
-        known before the impression reaches alone; digests: of the rows of each day.
+        quarantined_rows and by_rule of the log; quarantined_by_day: quarantined rows per day (ISO 8601), without those
+        that could not be parsed; collected_rows: valid rows collected from live traffic; side: raw_rows, valid_rows,
+        quarantined_rows and coverage of each side table; column_aucs: AUC of each single column known before the
+        impression; digests: digest of the rows of each day.
 
     Raises:
         DataError: More rows are bad than tolerated, or the log as a whole breaks rules; names every number, its limit
@@ -77,10 +77,12 @@ def validate(
     """
     source = DayTable.open(raw, RAW_INDEX)
 
-    def judge(side: dict[str, SideFacts], writer: DayTableWriter, bad: QuarantineWriter) -> Profile:
-        return _rows(data, source, None, side, writer, bad, until)
+    def write_rows(
+        side_facts: dict[str, SideFacts], writer: DayTableWriter, quarantine_writer: QuarantineWriter
+    ) -> LogProfile:
+        return _write_rows(data, source, None, side_facts, writer, quarantine_writer, until)
 
-    return _split(data, source, valid, quarantine, runtime, now, until, judge)
+    return _split_log(data, source, valid, quarantine, runtime, now, until, write_rows)
 
 
 def validate_days(
@@ -98,13 +100,15 @@ def validate_days(
     """
     source = DayTable.open(raw, RAW_INDEX)
     with atomic_folder(out) as staging:
-        with TemporaryDirectory() as scratch, QuarantineWriter(Path(scratch) / REJECTED) as unread:
-            side = _side_tables(data, source, Path(scratch), unread, runtime)  # only their keys are needed
+        with TemporaryDirectory() as scratch, QuarantineWriter(Path(scratch) / REJECTED) as unused_quarantine:
+            side_facts = _validate_side_tables(
+                data, source, Path(scratch), unused_quarantine, runtime
+            )  # only their keys are needed
         writer = DayTableWriter(staging, Files.LOG, runtime.chunk_rows)
-        with QuarantineWriter(staging / Files.QUARANTINE) as bad:
-            profile = _rows(data, source, days, side, writer, bad, until)
-        profile.save(staging / _PROFILE)
-        writer.close({"by_rule": dict(bad.by_rule), "days": sorted(day.isoformat() for day in days)})
+        with QuarantineWriter(staging / Files.QUARANTINE) as quarantine_writer:
+            profile = _write_rows(data, source, days, side_facts, writer, quarantine_writer, until)
+        profile.save(staging / _PROFILE_FOLDER)
+        writer.close({"by_rule": dict(quarantine_writer.by_rule), "days": sorted(day.isoformat() for day in days)})
     return profile.rows
 
 
@@ -138,22 +142,24 @@ def join_valid_log(
     """
     source = DayTable.open(raw, RAW_INDEX)
     tables = sorted((DayTable.open(group, Files.LOG) for group in groups), key=lambda table: str(table.notes["days"]))
-    judged = {str(table.folder): [date.fromisoformat(day) for day in table.notes["days"]] for table in tables}
-    check_all_days_grouped(judged, source)
+    days_by_folder = {str(table.folder): [date.fromisoformat(day) for day in table.notes["days"]] for table in tables}
+    check_all_days_grouped(days_by_folder, source)
 
-    def judge(side: dict[str, SideFacts], writer: DayTableWriter, bad: QuarantineWriter) -> Profile:
-        profile = Profile(data, {name: facts.keys for name, facts in side.items()})
+    def write_rows(
+        side_facts: dict[str, SideFacts], writer: DayTableWriter, quarantine_writer: QuarantineWriter
+    ) -> LogProfile:
+        profile = LogProfile(data, {name: facts.keys for name, facts in side_facts.items()})
         for table in tables:
             for part in table.days:
                 writer.link_day(table.folder, part)
-            bad.join(table.folder / Files.QUARANTINE)
-            profile.add_saved(table.folder / _PROFILE)
+            quarantine_writer.append_file(table.folder / Files.QUARANTINE)
+            profile.add_saved(table.folder / _PROFILE_FOLDER)
         return profile
 
-    return _split(data, source, valid, quarantine, runtime, now, until, judge)
+    return _split_log(data, source, valid, quarantine, runtime, now, until, write_rows)
 
 
-def _split(
+def _split_log(
     data: Data,
     source: DayTable,
     valid: Path,
@@ -161,126 +167,129 @@ def _split(
     runtime: Runtime,
     now: datetime,
     until: datetime | None,
-    judge: Callable[[dict[str, SideFacts], DayTableWriter, QuarantineWriter], Profile],
+    write_rows: Callable[[dict[str, SideFacts], DayTableWriter, QuarantineWriter], LogProfile],
 ) -> DayTable:
-    """Write the valid log and the quarantine; `judge` writes the rows of the log, and says what valid ones are like."""
+    """Write the valid log and the quarantine; `write_rows` writes the rows of the log and returns their profile."""
     with atomic_folder(valid) as staging:
         writer = DayTableWriter(staging, Files.LOG, runtime.chunk_rows)
-        with atomic_folder(quarantine) as apart, QuarantineWriter(apart / Files.QUARANTINE) as bad:
-            bad.copy(source.folder / REJECTED)
-            side = _side_tables(data, source, staging, bad, runtime)
-            bad.by_rule.clear()
-            profile = judge(side, writer, bad)
-        by_rule = Counter(source.notes["by_rule"]) + bad.by_rule
+        with (
+            atomic_folder(quarantine) as quarantine_staging,
+            QuarantineWriter(quarantine_staging / Files.QUARANTINE) as quarantine_writer,
+        ):
+            quarantine_writer.copy_uncounted(source.folder / REJECTED)
+            side_facts = _validate_side_tables(data, source, staging, quarantine_writer, runtime)
+            quarantine_writer.by_rule.clear()
+            profile = write_rows(side_facts, writer, quarantine_writer)
+        by_rule = Counter(source.notes["by_rule"]) + quarantine_writer.by_rule
         aucs = column_aucs(profile.sample.rows(), data, staging) if profile.rows else {}
         counts = dict(sorted(by_rule.items()))
-        cut = cut_day(until, data)
-        facts = LogFacts(source.notes["raw_rows"], counts, profile, side, aucs, now, until, cut)
-        problems = problems_of(facts, data)
+        cut = find_cut_day(until, data)
+        facts = LogFacts(source.notes["raw_rows"], counts, profile, side_facts, aucs, now, until, cut)
+        problems = find_problems(facts, data)
         if problems:
-            raise LogRefusedError(_refusal(problems, quarantine, by_rule.total()), problems)
-        writer.close(_notes(facts, source))
+            raise LogRefusedError(_refusal_message(problems, quarantine, by_rule.total()), problems)
+        writer.close(_build_notes(facts, source))
     return DayTable.open(valid, Files.LOG)
 
 
-def _side_tables(
-    data: Data, source: DayTable, staging: Path, bad: QuarantineWriter, runtime: Runtime
+def _validate_side_tables(
+    data: Data, source: DayTable, staging: Path, quarantine_writer: QuarantineWriter, runtime: Runtime
 ) -> dict[str, SideFacts]:
     (staging / SIDE_FOLDER).mkdir()
     return {
         table.name: validate_side_table(
-            table, source.folder, staging, bad, source.notes["side"][table.name], runtime.chunk_rows
+            table, source.folder, staging, quarantine_writer, source.notes["side"][table.name], runtime.chunk_rows
         )
         for table in data.side_tables
     }
 
 
-def _rows(
+def _write_rows(
     data: Data,
     source: DayTable,
     days: Collection[date] | None,
-    side: dict[str, SideFacts],
+    side_facts: dict[str, SideFacts],
     writer: DayTableWriter,
-    bad: QuarantineWriter,
+    quarantine_writer: QuarantineWriter,
     until: datetime | None,
-) -> Profile:
-    """Write the valid rows of some days, or of all, and quarantine the others; return what the valid ones look like."""
-    profile = Profile(data, {name: facts.keys for name, facts in side.items()})
-    checks, rules, today = log_checks(data, until), DayRules(data), None
-    wanted = [part for part in source.days if days is None or part.day in days]
-    with progress("validate", sum(part.rows for part in wanted)) as advance:
-        pieces_by_file = groupby(source.pieces({part.day for part in wanted}), itemgetter(0, 1))
+) -> LogProfile:
+    """Write the valid rows of some or all days, and quarantine the others; return the profile of the valid rows."""
+    profile = LogProfile(data, {name: facts.keys for name, facts in side_facts.items()})
+    checks, rules, current_day = build_log_checks(data, until), DayRules(data), None
+    parts = [part for part in source.days if days is None or part.day in days]
+    with progress("validate", sum(part.rows for part in parts)) as advance:
+        pieces_by_file = groupby(source.pieces({part.day for part in parts}), itemgetter(0, 1))
         for (day, path), pieces in pieces_by_file:
-            if day != today:
+            if day != current_day:
                 writer.flush()
-                rules, today = DayRules(data), day
-            found = _Found()
+                rules, current_day = DayRules(data), day
+            file_rows = _ValidatedFile()
             for number, (*_, rows) in enumerate(pieces):
-                good, refused = _judge(rows, checks, rules, partial(profile.add, day))
-                if refused.height and not found.refused:
-                    for earlier in islice(pieces_of(path), number):  # without a bad row: read again, not held
-                        writer.append(earlier)
-                found.add(good, refused)
-                if found.refused:
-                    writer.append(good)
-                advance(rows.height, f"{bad.rows + found.bad_rows} quarantined")
-            if found.refused:
-                bad.append(pl.concat(found.refused).sort(Columns.SOURCE_FILE, Columns.SOURCE_LINE))
+                good_rows, refused = _split_rows(rows, checks, rules, partial(profile.add, day))
+                if refused.height and not file_rows.refused:
+                    for earlier_piece in islice(pieces_of(path), number):  # read again instead of kept in memory
+                        writer.append(earlier_piece)
+                file_rows.add(good_rows, refused)
+                if file_rows.refused:
+                    writer.append(good_rows)
+                advance(rows.height, f"{quarantine_writer.rows + file_rows.bad_rows} quarantined")
+            if file_rows.refused:
+                quarantine_writer.append(pl.concat(file_rows.refused).sort(Columns.SOURCE_FILE, Columns.SOURCE_LINE))
             else:
-                writer.link(day, path, found.rows, found.positives)
+                writer.link(day, path, file_rows.rows, file_rows.positives)
     return profile
 
 
 @dataclass
-class _Found:
-    """What a file holds, as far as it was judged."""
+class _ValidatedFile:
+    """Counts and quarantined rows of a file, as far as it was validated."""
 
     rows: int = 0
-    """That may stay."""
+    """Valid rows."""
     positives: int = 0
-    """Of these."""
+    """Valid rows with label 1."""
     refused: list[pl.DataFrame] = field(default_factory=list)
-    """Quarantine rows."""
+    """Frames of quarantine rows."""
 
     def add(self, good: pl.DataFrame, refused: pl.DataFrame) -> None:
-        """Take the rows of a piece."""
+        """Add the rows of a piece."""
         self.rows += good.height
         self.positives += int((good[Columns.LABEL] == 1).sum())
         self.refused += [refused] if refused.height else []
 
     @property
     def bad_rows(self) -> int:
-        """Rows that may not stay."""
+        """Number of quarantined rows."""
         return sum(rows.height for rows in self.refused)
 
 
-def _judge(
-    rows: pl.DataFrame, checks: list[Check], rules: DayRules, take: Callable[[pl.DataFrame, Hashes], None]
+def _split_rows(
+    rows: pl.DataFrame, checks: list[RowCheck], rules: DayRules, add_good: Callable[[pl.DataFrame, Hashes], None]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the good rows and, as quarantine rows, the others; `take` gets the good ones and their hashes.
+    """Split rows of one day, after those of earlier calls, into good ones and quarantine rows.
 
-    They are of one day, after those of earlier calls.
+    `add_good` is called with the good rows and their hashes.
     """
-    hashed = row_hashes(rows.select(rules.columns))
-    failures = broken_checks(rows, checks)
-    failures += rules.broken(rows, failures, hashed)
-    good, refused = split_failures(rows, failures)
-    take(good, hashed[~flagged(rows.height, failures).to_numpy()] if failures else hashed)
-    return good, refused
+    hashes = row_hashes(rows.select(rules.columns))
+    failures = find_broken_checks(rows, checks)
+    failures += rules.find_repeated(rows, failures, hashes)
+    good_rows, refused = split_failures(rows, failures)
+    add_good(good_rows, hashes[~flag_failed_rows(rows.height, failures).to_numpy()] if failures else hashes)
+    return good_rows, refused
 
 
-def _notes(facts: LogFacts, source: DayTable) -> dict[str, Any]:
-    side = {
+def _build_notes(facts: LogFacts, source: DayTable) -> dict[str, Any]:
+    side_notes = {
         name: {
-            "raw_rows": found.raw_rows,
-            "valid_rows": found.rows,
-            "quarantined_rows": found.quarantined,
+            "raw_rows": side_facts.raw_rows,
+            "valid_rows": side_facts.rows,
+            "quarantined_rows": side_facts.quarantined,
             "coverage": facts.profile.covered[name] / facts.profile.rows,
         }
-        for name, found in facts.side.items()
+        for name, side_facts in facts.side.items()
     }
-    valid = {day: found.rows for day, found in facts.days}
-    refused = {part.day.isoformat(): part.rows - valid.get(part.day, 0) for part in source.days}
+    valid_rows = {day: day_profile.rows for day, day_profile in facts.days}
+    refused = {part.day.isoformat(): part.rows - valid_rows.get(part.day, 0) for part in source.days}
     return {
         "collected_rows": facts.profile.collected_rows,
         "until": facts.until.isoformat() if facts.until else None,
@@ -289,13 +298,13 @@ def _notes(facts: LogFacts, source: DayTable) -> dict[str, Any]:
         "quarantined_rows": sum(facts.by_rule.values()),
         "by_rule": facts.by_rule,
         QUARANTINED_BY_DAY: {day: rows for day, rows in refused.items() if rows},
-        "side": side,
+        "side": side_notes,
         "column_aucs": facts.column_aucs,
-        DIGESTS: {day.isoformat(): str(found.digest) for day, found in facts.days},
+        DIGESTS: {day.isoformat(): str(day_profile.digest) for day, day_profile in facts.days},
     }
 
 
-def _refusal(problems: list[str], quarantine: Path, rows: int) -> str:
+def _refusal_message(problems: list[str], quarantine: Path, rows: int) -> str:
     numbered = "".join(f"\n  {place}. {problem}." for place, problem in enumerate(problems, 1))
-    where = f"\nThe {rows} quarantined rows are in {quarantine / Files.QUARANTINE}." if rows else ""
-    return f"the log breaks {len(problems)} rule(s) and goes no further:{numbered}{where}"
+    quarantine_note = f"\nThe {rows} quarantined rows are in {quarantine / Files.QUARANTINE}." if rows else ""
+    return f"the log breaks {len(problems)} rule(s) and goes no further:{numbered}{quarantine_note}"

@@ -6,8 +6,8 @@ from typing import Final
 
 from shortlist.rollout.kserve.section import KServe
 from shortlist.rollout.local.section import Stack
-from shortlist.spec.runtime import Fleet
+from shortlist.spec.runtime import FleetSection
 from shortlist.system.registry import Registry
 
-FLEETS: Final = Registry[type[Fleet]]("fleets", {"stack": Stack, "kserve": KServe})
+FLEETS: Final = Registry[type[FleetSection]]("fleets", {"stack": Stack, "kserve": KServe})
 """In the order of messages and of the JSON Schema."""

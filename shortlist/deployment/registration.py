@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.blessing import read_blessing, verify_blessing
-from shortlist.evaluation.verdict import Verdict, measured_numbers
+from shortlist.evaluation.verdict import GateVerdict, measured_numbers
 from shortlist.report.figures import write_plots
 from shortlist.report.report import model_plots
 from shortlist.storage.artefacts import read_json
@@ -53,9 +53,9 @@ def register_blessed(
         context.tracker.log_reference(run, reference)
     stages = {RELEASE: context.tracker.log_retrieval(run, release)} if release is not None else {}
     registry = context.tracker.registry
-    best = Verdict.read(verdict).best_after(blessing.blessed.model)
-    told = {**(tags or {}), **stages, "blessed": "true"} | ({BEST_CHAMPION: best} if best else {})
-    version = registry.register(run, told)
+    best = GateVerdict.read(verdict).best_version_after_promotion(blessing.blessed.model)
+    version_tags = {**(tags or {}), **stages, "blessed": "true"} | ({BEST_CHAMPION: best} if best else {})
+    version = registry.register(run, version_tags)
     registry.set_alias("candidate", version)
     if registry.version_of("champion") is None:
         registry.set_alias("champion", version)
@@ -71,13 +71,13 @@ def record_verdict(context: RunContext, verdict: Path, runs: Mapping[str, str]) 
         runs: Ids of the models' MLflow runs by name.
     """
     tracker = context.tracker
-    heard = Verdict.read(verdict)
+    verdict_read = GateVerdict.read(verdict)
     with TemporaryDirectory() as folder:
-        write_plots(model_plots(heard.models, heard.best_possible), Path(folder))
+        write_plots(model_plots(verdict_read.models, verdict_read.best_possible), Path(folder))
         for report in read_blessing(verdict / Files.BLESSING).gates:
             tracker.log_gates(runs[report.model], report.model_dump(mode="json"))
             tracker.log_files(runs[report.model], Path(folder), "plots")
-        for measures in heard.models:
+        for measures in verdict_read.models:
             if measures.model in runs:
                 tracker.log_metrics(runs[measures.model], {"test": measured_numbers(measures)})
 
@@ -91,15 +91,15 @@ def record_run(context: RunContext, summary: Path, page: Path, runs: Mapping[str
         page: `report.html`.
         runs: Ids of the models' MLflow runs by name; those of models from the cache lie below an earlier pipeline.
     """
-    said = read_json(summary)
-    blessed = said["blessed"] or {"model": "none", "version": ""}
+    summary_read = read_json(summary)
+    blessed = summary_read["blessed"] or {"model": "none", "version": ""}
     tags = {f"run.{name}": run for name, run in runs.items()}
     tags |= {"blessed": blessed["model"], "version": blessed["version"]}
     with TemporaryDirectory() as folder:  # Kubeflow calls its files otherwise
         files = Path(folder) / Files.SUMMARY, Path(folder) / Files.REPORT
         for source, to in zip((summary, page), files, strict=True):
             shutil.copyfile(source, to)
-        context.tracker.log_pipeline(said["models"], tags, files)
+        context.tracker.log_pipeline(summary_read["models"], tags, files)
 
 
 def promote(context: RunContext, version: int | None = None) -> int:
@@ -109,8 +109,8 @@ def promote(context: RunContext, version: int | None = None) -> int:
         ShortlistError: There is no candidate.
     """
     registry = context.tracker.registry
-    chosen = version if version is not None else registry.version_of("candidate")
-    if chosen is None:
+    champion = version if version is not None else registry.version_of("candidate")
+    if champion is None:
         raise ShortlistError(f"spec '{context.name}' has no candidate yet; make run SPEC={context.name}")
-    registry.set_alias("champion", chosen)
-    return chosen
+    registry.set_alias("champion", champion)
+    return champion

@@ -1,4 +1,4 @@
-"""A registered version in the form that another model server reads."""
+"""Export of a registered version in the format of another model server."""
 
 from __future__ import annotations
 
@@ -17,46 +17,50 @@ from shortlist.training.training import RunContext
 
 WriteForm = Callable[[Path, int, Serving, Path], None]
 """write(model folder, version, serving, out), as `models.base.ModelKind.forms` names it."""
-_OF_EVERY_KIND: Final[tuple[str, ...]] = get_args(Form)
+_COMMON_FORMS: Final[tuple[str, ...]] = get_args(Form)
 
 
 def release_forms() -> list[str]:
-    """Return every form; some are for one kind of model only."""
-    return [*_OF_EVERY_KIND, *(form for kind in known_kinds() for form in kind_of(kind).forms)]
+    """Return all export formats; some are for one kind of model only."""
+    return [*_COMMON_FORMS, *(form for kind in known_kinds() for form in kind_of(kind).forms)]
 
 
 def release(context: RunContext, version: int | None, form: str, serving: Serving, out: Path) -> int:
-    """Write a version for a server of one's own; return its number.
+    """Export a version for the user's own server; return its number.
 
     Args:
-        context: Spec and stores.
+        context: Spec and storage.
         version: Registered version; the champion by default.
-        form: `python` and `onnxruntime`: a Triton repository for that backend; or a form that the model's kind has,
-            such as `fil` or `torchscript`.
-        serving: How Triton joins requests, and what it scores on.
+        form: `python` or `onnxruntime` for a Triton repository of that backend, or a format of the model's kind, such
+            as `fil` or `torchscript`.
+        serving: The spec's section, with batching and placement.
         out: Folder to write; a file for TorchScript.
 
     Raises:
-        ShortlistError: There is no such version, it has no such form, or `out` is there already.
+        ShortlistError: The version or the format does not exist, or `out` exists already.
     """
     registry = context.tracker.registry
-    wanted = version if version is not None else registry.version_of("champion")
-    if wanted is None:
+    number = version if version is not None else registry.version_of("champion")
+    if number is None:
         raise ShortlistError(f"spec '{context.name}' has no champion yet; make run SPEC={context.name}")
     if out.exists():
         raise ShortlistError(f"{out}: is there already; choose another name or delete it")
     with TemporaryDirectory(prefix="shortlist-") as scratch:
-        found = registry.fetch(wanted, Path(scratch) / "files")
-        own = kind_of(found.kind).forms
-        if form not in (*_OF_EVERY_KIND, *own):
-            its = ", ".join((*_OF_EVERY_KIND, *own))
-            raise ShortlistError(f"version {wanted} is of kind {found.kind}; it has no form '{form}', only {its}")
+        registered = registry.fetch(number, Path(scratch) / "files")
+        forms_of_kind = kind_of(registered.kind).forms
+        if form not in (*_COMMON_FORMS, *forms_of_kind):
+            form_names = ", ".join((*_COMMON_FORMS, *forms_of_kind))
+            raise ShortlistError(
+                f"version {number} is of kind {registered.kind}; it has no form '{form}', only {form_names}"
+            )
         out.parent.mkdir(parents=True, exist_ok=True)
-        if form in own:
-            write: WriteForm = resolve_name(own[form])
-            write(found.folder, wanted, serving, out)
+        if form in forms_of_kind:
+            write: WriteForm = resolve_name(forms_of_kind[form])
+            write(registered.folder, number, serving, out)
         else:
-            # In one piece: a Triton of one's own may have ONNX Runtime and nothing else.
-            whole, backend = Scoring(runtime="onnxruntime"), cast(Form, form)
-            write_repository(found.folder / FOLDER, wanted, serving.batching, out, backend, whole, serving.placement)
-    return wanted
+            # A single ONNX graph: the user's Triton may have no other backend.
+            scoring, backend = Scoring(runtime="onnxruntime"), cast(Form, form)
+            write_repository(
+                registered.folder / FOLDER, number, serving.batching, out, backend, scoring, serving.placement
+            )
+    return number

@@ -1,4 +1,4 @@
-"""The stages of a recommendation request, from the prediction log and the version's files; and the slate again."""
+"""Explains a logged slate: the stages of its request, and a replay from the log and the version's files."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from monitoring.windows.answered import ROWS
-from monitoring.windows.feature_sample import logged_tensors, readable
+from monitoring.windows.answered_requests import ROWS
+from monitoring.windows.feature_sample import logged_tensors, select_readable
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.feast_store_location import FeastStoreLocation
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.recommending.candidate_columns import candidate_types
 from shortlist.recommending.recommender import Recommender, SlateRequest
-from shortlist.recommending.refreshed import kept_release
+from shortlist.recommending.refreshed import find_kept_folder
 from shortlist.recommending.release import open_release
 from shortlist.rollout.local.version import RELEASE
-from shortlist.serving.export.onnx_session import session
+from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import FOLDER, SCORE, Signature
 from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.paths import ServingPaths
-from shortlist.serving.server.recommending import request_of
+from shortlist.serving.server.recommending import request_from_json
 from shortlist.spec.data import Data
 from shortlist.storage.artefacts import digest_of_files, folder_digest, read_json
 
-_MOST_LISTED: Final = 20
+_MAX_LISTED: Final = 20
 _FRAME: Final = "frame"
-"""Of a slate's row: the same as a table of one row."""
+"""Key of a slate's row with the same row as a table."""
 
 
 @dataclass(frozen=True)
 class ServedVersion:
-    """The files of a version as it was served."""
+    """The files of a deployed version."""
 
     folder: Path
     data: Data
-    """Declaration of the log that it was trained with."""
+    """The data section that it was trained with."""
     signature: Signature
 
     @classmethod
@@ -48,7 +48,7 @@ class ServedVersion:
         """Return the files of a version.
 
         Raises:
-            ShortlistError: They are gone, or the version brought no candidates.
+            ShortlistError: They were removed, or the version has no release.
         """
         folder = paths.versions / f"v{version}"
         if not (folder / RELEASE).is_dir():
@@ -60,33 +60,33 @@ class ServedVersion:
         return cls(folder, declared.data, Signature.read(folder / "model" / FOLDER))
 
     def release(self, digest: str | None, place: FeastStoreLocation | None) -> Path:
-        """Return the folder of the release that made a slate: the training's own, or one that a refresh made of it.
+        """Return the folder of the release of a slate: that of the training, or a refreshed one.
 
         Args:
-            digest: That of the slate; None in logs of before there were refreshed ones.
-            place: Where refreshed ones are kept.
+            digest: Digest of the slate's release; None in logs written before releases were refreshed.
+            place: Location of refreshed releases.
 
         Raises:
             ShortlistError: It is gone.
         """
-        own = self.folder / RELEASE
+        deployed_release = self.folder / RELEASE
         declared = digest_of_files(
-            read_json(own / Files.MANIFEST)["sha256"]
+            read_json(deployed_release / Files.MANIFEST)["sha256"]
         )  # the files are verified by whoever opens it
         if digest is None or place is None or digest == declared:
-            return own
-        return kept_release(place, digest)
+            return deployed_release
+        return find_kept_folder(place, digest)
 
     def recommender(self, digest: str | None = None, place: FeastStoreLocation | None = None) -> Recommender:
-        """Return the stages but for the model, verified; see `release`."""
+        """Return the verified stages without the model; see `release`."""
         return open_release(self.release(digest, place), self.data)
 
 
 def find_slate(paths: ServingPaths, request_id: str) -> dict[str, Any]:
-    """Return a slate's row of the prediction log.
+    """Return the row of a slate in the prediction log.
 
     Raises:
-        ShortlistError: There is none, or the request brought its candidates.
+        ShortlistError: The request is not logged, or it brought its candidates.
     """
     for path in reversed(parts(paths.predictions)):
         version = _version_of(path, request_id)
@@ -104,47 +104,47 @@ def find_slate(paths: ServingPaths, request_id: str) -> dict[str, Any]:
 
 
 def explain(paths: ServingPaths, request_id: str, store: FeastStoreLocation | None = None) -> Iterator[str]:
-    """Give the lines about a slate: what every stage did, what was used, and whether it comes out the same again.
+    """Yield lines about a slate: the result of every stage, the features, the digests, and whether a replay agrees.
 
     Args:
-        paths: Where the spec's log and versions are.
-        request_id: Of the slate.
-        store: Where refreshed releases are kept; None: there are none.
+        paths: Paths of the spec's log and versions.
+        request_id: Request id of the slate.
+        store: Location of refreshed releases; None without any.
 
     Raises:
-        ShortlistError: It is not logged, or the files of its version are gone or were changed.
-        IntegrityError: Likewise.
+        ShortlistError: The slate is not logged, or the files of its version are missing.
+        IntegrityError: The files of its version were changed.
     """
     row = find_slate(paths, request_id)
     version = ServedVersion.open(paths, row["version"])
     stages = version.recommender(row["slate:release"], store)
-    yield from _stages(row, stages)
-    yield from _paths(row)
-    yield from _features(row, version.signature)
-    yield from _digests(version, stages)
-    yield from _again(row, version, stages)
+    yield from _stage_lines(row, stages)
+    yield from _item_lines(row)
+    yield from _feature_lines(row, version.signature)
+    yield from _digest_lines(version, stages)
+    yield from _replay_lines(row, version, stages)
 
 
 def _version_of(path: Path, request_id: str) -> int | None:
     import pyarrow.parquet as pq
 
-    found = pl.from_arrow(pq.read_table(path, columns=["request_id", "version"]))
-    assert isinstance(found, pl.DataFrame)
-    versions = found.filter(pl.col("request_id") == request_id)["version"].to_list()
+    logged_versions = pl.from_arrow(pq.read_table(path, columns=["request_id", "version"]))
+    assert isinstance(logged_versions, pl.DataFrame)
+    versions = logged_versions.filter(pl.col("request_id") == request_id)["version"].to_list()
     return int(versions[0]) if versions else None
 
 
-def _stages(row: Mapping[str, Any], stages: Recommender) -> Iterator[str]:
+def _stage_lines(row: Mapping[str, Any], stages: Recommender) -> Iterator[str]:
     track = f", {row['track']}" if row["track"] else ""
     yield f"request '{row['request_id']}' of {row['time']:%Y-%m-%d %H:%M:%S} UTC, version {row['version']}{track}"
     if row["slate:request"] is not None:
         yield f"  asked      {row['slate:request']}"
-    counts = _counted(row["slate:source_names"], row["slate:source_counts"])
+    counts = _join_counts(row["slate:source_names"], row["slate:source_counts"])
     yield f"  retrieval  {row['slate:retrieved']} candidates; after filters: {counts or 'none'}"
     if row["slate:fallback"]:
-        more = ", ".join(row["slate:fallback"])
-        yield f"             fewer than {row['slate:asked']} were left: {more} gave more"
-    yield f"  filters    removed: {_counted(row['slate:filter_names'], row['slate:filter_counts']) or 'none'}"
+        fallback_names = ", ".join(row["slate:fallback"])
+        yield f"             fewer than {row['slate:asked']} were left: {fallback_names} gave more"
+    yield f"  filters    removed: {_join_counts(row['slate:filter_names'], row['slate:filter_counts']) or 'none'}"
     for name, items in _removed_by(row).items():
         yield f"             {name}: {', '.join(map(str, items))}"
     scored = sum(row["slate:source_counts"])
@@ -152,102 +152,104 @@ def _stages(row: Mapping[str, Any], stages: Recommender) -> Iterator[str]:
     ordering = stages.ordering
     steps = [f"value {ordering.value}", *(rule.kind for rule in ordering.rules)]
     steps += [part.kind for part in (ordering.diversity, ordering.explore) if part is not None]
-    drawn = "drawn" if row["slate:explored"] else "not drawn"
-    yield f"  ordering   {' > '.join(steps)}; {drawn}; {row['slate:without_value']} without a value"
+    exploration_text = "drawn" if row["slate:explored"] else "not drawn"
+    yield f"  ordering   {' > '.join(steps)}; {exploration_text}; {row['slate:without_value']} without a value"
 
 
-def _paths(row: Mapping[str, Any]) -> Iterator[str]:
+def _item_lines(row: Mapping[str, Any]) -> Iterator[str]:
     yield "  place  item  source  score  value  propensity"
     columns = (row["items"], *(row[f"slate:{name}"] for name in ("sources", "values", "propensities")))
     for place, (item, source, value, propensity) in enumerate(zip(*columns, strict=True), 1):
         yield f"  {place}  {item}  {source}  {row['scores'][place - 1]:.6g}  {value:.6g}  {propensity:.6g}"
 
 
-def _features(row: Mapping[str, Any], signature: Signature) -> Iterator[str]:
+def _feature_lines(row: Mapping[str, Any], signature: Signature) -> Iterator[str]:
     numbers, width = row["served:numbers"], len(signature.numbers)
     if numbers is None:
         return
     yield f"  features of place 1 to {row[ROWS]}"
     for number, name in enumerate(signature.numbers):
-        yield f"    {name}: {', '.join(_shown(value) for value in numbers[number::width])}"
+        yield f"    {name}: {', '.join(_format_number(value) for value in numbers[number::width])}"
 
 
-def _digests(version: ServedVersion, stages: Recommender) -> Iterator[str]:
+def _digest_lines(version: ServedVersion, stages: Recommender) -> Iterator[str]:
     yield f"  model      {folder_digest(version.folder / 'model')}"
-    own, last = folder_digest(version.folder / RELEASE), stages.retriever.facts["last_day"]
-    how = "of the training" if stages.digest == own else f"a refresh of {own}, the training's"
-    yield f"  release    {stages.digest}, {how}; {stages.size} items, days up to {last}"
+    deployed_digest, last = folder_digest(version.folder / RELEASE), stages.retriever.facts["last_day"]
+    origin_text = (
+        "of the training" if stages.digest == deployed_digest else f"a refresh of {deployed_digest}, the training's"
+    )
+    yield f"  release    {stages.digest}, {origin_text}; {stages.size} items, days up to {last}"
     for name, digest in stages.digests.items():
         yield f"    {digest[:16]}  {name}"
 
 
-def _again(row: Mapping[str, Any], version: ServedVersion, stages: Recommender) -> Iterator[str]:
+def _replay_lines(row: Mapping[str, Any], version: ServedVersion, stages: Recommender) -> Iterator[str]:
     if row["slate:request"] is None:
         yield "  again      only slates that are logged with features can be made again (serving.log.feature_sampling)"
         return
     differing = replay(row, version, stages)
-    said = f"differ: {', '.join(differing)}" if differing else "the same, bit by bit"
-    yield f"  again      candidates, filters, order and propensities are {said}"
+    comparison_text = f"differ: {', '.join(differing)}" if differing else "the same, bit by bit"
+    yield f"  again      candidates, filters, order and propensities are {comparison_text}"
     largest = score_difference(row, version)
     if largest is not None:
         yield f"             scores by the exported graph from the logged features differ by at most {largest:.2g}"
 
 
 def replay(row: Mapping[str, Any], version: ServedVersion, stages: Recommender) -> list[str]:
-    """Make a slate again from its logged request and scores; return what comes out differently.
+    """Replay a slate from its logged request and scores; return the names of the values that differ.
 
     Args:
-        row: Of the prediction log, with the slate's stages.
-        version: That made it.
-        stages: Of the version.
+        row: The slate's row of the prediction log.
+        version: The version that served it.
+        stages: Stages of the version.
     """
     types = candidate_types(version.data)
-    asked: SlateRequest = request_of(row["request_id"], row["slate:request"], stages.item_type, types)
-    found = stages.find(asked).head(len(row["slate:candidates"]))
-    if found.items.to_list() != row["slate:candidates"]:
+    request: SlateRequest = request_from_json(row["request_id"], row["slate:request"], stages.item_type, types)
+    candidates = stages.find(request).head(len(row["slate:candidates"]))
+    if candidates.items.to_list() != row["slate:candidates"]:
         return ["candidates"]
     names = version.signature.scores[1:]
-    others = np.array(row["slate:candidate_further"], np.float32).reshape(len(names), len(found.items))
-    further = dict(zip(names, others, strict=True))
-    slate = stages.slate(asked, found, np.array(row["slate:candidate_scores"], np.float32), further)
-    made = {
-        "sources of candidates": (list(found.sources), row["slate:candidate_sources"]),
-        "removed": (found.removed.items.to_list(), row["slate:removed"]),
-        "filters": (list(found.removed.filters), row["slate:removed_by"]),
+    further_scores = np.array(row["slate:candidate_further"], np.float32).reshape(len(names), len(candidates.items))
+    further = dict(zip(names, further_scores, strict=True))
+    slate = stages.slate(request, candidates, np.array(row["slate:candidate_scores"], np.float32), further)
+    replayed_by_name = {
+        "sources of candidates": (list(candidates.sources), row["slate:candidate_sources"]),
+        "removed": (candidates.removed.items.to_list(), row["slate:removed"]),
+        "filters": (list(candidates.removed.filters), row["slate:removed_by"]),
         "items": (slate.items.to_list(), row["items"]),
         "values": (slate.values.tolist(), row["slate:values"]),
         "propensities": (slate.propensities.tolist(), row["slate:propensities"]),
     }
-    return [name for name, (now, then) in made.items() if now != then]
+    return [name for name, (replayed, logged) in replayed_by_name.items() if replayed != logged]
 
 
 def score_difference(row: Mapping[str, Any], version: ServedVersion) -> float | None:
-    """Return the largest difference between logged scores and those of the exported graph; None without features."""
+    """Return the largest difference between logged scores and scores of the exported graph; None without features."""
     frame = row[_FRAME].with_columns(pl.col("items").list.len().fill_null(0).cast(pl.Int64).alias(ROWS))
-    kept = readable(frame, version.signature)
-    if not kept.height or not row[ROWS]:
+    readable_rows = select_readable(frame, version.signature)
+    if not readable_rows.height or not row[ROWS]:
         return None
-    tensors = logged_tensors(kept, version.signature)
-    (scores,) = session(version.folder / "model" / FOLDER).run([SCORE], tensors)
+    tensors = logged_tensors(readable_rows, version.signature)
+    (scores,) = create_session(version.folder / "model" / FOLDER).run([SCORE], tensors)
     of_label = np.asarray(scores).reshape(row[ROWS], -1)[:, 0]
     return float(np.abs(of_label - np.array(row["scores"], np.float32)).max())
 
 
 def _removed_by(row: Mapping[str, Any]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    items_by_filter: dict[str, list[Any]] = {}
     for item, name in zip(row["slate:removed"] or (), row["slate:removed_by"] or (), strict=True):
-        found.setdefault(name, []).append(item)
-    return {name: _cut(items) for name, items in found.items()}
+        items_by_filter.setdefault(name, []).append(item)
+    return {name: _first_items(items) for name, items in items_by_filter.items()}
 
 
-def _cut(items: list[Any]) -> list[Any]:
-    more = len(items) - _MOST_LISTED
-    return items if more <= 0 else [*items[:_MOST_LISTED], f"and {more} more"]
+def _first_items(items: list[Any]) -> list[Any]:
+    hidden_count = len(items) - _MAX_LISTED
+    return items if hidden_count <= 0 else [*items[:_MAX_LISTED], f"and {hidden_count} more"]
 
 
-def _counted(names: list[str] | None, counts: list[int] | None) -> str:
+def _join_counts(names: list[str] | None, counts: list[int] | None) -> str:
     return ", ".join(f"{name} {count}" for name, count in zip(names or (), counts or (), strict=True))
 
 
-def _shown(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "null" if value is None else f"{value:.6g}"

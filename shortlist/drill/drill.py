@@ -1,4 +1,4 @@
-"""The drill: a generated world is broken on purpose; the loop must notice, decide and recover by itself."""
+"""The drill: faults are injected into a generated world; the loop must detect them, decide and recover by itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from monitoring.pages.drill_page import Drill, drill_table, write_drill
 from monitoring.windows.records import RetrainDecision, Retraining, WindowReport
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.deployment.local_deployer import LocalDeployer
-from shortlist.drill.drill_report import WANTED, ChangeOfChampion, Day, summarize_drill
+from shortlist.drill.drill_report import EXPECTED_ACTIONS, ChampionChange, DrillDay, summarize_drill
 from shortlist.drill.users import DrillUsers
 from shortlist.drill.world import DrillWorld
 from shortlist.evaluation.metrics import auc
@@ -29,10 +29,10 @@ from shortlist.features.slates import whole_slates
 from shortlist.features.transform import Transformer
 from shortlist.rollout.local.lifecycle import stop_stack
 from shortlist.rollout.phases import Phase
+from shortlist.runs.local_training import run_locally
 from shortlist.runs.monitoring_runs import collect_locally, run_monitoring_locally
 from shortlist.runs.runs_folder import RunsFolder
-from shortlist.runs.submit import run_locally
-from shortlist.spec.durations import length_of
+from shortlist.spec.durations import parse_duration
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
@@ -42,57 +42,57 @@ from shortlist.training.train import load_ranker
 from shortlist.training.training import RunContext
 
 TRAIN_DAYS = 10
-"""Days that the first model learns from; the next one is the first that is live."""
+"""Days that the first model is trained on; the next day is the first live one."""
 
 
-def drill(spec: Spec, runs: Path) -> Drill:
-    """Live through a spec's world, day by day, unattended; write `drill.json` and `drill.html` into `<runs>/latest`.
+def run_drill(spec: Spec, runs: Path) -> Drill:
+    """Run a spec's generated world day by day, unattended; write `drill.json` and `drill.html` into `<runs>/latest`.
 
     Args:
-        spec: Declares a generated log with drifts.
-        runs: Folder for runs, models and stores; a new one, so that nothing that was there before is touched.
+        spec: A spec with a generated log and drifts.
+        runs: Folder for runs, models and stores; it must be new, so that no existing files are touched.
 
     Raises:
-        ShortlistError: The folder was used before, the world has no drift, or training, serving or replay fail.
+        ShortlistError: The folder is in use, the world has no drift, or training, serving or replay fail.
     """
     if (runs / "stores").exists():
-        raise ShortlistError(f"{runs}: a drill starts from nothing; delete this folder, or choose another with RUNS=")
-    began = time.monotonic()
-    loop = _Loop(spec, runs)
+        raise ShortlistError(f"{runs}: a drill needs a new folder; delete this one, or choose another with RUNS=")
+    start = time.monotonic()
+    loop = _DrillLoop(spec, runs)
     try:
         loop.begin()
         while TRAIN_DAYS + len(loop.days) < loop.world.source.days:
-            loop.live()
+            loop.run_day()
     finally:
         stop_stack(loop.deployer.paths)
-    done = summarize_drill(loop.world, loop.days, time.monotonic() - began, loop.compare)
+    summary = summarize_drill(loop.world, loop.days, time.monotonic() - start, loop.compare)
     run = loop.state.new_run(f"{spec.name}-result")
-    write_drill(done, run)
+    write_drill(summary, run)
     loop.state.point_latest_at(run)
-    loop.console.print(drill_table(done))
-    loop.console.print(f"\nPage: {runs / 'latest' / 'drill.html'}\nStatus: {loop.watch.page}", soft_wrap=True)
-    return done
+    loop.console.print(drill_table(summary))
+    loop.console.print(f"\nPage: {runs / 'latest' / 'drill.html'}\nStatus: {loop.monitoring_job.page}", soft_wrap=True)
+    return summary
 
 
-class _Loop:
-    """A spec that is trained, served, replayed and watched."""
+class _DrillLoop:
+    """The loop of a drill: the spec is trained, served, replayed and monitored."""
 
     def __init__(self, spec: Spec, runs: Path) -> None:
         self.console = Console(highlight=False)
         self.world = DrillWorld(spec, runs / "world")
         self.state = RunsFolder.open(runs)
-        self.days: list[Day] = []
+        self.days: list[DrillDay] = []
         self._context = RunContext(name=spec.name, stores=str(self.state.stores))
         self.deployer = LocalDeployer(self._context, spec.serving, spec.gates, spec.runtime, spec.data.labels)
         self.users = DrillUsers(self.deployer, self.world, TRAIN_DAYS)
         sections = spec.monitoring, spec.gates.slices, spec.serving.log.sampling
-        self.watch = MonitoringJob(spec.name, str(self.state.stores), *sections)
+        self.monitoring_job = MonitoringJob(spec.name, str(self.state.stores), *sections)
         self._spec = spec
         self._runs = runs
 
     def begin(self) -> None:
-        """Train on the first days, and serve."""
-        until = self.world.begin(TRAIN_DAYS)
+        """Train on the first days, and start serving."""
+        until = self.world.start_of(TRAIN_DAYS)
         self.console.print(f"A world of {self.world.source.days} days. Training on those before {until:%Y-%m-%d}.\n")
         if run_locally(self._spec, None, self._runs, until=until):
             raise ShortlistError(
@@ -103,69 +103,71 @@ class _Loop:
             raise ShortlistError(f"version {first.state.candidate} does not serve: {first.state.reason}")
         self.console.print(f"\nServing at {stack.url}. From now on every day is replayed and monitored.\n")
 
-    def live(self) -> None:
-        """Let users ask for the next day, look at it, and do what the look decides.
+    def run_day(self) -> None:
+        """Replay the next day, monitor it, and act on the decision.
 
-        While a version is rolled out, users go on asking, for the days after it. These are looked at together.
+        While a version is rolled out, the following days are replayed too, and monitored together.
 
-        From the first drift on that should lead to a training, the compiled monitoring graph does all of that: it
-        collects, decides, trains and rolls out, and nothing here helps it.
+        From the first drift that should lead to a training, the compiled monitoring graph does all of this by itself:
+        it collects, decides, trains and rolls out.
         """
-        oldest = TRAIN_DAYS + len(self.days)
-        if self.users.next_day == oldest:
-            self.users.ask(oldest)
-        newest = self.users.next_day - 1
-        learning = [drift.from_day for drift in self.world.drifts if WANTED[drift.kind] == "retrain"]
-        step = self._by_graph if learning and newest >= learning[0] else self._by_hand
+        first_day = TRAIN_DAYS + len(self.days)
+        if self.users.next_day == first_day:
+            self.users.play_day(first_day)
+        last_day = self.users.next_day - 1
+        retrain_days = [drift.from_day for drift in self.world.drifts if EXPECTED_ACTIONS[drift.kind] == "retrain"]
+        monitor = self._monitor_by_graph if retrain_days and last_day >= retrain_days[0] else self._monitor_step_by_step
         with self.users.during_rollouts():
-            day = step(newest)
-        *earlier, _ = self.watch.monitoring_store.reports(newest=newest - oldest + 1)
-        self.days += [Day(oldest + at, report, None) for at, report in enumerate(earlier)]
+            day = monitor(last_day)
+        *earlier_reports, _ = self.monitoring_job.monitoring_store.reports(newest=last_day - first_day + 1)
+        self.days += [DrillDay(number, report, None) for number, report in enumerate(earlier_reports, first_day)]
         self.days.append(day)
 
-    def _by_hand(self, number: int) -> Day:
-        """Look, and train and roll out when that is decided."""
-        monitoring_run = self.watch.check()
+    def _monitor_step_by_step(self, number: int) -> DrillDay:
+        """Monitor, and train and roll out when the decision is to retrain."""
+        monitoring_run = self.monitoring_job.check()
         report, decision = monitoring_run.reports[-1], monitoring_run.decision
         assert decision is not None
-        self._say(number, decision, report)
-        if not self.watch.begin(monitoring_run, str(self._runs / "latest")):
-            return Day(number, report, decision)
+        self._print_day(number, decision, report)
+        if not self.monitoring_job.begin_training(monitoring_run, str(self._runs / "latest")):
+            return DrillDay(number, report, decision)
         self._wait_for_outcomes()
         collect_locally(self._spec, self._runs)
         run_locally(self._spec, None, self._runs, decision=decision)
         self.console.print()
-        return Day(number, report, decision, trained=True, promoted=self._ended(decision).state == "promoted")
+        return DrillDay(
+            number, report, decision, trained=True, promoted=self._retraining_of(decision).state == "promoted"
+        )
 
-    def _by_graph(self, number: int) -> Day:
+    def _monitor_by_graph(self, number: int) -> DrillDay:
         """Run the monitoring graph once."""
         self._wait_for_outcomes()
-        store = self.watch.monitoring_store
-        before = {one.key for one in store.retrainings()}
-        served, champion = self._published_fit(), self._context.tracker.registry.version_of("champion")
+        store = self.monitoring_job.monitoring_store
+        retrainings_before = {retraining.key for retraining in store.retrainings()}
+        champion_fit, champion = self._published_fit(), self._context.tracker.registry.version_of("champion")
         run_monitoring_locally(self._spec, None, self._runs)
-        decision = self.watch.newest_decision()
+        decision = self.monitoring_job.newest_decision()
         assert decision is not None and champion is not None
-        report = next(one for one in store.reports() if one.start == decision.window)
-        self._say(number, decision, report)
-        if decision.key not in {one.key for one in store.retrainings()} - before:
-            return Day(number, report, decision)
-        ended = self._ended(decision)
+        report = next(report for report in store.reports() if report.start == decision.window)
+        self._print_day(number, decision, report)
+        if decision.key not in {retraining.key for retraining in store.retrainings()} - retrainings_before:
+            return DrillDay(number, report, decision)
+        retraining = self._retraining_of(decision)
         summary = self._runs / "latest" / Files.SUMMARY
         collected = read_json(summary)["rows"]["collected"] if summary.exists() else None
-        promoted = ended.state == "promoted"
+        promoted = retraining.state == "promoted"
         change = None
-        if promoted and ended.version is not None:
-            change = ChangeOfChampion(ended.version, self._published_fit(), champion, served)
-        return Day(number, report, decision, True, promoted, collected, change)
+        if promoted and retraining.version is not None:
+            change = ChampionChange(retraining.version, self._published_fit(), champion, champion_fit)
+        return DrillDay(number, report, decision, True, promoted, collected, change)
 
     def _published_fit(self) -> Path:
         """Return the fit whose statistics servers look up at present."""
         stores = StorageConfig.parse(str(self.state.stores))
-        return Path(spec_feast_store_location(stores, self._spec.name).expected()["views"]).parent
+        return Path(spec_feast_store_location(stores, self._spec.name).require_announcement()["views"]).parent
 
-    def compare(self, change: ChangeOfChampion, days: frozenset[date]) -> tuple[float, float]:
-        """Return the AUC of a promoted model and of the one before on some days, each with what it served with."""
+    def compare(self, change: ChampionChange, days: frozenset[date]) -> tuple[float, float]:
+        """Return the AUC of a promoted and of the replaced model on some days, each with the statistics it served."""
         with TemporaryDirectory(prefix="shortlist-drill-") as scratch:
             registry = self._context.tracker.registry
             fits = {change.promoted: change.promoted_fit, change.frozen: change.frozen_fit}
@@ -173,26 +175,30 @@ class _Loop:
                 version: ServedModel(registry.fetch(version, Path(scratch) / str(version)).folder, fitted)
                 for version, fitted in fits.items()
             }
-            found = auc_as_served(self.world.log, days, models, self._spec.runtime)
-        return found[change.promoted], found[change.frozen]
+            auc_by_version = measure_served_auc(self.world.log, days, models, self._spec.runtime)
+        return auc_by_version[change.promoted], auc_by_version[change.frozen]
 
-    def _ended(self, decision: RetrainDecision) -> Retraining:
-        return next(one for one in self.watch.monitoring_store.retrainings() if one.key == decision.key)
+    def _retraining_of(self, decision: RetrainDecision) -> Retraining:
+        return next(
+            retraining
+            for retraining in self.monitoring_job.monitoring_store.retrainings()
+            if retraining.key == decision.key
+        )
 
     def _wait_for_outcomes(self) -> None:
-        """Wait until what users did on the day that was played counts."""
+        """Wait until the outcomes of the replayed day are due."""
         data = self._spec.data
         if data.live.collect and data.live_outcome_delay is not None:
             flushed = timedelta(seconds=self._spec.serving.log.flush_seconds)
-            wait = length_of(data.live_outcome_delay) + length_of(data.live.settle) + 2 * flushed
+            wait = parse_duration(data.live_outcome_delay) + parse_duration(data.live.settle) + 2 * flushed
             time.sleep(wait / timedelta(seconds=1))
 
-    def _say(self, number: int, decision: RetrainDecision, report: WindowReport) -> None:
+    def _print_day(self, number: int, decision: RetrainDecision, report: WindowReport) -> None:
         drift = self.world.drift_on(number)
-        words = [f"{report.start:%Y-%m-%d}", f"{report.verdict:<9}", f"{decision.action:<7}"]
-        named = ", ".join(report.columns[:6]) or "-"
+        columns = [f"{report.start:%Y-%m-%d}", f"{report.verdict:<9}", f"{decision.action:<7}"]
+        names = ", ".join(report.columns[:6]) or "-"
         planted = f"  (planted: {drift.kind})" if drift else ""
-        self.console.print(f"{'  '.join(words)} {report.requests:>5} requests  {named}{planted}", soft_wrap=True)
+        self.console.print(f"{'  '.join(columns)} {report.requests:>5} requests  {names}{planted}", soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -202,39 +208,39 @@ class ServedModel:
     model: Path
     """Model folder."""
     fitted: Path
-    """The fit whose views were published; what happened after them is in no feature."""
+    """Folder of the fit whose views were published; later events are in no feature."""
 
 
-def auc_as_served(
+def measure_served_auc(
     log: Path, days: frozenset[date], models: Mapping[int, ServedModel], runtime: Runtime
 ) -> dict[int, float]:
-    """Return the AUC that some versions have on the rows of some days, each with the statistics that it served with.
+    """Return the AUC of versions on the rows of some days, each with the statistics that it served.
 
-    The views of a fit hold no value from after it. A row of a later day is therefore given what the server had: the
-    newest published value of each key.
+    The views of a fit hold no later values. Rows of later days therefore get what the server had: the newest published
+    value of each key.
 
     Args:
         log: Folder of a valid log with these days.
-        days: Those that are scored.
-        models: By version.
-        runtime: Engine of the look-ups.
+        days: Days to score.
+        models: Models by version.
+        runtime: Section with the engine of the look-ups.
 
     Raises:
         UnmeasurableError: All rows have one label.
     """
     table = DayTable.open(log, Files.LOG)
-    found = {}
+    auc_by_version = {}
     for version, served in models.items():
         transformer = Transformer.load(served.fitted, runtime.engine, served.model / Files.PREPROCESSING)
         ranker, labels, scores = load_ranker(served.model), [], []
-        for day, rows in _rows(table, days, transformer.plan):
+        for day, rows in _iter_rows(table, days, transformer.plan):
             labels.append(rows[Columns.LABEL].to_numpy())
             scores.append(ranker.predict(transformer.compute(transformer.look_up(rows, day))))
-        found[version] = auc(np.concatenate(labels), np.concatenate(scores))
-    return found
+        auc_by_version[version] = auc(np.concatenate(labels), np.concatenate(scores))
+    return auc_by_version
 
 
-def _rows(table: DayTable, days: frozenset[date], plan: Plan) -> Iterator[tuple[date, pl.DataFrame]]:
+def _iter_rows(table: DayTable, days: frozenset[date], plan: Plan) -> Iterator[tuple[date, pl.DataFrame]]:
     if not plan.slates:
         for day, rows in table.frames(set(days)):
             yield day, with_open_events(rows, plan.streaming, table, day)

@@ -1,4 +1,4 @@
-"""Which candidate may ship, in a file that deployment verifies again."""
+"""The blessing: which candidate may be deployed, in a sealed file that deployment verifies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from shortlist.evaluation.choice import Choice
+from shortlist.evaluation.choice import CandidateChoice
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.integrity import verify_model_folder
 from shortlist.evaluation.records import Measures, Record
@@ -18,11 +18,11 @@ from shortlist.storage.artefacts import IntegrityError, read_json, write_json
 
 
 class Blessed(Record):
-    """The candidate that may ship."""
+    """The candidate that may be deployed."""
 
     model: str
     candidate: str
-    """Digest of its folder, as in its gate report."""
+    """Digest of its model folder, as in its gate report."""
     validation_log_loss: float | None
     """None when it is unknown and no other candidate passed."""
 
@@ -32,63 +32,74 @@ class Blessing(Record):
 
     blessed: Blessed | None
     reasons: dict[str, tuple[str, ...]]
-    """Per model: what holds it, or why it was or was not chosen among those that pass."""
+    """Per model: messages of the gates that hold it, or why it was or was not chosen among those that pass."""
     numbers: dict[str, Measures]
-    """Per model, plots left out."""
+    """Measures by model, without curves."""
     digests: dict[str, dict[str, str]]
-    """Per model: SHA-256 of every file that was judged."""
+    """SHA-256 of every judged file, by model and relative path."""
     gates: tuple[GateReport, ...]
-    choice: Choice | None = None
-    """Of several that pass; None when they could not be compared, and the validation log loss alone decided."""
+    choice: CandidateChoice | None = None
+    """Comparison of the candidates that pass; None when they could not be compared and the validation log loss decided
+    alone."""
 
 
-def bless(reports: Sequence[GateReport], measures: Sequence[Measures], choice: Choice | None = None) -> Blessing:
-    """Return the verdict: of the candidates that pass every gate, the best on the validation days.
+def bless(
+    reports: Sequence[GateReport], measures: Sequence[Measures], choice: CandidateChoice | None = None
+) -> Blessing:
+    """Bless the candidate that is best on the validation days among those that pass every gate.
 
-    The test rows only judge. Choosing by them would make their numbers look better than they are. Candidates whose
+    The test rows are used by the gates alone: choosing by them would bias their numbers upwards. Candidates whose
     paired interval with the best includes 0 are tied with it: of these the one with the lowest validation log loss is
     chosen, and the reasons call it a statistical tie. Without a choice the lowest validation log loss decides
-    alone. A candidate whose validation log loss is unknown (grown anew on all days from an earlier model that learnt
+    alone. A candidate whose validation log loss is unknown (retrained on all days from an earlier model that learnt
     the validation days) is then chosen when no other passes.
 
     Args:
-        reports: What the gates said.
+        reports: Gate reports of the candidates.
         measures: Numbers of the models.
-        choice: The candidates that pass, compared on the validation days; None when they could not be.
+        choice: The candidates that pass, compared on the validation days; None when they could not be compared.
     """
-    losses = {one.model: one.validation_log_loss for one in measures}
-    passing = {report.model: losses.get(report.model) for report in reports if report.passed}
-    known = {model: loss for model, loss in passing.items() if loss is not None}
+    losses = {model_measures.model: model_measures.validation_log_loss for model_measures in measures}
+    passing_losses = {report.model: losses.get(report.model) for report in reports if report.passed}
+    known_losses = {model: loss for model, loss in passing_losses.items() if loss is not None}
     if choice is not None:
-        tied = choice.tied & known.keys() or {choice.best}
-        passing = {model: loss for model, loss in passing.items() if model in tied}
-        known = {model: loss for model, loss in known.items() if model in tied}
-    chosen = min(known, key=lambda model: (known[model], model), default=min(passing, default=None))
+        tied = choice.tied & known_losses.keys() or {choice.best}
+        passing_losses = {model: loss for model, loss in passing_losses.items() if model in tied}
+        known_losses = {model: loss for model, loss in known_losses.items() if model in tied}
+    blessed_model = min(
+        known_losses, key=lambda model: (known_losses[model], model), default=min(passing_losses, default=None)
+    )
     candidates = {report.model: report.candidate for report in reports}
     return Blessing(
         blessed=None
-        if chosen is None
-        else Blessed(model=chosen, candidate=candidates[chosen], validation_log_loss=known.get(chosen)),
-        reasons={report.model: _reasons(report, chosen, known, choice) for report in reports},
-        numbers={one.model: one.model_copy(update={"curves": None}) for one in measures},
-        digests={report.model: _digests(report) for report in reports},
+        if blessed_model is None
+        else Blessed(
+            model=blessed_model,
+            candidate=candidates[blessed_model],
+            validation_log_loss=known_losses.get(blessed_model),
+        ),
+        reasons={report.model: _list_reasons(report, blessed_model, known_losses, choice) for report in reports},
+        numbers={
+            model_measures.model: model_measures.model_copy(update={"curves": None}) for model_measures in measures
+        },
+        digests={report.model: _judged_digests(report) for report in reports},
         gates=tuple(reports),
         choice=choice,
     )
 
 
 def write_blessing(path: Path, blessing: Blessing) -> None:
-    """Write the verdict with a digest over itself."""
+    """Write the blessing with a digest of its content."""
     content = blessing.model_dump(mode="json")
     write_json(path, {**content, "seal": _seal(content)})
 
 
 def read_blessing(path: Path) -> Blessing:
-    """Return a verdict.
+    """Return the blessing in a file.
 
     Raises:
-        IntegrityError: It is missing, was edited, or contradicts itself. The seal finds accidents and clumsy edits;
-            whoever can write the file can also seal it again, so protect the folder.
+        IntegrityError: It is missing, was edited, or contradicts itself. The seal detects accidental edits only:
+            whoever can write the file can seal it again, so protect the folder.
     """
     content = read_json(path)
     seal = content.pop("seal", None)
@@ -103,7 +114,7 @@ def read_blessing(path: Path) -> Blessing:
 
 
 def verify_blessing(path: Path, model_folder: Path) -> Blessing:
-    """Return the verdict in a file after making sure that it blesses exactly the files in a model folder.
+    """Return the blessing in a file after checking that it blesses exactly the files in a model folder.
 
     Raises:
         IntegrityError: The file was edited, blesses nothing or a model that its own gates hold, or the folder's files
@@ -112,52 +123,63 @@ def verify_blessing(path: Path, model_folder: Path) -> Blessing:
     blessing = read_blessing(path)
     blessed = blessing.blessed
     if blessed is None:
-        raise IntegrityError(f"{path}: blesses no model; {_first(blessing)}")
-    report = next((one for one in blessing.gates if one.model == blessed.model), None)
+        raise IntegrityError(f"{path}: blesses no model; {_first_reason(blessing)}")
+    report = next(
+        (candidate_report for candidate_report in blessing.gates if candidate_report.model == blessed.model), None
+    )
     if report is None or not report.passed or report.candidate != blessed.candidate:
         raise IntegrityError(f"{path}: blesses '{blessed.model}', which its own gates hold; run the gates again")
-    found = verify_model_folder(model_folder)
-    wanted = blessing.digests.get(blessed.model, {})
-    changed = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+    digests = verify_model_folder(model_folder)
+    judged_digests = blessing.digests.get(blessed.model, {})
+    changed = sorted(
+        name for name in digests.keys() | judged_digests.keys() if digests.get(name) != judged_digests.get(name)
+    )
     if changed:
         raise IntegrityError(f"{model_folder / changed[0]}: not the file that was judged; deploy the blessed folder")
     return blessing
 
 
-def _reasons(report: GateReport, chosen: str | None, known: dict[str, float], choice: Choice | None) -> tuple[str, ...]:
+def _list_reasons(
+    report: GateReport, blessed_model: str | None, known_losses: dict[str, float], choice: CandidateChoice | None
+) -> tuple[str, ...]:
     if not report.passed:
         return report.holds
     if choice is not None:
-        return (f"passes every gate, {_chosen_by(report.model, str(chosen), known, choice)}",)
-    if report.model not in known:
-        if report.model == chosen:
+        return (f"passes every gate, {_describe_choice(report.model, str(blessed_model), known_losses, choice)}",)
+    if report.model not in known_losses:
+        if report.model == blessed_model:
             return ("passes every gate; its validation log loss is unknown, and no candidate with a known one passes",)
         return (
-            (f"passes every gate, but its validation log loss is unknown; that of '{chosen}' is known",)
-            if known
-            else (f"passes every gate, but its validation log loss is unknown, as is that of '{chosen}'",)
+            (f"passes every gate, but its validation log loss is unknown; that of '{blessed_model}' is known",)
+            if known_losses
+            else (f"passes every gate, but its validation log loss is unknown, as is that of '{blessed_model}'",)
         )
-    loss = f"validation log loss {known[report.model]:.4f}"
-    if report.model == chosen:
+    loss = f"validation log loss {known_losses[report.model]:.4f}"
+    if report.model == blessed_model:
         return (f"passes every gate, lowest {loss}",)
-    return (f"passes every gate, but {loss} is not below {known[chosen or report.model]:.4f} of '{chosen}'",)
+    blessed_loss = known_losses[blessed_model or report.model]
+    return (f"passes every gate, but {loss} is not below {blessed_loss:.4f} of '{blessed_model}'",)
 
 
-def _chosen_by(model: str, chosen: str, known: dict[str, float], choice: Choice) -> str:
+def _describe_choice(model: str, blessed_model: str, known_losses: dict[str, float], choice: CandidateChoice) -> str:
     tied = sorted(choice.tied - {choice.best})
-    if model == chosen and not tied:
-        nearest = max(choice.leads, key=lambda other: choice.values[other])
-        return f"best: {choice.described(nearest)} over '{nearest}'"
+    if model == blessed_model and not tied:
+        nearest = max(choice.leads, key=lambda model: choice.values[model])
+        return f"best: {choice.describe_lead(nearest)} over '{nearest}'"
     if model not in choice.tied:
-        return f"but is behind '{choice.best}': {choice.described(model)}"
-    other = model if model != choice.best else chosen if chosen != choice.best else tied[0]
-    tie = f"a statistical tie with '{choice.best if model != choice.best else other}': {choice.described(other)}"
-    losses = ", ".join(f"{known[name]:.4f} of '{name}'" for name in sorted(known, key=lambda name: (known[name], name)))
-    verb = "chosen" if model == chosen else "not chosen"
+        return f"but is behind '{choice.best}': {choice.describe_lead(model)}"
+    compared_model = model if model != choice.best else blessed_model if blessed_model != choice.best else tied[0]
+    tied_model = choice.best if model != choice.best else compared_model
+    tie = f"a statistical tie with '{tied_model}': {choice.describe_lead(compared_model)}"
+    losses = ", ".join(
+        f"{known_losses[name]:.4f} of '{name}'"
+        for name in sorted(known_losses, key=lambda name: (known_losses[name], name))
+    )
+    verb = "chosen" if model == blessed_model else "not chosen"
     return f"{tie}; {verb}, because the lowest validation log loss decides ({losses})"
 
 
-def _digests(report: GateReport) -> dict[str, str]:
+def _judged_digests(report: GateReport) -> dict[str, str]:
     integrity = next((gate for gate in report.gates if gate.name == "integrity"), None)
     return dict(integrity.numbers.get("digests", {})) if integrity else {}
 
@@ -166,5 +188,5 @@ def _seal(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _first(blessing: Blessing) -> str:
+def _first_reason(blessing: Blessing) -> str:
     return next((reason for reasons in blessing.reasons.values() for reason in reasons), "there was no candidate")

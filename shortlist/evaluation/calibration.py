@@ -1,4 +1,4 @@
-"""Whether a score of 0.2 means one click in five."""
+"""Calibration of scores: a score of 0.2 should mean one click in five."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BINS = 20
 
 
 def calibration_bins(labels: Floats, scores: Floats, confidence: float, bins: int = BINS) -> tuple[Bin, ...]:
-    """Return the rows in bins of (nearly) equal count, by score; equal scores are never parted.
+    """Return the rows in bins of (nearly) equal count, by score; equal scores share a bin.
 
     Args:
         labels: 0 or 1, shape (rows,).
@@ -25,16 +25,16 @@ def calibration_bins(labels: Floats, scores: Floats, confidence: float, bins: in
         UnmeasurableError: See `check_scores`.
     """
     check_scores(labels, scores)
-    # Edges that are scores themselves: an interpolated edge could part scores that differ in nothing but rounding.
+    # Edges are scores themselves: an interpolated edge could separate scores that differ by rounding alone.
     edges = np.unique(np.quantile(scores, np.linspace(0, 1, bins + 1)[1:-1], method="higher"))
-    where = np.searchsorted(edges, scores, side="right")
-    rows = np.bincount(where)
-    kept = rows > 0
-    positives = np.bincount(where, labels)[kept]
-    means = np.bincount(where, scores)[kept] / rows[kept]
+    bin_numbers = np.searchsorted(edges, scores, side="right")
+    rows = np.bincount(bin_numbers)
+    is_occupied = rows > 0
+    positives = np.bincount(bin_numbers, labels)[is_occupied]
+    mean_scores = np.bincount(bin_numbers, scores)[is_occupied] / rows[is_occupied]
     return tuple(
-        _bin(int(count), int(hits), float(mean), confidence)
-        for count, hits, mean in zip(rows[kept], positives, means, strict=True)
+        _make_bin(int(count), int(positive_count), float(mean), confidence)
+        for count, positive_count, mean in zip(rows[is_occupied], positives, mean_scores, strict=True)
     )
 
 
@@ -43,12 +43,12 @@ def calibration_error(bins: tuple[Bin, ...]) -> float:
 
     (Naeini, Cooper, Hauskrecht, 2015.)
     """
-    total = sum(each.rows for each in bins)
-    return sum(each.rows * abs(each.label_rate - each.mean_score) for each in bins) / total
+    total_rows = sum(score_bin.rows for score_bin in bins)
+    return sum(score_bin.rows * abs(score_bin.label_rate - score_bin.mean_score) for score_bin in bins) / total_rows
 
 
 def calibration_noise(bins: tuple[Bin, ...]) -> float:
-    """Return the calibration error that a perfectly calibrated model shows on so many rows by chance.
+    """Return the calibration error of a perfectly calibrated model that is expected by chance on as many rows.
 
     A rate of n rows is off by sqrt(2 p (1 - p) / (pi n)) on average (normal approximation); absolute values never
     cancel, so small tests look badly calibrated: 20 bins of 100 rows at p = 0.3 show 0.037.
@@ -57,9 +57,12 @@ def calibration_noise(bins: tuple[Bin, ...]) -> float:
     >>> round(calibration_noise(bins), 3)
     0.037
     """
-    total = sum(each.rows for each in bins)
-    deviations = (math.sqrt(2 * each.mean_score * (1 - each.mean_score) / (math.pi * each.rows)) for each in bins)
-    return sum(each.rows * deviation for each, deviation in zip(bins, deviations, strict=True)) / total
+    total_rows = sum(score_bin.rows for score_bin in bins)
+    deviations = (
+        math.sqrt(2 * score_bin.mean_score * (1 - score_bin.mean_score) / (math.pi * score_bin.rows))
+        for score_bin in bins
+    )
+    return sum(score_bin.rows * deviation for score_bin, deviation in zip(bins, deviations, strict=True)) / total_rows
 
 
 def rate_error(mean_score: float, label_rate: float) -> float | None:
@@ -81,10 +84,10 @@ def wilson_interval(positives: int, rows: int, confidence: float) -> tuple[float
 
     rate, square = positives / rows, float(ndtri((1 + confidence) / 2)) ** 2 / rows
     middle, half = rate + square / 2, (square * (rate * (1 - rate) + square / 4)) ** 0.5
-    # Of no positives the lower bound is 0, of positives alone the upper is 1; rounding may miss both.
+    # Without positives the lower bound is 0, without negatives the upper is 1; rounding may miss both.
     return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))
 
 
-def _bin(rows: int, positives: int, mean_score: float, confidence: float) -> Bin:
+def _make_bin(rows: int, positives: int, mean_score: float, confidence: float) -> Bin:
     low, high = wilson_interval(positives, rows, confidence)
     return Bin(rows=rows, mean_score=mean_score, label_rate=positives / rows, low=low, high=high)

@@ -1,4 +1,4 @@
-"""The whole judgement of a run: every candidate through every gate, and the blessing."""
+"""Evaluation of the gates of a run: every candidate through every gate, and the blessing."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from shortlist.evaluation.gate_inputs import (
 )
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.gates import GATES, Case
-from shortlist.evaluation.measure import Scored, best_possible, compare, measure
+from shortlist.evaluation.measure import ScoredModel, best_possible, compare, measure
 from shortlist.evaluation.metrics import UnmeasurableError
-from shortlist.evaluation.records import Comparison, Measures, SliceComparison
+from shortlist.evaluation.records import Measures, PairedComparison, SliceComparison
 from shortlist.evaluation.slates import SLATES, SlateMeasures, measure_slates
 from shortlist.evaluation.slices import compare_slices
-from shortlist.evaluation.verdict import Verdict
+from shortlist.evaluation.verdict import GateVerdict
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import atomic_folder, folder_digest, write_json
 
 
 class Candidate(NamedTuple):
-    """What the steps before left about one model."""
+    """Files of one candidate that earlier steps wrote."""
 
     folder: Path
     """The model folder."""
@@ -40,7 +40,7 @@ class Candidate(NamedTuple):
     validation: Path
     """Folder of `export_validation.json`."""
     members: tuple[str, ...] = ()
-    """Names of the candidates that it is made of."""
+    """Names of the members of an ensemble; empty for other models."""
 
 
 def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
@@ -60,25 +60,25 @@ def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
     Args:
         limits: The gates' section of the spec.
         seed: Seed of every bootstrap.
-        candidates: By name of the model.
+        candidates: Files of the candidates, by name of the model.
         valid_log: The validated log.
         skew: Folder of `skew.json`.
         champion: Folder of `champion.json` and, when it could be scored, of its scores.
         baseline_scores: Scores of the baseline that they have to beat.
-        verdict: Where to write.
-        retrieval: What the retrieval step left; None or an empty folder: nothing is declared.
-        slates: Folder with one of every candidate's slates, by its name; None: none were made.
+        verdict: Folder to write.
+        retrieval: Folder that the retrieval step wrote; None or an empty folder: nothing is declared.
+        slates: Folder with one sub-folder per candidate, of its evaluated slates; None: none were made.
     """
     evidence = read_gate_inputs(valid_log, skew, champion, baseline_scores, limits, seed)
     evidence = replace(evidence, **read_retrieval(retrieval, limits, seed))
     scored = {
         model: measure(model, "candidate", candidate.scores, limits, seed) for model, candidate in candidates.items()
     }
-    results = [
+    outcomes = [
         _evaluate_candidate(
             candidate,
             scored[model],
-            [scored[one] for one in candidate.members],
+            [scored[member] for member in candidate.members],
             evidence,
             limits,
             seed,
@@ -86,32 +86,37 @@ def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
         )
         for model, candidate in candidates.items()
     ]
-    found = _verdict(results, evidence, limits)
-    passing = {one.model: candidates[one.model].scores for one in found.reports if one.passed}
-    blessing = bless(found.reports, found.models, choose(passing, found.metric, limits, seed))
+    gate_verdict = _make_verdict(outcomes, evidence, limits)
+    passing = {report.model: candidates[report.model].scores for report in gate_verdict.reports if report.passed}
+    blessing = bless(gate_verdict.reports, gate_verdict.models, choose(passing, gate_verdict.metric, limits, seed))
     with atomic_folder(verdict) as staging:
-        write_json(staging / Files.GATES, found.model_dump(mode="json"))
+        write_json(staging / Files.GATES, gate_verdict.model_dump(mode="json"))
         write_blessing(staging / Files.BLESSING, blessing)
     return blessing.blessed.model if blessing.blessed else None
 
 
 @dataclass(frozen=True)
-class _CandidateResult:
-    """What came out about one candidate."""
+class _CandidateOutcome:
+    """Measures, comparisons and gate report of one candidate."""
 
     measures: Measures
-    gain: Comparison
-    comparison: Comparison | None
-    best_comparison: Comparison | None
+    gain: PairedComparison
+    comparison: PairedComparison | None
+    best_comparison: PairedComparison | None
     slices: tuple[SliceComparison, ...] | None
     slates: SlateMeasures | None
     report: GateReport
 
 
 def _evaluate_candidate(
-    candidate: Candidate, scored: Scored, members: Sequence[Scored], evidence: GateInputs, limits: Gates, seed: int,
-    made: tuple[Path, Path] | None,
-) -> _CandidateResult:  # fmt: skip
+    candidate: Candidate,
+    scored: ScoredModel,
+    members: Sequence[ScoredModel],
+    evidence: GateInputs,
+    limits: Gates,
+    seed: int,
+    slate_folders: tuple[Path, Path] | None,
+) -> _CandidateOutcome:
     folder, model = candidate.folder, scored.measures.model
     scored = replace(
         scored, measures=scored.measures.model_copy(update={"validation_log_loss": validation_log_loss(folder)})
@@ -119,22 +124,22 @@ def _evaluate_candidate(
     gain = compare(scored, evidence.baseline, limits)
     comparison = compare(scored, evidence.serving, limits) if evidence.serving else None
     best = compare(scored, evidence.best, limits) if evidence.best else None
-    slices, problem = _slices(scored, evidence, limits, seed)
+    slices, problem = _compare_slices(scored, evidence, limits, seed)
     digest = folder_digest(folder) if folder.is_dir() else ""
     validation = read_record(ExportValidation, candidate.validation / Files.EXPORT_VALIDATION)
     slates = None
-    if made is not None:
-        own, of_champion = made
-        slates = measure_slates(own, limits.confidence, limits.bootstrap_rounds, seed, of_champion)
+    if slate_folders is not None:
+        candidate_slates, champion_slates = slate_folders
+        slates = measure_slates(candidate_slates, limits.confidence, limits.bootstrap_rounds, seed, champion_slates)
     case = Case(limits, evidence, folder, digest, scored, gain, comparison, best, slices, problem, validation,
-                tuple(compare(scored, one, limits) for one in members), slates)  # fmt: skip
-    asked = [gate for gate in GATES.complete().values() if gate.declared is None or gate.declared(case)]
-    report = GateReport.of(model, digest, (gate.judge(case) for gate in asked))
-    return _CandidateResult(scored.measures, gain, comparison, best, slices, slates, report)
+                tuple(compare(scored, member, limits) for member in members), slates)  # fmt: skip
+    gates_to_judge = [gate for gate in GATES.complete().values() if gate.declared is None or gate.declared(case)]
+    report = GateReport.from_results(model, digest, (gate.judge(case) for gate in gates_to_judge))
+    return _CandidateOutcome(scored.measures, gain, comparison, best, slices, slates, report)
 
 
-def _slices(
-    candidate: Scored, evidence: GateInputs, limits: Gates, seed: int
+def _compare_slices(
+    candidate: ScoredModel, evidence: GateInputs, limits: Gates, seed: int
 ) -> tuple[tuple[SliceComparison, ...] | None, str]:
     reference = evidence.reference
     if candidate.rows is None or reference.rows is None:
@@ -145,22 +150,24 @@ def _slices(
         return None, str(problem)
 
 
-def _verdict(results: list[_CandidateResult], evidence: GateInputs, limits: Gates) -> Verdict:
+def _make_verdict(outcomes: list[_CandidateOutcome], evidence: GateInputs, limits: Gates) -> GateVerdict:
     serving = (evidence.serving.measures,) if evidence.serving else ()
-    return Verdict(
+    return GateVerdict(
         limits=limits,
         metric=evidence.metric,
-        models=(*(one.measures for one in results), evidence.baseline.measures, *serving),
-        gains={one.measures.model: one.gain for one in results},
-        comparisons={one.measures.model: one.comparison for one in results if one.comparison},
-        best_comparisons={one.measures.model: one.best_comparison for one in results if one.best_comparison},
-        slices={one.measures.model: one.slices for one in results if one.slices is not None},
+        models=(*(outcome.measures for outcome in outcomes), evidence.baseline.measures, *serving),
+        gains={outcome.measures.model: outcome.gain for outcome in outcomes},
+        comparisons={outcome.measures.model: outcome.comparison for outcome in outcomes if outcome.comparison},
+        best_comparisons={
+            outcome.measures.model: outcome.best_comparison for outcome in outcomes if outcome.best_comparison
+        },
+        slices={outcome.measures.model: outcome.slices for outcome in outcomes if outcome.slices is not None},
         slice_reference=evidence.reference_name,
         best_possible=best_possible(evidence.baseline.rows) if evidence.baseline.rows else None,
         champion=evidence.champion,
         skew=evidence.skew,
         log=evidence.log,
         retrieval=evidence.retrieval,
-        slate_measures={one.measures.model: one.slates for one in results if one.slates is not None},
-        reports=tuple(one.report for one in results),
+        slate_measures={outcome.measures.model: outcome.slates for outcome in outcomes if outcome.slates is not None},
+        reports=tuple(outcome.report for outcome in outcomes),
     )

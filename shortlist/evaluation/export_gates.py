@@ -1,74 +1,76 @@
-"""The gates that need a real Triton: does the exported model give training's scores, and does it give them in time?"""
+"""The gates on a real Triton: `parity` (the exported model gives training's scores) and `infra` (latency, memory)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from shortlist.evaluation.export_validation import (
-    NARROW_AUC,
-    NARROW_SCORES,
+    BF16_MAX_AUC_DIFFERENCE,
+    BF16_MAX_SCORE_DIFFERENCE,
     ExportValidation,
     LoadTestResult,
     ScoreParity,
 )
-from shortlist.evaluation.gate_result import GateResult, rows
+from shortlist.evaluation.gate_result import GateResult, format_count
 from shortlist.spec.gates import Gates, Infra
 
 
 def parity_gate(validation: ExportValidation | None, candidate: str, test_rows: int, limits: Gates) -> GateResult:
-    """Hold when the exported model, in-process or in Triton, does not give training's scores, or nobody compared.
+    """Hold when the exported model, in-process or in Triton, does not give training's scores, or was not compared.
 
     Args:
-        validation: What the validation found; None when it left no readable record.
+        validation: Record of the export validation; None when there is no readable one.
         candidate: Digest of the model folder that is judged.
-        test_rows: Rows there are; fewer than parity_rows can only all be compared.
+        test_rows: Number of test rows; where they are fewer than parity_rows, all must be compared.
         limits: parity_rows and max_score_difference.
     """
-    refused = _unusable(validation, candidate)
-    if refused or validation is None or validation.parity is None:
-        return GateResult.of("parity", [refused or "no scores were compared"], "")
-    found = validation.parity
-    wanted = max(1, min(limits.parity_rows, max(test_rows, found.test_rows)))
-    narrow = found.precision != "fp32"
-    failures = list(_disagreements("the exported file", found.exported, wanted, limits.max_score_difference))
-    if narrow:
-        failures += _disagreements("Triton", found.triton, wanted, NARROW_SCORES, "bf16")
-        failures += _another_auc("Triton", found.triton)
-    else:
-        failures += _disagreements("Triton", found.triton, wanted, limits.max_score_difference)
-    passes = (
-        f"{rows(found.triton.rows)} test rows score the same: the exported file within {_or_nothing(found.exported)},"
-        f" Triton within {_or_nothing(found.triton)}, "
-        + (f"AUC within {found.triton.auc_difference or 0:.1e} (bf16)" if narrow else "no pair in another order")
+    unusable_reason = _find_unusable_reason(validation, candidate)
+    if unusable_reason or validation is None or validation.parity is None:
+        return GateResult.from_failures("parity", [unusable_reason or "no scores were compared"], "")
+    parity = validation.parity
+    required_rows = max(1, min(limits.parity_rows, max(test_rows, parity.test_rows)))
+    is_bf16 = parity.precision != "fp32"
+    failures = list(
+        _iter_score_failures("the exported file", parity.exported, required_rows, limits.max_score_difference)
     )
-    numbers = found.model_dump() | {"wanted_rows": wanted, "max_score_difference": limits.max_score_difference}
-    return GateResult.of("parity", failures, passes, **numbers)
+    if is_bf16:
+        failures += _iter_score_failures("Triton", parity.triton, required_rows, BF16_MAX_SCORE_DIFFERENCE, "bf16")
+        failures += _iter_auc_failures("Triton", parity.triton)
+    else:
+        failures += _iter_score_failures("Triton", parity.triton, required_rows, limits.max_score_difference)
+    passes = (
+        f"{format_count(parity.triton.rows)} test rows score the same: the exported file within"
+        f" {_format_max_difference(parity.exported)}, Triton within {_format_max_difference(parity.triton)}, "
+        + (f"AUC within {parity.triton.auc_difference or 0:.1e} (bf16)" if is_bf16 else "no pair in another order")
+    )
+    numbers = parity.model_dump() | {"wanted_rows": required_rows, "max_score_difference": limits.max_score_difference}
+    return GateResult.from_failures("parity", failures, passes, **numbers)
 
 
 def infra_gate(validation: ExportValidation | None, candidate: str, limits: Infra) -> GateResult:
-    """Hold when a real Triton with the model is too slow, too large, fails requests, or nobody asked it.
+    """Hold when a real Triton with the model is too slow, too large, fails requests, or was not put under load.
 
     Args:
-        validation: What the validation found; None when it left no readable record.
+        validation: Record of the export validation; None when there is no readable one.
         candidate: Digest of the model folder that is judged.
         limits: The load and its limits.
     """
-    refused = _unusable(validation, candidate)
-    if refused or validation is None or validation.infra is None:
-        return GateResult.of("infra", [refused or "no server was put under load"], "")
-    found = validation.infra
-    failures = [*_lighter(found, limits), *_over(found, limits)]
-    if found.failed:
-        failures.insert(0, f"{rows(found.failed)} of {rows(found.requests)} requests failed")
+    unusable_reason = _find_unusable_reason(validation, candidate)
+    if unusable_reason or validation is None or validation.infra is None:
+        return GateResult.from_failures("infra", [unusable_reason or "no server was put under load"], "")
+    load_test = validation.infra
+    failures = [*_iter_load_failures(load_test, limits), *_iter_exceeded_limits(load_test, limits)]
+    if load_test.failed:
+        failures.insert(0, f"{format_count(load_test.failed)} of {format_count(load_test.requests)} requests failed")
     passes = (
-        f"p50 {found.p50_ms} ms, p99 {found.p99_ms} ms over {rows(found.requests)} requests of"
-        f" {rows(found.rows_per_request)} rows, {found.memory_mib or 0:.0f} MiB,"
-        f" ready in {found.cold_start_seconds or 0:.1f} s"
+        f"p50 {load_test.p50_ms} ms, p99 {load_test.p99_ms} ms over {format_count(load_test.requests)} requests of"
+        f" {format_count(load_test.rows_per_request)} rows, {load_test.memory_mib or 0:.0f} MiB,"
+        f" ready in {load_test.cold_start_seconds or 0:.1f} s"
     )
-    return GateResult.of("infra", failures, passes, **found.model_dump(), limits=limits.model_dump())
+    return GateResult.from_failures("infra", failures, passes, **load_test.model_dump(), limits=limits.model_dump())
 
 
-def _unusable(validation: ExportValidation | None, candidate: str) -> str:
+def _find_unusable_reason(validation: ExportValidation | None, candidate: str) -> str:
     if validation is None:
         return "not validated on a real Triton"
     if not candidate or validation.candidate != candidate:
@@ -77,54 +79,62 @@ def _unusable(validation: ExportValidation | None, candidate: str) -> str:
     return validation.problem
 
 
-def _disagreements(
-    name: str, way: ScoreParity, wanted: int, furthest: float, source: str = "max_score_difference"
+def _iter_score_failures(
+    name: str,
+    score_parity: ScoreParity,
+    required_rows: int,
+    max_difference: float,
+    source: str = "max_score_difference",
 ) -> Iterator[str]:
-    """Give the reasons why scores are not training's; in bf16 close rows may come in another order."""
-    if way.problem:
-        yield f"{name}: {way.problem}"
+    """Yield the reasons why scores differ from training's; in bf16 close rows may be in another order."""
+    if score_parity.problem:
+        yield f"{name}: {score_parity.problem}"
         return
-    if way.rows < wanted:
-        yield f"{name}: only {rows(way.rows)} rows were compared, wanted {rows(wanted)}"
-    if way.not_finite:
-        yield f"{name}: {rows(way.not_finite)} of {rows(way.rows)} scores are NaN or infinite"
-    if way.max_difference is None:
+    if score_parity.rows < required_rows:
+        yield f"{name}: only {format_count(score_parity.rows)} rows were compared, wanted {format_count(required_rows)}"
+    if score_parity.not_finite:
+        row_count = format_count(score_parity.rows)
+        yield f"{name}: {format_count(score_parity.not_finite)} of {row_count} scores are NaN or infinite"
+    if score_parity.max_difference is None:
         yield f"{name}: no difference was measured"
-    elif way.max_difference > furthest:
-        limit = f"{furthest:.0e} ({source})"
-        yield f"{name}: scores differ by up to {way.max_difference:.1e} > {limit}{_where(way)}"
-    if way.rank_differences and source != "bf16":
-        yield f"{name}: {rows(way.rank_differences)} pairs of rows are in another order"
+    elif score_parity.max_difference > max_difference:
+        limit = f"{max_difference:.0e} ({source})"
+        worst_row = _describe_worst_row(score_parity)
+        yield f"{name}: scores differ by up to {score_parity.max_difference:.1e} > {limit}{worst_row}"
+    if score_parity.rank_differences and source != "bf16":
+        yield f"{name}: {format_count(score_parity.rank_differences)} pairs of rows are in another order"
 
 
-def _another_auc(name: str, way: ScoreParity) -> Iterator[str]:
-    if way.problem:
+def _iter_auc_failures(name: str, score_parity: ScoreParity) -> Iterator[str]:
+    if score_parity.problem:
         return
-    if way.auc_difference is None:
+    if score_parity.auc_difference is None:
         yield f"{name}: there is no AUC to compare; in bf16 the order of rows is judged by it"
-    elif way.auc_difference > NARROW_AUC:
-        yield f"{name}: AUC differs by {way.auc_difference:.1e} > {NARROW_AUC:.0e} (bf16)"
+    elif score_parity.auc_difference > BF16_MAX_AUC_DIFFERENCE:
+        yield f"{name}: AUC differs by {score_parity.auc_difference:.1e} > {BF16_MAX_AUC_DIFFERENCE:.0e} (bf16)"
 
 
-def _where(way: ScoreParity) -> str:
-    if way.worst is None:
+def _describe_worst_row(score_parity: ScoreParity) -> str:
+    if score_parity.worst is None:
         return ""
-    inputs = f", inputs {', '.join(way.worst.inputs)} differ" if way.worst.inputs else ", inputs are equal"
-    return f", most in impression {way.worst.impression}{inputs}"
+    inputs = (
+        f", inputs {', '.join(score_parity.worst.inputs)} differ" if score_parity.worst.inputs else ", inputs are equal"
+    )
+    return f", most in impression {score_parity.worst.impression}{inputs}"
 
 
-def _lighter(found: LoadTestResult, limits: Infra) -> Iterator[str]:
-    """Give the reasons why the load was not the declared one: evidence of something easier is none."""
+def _iter_load_failures(load_test: LoadTestResult, limits: Infra) -> Iterator[str]:
+    """Yield how the load was lighter than declared; results of a lighter load are no evidence."""
     declared = {name: getattr(limits, name) for name in ("rows_per_request", "requests_per_second", "seconds")}
-    for name, wanted in declared.items():
-        if getattr(found, name) < wanted:
-            yield f"the load was lighter than declared: {name} {getattr(found, name):g} < {wanted:g}"
-    due = max(1, int(limits.requests_per_second * limits.seconds))
-    if found.requests < due:
-        yield f"only {rows(found.requests)} requests were sent, wanted {rows(due)}"
+    for name, declared_value in declared.items():
+        if getattr(load_test, name) < declared_value:
+            yield f"the load was lighter than declared: {name} {getattr(load_test, name):g} < {declared_value:g}"
+    required_requests = max(1, int(limits.requests_per_second * limits.seconds))
+    if load_test.requests < required_requests:
+        yield f"only {format_count(load_test.requests)} requests were sent, wanted {format_count(required_requests)}"
 
 
-def _over(found: LoadTestResult, limits: Infra) -> Iterator[str]:
+def _iter_exceeded_limits(load_test: LoadTestResult, limits: Infra) -> Iterator[str]:
     measured = {
         "p50_ms": ("ms", limits.max_p50_ms),
         "p99_ms": ("ms", limits.max_p99_ms),
@@ -132,12 +142,12 @@ def _over(found: LoadTestResult, limits: Infra) -> Iterator[str]:
         "cold_start_seconds": ("s", limits.max_cold_start_seconds),
     }
     for name, (unit, limit) in measured.items():
-        value = getattr(found, name)
+        value = getattr(load_test, name)
         if value is None:
             yield f"{name} was not measured"
         elif value > limit:
             yield f"{name.rsplit('_', 1)[0].replace('_', ' ')} {value:g} {unit} > {limit:g} {unit} (max_{name})"
 
 
-def _or_nothing(way: ScoreParity) -> str:
-    return "?" if way.max_difference is None else f"{way.max_difference:.1e}"
+def _format_max_difference(score_parity: ScoreParity) -> str:
+    return "?" if score_parity.max_difference is None else f"{score_parity.max_difference:.1e}"

@@ -1,4 +1,4 @@
-"""What the exported model showed before it may ship: the same scores, and its answers under load."""
+"""Records of the validation of an exported model: parity of its scores, and its latency under load."""
 
 from __future__ import annotations
 
@@ -6,49 +6,49 @@ from typing import Final, Literal
 
 from shortlist.evaluation.records import Record
 
-NARROW_SCORES: Final = 0.02
-"""Furthest that a score may be from training's when a network multiplies in bf16 (eight bits of every number)."""
-NARROW_AUC: Final = 1e-4
-"""Furthest that the AUC of all rows may then be from that of training's scores."""
+BF16_MAX_SCORE_DIFFERENCE: Final = 0.02
+"""Largest difference from training's score when a network multiplies in bf16 (eight bits of every number)."""
+BF16_MAX_AUC_DIFFERENCE: Final = 1e-4
+"""Largest difference from the AUC of training's scores in bf16, over all rows."""
 
 
 class LargestDifference(Record):
-    """The row whose score is furthest from training's."""
+    """The row with the largest difference from training's score."""
 
     impression: int
     reference: float
     """Training's score."""
-    got: float
+    score: float
     inputs: tuple[str, ...] = ()
     """Inputs of the graph that differ from those made from the log itself; empty when none does."""
 
 
 class ScoreParity(Record):
-    """One way to the model's scores against training's own, row by row."""
+    """Scores of an exported model compared with training's, row by row."""
 
     rows: int = 0
     max_difference: float | None = None
     """Largest absolute difference."""
     rank_differences: int = 0
-    """Pairs of rows in the other order, or tied, although training's scores differ by more than 1e-6."""
+    """Pairs of rows in the opposite order, or tied, although training's scores differ by more than 1e-6."""
     not_finite: int = 0
-    """Scores that are NaN or infinite; they count in neither of the others."""
+    """Scores that are NaN or infinite; the two numbers above leave them out."""
     auc_difference: float | None = None
-    """Between these scores and training's on the same rows, absolute; None where there is no AUC."""
+    """Absolute difference from the AUC of training's scores on the same rows; None where there is no AUC."""
     worst: LargestDifference | None = None
     problem: str = ""
     """Why there are no scores; empty when there are."""
 
 
 class Parity(Record):
-    """The test rows through everything that serving does, without and with a real Triton."""
+    """Scores of the test rows by the whole serving path, without and with a real Triton."""
 
     test_rows: int
-    """Rows there are."""
+    """Number of test rows."""
     exported: ScoreParity
-    """The exported file, run in-process."""
+    """Scores of the exported file, run in-process."""
     triton: ScoreParity
-    """A real Triton with the real repository."""
+    """Scores of a real Triton with the real model repository."""
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
     """Precision of Triton's network; the gate compares by AUC where it is not fp32."""
 
@@ -63,16 +63,16 @@ class LoadTestResult(Record):
     failed: int
     """Requests that were not answered with as many finite scores as they had rows."""
     p50_ms: float | None = None
-    """From when a request was due."""
+    """Median latency, counted from the moment at which a request was due."""
     p99_ms: float | None = None
     memory_mib: float | None = None
-    """Most resident memory of the server and what it started."""
+    """Peak resident memory of the server and its child processes."""
     cold_start_seconds: float | None = None
-    """From start to ready."""
+    """Time from start to ready."""
 
 
 class ExportValidation(Record):
-    """What a candidate's `export_validation.json` holds; a part that is missing says in `problem` why."""
+    """Content of a candidate's `export_validation.json`; `problem` says why a part is missing."""
 
     candidate: str
     """Digest of the model folder that was validated."""

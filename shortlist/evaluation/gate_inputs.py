@@ -1,4 +1,4 @@
-"""What the steps before the gates left on disk; whatever cannot be read is missing, and a gate will hold."""
+"""Evidence that earlier steps left on disk for the gates; what cannot be read is missing, and a gate will hold."""
 
 from __future__ import annotations
 
@@ -9,56 +9,56 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from shortlist.contracts import Files
-from shortlist.evaluation.measure import Scored, deciding_metric, measure
-from shortlist.evaluation.records import Champion, Metric, SkewReport
+from shortlist.evaluation.measure import ScoredModel, deciding_metric, measure
+from shortlist.evaluation.records import Champion, Metric, SkewMeasures
 from shortlist.evaluation.retrieval import EVALUATION, RetrievalMeasures, measure_retrieval
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import IntegrityError, read_json
 
-BEST: Final = "best"
-"""Folder, beside the champion's scores, of those of the best champion so far, when that is another."""
+BEST_CHAMPION_FOLDER: Final = "best"
+"""Folder, beside the champion's scores, of the scores of the best champion so far, when that is another model."""
 
 RecordT = TypeVar("RecordT", bound=BaseModel)
 
 
 @dataclass(frozen=True)
 class GateInputs:
-    """What is the same for every candidate."""
+    """Evidence that all candidates share."""
 
     log: dict[str, Any]
-    """Row counts of validation."""
-    skew: SkewReport | None
+    """Row counts of the validation of the log."""
+    skew: SkewMeasures | None
     champion: Champion | None
     """None when it is not known whether there is one."""
-    serving: Scored | None
-    """The champion's scores; None when there is no champion."""
-    baseline: Scored
-    """Of the baseline that candidates have to beat."""
+    serving: ScoredModel | None
+    """Scores of the champion; None when there is no champion."""
+    baseline: ScoredModel
+    """Scores of the baseline that candidates have to beat."""
     metric: Metric
-    """What decides."""
-    best: Scored | None = None
-    """The scores of the best champion so far; None when that is the champion, or it need not be compared with."""
+    """The deciding metric."""
+    best: ScoredModel | None = None
+    """Scores of the best champion so far; None when that is the champion, or is not compared with."""
 
     retrieval_declared: bool = False
-    """Whether the spec says where candidates come from."""
+    """Whether the spec declares retrieval."""
     retrieval: RetrievalMeasures | None = None
-    """How good these candidates are; None when that was not measured."""
+    """Measures of the retrieval; None when it was not evaluated."""
 
     @property
-    def reference(self) -> Scored:
-        """What slices are compared with."""
+    def reference(self) -> ScoredModel:
+        """Model that slices are compared with: the champion, or else the baseline."""
         return self.serving or self.baseline
 
     @property
     def reference_name(self) -> str:
-        """How reports call the reference."""
+        """Name of the reference in reports."""
         return "the champion" if self.serving else self.baseline.measures.model
 
 
 def read_gate_inputs(
     valid_log: Path, skew: Path, champion: Path, baseline_scores: Path, limits: Gates, seed: int
 ) -> GateInputs:
-    """Return what the steps before left.
+    """Return the evidence that earlier steps left.
 
     Args:
         valid_log: The validated log.
@@ -68,17 +68,19 @@ def read_gate_inputs(
         limits: Name of the baseline, confidence level and bootstrap rounds.
         seed: Seed of the bootstrap.
     """
-    serving = read_record(Champion, champion / Files.CHAMPION)
+    champion_record = read_record(Champion, champion / Files.CHAMPION)
     baseline = measure(limits.baseline or "baseline", "baseline", baseline_scores, limits, seed)
-    best = serving.best if serving and limits.compare_with_best else ""
+    best = champion_record.best if champion_record and limits.compare_with_best else ""
     return GateInputs(
-        log=dict((_read(valid_log / Files.LOG) or {}).get("notes", {})),
-        skew=read_record(SkewReport, skew / Files.SKEW),
-        champion=serving,
-        serving=measure("champion", "champion", champion, limits, seed) if serving and serving.version else None,
+        log=dict((_read_optional_json(valid_log / Files.LOG) or {}).get("notes", {})),
+        skew=read_record(SkewMeasures, skew / Files.SKEW),
+        champion=champion_record,
+        serving=measure("champion", "champion", champion, limits, seed)
+        if champion_record and champion_record.version
+        else None,
         baseline=baseline,
         metric=deciding_metric(limits, baseline.measures),
-        best=measure(f"version {best}", "champion", champion / BEST, limits, seed) if best else None,
+        best=measure(f"version {best}", "champion", champion / BEST_CHAMPION_FOLDER, limits, seed) if best else None,
     )
 
 
@@ -86,35 +88,35 @@ def read_retrieval(folder: Path | None, limits: Gates, seed: int) -> dict[str, A
     """Return the fields `retrieval_declared` and `retrieval` of `GateInputs`.
 
     Args:
-        folder: What the retrieval step left; it is empty where nothing is declared.
+        folder: Folder that the retrieval step wrote; empty where nothing is declared.
         limits: Confidence level and bootstrap rounds.
         seed: Seed of the bootstrap.
     """
     if folder is None or not (folder.is_dir() and any(folder.iterdir())):
         return {}
-    found = measure_retrieval(folder / EVALUATION, limits.confidence, limits.bootstrap_rounds, seed)
-    return {"retrieval_declared": True, "retrieval": found}
+    retrieval_measures = measure_retrieval(folder / EVALUATION, limits.confidence, limits.bootstrap_rounds, seed)
+    return {"retrieval_declared": True, "retrieval": retrieval_measures}
 
 
 def validation_log_loss(model_folder: Path) -> float | None:
-    """Return the log loss of the epoch (or tree) that training kept, from `model.json`; None when it says nothing.
+    """Return the log loss of the epoch (or tree) that training kept, from `model.json`; None when it holds none.
 
-    Not from the scores: a model that was refitted on the validation days has seen those rows.
+    It is not computed from the scores: a model that was refitted on the validation days has learnt those rows.
     """
-    history = (_read(model_folder / Files.MODEL) or {}).get("history") or []
-    losses = [line["validation_log_loss"] for line in history if line.get("validation_log_loss") is not None]
+    history = (_read_optional_json(model_folder / Files.MODEL) or {}).get("history") or []
+    losses = [epoch["validation_log_loss"] for epoch in history if epoch.get("validation_log_loss") is not None]
     return min(losses, default=None)
 
 
 def read_record(kind: type[RecordT], path: Path) -> RecordT | None:
-    """Return the record in a JSON file; None when it is missing or not one."""
+    """Return the record in a JSON file; None when the file is missing or invalid."""
     try:
-        return kind.model_validate(_read(path))
+        return kind.model_validate(_read_optional_json(path))
     except ValidationError:
         return None
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read_optional_json(path: Path) -> dict[str, Any] | None:
     try:
         return read_json(path)
     except IntegrityError:

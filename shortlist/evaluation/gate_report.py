@@ -1,4 +1,4 @@
-"""What the gates said about one candidate."""
+"""Results of all gates for one candidate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shortlist.evaluation.records import Record
 
 
 class GateReport(Record):
-    """The word of every gate; passed only if all of them spoke and none holds."""
+    """Results of the gates; passed only if every required gate has a result and none holds."""
 
     model: str
     """Name of the model, as declared."""
@@ -23,26 +23,26 @@ class GateReport(Record):
     passed: bool
 
     @classmethod
-    def of(cls, model: str, candidate: str, gates: Iterable[GateResult]) -> Self:
+    def from_results(cls, model: str, candidate: str, gates: Iterable[GateResult]) -> Self:
         """Return the report of a candidate."""
-        spoken = tuple(gates)
-        return cls(model=model, candidate=candidate, gates=spoken, passed=_passed(spoken))
+        results = tuple(gates)
+        return cls(model=model, candidate=candidate, gates=results, passed=_have_all_passed(results))
 
     @property
     def holds(self) -> tuple[str, ...]:
-        """Messages of the gates that hold, and of those that never spoke."""
-        silent = required_gates() - {gate.name for gate in self.gates}
-        names = (name for name in GATES.complete() if name in silent)
-        missing = tuple(f"Gate '{name}' holds the candidate: it gave no result." for name in names)
-        return (*(gate.message for gate in self.gates if not gate.passed), *missing)
+        """Messages of the gates that hold, and of required gates without a result."""
+        missing_gates = required_gates() - {gate.name for gate in self.gates}
+        names = (name for name in GATES.complete() if name in missing_gates)
+        missing_messages = tuple(f"Gate '{name}' holds the candidate: it gave no result." for name in names)
+        return (*(gate.message for gate in self.gates if not gate.passed), *missing_messages)
 
     @model_validator(mode="after")
-    def _passed_follows_from_the_gates(self) -> Self:
-        if self.passed != _passed(self.gates):
-            raise ValueError(f"passed is {self.passed}, but its gates say {not self.passed}")
+    def _check_passed_matches_results(self) -> Self:
+        if self.passed != _have_all_passed(self.gates):
+            raise ValueError(f"passed is {self.passed}, but its gate results say {not self.passed}")
         return self
 
 
-def _passed(gates: tuple[GateResult, ...]) -> bool:
-    # A gate that was left out is missing data, and missing data is never a success.
+def _have_all_passed(gates: tuple[GateResult, ...]) -> bool:
+    # A gate without a result is missing data, and missing data is never a success.
     return {gate.name for gate in gates} >= required_gates() and all(gate.passed for gate in gates)

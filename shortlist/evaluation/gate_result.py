@@ -1,4 +1,4 @@
-"""What one gate said about one candidate."""
+"""Result of one gate for one candidate."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from shortlist.evaluation.records import Record
 
 
 class GateResult(Record):
-    """The word of one gate."""
+    """Result of one gate: passed or held, with the reason."""
 
     name: str
     passed: bool
     reason: str
-    """Why, with the numbers that decided; one line."""
+    """The reason with the deciding numbers, in one line."""
     numbers: dict[str, Any] = Field(default_factory=dict)
-    """The same numbers, and the limits, for programs."""
+    """The deciding numbers and limits, for programs."""
 
     @property
     def message(self) -> str:
-        """What a person reads.
+        """The result as a sentence.
 
         >>> GateResult(name="auc", passed=False, reason="0.7411 < 0.7480").message
         "Gate 'auc' holds the candidate: 0.7411 < 0.7480."
@@ -31,16 +31,16 @@ class GateResult(Record):
         return f"Gate '{self.name}' {verb} the candidate: {self.reason}."
 
     @classmethod
-    def of(cls, name: str, failures: Iterable[str], passes: str, **numbers: Any) -> Self:
-        """Return a hold with every failure as the reason, or a pass when there is none."""
+    def from_failures(cls, name: str, failures: Iterable[str], passes: str, **numbers: Any) -> Self:
+        """Return a result that holds with every failure as the reason, or passes when there is none."""
         reasons = tuple(failures)
         return cls(name=name, passed=not reasons, reason="; ".join(reasons) or passes, numbers=numbers)
 
 
-def rows(count: int) -> str:
-    """Return a count with its digits in groups.
+def format_count(count: int) -> str:
+    """Return a count with its digits in groups of three.
 
-    >>> rows(1204511)
+    >>> format_count(1204511)
     '1 204 511'
     """
     return f"{count:,}".replace(",", " ")

@@ -1,4 +1,4 @@
-"""Model folders that hold weights and numbers, and nothing that could run."""
+"""Checks that a model folder holds weights and numbers only, and no code that could run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _RUNS_CODE = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".npz", ".py
 
 
 def verify_model_folder(folder: Path) -> dict[str, str]:
-    """Return the digests by relative path after checking every file's digest and that none can run code.
+    """Return the digests by relative path after checking every file's digest and that no file can run code.
 
-    Every file must be of a known kind and begin as that kind begins, so a renamed pickle is found as well.
+    Every file must be of a known kind and begin as that kind begins, so that a renamed pickle is detected.
 
     Raises:
         IntegrityError: A file is missing, changed, added, a link, of an unknown kind, or not what its name says.
@@ -51,7 +51,7 @@ def _check_file(path: Path, name: str) -> None:
 
 
 def _check_external_weights(head: bytes, path: Path, name: str) -> None:
-    """Raise where raw numbers beside a graph are something else: they begin with zeros, as nothing that runs does."""
+    """Raise where external weights do not begin with zeros, as no file that can run does."""
     if not path.with_suffix("").is_file():
         raise IntegrityError(f"{name}: weights without their graph; wanted {path.with_suffix('').name} beside them")
     if any(head) or len(head) < _HEAD_BYTES:
@@ -59,12 +59,12 @@ def _check_external_weights(head: bytes, path: Path, name: str) -> None:
 
 
 def _is_pickle(head: bytes) -> bool:
-    """Tell a pickle (protocol 2 and later) or a zip archive (torch.save, numpy.savez) by its first bytes."""
+    """Return whether a file begins as a pickle (protocol 2 and later) or a zip archive (torch.save, numpy.savez)."""
     return (head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")) or head[:4] == b"PK\x03\x04"
 
 
 def _is_safetensors(head: bytes, path: Path) -> bool:
-    # Not by magic bytes alone: a header of 640 bytes begins with the length 80 02, as a pickle does.
+    # Magic bytes are not enough: a header of 640 bytes begins with the length 80 02, as a pickle does.
     length = int.from_bytes(head[:8], "little")
     if not 2 <= length <= path.stat().st_size - 8:
         return False
@@ -91,7 +91,7 @@ def _is_plain_array(head: bytes, path: Path) -> bool:
 
 
 def _is_text_of_trees(content: bytes) -> bool:
-    """Tell trees written as text: a first line that says so, and UTF-8 without control characters but ends of lines."""
+    """Return whether a file holds trees as text: the first line is `tree`, and UTF-8 without control characters."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:

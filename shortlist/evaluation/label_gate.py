@@ -1,4 +1,4 @@
-"""The gate of further labels: none of a candidate's heads may have collapsed."""
+"""The gate on the scores of further labels: holds a candidate one of whose heads has collapsed."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 from pydantic import Field
 
 from shortlist.evaluation.calibration import rate_error
-from shortlist.evaluation.gate_result import GateResult, rows
-from shortlist.evaluation.measure import Scored, compare
+from shortlist.evaluation.gate_result import GateResult, format_count
+from shortlist.evaluation.measure import ScoredModel, compare
 from shortlist.evaluation.metrics import constant_log_loss
-from shortlist.evaluation.records import Comparison, Measures
+from shortlist.evaluation.records import Measures, PairedComparison
 from shortlist.spec.base import Section
 from shortlist.spec.gates import Gates
 
 
 class LabelLimits(Section):
-    """What the score of every further label must show; `gates.custom.labels`."""
+    """Limits for the score of every further label; `gates.custom.labels`."""
 
     min_auc: float = Field(default=0.52, ge=0.5, le=1.0)
-    """The lower bound of its test AUC must reach it."""
+    """Least lower bound of its test AUC."""
     min_gain_over_baseline: float = Field(default=0.0, ge=-0.1, le=0.5)
-    """Its AUC must be above the baseline's own score of that label by this, by the lower bound of a paired bootstrap.
-    Not asked where the baseline has no such score."""
+    """Its AUC must exceed that of the baseline's score of the same label by this, by the lower bound of a paired
+    bootstrap. Not checked where the baseline has no such score."""
     max_auc_drop: float = Field(default=0.01, ge=0.0003, le=0.2)
     """Non-inferiority margin against the champion's score of that label, where it has one."""
     max_rate_error: float = Field(default=0.2, gt=0, le=1)
@@ -31,75 +31,99 @@ class LabelLimits(Section):
 
 
 def labels_gate(
-    candidate: Scored, baseline: Scored, champion: Scored | None, limits: Gates, own: LabelLimits
+    candidate: ScoredModel,
+    baseline: ScoredModel,
+    champion: ScoredModel | None,
+    limits: Gates,
+    label_limits: LabelLimits,
 ) -> GateResult:
-    """Hold when the score of a further label is no better than a constant or than the baseline's, or has fallen behind.
+    """Hold when the score of a further label is no better than a constant or the baseline, or behind the champion's.
 
     A value formula (`ordering.value`) may read each of these scores: one that has collapsed would order at random,
-    however good the label's own score is.
+    however good the score of the main label is.
 
     Args:
-        candidate: Its numbers on the test rows, with those of its further labels.
-        baseline: Those of the baseline that it has to beat.
-        champion: Those of the champion; None when there is none.
+        candidate: The candidate on the test rows, with its further labels.
+        baseline: The baseline that it has to beat.
+        champion: The champion; None when there is none.
         limits: Confidence level.
-        own: The limits of further labels.
+        label_limits: The limits of further labels.
     """
     failures: list[str] = []
     passes: list[str] = []
-    numbers: dict[str, Any] = own.model_dump()
+    numbers: dict[str, Any] = label_limits.model_dump()
     for name, head in candidate.labels.items():
-        gain = compare(head, baseline.labels[name], limits) if name in baseline.labels else None
-        behind = compare(head, champion.labels[name], limits) if champion and name in champion.labels else None
-        failures += [f"{name}: {problem}" for problem in _problems(head.measures, gain, behind, own)]
-        numbers[name] = _numbers(head.measures, gain, behind)
+        baseline_comparison = compare(head, baseline.labels[name], limits) if name in baseline.labels else None
+        champion_comparison = (
+            compare(head, champion.labels[name], limits) if champion and name in champion.labels else None
+        )
+        failures += [
+            f"{name}: {problem}"
+            for problem in _iter_label_failures(head.measures, baseline_comparison, champion_comparison, label_limits)
+        ]
+        numbers[name] = _label_numbers(head.measures, baseline_comparison, champion_comparison)
         if head.measures.auc is not None:
-            passes.append(f"{name}: AUC {head.measures.auc.low:.4f} >= {own.min_auc:.4f}{_gained(gain)}")
-    level = f" ({limits.confidence:.0%} bound, {rows(candidate.measures.rows)} test rows)"
-    return GateResult.of("labels", failures, "; ".join(passes) + level, **numbers)
+            passes.append(
+                f"{name}: AUC {head.measures.auc.low:.4f} >= {label_limits.min_auc:.4f}"
+                f"{_format_gain(baseline_comparison)}"
+            )
+    level = f" ({limits.confidence:.0%} bound, {format_count(candidate.measures.rows)} test rows)"
+    return GateResult.from_failures("labels", failures, "; ".join(passes) + level, **numbers)
 
 
-def _problems(head: Measures, gain: Comparison | None, behind: Comparison | None, own: LabelLimits) -> Iterator[str]:
+def _iter_label_failures(
+    head: Measures,
+    baseline_comparison: PairedComparison | None,
+    champion_comparison: PairedComparison | None,
+    label_limits: LabelLimits,
+) -> Iterator[str]:
     if head.auc is None or head.log_loss is None or head.label_rate is None or head.mean_score is None:
         yield f"no numbers: {head.problem or 'not measured'}"
         return
     ceiling = constant_log_loss(head.label_rate)
-    if head.auc.low < own.min_auc:
-        yield f"AUC {head.auc.low:.4f} < {own.min_auc:.4f} (min_auc)"
+    if head.auc.low < label_limits.min_auc:
+        yield f"AUC {head.auc.low:.4f} < {label_limits.min_auc:.4f} (min_auc)"
     if head.log_loss.high >= ceiling:
         yield f"log loss {head.log_loss.high:.4f} >= {ceiling:.4f} (log loss of a constant rate)"
-    off = rate_error(head.mean_score, head.label_rate)
-    if off is None or off > own.max_rate_error:
+    relative_rate_error = rate_error(head.mean_score, head.label_rate)
+    if relative_rate_error is None or relative_rate_error > label_limits.max_rate_error:
         rates = f"mean score {head.mean_score:.4f}, label rate {head.label_rate:.4f}"
-        yield f"rate error {'unknown' if off is None else f'{off:.1%}'} > {own.max_rate_error:.1%} ({rates})"
-    yield from _behind(gain, own.min_gain_over_baseline, "min_gain_over_baseline")
-    yield from _behind(behind, -own.max_auc_drop, "max_auc_drop")
+        error = "unknown" if relative_rate_error is None else f"{relative_rate_error:.1%}"
+        yield f"rate error {error} > {label_limits.max_rate_error:.1%} ({rates})"
+    yield from _iter_difference_failures(
+        baseline_comparison, label_limits.min_gain_over_baseline, "min_gain_over_baseline"
+    )
+    yield from _iter_difference_failures(champion_comparison, -label_limits.max_auc_drop, "max_auc_drop")
 
 
-def _behind(found: Comparison | None, least: float, key: str) -> Iterator[str]:
-    if found is None:
+def _iter_difference_failures(comparison: PairedComparison | None, floor: float, key: str) -> Iterator[str]:
+    if comparison is None:
         return
-    difference = found.differences.get("auc")
+    difference = comparison.differences.get("auc")
     if difference is None:
-        yield f"cannot be compared with {found.reference}: {found.problem}"
-    elif difference.low <= least:
+        yield f"cannot be compared with {comparison.reference}: {comparison.problem}"
+    elif difference.low <= floor:
         yield (
-            f"AUC {difference.candidate:.4f} against {difference.reference:.4f} of {found.reference}, a difference of"
-            f" {difference.low:+.4f} <= {least:+.4f} ({key})"
+            f"AUC {difference.candidate:.4f} against {difference.reference:.4f} of {comparison.reference}, a difference"
+            f" of {difference.low:+.4f} <= {floor:+.4f} ({key})"
         )
 
 
-def _gained(gain: Comparison | None) -> str:
+def _format_gain(gain: PairedComparison | None) -> str:
     difference = gain.differences.get("auc") if gain is not None else None
     return "" if gain is None or difference is None else f", gain {difference.low:+.4f} over {gain.reference}"
 
 
-def _numbers(head: Measures, gain: Comparison | None, behind: Comparison | None) -> dict[str, Any]:
-    shown: dict[str, Any] = {"label_rate": head.label_rate, "mean_score": head.mean_score}
-    shown |= {
-        name: one.model_dump() for name in ("auc", "log_loss", "gauc") if (one := getattr(head, name)) is not None
+def _label_numbers(
+    head: Measures, baseline_comparison: PairedComparison | None, champion_comparison: PairedComparison | None
+) -> dict[str, Any]:
+    numbers: dict[str, Any] = {"label_rate": head.label_rate, "mean_score": head.mean_score}
+    numbers |= {
+        name: interval.model_dump()
+        for name in ("auc", "log_loss", "gauc")
+        if (interval := getattr(head, name)) is not None
     }
-    for key, found in (("auc_gain", gain), ("auc_against_champion", behind)):
-        if found is not None and (difference := found.differences.get("auc")) is not None:
-            shown[key] = difference.model_dump()
-    return shown
+    for key, comparison in (("auc_gain", baseline_comparison), ("auc_against_champion", champion_comparison)):
+        if comparison is not None and (difference := comparison.differences.get("auc")) is not None:
+            numbers[key] = difference.model_dump()
+    return numbers

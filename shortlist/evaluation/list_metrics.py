@@ -1,4 +1,4 @@
-"""How good lists of items are: recall, hit rate, nDCG, reciprocal rank, novelty and coverage, in numpy.
+"""Metrics of lists of items: recall, hit rate, nDCG, reciprocal rank, novelty and coverage, in numpy.
 
 ranx and RecTools give the same numbers (`make bench-metrics`).
 """
@@ -17,7 +17,7 @@ Items = npt.NDArray[np.int32]
 
 
 class Relevant(NamedTuple):
-    """What each query's user took."""
+    """Items that each query's user took."""
 
     query: npt.NDArray[np.int64]
     """Number of the query, shape (R,)."""
@@ -29,7 +29,7 @@ class ListMetrics(NamedTuple):
     """One number per query, shape (B,); NaN for a query without relevant items."""
 
     items: Floats
-    """Items of the list."""
+    """Number of items in the list."""
     recall: Floats
     """Share of the relevant items in the list."""
     hit_rate_at_10: Floats
@@ -49,46 +49,46 @@ def list_metrics(lists: Items, relevant: Relevant, popularity: Floats) -> ListMe
 
     Args:
         lists: Items of every query, best first, each once, shape (B, N); -1 where there are fewer.
-        relevant: What the users took.
+        relevant: Items that the users took.
         popularity: Share of users who took each item before, shape (items,); above 0.
 
     >>> lists = np.array([[4, 2, 7]], np.int32)
-    >>> found = list_metrics(lists, Relevant(np.array([0, 0]), np.array([2, 9], np.int32)), np.full(10, 0.25))
-    >>> found.recall.tolist(), found.reciprocal_rank.tolist(), found.novelty.tolist()
+    >>> metrics = list_metrics(lists, Relevant(np.array([0, 0]), np.array([2, 9], np.int32)), np.full(10, 0.25))
+    >>> metrics.recall.tolist(), metrics.reciprocal_rank.tolist(), metrics.novelty.tolist()
     ([0.5], [0.5], [2.0])
     """
     queries = len(lists)
     stride = max(int(lists.max(initial=0)), int(relevant.items.max(initial=0))) + 1
-    takeable = relevant.items >= 0
-    taken = relevant.query[takeable] * stride + relevant.items[takeable]
-    numbers = np.arange(queries)[:, None] * stride + lists
-    hits = np.isin(numbers, taken) & (lists >= 0)
-    wanted = np.bincount(relevant.query, minlength=queries).astype(np.float64)
-    wanted[wanted == 0] = np.nan
-    first = hits[:, :NDCG_AT]
+    in_catalogue = relevant.items >= 0
+    relevant_keys = relevant.query[in_catalogue] * stride + relevant.items[in_catalogue]
+    list_keys = np.arange(queries)[:, None] * stride + lists
+    hits = np.isin(list_keys, relevant_keys) & (lists >= 0)
+    relevant_counts = np.bincount(relevant.query, minlength=queries).astype(np.float64)
+    relevant_counts[relevant_counts == 0] = np.nan
+    top_hits = hits[:, :NDCG_AT]
     discounts = 1 / np.log2(np.arange(NDCG_AT) + 2)
     ideal = np.concatenate([[np.nan], np.cumsum(discounts)])
-    best = ideal[np.nan_to_num(np.minimum(wanted, NDCG_AT)).astype(np.int64)]
-    found = hits.any(axis=1)
-    shown = lists[:, :NDCG_AT]
-    known = shown >= 0
-    bits = np.where(known, -np.log2(popularity[np.maximum(shown, 0)]), 0.0).sum(axis=1)
-    missing = np.where(np.isnan(wanted), np.nan, 0.0)
+    ideal_gains = ideal[np.nan_to_num(np.minimum(relevant_counts, NDCG_AT)).astype(np.int64)]
+    has_hit = hits.any(axis=1)
+    top_items = lists[:, :NDCG_AT]
+    is_item = top_items >= 0
+    bits = np.where(is_item, -np.log2(popularity[np.maximum(top_items, 0)]), 0.0).sum(axis=1)
+    undefined = np.where(np.isnan(relevant_counts), np.nan, 0.0)
     return ListMetrics(
         items=(lists >= 0).sum(axis=1).astype(np.float64),
-        recall=hits.sum(axis=1) / wanted,
-        hit_rate_at_10=first.any(axis=1).astype(np.float64) + missing,
-        ndcg_at_10=first @ discounts[: first.shape[1]] / best,
-        reciprocal_rank=np.where(found, 1 / (hits.argmax(axis=1) + 1), 0.0) + missing,
-        novelty=np.where(known.any(axis=1), bits / np.maximum(known.sum(axis=1), 1), np.nan),
+        recall=hits.sum(axis=1) / relevant_counts,
+        hit_rate_at_10=top_hits.any(axis=1).astype(np.float64) + undefined,
+        ndcg_at_10=top_hits @ discounts[: top_hits.shape[1]] / ideal_gains,
+        reciprocal_rank=np.where(has_hit, 1 / (hits.argmax(axis=1) + 1), 0.0) + undefined,
+        novelty=np.where(is_item.any(axis=1), bits / np.maximum(is_item.sum(axis=1), 1), np.nan),
     )
 
 
 def coverage(lists: Items, catalogue: int) -> float:
-    """Return which share of a catalogue's items stands in one of the lists.
+    """Return the share of a catalogue's items that are in one of the lists.
 
     Args:
-        lists: As of `list_metrics`.
-        catalogue: Items that there are.
+        lists: As for `list_metrics`.
+        catalogue: Number of items in the catalogue.
     """
     return len(np.unique(lists[lists >= 0])) / catalogue

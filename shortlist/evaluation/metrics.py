@@ -1,4 +1,4 @@
-"""How well scores order labels and how well they predict them."""
+"""Metrics of scores: AUC, log loss, ROC points and the histogram of scores."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ SMALLEST_PROBABILITY = 1e-7
 """Scores are clipped to [1e-7, 1 - 1e-7] in a log loss: single precision cannot tell 1 from less than 1e-7 below it."""
 
 
-_NARROWEST = 0.01
-"""Of a histogram of scores: its edges are rounded to six digits and must stay apart."""
+_MIN_HISTOGRAM_WIDTH = 0.01
+"""Least range of a histogram of scores: its edges are rounded to six digits and must stay distinct."""
 
 
 class UnmeasurableError(ShortlistError):
-    """There is nothing to measure: no rows, one class, or scores that are not probabilities. Never a success."""
+    """Nothing can be measured: no rows, one class, or scores that are not probabilities. Never a success."""
 
 
 def check_scores(labels: Floats, scores: Floats) -> None:
-    """Refuse rows on which no metric means anything.
+    """Raise for rows on which no metric is defined.
 
     Args:
         labels: 0 or 1, shape (rows,).
@@ -45,7 +45,7 @@ def check_scores(labels: Floats, scores: Floats) -> None:
 
 
 def check_classes(labels: Floats) -> None:
-    """Refuse rows of one class.
+    """Raise for rows of one class.
 
     Raises:
         UnmeasurableError: All labels are equal.
@@ -57,7 +57,7 @@ def check_classes(labels: Floats) -> None:
 
 
 Weights = npt.NDArray[np.floating[Any]]
-"""How many impressions each row stands for: where a sample was logged, the inverse of its probability."""
+"""Number of impressions that each row stands for: the inverse sampling probability where a sample was logged."""
 
 
 def auc(labels: Floats, scores: Floats, weights: Weights | None = None) -> float:
@@ -66,7 +66,7 @@ def auc(labels: Floats, scores: Floats, weights: Weights | None = None) -> float
     Args:
         labels: 0 or 1, shape (rows,).
         scores: Predicted probabilities, same shape.
-        weights: Same shape; None: all rows alike.
+        weights: Weights of the rows, same shape; None: equal weights.
 
     Raises:
         UnmeasurableError: See `check_scores`, `check_classes`.
@@ -78,22 +78,27 @@ def auc(labels: Floats, scores: Floats, weights: Weights | None = None) -> float
     check_classes(labels)
     if weights is not None:
         return _weighted_auc(labels, scores, weights)
-    # scikit-learn's gives the same (tests/unit/evaluation/test_metrics.py), but adds 1 to 2 s of loading to six steps
-    # of a run that use nothing else of it.
+    # scikit-learn's function gives the same (tests/unit/evaluation/test_metrics.py), but importing it takes 1 to 2 s in
+    # each of six steps of a run that use nothing else of it.
     positives, negatives = scores[labels == 1], np.sort(scores[labels == 0])
-    below, not_above = (np.searchsorted(negatives, positives, side).sum() for side in ("left", "right"))
-    return float((below + not_above) / (2 * positives.size * negatives.size))
+    negatives_below, negatives_not_above = (
+        np.searchsorted(negatives, positives, side).sum() for side in ("left", "right")
+    )
+    return float((negatives_below + negatives_not_above) / (2 * positives.size * negatives.size))
 
 
 def _weighted_auc(labels: Floats, scores: Floats, weights: Weights) -> float:
     is_positive = labels == 1
     order = np.argsort(scores[~is_positive], kind="stable")
     negatives, weight = scores[~is_positive][order], weights[~is_positive][order].astype(np.float64)
-    up_to = np.concatenate(([0.0], np.cumsum(weight)))
-    places = (np.searchsorted(negatives, scores[is_positive], side) for side in ("left", "right"))
-    below, not_above = (up_to.take(place) for place in places)
-    own = weights[is_positive].astype(np.float64)
-    return float((own * (below + not_above)).sum() / (2 * own.sum() * up_to[-1]))
+    cumulative_weights = np.concatenate(([0.0], np.cumsum(weight)))
+    positions = (np.searchsorted(negatives, scores[is_positive], side) for side in ("left", "right"))
+    negatives_below, negatives_not_above = (cumulative_weights.take(position) for position in positions)
+    positive_weights = weights[is_positive].astype(np.float64)
+    return float(
+        (positive_weights * (negatives_below + negatives_not_above)).sum()
+        / (2 * positive_weights.sum() * cumulative_weights[-1])
+    )
 
 
 def log_losses(labels: Floats, scores: Floats) -> Floats:
@@ -141,11 +146,12 @@ def roc_points(labels: Floats, scores: Floats, points: int = 200) -> list[tuple[
     positives = np.concatenate([[0], np.cumsum(labels[order])[ends]])
     negatives = np.concatenate([[0], ends + 1]) - positives
     false_positive, true_positive = negatives / negatives[-1], positives / positives[-1]
-    # Equal steps along the curve, not along the scores: the steep start would otherwise get most of the points.
+    # Points at equal steps along the curve, not along the scores: otherwise most would be on its steep start.
     travelled = false_positive + true_positive
-    kept = np.unique(np.searchsorted(travelled, np.linspace(0, 2, points)).clip(max=travelled.size - 1))
+    point_numbers = np.unique(np.searchsorted(travelled, np.linspace(0, 2, points)).clip(max=travelled.size - 1))
     return [
-        (round(float(x), 5), round(float(y), 5)) for x, y in zip(false_positive[kept], true_positive[kept], strict=True)
+        (round(float(x), 5), round(float(y), 5))
+        for x, y in zip(false_positive[point_numbers], true_positive[point_numbers], strict=True)
     ]
 
 
@@ -153,11 +159,11 @@ def score_histogram(scores: Floats, bins: int = 40) -> tuple[list[float], list[f
     """Return the edges, shape (bins + 1,), and the share of rows per bin, shape (bins,), sum 1.
 
     The last bin ends at the 99.5th percentile and holds everything above it, so that a few extremes do not flatten the
-    picture. Scores that are (nearly) all alike get bins around them that are wide enough to be drawn.
+    plot. Scores that are (nearly) all equal get bins around them that are wide enough to be drawn.
     """
     low, top = float(scores.min()), float(np.quantile(scores, 0.995))
-    if top - low < _NARROWEST:
-        low = max(0.0, min((low + top - _NARROWEST) / 2, 1 - _NARROWEST))
-        top = low + _NARROWEST
+    if top - low < _MIN_HISTOGRAM_WIDTH:
+        low = max(0.0, min((low + top - _MIN_HISTOGRAM_WIDTH) / 2, 1 - _MIN_HISTOGRAM_WIDTH))
+        top = low + _MIN_HISTOGRAM_WIDTH
     counts, edges = np.histogram(np.minimum(scores, top), bins=bins, range=(low, top))
     return edges.round(6).tolist(), (counts / scores.size).round(6).tolist()

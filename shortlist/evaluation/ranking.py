@@ -1,4 +1,4 @@
-"""How well scores order the items of one user: AUC per user and nDCG per list, in numpy, without a loop over users."""
+"""Ranking metrics: AUC per user and nDCG per list, in numpy, without a loop over users."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from shortlist.evaluation.metrics import Floats
 NDCG_AT: Final = 10
 """Ranks of a list that count for nDCG."""
 Groups = npt.NDArray[np.intp]
-"""Number of every row's user or list, shape (rows,); negative: of none, so that the row does not count."""
+"""Number of every row's user or list, shape (rows,); negative: the row has none and is not counted."""
 
 
 class GroupValues(NamedTuple):
-    """A number per group whose rows are of both classes; in other groups every order is as good."""
+    """A metric of every group whose rows are of both classes; in other groups every order is equally good."""
 
     groups: Groups
-    """Numbers of those groups, rising."""
+    """Numbers of those groups, ascending."""
     rows: Floats
-    """Rows of each."""
+    """Number of rows, or sum of their weights, per group."""
     values: Floats
     one_class: int
-    """Groups that are left out because all their labels are equal."""
+    """Number of groups that are left out because all their labels are equal."""
 
 
 def auc_per_group(
@@ -35,49 +35,57 @@ def auc_per_group(
     Args:
         labels: 0 or 1, shape (rows,).
         scores: Any finite numbers, same shape.
-        groups: Same shape.
-        weights: How many impressions each row stands for, same shape; None: all alike. `rows` are then their sums.
+        groups: Group of each row, same shape.
+        weights: Number of impressions that each row stands for, same shape; None: equal weights.
 
     >>> scores = np.array([0.9, 0.1, 0.2, 0.3, 0.5])
-    >>> found = auc_per_group(np.array([1.0, 0, 1, 0, 0]), scores, np.array([0, 0, 1, 1, 2]))
-    >>> found.values.tolist(), found.one_class
+    >>> auc_by_user = auc_per_group(np.array([1.0, 0, 1, 0, 0]), scores, np.array([0, 0, 1, 1, 2]))
+    >>> auc_by_user.values.tolist(), auc_by_user.one_class
     ([1.0, 0.0], 1)
     """
     if weights is not None:
         return _weighted_auc_per_group(labels, scores, groups, weights)
     runs = _runs(labels, scores, groups)
-    # Mean rank of a run of equal scores, counted from the group's lowest score; all ranks of positives, summed, give
+    # Mean rank of a run of equal scores, counted from the group's lowest score; the sum of the positives' ranks gives
     # the number of pairs in the right order (Mann and Whitney, 1947).
     ranks = np.bincount(runs.group, runs.positives * (runs.first + (runs.rows + 1) / 2))
     rows, positives = np.bincount(runs.group, runs.rows), np.bincount(runs.group, runs.positives)
     negatives = rows - positives
-    both = (positives > 0) & (negatives > 0)
-    right = ranks[both] - positives[both] * (positives[both] + 1) / 2
-    values = right / (positives[both] * negatives[both])
-    return GroupValues(np.flatnonzero(both), rows[both].astype(np.float64), values, int(((rows > 0) & ~both).sum()))
+    has_both_classes = (positives > 0) & (negatives > 0)
+    correct_pairs = ranks[has_both_classes] - positives[has_both_classes] * (positives[has_both_classes] + 1) / 2
+    values = correct_pairs / (positives[has_both_classes] * negatives[has_both_classes])
+    return GroupValues(
+        np.flatnonzero(has_both_classes),
+        rows[has_both_classes].astype(np.float64),
+        values,
+        int(((rows > 0) & ~has_both_classes).sum()),
+    )
 
 
 def _weighted_auc_per_group(labels: Floats, scores: Floats, groups: Groups, weights: Floats) -> GroupValues:
-    kept = np.flatnonzero(groups >= 0)
-    order = kept[np.lexsort((scores[kept], groups[kept]))]
+    grouped_rows = np.flatnonzero(groups >= 0)
+    order = grouped_rows[np.lexsort((scores[grouped_rows], groups[grouped_rows]))]
     if not order.size:
         return GroupValues(order, np.zeros(0), np.zeros(0), 0)
     group, score, weight = groups[order], scores[order], weights[order]
-    other_group = np.append(True, group[1:] != group[:-1])
-    begins = np.flatnonzero(other_group | np.append(True, score[1:] != score[:-1]))
+    starts_group = np.append(True, group[1:] != group[:-1])
+    begins = np.flatnonzero(starts_group | np.append(True, score[1:] != score[:-1]))
     positive = np.add.reduceat(weight * labels[order], begins)
     negative = np.add.reduceat(weight * (1 - labels[order]), begins)
     owner = group[begins]
-    up_to = np.concatenate(([0.0], np.cumsum(negative)))
+    cumulative_negatives = np.concatenate(([0.0], np.cumsum(negative)))
     starts = np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
-    below = up_to[:-1] - up_to[starts[np.searchsorted(starts, np.arange(owner.size), side="right") - 1]]
-    right = np.bincount(owner, positive * (below + negative / 2))
+    negatives_below = (
+        cumulative_negatives[:-1]
+        - cumulative_negatives[starts[np.searchsorted(starts, np.arange(owner.size), side="right") - 1]]
+    )
+    correct_pairs = np.bincount(owner, positive * (negatives_below + negative / 2))
     positives, negatives = np.bincount(owner, positive), np.bincount(owner, negative)
-    both = (positives > 0) & (negatives > 0)
-    seen = np.bincount(owner) > 0
-    values = right[both] / (positives[both] * negatives[both])
-    rows = (positives + negatives)[both].astype(np.float64)
-    return GroupValues(np.flatnonzero(both), rows, values, int((seen & ~both).sum()))
+    has_both_classes = (positives > 0) & (negatives > 0)
+    has_rows = np.bincount(owner) > 0
+    values = correct_pairs[has_both_classes] / (positives[has_both_classes] * negatives[has_both_classes])
+    rows = (positives + negatives)[has_both_classes].astype(np.float64)
+    return GroupValues(np.flatnonzero(has_both_classes), rows, values, int((has_rows & ~has_both_classes).sum()))
 
 
 def ndcg_per_group(labels: Floats, scores: Floats, groups: Groups, at: int = NDCG_AT) -> GroupValues:
@@ -89,66 +97,81 @@ def ndcg_per_group(labels: Floats, scores: Floats, groups: Groups, at: int = NDC
     Args:
         labels: 0 or 1, shape (rows,): the gains.
         scores: Any finite numbers, same shape.
-        groups: Same shape.
-        at: Ranks that count.
+        groups: Group of each row, same shape.
+        at: Number of ranks that count.
 
-    >>> found = ndcg_per_group(np.array([0.0, 1, 0]), np.array([0.9, 0.5, 0.1]), np.array([0, 0, 0]))
-    >>> found.values.round(4).tolist()  # the positive is second: log(2) / log(3)
+    >>> ndcg_by_list = ndcg_per_group(np.array([0.0, 1, 0]), np.array([0.9, 0.5, 0.1]), np.array([0, 0, 0]))
+    >>> ndcg_by_list.values.round(4).tolist()  # the positive is second: log(2) / log(3)
     [0.6309]
     """
     runs = _runs(labels, -scores, groups)
-    gained = np.concatenate(([0.0], np.cumsum(1 / np.log2(np.arange(at) + 2))))  # by the first so many ranks
-    discounts = gained.take(np.minimum(runs.first + runs.rows, at)) - gained.take(np.minimum(runs.first, at))
-    reached = np.bincount(runs.group, runs.positives * discounts / runs.rows)
+    cumulative_discounts = np.concatenate(
+        ([0.0], np.cumsum(1 / np.log2(np.arange(at) + 2)))
+    )  # by the first so many ranks
+    discounts = cumulative_discounts.take(np.minimum(runs.first + runs.rows, at)) - cumulative_discounts.take(
+        np.minimum(runs.first, at)
+    )
+    gains = np.bincount(runs.group, runs.positives * discounts / runs.rows)
     rows, positives = np.bincount(runs.group, runs.rows), np.bincount(runs.group, runs.positives)
-    both = (positives > 0) & (positives < rows)
-    values = reached[both] / gained.take(np.minimum(positives[both].astype(np.intp), at))
-    return GroupValues(np.flatnonzero(both), rows[both].astype(np.float64), values, int(((rows > 0) & ~both).sum()))
+    has_both_classes = (positives > 0) & (positives < rows)
+    values = gains[has_both_classes] / cumulative_discounts.take(
+        np.minimum(positives[has_both_classes].astype(np.intp), at)
+    )
+    return GroupValues(
+        np.flatnonzero(has_both_classes),
+        rows[has_both_classes].astype(np.float64),
+        values,
+        int(((rows > 0) & ~has_both_classes).sum()),
+    )
 
 
 def gauc(labels: Floats, scores: Floats, users: Groups, weights: Floats | None = None) -> float | None:
     """Return the AUC within users, weighted by their rows; None where no user has rows of both classes."""
-    found = auc_per_group(labels, scores, users, weights)
-    return float(np.average(found.values, weights=found.rows)) if found.groups.size else None
+    auc_by_user = auc_per_group(labels, scores, users, weights)
+    return float(np.average(auc_by_user.values, weights=auc_by_user.rows)) if auc_by_user.groups.size else None
 
 
 def mean_ndcg(labels: Floats, scores: Floats, lists: Groups, weights: Floats | None = None) -> float | None:
     """Return the mean nDCG of lists; None where no list has rows of both classes.
 
-    Each list counts alike, or, where rows have weights, as the mean weight of its rows.
+    Lists have equal weights or, where rows have weights, the mean weight of their rows.
     """
-    found = ndcg_per_group(labels, scores, lists)
-    if not found.groups.size:
+    ndcg_by_list = ndcg_per_group(labels, scores, lists)
+    if not ndcg_by_list.groups.size:
         return None
-    return float(np.average(found.values, weights=None if weights is None else list_weights(lists, weights, found)))
+    return float(
+        np.average(ndcg_by_list.values, weights=None if weights is None else list_weights(lists, weights, ndcg_by_list))
+    )
 
 
-def list_weights(lists: Groups, weights: Floats, found: GroupValues) -> Floats:
-    """Return the mean weight of the rows of each list that was found, shape (lists found,)."""
-    kept = lists >= 0
-    total, rows = (np.bincount(lists[kept], one)[found.groups] for one in (weights[kept], None))
-    means: Floats = total / rows
-    return means
+def list_weights(lists: Groups, weights: Floats, ndcg_by_list: GroupValues) -> Floats:
+    """Return the mean weight of the rows of each measured list, shape (lists,)."""
+    is_listed = lists >= 0
+    total, rows = (
+        np.bincount(lists[is_listed], addends)[ndcg_by_list.groups] for addends in (weights[is_listed], None)
+    )
+    mean_weights: Floats = total / rows
+    return mean_weights
 
 
 class _Runs(NamedTuple):
-    """Rows of a group that share a score, one entry per run, by group and rising score."""
+    """Runs of rows of a group that share a score, by group and ascending score."""
 
     group: Groups
     first: Groups
-    """Rows of the group before the run."""
+    """Number of rows of the group before the run."""
     rows: Groups
     positives: Floats
 
 
 def _runs(labels: Floats, scores: Floats, groups: Groups) -> _Runs:
-    kept = np.flatnonzero(groups >= 0)
-    order = kept[np.lexsort((scores[kept], groups[kept]))]
+    grouped_rows = np.flatnonzero(groups >= 0)
+    order = grouped_rows[np.lexsort((scores[grouped_rows], groups[grouped_rows]))]
     group, score = groups[order], scores[order]
-    other_group = np.append(True, group[1:] != group[:-1])[: order.size]
-    begins = np.flatnonzero(other_group | np.append(True, score[1:] != score[:-1])[: order.size])
+    starts_group = np.append(True, group[1:] != group[:-1])[: order.size]
+    begins = np.flatnonzero(starts_group | np.append(True, score[1:] != score[:-1])[: order.size])
     rows = np.diff(np.append(begins, order.size))
     positives = np.add.reduceat(labels[order], begins) if order.size else np.empty(0)
-    starts = np.flatnonzero(other_group)
+    starts = np.flatnonzero(starts_group)
     first = begins - starts[np.searchsorted(starts, begins, side="right") - 1] if order.size else begins
     return _Runs(group[begins], first, rows, positives)

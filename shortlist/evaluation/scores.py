@@ -1,4 +1,4 @@
-"""Scored rows: what a training step wrote about the validation and test days."""
+"""Scored rows of the validation and test days, as a training step wrote them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SPLIT = "split"
 SCORE = "score"
 REQUEST = "request_id"
 LEARNT = "learnt"
-"""Whether the model that gave the score has learnt the row."""
-_NEEDED = (Columns.IMPRESSION, Columns.LABEL, SPLIT, SCORE)
+"""Column: whether the model that gave the score has learnt the row."""
+_REQUIRED_COLUMNS = (Columns.IMPRESSION, Columns.LABEL, SPLIT, SCORE)
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ScoredRows:
     """The rows of one split, ordered by impression."""
 
     frame: pl.DataFrame
-    """Every column of the scores file but the score; of a further label, `label` is that one."""
+    """All columns of the scores file but the score; for a further label, `label` holds that label."""
     labels: Floats
     scores: Floats
     clusters: npt.NDArray[np.intp]
@@ -42,29 +42,29 @@ class ScoredRows:
 
     @property
     def lists(self) -> npt.NDArray[np.intp] | None:
-        """Dense number of what was ranked together, -1 for a row of no list; None when nothing says what was.
+        """Dense number of the list in which the row was ranked, -1 for a row of no list; None when no list is known.
 
-        That is a request where rows name theirs, as live ones do; a slate where the log declares slates; else a user's
-        rows of a day.
+        A list is a request where rows name theirs, as live ones do; a slate where the log declares slates; otherwise
+        a user's rows of a day.
         """
         users = self.users
         if users is not None and REQUEST in self.frame.columns:
-            return _dense(self.frame[REQUEST])
+            return _dense_numbers(self.frame[REQUEST])
         if Columns.SLATE in self.frame.columns:
-            return _dense(self.frame.select(pl.struct(Columns.DAY, Columns.SLATE).rank("dense")).to_series())
+            return _dense_numbers(self.frame.select(pl.struct(Columns.DAY, Columns.SLATE).rank("dense")).to_series())
         if users is None or Columns.DAY not in self.frame.columns:
             return users
-        days = _dense(self.frame[Columns.DAY])
+        days = _dense_numbers(self.frame[Columns.DAY])
         return np.where((users < 0) | (days < 0), -1, users * (days.max(initial=0) + 1) + days)
 
     @property
     def weights(self) -> Floats | None:
-        """See `weights_of`."""
-        return weights_of(self.frame)
+        """See `read_weights`."""
+        return read_weights(self.frame)
 
     @property
     def learnt(self) -> bool:
-        """Whether the model that scored them has learnt some of these rows, so that they cannot judge it."""
+        """Whether the model that scored the rows has learnt some of them, so that they cannot judge it."""
         return LEARNT in self.frame.columns and bool(self.frame[LEARNT].any())
 
     @property
@@ -77,14 +77,14 @@ class ScoredRows:
         """Rows with label 1."""
         return int(self.labels.sum())
 
-    def where(self, kept: npt.NDArray[np.bool_]) -> ScoredRows:
-        """Return the rows where `kept`, shape (rows,), is true; users are numbered anew."""
-        clusters = np.unique(self.clusters[kept], return_inverse=True)[1]
-        return ScoredRows(self.frame.filter(kept), self.labels[kept], self.scores[kept], clusters)
+    def filter_rows(self, mask: npt.NDArray[np.bool_]) -> ScoredRows:
+        """Return the rows where `mask`, shape (rows,), is true; users are numbered again."""
+        clusters = np.unique(self.clusters[mask], return_inverse=True)[1]
+        return ScoredRows(self.frame.filter(mask), self.labels[mask], self.scores[mask], clusters)
 
 
-def weights_of(frame: pl.DataFrame) -> Floats | None:
-    """Return how many impressions each row stands for; None where all stand for as many, so that nothing changes."""
+def read_weights(frame: pl.DataFrame) -> Floats | None:
+    """Return the number of impressions that each row stands for; None where all stand for the same number."""
     if Columns.WEIGHT not in frame.columns:
         return None
     weights = frame[Columns.WEIGHT].cast(pl.Float64).fill_null(1.0).to_numpy()
@@ -103,25 +103,25 @@ def read_scores(path: Path, split: Literal["validation", "test"], label: str = "
     """Return the rows of a split in a scores file.
 
     Args:
-        path: The file.
-        split: Which rows.
-        label: A further label; empty: the label.
+        path: The scores file.
+        split: Part of the split to read.
+        label: A further label; empty: the main label.
 
     Raises:
         UnmeasurableError: The file or a column is missing, there are no rows, an impression occurs twice, or a label or
             score is not valid.
     """
     if not path.is_file():
-        raise UnmeasurableError(_why_missing(path))
+        raise UnmeasurableError(_find_missing_reason(path))
     columns = pl.scan_parquet(path).collect_schema().names()
-    own = (label_column(label), score_column(label)) if label else ()
-    for name in (*_NEEDED, *own):
+    label_columns = (label_column(label), score_column(label)) if label else ()
+    for name in (*_REQUIRED_COLUMNS, *label_columns):
         if name not in columns:
             raise UnmeasurableError(f"{path.name} has no column '{name}'")
-    whole = pl.scan_parquet(path)
+    scores_frame = pl.scan_parquet(path)
     if label:
-        whole = _of_label(whole, columns, label)
-    frame = whole.filter(pl.col(SPLIT) == split).collect().sort(Columns.IMPRESSION)
+        scores_frame = _select_label(scores_frame, columns, label)
+    frame = scores_frame.filter(pl.col(SPLIT) == split).collect().sort(Columns.IMPRESSION)
     if not frame.height:
         raise UnmeasurableError(f"{path.name} holds no {split} rows")
     if frame[Columns.LABEL].null_count() or frame[Columns.IMPRESSION].null_count():
@@ -131,45 +131,49 @@ def read_scores(path: Path, split: Literal["validation", "test"], label: str = "
     labels = frame[Columns.LABEL].cast(pl.Float64).to_numpy()
     scores = frame[SCORE].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     check_scores(labels, scores)
-    return ScoredRows(frame.drop(SCORE), labels, scores, _clusters(frame))
+    return ScoredRows(frame.drop(SCORE), labels, scores, _number_clusters(frame))
 
 
-def _of_label(whole: pl.LazyFrame, columns: list[str], label: str) -> pl.LazyFrame:
-    """Return the rows with a further label, its score and its planted probability in the places of the label's."""
-    own = {label_column(label): Columns.LABEL, score_column(label): SCORE, best_column(label): Columns.BEST}
-    return whole.drop(set(own.values()) & set(columns)).rename(own, strict=False)
+def _select_label(scores_frame: pl.LazyFrame, columns: list[str], label: str) -> pl.LazyFrame:
+    """Return the rows with the columns of a further label in place of those of the main label."""
+    renames = {label_column(label): Columns.LABEL, score_column(label): SCORE, best_column(label): Columns.BEST}
+    return scores_frame.drop(set(renames.values()) & set(columns)).rename(renames, strict=False)
 
 
 def check_same_rows(candidate: ScoredRows, reference: ScoredRows) -> None:
-    """Refuse to compare two models on different rows.
+    """Raise where two models were scored on different rows.
 
     Raises:
         UnmeasurableError: The impressions or their labels differ.
     """
-    left, right = candidate.frame[Columns.IMPRESSION], reference.frame[Columns.IMPRESSION]
-    if not left.equals(right):
-        common = left.is_in(right.implode()).sum()
+    candidate_impressions, reference_impressions = (
+        candidate.frame[Columns.IMPRESSION],
+        reference.frame[Columns.IMPRESSION],
+    )
+    if not candidate_impressions.equals(reference_impressions):
+        common = candidate_impressions.is_in(reference_impressions.implode()).sum()
         raise UnmeasurableError(
-            f"they were not scored on the same rows: {left.len()} and {right.len()} impressions, {common} in common"
+            f"they were not scored on the same rows: {candidate_impressions.len()} and {reference_impressions.len()}"
+            f" impressions, {common} in common"
         )
     if not np.array_equal(candidate.labels, reference.labels):
         raise UnmeasurableError("the same impressions carry different labels")
 
 
-def _why_missing(path: Path) -> str:
+def _find_missing_reason(path: Path) -> str:
     try:
         return str(read_json(path.with_name(Files.PROBLEM))["problem"])
     except (IntegrityError, KeyError):
         return f"{path.name} is missing; the model was not scored"
 
 
-def _clusters(frame: pl.DataFrame) -> npt.NDArray[np.intp]:
+def _number_clusters(frame: pl.DataFrame) -> npt.NDArray[np.intp]:
     if Columns.USER not in frame.columns:
         return np.arange(frame.height)
     # Rows without a user form one cluster: nothing shows that they are independent.
-    return np.unique(_dense(frame[Columns.USER]), return_inverse=True)[1]
+    return np.unique(_dense_numbers(frame[Columns.USER]), return_inverse=True)[1]
 
 
-def _dense(values: pl.Series) -> npt.NDArray[np.intp]:
-    """Return a number from 0 on per value; -1 for null."""
+def _dense_numbers(values: pl.Series) -> npt.NDArray[np.intp]:
+    """Return a number per value, from 0; -1 for null."""
     return values.rank("dense").cast(pl.Int64).fill_null(0).to_numpy() - 1

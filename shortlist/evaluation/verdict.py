@@ -1,4 +1,4 @@
-"""Everything that the judgement of a run found out and said: `gates.json`."""
+"""The verdict of a run's gates: all measures, comparisons and gate reports (`gates.json`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from shortlist.contracts import Files
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.records import (
     Champion,
-    Comparison,
-    Interval,
+    ConfidenceInterval,
     Measures,
     Metric,
+    PairedComparison,
     Record,
     Scores,
-    SkewReport,
+    SkewMeasures,
     SliceComparison,
 )
 from shortlist.evaluation.retrieval import RetrievalMeasures
@@ -29,53 +29,53 @@ from shortlist.storage.artefacts import read_json
 def measured_numbers(measures: Measures) -> dict[str, float]:
     """Return every number of a model by name; an interval gives `<name>`, `<name>_low` and `<name>_high`.
 
-    >>> measured_numbers(Measures(model="m", role="candidate", rows=9, auc=Interval(low=0.6, value=0.7, high=0.8)))
+    >>> measured_numbers(Measures(model="m", role="candidate", rows=9, auc=ConfidenceInterval(low=0.6, value=0.7, high=0.8)))
     {'rows': 9, 'positives': 0, 'auc': 0.7, 'auc_low': 0.6, 'auc_high': 0.8}
     """
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, value in measures:
-        if isinstance(value, Interval):
-            found |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+        if isinstance(value, ConfidenceInterval):
+            numbers |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
         elif isinstance(value, int | float):
-            found[name] = value
-    return found
+            numbers[name] = value
+    return numbers
 
 
-class Verdict(Record):
-    """Everything that was measured and said."""
+class GateVerdict(Record):
+    """Measures of all models, comparisons and gate reports of a run."""
 
     limits: Gates
-    """What was asked."""
+    """The gates' section of the spec."""
     metric: Metric
-    """What decides."""
+    """The deciding metric."""
     models: tuple[Measures, ...]
-    """Candidates, the baseline that they have to beat, and the champion when there is one."""
-    gains: dict[str, Comparison]
-    """Candidates against that baseline."""
-    comparisons: dict[str, Comparison]
-    """Candidates against the champion; empty without one."""
-    best_comparisons: dict[str, Comparison] = Field(default_factory=dict)
-    """Candidates against the best champion so far; empty when that is the champion."""
+    """Measures of the candidates, of the baseline that they have to beat, and of the champion when there is one."""
+    gains: dict[str, PairedComparison]
+    """Comparisons with that baseline, by candidate."""
+    comparisons: dict[str, PairedComparison]
+    """Comparisons with the champion, by candidate; empty without one."""
+    best_comparisons: dict[str, PairedComparison] = Field(default_factory=dict)
+    """Comparisons with the best champion so far, by candidate; empty when that is the champion."""
     slices: dict[str, tuple[SliceComparison, ...]]
-    """Per candidate; one whose slices could not be compared is left out."""
+    """Compared slices by candidate; a candidate whose slices could not be compared is left out."""
     slice_reference: str
-    """What slices are compared with."""
+    """Name of the model that slices are compared with."""
     best_possible: Scores | None
     champion: Champion | None
-    skew: SkewReport | None
+    skew: SkewMeasures | None
     log: dict[str, Any]
-    """Row counts of validation; empty when they could not be read."""
+    """Row counts of the validation of the log; empty when they could not be read."""
     retrieval: RetrievalMeasures | None = None
-    """How good the candidates are; None where nothing is declared, or it was not measured."""
+    """Measures of the retrieval; None where none is declared, or it was not evaluated."""
     slate_measures: dict[str, SlateMeasures] = Field(default_factory=dict)
-    """Per candidate; empty where nothing is declared. One whose slates were not evaluated is left out."""
+    """Measures of the slates by candidate; a candidate whose slates were not evaluated is left out."""
     reports: tuple[GateReport, ...]
 
-    def best_after(self, model: str) -> str:
-        """Return the registered version that stays the best champion when a candidate is promoted; empty: that one.
+    def best_version_after_promotion(self, model: str) -> str:
+        """Return the version that stays the best champion when a candidate is promoted; empty: the candidate.
 
-        Whoever is not worse than the best on the same test rows is the new best: an old model that has aged is so
-        replaced by what serves today's traffic better.
+        A candidate that is not worse than the best on the same test rows becomes the best, so that an outdated best
+        champion is replaced by a model that serves today's traffic better.
         """
         if self.champion is None or not self.champion.version or not self.limits.compare_with_best:
             return ""

@@ -1,4 +1,4 @@
-"""Counting corrected days of the log again, onto the fit that servers read."""
+"""Backfill: counting the corrected days of a log again, on top of the fit that servers read."""
 
 from __future__ import annotations
 
@@ -30,29 +30,31 @@ def recount(
         log: Folder of the valid log.
         out: Folder to write; see `fit`.
         previous: Path or address of the fit that servers read.
-        corrected: The range.
+        corrected: The range of days.
 
     Raises:
         DataError: Nothing was published yet, the range has no day of the log, other days have changed too, or the fit
-            that servers read counted something else. Nothing is written.
+            that servers read counted something else. Then nothing is written.
     """
     if not previous:
         raise DataError("no features were published yet, so that there is nothing to correct; make run first")
-    table, before, planned = DayTable.open(log, Files.LOG), local_copy(previous), plan(*declared)
+    table, previous_folder, planned = DayTable.open(log, Files.LOG), local_copy(previous), plan(*declared)
     try:
-        counted = counted_records(before)
+        counted = counted_records(previous_folder)
         _check_range(table, set(counted), corrected)
-        changed = changed_days(before, planned, table)
-        others = {day: how for day, how in changed.items() if not corrected.has(day) and day != max(counted)}
-        if others:
-            day, how = next(iter(others.items()))
-            wider = DayRange(min(corrected.first, *others), max(corrected.last, *others))
+        changed = changed_days(previous_folder, planned, table)
+        changed_outside = {
+            day: change for day, change in changed.items() if not corrected.contains(day) and day != max(counted)
+        }
+        if changed_outside:
+            day, change = next(iter(changed_outside.items()))
+            wider = DayRange(min(corrected.first, *changed_outside), max(corrected.last, *changed_outside))
             raise DataError(
-                f"{len(others)} day(s) outside {corrected} have changed too: {day} {how}. Features of a log of which"
-                f" only some days are corrected would be no log's; backfill {wider.first} {wider.last}, or give the"
-                " log in which those days are as they were"
+                f"{len(changed_outside)} day(s) outside {corrected} have changed too: {day} {change}. Features of a"
+                f" log in which only some days are corrected would match no log; backfill {wider.first}"
+                f" {wider.last}, or give the log in which those days are as they were"
             )
-        fit(*declared, runtime, log, out, before, corrected)
+        fit(*declared, runtime, log, out, previous_folder, corrected)
     except IncompatibleFitError as reason:
         raise DataError(
             f"the features that servers read cannot be corrected day by day: {reason} Count every day again, with a"
@@ -82,14 +84,14 @@ def parse_range(first: str, last: str) -> DayRange:
 
 def _check_range(log: DayTable, counted: set[date], corrected: DayRange) -> None:
     start = log.days[0].day
-    gone = sorted(day for day in counted if corrected.has(day) and day < start)
-    if gone:
+    lost_days = sorted(day for day in counted if corrected.contains(day) and day < start)
+    if lost_days:
         raise DataError(
-            f"{corrected}: the log begins on {start}, and {len(gone)} day(s) before it, from {gone[0]} on, were counted"
-            f" from rows that it no longer has; their counts would be lost. Give a log with these days, or begin with"
-            f" {start}"
+            f"{corrected}: the log begins on {start}, and {len(lost_days)} day(s) before it, from {lost_days[0]} on,"
+            f" were counted from rows that it no longer has; their counts would be lost. Give a log with these days,"
+            f" or begin with {start}"
         )
-    if not any(corrected.has(day) for day in {*counted, *log.by_day}):
+    if not any(corrected.contains(day) for day in {*counted, *log.by_day}):
         raise DataError(
             f"{corrected}: the log has no such day; it has {start} to {log.days[-1].day} in its own timezone"
         )

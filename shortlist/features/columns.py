@@ -1,4 +1,4 @@
-"""Declared columns, and where each is found in a row once its side tables have been looked up."""
+"""Declared columns, and the name of each in rows whose side tables have been looked up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PlanError(ShortlistError):
 
 
 class IncompatibleFitError(DataError):
-    """An earlier fit is no beginning of this one; fitting without it gives the right result."""
+    """An earlier fit cannot be extended to this one; fitting without it is correct."""
 
 
 @dataclass(frozen=True)
@@ -37,42 +37,44 @@ class DeclaredColumns:
         Raises:
             PlanError: There is no such column; features of an older spec may ask for one.
         """
-        own = {Columns.LABEL: self.data.label, Columns.IMPRESSION: self.data.impression}
-        declared = own.get(name) or name
-        if declared not in self.data.by_name:
+        declared_names = {Columns.LABEL: self.data.label, Columns.IMPRESSION: self.data.impression}
+        declared_name = declared_names.get(name) or name
+        if declared_name not in self.data.by_name:
             raise PlanError(f"features: no column '{name}' is declared{did_you_mean(name, self.data.by_name)}")
-        return self.data.by_name[declared]
+        return self.data.by_name[declared_name]
 
-    def in_log(self, name: str) -> str:
+    def log_column(self, name: str) -> str:
         """Return a column's name in the valid log, which renames the label and the impression."""
         if name == self.data.label:
             return Columns.LABEL
         return Columns.IMPRESSION if name == self.data.impression else name
 
-    def owner(self, name: str) -> SideTable | None:
+    def side_table_of(self, name: str) -> SideTable | None:
         """Return the side table that holds a column, None for the log's own."""
         if name in {column.name for column in self.data.columns}:
             return None
-        return next((table for table in self.data.side_tables if name in {own.name for own in table.columns}), None)
+        return next(
+            (table for table in self.data.side_tables if name in {column.name for column in table.columns}), None
+        )
 
-    def place(self, name: str) -> str:
+    def row_column(self, name: str) -> str:
         """Return the name under which looked-up rows hold a column: `<side table>:<column>` for a side table's."""
-        table = self.owner(name)
-        return self.in_log(name) if table is None else f"{table.name}:{name}"
+        side_table = self.side_table_of(name)
+        return self.log_column(name) if side_table is None else f"{side_table.name}:{name}"
 
     def is_tags(self, name: str) -> bool:
-        """Say whether a column holds several values per row."""
-        return name != Columns.EVERYTHING and self.column(name).type == "tags"
+        """Return whether a column holds several values per row."""
+        return name != Columns.GLOBAL_KEY and self.column(name).type == "tags"
 
     def is_text(self, name: str) -> bool:
-        """Say whether the values of a key column are texts; otherwise they are Int64."""
-        if name == Columns.EVERYTHING:
+        """Return whether the values of a key column are texts; otherwise they are Int64."""
+        if name == Columns.GLOBAL_KEY:
             return False
         column = self.column(name)
         return column.type == "string" or (column.type == "tags" and column.tag_type == "string")
 
     def is_fraction(self, name: str) -> bool:
-        """Say whether a column holds floating-point numbers; the log's own columns are integers."""
+        """Return whether a column holds floating-point numbers; the log's own columns are integers."""
         return name not in (Columns.LABEL, Columns.IMPRESSION) and self.column(name).type == "number"
 
     def scale(self, name: str) -> int:
@@ -80,21 +82,21 @@ class DeclaredColumns:
         return SUM_SCALE if self.is_fraction(name) else 1
 
     def key(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a key's columns in the one order that names it: user, item, then by name; () is all rows.
+        """Return a key's columns in canonical order: user, item, then by name; () is the key of all rows.
 
         Raises:
             PlanError: A column cannot be a key.
         """
         for name in columns:
-            kind = self.column(name).type
-            if kind not in ("integer", "hex", "string", "tags"):
+            column_type = self.column(name).type
+            if column_type not in ("integer", "hex", "string", "tags"):
                 raise PlanError(
-                    f"features: key column '{name}' is of type {kind}; wanted integer, hex, string or tags."
+                    f"features: key column '{name}' is of type {column_type}; wanted integer, hex, string or tags."
                     " Declare it so, or leave it out of the key."
                 )
-        first = {self.data.user: 0, self.data.item: 1}
-        ordered = sorted(set(columns), key=lambda name: (first.get(name, 2), name))
-        return tuple(self.in_log(name) for name in ordered) or (Columns.EVERYTHING,)
+        role_order = {self.data.user: 0, self.data.item: 1}
+        ordered = sorted(set(columns), key=lambda name: (role_order.get(name, 2), name))
+        return tuple(self.log_column(name) for name in ordered) or (Columns.GLOBAL_KEY,)
 
     @property
     def timezone(self) -> str:

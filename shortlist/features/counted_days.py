@@ -1,4 +1,4 @@
-"""Days whose statistics lie in a folder: a group's, or an earlier fit's."""
+"""Counted days whose statistics are in a folder: that of a group of days, or of an earlier fit."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from shortlist.storage.artefacts import read_json, write_json
 from shortlist.storage.tables import link_or_copy
 
 STATISTICS: Final = "statistics"
-"""Folder of what was counted per key and day, below a fitted artefact or a group's."""
+"""Folder of the statistics per key and day, below a fitted artefact or a group's."""
 _INDEX: Final = "counted.json"
 
 
 @dataclass(frozen=True)
 class CountedDays:
-    """Some days of a log, counted."""
+    """Some counted days of a log, with the folder of their statistics."""
 
     folder: Path
     records: Mapping[date, DayRecord]
@@ -34,41 +34,41 @@ class CountedDays:
         """Return what `save` wrote.
 
         Raises:
-            DataError: Something else was counted than the plan asks for.
+            DataError: The counts are for other features than those of the plan.
         """
         saved = read_json(folder / _INDEX)
         if saved["counting"] != plan.counting():
             raise DataError(f"{folder}: counted for other features than the declared ones; count again")
-        return cls(folder, records_of(saved), saved["widths"])
+        return cls(folder, read_day_records(saved), saved["widths"])
 
     def save(self, plan: Plan) -> None:
-        """Write what is kept of the days besides their statistics."""
-        days = {day.isoformat(): record.saved() for day, record in self.records.items()}
+        """Write the records of the days."""
+        days = {day.isoformat(): record.to_json() for day, record in self.records.items()}
         write_json(self.folder / _INDEX, {"counting": plan.counting(), "days": days, "widths": self.widths})
 
-    def only(self, days: Collection[date]) -> Self:
-        """Return the same without all other days."""
+    def select_days(self, days: Collection[date]) -> Self:
+        """Return the same with these days only."""
         return replace(self, records={day: record for day, record in self.records.items() if day in days})
 
     def missing(self, plan: Plan) -> Path | None:
-        """Return a file of statistics that is not there; None when all are."""
+        """Return a missing file of statistics; None when all are there."""
         return next((file for file, _ in self._files(plan) if not file.is_file()), None)
 
     def copy_statistics(self, plan: Plan, statistics: Path) -> None:
-        """Put the statistics that a plan needs into a folder: linked, because they never change, or copied."""
+        """Link the statistics that a plan needs into a folder, because they never change, or copy them."""
         for source, name in self._files(plan):
             target = statistics / name
             target.parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(source, target)
 
     def _files(self, plan: Plan) -> Iterable[tuple[Path, Path]]:
-        """Give every file of statistics, and its place below the folder of statistics."""
-        for view in plan.counted:
+        """Yield every file of statistics, and its path below the folder of statistics."""
+        for view in plan.counted_views:
             for day in self.records:
                 name = day_file(Path(), view.name, day)
                 yield self.folder / STATISTICS / name, name
 
 
-def records_of(saved: Mapping[str, Any]) -> dict[date, DayRecord]:
+def read_day_records(saved: Mapping[str, Any]) -> dict[date, DayRecord]:
     """Return the records that a fit or a group saved, by day."""
-    return {date.fromisoformat(day): DayRecord.of(record) for day, record in saved["days"].items()}
+    return {date.fromisoformat(day): DayRecord.from_json(record) for day, record in saved["days"].items()}

@@ -78,7 +78,7 @@ def count_group(declared: DeclaredSections, runtime: Runtime, log: Path, days: C
     planned, table = plan(*declared), DayTable.open(log, Files.LOG)
     with atomic_folder(out) as staging:
         fitting = Fitting(planned, runtime, table, staging)
-        fitting.write_sides(planned.counted_sides)
+        fitting.write_side_tables(planned.counted_sides)
         records = fitting.count(days)
         CountedDays(staging, records, widths_on(records, planned.read, table, planned.declared)).save(planned)
         for folder in (fitting.scratch, fitting.views):
@@ -107,12 +107,12 @@ def merge_groups(
     if previous:
         own = {day for group in counted for day in group.records}
         before = PreviousFit.load_unchecked(local_copy(previous))
-        before = before.only(before.records.keys() - own)
+        before = before.select_days(before.records.keys() - own)
         try:
             _merge(declared, runtime, table, [before, *counted], before.folder, out)
         except IncompatibleFitError as reason:
             note(f"Ids are given anew, for the earlier features do not fit: {reason}")
-            counted.append(before.only(table.by_day))
+            counted.append(before.select_days(table.by_day))
         else:
             return
     _merge(declared, runtime, table, counted, None, out)
@@ -123,7 +123,7 @@ def _checked(declared: DeclaredSections, runtime: Runtime, log: Path, previous: 
     earlier = PreviousFit.load(previous, planned, table)
     with TemporaryDirectory() as scratch:
         fitting = Fitting(planned, runtime, table, Path(scratch))
-        fitting.write_sides(planned.counted_sides)
+        fitting.write_side_tables(planned.counted_sides)
         earlier.check_compatible(planned, fitting.views, table)
     return earlier
 
@@ -140,7 +140,7 @@ def _merge(
     widths.append(widths_on(log.by_day.keys() - known, planned.read, log, planned.declared))
     with atomic_folder(out) as staging:
         fitting = Fitting(planned, runtime, log, staging)
-        sizes = fitting.write_sides(planned.statics)
+        sizes = fitting.write_side_tables(planned.static_views)
         for group in groups:
             group.copy_statistics(planned, fitting.statistics)
         save_fit(declared, fitting, sizes, records, widths, previous)

@@ -1,4 +1,4 @@
-"""The environment in which Feast reads `feature_repo/`, and quiet while it works."""
+"""Environment variables with which Feast reads `feature_repo/`, and suppression of its output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ USER_VARIABLE: Final = "SHORTLIST_USER"
 ADDRESS_VARIABLE: Final = "SHORTLIST_VIEWS_ADDRESS"
 
 
-def variables(
+def environment_variables(
     views: Path,
     store: Path | FeastStoreLocation,
     project: str,
@@ -34,7 +34,7 @@ def variables(
     user: str | None = None,
     address: str = "",
 ) -> dict[str, str]:
-    """Return the environment in which `feature_repo/` is read: by this module, or by the `feast` command.
+    """Return the environment variables with which `feature_repo/` is read: by this module, or by the `feast` command.
 
     The values may hold a password: never print them.
 
@@ -42,19 +42,19 @@ def variables(
         views: Folder of the views on this machine.
         store: The spec's Feast store.
         project: Name of the spec.
-        online: Where the online features are.
+        online: The online store.
         user: The column that is the user.
-        address: Where the views were published, if anywhere; for whoever reads the registry.
+        address: Address at which the views were published, if they were; for readers of the registry.
 
     Raises:
         ShortlistError: The environment variable that holds the online store's address is not set.
     """
-    place = feast_store_location(store)
-    slot = f"_{place.slot.upper()}" if place.slot else ""  # specs have names without capitals
+    location = feast_store_location(store)
+    slot = f"_{location.slot.upper()}" if location.slot else ""  # specs have names without capitals
     return {
         PROJECT_VARIABLE: project.replace("-", "_") + slot,  # Feast puts it into table names
-        REGISTRY_VARIABLE: json.dumps(place.registry),
-        ONLINE_VARIABLE: json.dumps(online.configuration(place.file)),
+        REGISTRY_VARIABLE: json.dumps(location.registry),
+        ONLINE_VARIABLE: json.dumps(online.configuration(location.file)),
         VIEWS_VARIABLE: str(views.resolve()),
         USER_VARIABLE: user or "",
         ADDRESS_VARIABLE: address,
@@ -62,22 +62,22 @@ def variables(
 
 
 @contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Run the block with these environment variables."""
-    before = {name: os.environ.get(name) for name in values}
+def temporary_environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Run a block with these environment variables."""
+    previous_values = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous_values.items():
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Keep Feast's prints, log lines and third-party deprecations from the user; errors still raise.
+def silence_feast() -> Iterator[None]:
+    """Suppress Feast's prints, log lines and third-party deprecations; errors still raise.
 
     Raises:
         ShortlistError: The online store or PostgreSQL cannot be reached, or refuses.
@@ -90,9 +90,11 @@ def quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except Exception as error:
-        explained = next(filter(None, (kind.explained(error) for kind in ONLINE_STORES.values())), "")
-        if explained:
-            raise ShortlistError(redact_passwords(f"runtime.online_store: {explained}")) from error
+        explanation = next(
+            filter(None, (online_store.explain_error(error) for online_store in ONLINE_STORES.values())), ""
+        )
+        if explanation:
+            raise ShortlistError(redact_passwords(f"runtime.online_store: {explanation}")) from error
         original = getattr(error, "orig", None)  # SQLAlchemy's errors carry the driver's
         if type(original).__module__.startswith("psycopg"):
             raise ShortlistError(redact_passwords(f"runtime.database: PostgreSQL says: {original}")) from None

@@ -1,4 +1,4 @@
-"""Where a spec's Feast store keeps what Feast itself does not: its registry, notes, and what servers read."""
+"""Location of a spec's Feast store: its registry, notes, and the features that servers read."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from shortlist.storage.records.store import RecordStore
 from shortlist.storage.storage_config import StorageConfig
 
 SERVING: Final = "serving.json"
-"""Names the views that servers read beside the online store, the log behind them, and until when they hold."""
+"""File with the served views, the log behind them, and the moment up to which they are filled."""
 REGISTRY: Final = "registry.db"
 
 SECOND_SLOT: Final = "second"
-"""The other of the two places in the online store that features alternate between when they are replaced as a whole."""
+"""The second slot of the online store: features alternate between two when they are replaced as a whole."""
 
 _LOCK: Final = "lock"
 _AREA: Final = "features"
@@ -31,38 +31,38 @@ _AREA: Final = "features"
 
 @dataclass(frozen=True)
 class FeastStoreLocation:
-    """A spec's Feast store; get one from `place_of` or `place_in`."""
+    """A spec's Feast store; get one from `feast_store_location` or `spec_feast_store_location`."""
 
     folder: Path | None
-    """Of SQLite's files; None where no disk is shared."""
+    """Folder of SQLite's files; None where no disk is shared."""
     objects: ObjectStore
-    """Pointer and keys; where it is a bucket, published features and logs too."""
+    """Store of the announcement and the written keys; a bucket also holds published features and logs."""
     state: RecordStore
-    """Lock and notes."""
+    """Store of the lock and of notes."""
     database: str | None = None
     """Address of the database with Feast's registry, a secret; None: the registry is a file in the folder."""
-    shares: bool = False
-    """Whether readers are on other machines, so that what they read must be published."""
+    publishes: bool = False
+    """Whether readers are on other machines, so that features and logs must be published for them."""
     slot: str = ""
     """Which of two Feast projects in the online store: empty, or `SECOND_SLOT`."""
 
     @property
-    def served(self) -> Self:
-        """The same with the slot that servers read.
+    def served_location(self) -> Self:
+        """The location with the slot that servers read.
 
         Raises:
-            IntegrityError: What was announced is not readable.
+            IntegrityError: The announcement is not readable.
         """
-        return replace(self, slot=(self.announced() or {}).get("slot", ""))
+        return replace(self, slot=(self.read_announcement() or {}).get("slot", ""))
 
     @property
-    def spare(self) -> Self:
-        """The same with the slot that servers do not read.
+    def spare_location(self) -> Self:
+        """The location with the slot that servers do not read.
 
         Raises:
-            IntegrityError: What was announced is not readable.
+            IntegrityError: The announcement is not readable.
         """
-        return replace(self, slot="" if self.served.slot else SECOND_SLOT)
+        return replace(self, slot="" if self.served_location.slot else SECOND_SLOT)
 
     @property
     def registry(self) -> str:
@@ -84,16 +84,16 @@ class FeastStoreLocation:
         return self.folder.resolve() / name
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Let one process at a time write the spec's store."""
+    def write_lock(self) -> Iterator[None]:
+        """Hold the lock under which one process at a time writes the spec's store."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
         with self.state.lock(_LOCK):
             yield
 
     @contextmanager
-    def making_tables(self) -> Iterator[None]:
-        """Let one process at a time open a registry whose tables may be missing; specs share a database."""
+    def registry_lock(self) -> Iterator[None]:
+        """Hold the lock under which one process at a time opens a registry whose tables may be missing."""
         lock: Any = nullcontext()
         if self.database is not None:
             from shortlist.storage.records.postgres import open_postgres  # loads the driver
@@ -103,22 +103,22 @@ class FeastStoreLocation:
             yield
 
     def publish(self, folder: Path, kind: str) -> str:
-        """Return where readers find a folder: its path, or the address of a copy that never changes.
+        """Return the path of a folder, or the address of a published copy that never changes.
 
         Args:
             folder: What to publish.
             kind: `fits` or `logs`.
         """
-        if not self.shares:
+        if not self.publishes:
             return str(folder.resolve())
         return self.objects.put_folder(folder, f"{kind}/{folder_digest(folder)}")
 
-    def announce(self, announced: Mapping[str, Any]) -> None:
-        """Write what servers read; they notice when it changes."""
-        self.objects.write(SERVING, (json.dumps(announced, indent=2) + "\n").encode())
+    def announce(self, announcement: Mapping[str, Any]) -> None:
+        """Write the announcement of what servers read; they notice when it changes."""
+        self.objects.write(SERVING, (json.dumps(announcement, indent=2) + "\n").encode())
 
-    def announced(self) -> dict[str, Any] | None:
-        """Return what was announced last; None when nothing was.
+    def read_announcement(self) -> dict[str, Any] | None:
+        """Return the last announcement; None when there is none.
 
         Raises:
             IntegrityError: It is not readable.
@@ -127,38 +127,40 @@ class FeastStoreLocation:
         if content is None:
             return None
         try:
-            found = json.loads(content)
+            announcement = json.loads(content)
         except ValueError as error:
             raise IntegrityError(f"{self.objects.url(SERVING)}: not valid JSON ({error}). Run again.") from None
-        if not isinstance(found, dict):
-            raise IntegrityError(f"{self.objects.url(SERVING)}: wanted a JSON object, got {type(found).__name__}")
-        return found
+        if not isinstance(announcement, dict):
+            raise IntegrityError(
+                f"{self.objects.url(SERVING)}: wanted a JSON object, got {type(announcement).__name__}"
+            )
+        return announcement
 
-    def expected(self) -> dict[str, Any]:
-        """Return what was announced last.
+    def require_announcement(self) -> dict[str, Any]:
+        """Return the last announcement.
 
         Raises:
-            IntegrityError: Nothing was.
+            IntegrityError: There is none.
         """
-        found = self.announced()
-        if found is None:
-            where = self.objects.url(SERVING).removeprefix("file://")
-            raise IntegrityError(f"{where}: missing; the step that writes it did not finish. Run again.")
-        return found
+        announcement = self.read_announcement()
+        if announcement is None:
+            address = self.objects.url(SERVING).removeprefix("file://")
+            raise IntegrityError(f"{address}: missing; the step that writes it did not finish. Run again.")
+        return announcement
 
 
 def feast_store_location(store: Path | FeastStoreLocation) -> FeastStoreLocation:
-    """Return the place that a folder is; another place stays what it is."""
+    """Return the location of a store in a folder; a location is returned as it is."""
     if isinstance(store, FeastStoreLocation):
         return store
     return FeastStoreLocation(store, FolderObjectStore(store), FolderRecordStore(store))
 
 
 def spec_feast_store_location(stores: StorageConfig, spec: str) -> FeastStoreLocation:
-    """Return a spec's place among the stores; nothing is connected yet.
+    """Return the location of a spec's store; nothing is connected yet.
 
     Raises:
-        ShortlistError: A variable with an address is not set, or holds none.
+        ShortlistError: An environment variable with an address is not set, or holds none.
     """
     folder = None if stores.folder is None else stores.folder / "feast" / spec
     if folder is not None and not stores.objects and not stores.database_variable:
@@ -171,8 +173,8 @@ def spec_feast_store_location(stores: StorageConfig, spec: str) -> FeastStoreLoc
     database = stores.database_uri
     if database is None:
         return FeastStoreLocation(
-            folder, objects, FolderRecordStore(stores.below("feast") / spec), shares=bool(stores.objects)
+            folder, objects, FolderRecordStore(stores.below("feast") / spec), publishes=bool(stores.objects)
         )
     state = record_store_at(database, stores.cluster, _AREA, spec)
     registry = database if keeps_feast_registry(database) else None
-    return FeastStoreLocation(folder, objects, state, registry, shares=bool(stores.objects))
+    return FeastStoreLocation(folder, objects, state, registry, publishes=bool(stores.objects))

@@ -17,18 +17,18 @@ from shortlist.features.feature_kind import FeatureKind
 from shortlist.features.plan import Plan
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.previous_fit import DayRange
-from shortlist.features.view_index import View, ViewIndex
+from shortlist.features.view_index import StoredView, ViewIndex
 from shortlist.storage.artefacts import read_json
 
-_THERE = ":there"
-_NOW = ":now"
+_PRESENT = ":there"
+_NEW_SUFFIX = ":now"
 
 
-class _Record(BaseModel):
+class _ChangeRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class DayChange(_Record):
+class DayChange(_ChangeRecord):
     """A day, before and after; None where it was not in the log, or is not known."""
 
     day: date
@@ -39,24 +39,24 @@ class DayChange(_Record):
     counted_again: bool
 
 
-class ColumnChange(_Record):
+class ColumnChange(_ChangeRecord):
     """A column of a view: its values that servers read at one moment, before and after."""
 
     view: str
     column: str
     keys: int
-    """That have a value before or after."""
+    """Keys that have a value before or after."""
     changed: int
-    """Of these, those with another value; new keys and keys that are gone are among them."""
+    """Keys whose value differs, new and removed keys among them."""
     largest: float | None
-    """Largest absolute difference of a number that is there before and after; None for texts, lists and vectors."""
+    """Largest absolute difference of a number before and after; None for texts, lists and vectors."""
     mean: float | None
-    """Mean absolute difference of those that differ; None when none does."""
+    """Mean absolute difference of the numbers that differ; None when none does."""
     features: tuple[str, ...]
     """The declared features that read it."""
 
 
-class ReadBy(_Record):
+class AffectedModel(_ChangeRecord):
     """A registered model that reads changed features."""
 
     version: int
@@ -65,20 +65,20 @@ class ReadBy(_Record):
     features: tuple[str, ...]
 
 
-class FeatureChanges(_Record):
-    """All that a backfill changes."""
+class FeatureChanges(_ChangeRecord):
+    """The report of a backfill: changed days, columns, histories and models."""
 
     first: date
     last: date
     at: datetime
-    """The moment as of which values are compared: that of what servers read."""
+    """The moment as of which values are compared, which is that of the served features."""
     days: tuple[DayChange, ...]
-    """Those of the range, and those that were counted again."""
+    """Days of the range, and days that were counted again."""
     columns: tuple[ColumnChange, ...]
     """Every column of every view."""
     history_rows: dict[str, int]
-    """View -> rows of its history, which training reads, that are new, gone or different."""
-    read_by: tuple[ReadBy, ...] = ()
+    """Rows that are new, removed or different in each view's history, which training reads."""
+    read_by: tuple[AffectedModel, ...] = ()
 
     @property
     def changed(self) -> tuple[ColumnChange, ...]:
@@ -93,28 +93,30 @@ class FeatureChanges(_Record):
         return tuple(dict.fromkeys(name for column in columns for name in column.features))
 
     def lines(self) -> Iterator[str]:
-        """Give all of it for people."""
-        again = sum(day.counted_again for day in self.days)
-        yield f"Backfill {self.first}..{self.last}: {again} day(s) were counted again."
-        if again:
+        """Yield the report as lines of text."""
+        recounted_days = sum(day.counted_again for day in self.days)
+        yield f"Backfill {self.first}..{self.last}: {recounted_days} day(s) were counted again."
+        if recounted_days:
             yield f"  {'day':<12}{'rows before':>14}{'now':>12}{'quarantined before':>22}{'now':>12}"
         for day in self.days:
             if day.counted_again:
                 numbers = day.rows_before, day.rows_after, day.quarantined_before, day.quarantined_after
-                shown = ("unknown" if number is None else f"{number:,}" for number in numbers)
-                yield f"  {day.day!s:<12}" + "".join(f"{x:>{w}}" for x, w in zip(shown, (14, 12, 22, 12), strict=True))
+                formatted = ("unknown" if number is None else f"{number:,}" for number in numbers)
+                yield f"  {day.day!s:<12}" + "".join(
+                    f"{text:>{width}}" for text, width in zip(formatted, (14, 12, 22, 12), strict=True)
+                )
         if not self.changed:
             yield f"No value that servers read as of {self.at:%Y-%m-%d %H:%M} UTC changes."
-        for one in self.changed:
+        for column_change in self.changed:
             size = (
                 ""
-                if one.largest is None or one.mean is None
-                else f", by up to {one.largest:g}, {one.mean:g} on average"
+                if column_change.largest is None or column_change.mean is None
+                else f", by up to {column_change.largest:g}, {column_change.mean:g} on average"
             )
-            read = f"; read by {', '.join(one.features)}" if one.features else ""
+            readers = f"; read by {', '.join(column_change.features)}" if column_change.features else ""
             yield (
-                f"  {one.view}:{one.column} changes for {one.changed:,} of {one.keys:,} keys"
-                f" ({one.changed / one.keys:.1%}){size}{read}"
+                f"  {column_change.view}:{column_change.column} changes for {column_change.changed:,} of"
+                f" {column_change.keys:,} keys ({column_change.changed / column_change.keys:.1%}){size}{readers}"
             )
         for view, rows in self.history_rows.items():
             if rows:
@@ -123,97 +125,114 @@ class FeatureChanges(_Record):
             yield f"Version {model.version} ({model.model}, {model.alias}) reads {', '.join(model.features)}."
 
 
-def compare_fits(before: Path, after: Path, corrected: DayRange, at: datetime) -> FeatureChanges:
-    """Return what is different between two fits of the same declaration.
+def compare_fits(old_fit: Path, new_fit: Path, corrected: DayRange, at: datetime) -> FeatureChanges:
+    """Return the differences between two fits of the same declaration.
 
     Args:
-        before: Folder of the earlier fit.
-        after: Folder of the later one.
-        corrected: The range that was counted again.
+        old_fit: Folder of the earlier fit.
+        new_fit: Folder of the later one.
+        corrected: The range of days that was counted again.
         at: The moment as of which served values are compared.
     """
-    then, now = (ViewIndex.read(folder / "views") for folder in (before, after))
-    planned = Preprocessing.load(after).plan
+    old_index, new_index = (ViewIndex.read(folder / "views") for folder in (old_fit, new_fit))
+    planned = Preprocessing.load(new_fit).plan
     readers = _readers(planned)
-    known = {view.name: view for view in then.views}
+    old_views = {view.name: view for view in old_index.views}
     columns = tuple(
-        column for view in now.views if view.name in known for column in _columns(view, then, now, at, readers)
+        column
+        for view in new_index.views
+        if view.name in old_views
+        for column in _column_changes(view, old_index, new_index, at, readers)
     )
-    moved = {view.name: _history(view, then, now) for view in now.views if view.name in known and not view.static}
-    days = tuple(_days(read_json(before / Files.FEATURES), read_json(after / Files.FEATURES), corrected))
+    history_rows = {
+        view.name: _count_history_changes(view, old_index, new_index)
+        for view in new_index.views
+        if view.name in old_views and not view.static
+    }
+    days = tuple(_day_changes(read_json(old_fit / Files.FEATURES), read_json(new_fit / Files.FEATURES), corrected))
     return FeatureChanges(
-        first=corrected.first, last=corrected.last, at=at, days=days, columns=columns, history_rows=moved
+        first=corrected.first, last=corrected.last, at=at, days=days, columns=columns, history_rows=history_rows
     )
 
 
-def served_until(place: FeastStoreLocation) -> datetime:
+def served_until(location: FeastStoreLocation) -> datetime:
     """Return the moment as of which servers read features.
 
     Raises:
-        IntegrityError: None were published.
+        IntegrityError: No features were published.
     """
-    return datetime.fromisoformat(place.expected()["until"])
+    return datetime.fromisoformat(location.require_announcement()["until"])
 
 
-def _days(before: dict[str, Any], after: dict[str, Any], corrected: DayRange) -> Iterator[DayChange]:
-    for text in sorted({*before["days"], *after["days"]}):
-        then, now = (each["days"].get(text, {}) for each in (before, after))
-        again = then.get("digest") != now.get("digest")
-        if again or corrected.has(date.fromisoformat(text)):
-            refused = (each["quarantined"].get(text, 0) if "quarantined" in each else None for each in (before, after))
+def _day_changes(old_notes: dict[str, Any], new_notes: dict[str, Any], corrected: DayRange) -> Iterator[DayChange]:
+    for day_text in sorted({*old_notes["days"], *new_notes["days"]}):
+        old_day, new_day = (notes["days"].get(day_text, {}) for notes in (old_notes, new_notes))
+        is_recounted = old_day.get("digest") != new_day.get("digest")
+        if is_recounted or corrected.contains(date.fromisoformat(day_text)):
+            quarantined = (
+                notes["quarantined"].get(day_text, 0) if "quarantined" in notes else None
+                for notes in (old_notes, new_notes)
+            )
             yield DayChange(
-                day=date.fromisoformat(text), rows_before=then.get("rows"), rows_after=now.get("rows"),
-                quarantined_before=next(refused), quarantined_after=next(refused), counted_again=again,
+                day=date.fromisoformat(day_text), rows_before=old_day.get("rows"), rows_after=new_day.get("rows"),
+                quarantined_before=next(quarantined), quarantined_after=next(quarantined), counted_again=is_recounted,
             )  # fmt: skip
 
 
-def _columns(
-    view: View, then: ViewIndex, now: ViewIndex, at: datetime, readers: dict[str, tuple[str, ...]]
+def _column_changes(
+    view: StoredView, old_index: ViewIndex, new_index: ViewIndex, at: datetime, readers: dict[str, tuple[str, ...]]
 ) -> Iterator[ColumnChange]:
-    left, right = (index.snapshot(view.name, at).with_columns(pl.lit(True).alias(_THERE)) for index in (then, now))
-    both = left.join(right, on=view.key_names, how="full", coalesce=True, nulls_equal=True, suffix=_NOW)
-    one_sided = pl.col(_THERE).is_null() | pl.col(_THERE + _NOW).is_null()
+    old_values, new_values = (
+        index.snapshot(view.name, at).with_columns(pl.lit(True).alias(_PRESENT)) for index in (old_index, new_index)
+    )
+    joined = old_values.join(
+        new_values, on=view.key_names, how="full", coalesce=True, nulls_equal=True, suffix=_NEW_SUFFIX
+    )
+    one_sided = pl.col(_PRESENT).is_null() | pl.col(_PRESENT + _NEW_SUFFIX).is_null()
     for feature in view.features:
-        was, became = pl.col(feature.name), pl.col(feature.name + _NOW)
-        number = feature.dtype in ("Int64", "Float64")
-        differs = was.ne_missing(became) if not feature.dtype.startswith("List") else _other_list(was, became)
-        differing = both.filter(one_sided | differs)
+        old, new = pl.col(feature.name), pl.col(feature.name + _NEW_SUFFIX)
+        is_number = feature.dtype in ("Int64", "Float64")
+        differs = old.ne_missing(new) if not feature.dtype.startswith("List") else _list_differs(old, new)
+        differing = joined.filter(one_sided | differs)
         sizes = np.empty(0)
-        if number:
-            moved = differing.select((became.cast(pl.Float64) - was.cast(pl.Float64)).abs()).to_series()
-            sizes = moved.drop_nulls().drop_nans().to_numpy()
+        if is_number:
+            differences = differing.select((new.cast(pl.Float64) - old.cast(pl.Float64)).abs()).to_series()
+            sizes = differences.drop_nulls().drop_nans().to_numpy()
         yield ColumnChange(
-            view=view.name, column=feature.name, keys=both.height, changed=differing.height,
+            view=view.name, column=feature.name, keys=joined.height, changed=differing.height,
             largest=float(sizes.max()) if len(sizes) else None, mean=float(sizes.mean()) if len(sizes) else None,
             features=readers.get(f"{view.name}:{feature.name}", ()),
         )  # fmt: skip
 
 
-def _other_list(was: pl.Expr, became: pl.Expr) -> pl.Expr:
-    return was.cast(pl.List(pl.String)).list.join(",").ne_missing(became.cast(pl.List(pl.String)).list.join(","))
+def _list_differs(old: pl.Expr, new: pl.Expr) -> pl.Expr:
+    return old.cast(pl.List(pl.String)).list.join(",").ne_missing(new.cast(pl.List(pl.String)).list.join(","))
 
 
-def _history(view: View, then: ViewIndex, now: ViewIndex) -> int:
+def _count_history_changes(view: StoredView, old_index: ViewIndex, new_index: ViewIndex) -> int:
     names = [*view.key_names, Columns.VALID_FROM, *view.feature_names]
-    old, new = (pl.scan_parquet(index.path(view)).select(names) for index in (then, now))
-    gone, came = (
-        one.join(other, on=names, how="anti", nulls_equal=True).select(pl.len()).collect(engine="streaming").item()
-        for one, other in ((old, new), (new, old))
+    old_rows, new_rows = (pl.scan_parquet(index.path(view)).select(names) for index in (old_index, new_index))
+    removed, added = (
+        left_rows.join(right_rows, on=names, how="anti", nulls_equal=True)
+        .select(pl.len())
+        .collect(engine="streaming")
+        .item()
+        for left_rows, right_rows in ((old_rows, new_rows), (new_rows, old_rows))
     )
-    return max(int(gone), int(came))
+    return max(int(removed), int(added))
 
 
 def _readers(planned: Plan) -> dict[str, tuple[str, ...]]:
     """Return the declared features that read each column of a view."""
-    found: dict[str, list[str]] = {}
+    features_by_column: dict[str, list[str]] = {}
     for feature in planned.features:
-        for column in dict.fromkeys(_read(feature, planned)):
-            found.setdefault(column, []).extend(feature.outputs)
-    return {column: tuple(names) for column, names in found.items()}
+        for column in dict.fromkeys(_columns_read(feature, planned)):
+            features_by_column.setdefault(column, []).extend(feature.outputs)
+    return {column: tuple(names) for column, names in features_by_column.items()}
 
 
-def _read(feature: FeatureKind, planned: Plan) -> Iterator[str]:
+def _columns_read(feature: FeatureKind, planned: Plan) -> Iterator[str]:
     declared = planned.declared
-    yield from (declared.place(name) for name in feature.reads if declared.owner(name) is not None)
-    views: Sequence[Any] = (*feature.views(declared), *feature.means(declared))
+    yield from (declared.row_column(name) for name in feature.reads if declared.side_table_of(name) is not None)
+    views: Sequence[Any] = (*feature.views(declared), *feature.mean_views(declared))
     yield from (f"{view.name}:{column}" for view in views for column in view.features)

@@ -1,4 +1,4 @@
-"""What a kind of feature says of itself; everything else asks it through these methods and knows no kind by name."""
+"""The interface of a kind of feature: fitting, tables and export call it and know no kind by name."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from shortlist.features.columns import DeclaredColumns
 from shortlist.features.graph import Graph
 from shortlist.features.joined_lists import JoinedList
 from shortlist.features.keyed import KeyedView, Total
-from shortlist.features.learning import LearningLog
-from shortlist.features.moments import Moments
+from shortlist.features.moments import NumberMoments
 from shortlist.features.open_events import OpenList
 from shortlist.features.slates import SlateValue
 from shortlist.features.static_view_plan import MeanView
+from shortlist.features.training_log import TrainingLog
 from shortlist.features.vocabulary import ValueIds, VocabularyLimits
 from shortlist.spec.base import Names
 from shortlist.spec.features import Feature, Features
-from shortlist.system.query_engine import Engine, resolve
+from shortlist.system.query_engine import Engine, resolve_engine
 
-Form = Literal["dense", "id", "ids", "vector"]
+OutputForm = Literal["dense", "id", "ids", "vector"]
 """What a model reads: a Float32 number, a UInt32 id, a list of ids, or an array of Float32."""
 Limit = Callable[[pl.Expr, float, float | None], pl.Expr]
-"""limit(value, low, high) keeps a value within bounds."""
+"""limit(value, low, high) returns a value cut to its bounds."""
 
 FeatureName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 KeyedName = Annotated[str, Field(pattern=r"^([A-Za-z_]|\{key\})([A-Za-z0-9_]|\{key\})*$")]
@@ -36,60 +36,60 @@ KeyedName = Annotated[str, Field(pattern=r"^([A-Za-z_]|\{key\})([A-Za-z0-9_]|\{k
 
 @dataclass(frozen=True)
 class Fitted:
-    """What features were fitted to."""
+    """Statistics and trained models that features were fitted to."""
 
     declared: DeclaredColumns
-    moments: Mapping[str, Moments]
+    moments: Mapping[str, NumberMoments]
     """Mean and deviation of what is standardised, by feature name."""
     widths: Mapping[str, int]
     """Width of every vector column that is read."""
     vocabularies: Mapping[str, ValueIds]
-    """By column."""
+    """Ids of values, by column."""
     learnt: Mapping[str, Any] = field(default_factory=dict)
     """What `FeatureKind.learnt` returned, by the name of the operation's first output."""
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberQuery:
     """A number of a row, as a query over looked-up rows."""
 
     output: str
     value: pl.Expr
     column: str = ""
-    """Its place when the number follows from that one column alone: integers may then be looked up in a table."""
+    """The looked-up column, where the number depends on it alone; integers may then be looked up in a table."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class StandardisedNumber:
     """A number whose mean and deviation on the training days are counted."""
 
     output: str
     column: str
     value: pl.Expr
     settings: Mapping[str, Any]
-    """What the number depends on: days counted with other settings are counted again."""
+    """Settings that the number depends on; days counted with other settings are counted again."""
 
 
 @dataclass(frozen=True)
 class DeclaredIds:
-    """How many ids a feature has, as far as its declaration says."""
+    """How many ids a feature has, as far as its declaration determines."""
 
-    most: int
-    """0 among them."""
+    max_ids: int
+    """Most ids, 0 among them."""
     counted_column: str = ""
     """Column whose distinct values say how many there are; empty: there are exactly `most`."""
     per_row: int | None = 1
-    """The most ids of a row; None: unknown."""
+    """Most ids of a row; None: unknown."""
 
 
 class FeatureKind(Feature):
     """A kind of feature, whole. A kind overrides what it needs.
 
-    Looked-up rows hold a declared column under `declared.place(name)` and a view's columns as `<view>:<column>`.
+    Looked-up rows hold a declared column under `declared.row_column(name)` and a view's columns as `<view>:<column>`.
     """
 
     single_precision: ClassVar[bool] = False
-    """Whether the nodes of a dense feature give FP32 instead of FP64."""
+    """Whether the nodes of a dense feature return FP32 instead of FP64."""
     learns: ClassVar[bool] = False
     """Whether a fit trains something for it; see `learn`."""
 
@@ -100,19 +100,19 @@ class FeatureKind(Feature):
         """Declared columns that are read from rows, or counted per day."""
         return self.inputs
 
-    def forms(self, declared: DeclaredColumns) -> Sequence[Form]:
-        """Return what each output is."""
+    def forms(self, declared: DeclaredColumns) -> Sequence[OutputForm]:
+        """Return the form of each output."""
         return ["dense"] * len(self.outputs)
 
     def views(self, declared: DeclaredColumns) -> Iterable[KeyedView]:
-        """Return the statistics per key and day that it looks up.
+        """Return the statistics per key and day that the feature looks up.
 
         Raises:
             PlanError: A key cannot be counted that way.
         """
         return ()
 
-    def means(self, declared: DeclaredColumns) -> Iterable[MeanView]:
+    def mean_views(self, declared: DeclaredColumns) -> Iterable[MeanView]:
         """Return the mean vectors of users' lists that it looks up.
 
         Raises:
@@ -124,7 +124,7 @@ class FeatureKind(Feature):
         """Return the columns whose values get ids."""
         return ()
 
-    def measured(self, declared: DeclaredColumns) -> Iterable[Measured]:
+    def standardised_numbers(self, declared: DeclaredColumns) -> Iterable[StandardisedNumber]:
         """Return the numbers whose mean and deviation it needs."""
         return ()
 
@@ -136,7 +136,7 @@ class FeatureKind(Feature):
         """Return how many ids an output will have, before any fit; None when it gives no ids."""
         return None
 
-    def events(self, output: int) -> int | None:
+    def max_events(self, output: int) -> int | None:
         """Return the most entries of a list in order of time, the newest first; None for other outputs."""
         return None
 
@@ -148,7 +148,7 @@ class FeatureKind(Feature):
         """Return the list of events that is put together when rows are looked up; None where there is none."""
         return None
 
-    def learn(self, given: LearningLog, folder: Path) -> None:
+    def learn(self, training_log: TrainingLog, folder: Path) -> None:
         """Write what a kind with `learns` trains on the log, beyond what is counted, into an empty folder.
 
         Raises:
@@ -174,34 +174,34 @@ class FeatureKind(Feature):
 
     # The feature table.
 
-    def numbers(self, fitted: Fitted, engine: Engine) -> Iterable[Number]:
+    def numbers(self, fitted: Fitted, engine: Engine) -> Iterable[NumberQuery]:
         """Return numbers as queries, which the engine runs together; they become Float32."""
         return ()
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
-        """Give the outputs that are no queries, named, in the type of their form."""
+        """Yield the outputs that no query computes, as named series in the type of their form."""
         yield from ()
 
     # The exported graph.
 
     @property
     def group(self) -> Hashable:
-        """What outputs that are compiled by one call of `nodes` have in common."""
+        """Group of the outputs: outputs of one group are compiled by one call of `nodes`."""
         return type(self)
 
     @classmethod
-    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Any, int]]) -> str:
-        """Compile numbers or ids of one group; return them, shape (wanted, rows).
+    def nodes(cls, graph: Graph, fitted: Fitted, feature_outputs: Sequence[tuple[Any, int]]) -> str:
+        """Compile numbers or ids of one group; return them, shape (feature_outputs, rows).
 
         Args:
-            graph: Takes the nodes.
-            fitted: What the features were fitted to.
-            wanted: Operations of this kind, and which of their outputs.
+            graph: The graph to which nodes are added.
+            fitted: Statistics that the features were fitted to.
+            feature_outputs: Features of this kind, each with the number of one of its outputs.
         """
         raise NotImplementedError
 
     def list_nodes(self, graph: Graph, fitted: Fitted, output: int) -> tuple[str, str]:
-        """Compile a list of ids; return them, shape (rows, longest), and where there is one, BOOL."""
+        """Compile a list of ids; return them, shape (rows, longest), and a BOOL mask of the positions that hold one."""
         raise NotImplementedError
 
     def vector_nodes(self, graph: Graph, fitted: Fitted, output: int) -> str:
@@ -209,7 +209,7 @@ class FeatureKind(Feature):
         raise NotImplementedError
 
 
-class PerColumn(FeatureKind):
+class ColumnwiseFeature(FeatureKind):
     """An operation applied to each of several columns on its own."""
 
     each: Names = Field(min_length=1)
@@ -218,7 +218,7 @@ class PerColumn(FeatureKind):
     """Added to the column's name to name the feature; the kind's own suffix by default."""
 
     own_suffix: ClassVar[str]
-    """What the kind adds when no suffix is given."""
+    """Suffix of the kind when none is declared."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -231,7 +231,7 @@ class PerColumn(FeatureKind):
         return self.each
 
 
-class PerKey(FeatureKind):
+class KeyedFeature(FeatureKind):
     """A statistic of the days before, looked up by the values of one or more columns."""
 
     key: Names = ()
@@ -264,10 +264,10 @@ class PerKey(FeatureKind):
         return keys, tuple(name for name in keys if declared.is_tags(name))
 
 
-class OverDays(PerKey):
+class WindowedFeature(KeyedFeature):
     """Sums of a key over the days before, or over some of them.
 
-    Days that are skipped are subtracted from sums that servers look up anyway.
+    Skipped days are subtracted from sums that servers look up anyway.
     """
 
     window_days: int | None = Field(default=None, ge=1)
@@ -287,38 +287,40 @@ class OverDays(PerKey):
         counted = Total(measure, self.window_days + skipped if self.window_days else 0)
         return (counted, Total(measure, skipped)) if skipped else (counted,)
 
-    def summed(self, view: KeyedView, measure: str) -> pl.Expr:
+    def window_sum(self, view: KeyedView, measure: str) -> pl.Expr:
         """Return a measure over the days that count; 0 for a key that is not known."""
-        counted, *skipped = (looked_up_number(view, total.name) for total in self.totals(measure))
+        counted, *skipped = (view_number(view, total.name) for total in self.totals(measure))
         return counted - skipped[0] if skipped else counted
 
 
-def summed_nodes(graph: Graph, wanted: Sequence[tuple[OverDays, KeyedView, str]]) -> str:
-    """Compile `OverDays.summed` of features of one group, each with a view and a measure; shape (wanted, rows)."""
-    places = zip(*([view_column(view, total.name) for total in feature.totals(measure)]
-                   for feature, view, measure in wanted), strict=True)  # fmt: skip
-    counted, *skipped = (graph.filled(graph.numbers(list(each)), np.zeros(1)) for each in places)
+def window_sum_nodes(graph: Graph, summands: Sequence[tuple[WindowedFeature, KeyedView, str]]) -> str:
+    """Compile `WindowedFeature.window_sum` of features of one group; return them, shape (summands, rows)."""
+    column_lists = zip(*([view_column(view, total.name) for total in feature.totals(measure)]
+                   for feature, view, measure in summands), strict=True)  # fmt: skip
+    counted, *skipped = (
+        graph.fill_missing(graph.numbers(list(summand_columns)), np.zeros(1)) for summand_columns in column_lists
+    )
     return graph.add("Sub", counted, skipped[0]) if skipped else counted
 
 
-def kinds_of(features: Features) -> tuple[FeatureKind, ...]:
-    """Return the declared operations; whatever is registered as a kind of feature is a `FeatureKind`."""
+def declared_kinds(features: Features) -> tuple[FeatureKind, ...]:
+    """Return the declared features; every registered kind of feature is a `FeatureKind`."""
     return cast(tuple[FeatureKind, ...], features.columns)
 
 
 def view_column(view: KeyedView, name: str) -> str:
-    """Return under which name looked-up rows hold a column of a view."""
+    """Return the name under which looked-up rows hold a column of a view."""
     return f"{view.name}:{name}"
 
 
-def looked_up(view: KeyedView, name: str) -> pl.Expr:
+def view_value(view: KeyedView, name: str) -> pl.Expr:
     """Return a column of a view; null for a key that is not known."""
     return pl.col(view_column(view, name))
 
 
-def looked_up_number(view: KeyedView, name: str) -> pl.Expr:
+def view_number(view: KeyedView, name: str) -> pl.Expr:
     """Return a statistic of a view; 0 for a key that is not known."""
-    return looked_up(view, name).cast(pl.Float64).fill_null(0.0)
+    return view_value(view, name).cast(pl.Float64).fill_null(0.0)
 
 
 def log1p(value: pl.Expr) -> pl.Expr:
@@ -327,16 +329,16 @@ def log1p(value: pl.Expr) -> pl.Expr:
 
 
 def limit_for(engine: Engine) -> Limit:
-    """Return how values are kept within bounds; whoever executes it, the values are the same bits."""
-    return limit_by_comparison if resolve(engine) == "gpu" else limit_by_clip
+    """Return the function that cuts values to bounds on an engine; the results are the same bits on every engine."""
+    return limit_by_comparison if resolve_engine(engine) == "gpu" else limit_by_clip
 
 
 def limit_by_clip(value: pl.Expr, low: float, high: float | None) -> pl.Expr:
-    """Keep a value within bounds."""
+    """Return a value cut to its bounds."""
     return value.clip(low, high)
 
 
 def limit_by_comparison(value: pl.Expr, low: float, high: float | None) -> pl.Expr:
-    """Do as `clip`, which cuDF has not (cudf-polars 26.06); on the CPU it would take 1.7 times as long."""
+    """Return what `clip` does, which cuDF lacks (cudf-polars 26.06); on the CPU it would take 1.7 times as long."""
     limited = pl.when(value < low).then(low)
     return (limited if high is None else limited.when(value > high).then(high)).otherwise(value)

@@ -1,4 +1,4 @@
-"""Fitting features: counting days, and making vocabularies, moments and point-in-time views of the counts."""
+"""Fitting features: counting days; building vocabularies, moments and point-in-time views from the counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shortlist.contracts import Files
 from shortlist.features.columns import IncompatibleFitError
 from shortlist.features.counting import DayRecord
 from shortlist.features.fitting import Fitting
-from shortlist.features.moments import Moments, total
+from shortlist.features.moments import NumberMoments, sum_moments
 from shortlist.features.plan import Plan, plan
 from shortlist.features.previous_fit import DayRange, PreviousFit
 from shortlist.features.split import split_days
@@ -54,30 +54,32 @@ def fit(  # noqa: PLR0913 - the sections and folders of one step
             kind trains something.
         previous: An earlier result for the same declaration. Only days that it has not counted are counted; the
             result is the same as without it.
-        corrected: Days that `previous` has counted and whose rows may have changed since: those that did are counted
-            again, and ids are given anew.
-        learning: Whether kinds of features train what they need; not where a model's own preprocessing has it.
+        corrected: Days that `previous` has counted and whose rows may have changed since: changed days are counted
+            again, and ids are assigned anew.
+        learning: Whether trained features are trained; not where a model's own preprocessing holds their models.
 
     Raises:
         PlanError: The declared features cannot be made from the declared columns.
-        MisfitError: `previous` is no beginning of this fit.
+        IncompatibleFitError: `previous` cannot be extended to this fit.
         DataError: Too few days, or a sum too large.
     """
     planned = plan(data, features, gates)
     table = DayTable.open(log, Files.LOG)
-    earlier = PreviousFit.load(previous, planned, table, corrected)
-    split_days([*earlier.records, *table.by_day], data.split)  # too few days are told before any is counted
+    previous_fit = PreviousFit.load(previous, planned, table, corrected)
+    split_days([*previous_fit.records, *table.by_day], data.split)  # too few days are reported before any is counted
     with atomic_folder(out) as staging:
         fitting = Fitting(planned, runtime, table, staging)
-        sizes = fitting.write_sides(planned.statics)
-        earlier.check_compatible(planned, fitting.views, table)
-        counted = fitting.count(table.by_day.keys() - earlier.records.keys())
-        if earlier.counted is not None:
-            earlier.counted.copy_statistics(planned, fitting.statistics)
-        records = dict(sorted({**earlier.records, **counted}.items()))
+        sizes = fitting.write_side_tables(planned.static_views)
+        previous_fit.check_compatible(planned, fitting.views, table)
+        counted = fitting.count(table.by_day.keys() - previous_fit.records.keys())
+        if previous_fit.counted is not None:
+            previous_fit.counted.copy_statistics(planned, fitting.statistics)
+        records = dict(sorted({**previous_fit.records, **counted}.items()))
         widths = widths_on(table.by_day, planned.read, table, planned.declared)
-        ids_of = earlier.folder if corrected is None else None
-        save_fit(DeclaredSections(data, features, gates), fitting, sizes, records, [widths], ids_of, learning=learning)
+        previous_ids = previous_fit.folder if corrected is None else None
+        save_fit(
+            DeclaredSections(data, features, gates), fitting, sizes, records, [widths], previous_ids, learning=learning
+        )
 
 
 def save_fit(
@@ -90,39 +92,39 @@ def save_fit(
     *,
     learning: bool = True,
 ) -> None:
-    """Write everything that follows from the statistics of all days, which lie in the fit's folder.
+    """Write everything that is derived from the statistics of all days, which are in the fit's folder.
 
     Args:
-        declared: What was fitted.
-        fitting: Of the folder.
-        sizes: Of the side tables' views, which are written.
-        records: Of all days, in time order.
-        widths: What `widths_on` gave, for days that together are the log's.
-        previous: The earlier fit, whose ids stay.
-        learning: Whether kinds of features train what they need.
+        declared: The fitted sections.
+        fitting: Writer of the fit's folder.
+        sizes: Sizes of the side tables' views, which were written before.
+        records: Records of all days, in time order.
+        widths: Results of `widths_on` for days that together are the log's.
+        previous: The earlier fit, whose ids are kept.
+        learning: Whether trained features are trained.
 
     Raises:
-        MisfitError: An id of the earlier fit would change.
+        IncompatibleFitError: An id of the earlier fit would change.
         DataError: Too few days, or a sum too large, or vectors of two widths.
     """
     planned, days = fitting.plan, list(records)
     split = split_days(days, declared.data.split)
-    check_sum_range(_largest(records.values()), planned.declared)
+    check_sum_range(_total_sizes(records.values()), planned.declared)
     fitting.write_vocabularies(split.fitted_on, previous)
     if learning:
-        fitting.write_learnt(split, {day: record.digest for day, record in records.items()}, previous)
-    fitting.write_index({**sizes, **fitting.write_means(), **fitting.write_keyed(days)}, days)
+        fitting.write_trained(split, {day: record.digest for day, record in records.items()}, previous)
+    fitting.write_index({**sizes, **fitting.write_mean_views(), **fitting.write_keyed(days)}, days)
     shutil.rmtree(fitting.scratch, ignore_errors=True)
     moments = _moments(planned, [records[day] for day in split.fitted_on])
     saved = {
         "data": declared.data.model_dump(mode="json"),
         "features": declared.features.model_dump(mode="json"),
         "gates": declared.gates.model_dump(mode="json") if declared.gates is not None else None,
-        "moments": {name: asdict(each) for name, each in moments.items()},
+        "moments": {name: asdict(number_moments) for name, number_moments in moments.items()},
         "widths": vector_widths(planned.read, widths, fitting.side, planned.declared),
         "split": split.notes(),
         "counting": planned.counting(),
-        "days": {day.isoformat(): record.saved() for day, record in records.items()},
+        "days": {day.isoformat(): record.to_json() for day, record in records.items()},
         # Later days are no part of what was counted: nothing of a fit may depend on them.
         "quarantined": {
             day: rows
@@ -136,7 +138,7 @@ def save_fit(
 def fit_incrementally(
     previous: str, data: Data, features: Features, gates: Gates | None, runtime: Runtime, log: Path, out: Path
 ) -> bool:
-    """Fit onto an earlier result when it fits, else from scratch, and tell the user why; return whether it fitted.
+    """Extend an earlier result where possible, else fit from scratch and log why; return whether it was extended.
 
     Args:
         previous: Path or address of the earlier result; empty: there is none.
@@ -158,7 +160,7 @@ def fit_incrementally(
     return False
 
 
-def _largest(records: Iterable[DayRecord]) -> dict[str, float]:
+def _total_sizes(records: Iterable[DayRecord]) -> dict[str, float]:
     totals: dict[str, float] = {}
     for record in records:
         for name, size in record.sizes.items():
@@ -166,6 +168,6 @@ def _largest(records: Iterable[DayRecord]) -> dict[str, float]:
     return totals
 
 
-def _moments(planned: Plan, records: Sequence[DayRecord]) -> dict[str, Moments]:
-    names = [each.output for each in planned.measured]
-    return {name: total(record.moments[name] for record in records) for name in names}
+def _moments(planned: Plan, records: Sequence[DayRecord]) -> dict[str, NumberMoments]:
+    names = [number.output for number in planned.standardised_numbers]
+    return {name: sum_moments(record.moments[name] for record in records) for name in names}

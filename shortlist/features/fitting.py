@@ -14,17 +14,17 @@ from shortlist.features.counted_days import STATISTICS
 from shortlist.features.counting import DayRecord, LogCounter
 from shortlist.features.integer_count import is_large
 from shortlist.features.keyed import KeyedView
-from shortlist.features.learning import LEARNT, LearningLog
 from shortlist.features.lookup import ViewFile
 from shortlist.features.parallel_map import parallel_map, workers
-from shortlist.features.plan import Plan, View
+from shortlist.features.plan import Plan, PlannedView
 from shortlist.features.ranges import write_frames
 from shortlist.features.split import SplitDays
 from shortlist.features.static_view_plan import StaticView
 from shortlist.features.static_views import static_valid_from, write_static
+from shortlist.features.training_log import LEARNT, TrainingLog
 from shortlist.features.user_histories import UserHistories
 from shortlist.features.view_index import INDEX, ViewColumn, ViewIndex
-from shortlist.features.view_index import View as IndexedView
+from shortlist.features.view_index import StoredView as IndexedView
 from shortlist.features.views import ViewSize, ViewWriter, day_file, history_file
 from shortlist.features.vocabulary import VocabularyLimits, build_vocabulary, write_vocabulary
 from shortlist.spec.runtime import Runtime
@@ -44,12 +44,12 @@ class Fitting:
 
     @property
     def scratch(self) -> Path:
-        """Folder of what is gone at the end."""
+        """Folder of temporary files."""
         return self.out / "scratch"
 
     @property
     def statistics(self) -> Path:
-        """Folder of what was counted per day."""
+        """Folder of the statistics per day."""
         return self.out / STATISTICS
 
     @property
@@ -62,20 +62,21 @@ class Fitting:
         """Folder of the log's side tables."""
         return self.log.folder / "side"
 
-    def write_sides(self, views: Sequence[StaticView]) -> dict[str, ViewSize]:
+    def write_side_tables(self, views: Sequence[StaticView]) -> dict[str, ViewSize]:
         """Write views of side tables; return their sizes by name."""
         declared, rows = self.plan.declared, self.runtime.chunk_rows
         return {view.name: write_static(view, self.side, self._file(view), declared, rows) for view in views}
 
-    def write_means(self) -> dict[str, ViewSize]:
+    def write_mean_views(self) -> dict[str, ViewSize]:
         """Write the mean vectors of users' lists; return their sizes by name."""
         sizes = {}
-        for mean in self.plan.means:
-            means = self._histories().mean_vectors(mean)
+        for mean_view in self.plan.mean_views:
+            mean_frames = self._histories().mean_vectors(mean_view)
             rows = write_frames(
-                self._file(mean), (each.select(*mean.keys, static_valid_from(), *mean.features) for each in means)
+                self._file(mean_view),
+                (frame.select(*mean_view.keys, static_valid_from(), *mean_view.features) for frame in mean_frames),
             )
-            sizes[mean.name] = ViewSize(rows, rows)
+            sizes[mean_view.name] = ViewSize(rows, rows)
         return sizes
 
     def count(self, days: Collection[date]) -> dict[date, DayRecord]:
@@ -102,36 +103,42 @@ class Fitting:
     def _write_vocabulary(
         self, limits: VocabularyLimits, days: Sequence[date], previous: Path | None, rows: int
     ) -> str:  # fmt: skip
-        name = limits.column
-        key = self.plan.declared.key((name,))
+        column = limits.column
+        key = self.plan.declared.key((column,))
         counted = [day_file(self.statistics, f"by_{key[0]}", day) for day in days]
-        compiled = is_large(self.log.rows, self.plan.counted, self.plan.declared, self.runtime.engine)
-        built = build_vocabulary(counted, key[0], limits, rows, self.runtime.engine, compiled=compiled)
-        file = Path("vocabularies") / f"{name}.parquet"
-        write_vocabulary(self.out / file, built, previous / file if previous is not None else None)
-        return name
+        compiled = is_large(self.log.rows, self.plan.counted_views, self.plan.declared, self.runtime.engine)
+        vocabulary = build_vocabulary(counted, key[0], limits, rows, self.runtime.engine, compiled=compiled)
+        file = Path("vocabularies") / f"{column}.parquet"
+        write_vocabulary(self.out / file, vocabulary, previous / file if previous is not None else None)
+        return column
 
-    def write_learnt(self, split: SplitDays, digests: Mapping[date, str], previous: Path | None) -> None:
-        """Write what kinds train on the log.
+    def write_trained(self, split: SplitDays, digests: Mapping[date, str], previous: Path | None) -> None:
+        """Train the features that learn from the log, and write their models.
 
         Args:
-            split: Of the log's days.
-            digests: Of the rows of every day.
-            previous: An earlier fit, of which what is the same is kept.
+            split: Split of the log's days.
+            digests: Digest of the rows of every day.
+            previous: An earlier fit, whose models are reused where nothing changed.
         """
         for feature in self.plan.features:
             if feature.learns:
-                part = Path(LEARNT) / feature.outputs[0]
-                earlier = None if previous is None else previous / part
-                given = LearningLog(
-                    self.log, self.plan.declared, self.plan.tiles.delay, split, digests, self.runtime.seed, earlier
+                subfolder = Path(LEARNT) / feature.outputs[0]
+                previous_folder = None if previous is None else previous / subfolder
+                training_log = TrainingLog(
+                    self.log,
+                    self.plan.declared,
+                    self.plan.tiles.delay,
+                    split,
+                    digests,
+                    self.runtime.seed,
+                    previous_folder,
                 )
-                (self.out / part).mkdir(parents=True)
-                feature.learn(given, self.out / part)
+                (self.out / subfolder).mkdir(parents=True)
+                feature.learn(training_log, self.out / subfolder)
 
     def write_keyed(self, days: Sequence[date]) -> dict[str, ViewSize]:
         """Write the point-in-time views; return their sizes by name."""
-        keyed = [view for view in self.plan.counted if view.looked_up]
+        keyed = [view for view in self.plan.counted_views if view.looked_up]
         writer = ViewWriter(
             self.statistics, days, self.plan.declared.timezone, self.runtime.chunk_rows * 2, self.runtime.engine,
             self.plan.tiles.delay,
@@ -152,7 +159,7 @@ class Fitting:
         """Write `views.json`."""
         index = ViewIndex(
             folder=self.views,
-            views=tuple(self._indexed(view, sizes[view.name]) for view in self.plan.views),
+            views=tuple(self._index_view(view, sizes[view.name]) for view in self.plan.views),
             first_day=min(days),
             last_day=max(days),
             timezone=self.plan.declared.timezone,
@@ -162,7 +169,7 @@ class Fitting:
         self.views.mkdir(exist_ok=True)  # a log without keys has no view
         write_json(self.views / INDEX, index.model_dump(mode="json"))
 
-    def _indexed(self, view: View, size: ViewSize) -> IndexedView:
+    def _index_view(self, view: PlannedView, size: ViewSize) -> IndexedView:
         path = self._file(view)
         schema = pl.read_parquet_schema(path)
         return IndexedView(
@@ -175,5 +182,5 @@ class Fitting:
             newest_keys=size.newest_keys,
         )
 
-    def _file(self, view: View) -> Path:
+    def _file(self, view: PlannedView) -> Path:
         return self.views / f"{view.name}.parquet"

@@ -1,4 +1,4 @@
-"""The ONNX graph under construction, as a kind of feature sees it."""
+"""The interface through which kinds of features add nodes to an ONNX graph."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class ExportError(ShortlistError):
 
 
 class Graph(ABC):
-    """Adds nodes and gives the inputs of the graph; `shortlist.serving.export` implements it.
+    """Adds nodes and inputs to a graph under construction; `shortlist.serving.export` implements it.
 
-    Tensors are passed by name. Matrices lie turned, shape (columns, rows): to take a column is then to copy one stretch
-    of memory. Numbers are FP64, NaN is null; ids and codes are INT64.
+    Tensors are passed by name. Matrices are transposed, shape (columns, rows), so that a column is contiguous in
+    memory. Numbers are FP64, NaN is null; ids and codes are INT64.
 
     Attributes:
         declared: The declared columns.
@@ -40,15 +40,15 @@ class Graph(ABC):
         """Return the parts of a tensor, cut along its first dimension."""
 
     @abstractmethod
-    def joined(self, tensors: Sequence[str]) -> str:
+    def concat(self, tensors: Sequence[str]) -> str:
         """Return tensors one after another along their first dimension."""
 
     @abstractmethod
-    def numbers(self, places: Sequence[str]) -> str:
-        """Return columns of looked-up rows as FP64, shape (places, rows); NaN is null.
+    def numbers(self, columns: Sequence[str]) -> str:
+        """Return columns of looked-up rows as FP64, shape (columns, rows); NaN is null.
 
         Args:
-            places: See `DeclaredColumns.place`; or `<view>:<feature>`, or a column of the clock.
+            columns: Names as of `DeclaredColumns.row_column`; or `<view>:<feature>`, or a column of the clock.
         """
 
     @abstractmethod
@@ -57,10 +57,10 @@ class Graph(ABC):
 
         Args:
             names: The columns.
-            reader: What they are read as, for the message.
+            reader: What the columns are read as, for the message.
 
         Raises:
-            ExportError: The values of one are no numbers.
+            ExportError: The values of a column are no numbers.
         """
 
     @abstractmethod
@@ -69,7 +69,7 @@ class Graph(ABC):
 
         Args:
             names: The columns.
-            reader: What they are read as, for the message.
+            reader: What the columns are read as, for the message.
 
         Raises:
             ExportError: One of them has no single code per row.
@@ -88,53 +88,53 @@ class Graph(ABC):
         """
 
     @abstractmethod
-    def listed(self, place: str, values: int | None) -> str:
+    def list_codes(self, column: str, values: int | None) -> str:
         """Return lists of looked-up rows as INT64 codes, shape (rows, longest), padded with NO_CODE.
 
         Args:
-            place: `<view>:<feature>`.
+            column: `<view>:<feature>`.
             values: As for `tags`.
         """
 
     @abstractmethod
-    def listed_by_run(self, place: str, values: int | None) -> tuple[str, str]:
-        """Return what `listed` does, once per run of rows that have the same list, and the number of each row's run.
+    def list_codes_by_run(self, column: str, values: int | None) -> tuple[str, str]:
+        """Return what `list_codes` does, once per run of rows with the same list, and the number of each row's run.
 
-        The rows of a request follow each other: what follows from the user's list is computed once.
+        The rows of a request follow each other, so that nodes on the user's list are computed once.
 
         Returns:
             Codes, shape (runs, longest), and numbers of runs, INT64, shape (rows,).
         """
 
     @abstractmethod
-    def vector(self, place: str, width: int) -> str:
+    def vector(self, column: str, width: int) -> str:
         """Return a vector column as FP32, shape (rows, width); zeros for null."""
 
-    def missing(self, numbers: str) -> str:
-        """Return where numbers are null."""
+    def is_missing(self, numbers: str) -> str:
+        """Return a BOOL mask of the numbers that are null."""
         return self.add("IsNaN", numbers)
 
-    def filled(self, numbers: str, fill: np.ndarray) -> str:
-        """Return numbers with a value for null."""
-        return self.add("Where", self.missing(numbers), fill, numbers)
+    def fill_missing(self, numbers: str, fill: np.ndarray) -> str:
+        """Return numbers with nulls replaced by a value."""
+        return self.add("Where", self.is_missing(numbers), fill, numbers)
 
-    def turned(self, matrix: str) -> str:
+    def transpose(self, matrix: str) -> str:
         """Return a matrix with rows and columns exchanged."""
         return self.add("Transpose", matrix, perm=[1, 0])
 
     def log1p(self, value: str) -> str:
-        """Return log(1 + value) as the table computes it, which for tiny numbers is not what a log1p would give."""
+        """Return log(1 + value) as the table computes it; for tiny numbers it differs from a log1p."""
         return self.add("Log", self.add("Add", value, np.ones(1)))
 
-    def at_least(self, value: str, low: np.ndarray) -> str:
-        """Return numbers that are not below `low`; NaN stays NaN."""
+    def clip_min(self, value: str, low: np.ndarray) -> str:
+        """Return numbers, those below `low` raised to it; NaN stays NaN."""
         return self.add("Where", self.add("Less", value, low), low, value)
 
-    def at_most(self, value: str, high: np.ndarray) -> str:
-        """Return numbers that are not above `high`; NaN stays NaN."""
+    def clip_max(self, value: str, high: np.ndarray) -> str:
+        """Return numbers, those above `high` lowered to it; NaN stays NaN."""
         return self.add("Where", self.add("Greater", value, high), high, value)
 
-    def normalised(self, vectors: str) -> str:
+    def l2_normalise(self, vectors: str) -> str:
         """Return vectors, shape (rows, width), of length 1; zero vectors stay zero."""
         squares = self.add("ReduceSum", self.add("Mul", vectors, vectors), np.array([1]), keepdims=1)
         length = self.add("Sqrt", squares)
@@ -142,6 +142,6 @@ class Graph(ABC):
         return self.add("Div", vectors, self.add("Where", positive, length, np.ones(1, np.float32)))
 
 
-def column(values: Iterable[float]) -> np.ndarray:
+def constant_per_output(values: Iterable[float]) -> np.ndarray:
     """Return a constant with one row per output, FP64, shape (values, 1)."""
     return np.array([[value] for value in values], dtype=np.float64)

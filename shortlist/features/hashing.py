@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from shortlist.system.execution import on_cpu
+from shortlist.system.execution import count_cpu_operation
 
 PRIME: Final = 2**31 - 1
 """All arithmetic is modulo this prime, so every product stays below 2**62."""
@@ -31,8 +31,8 @@ def with_buckets(frame: pl.LazyFrame, name: str, codes: Sequence[str], buckets: 
 
     Per column and limb one round `h = (h + limb + key) ** 5 mod PRIME`. Raising to the fifth power permutes the
     residues because 5 does not divide PRIME - 1 (the permutation of MiMC; Albrecht et al., 2016). Each round mixes
-    all that came before, so (a, b) differs from (b, a), and equal values do not cancel. Sums, products and floor
-    modulo are all it takes, so an exported graph can do the same.
+    all values before it, so (a, b) differs from (b, a), and equal values do not cancel. It takes only sums, products
+    and floor modulo, so an exported graph can do the same.
 
     Args:
         frame: Rows with the columns in `codes`.
@@ -68,16 +68,16 @@ def _fingerprints(texts: pl.Series) -> pl.Series:
 
     A fingerprint is the sum over the UTF-8 bytes of (byte + 1) * base ** position, modulo PRIME, position from 0.
     """
-    on_cpu("fingerprints of texts (numpy)")
+    count_cpu_operation("fingerprints of texts (numpy)")
     array = texts.fill_null("").rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
     _, offsets_buffer, data_buffer = array.buffers()
     offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
-    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
+    text_bytes = np.frombuffer(data_buffer or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
     lengths = np.diff(offsets)
-    position = np.arange(data.size) - np.repeat(offsets[:-1] - offsets[0], lengths)
+    position = np.arange(text_bytes.size) - np.repeat(offsets[:-1] - offsets[0], lengths)
     code = np.zeros(len(texts), dtype=np.int64)
     for base in TEXT_BASES:
-        terms = (data.astype(np.int64) + 1) * _powers(base, int(lengths.max(initial=0)))[position]
+        terms = (text_bytes.astype(np.int64) + 1) * _powers(base, int(lengths.max(initial=0)))[position]
         code = code * 2**31 + _sums(terms, offsets[:-1] - offsets[0], lengths) % PRIME
     return pl.select(pl.when(texts.is_not_null()).then(pl.Series(code))).to_series().alias(texts.name)
 

@@ -1,4 +1,4 @@
-"""Statistics of the days before per value of a key: what is kept of a key."""
+"""Statistics of earlier days per value of a key: the declaration of what is kept of a key."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ ROWS = Total(Columns.ROWS)
 
 
 @dataclass(frozen=True, order=True)
-class Newest:
+class NewestEvents:
     """The newest events of a key, as lists: the newest event first."""
 
-    of: str
+    column: str
     """Column of the log whose values are listed; an event without one is left out."""
-    most: int
-    """Events kept."""
+    max_events: int
+    """Most events of a list."""
     numbers: tuple[str, ...] = ()
-    """Numeric columns of the log that are listed beside it."""
+    """Numeric columns of the log that are listed with it."""
     positives: bool = False
     """Whether only events with a positive label are kept."""
 
     @property
     def name(self) -> str:
-        """What tells it from other lists of the same key."""
-        beside = "".join(f"_{name}" for name in self.numbers)
-        return f"newest_{self.most}_{'positive_' if self.positives else ''}{self.of}{beside}"
+        """Name that distinguishes it from other lists of the same key."""
+        number_suffix = "".join(f"_{name}" for name in self.numbers)
+        return f"newest_{self.max_events}_{'positive_' if self.positives else ''}{self.column}{number_suffix}"
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -57,13 +57,13 @@ class Newest:
 
 @dataclass(frozen=True)
 class KeyedView:
-    """What is known, at the start of a day or of a tile, of each value of a key."""
+    """Statistics of each value of a key at the start of a day or of a tile."""
 
     keys: tuple[str, ...]
     tags: tuple[str, ...] = ()
-    """Those of the keys that hold several values per row."""
+    """The keys that hold several values per row."""
     totals: tuple[Total, ...] = (ROWS,)
-    lasts: tuple[str, ...] = ()
+    last_value_columns: tuple[str, ...] = ()
     """Columns whose value at the key's last impression is kept."""
     timed: bool = False
     """Whether the time of the key's last impression is kept."""
@@ -72,15 +72,15 @@ class KeyedView:
     looked_up: bool = True
     """False when only a vocabulary needs the counts."""
     by_tile: bool = False
-    """Whether it is counted per tile of a day, and not per day."""
-    newest: Newest | None = None
-    """The lists that the view holds; it then holds nothing else."""
+    """Whether it is counted per tile of a day instead of per day."""
+    newest: NewestEvents | None = None
+    """The lists of the view, which then has no other columns."""
 
     @property
     def name(self) -> str:
         """Name of the view and of its statistics."""
-        by = "all_rows" if self.keys == (Columns.EVERYTHING,) else "by_" + "__".join(self.keys)
-        return by if self.newest is None else f"{self.newest.name}_{by}"
+        key_part = "all_rows" if self.keys == (Columns.GLOBAL_KEY,) else "by_" + "__".join(self.keys)
+        return key_part if self.newest is None else f"{self.newest.name}_{key_part}"
 
     @property
     def ordered(self) -> bool:
@@ -89,12 +89,12 @@ class KeyedView:
 
     @property
     def counted_by(self) -> tuple[str, ...]:
-        """What tells the rows of a day's statistics apart."""
+        """Columns that identify a row of a day's statistics."""
         return (*self.keys, TILE) if self.by_tile else self.keys
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """What is counted per day, `rows` first."""
+        """Names of the measures that are counted per day, `rows` first."""
         return tuple(dict.fromkeys(total.measure for total in self.totals))
 
     @property
@@ -103,20 +103,20 @@ class KeyedView:
         if self.newest is not None:
             return self.newest.features
         times = (LAST_TIME,) if self.timed else ()
-        lasts = tuple(f"last_{name}" for name in self.lasts)
+        lasts = tuple(f"last_{name}" for name in self.last_value_columns)
         return (*(total.name for total in self.totals), *times, *lasts, *(f"count_{name}" for name in self.histories))
 
-    def merged(self, other: KeyedView) -> KeyedView:
+    def merge(self, other_view: KeyedView) -> KeyedView:
         """Return one view that holds what this one and another of the same key hold."""
         return KeyedView(
             keys=self.keys,
             tags=self.tags,
-            totals=tuple(dict.fromkeys((*self.totals, *other.totals))),
-            lasts=tuple(dict.fromkeys((*self.lasts, *other.lasts))),
-            timed=self.timed or other.timed,
-            histories=tuple(dict.fromkeys((*self.histories, *other.histories))),
-            looked_up=self.looked_up or other.looked_up,
-            by_tile=self.by_tile or other.by_tile,
+            totals=tuple(dict.fromkeys((*self.totals, *other_view.totals))),
+            last_value_columns=tuple(dict.fromkeys((*self.last_value_columns, *other_view.last_value_columns))),
+            timed=self.timed or other_view.timed,
+            histories=tuple(dict.fromkeys((*self.histories, *other_view.histories))),
+            looked_up=self.looked_up or other_view.looked_up,
+            by_tile=self.by_tile or other_view.by_tile,
             newest=self.newest,
         )
 

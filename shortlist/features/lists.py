@@ -9,32 +9,32 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from shortlist.system.execution import on_cpu
+from shortlist.system.execution import count_cpu_operation
 
 ROW: Final = ":row"
 """Number of the row that a value comes from."""
 
 
 def one_row_per_tag(rows: pl.DataFrame, tags: Sequence[str]) -> pl.DataFrame:
-    """Return rows with their number (`ROW`), repeated for every distinct value of tags columns; no value, no row."""
+    """Return rows with their number (`ROW`), one per distinct value of the tags columns; none for an empty list."""
     numbered = rows.with_row_index(ROW)
     for name in tags:
-        on_cpu("one row per tag")
-        most = int(cast(int, rows[name].list.len().max() or 0))
+        count_cpu_operation("one row per tag")
+        max_values = int(cast(int, rows[name].list.len().max() or 0))
         numbered = numbered.explode(name, empty_as_null=False, keep_nulls=False)
-        if most > 1:  # several times as fast as making each list unique
-            seen = (ROW, *tags[: tags.index(name) + 1])
-            numbered = numbered.filter(pl.struct(seen).is_first_distinct())
+        if max_values > 1:  # several times as fast as making each list unique
+            row_and_tags = (ROW, *tags[: tags.index(name) + 1])
+            numbered = numbered.filter(pl.struct(row_and_tags).is_first_distinct())
     return numbered
 
 
-def of_each_value(values: pl.Series, function: Callable[[pl.Series], pl.Series]) -> pl.Series:
-    """Return what a function gives for a column, or for the values of a column of lists."""
+def map_column(values: pl.Series, function: Callable[[pl.Series], pl.Series]) -> pl.Series:
+    """Apply a function to a column, or to the values of a column of lists."""
     return map_values(values, function) if isinstance(values.dtype, pl.List) else function(values)
 
 
 def map_values(lists: pl.Series, function: Callable[[pl.Series], pl.Series]) -> pl.Series:
-    """Return lists of the same lengths whose values a function gives for all of them at once; a null list is empty."""
+    """Apply a function to all values of lists at once; return lists of the same lengths. A null list is empty."""
     values = function(lists.explode(empty_as_null=False, keep_nulls=False))
     ends = np.cumsum(lists.list.len().fill_null(0).to_numpy(), dtype=np.int64)
     offsets = pa.array(np.concatenate([np.zeros(1, dtype=np.int64), ends]))

@@ -11,7 +11,7 @@ import polars as pl
 
 
 @dataclass(frozen=True)
-class Moments:
+class NumberMoments:
     """Rows, mean, and sum of squared distances from it."""
 
     rows: int = 0
@@ -19,7 +19,7 @@ class Moments:
     squares: float = 0.0
 
     @classmethod
-    def of(cls, values: pl.Series) -> Moments:
+    def from_values(cls, values: pl.Series) -> NumberMoments:
         """Return the moments of Float64 values; nulls do not count."""
         numbers = values.drop_nulls().to_numpy()
         if not numbers.size:
@@ -27,14 +27,18 @@ class Moments:
         mean = float(numbers.mean())
         return cls(int(numbers.size), mean, float(np.square(numbers - mean).sum()))
 
-    def __add__(self, other: Moments) -> Moments:
+    def __add__(self, addend: NumberMoments) -> NumberMoments:
         """Return the moments of both together (Chan, Golub and LeVeque, 1979)."""
-        rows = self.rows + other.rows
+        rows = self.rows + addend.rows
         if not rows:
             return self
-        gap = other.mean - self.mean
-        mean = self.mean + gap * other.rows / rows
-        return Moments(rows, mean, self.squares + other.squares + gap * gap * self.rows * other.rows / rows)
+        mean_difference = addend.mean - self.mean
+        mean = self.mean + mean_difference * addend.rows / rows
+        return NumberMoments(
+            rows,
+            mean,
+            self.squares + addend.squares + mean_difference * mean_difference * self.rows * addend.rows / rows,
+        )
 
     @property
     def deviation(self) -> float:
@@ -42,6 +46,6 @@ class Moments:
         return math.sqrt(self.squares / self.rows) if self.squares > 0 else 1.0
 
 
-def total(parts: Iterable[Moments]) -> Moments:
+def sum_moments(parts: Iterable[NumberMoments]) -> NumberMoments:
     """Return the moments of all parts together, added in the order given."""
-    return sum(parts, Moments())
+    return sum(parts, NumberMoments())

@@ -1,4 +1,4 @@
-"""What rows of the log see of the tiles that were open when they happened: the training values of `OpenTiles`."""
+"""Counts of the tiles that were open at the time of each row of the log: the training values of `OpenTiles`."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ from shortlist.features.tiles import moment_of, start_of
 from shortlist.storage.tables import DayTable
 
 _LONGEST_MS: Final = 1e12
-"""What is infinitely far behind (nothing was read yet), in milliseconds."""
+"""Largest delay, in milliseconds; it is infinite where nothing was read yet."""
 
 
-def open_rows(key: str) -> str:
-    """Return under which name looked-up rows hold the impressions of a key column's value in the open tiles."""
+def open_rows_column(key: str) -> str:
+    """Return the name of the column of looked-up rows with the impressions of a key in the open tiles."""
     return f"open_{key}:{Columns.ROWS}"
 
 
-def open_positives(key: str) -> str:
-    """Return the name of the positive ones of them."""
+def open_positives_column(key: str) -> str:
+    """Return the name of the column of looked-up rows with the positive impressions of a key in the open tiles."""
     return f"open_{key}:positives"
 
 
-def open_places(streaming: StreamingPlan | None) -> tuple[str, ...]:
+def open_count_columns(streaming: StreamingPlan | None) -> tuple[str, ...]:
     """Return the names of all counts of the open tiles."""
     keys = () if streaming is None else streaming.keys
-    return tuple(place for key in keys for place in (open_rows(key), open_positives(key)))
+    return tuple(column for key in keys for column in (open_rows_column(key), open_positives_column(key)))
 
 
 @dataclass(frozen=True)
-class _Counted:
+class _KeyImpressions:
     """The impressions of some days by a key column."""
 
     events: OrderedEvents
     positives: Ints
-    """How many of the first n impressions are positive ones; one entry more than there are impressions."""
+    """Number of positive ones among the first n impressions, for n from 0 to the number of impressions."""
 
 
 class OpenCounts:
-    """Counts, for rows of one day, the impressions of the log in the tiles that were open, and lists them."""
+    """Counts and lists, for rows of one day, the impressions of the log in the tiles that were open."""
 
     def __init__(self, streaming: StreamingPlan, log: pl.DataFrame) -> None:
         """Order the impressions.
 
         Args:
-            streaming: What is counted and listed.
+            streaming: The keys and lists.
             log: Impressions of the day, and of those before as far as their tiles are open on that day, in the order of
                 the log: the columns of the plan, `event_time` and `label`.
         """
         self._streaming = streaming
         times = cast(Ints, log[Columns.TIME].dt.epoch("us").to_numpy())
         labels = (log[Columns.LABEL].cast(pl.Int64) > 0).cast(pl.Int64).to_numpy()
-        self._counted = {key: _counted(log[key], times, labels) for key in streaming.keys}
+        self._impressions_by_key = {key: _order_impressions(log[key], times, labels) for key in streaming.keys}
         self._lists = OpenLists(streaming.lists, log)
 
     @classmethod
@@ -68,34 +68,43 @@ class OpenCounts:
         """Return the counts for rows of one day of a valid log."""
         tiles = streaming.tiles
         first = (start_of(day, tiles.timezone) - tiles.delay).astimezone(ZoneInfo(tiles.timezone)).date()
-        there = {one for one in table.by_day if first - timedelta(days=1) < one <= day}
-        wanted = [*streaming.columns, Columns.TIME, Columns.LABEL]
-        rows = table.scan(there).select(*wanted, Columns.IMPRESSION).sort(Columns.TIME, Columns.IMPRESSION)
+        days_to_read = {log_day for log_day in table.by_day if first - timedelta(days=1) < log_day <= day}
+        columns_to_read = [*streaming.columns, Columns.TIME, Columns.LABEL]
+        rows = (
+            table.scan(days_to_read).select(*columns_to_read, Columns.IMPRESSION).sort(Columns.TIME, Columns.IMPRESSION)
+        )
         return cls(streaming, rows.collect())
 
     def columns(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return what rows see: counts, Int64, named as in `open_places`, and lists, named by `open_list`.
+        """Return counts, Int64, named by `open_count_columns`, and lists, named by `open_list_column`, for each row.
 
         Args:
-            rows: The key columns and `event_time`; and how far behind the counts were that scored a collected row.
+            rows: The key columns and `event_time`; for collected rows, also the delay of the counts that scored them.
         """
         streaming = self._streaming
         times = rows[Columns.TIME].dt.epoch("us").to_numpy()
-        since, delays = self._open_since(times), self._delays(rows)
-        shown = np.maximum(times - delays, since)
-        settled = np.maximum(times - delays - streaming.outcome_delay_us, since)
-        found: dict[str, Ints] = {}
-        for key, counted in self._counted.items():
-            numbers = counted.events.numbers(rows[key])
-            first, last, last_settled = (counted.events.before(numbers, moment) for moment in (since, shown, settled))
-            found[open_rows(key)] = last - first
-            found[open_positives(key)] = counted.positives[last_settled] - counted.positives[first]
-        return pl.DataFrame([*pl.DataFrame(found), *self._lists.columns(rows, since, shown, settled)])
+        open_since, delays = self._open_since(times), self._delays(rows)
+        visible_until = np.maximum(times - delays, open_since)
+        settled_until = np.maximum(times - delays - streaming.outcome_delay_us, open_since)
+        counts_by_column: dict[str, Ints] = {}
+        for key, impressions in self._impressions_by_key.items():
+            numbers = impressions.events.numbers(rows[key])
+            first, last, last_positive = (
+                impressions.events.count_earlier(numbers, moment)
+                for moment in (open_since, visible_until, settled_until)
+            )
+            counts_by_column[open_rows_column(key)] = last - first
+            counts_by_column[open_positives_column(key)] = (
+                impressions.positives[last_positive] - impressions.positives[first]
+            )
+        return pl.DataFrame(
+            [*pl.DataFrame(counts_by_column), *self._lists.columns(rows, open_since, visible_until, settled_until)]
+        )
 
     def _delays(self, rows: pl.DataFrame) -> Ints:
-        """Return how long before each row an impression must be to count, in microseconds, as when it was served.
+        """Return the age at which an impression counted for each row when it was served, in microseconds.
 
-        A server that is further behind than declared scores with what it has, and logs how far that is.
+        A server whose counts are later than declared scores with them, and logs their delay.
         """
         declared = self._streaming.delay_us
         if Columns.COUNTS_DELAY not in rows.columns:
@@ -104,23 +113,23 @@ class OpenCounts:
         return cast(Ints, np.maximum((1_000 * logged.to_numpy()).astype(np.int64), declared))
 
     def _open_since(self, times: Ints) -> Ints:
-        """Return from when on impressions are in no view for rows of some times."""
-        before = times - self._streaming.outcome_delay_us
+        """Return the moment from which impressions are in no view yet, for rows of the given times."""
+        settled_times = times - self._streaming.outcome_delay_us
         tiles = self._streaming.tiles
-        days = pl.Series(before).cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(tiles.timezone).dt.date()
-        starts = {day: tiles.around(_midnight(day, tiles.timezone))[0] for day in days.unique().to_list()}
+        days = pl.Series(settled_times).cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(tiles.timezone).dt.date()
+        starts = {day: tiles.tile_bounds(_midnight(day, tiles.timezone))[0] for day in days.unique().to_list()}
         midnight = days.replace_strict(starts, return_dtype=pl.Int64).to_numpy()
         length = tiles.length // timedelta(microseconds=1)
-        return cast(Ints, midnight + (before - midnight) // length * length)
+        return cast(Ints, midnight + (settled_times - midnight) // length * length)
 
 
-def _counted(values: pl.Series, times: Ints, labels: Ints) -> _Counted:
-    events, order = OrderedEvents.of(values, times)
-    return _Counted(events, np.concatenate([[0], np.cumsum(labels[order])]))
+def _order_impressions(values: pl.Series, times: Ints, labels: Ints) -> _KeyImpressions:
+    events, order = OrderedEvents.order(values, times)
+    return _KeyImpressions(events, np.concatenate([[0], np.cumsum(labels[order])]))
 
 
 def with_open_events(rows: pl.DataFrame, streaming: StreamingPlan | None, table: DayTable, day: date) -> pl.DataFrame:
-    """Return rows of one day of a valid log with what they see of the open tiles."""
+    """Return rows of one day of a valid log with the counts and lists of the open tiles."""
     return rows if streaming is None else rows.hstack(OpenCounts.of_day(streaming, table, day).columns(rows))
 
 

@@ -1,4 +1,4 @@
-"""What open tiles are counted from: impressions as they are answered, and their outcomes."""
+"""The events that open tiles are counted from: answered impressions, and their outcomes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from shortlist.features.keyed import NEWEST_TIMES, NEWEST_VALUES
 from shortlist.features.tiles import Tiles
 
 Key = int | str
-"""Of a column that is kept as a number only: a float, too."""
+"""Value of a key column; also a float, for a column that is kept as a number only."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
 class OpenList:
-    """A list of the newest events of a key that goes on with those of the open tiles."""
+    """A list of the newest events of a key that includes the open tiles."""
 
     view: str
-    """The view that holds those of the tiles before."""
+    """The view that holds the events of complete tiles."""
     key: str
     """Column of the log."""
-    of: str
+    column: str
     """Column of the log whose values are listed; an event without one is left out."""
-    most: int
-    """Events of the list."""
+    max_events: int
+    """Most events of the list."""
     positives: bool = False
     """Whether only events with a positive label are listed."""
     numbers: tuple[str, ...] = ()
@@ -34,25 +34,25 @@ class OpenList:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What is kept of every event: as in the view."""
+        """Names of the values that are kept of every event, as in the view."""
         return (NEWEST_VALUES, NEWEST_TIMES, *(f"newest_{name}" for name in self.numbers))
 
 
 @dataclass(frozen=True)
 class StreamingPlan:
-    """What is counted and listed of the open tiles, and from when on."""
+    """The keys and lists that are kept of the open tiles, and the delays after which events count."""
 
     keys: tuple[str, ...]
-    """Columns of the log by which is counted."""
+    """Columns of the log by whose values impressions are counted."""
     tiles: Tiles
     delay: timedelta
-    """An impression counts so long after it happened, wherever it was counted."""
+    """Time after an impression from which it counts, on every server."""
     longest_outcome: timedelta | None = None
-    """An outcome later than this after the answer is none; None: there is no limit."""
+    """Longest time after the answer at which an outcome counts; None: no limit."""
     clock_skew: timedelta = timedelta()
     """How much earlier than the answer an outcome may be, by another clock, and how much later an impression."""
     lists: tuple[OpenList, ...] = ()
-    """What is listed."""
+    """Lists of events."""
     max_bytes: int = field(default=2**30, compare=False, repr=False)
     """Memory of the lists that a server keeps; see `OpenSessions`."""
 
@@ -61,9 +61,11 @@ class StreamingPlan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the log that events are kept with."""
-        listed = (name for one in self.lists for name in (one.key, one.of, *one.numbers))
-        return tuple(dict.fromkeys((*self.keys, *listed)))
+        """Columns of the log that are kept of every event."""
+        list_columns = (
+            name for open_list in self.lists for name in (open_list.key, open_list.column, *open_list.numbers)
+        )
+        return tuple(dict.fromkeys((*self.keys, *list_columns)))
 
     @property
     def delay_us(self) -> int:
@@ -77,27 +79,27 @@ class StreamingPlan:
 
     @property
     def outcome_delay_us(self) -> int:
-        """From when on an outcome is known, in microseconds after the impression."""
+        """Time after an impression from which its outcome is known, in microseconds."""
         return self.tiles.delay // _MICROSECOND
 
 
 @dataclass(frozen=True)
-class Impressions:
+class AnsweredRequest:
     """The rows of one answered request."""
 
     request: str
     answered: int
     """Microseconds since 1970-01-01 UTC, as all times here."""
     times: Sequence[int]
-    """Of each row, or one for all."""
+    """Time of each row, or one for all."""
     keys: Mapping[str, Sequence[Key | None]]
-    """Of each column, the value of each row, or one for all; a column that is missing is null."""
+    """Values of each column, one per row or one for all; a missing column is null."""
     rows: int
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a row of a request."""
+class RowOutcome:
+    """The outcome of a row of a request."""
 
     request: str
     row: int
@@ -109,9 +111,9 @@ class Outcome:
 class OpenRequest:
     """A request whose outcomes may still come."""
 
-    impressions: Impressions
+    impressions: AnsweredRequest
     labels: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Of each row with an outcome: its time, and the label; of several outcomes the last one counts."""
+    """Time and label of each row with an outcome; the last of several outcomes counts."""
     settled: set[int] = field(default_factory=set)
     """Times of rows whose labels are counted."""
 

@@ -1,7 +1,7 @@
-"""The events of the open tiles as lists: a `live` sequence continues with them what the newest statistics hold.
+"""Lists of the events of the open tiles, which a `live` sequence adds to those of the newest statistics.
 
-Training reads them from the log (`OpenLists`), a server keeps them as they arrive (`OpenSessions`). Both list an event
-from `features.streaming.delay` after it happened on, a positive one `data.outcome_delay` later.
+Training reads them from the log (`OpenLists`), a server collects them as they arrive (`OpenSessions`). Both list an
+event `features.streaming.delay` after it happened, a positive one `data.outcome_delay` later.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from shortlist.features.open_events import OpenList
 from shortlist.features.ordered_events import Ints, OrderedEvents
 
 
-def open_list(wanted: OpenList, feature: str) -> str:
-    """Return under which name rows hold a list of the events of the open tiles, the newest first."""
-    return f"open_{wanted.view}:{feature}"
+def open_list_column(open_list: OpenList, feature: str) -> str:
+    """Return the name under which rows hold a list of the events of the open tiles, the newest first."""
+    return f"open_{open_list.view}:{feature}"
 
 
 @dataclass(frozen=True)
-class _Listed:
-    """The events of a list, ordered by the value of its key and by time."""
+class _ListEvents:
+    """The events of a list, ordered by key value and by time."""
 
     events: OrderedEvents
     features: tuple[pl.Series, ...]
-    """As `OpenList.features` names them."""
+    """Values of the events, in the order of `OpenList.features`."""
 
 
 class OpenLists:
@@ -40,45 +40,53 @@ class OpenLists:
         """Order the events.
 
         Args:
-            lists: What is listed.
+            lists: The lists.
             log: Impressions in the order of the log: `event_time`, `label`, and the columns of the lists.
         """
-        self._listed = {wanted: _listed(wanted, log) for wanted in lists}
+        self._events_by_list = {open_list: _order_events(open_list, log) for open_list in lists}
 
-    def columns(self, rows: pl.DataFrame, since: Ints, shown: Ints, settled: Ints) -> list[pl.Series]:
-        """Return the lists that rows see, named by `open_list`.
+    def columns(
+        self, rows: pl.DataFrame, open_since: Ints, visible_until: Ints, settled_until: Ints
+    ) -> list[pl.Series]:
+        """Return the lists of each row, named by `open_list_column`.
 
         Args:
             rows: The key columns.
-            since: From when on events are in no statistics, of every row, microseconds since 1970-01-01 UTC.
-            shown: Up to when impressions are listed.
-            settled: Up to when positive ones are.
+            open_since: Moment of each row from which events are in no statistics, microseconds since 1970-01-01 UTC.
+            visible_until: Moment of each row up to which impressions are listed.
+            settled_until: Moment of each row up to which positive impressions are listed.
         """
-        found = []
-        for wanted, listed in self._listed.items():
-            numbers = listed.events.numbers(rows[wanted.key])
-            first = listed.events.before(numbers, since)
-            last = listed.events.before(numbers, settled if wanted.positives else shown)
-            counts = np.minimum(last - first, wanted.most)
+        columns = []
+        for open_list, list_events in self._events_by_list.items():
+            numbers = list_events.events.numbers(rows[open_list.key])
+            first = list_events.events.count_earlier(numbers, open_since)
+            last = list_events.events.count_earlier(numbers, settled_until if open_list.positives else visible_until)
+            counts = np.minimum(last - first, open_list.max_events)
             offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-            places = np.repeat(last - 1 + offsets[:-1], counts) - np.arange(int(offsets[-1]))
-            named = zip(wanted.features, listed.features, strict=True)
-            found += [_lists(open_list(wanted, feature), own[places], offsets) for feature, own in named]
-        return found
+            event_order = np.repeat(last - 1 + offsets[:-1], counts) - np.arange(int(offsets[-1]))
+            named = zip(open_list.features, list_events.features, strict=True)
+            columns += [
+                _lists(open_list_column(open_list, feature), feature_values[event_order], offsets)
+                for feature, feature_values in named
+            ]
+        return columns
 
 
-def _listed(wanted: OpenList, log: pl.DataFrame) -> _Listed:
-    there = pl.col(wanted.of).is_not_null() & pl.col(wanted.key).is_not_null()
-    if wanted.positives:
-        there &= pl.col(Columns.LABEL) > 0
-    kept = log.filter(there)
-    times = cast(Ints, kept[Columns.TIME].dt.epoch("us").to_numpy())
-    events, order = OrderedEvents.of(kept[wanted.key], times)
-    own = kept[wanted.of]
-    values = own if own.dtype == pl.String else own.cast(pl.Int64)
-    numbers = (kept[name].cast(pl.Float32).fill_null(0.0) for name in wanted.numbers)
-    finite = (pl.select(pl.when(one.is_finite()).then(one).otherwise(0.0)).to_series() for one in numbers)
-    return _Listed(events, tuple(one[order] for one in (values, pl.Series(times), *finite)))
+def _order_events(open_list: OpenList, log: pl.DataFrame) -> _ListEvents:
+    is_listed = pl.col(open_list.column).is_not_null() & pl.col(open_list.key).is_not_null()
+    if open_list.positives:
+        is_listed &= pl.col(Columns.LABEL) > 0
+    listed_rows = log.filter(is_listed)
+    times = cast(Ints, listed_rows[Columns.TIME].dt.epoch("us").to_numpy())
+    events, order = OrderedEvents.order(listed_rows[open_list.key], times)
+    listed_values = listed_rows[open_list.column]
+    values = listed_values if listed_values.dtype == pl.String else listed_values.cast(pl.Int64)
+    numbers = (listed_rows[name].cast(pl.Float32).fill_null(0.0) for name in open_list.numbers)
+    finite = (
+        pl.select(pl.when(number_values.is_finite()).then(number_values).otherwise(0.0)).to_series()
+        for number_values in numbers
+    )
+    return _ListEvents(events, tuple(feature_values[order] for feature_values in (values, pl.Series(times), *finite)))
 
 
 def _lists(name: str, values: pl.Series, offsets: Ints) -> pl.Series:

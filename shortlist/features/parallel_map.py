@@ -1,4 +1,4 @@
-"""The same work for many keys, several of them at once."""
+"""Parallel work on many keys."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import TypeVar
 
 import polars as pl
 
-from shortlist.system.query_engine import Engine, resolve
+from shortlist.system.query_engine import Engine, resolve_engine
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
+Mapped = TypeVar("Mapped")
 
 
 def workers(engine: Engine) -> int:
-    """Return how many keys are worked on at once.
+    """Return the number of keys to work on at once.
 
-    As many as there are cores, for sorting and encoding one key's counts keeps one busy; one on a GPU, whose queries
+    It is the number of cores, because sorting and encoding one key's counts keeps one busy; 1 on a GPU, whose queries
     share its memory.
     """
-    return pl.thread_pool_size() if resolve(engine) == "cpu" else 1
+    return pl.thread_pool_size() if resolve_engine(engine) == "cpu" else 1
 
 
-def parallel_map(work: Callable[[Item], Result], items: Iterable[Item], engine: Engine) -> Iterator[Result]:
-    """Give what the work makes of each item, in order; what it raises is raised here, and no further item begun.
+def parallel_map(work: Callable[[Item], Mapped], items: Iterable[Item], engine: Engine) -> Iterator[Mapped]:
+    """Yield the result of the work on each item, in order; an error is raised here, and no further item is begun.
 
     >>> list(parallel_map(abs, [-1, 2], "cpu"))
     [1, 2]

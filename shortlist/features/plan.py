@@ -1,4 +1,4 @@
-"""What a declaration asks to be counted, looked up and computed."""
+"""The plan of declared features: what is counted, looked up and computed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns, PlanError
-from shortlist.features.feature_kind import FeatureKind, Form, Measured, kinds_of
+from shortlist.features.feature_kind import FeatureKind, OutputForm, StandardisedNumber, declared_kinds
 from shortlist.features.joined_lists import JoinedList
 from shortlist.features.keyed import LAST_IMPRESSION, KeyedView
 from shortlist.features.open_events import StreamingPlan
@@ -17,111 +17,122 @@ from shortlist.features.static_view_plan import MeanView, StaticView, static_vie
 from shortlist.features.tiles import WHOLE_DAYS, Tiles
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.spec.data import Data
-from shortlist.spec.durations import length_of
+from shortlist.spec.durations import parse_duration
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
 
 
 @dataclass(frozen=True)
-class Output:
+class FeatureColumn:
     """A column of the feature table."""
 
     name: str
-    kind: Form
+    kind: OutputForm
 
 
-View = StaticView | MeanView | KeyedView
+PlannedView = StaticView | MeanView | KeyedView
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that fitting and transforming need to know, worked out once."""
+    """Everything that fitting and transforming need to know, derived once from the declaration."""
 
     declared: DeclaredColumns
     features: tuple[FeatureKind, ...]
     slices: tuple[str, ...]
-    outputs: tuple[Output, ...]
-    statics: tuple[StaticView, ...]
-    means: tuple[MeanView, ...]
-    counted: tuple[KeyedView, ...]
+    outputs: tuple[FeatureColumn, ...]
+    static_views: tuple[StaticView, ...]
+    mean_views: tuple[MeanView, ...]
+    counted_views: tuple[KeyedView, ...]
     """Keys to count; views are made of those with `looked_up`."""
     vocabularies: tuple[VocabularyLimits, ...]
-    """One per column."""
+    """Limits of the vocabularies, one per column."""
     slates: tuple[SlateValue, ...] = ()
-    """What is compared among the rows of a request."""
-    joined: tuple[JoinedList, ...] = ()
-    """Lists of events that are put together when rows are looked up."""
+    """Values that are compared among the rows of a request."""
+    joined_lists: tuple[JoinedList, ...] = ()
+    """Lists of events that are joined when rows are looked up."""
     tiles: Tiles = WHOLE_DAYS
-    """By which statistics are counted."""
+    """Tiles by which statistics are counted."""
     streaming: StreamingPlan | None = None
-    """What is counted as it arrives."""
+    """Keys and lists of events that are counted as they arrive; None where none are."""
 
     @property
-    def views(self) -> tuple[View, ...]:
-        """What is looked up, in an order in which every key is there when it is needed."""
-        return (*self.statics, *self.means, *(view for view in self.counted if view.looked_up))
+    def views(self) -> tuple[PlannedView, ...]:
+        """Views to look up, in an order in which every key is available when it is needed."""
+        return (*self.static_views, *self.mean_views, *(view for view in self.counted_views if view.looked_up))
 
     @property
     def read(self) -> tuple[str, ...]:
         """Columns that become features, or by which scores are sliced."""
-        return _read(self.features, self.slices)
+        return _columns_read(self.features, self.slices)
 
     @property
     def read_for_counting(self) -> tuple[str, ...]:
         """Columns that are counted or standardised."""
-        keys = [key for view in self.counted for key in view.keys if key != Columns.EVERYTHING]
-        measures = [name.partition("_")[2] for view in self.counted for name in view.measures if name != Columns.ROWS]
-        lasts = [name for view in self.counted for name in view.lasts]
-        listed = [name for view in self.counted if view.newest for name in (view.newest.of, *view.newest.numbers)]
-        numbers = [each.column for each in self.measured]
-        return tuple(dict.fromkeys([*keys, *measures, *lasts, *listed, *numbers]))
+        keys = [key for view in self.counted_views for key in view.keys if key != Columns.GLOBAL_KEY]
+        measures = [
+            name.partition("_")[2] for view in self.counted_views for name in view.measures if name != Columns.ROWS
+        ]
+        lasts = [name for view in self.counted_views for name in view.last_value_columns]
+        list_columns = [
+            name for view in self.counted_views if view.newest for name in (view.newest.column, *view.newest.numbers)
+        ]
+        numbers = [number.column for number in self.standardised_numbers]
+        return tuple(dict.fromkeys([*keys, *measures, *lasts, *list_columns, *numbers]))
 
     @property
     def counted_columns(self) -> tuple[str, ...]:
-        """Columns of the valid log that counting reads; the label, if nothing else, tells how many rows there are."""
+        """Columns of the valid log that counting reads; at least the label, which tells the number of rows."""
         read = self.read_for_counting
-        if self.counted_sides or any(view.ordered or view.by_tile for view in self.counted):
+        if self.counted_sides or any(view.ordered or view.by_tile for view in self.counted_views):
             return self.log_columns(read)
-        return tuple(dict.fromkeys((Columns.LABEL, *(self.declared.in_log(name) for name in read))))
+        return tuple(dict.fromkeys((Columns.LABEL, *(self.declared.log_column(name) for name in read))))
 
     @property
     def counted_sides(self) -> tuple[StaticView, ...]:
-        """The side tables' columns that are counted, without the vectors and texts that are not."""
+        """Views of the side tables with their counted columns alone."""
         read = self.read_for_counting
-        wanted = ((view, tuple(name for name in view.features if name in read)) for view in self.statics)
-        return tuple(replace(view, features=names) for view, names in wanted if names)
+        columns_by_view = ((view, tuple(name for name in view.features if name in read)) for view in self.static_views)
+        return tuple(replace(view, features=names) for view, names in columns_by_view if names)
 
     def log_columns(self, read: Iterable[str]) -> tuple[str, ...]:
-        """Return the columns of the valid log needed to have some columns, and to look up the others."""
+        """Return the columns of the valid log from which some columns are read or looked up."""
         data = self.declared.data
-        own = (Columns.LABEL, Columns.TIME, Columns.DAY, Columns.IMPRESSION)
-        keys = (data.user, data.item, *(key for view in self.statics for key in view.keys))
-        there = [self.declared.in_log(name) for name in read if self.declared.owner(name) is None]
-        there += slate_columns(data) if self.slates else ()
-        return tuple(dict.fromkeys(name for name in (*own, *keys, *there) if name))
+        always_read = (Columns.LABEL, Columns.TIME, Columns.DAY, Columns.IMPRESSION)
+        keys = (data.user, data.item, *(key for view in self.static_views for key in view.keys))
+        log_columns = [self.declared.log_column(name) for name in read if self.declared.side_table_of(name) is None]
+        log_columns += slate_columns(data) if self.slates else ()
+        return tuple(dict.fromkeys(name for name in (*always_read, *keys, *log_columns) if name))
 
     def counting(self) -> dict[str, Any]:
-        """Return what the statistics of a day hold: the same value, the same statistics."""
+        """Return a description of a day's statistics: equal descriptions mean equal statistics."""
         keyed = {
-            view.name: {"keys": list(view.keys), "measures": sorted(view.measures), "lasts": sorted(view.lasts)}
-            for view in self.counted
+            view.name: {
+                "keys": list(view.keys),
+                "measures": sorted(view.measures),
+                "lasts": sorted(view.last_value_columns),
+            }
+            for view in self.counted_views
         }
-        for view in self.counted:
+        for view in self.counted_views:
             if view.newest is not None:
                 keyed[view.name]["newest"] = [view.newest.name]
         if self.tiles.within_days:
-            for said in keyed.values():
-                said["tile"] = [f"{self.tiles.length.total_seconds():.0f} s"]
-        return {"keyed": keyed, "standardised": {each.output: dict(each.settings) for each in self.measured}}
+            for settings in keyed.values():
+                settings["tile"] = [f"{self.tiles.length.total_seconds():.0f} s"]
+        return {
+            "keyed": keyed,
+            "standardised": {number.output: dict(number.settings) for number in self.standardised_numbers},
+        }
 
     @property
-    def measured(self) -> tuple[Measured, ...]:
+    def standardised_numbers(self) -> tuple[StandardisedNumber, ...]:
         """The numbers whose mean and deviation are counted."""
-        return tuple(each for feature in self.features for each in feature.measured(self.declared))
+        return tuple(number for feature in self.features for number in feature.standardised_numbers(self.declared))
 
 
 def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
-    """Return what the declared features need.
+    """Return the plan of the declared features.
 
     Args:
         data: The log's declaration.
@@ -129,10 +140,10 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
         gates: Names the columns by which scores will be sliced.
 
     Raises:
-        PlanError: They cannot be made from the declared columns.
+        PlanError: They cannot be computed from the declared columns.
     """
-    declared, operations = DeclaredColumns(data), kinds_of(features)
-    tiles = Tiles.declared(data, features, declared.timezone)
+    declared, operations = DeclaredColumns(data), declared_kinds(features)
+    tiles = Tiles.from_declaration(data, features, declared.timezone)
     slices = gates.slices if gates is not None else ()
     vocabularies = _vocabularies(operations, declared)
     planned = Plan(
@@ -140,28 +151,34 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
         features=operations,
         slices=slices,
         outputs=tuple(
-            Output(name, form)
+            FeatureColumn(name, form)
             for feature in operations
             for name, form in zip(feature.outputs, feature.forms(declared), strict=True)
         ),
-        statics=static_views(_read(operations, slices), declared),
-        means=tuple(dict.fromkeys(mean for feature in operations for mean in feature.means(declared))),
-        counted=tuple(
+        static_views=static_views(_columns_read(operations, slices), declared),
+        mean_views=tuple(dict.fromkeys(mean for feature in operations for mean in feature.mean_views(declared))),
+        counted_views=tuple(
             replace(view, by_tile=tiles.within_days and view.looked_up)
-            for view in _counted(operations, declared, vocabularies)
+            for view in _counted_views(operations, declared, vocabularies)
         ),
         vocabularies=vocabularies,
         slates=tuple(
             value for feature in operations if (value := feature.slate_value(declared, operations)) is not None
         ),
-        joined=tuple(dict.fromkeys(one for each in operations if (one := each.joined_list(declared)) is not None)),
+        joined_lists=tuple(
+            dict.fromkeys(
+                joined_list for feature in operations if (joined_list := feature.joined_list(declared)) is not None
+            )
+        ),
         tiles=tiles,
         streaming=_streaming(features, operations, declared, tiles),
     )
     _check_names(planned)
     if planned.slates and (tiles.within_days or planned.streaming is not None):
         # Rows of a slate on two sides of a tile's end would see different statistics; in serving all see the same.
-        names = [name for each in operations if each.slate_value(declared, operations) for name in each.outputs]
+        names = [
+            name for feature in operations if feature.slate_value(declared, operations) for name in feature.outputs
+        ]
         raise PlanError(
             f"features of kind slate need statistics by whole days, and {', '.join(names)} is declared together with"
             " features.tile below 1d, features.streaming or data.outcome_delay; remove one of them"
@@ -172,70 +189,73 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
 def _streaming(
     features: Features, operations: tuple[FeatureKind, ...], declared: DeclaredColumns, tiles: Tiles
 ) -> StreamingPlan | None:
-    """Return what is counted and listed as it arrives; None where nothing is."""
+    """Return the keys and lists of events that are counted as they arrive; None where none are."""
     if features.streaming is None:
         return None
     data = declared.data
-    lists = {feature: wanted for feature in operations if (wanted := feature.open_list(declared)) is not None}
+    lists = {feature: open_list for feature in operations if (open_list := feature.open_list(declared)) is not None}
     counted = (name for feature in operations if feature not in lists for name in feature.streamed)
     longest = data.live_outcome_delay
     return StreamingPlan(
-        keys=tuple(dict.fromkeys(map(declared.in_log, counted))),
+        keys=tuple(dict.fromkeys(map(declared.log_column, counted))),
         tiles=tiles,
-        delay=length_of(features.streaming.delay),
-        longest_outcome=None if longest is None else length_of(longest),
-        clock_skew=length_of(data.live.max_clock_skew),
+        delay=parse_duration(features.streaming.delay),
+        longest_outcome=None if longest is None else parse_duration(longest),
+        clock_skew=parse_duration(data.live.max_clock_skew),
         lists=tuple(dict.fromkeys(lists.values())),
         max_bytes=features.streaming.max_bytes,
         max_count_bytes=features.streaming.max_count_bytes,
     )
 
 
-def _read(features: tuple[FeatureKind, ...], slices: tuple[str, ...]) -> tuple[str, ...]:
+def _columns_read(features: tuple[FeatureKind, ...], slices: tuple[str, ...]) -> tuple[str, ...]:
     """Return the columns that are read from rows; a list that only histories or means use is not among them."""
     return tuple(dict.fromkeys((*(name for feature in features for name in feature.reads), *slices)))
 
 
 def _vocabularies(features: tuple[FeatureKind, ...], declared: DeclaredColumns) -> tuple[VocabularyLimits, ...]:
-    found: dict[str, VocabularyLimits] = {}
+    limits_by_column: dict[str, VocabularyLimits] = {}
     for limits in (limits for feature in features for limits in feature.vocabularies(declared)):
-        if found.setdefault(limits.column, limits) != limits:
+        if limits_by_column.setdefault(limits.column, limits) != limits:
             raise PlanError(
                 f"features: vocabularies of '{limits.column}' differ in min_rows or max_size; a column has one"
             )
-    return tuple(found.values())
+    return tuple(limits_by_column.values())
 
 
-def _counted(
+def _counted_views(
     features: tuple[FeatureKind, ...], declared: DeclaredColumns, vocabularies: tuple[VocabularyLimits, ...]
 ) -> tuple[KeyedView, ...]:
     """Return the statistics to keep, one per key, in the order of first use."""
     views: dict[str, KeyedView] = {}
-    for view in _wanted(features, declared, vocabularies):
-        known = views.get(view.name)
-        if known is not None and known.keys != view.keys:
+    for view in _required_views(features, declared, vocabularies):
+        previous_view = views.get(view.name)
+        if previous_view is not None and previous_view.keys != view.keys:
             raise PlanError(
-                f"features: keys {list(known.keys)} and {list(view.keys)} would both be named '{view.name}'"
+                f"features: keys {list(previous_view.keys)} and {list(view.keys)} would both be named '{view.name}'"
             )
-        views[view.name] = view if known is None else known.merged(view)
+        views[view.name] = view if previous_view is None else previous_view.merge(view)
     return tuple(views.values())
 
 
-def _wanted(
+def _required_views(
     features: tuple[FeatureKind, ...], declared: DeclaredColumns, vocabularies: tuple[VocabularyLimits, ...]
 ) -> Iterator[KeyedView]:
     for role in (declared.data.user, declared.data.item):
-        if role is not None:  # tells cold users and items
+        if role is not None:  # identifies cold users and items
             yield KeyedView(declared.key((role,)))
     for feature in features:
         yield from feature.views(declared)
-    for name in (declared.in_log(limits.column) for limits in vocabularies):
+    for name in (declared.log_column(limits.column) for limits in vocabularies):
         yield KeyedView(declared.key((name,)), (name,) if declared.is_tags(name) else (), looked_up=False)
 
 
 def _check_names(planned: Plan) -> None:
     names = [view.name for view in planned.views]
-    statistics = {LAST_IMPRESSION, *(name for view in planned.counted for name in (*view.measures, *view.features))}
+    statistics = {
+        LAST_IMPRESSION,
+        *(name for view in planned.counted_views for name in (*view.measures, *view.features)),
+    }
     for view in planned.views:
         if names.count(view.name) > 1:
             raise PlanError(f"features: two views would be named '{view.name}'; give the side table another name")

@@ -1,4 +1,4 @@
-"""What features were fitted to, statistics left out: the part that a model keeps."""
+"""The part of a fit that a model keeps: ids, means, widths and trained models, without the statistics."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Self
 
 from shortlist.contracts import Files
 from shortlist.features.feature_kind import FeatureKind, Fitted
-from shortlist.features.learning import LEARNT
-from shortlist.features.moments import Moments
+from shortlist.features.moments import NumberMoments
 from shortlist.features.plan import Plan, plan
+from shortlist.features.training_log import LEARNT
 from shortlist.features.vocabulary import ValueIds
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
@@ -24,18 +24,18 @@ class Preprocessing:
     """The declaration of features, with the ids, means and widths that they were fitted to."""
 
     plan: Plan
-    moments: Mapping[str, Moments]
+    moments: Mapping[str, NumberMoments]
     """Mean and deviation of what is standardised, by feature name."""
     widths: Mapping[str, int]
     """Width of every vector column that is read."""
     vocabularies: Mapping[str, ValueIds]
-    """By column."""
+    """Ids of values, by column."""
     learnt: Mapping[str, Any] = field(default_factory=dict)
     """What kinds trained, by the name of the operation's first output."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Return what `fit` left in a folder, or what a model folder keeps of it.
+        """Return the preprocessing in the folder of a fit or of a model.
 
         Raises:
             IntegrityError: There is no `features.json`.
@@ -49,7 +49,7 @@ class Preprocessing:
         columns = [limits.column for limits in planned.vocabularies]
         return cls(
             plan=planned,
-            moments={name: Moments(**values) for name, values in saved["moments"].items()},
+            moments={name: NumberMoments(**values) for name, values in saved["moments"].items()},
             widths=saved["widths"],
             vocabularies={name: ValueIds(folder / "vocabularies" / f"{name}.parquet") for name in columns},
             learnt={
@@ -62,27 +62,27 @@ class Preprocessing:
     def columns(self) -> list[dict[str, Any]]:
         """Return name, kind, size (ids, 0 among them) and width of every feature, in order.
 
-        Those whose ids are buckets of a hash have `hashed`, and what is declared of learning them, beside; `history`
-        says whether a feature looks up what the days before left, and `events` how many the longest list in order of
-        time has.
+        Columns whose ids are hash buckets have `hashed`, and the declared settings of learning them; `history` says
+        whether a feature looks up statistics of earlier days, and `events` is the length of the longest list in order
+        of time.
         """
         fitted, columns = self.fitted, []
-        for feature, forms in ((each, each.forms(fitted.declared)) for each in self.plan.features):
+        for feature, forms in ((operation, operation.forms(fitted.declared)) for operation in self.plan.features):
             history = self._looks_back(feature)
             for number, (name, form) in enumerate(zip(feature.outputs, forms, strict=True)):
                 size, width = feature.shape(number, fitted)
                 columns.append({"name": name, "kind": form, "size": size, "width": width, "history": history})
                 columns[-1] |= feature.learning
-                if (events := feature.events(number)) is not None:
+                if (events := feature.max_events(number)) is not None:
                     columns[-1]["events"] = events
         return columns
 
     def _looks_back(self, feature: FeatureKind) -> bool:
         declared, features = self.plan.declared, self.plan.features
         value = feature.slate_value(declared, features)  # what is compared may itself be looked up
-        return value is not None or any(True for _ in (*feature.views(declared), *feature.means(declared)))
+        return value is not None or any(True for _ in (*feature.views(declared), *feature.mean_views(declared)))
 
     @property
     def fitted(self) -> Fitted:
-        """What a kind of feature is told of it."""
+        """The part that kinds of features read."""
         return Fitted(self.plan.declared, self.moments, self.widths, self.vocabularies, self.learnt)

@@ -1,4 +1,4 @@
-"""Which days train, tune and test."""
+"""The split of a log's days into warm-up, training, validation and test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shortlist.spec.data import Split
 
 @dataclass(frozen=True)
 class SplitDays:
-    """Whole days, in time order."""
+    """The days of each part of a split, in time order."""
 
     warmup: tuple[date, ...]
     train: tuple[date, ...]
@@ -21,7 +21,7 @@ class SplitDays:
 
     @property
     def fitted_on(self) -> tuple[date, ...]:
-        """Days from which vocabularies and moments are made: all before validation."""
+        """Days that vocabularies and moments are fitted on: all before validation."""
         return (*self.warmup, *self.train)
 
     def notes(self) -> dict[str, list[str]]:
@@ -31,17 +31,17 @@ class SplitDays:
 
 
 def split_days(days: Sequence[date], split: Split) -> SplitDays:
-    """Return the split of a log's days: the last ones test, those before them tune, the first ones only warm up.
+    """Return the split of a log's days: the last ones are for test, those before for validation, the first for warm-up.
 
     Raises:
         DataError: No day is left to train on.
     """
     ordered = tuple(sorted(days))
-    wanted = split.warmup_days + 1 + split.validation_days + split.test_days
-    if len(ordered) < wanted:
+    min_days = split.warmup_days + 1 + split.validation_days + split.test_days
+    if len(ordered) < min_days:
         raise DataError(
             f"the log has {len(ordered)} day(s); {split.warmup_days} to warm up, {split.validation_days} to tune and"
-            f" {split.test_days} to test need at least {wanted}, so that one is left to train on."
+            f" {split.test_days} to test need at least {min_days}, so that one is left to train on."
             " Give a longer log, or declare fewer days in data.split."
         )
     test = len(ordered) - split.test_days

@@ -1,4 +1,4 @@
-"""Views whose values hold always: columns of side tables, and mean vectors."""
+"""Views whose values do not change with time: columns of side tables, and mean vectors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shortlist.features.columns import DeclaredColumns, PlanError
 
 @dataclass(frozen=True)
 class StaticView:
-    """The columns of a side table that something reads."""
+    """The columns of a side table that are read."""
 
     name: str
     keys: tuple[str, ...]
@@ -31,22 +31,22 @@ class MeanView:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Its one column."""
+        """Name of its column."""
         return (f"mean_{self.vector}",)
 
 
 def static_views(read: tuple[str, ...], declared: DeclaredColumns) -> tuple[StaticView, ...]:
-    """Return the side tables of which columns are read."""
+    """Return the views of the side tables whose columns are read."""
     views = []
     for table in declared.data.side_tables:
-        own = tuple(name for name in read if declared.owner(name) is table)
-        if own:
-            views.append(StaticView(table.name, (declared.in_log(table.key),), own))
+        table_columns = tuple(name for name in read if declared.side_table_of(name) is table)
+        if table_columns:
+            views.append(StaticView(table.name, (declared.log_column(table.key),), table_columns))
     return tuple(views)
 
 
 def check_holds_items(history: str, declared: DeclaredColumns) -> None:
-    """Raise where a list of the user's side table cannot hold item keys.
+    """Check that a list of the user's side table can hold item keys.
 
     Raises:
         PlanError: Its values are of another type than the item column.

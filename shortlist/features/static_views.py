@@ -1,4 +1,4 @@
-"""Views whose values hold always: side tables, and mean vectors of users' lists."""
+"""Views whose values do not change with time: side tables, and mean vectors of users' lists."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from shortlist.contracts import Columns, DataError
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.ranges import write_frames
 from shortlist.features.static_view_plan import StaticView
-from shortlist.features.vectors import one_width, widths_in
-from shortlist.features.views import ALWAYS, ViewSize
+from shortlist.features.vectors import common_width, widths_in
+from shortlist.features.views import VALID_FROM_START, ViewSize
 from shortlist.spec.data import Column
 from shortlist.storage.tables import DayTable
 
@@ -23,24 +23,28 @@ def write_static(view: StaticView, side: Path, path: Path, declared: DeclaredCol
     """Write the columns of a side table that are read, some rows at a time.
 
     Args:
-        view: Its name is the side table's.
+        view: The view, which has the name of the side table.
         side: Folder of the side tables.
         path: File to write.
         declared: The declared columns.
         rows: Rows held in memory at once.
     """
     table = pl.scan_parquet(side / f"{view.name}.parquet")
-    own = next(each for each in declared.data.side_tables if each.name == view.name)
+    side_table = next(
+        declared_table for declared_table in declared.data.side_tables if declared_table.name == view.name
+    )
     columns = [_storable(declared.column(name)) for name in view.features]
-    wanted = table.select(pl.col(own.key).alias(*view.keys), static_valid_from(), *columns).drop_nulls(view.keys)
+    view_rows = table.select(pl.col(side_table.key).alias(*view.keys), static_valid_from(), *columns).drop_nulls(
+        view.keys
+    )
     count = table.select(pl.len()).collect().item()
-    written = write_frames(path, (wanted.slice(first, rows).collect() for first in range(0, max(count, 1), rows)))
+    written = write_frames(path, (view_rows.slice(first, rows).collect() for first in range(0, max(count, 1), rows)))
     return ViewSize(written, written)
 
 
 def static_valid_from() -> pl.Expr:
-    """Return the column that says from when on a static value holds."""
-    return pl.lit(ALWAYS, dtype=pl.Datetime("us", "UTC")).alias(Columns.VALID_FROM)
+    """Return the column of the moment from which a static value holds."""
+    return pl.lit(VALID_FROM_START, dtype=pl.Datetime("us", "UTC")).alias(Columns.VALID_FROM)
 
 
 def widths_on(
@@ -48,7 +52,7 @@ def widths_on(
 ) -> dict[str, list[int]]:
     """Return the different widths of the vectors on some days, for every vector column of the log that is read."""
     files = log.paths(frozenset(days))
-    vectors = (name for name in read if declared.column(name).type == "vector" and declared.owner(name) is None)
+    vectors = (name for name in read if declared.column(name).type == "vector" and declared.side_table_of(name) is None)
     return {name: sorted({width for file in files for width in _widths(file, name)}) for name in vectors}
 
 
@@ -59,20 +63,24 @@ def vector_widths(
 
     Args:
         read: Columns that are read.
-        on_days: What `widths_on` gave, for days that together are the log's.
+        on_days: Results of `widths_on` for days that together are the log's.
         side: Folder of the side tables.
         declared: The declared columns.
 
     Raises:
         DataError: The vectors of a column differ in width, or there is none.
     """
-    known = list(on_days)
+    widths_by_part = list(on_days)
     widths: dict[str, int] = {}
     for name in read:
         if declared.column(name).type == "vector":
-            table = declared.owner(name)
-            own = _widths(side / f"{table.name}.parquet", name) if table else chain(*(each[name] for each in known))
-            widths[name] = one_width(name, own)
+            table = declared.side_table_of(name)
+            column_widths = (
+                _widths(side / f"{table.name}.parquet", name)
+                if table
+                else chain(*(part_widths[name] for part_widths in widths_by_part))
+            )
+            widths[name] = common_width(name, column_widths)
             if not widths[name]:
                 raise DataError(f"vector column '{name}' holds no vector at all; leave it out of the features")
     return widths

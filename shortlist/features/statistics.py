@@ -12,32 +12,32 @@ from shortlist.contracts import Columns, DataError
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import LAST_IMPRESSION, LAST_TIME, KeyedView
 from shortlist.features.lists import ROW, one_row_per_tag
-from shortlist.features.newest import newest_column, newest_event, newest_of
+from shortlist.features.newest_events import newest_column, newest_event, newest_events
 from shortlist.features.ranges import key_ranges, scan_all, write_frames
 from shortlist.features.tiles import TILE
-from shortlist.system.execution import on_cpu
-from shortlist.system.query_engine import Engine, collect, collect_all, resolve
+from shortlist.system.execution import count_cpu_operation
+from shortlist.system.query_engine import Engine, collect, collect_all, resolve_engine
 
 LARGEST_SUM: Final = 2**57
 """Most units a sum may reach; it leaves room in 64 bits for a row's several tags."""
 
 _COMPRESSION: Final = "none"
-"""Of sorted keys and small counts, as differences: zstd takes a third off the bytes (12 MB of 26 keys of 2 M rows), and
-adds half to the processor time (0.10 s)."""
+"""Compression of sorted keys and small counts, stored as differences: zstd saves a third of the bytes (12 MB of 26 keys
+of 2 M rows), and adds half to the processor time (0.10 s)."""
 
 
 def countable(rows: pl.DataFrame, views: Sequence[KeyedView], declared: DeclaredColumns) -> pl.DataFrame:
-    """Return what is counted: keys, one integer column per measure, last values; in time order.
+    """Return the columns to count: keys, one integer column per measure, last values; in time order.
 
     Args:
         rows: Rows of the log with their side tables looked up.
-        views: What is counted.
+        views: The views of the counted keys.
         declared: The declared columns.
     """
-    on_cpu("keys and measures of rows")
+    count_cpu_operation("keys and measures of rows")
     keys = dict.fromkeys(key for view in views for key in view.counted_by)
     measures = dict.fromkeys(name for view in views for name in view.measures if name != Columns.ROWS)
-    lasts = dict.fromkeys(name for view in views for name in view.lasts)
+    lasts = dict.fromkeys(name for view in views for name in view.last_value_columns)
     columns = [_key(name, declared) for name in keys] + [_measure(name, declared) for name in measures]
     if any(view.ordered for view in views):
         rows = rows.sort(Columns.TIME, Columns.IMPRESSION)
@@ -55,16 +55,16 @@ def count(rows: pl.DataFrame, views: Sequence[KeyedView], engine: Engine) -> lis
 
 
 def _counting(rows: pl.DataFrame, view: KeyedView, engine: Engine) -> pl.LazyFrame:
-    carried = rows.select(*view.counted_by, *_carried(view))
-    wanted = one_row_per_tag(carried, view.tags).drop(ROW) if view.tags else carried
+    carried = rows.select(*view.counted_by, *_carried_columns(view))
+    tag_rows = one_row_per_tag(carried, view.tags).drop(ROW) if view.tags else carried
     counted = [pl.len().cast(pl.Int64).alias(Columns.ROWS), *(pl.col(name).sum() for name in view.measures[1:])]
-    known = wanted.lazy().drop_nulls(view.keys)
+    keyed_rows = tag_rows.lazy().drop_nulls(view.keys)
     # Where nothing but integers has to move, sorting them and counting neighbours takes 0.68 s of processor time for 26
     # keys of 2 M rows; hashing them and sorting the counts takes 1.17. With a sum beside the key it is the other way.
-    if wanted.width == 1 and wanted.dtypes[0].is_integer() and resolve(engine) == "cpu":
-        return known.sort(view.keys).group_by(view.keys, maintain_order=True).agg(counted)
-    lists = [newest_of(view, pl.col(newest_column(view)))] if view.newest is not None else []
-    return known.group_by(view.counted_by).agg(*counted, *_newest(view), *lists)
+    if tag_rows.width == 1 and tag_rows.dtypes[0].is_integer() and resolve_engine(engine) == "cpu":
+        return keyed_rows.sort(view.keys).group_by(view.keys, maintain_order=True).agg(counted)
+    lists = [newest_events(view, pl.col(newest_column(view)))] if view.newest is not None else []
+    return keyed_rows.group_by(view.counted_by).agg(*counted, *_newest(view), *lists)
 
 
 def merge(parts: pl.LazyFrame, view: KeyedView, engine: Engine) -> pl.DataFrame:
@@ -72,9 +72,9 @@ def merge(parts: pl.LazyFrame, view: KeyedView, engine: Engine) -> pl.DataFrame:
     if view.timed:
         parts = parts.sort(LAST_TIME, LAST_IMPRESSION)
     summed = (pl.col(name).sum() for name in view.measures)
-    lists = [newest_of(view, pl.col(newest_column(view)).explode())] if view.newest is not None else []
-    kept = [*summed, *_newest(view), *lists]
-    return collect(parts.group_by(view.counted_by).agg(kept).sort(view.counted_by), engine)
+    lists = [newest_events(view, pl.col(newest_column(view)).explode())] if view.newest is not None else []
+    aggregates = [*summed, *_newest(view), *lists]
+    return collect(parts.group_by(view.counted_by).agg(aggregates).sort(view.counted_by), engine)
 
 
 class KeyCount:
@@ -84,7 +84,7 @@ class KeyCount:
         self.view = view
         self._engine = engine
         self._scratch = scratch
-        self._held: list[pl.DataFrame] = []
+        self._held_frames: list[pl.DataFrame] = []
         self._spilled: list[Path] = []
 
     @property
@@ -94,25 +94,25 @@ class KeyCount:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that is taken by what is not on disk."""
-        return sum(int(frame.estimated_size()) for frame in self._held)
+        """Memory of the statistics that are not on disk."""
+        return sum(int(frame.estimated_size()) for frame in self._held_frames)
 
     def add(self, part: pl.DataFrame) -> None:
-        """Take the statistics of some rows, as `count` gives them."""
-        self._held.append(part)
+        """Add the statistics of some rows, as `count` returns them."""
+        self._held_frames.append(part)
 
     def spill(self) -> None:
-        """Move what is held to disk, merged."""
+        """Merge the statistics in memory and move them to disk."""
         path = self._scratch / f"{self.view.name}-{len(self._spilled):05d}.parquet"
         write_frames(path, [self._merged()])
         self._spilled.append(path)
         self._forget()
 
     def finish(self, path: Path, rows: int) -> None:
-        """Write the statistics, sorted by key, holding about `rows` of them at once; then it is empty again."""
+        """Write the statistics, sorted by key, holding about `rows` of them at once; then clear them."""
         if not self._spilled:
             write_frames(path, [self._merged()], _COMPRESSION)
-            self._held = []
+            self._held_frames = []
             return
         if self.held_bytes:
             self.spill()
@@ -122,23 +122,23 @@ class KeyCount:
         self._spilled = []
 
     def _forget(self) -> None:
-        self._held = []
+        self._held_frames = []
 
     def _merged(self) -> pl.DataFrame:
-        if len(self._held) == 1:
-            return self._held[0].sort(self.view.counted_by)
-        return merge(pl.concat(self._held).lazy(), self.view, self._engine)
+        if len(self._held_frames) == 1:
+            return self._held_frames[0].sort(self.view.counted_by)
+        return merge(pl.concat(self._held_frames).lazy(), self.view, self._engine)
 
     def _merged_ranges(self, rows: int) -> Iterator[pl.DataFrame]:
-        for inside in key_ranges(self._spilled, self.view.keys[0], rows):
-            yield merge(scan_all(self._spilled).filter(inside), self.view, self._engine)
+        for key_range in key_ranges(self._spilled, self.view.keys[0], rows):
+            yield merge(scan_all(self._spilled).filter(key_range), self.view, self._engine)
 
 
 def check_sum_range(totals: Mapping[str, float], declared: DeclaredColumns) -> None:
-    """Raise where sums could leave 64-bit integers.
+    """Check that sums stay within 64-bit integers.
 
     Args:
-        totals: Sums of absolute values over all rows, as `sizes` gives them.
+        totals: Sums of absolute values over all rows, as `sizes` returns them.
         declared: The declared columns.
 
     Raises:
@@ -160,21 +160,24 @@ def sizes(rows: pl.DataFrame, views: Sequence[KeyedView]) -> dict[str, float]:
     return rows.select(pl.col(name).abs().cast(pl.Float64).sum() for name in names).row(0, named=True) if names else {}
 
 
-def _carried(view: KeyedView) -> list[str]:
-    times = [LAST_TIME, LAST_IMPRESSION, *(f"last_{name}" for name in view.lasts)] if view.timed else []
+def _carried_columns(view: KeyedView) -> list[str]:
+    times = [LAST_TIME, LAST_IMPRESSION, *(f"last_{name}" for name in view.last_value_columns)] if view.timed else []
     return [*view.measures[1:], *times, *([newest_column(view)] if view.newest else [])]
 
 
 def _newest(view: KeyedView) -> list[pl.Expr]:
     if not view.timed:
         return []
-    return [pl.col(name).last() for name in (LAST_TIME, LAST_IMPRESSION, *(f"last_{name}" for name in view.lasts))]
+    return [
+        pl.col(name).last()
+        for name in (LAST_TIME, LAST_IMPRESSION, *(f"last_{name}" for name in view.last_value_columns))
+    ]
 
 
 def _key(name: str, declared: DeclaredColumns) -> pl.Expr:
-    if name == Columns.EVERYTHING:
+    if name == Columns.GLOBAL_KEY:
         return pl.lit(0, dtype=pl.Int64).alias(name)
-    return pl.col(name if name == TILE else declared.place(name)).alias(name)
+    return pl.col(name if name == TILE else declared.row_column(name)).alias(name)
 
 
 def _measure(name: str, declared: DeclaredColumns) -> pl.Expr:
@@ -187,7 +190,7 @@ def _measure(name: str, declared: DeclaredColumns) -> pl.Expr:
 
 
 def _finite(name: str, declared: DeclaredColumns) -> pl.Expr:
-    value = pl.col(declared.place(name))
+    value = pl.col(declared.row_column(name))
     if not declared.is_fraction(name):
         return value.cast(pl.Int64)
     return pl.when(value.is_finite()).then(value.cast(pl.Float64))

@@ -1,4 +1,4 @@
-"""The feature table: what models read, row by row, with what gates need beside it."""
+"""The feature table: the features that models read, row by row, with the columns that gates need."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from shortlist.storage.artefacts import atomic_folder, read_json
 from shortlist.storage.groups import check_all_days_grouped
 from shortlist.storage.positive_rows import is_further_positive
 from shortlist.storage.tables import DayPart, DayTable, DayTableWriter, pieces_of
-from shortlist.system.prefetch import prefetch, results
+from shortlist.system.prefetch import parallel_map, prefetch
 from shortlist.system.progress import progress
-from shortlist.system.query_engine import resolve
+from shortlist.system.query_engine import resolve_engine
 
 _COMPRESSION: Final = "uncompressed"
 """Ids of a few bits each hardly get shorter: 2 M rows are written in 0.50 s of processor time, where lz4 takes 0.74,
@@ -43,7 +43,7 @@ _OPTIONAL: Final = (Columns.BEST, Columns.WEIGHT)
 
 def build_table(  # noqa: PLR0913 - the sections and folders of one step
     data: Data, features: Features, gates: Gates | None, runtime: Runtime, log: Path, fitted: Path, out: Path,
-    *, preprocessing: Path | None = None, only: frozenset[date] | None = None,
+    *, preprocessing: Path | None = None, only_days: frozenset[date] | None = None,
 ) -> DayTable:  # fmt: skip
     """Write the feature table of a log, part by part.
 
@@ -55,8 +55,8 @@ def build_table(  # noqa: PLR0913 - the sections and folders of one step
         log: Folder of the valid log.
         fitted: What `fit` wrote for the same declaration and log.
         out: Folder to write.
-        preprocessing: Moments and vocabularies to use instead of the fitted ones: those a model was trained with.
-        only: Days to write; all by default.
+        preprocessing: Moments and vocabularies to use instead of the fitted ones: those that a model was trained with.
+        only_days: Days to write; all by default.
 
     Returns:
         The table; its notes hold the columns that models read, and the split.
@@ -69,11 +69,11 @@ def build_table(  # noqa: PLR0913 - the sections and folders of one step
     table = DayTable.open(log, Files.LOG)
     _check_fit(planned, transformer.tiles, plan(data, features, gates), fitted, table)
     split = split_days([part.day for part in table.days], data.split)
-    wanted = table.days if only is None else [table.by_day[day] for day in sorted(only)]
-    with atomic_folder(out) as staging, progress("feature table", sum(part.rows for part in wanted)) as advance:
+    parts = table.days if only_days is None else [table.by_day[day] for day in sorted(only_days)]
+    with atomic_folder(out) as staging, progress("feature table", sum(part.rows for part in parts)) as advance:
         writer = DayTableWriter(staging, Files.TABLE, runtime.chunk_rows, _COMPRESSION)
-        for day, made in groupby(_made(table, wanted, transformer, data.labels), key=itemgetter(0)):
-            for _, rows in made:
+        for day, day_rows in groupby(_make_rows(table, parts, transformer, data.labels), key=itemgetter(0)):
+            for _, rows in day_rows:
                 writer.append(rows)
                 advance(rows.height, str(day))
             writer.flush()
@@ -96,9 +96,9 @@ def join_tables(groups: Sequence[Path], log: Path, out: Path) -> DayTable:
         DataError: A day is in two groups, or a day of the log in none; or the groups were built from different fits.
     """
     tables = [DayTable.open(group, Files.TABLE) for group in groups]
-    for other in tables[1:]:
-        if other.notes != tables[0].notes:
-            raise DataError(f"{other.folder} and {tables[0].folder}: built from different fits; build both again")
+    for other_table in tables[1:]:
+        if other_table.notes != tables[0].notes:
+            raise DataError(f"{other_table.folder} and {tables[0].folder}: built from different fits; build both again")
     check_all_days_grouped({str(table.folder): list(table.by_day) for table in tables}, DayTable.open(log, Files.LOG))
     with atomic_folder(out) as staging:
         writer = DayTableWriter(staging, Files.TABLE, chunk_rows=1)  # it writes no row itself
@@ -109,10 +109,10 @@ def join_tables(groups: Sequence[Path], log: Path, out: Path) -> DayTable:
     return DayTable.open(out, Files.TABLE)
 
 
-def _made(
+def _make_rows(
     table: DayTable, parts: Iterable[DayPart], transformer: Transformer, labels: Labels
 ) -> Iterator[tuple[date, pl.DataFrame]]:  # fmt: skip
-    """Give each day's rows of the table, part by part of the log.
+    """Yield each day's rows of the table, part by part of the log.
 
     The labels are those that are declared now: an earlier model's own plan may know others.
     """
@@ -120,50 +120,50 @@ def _made(
     def make(part: tuple[date, pl.DataFrame]) -> tuple[date, pl.DataFrame]:
         day, rows = part
         looked_up = transformer.look_up(rows, day)
-        return day, looked_up.select(_beside(looked_up, transformer.plan, labels)).hstack(
+        return day, looked_up.select(_context_columns(looked_up, transformer.plan, labels)).hstack(
             transformer.compute(looked_up)
         )
 
     read = prefetch((part.day, rows) for part in parts for rows in _parts(table, part, transformer, labels))
-    # Views are read on from where the last part stopped, one part after the other.
-    at_once = 1 if transformer.plan.views else workers(transformer.engine)
-    yield from results(make, read, at_once)
+    # Views are read from where the last part stopped, so that parts are computed one after the other.
+    parallel_parts = 1 if transformer.plan.views else workers(transformer.engine)
+    yield from parallel_map(make, read, parallel_parts)
 
 
 def _parts(table: DayTable, day: DayPart, transformer: Transformer, labels: Labels) -> Iterator[pl.DataFrame]:
     streaming = transformer.plan.streaming
     if streaming is None:
-        yield from _rows(table, day, transformer, labels)
+        yield from _read_rows(table, day, transformer, labels)
         return
     counts = OpenCounts.of_day(streaming, table, day.day)
-    for rows in _rows(table, day, transformer, labels):
+    for rows in _read_rows(table, day, transformer, labels):
         yield rows.hstack(counts.columns(rows))
 
 
-def _rows(table: DayTable, day: DayPart, transformer: Transformer, labels: Labels) -> Iterator[pl.DataFrame]:
+def _read_rows(table: DayTable, day: DayPart, transformer: Transformer, labels: Labels) -> Iterator[pl.DataFrame]:
     planned = transformer.plan
-    if planned.declared.data.slate is not None:  # whole in a file: models may learn the order of a slate's rows
-        there = pl.read_parquet_schema(table.folder / day.files[0])
-        wanted = _wanted(planned, there, labels)
-        yield from whole_slates(table, day, planned.declared.data, wanted)
+    if planned.declared.data.slate is not None:  # whole in a part: models may learn the order of a slate's rows
+        schema = pl.read_parquet_schema(table.folder / day.files[0])
+        columns = _columns_to_read(planned, schema, labels)
+        yield from whole_slates(table, day, planned.declared.data, columns)
         return
     for name in day.files:
-        there = pl.read_parquet_schema(table.folder / name)
-        wanted = _wanted(planned, there, labels)
-        # Views are searched once for every piece; how small pieces may be for a GPU was not measured.
-        whole = bool(planned.views) or resolve(transformer.engine) == "gpu"
-        yield from pieces_of(table.folder / name, wanted, whole=whole)
+        schema = pl.read_parquet_schema(table.folder / name)
+        columns = _columns_to_read(planned, schema, labels)
+        # Views are searched once for every piece; the smallest good piece for a GPU was not measured.
+        whole = bool(planned.views) or resolve_engine(transformer.engine) == "gpu"
+        yield from pieces_of(table.folder / name, columns, whole=whole)
 
 
-def _wanted(planned: Plan, there: Collection[str], labels: Labels) -> list[str]:
+def _columns_to_read(planned: Plan, file_columns: Collection[str], labels: Labels) -> list[str]:
     """Return the columns to read of a file of the valid log that has some columns."""
     outcomes = [label.column for label in labels.values()]
     open_counts = () if planned.streaming is None else (Columns.COUNTS_DELAY,)
-    optional = [name for name in (*_OPTIONAL, *open_counts, *map(best_column, outcomes)) if name in there]
+    optional = [name for name in (*_OPTIONAL, *open_counts, *map(best_column, outcomes)) if name in file_columns]
     return [*dict.fromkeys((*planned.log_columns((*planned.read, *outcomes)), *optional))]
 
 
-def _beside(rows: pl.DataFrame, planned: Plan, labels: Labels) -> list[pl.Expr]:
+def _context_columns(rows: pl.DataFrame, planned: Plan, labels: Labels) -> list[pl.Expr]:
     """Return the columns of the table that are not features."""
     data = planned.declared.data
     columns = [pl.col(Columns.LABEL), pl.col(Columns.TIME), pl.col(Columns.DAY), pl.col(Columns.IMPRESSION)]
@@ -171,13 +171,13 @@ def _beside(rows: pl.DataFrame, planned: Plan, labels: Labels) -> list[pl.Expr]:
     for key, name in ((data.user, Columns.USER), (data.item, Columns.ITEM)):
         if key is not None:
             columns.append(pl.col(key).alias(name))
-            seen = pl.col(f"by_{key}:{Columns.ROWS}").fill_null(0)
-            columns.append((seen == 0).alias(f"cold_{name}"))
+            rows_of_key = pl.col(f"by_{key}:{Columns.ROWS}").fill_null(0)
+            columns.append((rows_of_key == 0).alias(f"cold_{name}"))
     columns += [pl.col(SLATE).alias(Columns.SLATE)] if data.slate is not None else []
     columns += [_slice(name, planned) for name in planned.slices]
     columns += [
         pl.col(planted).alias(best_column(name)) for name, label in labels.items()
-        # What is planted is the probability of a 1 in the column, not of what `positive` makes of it.
+        # The planted probability is that of a 1 in the column, not of the condition in `positive`.
         if label.positive is None and (planted := best_column(label.column)) in rows.columns
     ]  # fmt: skip
     return [*columns, *(pl.col(name) for name in _OPTIONAL if name in rows.columns)]
@@ -189,7 +189,7 @@ def _further_label(label: FurtherLabel) -> pl.Expr:
 
 
 def _slice(name: str, planned: Plan) -> pl.Expr:
-    value = pl.col(planned.declared.place(name))
+    value = pl.col(planned.declared.row_column(name))
     kind = planned.declared.column(name).type
     if kind == "tags":
         value = value.cast(pl.List(pl.String)).list.join(",")
@@ -198,16 +198,16 @@ def _slice(name: str, planned: Plan) -> pl.Expr:
     return value.cast(pl.String).alias(f"slice_{name}")
 
 
-def _check_fit(fitted: Plan, tiles: Tiles, wanted: Plan, folder: Path, log: DayTable) -> None:
-    if (fitted.features, fitted.slices) != (wanted.features, wanted.slices):
+def _check_fit(fitted: Plan, tiles: Tiles, declared_plan: Plan, folder: Path, log: DayTable) -> None:
+    if (fitted.features, fitted.slices) != (declared_plan.features, declared_plan.slices):
         raise DataError(f"{folder}: fitted for other features or slices than the declared ones; fit again")
-    if fitted.streaming != wanted.streaming:
+    if fitted.streaming != declared_plan.streaming:
         raise DataError(f"{folder}: fitted with another features.streaming than declared; fit again")
-    if tiles != wanted.tiles:
+    if tiles != declared_plan.tiles:
         raise DataError(f"{folder}: fitted with other tiles or another outcome_delay than declared; fit again")
     counted = set(read_json(folder / Files.FEATURES)["days"])
     # What happened on the last day is read by none of its rows, unless tiles are shorter.
-    for part in log.days if wanted.tiles.within_days else log.days[:-1]:
+    for part in log.days if declared_plan.tiles.within_days else log.days[:-1]:
         if part.day.isoformat() not in counted:
             raise DataError(
                 f"{folder}: {part.day} of the log was not counted, so later rows would see too little; fit again"

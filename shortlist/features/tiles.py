@@ -1,4 +1,4 @@
-"""Tiles: the lengths of time by which statistics are counted, and from when on each is known."""
+"""Tiles: the periods by which statistics are counted, and the moment from which each is known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import polars as pl
 
 from shortlist.contracts import Columns
 from shortlist.spec.data import Data
-from shortlist.spec.durations import length_of
+from shortlist.spec.durations import parse_duration
 from shortlist.spec.features import Features
 
 TILE: Final = ":tile"
@@ -41,11 +41,11 @@ def moment_of(time: int) -> datetime:
 
 @dataclass(frozen=True)
 class Tiles:
-    """How a log's time is cut.
+    """The tiles into which a log's time is cut.
 
     The first tile of a day begins at midnight; where a clock change makes a day longer or shorter, its last tile ends
-    at the next midnight all the same. What a tile counted is known from its end plus the outcome delay on, so that the
-    values of a key change at these moments alone.
+    at the next midnight all the same. The counts of a tile are known from its end plus the outcome delay on, so that
+    the values of a key change only at these moments.
     """
 
     length: timedelta = DAY_LENGTH
@@ -54,10 +54,10 @@ class Tiles:
     timezone: str = "UTC"
 
     @classmethod
-    def declared(cls, data: Data, features: Features, timezone: str) -> Self:
+    def from_declaration(cls, data: Data, features: Features, timezone: str) -> Self:
         """Return the tiles of a declaration."""
-        delay = length_of(data.outcome_delay) if data.outcome_delay is not None else _NONE
-        return cls(length_of(features.tile), -(-delay // _SECOND) * _SECOND, timezone)
+        delay = parse_duration(data.outcome_delay) if data.outcome_delay is not None else _NONE
+        return cls(parse_duration(features.tile), -(-delay // _SECOND) * _SECOND, timezone)
 
     @property
     def within_days(self) -> bool:
@@ -66,13 +66,15 @@ class Tiles:
 
     def ends(self, day: date) -> pl.Expr:
         """Return the column `TILE` for rows of a day, from their time."""
-        start, after = (microseconds(start_of(one, self.timezone)) for one in (day, day + DAY_LENGTH))
+        start, next_midnight = (
+            microseconds(start_of(midnight_day, self.timezone)) for midnight_day in (day, day + DAY_LENGTH)
+        )
         length = self.length // _MICROSECOND
         passed = pl.col(Columns.TIME).dt.epoch("us") - start
-        return pl.min_horizontal(start + (passed // length + 1) * length, pl.lit(after, pl.Int64)).alias(TILE)
+        return pl.min_horizontal(start + (passed // length + 1) * length, pl.lit(next_midnight, pl.Int64)).alias(TILE)
 
-    def known_after(self, day: date) -> datetime:
-        """Return the moment from which on everything that happened on a day is known."""
+    def known_from(self, day: date) -> datetime:
+        """Return the moment from which all events of a day are known."""
         return start_of(day + DAY_LENGTH, self.timezone) + self.delay
 
     def known_at(self, moment: datetime) -> datetime:
@@ -86,21 +88,23 @@ class Tiles:
         start = start_of(day, self.timezone)
         return start + (moment - self.delay - start) // self.length * self.length + self.delay
 
-    def counted_until(self, known: datetime) -> datetime:
-        """Return up to when impressions are counted in the values that hold at a moment at which they changed."""
-        return known - self.delay
+    def counted_until(self, known_moment: datetime) -> datetime:
+        """Return the moment up to which impressions are counted in values that became known at a moment."""
+        return known_moment - self.delay
 
-    def around(self, time: int) -> tuple[int, int]:
-        """Return the beginning and the end of the tile of a time; all in microseconds since 1970-01-01 UTC.
+    def tile_bounds(self, time: int) -> tuple[int, int]:
+        """Return the start and the end of the tile that contains a time; all in microseconds since 1970-01-01 UTC.
 
         >>> Tiles(timedelta(hours=1)).around(5_400_000_000)
         (3600000000, 7200000000)
         """
         day = moment_of(time).astimezone(ZoneInfo(self.timezone)).date()
-        start, after = (microseconds(start_of(one, self.timezone)) for one in (day, day + DAY_LENGTH))
+        start, next_midnight = (
+            microseconds(start_of(midnight_day, self.timezone)) for midnight_day in (day, day + DAY_LENGTH)
+        )
         length = self.length // _MICROSECOND
         begins = start + (time - start) // length * length
-        return begins, min(begins + length, after)
+        return begins, min(begins + length, next_midnight)
 
 
 WHOLE_DAYS: Final = Tiles()

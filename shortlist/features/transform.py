@@ -1,4 +1,4 @@
-"""From rows of the log to what models read: look up, then compute."""
+"""Transforming rows of the log into features: look up, then compute."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, Self
 import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError, did_you_mean
-from shortlist.features.feature_kind import Number
+from shortlist.features.feature_kind import NumberQuery
 from shortlist.features.joined_lists import with_joined_lists
-from shortlist.features.lookup import ViewFile, gathered, lookup_keys
+from shortlist.features.lookup import ViewFile, gather_answers, lookup_keys
 from shortlist.features.lookup_table import LookupTable
-from shortlist.features.plan import Plan, View
+from shortlist.features.plan import Plan, PlannedView
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.slates import with_slates
 from shortlist.features.tiles import WHOLE_DAYS, Tiles
@@ -25,15 +25,15 @@ from shortlist.system.query_engine import Engine, collect
 
 @dataclass(frozen=True)
 class Transformer:
-    """Fitted features in use; the same for a table, for Feast's answers and for a single row."""
+    """Computes fitted features; the same for a table, for Feast's answers and for a single row."""
 
     preprocessing: Preprocessing
     files: Mapping[str, ViewFile]
     engine: Engine
     tables: dict[str, LookupTable] = field(default_factory=dict)
-    """Numbers of integers, by output, since they were first needed."""
+    """Look-up tables of integers, by output, built when first needed."""
     tiles: Tiles = WHOLE_DAYS
-    """Of the views."""
+    """Tiles of the views."""
 
     @classmethod
     def load(cls, fitted: Path, engine: Engine = "auto", preprocessing: Path | None = None) -> Self:
@@ -45,12 +45,12 @@ class Transformer:
             preprocessing: `features.json` and vocabularies to use instead of the folder's, of the same declaration:
                 a model keeps the ids and moments it was trained with, while statistics move on.
         """
-        own = Preprocessing.load(preprocessing or fitted)
-        planned = own.plan
+        loaded = Preprocessing.load(preprocessing or fitted)
+        planned = loaded.plan
         timezone = planned.declared.timezone
         index = ViewIndex.read(fitted / "views")
         return cls(
-            preprocessing=own,
+            preprocessing=loaded,
             files={
                 view.name: ViewFile(index.path(indexed), view, indexed.newest_keys, timezone, engine)
                 for view, indexed in ((view, index.view(view.name)) for view in planned.views)
@@ -72,13 +72,13 @@ class Transformer:
         """Return rows of one day with every view's features, named `<view>:<feature>`.
 
         They are as of that day's start or, where tiles are shorter or outcomes known later, as of each row's own time.
-        Rows see of the open tiles what `with_open_events` gave them, and nothing where it was not asked.
+        Counts of the open tiles are those that `with_open_events` added; without them, there are none.
         Slate features need all rows of each slate: `shortlist.features.slates.whole_slates` returns them.
         """
         for view in self.plan.views:
-            asked = self.lookup_keys(view, rows)
-            rows = self.gather(view, rows, asked, self.files[view.name].answer(asked, day))
-        rows = with_joined_lists(rows, self.plan.joined, lambda view, keys: self.answer(view, keys, day))
+            keys = self.lookup_keys(view, rows)
+            rows = self.gather(view, rows, keys, self.files[view.name].answer(keys, day))
+        rows = with_joined_lists(rows, self.plan.joined_lists, lambda view, keys: self.answer(view, keys, day))
         return with_slates(rows, self.plan.slates)
 
     def answer(self, view: str, keys: pl.DataFrame, day: date) -> pl.DataFrame:
@@ -95,48 +95,48 @@ class Transformer:
 
     def keys_of(self, rows: pl.DataFrame, day: date) -> pl.DataFrame:
         """Return `event_time`, `day` and every key of every view, by its own name, side tables' columns included."""
-        for view in self.plan.statics:
-            asked = self.lookup_keys(view, rows)
-            rows = self.gather(view, rows, asked, self.files[view.name].answer(asked, day))
-        keys = dict.fromkeys(key for view in self.plan.views for key in view.keys if key != Columns.EVERYTHING)
+        for view in self.plan.static_views:
+            keys_to_look_up = self.lookup_keys(view, rows)
+            rows = self.gather(view, rows, keys_to_look_up, self.files[view.name].answer(keys_to_look_up, day))
+        keys = dict.fromkeys(key for view in self.plan.views for key in view.keys if key != Columns.GLOBAL_KEY)
         return rows.select(
-            Columns.TIME, Columns.DAY, *(pl.col(self.plan.declared.place(key)).alias(key) for key in keys)
+            Columns.TIME, Columns.DAY, *(pl.col(self.plan.declared.row_column(key)).alias(key) for key in keys)
         )
 
-    def lookup_keys(self, view: View, rows: pl.DataFrame) -> pl.DataFrame:
+    def lookup_keys(self, view: PlannedView, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the keys that rows look up in a view: `:row` and its key columns, one row per distinct tag.
 
         The views before it in `plan.views` must have been gathered, because keys may come from side tables.
         """
         return lookup_keys(rows, view, self.plan.declared, timed=self.tiles.within_days)
 
-    def gather(self, view: View, rows: pl.DataFrame, asked: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
-        """Return rows with a view's features added, given the answers (from anywhere) to what they asked."""
-        assert answers.height == asked.height, f"{asked.height} keys asked, {answers.height} answered"
-        return rows.hstack(gathered(view, asked, answers, rows.height))
+    def gather(self, view: PlannedView, rows: pl.DataFrame, keys: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
+        """Return rows with a view's features added, given the answers, from any source, for their keys."""
+        assert answers.height == keys.height, f"{keys.height} keys asked, {answers.height} answered"
+        return rows.hstack(gather_answers(view, keys, answers, rows.height))
 
     def compute(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the feature columns, in declared order, of rows that were looked up.
 
         Numbers are Float32 (null: missing), ids UInt32, ids of tags List(UInt32), vectors Array(Float32, width).
         """
-        found: dict[str, pl.Series] = {}
-        queried: list[pl.Expr] = []
+        columns: dict[str, pl.Series] = {}
+        queries: list[pl.Expr] = []
         fitted = self.preprocessing.fitted
         for feature in self.plan.features:
             for number in feature.numbers(fitted, self.engine):
                 value = number.value.cast(pl.Float32).alias(number.output)
                 table = self._table(number, rows, value)
                 if table is None:
-                    queried.append(value)
+                    queries.append(value)
                 else:
-                    found[number.output] = table.of(rows[number.column]).alias(number.output)
-            found.update(_named(feature.compute(rows, fitted, self.engine)))
-        if queried:
-            found.update(_named(collect(rows.lazy().select(queried), self.engine)))
-        return pl.DataFrame([found[output.name] for output in self.plan.outputs])
+                    columns[number.output] = table.look_up(rows[number.column]).alias(number.output)
+            columns.update(_named(feature.compute(rows, fitted, self.engine)))
+        if queries:
+            columns.update(_named(collect(rows.lazy().select(queries), self.engine)))
+        return pl.DataFrame([columns[output.name] for output in self.plan.outputs])
 
-    def _table(self, number: Number, rows: pl.DataFrame, value: pl.Expr) -> LookupTable | None:
+    def _table(self, number: NumberQuery, rows: pl.DataFrame, value: pl.Expr) -> LookupTable | None:
         """Return the table in which a number is looked up; None where it is computed row by row."""
         if not number.column:
             return None

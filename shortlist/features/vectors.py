@@ -20,7 +20,7 @@ def width_of(vectors: pl.Series) -> int:
     Raises:
         DataError: They differ in width.
     """
-    return one_width(vectors.name, widths_in(vectors))
+    return common_width(vectors.name, widths_in(vectors))
 
 
 def widths_in(vectors: pl.Series) -> list[int]:
@@ -30,20 +30,23 @@ def widths_in(vectors: pl.Series) -> list[int]:
     return [int(width) for width in vectors.drop_nulls().list.len().unique().sort()]
 
 
-def one_width(name: str, widths: Iterable[int]) -> int:
-    """Return the one width of the vectors of a column; 0 when there is none.
+def common_width(name: str, widths: Iterable[int]) -> int:
+    """Return the common width of the vectors of a column; 0 when there is none.
 
     Args:
-        name: Of the column.
-        widths: Of its vectors, in any order.
+        name: Name of the column.
+        widths: Widths of its vectors, in any order.
 
     Raises:
         DataError: They differ.
     """
-    found = sorted(set(widths))
-    if len(found) > 1:
-        raise DataError(f"vector column '{name}': vectors of {found[0]} and of {found[-1]} numbers; wanted one length")
-    return found[0] if found else 0
+    distinct_widths = sorted(set(widths))
+    if len(distinct_widths) > 1:
+        raise DataError(
+            f"vector column '{name}': vectors of {distinct_widths[0]} and of {distinct_widths[-1]} numbers; wanted one"
+            " length"
+        )
+    return distinct_widths[0] if distinct_widths else 0
 
 
 def matrix(vectors: pl.Series, width: int) -> Matrix:
@@ -52,13 +55,15 @@ def matrix(vectors: pl.Series, width: int) -> Matrix:
     Raises:
         DataError: A vector has another width.
     """
-    found = width_of(vectors)
-    if found not in (0, width):
-        raise DataError(f"vector column '{vectors.name}': {found} numbers per row; the fitted features have {width}")
-    known = vectors.is_not_null().to_numpy()
+    column_width = width_of(vectors)
+    if column_width not in (0, width):
+        raise DataError(
+            f"vector column '{vectors.name}': {column_width} numbers per row; the fitted features have {width}"
+        )
+    is_known = vectors.is_not_null().to_numpy()
     flat = vectors.drop_nulls().cast(pl.List(pl.Float32)).explode(empty_as_null=False).fill_null(0.0)
     rows = np.zeros((len(vectors), width), dtype=np.float32)
-    rows[known] = flat.to_numpy().reshape(-1, width)
+    rows[is_known] = flat.to_numpy().reshape(-1, width)
     return rows
 
 
@@ -68,6 +73,6 @@ def normalised(vectors_RW: Matrix) -> Matrix:  # noqa: N803 - R rows, W width
     return cast(Matrix, vectors_RW / np.where(length_R1 > 0, length_R1, 1))
 
 
-def as_series(name: str, vectors: Matrix) -> pl.Series:
+def vector_series(name: str, vectors: Matrix) -> pl.Series:
     """Return a matrix as a column of type Array(Float32, width)."""
     return pl.Series(name, vectors, dtype=pl.Array(pl.Float32, vectors.shape[1]))

@@ -1,4 +1,4 @@
-"""What `views.json` says: the keys, features and file of every view of the statistics."""
+"""The index of the views of a fit, `views.json`: the keys, features and file of every view."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class ViewColumn(BaseModel):
 
     @property
     def polars(self) -> pl.DataType:
-        """Its type in a frame."""
+        """Type of the column in a Polars frame."""
         return _POLARS[self.dtype]
 
 
-class View(BaseModel):
-    """Values that hold for a key from a moment on, in one Parquet file sorted by that moment."""
+class StoredView(BaseModel):
+    """A view: values of a key from a moment on, in one Parquet file sorted by that moment."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -79,7 +79,7 @@ class ViewIndex(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     folder: Path = Field(exclude=True)
-    views: tuple[View, ...]
+    views: tuple[StoredView, ...]
     first_day: date
     last_day: date
     timezone: str
@@ -98,7 +98,7 @@ class ViewIndex(BaseModel):
         """Return the index in a folder of views."""
         return cls(folder=folder.resolve(), **read_json(folder / INDEX))
 
-    def view(self, name: str) -> View:
+    def view(self, name: str) -> StoredView:
         """Return the view of that name.
 
         Raises:
@@ -109,14 +109,14 @@ class ViewIndex(BaseModel):
             raise ShortlistError(f"{self.folder / INDEX}: no view '{name}'{did_you_mean(name, by_name)}")
         return by_name[name]
 
-    def path(self, view: View) -> Path:
+    def path(self, view: StoredView) -> Path:
         """Return the view's Parquet file."""
         return self.folder / view.path
 
-    def snapshot(self, name: str, at: datetime) -> pl.DataFrame:
+    def snapshot(self, name: str, moment: datetime) -> pl.DataFrame:
         """Return the values of a view that hold at a moment: one row per key (keys, features)."""
         view = self.view(name)
-        past = pl.scan_parquet(self.path(view)).filter(pl.col(Columns.VALID_FROM) <= at)
+        past = pl.scan_parquet(self.path(view)).filter(pl.col(Columns.VALID_FROM) <= moment)
         newest = past.group_by(view.key_names).agg(pl.col(Columns.VALID_FROM).max())
         rows = past.join(newest, on=[*view.key_names, Columns.VALID_FROM], how="semi")
         return rows.select(*view.key_names, *view.feature_names).collect(engine="streaming")

@@ -1,4 +1,4 @@
-"""Dense ids of values that are seen often enough; they never change, new values are appended."""
+"""Vocabularies: dense ids of frequent values. Ids never change; new values are appended."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import polars as pl
 from shortlist.contracts import Columns
 from shortlist.features.changes import FIRST, running_sum
 from shortlist.features.columns import IncompatibleFitError
-from shortlist.features.integers import MANY, IdTable, ValueCounts
+from shortlist.features.integers import COMPILED_MIN_ROWS, IdTable, ValueCounts
 from shortlist.features.ranges import key_ranges, read_range, write_frames
 from shortlist.features.tiles import TILE
-from shortlist.system.execution import on_cpu
-from shortlist.system.query_engine import Engine, collect, resolve
+from shortlist.system.execution import count_cpu_operation
+from shortlist.system.query_engine import Engine, collect, resolve_engine
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,36 +52,36 @@ def build_vocabulary(
         days: Statistics of the training days, in time order.
         key: Their key column.
         limits: The cap and the largest size.
-        rows: Rows held in memory at once, about.
-        engine: Who executes.
+        rows: Approximate number of rows held in memory at once.
+        engine: Executor of the queries.
         compiled: Whether to load compiled loops for integers, to the same result.
     """
     if TILE in pl.read_parquet_schema(days[0]):
         compiled = False
-    integers = compiled and pl.read_parquet_schema(days[0])[key] == pl.Int64 and resolve(engine) == "cpu"
-    reaching = _reaching_integers if integers else partial(_reaching, engine=engine)
-    frequent = [reaching(days, key, inside, limits.min_rows) for inside in key_ranges(days, key, rows)]
+    integers = compiled and pl.read_parquet_schema(days[0])[key] == pl.Int64 and resolve_engine(engine) == "cpu"
+    find_reaching = _reaching_integers if integers else partial(_reaching, engine=engine)
+    frequent = [find_reaching(days, key, key_range, limits.min_rows) for key_range in key_ranges(days, key, rows)]
     ordered = pl.concat(frequent).sort([_DAY, Columns.ROWS, VALUE], descending=[False, True, False])
-    kept = ordered.select(VALUE).head(limits.max_size - 1)
-    return kept.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.UInt32).alias(ID))
+    kept_values = ordered.select(VALUE).head(limits.max_size - 1)
+    return kept_values.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.UInt32).alias(ID))
 
 
-def write_vocabulary(path: Path, vocabulary: pl.DataFrame, before: Path | None) -> None:
+def write_vocabulary(path: Path, vocabulary: pl.DataFrame, previous_path: Path | None) -> None:
     """Write a vocabulary.
 
     Args:
         path: File to write.
-        vocabulary: What `build_vocabulary` gave.
-        before: The vocabulary of an earlier fit, when there is one.
+        vocabulary: Values and ids, from `build_vocabulary`.
+        previous_path: The vocabulary of an earlier fit, when there is one.
 
     Raises:
-        MisfitError: An id of the earlier fit would change.
+        IncompatibleFitError: An id of the earlier fit would change.
     """
-    if before is not None and before.exists():
-        earlier = pl.read_parquet(before)
-        if not vocabulary.head(earlier.height).equals(earlier):
+    if previous_path is not None and previous_path.exists():
+        previous_vocabulary = pl.read_parquet(previous_path)
+        if not vocabulary.head(previous_vocabulary.height).equals(previous_vocabulary):
             raise IncompatibleFitError(
-                f"{before.stem}: ids of an earlier fit would change, because its training days or its min_rows"
+                f"{previous_path.stem}: ids of an earlier fit would change, because its training days or its min_rows"
                 " were others. Fit without the previous artefact, and train the models from scratch."
             )
     write_frames(path, [vocabulary])
@@ -93,7 +93,7 @@ class ValueIds:
     def __init__(self, path: Path) -> None:
         self._values = pl.read_parquet(path, columns=[VALUE]).to_series()
         self._index: pd.Index | None = None
-        self._one_thread = Lock()
+        self._index_lock = Lock()
         self._table: IdTable | None = None
 
     @property
@@ -108,17 +108,17 @@ class ValueIds:
 
     def ids(self, values: pl.Series) -> pl.Series:
         """Return UInt32 ids; 0 for null and for values without one."""
-        if self._values.dtype == pl.Int64 and (self._table is not None or len(values) >= MANY):
-            on_cpu("ids of a vocabulary (compiled)")
+        if self._values.dtype == pl.Int64 and (self._table is not None or len(values) >= COMPILED_MIN_ROWS):
+            count_cpu_operation("ids of a vocabulary (compiled)")
             self._table = self._table or IdTable(self._values)
             return self._table.ids(values.cast(pl.Int64))
-        on_cpu("ids of a vocabulary (pandas)")
+        count_cpu_operation("ids of a vocabulary (pandas)")
         filled = values.cast(self._values.dtype).fill_null("" if values.dtype == pl.String else 0)
-        with self._one_thread:  # an index builds its hash table when it is first asked, and takes no care of others
-            found = (self._lookup().get_indexer(filled.to_numpy()) + 1).astype(np.uint32)
+        with self._index_lock:  # an index builds its hash table when it is first asked, and takes no care of others
+            ids = (self._lookup().get_indexer(filled.to_numpy()) + 1).astype(np.uint32)
         if values.null_count():
-            found[values.is_null().to_numpy()] = 0
-        return pl.Series(values.name, found)
+            ids[values.is_null().to_numpy()] = 0
+        return pl.Series(values.name, ids)
 
     def _lookup(self) -> pd.Index:
         # pandas keeps the hash table of an index, so that every part of a table only probes it: four times as fast
@@ -130,22 +130,22 @@ class ValueIds:
         return self._index
 
 
-def _reaching_integers(days: Sequence[Path], key: str, inside: pl.Expr, min_rows: int) -> pl.DataFrame:
+def _reaching_integers(days: Sequence[Path], key: str, key_range: pl.Expr, min_rows: int) -> pl.DataFrame:
     # Values of a day are added to those of the days before; the order of a sum is that of the days, as below.
     tally = ValueCounts()
-    found = []
+    reached = []
     for number, path in enumerate(days):
-        counted = read_range(path, [key, Columns.ROWS], inside)
-        values, rows = tally.reaching(counted[key], counted[Columns.ROWS], min_rows)
-        found.append((values, np.full(len(values), number, np.int32), rows))
-    columns = (np.concatenate(each) for each in zip(*found, strict=True))
+        counted = read_range(path, [key, Columns.ROWS], key_range)
+        values, rows = tally.add_counts(counted[key], counted[Columns.ROWS], min_rows)
+        reached.append((values, np.full(len(values), number, np.int32), rows))
+    columns = (np.concatenate(parts) for parts in zip(*reached, strict=True))
     return pl.DataFrame(dict(zip((VALUE, _DAY, Columns.ROWS), columns, strict=True)))
 
 
-def _reaching(days: Sequence[Path], key: str, inside: pl.Expr, min_rows: int, engine: Engine) -> pl.DataFrame:
+def _reaching(days: Sequence[Path], key: str, key_range: pl.Expr, min_rows: int, engine: Engine) -> pl.DataFrame:
     counted = [
         pl.scan_parquet(path, hive_partitioning=False)
-        .filter(inside)
+        .filter(key_range)
         .select(pl.col(key).alias(VALUE), pl.lit(number).alias(_DAY), Columns.ROWS)
         for number, path in enumerate(days)
     ]

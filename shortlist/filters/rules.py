@@ -12,9 +12,9 @@ import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.filters.base import Filter, FilterRequest
-from shortlist.spec.durations import Duration, length_of
+from shortlist.spec.durations import Duration, parse_duration
 from shortlist.system.registry import Registry
-from shortlist.system.row_expressions import checked, parse_expression
+from shortlist.system.row_expressions import compile_expression, parse_expression
 
 
 class Where(Filter):
@@ -34,7 +34,7 @@ class Where(Filter):
     @property
     def reads(self) -> tuple[str, ...]:
         """Columns of the condition."""
-        return checked(self.keep).columns
+        return compile_expression(self.keep).columns
 
     @property
     def asks_request(self) -> bool:
@@ -43,7 +43,7 @@ class Where(Filter):
 
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
         """Return where the condition is true."""
-        return checked(self.keep).holds(candidates)
+        return compile_expression(self.keep).evaluate_condition(candidates)
 
     def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
         """Count by the filter of the table's own library, which leaves out what is null."""
@@ -70,13 +70,13 @@ class Seen(Filter):
     @property
     def remembers(self) -> timedelta:
         """The window."""
-        return length_of(self.window)
+        return parse_duration(self.window)
 
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
         """Return where an item is not among the remembered ones; everything, for a user without a history."""
         if request.history is None:
             return np.ones(len(candidates), np.bool_)
-        past = request.history.since(request.now - length_of(self.window))
+        past = request.history.since(request.now - parse_duration(self.window))
         return ~_among(candidates[Columns.ITEM], past.taken if self.of == "positive" else past.items)
 
     def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
@@ -84,7 +84,7 @@ class Seen(Filter):
         past = request.history
         if past is None:
             return 0
-        first, every = request.now - length_of(self.window), self.of == "shown"
+        first, every = request.now - parse_duration(self.window), self.of == "shown"
         events = zip(past.items, past.times, past.positive, strict=True)
         remembered = {item for item, time, positive in events if time >= first and (every or positive)}
         return sum(item in remembered for item in shown[Columns.ITEM])

@@ -11,30 +11,37 @@ from typing import Final
 
 import polars as pl
 
-from shortlist.first_spec.columns import ColumnLook
-from shortlist.first_spec.draft import IS_POSITIVE, SHOWN_ITEM, Draft, Side
+from shortlist.first_spec.columns import ColumnProfile
+from shortlist.first_spec.draft import IS_POSITIVE, SHOWN_ITEM, SideTableDraft, SpecDraft
 from shortlist.first_spec.roles import label_values
 from shortlist.system.project import project_root
 
-_PLAIN: Final = re.compile(r"^[A-Za-z_][A-Za-z0-9_./-]*$")
+_PLAIN_TEXT: Final = re.compile(r"^[A-Za-z_][A-Za-z0-9_./-]*$")
 _YAML_WORDS: Final = frozenset(("yes", "no", "on", "off", "true", "false", "null", "y", "n"))
-_WIDTH: Final = 90
-_FEW_VALUES: Final = 500
-_MOST_VALUES: Final = 20_000
-_LOG_FROM: Final = 100
-_MOST_CROSSES: Final = 3
-_FEW_CODES: Final = 10
+_LINE_WIDTH: Final = 90
+_MAX_CROSS_VALUES: Final = 500
+_MAX_CATEGORY_VALUES: Final = 20_000
+_LOG_THRESHOLD: Final = 100
+_MAX_CROSSES: Final = 3
+_MAX_CODES_WITHOUT_RATE: Final = 10
 
 
-def compose(draft: Draft, name: str) -> str:
+def compose_spec(draft: SpecDraft, name: str) -> str:
     """Return the spec as YAML."""
-    features = _Features(draft)
+    features = _FeatureComposer(draft)
     return "\n".join(
-        (*_head(draft, name), *_data(draft), *features.lines(), *_models(features.patterns), *_gates(draft), "")
+        (
+            *_head_lines(draft, name),
+            *_data_lines(draft),
+            *features.lines(),
+            *_model_lines(features.patterns),
+            *_gate_lines(draft),
+            "",
+        )
     )
 
 
-def _head(draft: Draft, name: str) -> Iterator[str]:
+def _head_lines(draft: SpecDraft, name: str) -> Iterator[str]:
     yield f"# make run SPEC={name}.yaml DATA={draft.location}"
     yield "# Written by `shortlist init`. What it could not know is yours to change: which columns are known only after"
     yield "# the impression (`known: after`), and what counts as a success (`label`)."
@@ -44,66 +51,68 @@ def _head(draft: Draft, name: str) -> Iterator[str]:
     yield ""
 
 
-def _data(draft: Draft) -> Iterator[str]:
+def _data_lines(draft: SpecDraft) -> Iterator[str]:
     log = draft.log
     source = {"kind": "files"}
     if log.path:
         source["path"] = log.path
     yield "data:"
-    settings = ", ".join(f"{key}: {_text(value)}" for key, value in source.items())
+    settings = ", ".join(f"{key}: {_yaml_text(value)}" for key, value in source.items())
     declared_format = log.format if log.declared_format else ""
-    yield f"  source: {{{settings}{_reading(declared_format, log.header, _nulls(log.columns))}}}"
+    yield f"  source: {{{settings}{_reading_options(declared_format, log.header, _null_texts(log.columns))}}}"
     yield "  columns:"
     for column in draft.columns:
-        yield from _log_column(column, draft)
-    label = IS_POSITIVE if draft.paired else draft.name_of(log.column(draft.label))
+        yield from _log_column_lines(column, draft)
+    label = IS_POSITIVE if draft.is_paired else draft.name_of(log.column(draft.label))
     yield f"  label: {label}"
     if draft.positive is not None:
-        given = {key: value for key, value in draft.positive.model_dump(mode="json").items() if value is not None}
-        shown = ", ".join(f"{key}: {_number(value)}" for key, value in given.items())
-        yield f"  positive: {{{shown}}}   # these values count as 1, all others as 0"
-    if draft.paired:
+        declared_values = {
+            key: value for key, value in draft.positive.model_dump(mode="json").items() if value is not None
+        }
+        positive_text = ", ".join(f"{key}: {_yaml_number(value)}" for key, value in declared_values.items())
+        yield f"  positive: {{{positive_text}}}   # these values count as 1, all others as 0"
+    if draft.is_paired:
         yield f'  explode: {{columns: [{SHOWN_ITEM}, {IS_POSITIVE}], separator: " ", within: "-"}}'
-    yield from _clock(draft)
+    yield from _clock_lines(draft)
     roles = {"user": draft.user, "item": draft.item, "impression": draft.impression, "request": draft.request}
     for role, column_name in roles.items():
-        if role == "item" and draft.paired:
+        if role == "item" and draft.is_paired:
             yield f"  item: {SHOWN_ITEM}"
         elif column_name is not None:
             yield f"  {role}: {draft.name_of(log.column(column_name))}"
     if draft.sides:
         yield "  side_tables:"
     for side in draft.sides:
-        yield from _side(side, draft)
-    yield from _rules(draft)
+        yield from _side_table_lines(side, draft)
+    yield from _rule_lines(draft)
     warmup, validation, test = draft.split
-    looked_at = f"{draft.test_rows:,} of the {log.rows.height:,} rows looked at"
-    yield f"  # The last {test} of {len(draft.day_rows)} days hold {looked_at}."
+    row_counts = f"{draft.test_rows:,} of the {log.rows.height:,} rows looked at"
+    yield f"  # The last {test} of {len(draft.day_rows)} days hold {row_counts}."
     yield f"  split: {{warmup_days: {warmup}, validation_days: {validation}, test_days: {test}}}"
     yield ""
 
 
-def _reading(declared_format: str, header: bool, nulls: list[str]) -> str:
+def _reading_options(declared_format: str, header: bool, nulls: list[str]) -> str:
     parts = [f"format: {declared_format}"] if declared_format else []
     parts += [] if header else ["header: false"]
     parts += [f"null_values: {json.dumps(['', *nulls])}"] if nulls else []
     return "".join(f", {part}" for part in parts)
 
 
-def _log_column(column: ColumnLook, draft: Draft) -> Iterator[str]:
+def _log_column_lines(column: ColumnProfile, draft: SpecDraft) -> Iterator[str]:
     if column.pairs and column.source == draft.label:
-        yield f"    - {{name: {SHOWN_ITEM}, source: {_text(column.source)}, type: string}}"
-        yield f"    - {{name: {IS_POSITIVE}, source: {_text(column.source)}, type: integer}}"
+        yield f"    - {{name: {SHOWN_ITEM}, source: {_yaml_text(column.source)}, type: string}}"
+        yield f"    - {{name: {IS_POSITIVE}, source: {_yaml_text(column.source)}, type: integer}}"
         return
-    reason = draft.after.get(column.source)
-    known = {"known": "after"} if reason is not None else {}
-    yield "    - " + _column(column, draft.name_of(column), known, reason or column.note)
+    reason = draft.outcomes.get(column.source)
+    known_key = {"known": "after"} if reason is not None else {}
+    yield "    - " + _column_declaration(column, draft.name_of(column), known_key, reason or column.note)
 
 
-def _column(column: ColumnLook, name: str, more: dict[str, str], comment: str) -> str:
+def _column_declaration(column: ColumnProfile, name: str, further_keys: dict[str, str], comment: str) -> str:
     parts: dict[str, str] = {"name": name}
     if column.source != name:
-        parts["source"] = _text(column.source)
+        parts["source"] = _yaml_text(column.source)
     parts["type"] = column.type
     if column.type == "tags":
         parts |= {"tag_type": "integer"} if column.tag_type == "integer" else {}
@@ -111,11 +120,11 @@ def _column(column: ColumnLook, name: str, more: dict[str, str], comment: str) -
         parts["separator"] = json.dumps(column.separator)
     if column.date_format is not None:
         parts["format"] = json.dumps(column.date_format)
-    shown = ", ".join(f"{key}: {value}" for key, value in {**parts, **more}.items())
-    return f"{{{shown}}}" + (f"   # {comment}" if comment else "")
+    declaration = ", ".join(f"{key}: {value}" for key, value in {**parts, **further_keys}.items())
+    return f"{{{declaration}}}" + (f"   # {comment}" if comment else "")
 
 
-def _clock(draft: Draft) -> Iterator[str]:
+def _clock_lines(draft: SpecDraft) -> Iterator[str]:
     if draft.clock is None:
         yield "  clock: {kind: row_order}   # no column holds times; the rows must be in time order"
         return
@@ -124,7 +133,7 @@ def _clock(draft: Draft) -> Iterator[str]:
     place = draft.clock
     if not draft.log.header:
         place = str([column.source for column in draft.log.columns].index(draft.clock))
-    parts = [f"column: {json.dumps(place) if not _PLAIN.match(place) else place}"]
+    parts = [f"column: {json.dumps(place) if not _PLAIN_TEXT.match(place) else place}"]
     parts.append(f"unit: {clock.unit}" if clock.unit is not None else f"format: {json.dumps(clock.format)}")
     first = draft.day_rows[0][0]
     parts += [f"earliest: {first}"] if first.year < 2000 else []
@@ -132,15 +141,15 @@ def _clock(draft: Draft) -> Iterator[str]:
     yield f"  clock: {{kind: column, {', '.join(parts)}}}"
 
 
-def _side(side: Side, draft: Draft) -> Iterator[str]:
+def _side_table_lines(side: SideTableDraft, draft: SpecDraft) -> Iterator[str]:
     table = side.table
     coverage = "" if side.coverage >= 0.6 else f", min_coverage: {side.coverage * 0.9:.2f}"
     yield f"    # {side.coverage:.0%} of the rows looked at find their {side.key}."
     declared = table.format if table.declared_format else ""
     yield f"    - name: {side.name}"
-    yield f"      path: {_text(table.path)}"
-    reading = _reading(declared, table.header, _nulls(table.columns)).removeprefix(", ")
-    for part in reading.split(", ", 1 if declared else 0):
+    yield f"      path: {_yaml_text(table.path)}"
+    reading_options = _reading_options(declared, table.header, _null_texts(table.columns)).removeprefix(", ")
+    for part in reading_options.split(", ", 1 if declared else 0):
         if part:
             yield f"      {part}"
     key = next(draft.name_of(column, side) for column in table.columns if column.source == side.key)
@@ -149,27 +158,27 @@ def _side(side: Side, draft: Draft) -> Iterator[str]:
         yield f"      {coverage.removeprefix(', ')}"
     yield "      columns:"
     for column in table.columns:
-        yield "        - " + _column(column, draft.name_of(column, side), {}, column.note)
+        yield "        - " + _column_declaration(column, draft.name_of(column, side), {}, column.note)
 
 
-def _rules(draft: Draft) -> Iterator[str]:
+def _rule_lines(draft: SpecDraft) -> Iterator[str]:
     if not draft.rules:
         return
     yield "  rules:"
-    for rule, (value, why) in draft.rules.items():
-        yield f"    {rule}: {value}   # {why}"
+    for rule, (value, reason) in draft.rules.items():
+        yield f"    {rule}: {value}   # {reason}"
 
 
-def _models(patterns: list[str]) -> Iterator[str]:
+def _model_lines(patterns: list[str]) -> Iterator[str]:
     text = (project_root() / "models" / "first_spec.yaml").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     yield from "\n".join(lines).replace("%FEATURES%", json.dumps(patterns)).splitlines()
     yield ""
 
 
-def _gates(draft: Draft) -> Iterator[str]:
+def _gate_lines(draft: SpecDraft) -> Iterator[str]:
     """Give limits that a test set of this size can hold: a small one makes every figure uncertain."""
-    rows = draft.test_rows if draft.log.whole else max(draft.test_rows, 2_000)
+    rows = draft.test_rows if draft.log.is_complete else max(draft.test_rows, 2_000)
     labels = label_values(draft.log.column(draft.label), draft.positive)
     rate = int((labels == 1).sum()) / max(1, labels.len() - labels.null_count()) if labels is not None else 0.1
     noise = 3 * sqrt((1 - rate) / max(rate * rows, 1))
@@ -184,10 +193,10 @@ def _gates(draft: Draft) -> Iterator[str]:
     yield f"gates: {{{', '.join(parts)}}}"
 
 
-class _Features:
+class _FeatureComposer:
     """The features that the columns allow."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: SpecDraft) -> None:
         self._draft = draft
         self.patterns: list[str] = []
         """Which of them trees read."""
@@ -196,12 +205,12 @@ class _Features:
         """Give the section."""
         yield "features:"
         yield "  columns:"
-        yield from (f"    {line}" for line in self._lines())
+        yield from (f"    {line}" for line in self._feature_lines())
         yield ""
 
-    def _lines(self) -> Iterator[str]:
+    def _feature_lines(self) -> Iterator[str]:
         draft = self._draft
-        before = list(self._before())
+        features = list(self._feature_columns())
         days = [day for day, _ in draft.day_rows]
         if draft.clock is not None and self._has_hours():
             yield from self._add("hour_*", "{kind: cyclic, period: day, name: hour}")
@@ -212,37 +221,45 @@ class _Features:
             yield from self._add("*_rate", f"{{kind: target, key: {key}, name: {key}_rate, prior: 10}}")
             yield from self._add("*_seen", f"{{kind: count, key: {key}, name: {key}_seen}}")
             yield from self._add("*_away", f"{{kind: time_since, key: {key}, name: {key}_away}}")
-        categories = [(name, column) for name, column in before if _is_category(column)]
+        categories = [(name, column) for name, column in features if _is_category(column)]
         histories = {column.source for column in self._histories()}
         for name, column in categories:
             # Of a few values, trees read the codes below; each rate is a view that Feast has to store.
-            if column.source in histories or column.distinct <= _FEW_CODES:
+            if column.source in histories or column.distinct <= _MAX_CODES_WITHOUT_RATE:
                 continue
             yield from self._add("*_rate", f"{{kind: target, key: {name}, name: {name}_rate}}")
-        few = sorted((c for c in categories if c[1].distinct <= _FEW_VALUES), key=lambda c: -c[1].distinct)
+        crossable = sorted((c for c in categories if c[1].distinct <= _MAX_CROSS_VALUES), key=lambda c: -c[1].distinct)
         # What a table of users says of the user tells no two items apart.
-        own = {column.source for side in draft.sides if side.key == draft.user for column in side.table.columns}
-        for name in [name for name, column in few if column.source not in own][:_MOST_CROSSES] if self._user else ():
+        user_columns = {
+            column.source for side in draft.sides if side.key == draft.user for column in side.table.columns
+        }
+        for name in (
+            [name for name, column in crossable if column.source not in user_columns][:_MAX_CROSSES]
+            if self._user
+            else ()
+        ):
             pair = f"key: [{self._user}, {name}], name: {self._user}_{name}_rate"
             yield from self._add("*_rate", f"{{kind: target, {pair}, prior: 5}}")
         for column in self._histories():
-            listed = f"of: {self._name_of_side(column)}, name: {self._name_of_side(column)}_listed"
-            yield from self._add("*_listed", f"{{kind: count, key: {self._item}, {listed}}}")
-        logs = [name for name, column in before if _is_number(column) and _is_long(column)]
-        numbers = [name for name, column in before if _is_number(column) and not _is_long(column)]
+            history_key = f"of: {self._name_of_side(column)}, name: {self._name_of_side(column)}_listed"
+            yield from self._add("*_listed", f"{{kind: count, key: {self._item}, {history_key}}}")
+        logs = [name for name, column in features if _is_number(column) and _is_long(column)]
+        numbers = [name for name, column in features if _is_number(column) and not _is_long(column)]
         if logs:
-            yield from self._add("*_log", f"{{kind: numeric, each: {_list(logs)}, suffix: log, log: true}}")
+            yield from self._add("*_log", f"{{kind: numeric, each: {_yaml_list(logs)}, suffix: log, log: true}}")
         if numbers:
-            yield from self._add("*_number", f"{{kind: numeric, each: {_list(numbers)}}}")
-        dates = [name for name, column in before if column.type == "date"]
+            yield from self._add("*_number", f"{{kind: numeric, each: {_yaml_list(numbers)}}}")
+        dates = [name for name, column in features if column.type == "date"]
         if dates:
-            yield from self._add("*_age", f"{{kind: age, each: {_list(dates)}}}")
-        codes = [name for name, column in few if column.type != "tags"]
+            yield from self._add("*_age", f"{{kind: age, each: {_yaml_list(dates)}}}")
+        codes = [name for name, column in crossable if column.type != "tags"]
         if codes:
-            yield from self._add("*_code", f"{{kind: vocabulary, each: {_list(codes)}, suffix: code, min_rows: 20}}")
+            yield from self._add(
+                "*_code", f"{{kind: vocabulary, each: {_yaml_list(codes)}, suffix: code, min_rows: 20}}"
+            )
         if keys:
             yield "# Ids for a network; rarer values share id 0."
-            yield f"- {{kind: vocabulary, each: {_list(keys)}, min_rows: 20}}"
+            yield f"- {{kind: vocabulary, each: {_yaml_list(keys)}, min_rows: 20}}"
 
     def _add(self, pattern: str, feature: str) -> Iterator[str]:
         if pattern not in self.patterns:
@@ -257,22 +274,22 @@ class _Features:
     @property
     def _item(self) -> str | None:
         draft = self._draft
-        if draft.paired:
+        if draft.is_paired:
             return SHOWN_ITEM
         return draft.name_of(draft.log.column(draft.item)) if draft.item is not None else None
 
-    def _before(self) -> Iterator[tuple[str, ColumnLook]]:
+    def _feature_columns(self) -> Iterator[tuple[str, ColumnProfile]]:
         """Give the columns that may become features, by their declared names."""
         draft = self._draft
         for column in draft.columns:
-            if column.source not in draft.roles and column.source not in draft.after and _is_useful(column):
+            if column.source not in draft.roles and column.source not in draft.outcomes and _is_usable(column):
                 yield draft.name_of(column), column
         for side in draft.sides:
             for column in side.table.columns:
-                if column.source != side.key and _is_useful(column):
+                if column.source != side.key and _is_usable(column):
                     yield draft.name_of(column, side), column
 
-    def _histories(self) -> list[ColumnLook]:
+    def _histories(self) -> list[ColumnProfile]:
         """Return the lists of items that a table of users holds."""
         draft = self._draft
         if draft.user is None or draft.item is None:
@@ -280,9 +297,9 @@ class _Features:
         item = draft.log.column(draft.item)
         lists = [column for side in draft.sides if side.key == draft.user for column in side.table.columns]
         lists = [column for column in lists if column.type == "tags" and column.tag_type == item.type]
-        return [column for column in lists if _share_items(column, item)]
+        return [column for column in lists if _holds_items(column, item)]
 
-    def _name_of_side(self, column: ColumnLook) -> str:
+    def _name_of_side(self, column: ColumnProfile) -> str:
         draft = self._draft
         return next(draft.name_of(column, side) for side in draft.sides if column in side.table.columns)
 
@@ -294,51 +311,51 @@ class _Features:
         return clock.format is None or "%H" in clock.format or "%I" in clock.format
 
 
-def _is_useful(column: ColumnLook) -> bool:
+def _is_usable(column: ColumnProfile) -> bool:
     return column.distinct > 1 and not column.note and not column.pairs and column.type != "vector"
 
 
-def _is_category(column: ColumnLook) -> bool:
+def _is_category(column: ColumnProfile) -> bool:
     if column.type in ("string", "tags"):
-        return column.distinct <= _MOST_VALUES and (
-            column.type == "tags" or column.repeats >= 3 or column.distinct <= 50
+        return column.distinct <= _MAX_CATEGORY_VALUES and (
+            column.type == "tags" or column.rows_per_value >= 3 or column.distinct <= 50
         )
     is_id = re.search(r"id$|code$|type$|category", column.name) is not None
     return column.type == "integer" and column.clock is None and (is_id or column.distinct <= 30)
 
 
-def _is_number(column: ColumnLook) -> bool:
+def _is_number(column: ColumnProfile) -> bool:
     if column.type == "integer":
         return column.clock is None and not _is_category(column)
     return column.type == "number"
 
 
-def _is_long(column: ColumnLook) -> bool:
+def _is_long(column: ColumnProfile) -> bool:
     """Whether a number has a long upper tail, which a logarithm shortens."""
     values = column.values.drop_nulls()
-    return bool((values >= 0).all()) and bool((values > _LOG_FROM).any())
+    return bool((values >= 0).all()) and bool((values > _LOG_THRESHOLD).any())
 
 
-def _share_items(column: ColumnLook, item: ColumnLook) -> bool:
-    listed = column.values.head(1_000).explode().drop_nulls()
-    known = listed.cast(item.values.dtype, strict=False).is_in(item.values.drop_nulls().unique().implode())
-    return len(listed) > 0 and int(known.sum()) * 4 > len(listed)
+def _holds_items(column: ColumnProfile, item: ColumnProfile) -> bool:
+    list_values = column.values.head(1_000).explode().drop_nulls()
+    is_item = list_values.cast(item.values.dtype, strict=False).is_in(item.values.drop_nulls().unique().implode())
+    return len(list_values) > 0 and int(is_item.sum()) * 4 > len(list_values)
 
 
-def _nulls(columns: tuple[ColumnLook, ...]) -> list[str]:
+def _null_texts(columns: tuple[ColumnProfile, ...]) -> list[str]:
     return sorted(
         {text for column in columns for text in column.null_texts if column.type != "string" or len(text) < 3}
     )
 
 
-def _number(value: object) -> str:
+def _yaml_number(value: object) -> str:
     return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def _list(names: list[str]) -> str:
+def _yaml_list(names: list[str]) -> str:
     text = f"[{', '.join(names)}]"
-    return textwrap.fill(text, _WIDTH, subsequent_indent=" " * 8, break_long_words=False)
+    return textwrap.fill(text, _LINE_WIDTH, subsequent_indent=" " * 8, break_long_words=False)
 
 
-def _text(value: str) -> str:
-    return value if _PLAIN.match(value) and value.lower() not in _YAML_WORDS else json.dumps(value)
+def _yaml_text(value: str) -> str:
+    return value if _PLAIN_TEXT.match(value) and value.lower() not in _YAML_WORDS else json.dumps(value)

@@ -10,22 +10,22 @@ import polars as pl
 
 from shortlist.contracts import RESERVED, DataError
 from shortlist.data.clock import event_times
-from shortlist.first_spec.columns import ColumnLook
-from shortlist.first_spec.tables import Table
+from shortlist.first_spec.columns import ColumnProfile
+from shortlist.first_spec.tables import TableSample
 from shortlist.spec.log_shape import Positive
 
 _TEST_SHARE = 0.12
-_MOST_TEST_DAYS = 0.25
-_ROW_DAYS = 7
+_MAX_TEST_DAYS_SHARE = 0.25
+_DAYS_WITHOUT_CLOCK = 7
 SHOWN_ITEM, IS_POSITIVE = "shown_item", "is_click"
 """Names of the two columns that are cut out of `N12-0 N7-1`."""
 
 
 @dataclass
-class Side:
+class SideTableDraft:
     """A table about users or items."""
 
-    table: Table
+    table: TableSample
     name: str
     key: str
     """Source name of its key."""
@@ -34,11 +34,11 @@ class Side:
 
 
 @dataclass
-class Draft:
+class SpecDraft:
     """The decisions; columns by their source names in the log."""
 
     location: Path
-    log: Table
+    log: TableSample
     label: str
     positive: Positive | None = None
     clock: str | None = None
@@ -46,21 +46,21 @@ class Draft:
     item: str | None = None
     request: str | None = None
     impression: str | None = None
-    after: dict[str, str] = field(default_factory=dict)
+    outcomes: dict[str, str] = field(default_factory=dict)
     """Columns known only after the impression, and why."""
-    sides: list[Side] = field(default_factory=list)
+    sides: list[SideTableDraft] = field(default_factory=list)
     rules: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Rule -> its value as YAML, and why it is not the default."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Tables that are no part of the spec, and why."""
 
     @property
-    def columns(self) -> list[ColumnLook]:
+    def columns(self) -> list[ColumnProfile]:
         """The log's columns that are declared: all but the clock."""
         return [column for column in self.log.columns if column.source != self.clock]
 
     @property
-    def paired(self) -> bool:
+    def is_paired(self) -> bool:
         """Whether one text holds items and labels."""
         return self.log.column(self.label).pairs
 
@@ -69,28 +69,30 @@ class Draft:
         """Columns of the log that have a role."""
         return {self.label, self.clock, self.user, self.item, self.request, self.impression}
 
-    def name_of(self, column: ColumnLook, side: Side | None = None) -> str:
+    def name_of(self, column: ColumnProfile, side: SideTableDraft | None = None) -> str:
         """Return the name by which the spec declares a column: no other column's, and none of Shortlist's own."""
-        own_role = {self.label: "label", self.impression: "impression_id"}.get(column.source) if side is None else None
+        own_name = {self.label: "label", self.impression: "impression_id"}.get(column.source) if side is None else None
         name = column.name
-        if name in RESERVED and name != own_role:
+        if name in RESERVED and name != own_name:
             name = f"{name}_value"
         if side is None:
-            same = [one.source for one in self.columns if one.name == column.name]
-            return name if same[:1] == [column.source] else f"{name}_{same.index(column.source) + 1}"
+            sources = [other_column.source for other_column in self.columns if other_column.name == column.name]
+            return name if sources[:1] == [column.source] else f"{name}_{sources.index(column.source) + 1}"
         if column.source == side.key:
-            return self.name_of(next(one for one in self.columns if one.name == column.name))
-        before = {one.name for one in self.columns} | {
-            one.name for other in self.sides[: self.sides.index(side)] for one in other.table.columns
+            return self.name_of(next(log_column for log_column in self.columns if log_column.name == column.name))
+        names_in_use = {log_column.name for log_column in self.columns} | {
+            other_column.name
+            for earlier_side in self.sides[: self.sides.index(side)]
+            for other_column in earlier_side.table.columns
         }
-        return f"{side.name}_{name}" if name in before else name
+        return f"{side.name}_{name}" if name in names_in_use else name
 
     @property
     def day_rows(self) -> list[tuple[date, int]]:
         """Rows of every day, in order; of a log without a clock, those of its equal parts."""
         rows = self.log.rows.height
         if self.clock is None:
-            return [(date(2000, 1, 3 + day), rows // _ROW_DAYS) for day in range(_ROW_DAYS)]
+            return [(date(2000, 1, 3 + day), rows // _DAYS_WITHOUT_CLOCK) for day in range(_DAYS_WITHOUT_CLOCK)]
         column = self.log.column(self.clock)
         assert column.clock is not None
         raw = self.log.rows[self.clock]
@@ -108,9 +110,9 @@ class Draft:
         counts = [n for _, n in self.day_rows]
         if len(counts) < 4:
             raise DataError(f"the log has {len(counts)} day(s); a split by days needs 4 at least")
-        most = max(1, int(_MOST_TEST_DAYS * len(counts)))
-        test = _days_with(counts, most)
-        validation = _days_with(counts[:-test], most)
+        max_days = max(1, int(_MAX_TEST_DAYS_SHARE * len(counts)))
+        test = _count_test_days(counts, max_days)
+        validation = _count_test_days(counts[:-test], max_days)
         warmup = 1 if len(counts) < 10 else max(1, len(counts) // 10)
         return warmup, validation, test
 
@@ -120,9 +122,9 @@ class Draft:
         return sum(n for _, n in self.day_rows[-self.split[2] :])
 
 
-def _days_with(counts: list[int], most: int) -> int:
-    wanted, days, rows = _TEST_SHARE * sum(counts), 0, 0
-    while days < most and (rows < wanted or not days):
+def _count_test_days(counts: list[int], max_days: int) -> int:
+    min_rows, days, rows = _TEST_SHARE * sum(counts), 0, 0
+    while days < max_days and (rows < min_rows or not days):
         days += 1
         rows += counts[-days]
     return days

@@ -1,4 +1,4 @@
-"""Asks registries what the tags of the images that ours are built upon mean now."""
+"""Locks the base images: asks registries for the digests of the tags in the Dockerfiles."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _SECONDS: Final = 30.0
 
 
 class BaseImage(NamedTuple):
-    """An image that ours are built upon."""
+    """A base image of a Dockerfile."""
 
     variable: str
-    """Build argument with its digest."""
+    """Build argument that holds its digest."""
     registry: str
     repository: str
     tag: str
@@ -40,44 +40,44 @@ class BaseImage(NamedTuple):
 
 
 def base_images(folder: Path = FILES) -> list[BaseImage]:
-    """Return the images that the Dockerfiles of a folder name, each once.
+    """Return the base images of a folder's Dockerfiles, each once.
 
     Raises:
-        ShortlistError: Two Dockerfiles give one variable to different images.
+        ShortlistError: Two Dockerfiles use one variable for different images.
     """
-    found: dict[str, BaseImage] = {}
+    image_by_variable: dict[str, BaseImage] = {}
     for file in sorted(folder.glob("*.Dockerfile")):
         for registry, repository, tag, variable in _FROM.findall(file.read_text()):
             image = BaseImage(variable, registry, repository, tag)
-            if found.setdefault(variable, image) != image:
+            if image_by_variable.setdefault(variable, image) != image:
                 raise ShortlistError(
-                    f"{file}: {variable} is the digest of {image} here, and of {found[variable]} elsewhere"
+                    f"{file}: {variable} is the digest of {image} here, and of {image_by_variable[variable]} elsewhere"
                 )
-    return list(found.values())
+    return list(image_by_variable.values())
 
 
-def lock(
+def lock_base_images(
     folder: Path = FILES, bases: Path = BASES, *, write: bool = True, url_of: Callable[[str], str] | None = None
 ) -> list[str]:
-    """Write the digests that the tags mean now; return what changed, a line each.
+    """Write the current digest of every base image; return what changed, a line each.
 
     Args:
-        folder: Of the Dockerfiles.
+        folder: Folder of the Dockerfiles.
         bases: The file to write: `NAME=digest` lines, whose comments stay.
-        write: Whether to write.
-        url_of: Gives the address of a registry; HTTPS by default.
+        write: Whether to write the file.
+        url_of: Returns the URL of a registry; HTTPS by default.
 
     Raises:
         ShortlistError: A registry does not answer, or does not know the tag.
     """
     text, lines = bases.read_text(), []
     for image in base_images(folder):
-        digest = digest_of(image, url_of or (lambda registry: f"https://{_SERVER_OF.get(registry, registry)}"))
+        digest = fetch_digest(image, url_of or (lambda registry: f"https://{_SERVER_OF.get(registry, registry)}"))
         line, count = rf"^{image.variable}=(.*)$", len(re.findall(rf"^{image.variable}=", text, re.MULTILINE))
         if count != 1:
             raise ShortlistError(f"{bases}: got {count} lines of {image.variable}=, wanted one")
-        before = re.search(line, text, re.MULTILINE)
-        same = before is not None and before[1] == digest
+        previous_line = re.search(line, text, re.MULTILINE)
+        same = previous_line is not None and previous_line[1] == digest
         lines.append(f"{'unchanged' if same else 'locked'}: {image} is {digest}")
         text = re.sub(line, f"{image.variable}={digest}", text, flags=re.MULTILINE)
     if write:
@@ -85,11 +85,11 @@ def lock(
     return lines
 
 
-def digest_of(image: BaseImage, url_of: Callable[[str], str]) -> str:
-    """Return the digest that a registry has for a tag, as whoever pulls it gets it.
+def fetch_digest(image: BaseImage, url_of: Callable[[str], str]) -> str:
+    """Return the digest that a registry gives for a tag, which is that of the index for several platforms.
 
     Raises:
-        ShortlistError: It does not answer, or does not know the tag.
+        ShortlistError: The registry does not answer, or has no such tag.
     """
     url = f"{url_of(image.registry)}/v2/{image.repository}/manifests/{image.tag}"
     headers = {"accept": _TYPES}
@@ -104,20 +104,20 @@ def digest_of(image: BaseImage, url_of: Callable[[str], str]) -> str:
     digest = str(answer.headers.get("docker-content-digest", ""))
     if answer.status_code != 200 or not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         raise ShortlistError(
-            f"{image}: its registry answers {answer.status_code} with digest '{digest}'; is there such a tag, and may"
-            " everybody read it?"
+            f"{image}: its registry answers {answer.status_code} with digest '{digest}'; does the tag exist, and is the"
+            " repository public?"
         )
     return digest
 
 
 def _token(http: httpx.Client, challenge: str) -> str:
-    """Return the token that a registry gives to everybody."""
-    said = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
-    realm = said.pop("realm", "")
+    """Return the token that a registry gives to anonymous clients."""
+    parameters = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+    realm = parameters.pop("realm", "")
     if not realm.startswith(("https://", "http://127.0.0.1")):
-        raise ShortlistError(f"a registry wants to be asked for a token at '{realm}'; wanted an address with https")
-    answer = http.get(realm, params=said).raise_for_status()
-    found = re.search(r'"(?:access_)?token"\s*:\s*"([^"]+)"', answer.text)
-    if found is None:
+        raise ShortlistError(f"a registry's token address is '{realm}'; wanted an address with https")
+    answer = http.get(realm, params=parameters).raise_for_status()
+    token = re.search(r'"(?:access_)?token"\s*:\s*"([^"]+)"', answer.text)
+    if token is None:
         raise ShortlistError(f"a registry's token address {realm} answers without a token")
-    return found[1]
+    return token[1]

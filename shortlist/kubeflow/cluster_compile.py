@@ -1,4 +1,4 @@
-"""Compiles the graphs for one spec's cluster, and writes the same as Kubernetes manifests for GitOps."""
+"""Compiles the graphs of one spec for its cluster, as files to upload and as Kubernetes manifests for GitOps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from components.image import References, resolve
 from shortlist.contracts import ShortlistError
-from shortlist.kubeflow.cluster_graph import check_step_names, configure
+from shortlist.kubeflow.cluster_graph import check_step_names, configure_graph
 from shortlist.spec.runtime import Runtime, ServerTracking
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import atomic_folder
@@ -20,39 +20,39 @@ GraphName = Literal["training", "retraining", "monitoring", "scheduled-retrainin
 GRAPHS: Final[tuple[GraphName, ...]] = (
     "training", "retraining", "monitoring", "scheduled-retraining", "refresh", "backfill",
 )  # fmt: skip
-"""What a person starts, what a decision starts, the three that the clock starts, and the backfill of a person."""
+"""`training` and `backfill` are started by a person, `retraining` by a decision, the others on a schedule."""
 _NAMED_ALIKE: Final = ("refresh", "backfill")
 _CACHED: Final = ("training", "backfill")
 
 
 class CompiledGraphs(BaseModel):
-    """The graphs of a spec as one cluster gets them."""
+    """The graphs of a spec, compiled for its cluster."""
 
     model_config = ConfigDict(frozen=True)
 
     spec: str
     digest: str
-    """Of this package's code and of everything the graphs say, images included; 16 hexadecimal digits."""
+    """Digest of this package's code and of the compiled graphs, images included; 16 hexadecimal digits."""
     folder: Path
 
-    def pipeline(self, graph: GraphName) -> str:
+    def pipeline_name(self, graph: GraphName) -> str:
         """Return the name of a graph's pipeline in Kubeflow."""
         return f"{self.spec}-{graph}"
 
-    def version(self, graph: GraphName) -> str:
+    def version_name(self, graph: GraphName) -> str:
         """Return the name of a graph's version in Kubeflow."""
-        return f"{self.pipeline(graph)}-{self.digest}"
+        return f"{self.pipeline_name(graph)}-{self.digest}"
 
     def path(self, graph: GraphName) -> Path:
         """Return the file to upload."""
         return self.folder / f"{graph.replace('-', '_')}.yaml"
 
-    def manifest(self, graph: GraphName) -> Path:
+    def manifest_path(self, graph: GraphName) -> Path:
         """Return the file with the graph as `Pipeline` and `PipelineVersion`."""
         return self.folder / "manifests" / f"{graph}.yaml"
 
     @classmethod
-    def of(cls, spec: Spec, folder: Path) -> Self:
+    def compile(cls, spec: Spec, folder: Path) -> Self:
         """Compile a spec's graphs into `<folder>/<spec>-<digest>/`; the same spec and code give the same files.
 
         Args:
@@ -60,7 +60,7 @@ class CompiledGraphs(BaseModel):
             folder: Where to write, usually `<runs>/compiled`.
 
         Raises:
-            ShortlistError: An image has no digest, a step is unknown, or nothing sets a variable that the stores need.
+            ShortlistError: An image has no digest, a step is unknown, or no secret sets a variable that a store needs.
         """
         from shortlist.tracking.lineage import code_version
 
@@ -82,22 +82,22 @@ class CompiledGraphs(BaseModel):
         from google.protobuf import json_format
         from kfp.compiler.pipeline_spec_builder import extract_comments_from_pipeline_spec
 
-        self.manifest(GRAPHS[0]).parent.mkdir()
+        self.manifest_path(GRAPHS[0]).parent.mkdir()
         for graph, messages in graphs.items():
             description = f"Shortlist: {graph} of spec '{self.spec}'"
             pipeline, platform = (json_format.MessageToDict(message) for message in messages)
             comments = extract_comments_from_pipeline_spec(pipeline, description)
             self.path(graph).write_text(comments + _yaml([pipeline, platform]))
             whole = {
-                "displayName": self.version(graph), "pipelineName": self.pipeline(graph), "description": description,
-                "pipelineSpec": pipeline, "platformSpec": platform,
+                "displayName": self.version_name(graph), "pipelineName": self.pipeline_name(graph),
+                "description": description, "pipelineSpec": pipeline, "platformSpec": platform,
             }  # fmt: skip
-            named = {"displayName": self.pipeline(graph), "description": description}
+            named = {"displayName": self.pipeline_name(graph), "description": description}
             documents = [
-                _manifest("Pipeline", self.pipeline(graph), namespace, named),
-                _manifest("PipelineVersion", self.version(graph), namespace, whole),
+                _manifest("Pipeline", self.pipeline_name(graph), namespace, named),
+                _manifest("PipelineVersion", self.version_name(graph), namespace, whole),
             ]
-            self.manifest(graph).write_text(_yaml(documents))
+            self.manifest_path(graph).write_text(_yaml(documents))
 
 
 def _manifest(kind: str, name: str, namespace: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _manifest(kind: str, name: str, namespace: str, spec: dict[str, Any]) -> dic
 
 
 def _yaml(documents: list[dict[str, Any]]) -> str:
-    """Return documents as kfp's compiler writes them; that one takes ten times as long, without libyaml."""
+    """Return documents as kfp's compiler writes them, with libyaml, which is ten times as fast."""
     return yaml.dump_all(documents, Dumper=yaml.CSafeDumper, sort_keys=True)
 
 
@@ -114,20 +114,20 @@ def check_variables_set(runtime: Runtime) -> None:
     """Check that the secrets set every variable from which a step reads the address of a store.
 
     Raises:
-        ShortlistError: One is not set.
+        ShortlistError: A variable is not set.
     """
-    needed = {}
+    variable_by_section = {}
     if runtime.online_store.address_variable:
-        needed["online_store"] = runtime.online_store.address_variable
+        variable_by_section["online_store"] = runtime.online_store.address_variable
     if isinstance(runtime.tracking, ServerTracking):
-        needed["tracking"] = runtime.tracking.uri_variable
+        variable_by_section["tracking"] = runtime.tracking.uri_variable
     if runtime.database.address_variable:
-        needed["database"] = runtime.database.address_variable
-    given = {variable for secret in runtime.cluster.secrets for variable in secret.variables}
-    for section, variable in needed.items():
-        if variable not in given:
+        variable_by_section["database"] = runtime.database.address_variable
+    set_variables = {variable for secret in runtime.cluster.secrets for variable in secret.variables}
+    for section, variable in variable_by_section.items():
+        if variable not in set_variables:
             raise ShortlistError(
-                f"runtime.cluster.secrets: nothing sets {variable}, from which runtime.{section} reads its address."
+                f"runtime.cluster.secrets: no secret sets {variable}, from which runtime.{section} reads its address."
                 " Name the Kubernetes Secret that holds it, e.g."
                 f" secrets: [{{name: stores, variables: {{{variable}: KEY}}}}]"
             )
@@ -143,7 +143,7 @@ def _graphs(spec: Spec, images: References) -> dict[GraphName, tuple[Any, Any]]:
     cluster, generic = spec.runtime.cluster, dict[str, Any](pipelines())
     models = list(spec.models)
     check_step_names(cluster, {name: graph.pipeline_spec for name, graph in generic.items()}, models)
-    made = {}
+    compiled_graphs = {}
     for graph in GRAPHS:
         named = {"monitoring": monitoring_pipeline, "scheduled-retraining": scheduled_pipeline}
         name = graph if graph in _NAMED_ALIKE else named.get(graph, submitted_pipeline)(spec)
@@ -152,9 +152,9 @@ def _graphs(spec: Spec, images: References) -> dict[GraphName, tuple[Any, Any]]:
         leave_out(plain, undeclared_steps(spec))
         json_format.ParseDict(plain, graph_spec)
         platform.CopyFrom(generic[name].platform_spec)
-        # Kubeflow keeps cached results by pipeline name: two specs never answer for each other.
+        # Kubeflow keeps cached results by pipeline name: two specs must not share one.
         graph_spec.pipeline_info.name = f"{spec.name}-{graph}"
-        # What the clock starts reads the data as they are then: nothing may be answered from an earlier run.
-        configure(graph_spec, platform, cluster, images, cached=graph in _CACHED, models=models)
-        made[graph] = (graph_spec, platform)
-    return made
+        # Scheduled runs read the data as they are then: no step may be answered from an earlier run.
+        configure_graph(graph_spec, platform, cluster, images, cached=graph in _CACHED, models=models)
+        compiled_graphs[graph] = (graph_spec, platform)
+    return compiled_graphs

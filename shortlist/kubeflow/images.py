@@ -1,4 +1,4 @@
-"""Builds the container images, where there is something that builds them."""
+"""Builds the container images with docker, podman or buildah."""
 
 from __future__ import annotations
 
@@ -26,32 +26,36 @@ _DIGEST: Final = r"sha256:[0-9a-f]{64}"
 _SECONDS: Final = 30
 
 
-def build(kinds: Sequence[str], registry: str = "") -> dict[str, str]:
-    """Build images, and push them when a registry is named; return a reference of each.
+def build_images(kinds: Sequence[str], registry: str = "") -> dict[str, str]:
+    """Build images, and push them when a registry is named; return the reference of each.
 
     Args:
-        kinds: Of `pipeline`, `gpu`, `triton`.
+        kinds: Some of `pipeline`, `gpu`, `triton`.
         registry: `host/path` to push to; empty: the images stay here, and have no digest yet.
 
     Raises:
-        ShortlistError: Nothing here builds images, a base has no digest, or a build fails.
+        ShortlistError: There is no builder, a base image has no digest, or a build fails.
     """
     builder = find_builder()
     digests = base_digests(kinds)
     return {kind: _build(builder, kind, digests[_BASE_OF[kind]], registry) for kind in kinds}
 
 
-def plan(kinds: Sequence[str], registry: str = "") -> list[str]:
-    """Return what `build` would do, a line each, and what it would miss; needs nothing that builds.
+def plan_build(kinds: Sequence[str], registry: str = "") -> list[str]:
+    """Return what `build_images` would do, a line each, and what is missing; needs no builder.
 
     Args:
-        kinds: Of `pipeline`, `gpu`, `triton`.
+        kinds: Some of `pipeline`, `gpu`, `triton`.
         registry: `host/path` to push to; empty: nothing is pushed.
     """
-    known, lines = _known_digests(), []
+    digest_by_variable, lines = _known_digests(), []
     for kind in kinds:
         name = _BASE_OF[kind]
-        missing = "" if re.fullmatch(_DIGEST, known[name]) else f"; {name} is not known: make lock-images asks for it"
+        missing = (
+            ""
+            if re.fullmatch(_DIGEST, digest_by_variable[name])
+            else f"; {name} is not known: make lock-images asks for it"
+        )
         tag = _tag(kind, registry)
         lines.append(f"would build {tag} from {_file(kind).relative_to(ROOT)}{missing}")
         if registry:
@@ -64,41 +68,41 @@ def plan(kinds: Sequence[str], registry: str = "") -> list[str]:
 
 
 def base_digests(kinds: Sequence[str]) -> Mapping[str, str]:
-    """Return the digests of the images that ours are built upon: the environment's, else those of `bases.env`.
+    """Return the digests of the base images: from the environment, else from `bases.env`.
 
     Raises:
-        ShortlistError: One that is needed is not known, or is no digest.
+        ShortlistError: A digest that is needed is missing or malformed.
     """
-    found = _known_digests()
+    digest_by_variable = _known_digests()
     for kind in kinds:
         name = _BASE_OF[kind]
-        if not re.fullmatch(_DIGEST, found[name]):
+        if not re.fullmatch(_DIGEST, digest_by_variable[name]):
             raise ShortlistError(
-                f"{name}: got '{found[name]}', wanted sha256:<64 hex digits> of the image that '{kind}' is built upon;"
+                f"{name}: got '{digest_by_variable[name]}', wanted sha256:<64 hex digits>, the base image of '{kind}';"
                 f" make lock-images writes it into {BASES.relative_to(ROOT)}"
             )
-    return found
+    return digest_by_variable
 
 
 def find_builder() -> str:
-    """Return the first program that can build images here.
+    """Return the path of the first builder that works here.
 
     Raises:
-        ShortlistError: None is installed, or none of those that are can build.
+        ShortlistError: No builder is installed, or none works.
     """
-    why = []
+    problems = []
     for name in BUILDERS:
         program = shutil.which(name)
         if program is None:
-            why.append(f"{name}: not installed")
+            problems.append(f"{name}: not installed")
             continue
-        asked = _run([program, "info"], timeout=_SECONDS)
-        if asked.returncode == 0:
+        completed = _run([program, "info"], timeout=_SECONDS)
+        if completed.returncode == 0:
             return program
-        why.append(f"{name}: {' '.join(asked.stderr.split())[-200:] or 'does not work'}")
+        problems.append(f"{name}: {' '.join(completed.stderr.split())[-200:] or 'does not work'}")
     raise ShortlistError(
-        f"images: nothing here builds container images ({'; '.join(why)}). Install one of them, or build"
-        " deploy/docker/*.Dockerfile where there is one, e.g. in your CI."
+        f"images: no builder of container images works here ({'; '.join(problems)}). Install one of them, or build"
+        " deploy/docker/*.Dockerfile elsewhere, e.g. in your CI."
     )
 
 
@@ -106,10 +110,10 @@ def _build(builder: str, kind: str, base: str, registry: str) -> str:
     tag = _tag(kind, registry)
     arguments = {_BASE_OF[kind]: base, "CODE_VERSION": code_version(), "REVISION": git_commit() or ""}
     options = [part for key, value in arguments.items() for part in ("--build-arg", f"{key}={value}")]
-    _checked([builder, "build", "--file", str(_file(kind)), "--tag", tag, *options, str(ROOT)], f"building {tag}")
+    _run_checked([builder, "build", "--file", str(_file(kind)), "--tag", tag, *options, str(ROOT)], f"building {tag}")
     if not registry:
         return tag
-    return f"{tag.rpartition(':')[0]}@{_pushed(builder, tag)}"
+    return f"{tag.rpartition(':')[0]}@{_push(builder, tag)}"
 
 
 def _tag(kind: str, registry: str) -> str:
@@ -126,33 +130,35 @@ def _known_digests() -> dict[str, str]:
     return {name: os.environ.get(name) or written.get(name, "") for name in set(_BASE_OF.values())}
 
 
-def _pushed(builder: str, tag: str) -> str:
+def _push(builder: str, tag: str) -> str:
     """Push an image and return its digest."""
     if Path(builder).name == "docker":
-        said = _checked([builder, "push", tag], f"pushing {tag}")
-        found = re.search(r"digest: (sha256:[0-9a-f]{64})", said)
+        output = _run_checked([builder, "push", tag], f"pushing {tag}")
+        digest = re.search(r"digest: (sha256:[0-9a-f]{64})", output)
     else:
         with TemporaryDirectory(prefix="shortlist-push-") as folder:
             file = Path(folder) / "digest"
-            _checked([builder, "push", "--digestfile", str(file), tag], f"pushing {tag}")
-            found = re.search(r"(sha256:[0-9a-f]{64})", file.read_text())
-    if found is None:
-        raise ShortlistError(f"images: {tag} was pushed and the registry named no digest; ask it for one")
-    return found[1]
+            _run_checked([builder, "push", "--digestfile", str(file), tag], f"pushing {tag}")
+            digest = re.search(r"(sha256:[0-9a-f]{64})", file.read_text())
+    if digest is None:
+        raise ShortlistError(f"images: {tag} was pushed, but the registry returned no digest; ask it for one")
+    return digest[1]
 
 
 def digest_lines(references: Mapping[str, str]) -> str:
-    """Return what a user does with the references: a spec's section, or variables."""
+    """Return image references as a spec's section and as environment variables."""
     section = json.dumps(dict(references), separators=(", ", ": "))
     variables = "\n".join(f"export {VARIABLES[kind]}={reference}" for kind, reference in references.items())
     return f"runtime.cluster.images: {section}\n{variables}"
 
 
-def _checked(command: list[str], doing: str) -> str:
-    done = _run(command, timeout=None)
-    if done.returncode != 0:
-        raise ShortlistError(f"images: {doing} failed: {' '.join((done.stderr or done.stdout).split())[-1_000:]}")
-    return done.stdout + done.stderr
+def _run_checked(command: list[str], doing: str) -> str:
+    completed = _run(command, timeout=None)
+    if completed.returncode != 0:
+        raise ShortlistError(
+            f"images: {doing} failed: {' '.join((completed.stderr or completed.stdout).split())[-1_000:]}"
+        )
+    return completed.stdout + completed.stderr
 
 
 def _run(command: list[str], timeout: float | None) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Asks a Kubeflow Pipelines server: for how long, how often, and what an answer that is a refusal means."""
+"""Calls of Kubeflow Pipelines' API with time limits, retries and error messages."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _PAGE: Final = 100
 
 
 class KubeflowError(ShortlistError):
-    """The server cannot be reached, or refuses.
+    """The server cannot be reached, or refuses a call.
 
     Args:
-        message: For the user.
+        message: Message for the user.
         status: HTTP status; 0 when there was no answer.
-        passing: Whether the same question may be answered when it is asked again.
+        passing: Whether the same call may succeed when it is repeated.
     """
 
     def __init__(self, message: str, status: int = 0, *, passing: bool = False) -> None:
@@ -38,13 +38,13 @@ class KubeflowError(ShortlistError):
 
 
 class KubeflowRequests:
-    """Questions to one server.
+    """Calls of one server's API.
 
     Args:
-        host: Its address.
-        token: Bearer token, to be kept out of every message; may be empty.
+        host: Address of the server.
+        token: Bearer token; it appears in no message and may be empty.
         seconds: Longest wait for one answer.
-        pause: Seconds before the first repeated question; it doubles.
+        pause: Seconds before the first retry; they double.
     """
 
     def __init__(self, host: str, token: str, seconds: float, pause: float) -> None:
@@ -53,138 +53,138 @@ class KubeflowRequests:
         self._wait = (_CONNECT_SECONDS, seconds)
         self._pause = pause
 
-    def ask(self, question: Callable[..., Any], *arguments: Any, tries: int = _TRIES, **options: Any) -> Any:
-        """Return the answer; what fails in passing is asked again, so the question must change nothing twice.
+    def call(self, method: Callable[..., Any], *arguments: Any, tries: int = _TRIES, **options: Any) -> Any:
+        """Return the answer of a method of the generated client; transient failures are retried up to `tries` times.
 
         Raises:
-            KubeflowError: There is no answer, or it is a refusal.
+            KubeflowError: There is no answer, or the server refuses.
         """
         from kfp_server_api import ApiException
         from urllib3.exceptions import HTTPError
 
         for attempt in range(tries):
             try:
-                return question(*arguments, _request_timeout=self._wait, **options)
+                return method(*arguments, _request_timeout=self._wait, **options)
             except ApiException as error:
-                problem = self._refused(error)
+                problem = self._refusal(error)
             except HTTPError as error:
-                problem = self._unreachable(type(getattr(error, "reason", None) or error).__name__)
+                problem = self._unreachable_error(type(getattr(error, "reason", None) or error).__name__)
             if not problem.passing or attempt == tries - 1:
                 raise problem from None
             time.sleep(self._pause * 2**attempt)
         raise AssertionError("every try either returns or raises")
 
-    def get_or_create(self, find: Callable[[], Any], make: Callable[[], Any]) -> tuple[Any, bool]:
-        """Return what is there, or make it; after a question without a clear answer, look before making it again.
+    def get_or_create(self, find: Callable[[], Any], create: Callable[[], Any]) -> tuple[Any, bool]:
+        """Return the existing object, or create it; after a failed creation, look again before creating it again.
 
         Returns:
-            The thing, and whether it was made.
+            The object, and whether it was created.
 
         Raises:
-            KubeflowError: It cannot be made, or the answer names nothing.
+            KubeflowError: It cannot be created, or the answer is not that of the API.
         """
         for attempt in range(_TRIES):
-            found = find()
-            if found is not None:
-                return found, False
+            existing = find()
+            if existing is not None:
+                return existing, False
             try:
-                made = make()
-                if made is None:
-                    raise self._no_api()
-                return made, True
+                created = create()
+                if created is None:
+                    raise self._not_the_api_error()
+                return created, True
             except KubeflowError as error:
                 if not (error.passing or error.status == 409) or attempt == _TRIES - 1:
                     raise
                 time.sleep(self._pause * 2**attempt)
         raise AssertionError("every try either returns or raises")
 
-    def all(self, listing: Callable[..., Any], field: str, **where: Any) -> Iterator[Any]:
-        """Give everything that a listing holds, page by page.
+    def list_all(self, listing: Callable[..., Any], field: str, **filters: Any) -> Iterator[Any]:
+        """Yield all objects of a listing, page by page.
 
         Raises:
-            KubeflowError: There is no answer, or it is a refusal.
+            KubeflowError: There is no answer, or the server refuses.
         """
         token = ""
         while True:
-            answer = self.ask(listing, page_size=_PAGE, page_token=token, **where)
+            answer = self.call(listing, page_size=_PAGE, page_token=token, **filters)
             yield from getattr(answer, field) or ()
             token = answer.next_page_token
             if not token:
                 return
 
-    def gone(self, delete: Callable[..., Any], ident: str) -> None:
-        """Delete a thing; that it is gone already is fine.
+    def delete_if_exists(self, delete: Callable[..., Any], resource_id: str) -> None:
+        """Delete an object by its id, if it exists.
 
         Raises:
             KubeflowError: It cannot be deleted.
         """
         try:
-            self.ask(delete, ident)
+            self.call(delete, resource_id)
         except KubeflowError as error:
             if error.status != 404:
                 raise
 
-    def _refused(self, error: Any) -> KubeflowError:
-        said, status = _message(error.body, self._token), int(error.status or 0)
+    def _refusal(self, error: Any) -> KubeflowError:
+        reason, status = _server_message(error.body, self._token), int(error.status or 0)
         if not status:
-            return self._unreachable(str(error.reason).partition("\n")[0])
-        where = f"{self._host} answers {status}"
+            return self._unreachable_error(str(error.reason).partition("\n")[0])
+        prefix = f"{self._host} answers {status}"
         if status == 401:
-            given = "does not accept the token" if self._token else "wants a token"
-            return KubeflowError(f"{where}: it {given}. Put a fresh one into {TOKEN_VARIABLE}.", status)
-        if re.search(r"quota|resource_?exhausted", said, re.IGNORECASE):
+            token_problem = "does not accept the token" if self._token else "wants a token"
+            return KubeflowError(f"{prefix}: it {token_problem}. Put a fresh one into {TOKEN_VARIABLE}.", status)
+        if re.search(r"quota|resource_?exhausted", reason, re.IGNORECASE):
             return KubeflowError(
-                f"{where}: a quota refuses it: {said}. Nothing was started. Raise the quota of the namespace, or lower"
-                " runtime.cluster.tasks.",
+                f"{prefix}: a quota refuses it: {reason}. Nothing was started. Raise the quota of the namespace, or"
+                " lower runtime.cluster.tasks.",
                 status,
             )
         if status == 403:
-            return KubeflowError(f"{where}: the token's owner may not do this: {said}", status)
+            return KubeflowError(f"{prefix}: the token's owner may not do this: {reason}", status)
         if status == 404:
-            return KubeflowError(f"{where}: {said}. Is it Kubeflow Pipelines (2.x), and is the path right?", status)
-        return KubeflowError(f"{where}: {said}", status, passing=status == 429 or status >= 500)
+            return KubeflowError(f"{prefix}: {reason}. Is it Kubeflow Pipelines (2.x), and is the path right?", status)
+        return KubeflowError(f"{prefix}: {reason}", status, passing=status == 429 or status >= 500)
 
-    def _no_api(self) -> KubeflowError:
-        # The generated client takes a page for an answer whose every field is left out.
+    def _not_the_api_error(self) -> KubeflowError:
+        # The generated client reads any page as an answer without fields.
         return KubeflowError(
-            f"{self._host} answers with something else than Kubeflow Pipelines' API, such as a login page. Is the"
-            f" address that of the API, and does it need a token in {TOKEN_VARIABLE}?"
+            f"{self._host} does not answer as Kubeflow Pipelines' API does; it may be a login page. Is the address that"
+            f" of the API, and does it need a token in {TOKEN_VARIABLE}?"
         )
 
-    def _unreachable(self, reason: str) -> KubeflowError:
+    def _unreachable_error(self, reason: str) -> KubeflowError:
         return KubeflowError(
             f"{self._host}: no answer from Kubeflow Pipelines ({reason}). Is the address right, is the network or the"
-            " port-forward up? It is safe to ask again: nothing is started twice.",
+            " port-forward up? It is safe to repeat the command: nothing is started twice.",
             passing=True,
         )
 
 
-def checked_host(host: str) -> str:
+def check_host(host: str) -> str:
     """Return an address without the slash at its end.
 
     Raises:
-        KubeflowError: It is none, or holds a user and password.
+        KubeflowError: It is no HTTP address, or contains a user and password.
     """
     if not re.fullmatch(r"https?://[^\s@]+", host):
         raise KubeflowError(f"HOST: got '{redact_passwords(host)}', wanted http(s)://host[:port] of Kubeflow Pipelines")
     return host.rstrip("/")
 
 
-def token_of_environment() -> str:
-    """Return the bearer token that the environment gives; empty when it gives none."""
+def read_token() -> str:
+    """Return the bearer token of the environment; empty when there is none."""
     if os.environ.get(TOKEN_VARIABLE):
         return os.environ[TOKEN_VARIABLE].strip()
     path = os.environ.get("KF_PIPELINES_SA_TOKEN_PATH", "")
     return Path(path).read_text().strip() if path and Path(path).is_file() else ""
 
 
-def _message(body: Any, token: str) -> str:
-    """Return the server's own words, in one line and without the token."""
+def _server_message(body: Any, token: str) -> str:
+    """Return the server's message in one line and without the token."""
     text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
     try:
         content = json.loads(text)
         text = str(content.get("error") or content.get("message") or text)
     except (ValueError, AttributeError):
         text = re.sub(r"<[^>]*>", " ", text)  # a proxy's page
-    shown = text.replace(token, "***") if token else text
-    return " ".join(shown.split())[:300] or "no reason given"
+    redacted = text.replace(token, "***") if token else text
+    return " ".join(redacted.split())[:300] or "no reason given"

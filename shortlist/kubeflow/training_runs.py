@@ -1,4 +1,4 @@
-"""Starts a spec's training on a cluster, once for the same declaration, code and data."""
+"""Submits a spec's training to a cluster, once for the same spec, code and data."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 from monitoring.windows.records import RetrainDecision
 from shortlist.contracts import ShortlistError
 from shortlist.features.previous_fit import DayRange
+from shortlist.kubeflow.client import KubeflowClient
 from shortlist.kubeflow.cluster_compile import CompiledGraphs, GraphName
-from shortlist.kubeflow.server import Kubeflow
+from shortlist.runs.local_training import training_arguments
 from shortlist.runs.refresh_runs import backfill_arguments
-from shortlist.runs.submit import training_arguments
 from shortlist.spec.data import GeneratedSource
 from shortlist.spec.runtime import Runtime, ServerTracking
 from shortlist.spec.spec import Spec
@@ -25,75 +25,75 @@ from shortlist.storage.storage_config import StorageConfig
 
 @dataclass(frozen=True)
 class SubmittedRun:
-    """The run that a submission means."""
+    """The run of a submission."""
 
     run_id: str
     name: str
     state: str
-    """Kubeflow's word, such as RUNNING; PENDING for one just started."""
+    """Kubeflow's state, such as RUNNING; PENDING for a run just started."""
     new: bool
-    """Whether it was started now; False when it had been before."""
+    """Whether it was started now; False when it had been started before."""
     page: str
-    """Address of its page."""
+    """URL of its page."""
 
     def __str__(self) -> str:
         if self.new:
             return f"started run {self.name} ({self.run_id}): {self.page}"
-        again = " Start it again with AGAIN=2." if self.state in ("FAILED", "CANCELED") else ""
-        return f"already started: run {self.name} ({self.run_id}) is {self.state}: {self.page}.{again}"
+        hint = " Start it again with AGAIN=2." if self.state in ("FAILED", "CANCELED") else ""
+        return f"already started: run {self.name} ({self.run_id}) is {self.state}: {self.page}.{hint}"
 
 
 @dataclass(frozen=True)
 class Submission:
-    """All that a submission sends, decided before anything is asked of the cluster."""
+    """All that a submission sends, computed before any call to the cluster."""
 
     compiled: CompiledGraphs
     graph: GraphName
     arguments: Mapping[str, Any]
     name: str
-    """Of the run: the same for the same declaration, code and data, or for the same decision."""
+    """Name of the run: the same for the same spec, code and data, or for the same decision."""
 
     def __str__(self) -> str:
-        version, file = self.compiled.version(self.graph), self.compiled.path(self.graph)
+        version, file = self.compiled.version_name(self.graph), self.compiled.path(self.graph)
         return f"run {self.name} of pipeline version {version} ({file})"
 
 
-def prepare(
+def prepare_training(
     spec: Spec,
     data: str,
     compiled_folder: Path,
     *,
     decision: RetrainDecision | None = None,
     read_later: bool = False,
-    again: int = 1,
+    attempt: int = 1,
 ) -> Submission:
     """Return what a submission of a training would send.
 
     Args:
-        spec: The declaration, for a cluster.
+        spec: The spec, with the profile of a cluster.
         data: `s3://...` or `gs://...` with the user's files; empty for a generated log.
-        compiled_folder: Where compiled graphs are written.
-        decision: What starts the training; None: a person does.
-        read_later: Whether only the run looks at the data, because this machine may not; nothing is then cached.
-        again: 1 for the first run of the same declaration, code and data, 2 for a second one, and so on.
+        compiled_folder: Folder into which compiled graphs are written.
+        decision: Decision that starts the training; None when a person starts it.
+        read_later: Whether only the run reads the data, because this machine cannot; nothing is then cached.
+        attempt: 1 for the first run of the same spec, code and data, 2 for a second one, and so on.
 
     Raises:
-        ShortlistError: The spec is not one for a cluster, or the data are not there.
+        ShortlistError: The spec is not one for a cluster, or the data do not exist.
     """
     location, stores = remote_location(spec, data), str(storage_config(spec.runtime))
-    later = read_later or decision is not None
-    arguments = training_arguments(spec, location, stores, decision=decision, read_later=later)
-    compiled = CompiledGraphs.of(spec, compiled_folder)
-    graph: GraphName = "retraining" if later else "training"
-    suffix = f"-{again}" if again > 1 else ""
-    # A decision is carried out once: whoever finds it unfinished after a crash finds its run too, whatever the code or
-    # the wording of the reasons has become since.
-    ident = decision.key if decision else digest_of(compiled.digest, arguments)
+    reads_data_later = read_later or decision is not None
+    arguments = training_arguments(spec, location, stores, decision=decision, read_later=reads_data_later)
+    compiled = CompiledGraphs.compile(spec, compiled_folder)
+    graph: GraphName = "retraining" if reads_data_later else "training"
+    suffix = f"-{attempt}" if attempt > 1 else ""
+    # A decision is carried out once: its run is found after a crash, too, even if the code or the text of its reasons
+    # has changed since.
+    ident = decision.key if decision else submission_digest(compiled.digest, arguments)
     if decision is None:
-        # The run itself claims this key among all retrainings: who submits may not reach the store that they are in.
-        key = ident if again == 1 else digest_of(ident, {"again": again})
+        # The run itself claims this key among all retrainings, for this machine may not reach their store.
+        key = ident if attempt == 1 else submission_digest(ident, {"again": attempt})
         arguments["cause"] = {**arguments["cause"], "key": key}
-    return Submission(compiled, graph, arguments, f"{compiled.pipeline(graph)}-{ident}{suffix}")
+    return Submission(compiled, graph, arguments, f"{compiled.pipeline_name(graph)}-{ident}{suffix}")
 
 
 def prepare_backfill(
@@ -102,57 +102,60 @@ def prepare_backfill(
     """Return what a submission of a backfill would send; the same range of the same data has the same name.
 
     Args:
-        spec: The declaration, for a cluster.
-        data: As for `prepare`.
-        compiled_folder: Likewise.
-        corrected: The days whose rows, or their rules, were corrected.
-        publish: Whether servers are to read the result.
+        spec: The spec, with the profile of a cluster.
+        data: `s3://...` or `gs://...` with the user's files; empty for a generated log.
+        compiled_folder: Folder into which compiled graphs are written.
+        corrected: The days whose rows, or the rules for them, were corrected.
+        publish: Whether the result is published to the servers.
 
     Raises:
-        ShortlistError: The spec is not one for a cluster, or the data are not there.
+        ShortlistError: The spec is not one for a cluster, or the data do not exist.
     """
     location, stores = remote_location(spec, data), str(storage_config(spec.runtime))
     arguments = backfill_arguments(spec, location, stores, corrected, publish=publish)
-    compiled = CompiledGraphs.of(spec, compiled_folder)
+    compiled = CompiledGraphs.compile(spec, compiled_folder)
     return Submission(
-        compiled, "backfill", arguments, f"{compiled.pipeline('backfill')}-{digest_of(compiled.digest, arguments)}"
+        compiled,
+        "backfill",
+        arguments,
+        f"{compiled.pipeline_name('backfill')}-{submission_digest(compiled.digest, arguments)}",
     )
 
 
-def start(submission: Submission, spec: Spec, kubeflow: Kubeflow) -> SubmittedRun:
+def submit_run(submission: Submission, spec: Spec, kubeflow: KubeflowClient) -> SubmittedRun:
     """Upload the pipeline version where it is missing, and start the run unless it was started before.
 
     Args:
-        submission: What `prepare` returned.
-        spec: The declaration.
-        kubeflow: The cluster's Kubeflow Pipelines.
+        submission: Result of `prepare_training` or `prepare_backfill`.
+        spec: The spec.
+        kubeflow: Client of the cluster's Kubeflow Pipelines.
 
     Raises:
-        KubeflowError: It cannot be reached, or refuses; asking again starts nothing twice.
+        KubeflowError: It cannot be reached, or refuses; a repeated call starts nothing twice.
     """
     cluster = spec.runtime.cluster
-    experiment = kubeflow.experiment(cluster.kfp_experiment)
-    run, new = kubeflow.run(experiment, submission.name), False
+    experiment = kubeflow.ensure_experiment(cluster.kfp_experiment)
+    run, new = kubeflow.find_run(experiment, submission.name), False
     if run is None:
         body = {
             "experiment_id": experiment,
             "display_name": submission.name,
-            "pipeline_version_reference": uploaded(submission.compiled, submission.graph, kubeflow),
+            "pipeline_version_reference": ensure_pipeline_version(submission.compiled, submission.graph, kubeflow),
             "runtime_config": {"parameters": dict(submission.arguments)},
             "service_account": cluster.service_account,
         }
-        run, new = kubeflow.start(body)
-    return SubmittedRun(run.run_id, submission.name, str(run.state or "PENDING"), new, kubeflow.page_of(run.run_id))
+        run, new = kubeflow.start_run(body)
+    return SubmittedRun(run.run_id, submission.name, str(run.state or "PENDING"), new, kubeflow.run_url(run.run_id))
 
 
-def uploaded(compiled: CompiledGraphs, graph: GraphName, kubeflow: Kubeflow) -> dict[str, str]:
-    """Return the reference of a graph's version in Kubeflow, uploaded when missing.
+def ensure_pipeline_version(compiled: CompiledGraphs, graph: GraphName, kubeflow: KubeflowClient) -> dict[str, str]:
+    """Return the reference of a graph's version in Kubeflow, which is uploaded when missing.
 
     Raises:
         KubeflowError: Kubeflow cannot be reached, or refuses.
     """
-    pipeline = kubeflow.pipeline(compiled.pipeline(graph))
-    version, _ = kubeflow.version(pipeline, compiled.version(graph), compiled.path(graph))
+    pipeline = kubeflow.ensure_pipeline(compiled.pipeline_name(graph))
+    version, _ = kubeflow.ensure_version(pipeline, compiled.version_name(graph), compiled.path(graph))
     return {"pipeline_id": pipeline, "pipeline_version_id": version}
 
 
@@ -160,7 +163,7 @@ def storage_config(runtime: Runtime) -> StorageConfig:
     """Return the stores that the pods share.
 
     Raises:
-        ShortlistError: One is a file or a folder of a single machine.
+        ShortlistError: A store is a file or a folder of a single machine.
     """
     tracking = runtime.tracking.uri_variable if isinstance(runtime.tracking, ServerTracking) else ""
     on_servers = {
@@ -178,30 +181,30 @@ def storage_config(runtime: Runtime) -> StorageConfig:
         )
     local = [f"{section}: {getattr(runtime, section).kind}" for section, shared in on_servers.items() if not shared]
     raise ShortlistError(
-        f"runtime: got {', '.join(local)}, on one machine's disk, and pods share none; say runtime.profile: cluster,"
-        " with runtime.objects: {kind: bucket, url: ...}"
+        f"runtime: got {', '.join(local)}, on one machine's disk, which pods do not share; set runtime.profile: cluster"
+        " and runtime.objects: {kind: bucket, url: ...}"
     )
 
 
 def remote_location(spec: Spec, data: str) -> str:
-    """Return where the pods find the user's files; empty for a generated log.
+    """Return the location of the user's files for pods; empty for a generated log.
 
     Raises:
-        ShortlistError: The spec reads files, and none are given, or they lie on this machine.
+        ShortlistError: The spec reads files, and no location is given, or it is on this machine.
     """
     if isinstance(spec.data.source, GeneratedSource):
         return ""
     if not data:
-        raise ShortlistError(f"spec '{spec.name}' reads files: say where they are, e.g. DATA=s3://bucket/folder")
+        raise ShortlistError(f"spec '{spec.name}' reads files: name their location, e.g. DATA=s3://bucket/folder")
     if not is_remote(data):
         raise ShortlistError(
-            f"DATA: '{data}' is on this machine, and no pod can read it; copy the files into an object store and say"
+            f"DATA: '{data}' is on this machine, and no pod can read it; copy the files into an object store and set"
             " DATA=s3://bucket/folder"
         )
     return data.rstrip("/")
 
 
-def digest_of(code: str, arguments: Mapping[str, Any]) -> str:
-    """Return a digest of what a run is asked for: graphs, code and parameters; 16 hexadecimal digits."""
+def submission_digest(code: str, arguments: Mapping[str, Any]) -> str:
+    """Return a digest of a run's graph, code and parameters; 16 hexadecimal digits."""
     text = json.dumps([code, arguments], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

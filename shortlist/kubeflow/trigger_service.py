@@ -15,13 +15,13 @@ from typing import Any, Final
 import uvicorn
 
 from monitoring.receiver.app import receiver_app
-from monitoring.receiver.bearer import Bearer
+from monitoring.receiver.bearer import BearerTokens
 from monitoring.receiver.retrainer import Retrainer
 from monitoring.store.monitoring_store import open_monitoring_store
 from shortlist.contracts import ShortlistError
-from shortlist.kubeflow.start import kubeflow_host, kubeflow_starter, read_locations, read_specs
+from shortlist.kubeflow.retraining_starter import kubeflow_host, kubeflow_starter, parse_data_locations, read_specs
 from shortlist.kubeflow.training_runs import storage_config
-from shortlist.serving.server.connections import TimedConnection, timed
+from shortlist.serving.server.connections import TimedConnection, make_connection_class
 from shortlist.storage.storage_config import redact_passwords
 
 SERVER: Final[dict[str, Any]] = {
@@ -31,8 +31,8 @@ SERVER: Final[dict[str, Any]] = {
     "lifespan": "off",
     "ws": "none",
     "timeout_graceful_shutdown": 30,
-    # Silent connections end, and the oldest go when there are many: probes always get in.
-    "http": timed(TimedConnection, idle_seconds=10, write_seconds=10),
+    # Idle connections are closed, and the oldest when there are many, so that probes are always accepted.
+    "http": make_connection_class(TimedConnection, idle_seconds=10, write_seconds=10),
 }
 """How uvicorn serves the receiver."""
 
@@ -40,13 +40,15 @@ SERVER: Final[dict[str, Any]] = {
 def main(arguments: list[str]) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    asked = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         with TemporaryDirectory(prefix="shortlist-") as compiled:
             uvicorn.run(
-                receiver_app(retrainers(asked.specs, asked.data, Path(compiled)), Bearer(asked.token_file)),
-                host=asked.address,
-                port=asked.port,
+                receiver_app(
+                    build_retrainers(options.specs, options.data, Path(compiled)), BearerTokens(options.token_file)
+                ),
+                host=options.address,
+                port=options.port,
                 **SERVER,
             )
     except ShortlistError as error:
@@ -55,19 +57,19 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def retrainers(folder: Path, data: list[str], compiled: Path) -> dict[str, Retrainer]:
-    """Return what starts the trainings of every spec in a folder, by name.
+def build_retrainers(folder: Path, data: list[str], compiled: Path) -> dict[str, Retrainer]:
+    """Return the retrainer of every spec in a folder, by spec name.
 
     Args:
-        folder: With the specs.
-        data: `NAME=s3://bucket/folder` for each that reads files.
-        compiled: Where compiled graphs are written.
+        folder: Folder with the specs.
+        data: `NAME=s3://bucket/folder` for each spec that reads files.
+        compiled: Folder into which compiled graphs are written.
 
     Raises:
         ShortlistError: A spec is not valid or not for a cluster, or the environment lacks an address.
     """
     specs = read_specs(folder)
-    locations = read_locations(data, specs)
+    locations = parse_data_locations(data, specs)
     host = kubeflow_host()
     return {
         name: Retrainer(
@@ -80,18 +82,18 @@ def retrainers(folder: Path, data: list[str], compiled: Path) -> dict[str, Retra
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
-    made = argparse.ArgumentParser(prog="shortlist.kubeflow.trigger_service", description=__doc__)
-    made.add_argument("--specs", required=True, type=Path, help="folder with the specs' YAML files")
-    made.add_argument(
+    """Return the parser of the command line."""
+    arguments = argparse.ArgumentParser(prog="shortlist.kubeflow.trigger_service", description=__doc__)
+    arguments.add_argument("--specs", required=True, type=Path, help="folder with the specs' YAML files")
+    arguments.add_argument(
         "--data", action="append", default=[], help="NAME=s3://bucket/folder, for a spec that reads files"
     )
-    made.add_argument(
+    arguments.add_argument(
         "--token-file", type=Path, help="bearer tokens, one a line; without it SHORTLIST_WEBHOOK_TOKEN holds them"
     )
-    made.add_argument("--address", default="127.0.0.1", help="where to listen")
-    made.add_argument("--port", type=int, default=8080, help="where to listen")
-    return made
+    arguments.add_argument("--address", default="127.0.0.1", help="where to listen")
+    arguments.add_argument("--port", type=int, default=8080, help="where to listen")
+    return arguments
 
 
 if __name__ == "__main__":

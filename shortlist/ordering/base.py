@@ -1,4 +1,4 @@
-"""What an ordering rule, a measure of diversity and a way to explore have to say; the loop knows no kind by name."""
+"""Interfaces of ordering rules, diversity measures and explorations; the ordering loop knows no kind by name."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from shortlist.system.row_expressions import ExpressionError
 
 
 class PlaceLimit(Protocol):
-    """Which candidates may take the next place, given those that are placed."""
+    """Limit on which candidates may take the next place, given those that are placed."""
 
     def allowed(self, place: int) -> np.ndarray:
-        """Return bool, shape (n_candidates,): whether each may take a place, counted from 1."""
+        """Return whether each candidate may take a place, counted from 1: bool, shape (n_candidates,)."""
         ...
 
     def add(self, row: int, place: int) -> None:
@@ -28,22 +28,22 @@ class PlaceLimit(Protocol):
 
 
 class ShownSlate(NamedTuple):
-    """A slate that was made, as rules look at it afterwards."""
+    """A finished slate, for checks of the rules."""
 
     candidates: pl.DataFrame
-    """One row for each that might have been shown and has a value."""
+    """One row per allowed candidate with a value."""
     rows: Sequence[int]
-    """Those that are shown, in order."""
+    """Rows of the candidates that are shown, in order."""
     pinned: Mapping[int, int]
     """Declared place by row, of all pinned candidates that are shown."""
     k: int
-    """Places that were asked for."""
+    """Number of places that were requested."""
     limited: bool
-    """Whether a rule limits who may be shown. Where that leaves nobody, pinned items of later places move up."""
+    """Whether a rule limits which candidates may be shown. Where none is left, pinned items of later places move up."""
 
 
 class OrderingRule(Section):
-    """A rule of the spec's `ordering.rules`. A kind overrides what it needs."""
+    """A rule of the spec's `ordering.rules`; kinds override the methods that they need."""
 
     def check(self, types: Mapping[str, pl.DataType]) -> None:
         """Check the rule against the columns of candidates.
@@ -54,77 +54,80 @@ class OrderingRule(Section):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Columns of candidates that it reads."""
+        """Columns of candidates that the rule reads."""
         return ()
 
     def adjust(self, candidates: pl.DataFrame, values: np.ndarray) -> np.ndarray:
-        """Return the candidates' values as this rule changes them, float64, shape (n_candidates,)."""
+        """Return the candidates' values after this rule, float64, shape (n_candidates,)."""
         return values
 
     @property
     def fixed(self) -> Mapping[int, int | str]:
-        """Items that have a fixed place in every slate, by place, counted from 1."""
+        """Items with a fixed place in every slate, by place, counted from 1."""
         return {}
 
     def pinned(self, candidates: pl.DataFrame) -> Mapping[int, int]:
-        """Return rows of candidates that have a fixed place, by place, counted from 1."""
+        """Return rows of candidates with a fixed place, by place, counted from 1."""
         return {}
 
     def limit(self, candidates: pl.DataFrame) -> PlaceLimit | None:
-        """Return a limit to who may take which place; None: this rule has none."""
+        """Return the rule's limit on places; None: it has none."""
         return None
 
-    def broken(self, shown: ShownSlate) -> str | None:
-        """Return what a slate breaks, as a sentence; None: nothing. A kind looks in another way than slates are made.
+    def find_violation(self, slate: ShownSlate) -> str | None:
+        """Return how a slate breaks the rule, as a sentence; None: it does not. Kinds check by another algorithm.
 
-        Pinned items keep their places beyond a limit, and count for it.
+        Pinned items keep their places beyond a limit, and count towards it.
         """
-        limit = self.limit(shown.candidates)
-        for place, row in enumerate(shown.rows if limit is not None else (), start=1):
+        limit = self.limit(slate.candidates)
+        for place, row in enumerate(slate.rows if limit is not None else (), start=1):
             assert limit is not None
-            if row not in shown.pinned and not limit.allowed(place)[row]:
+            if row not in slate.pinned and not limit.allowed(place)[row]:
                 return f"place {place} goes beyond a {getattr(self, 'kind', 'rule')}"
             limit.add(row, place)
         return None
 
 
 class Likeness(Protocol):
-    """Likeness of each candidate to one of them."""
+    """Likeness of candidates to each other."""
 
-    def to(self, row: int) -> np.ndarray:
-        """Return float64, shape (n_candidates,), from 0 (unlike) to 1; 1 to itself, 0 where either has no value."""
+    def similarities(self, row: int) -> np.ndarray:
+        """Return the likeness of all candidates to one: float64, shape (n_candidates,), from 0 to 1.
+
+        It is 1 for the candidate itself, and 0 where either has no value.
+        """
         ...
 
 
 class Utilities(Protocol):
-    """What each candidate would add to the slate, changed by every one that is placed."""
+    """Utility that each candidate would add to the slate, updated with every candidate that is placed."""
 
     @property
-    def now(self) -> np.ndarray:
-        """Float64, shape (n_candidates,)."""
+    def marginal(self) -> np.ndarray:
+        """Marginal utilities, float64, shape (n_candidates,)."""
         ...
 
     def add(self, row: int) -> None:
-        """Take account of a candidate that was placed."""
+        """Update the utilities for a candidate that was placed."""
         ...
 
 
 class Diversity(Section):
-    """A way to keep a slate from being alike; its kinds differ in how value and likeness are combined."""
+    """A diversity measure of slates; kinds differ in how they combine value and likeness."""
 
     by: str
-    """Column of candidates by which two are alike: a vector (cosine), tags (share in common), or a single value."""
+    """Column of candidates that likeness is computed from: a vector (cosine), tags (Jaccard), or a single value."""
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Columns of candidates that it reads."""
+        """Columns of candidates that the diversity reads."""
         return (self.by,)
 
     def check(self, types: Mapping[str, pl.DataType]) -> None:
         """Check that candidates have the column.
 
         Raises:
-            ExpressionError: They do not.
+            ExpressionError: The column is missing.
         """
         require_columns("diversity.by", self.reads, types)
 
@@ -133,45 +136,45 @@ class Diversity(Section):
         """Return the utilities of an empty slate.
 
         Args:
-            likeness: Of the candidates, by the column `by`.
-            values: Float64, shape (n_candidates,), finite.
+            likeness: Likeness of the candidates by the column `by`.
+            values: Values of the candidates, float64, shape (n_candidates,), finite.
         """
 
 
 class Exploration(Section):
-    """A way to give others than the best a chance, with a probability that is known."""
+    """An exploration: places are drawn with known probabilities, so that others than the best are shown."""
 
     share: float = Field(default=1.0, gt=0, le=1)
-    """Of slates that are drawn at all; the others are in the best order."""
+    """Share of slates whose places are drawn; the others are in the best order."""
 
     @abstractmethod
     def probabilities(self, utilities: np.ndarray) -> np.ndarray:
         """Return the probability with which each of the allowed candidates takes the next place.
 
         Args:
-            utilities: Float64, shape (n_allowed,), finite, n_allowed at least 1.
+            utilities: Utilities of the allowed candidates, float64, shape (n_allowed,), finite, n_allowed at least 1.
 
         Returns:
             Float64, shape (n_allowed,), sums to 1.
         """
 
 
-def codes_of(column: pl.Series) -> np.ndarray:
-    """Return a number for each value, shape (n_candidates,): equal ones for equal values, 0 for null.
+def value_codes(column: pl.Series) -> np.ndarray:
+    """Return a code for each value, shape (n_candidates,): equal values have equal codes, null has 0.
 
-    >>> codes_of(pl.Series(["b", None, "a", "b"])).tolist()
+    >>> value_codes(pl.Series(["b", None, "a", "b"])).tolist()
     [1, 0, 2, 1]
     """
-    # A look-up for each: Polars' `rank` waits for its threads, which takes longer for a few hundred.
-    known: dict[object, int] = {None: 0}
-    return np.array([known.setdefault(value, len(known)) for value in column.to_list()], np.intp)
+    # A dictionary look-up per value: Polars' `rank` waits for its threads, which takes longer for a few hundred values.
+    code_by_value: dict[object, int] = {None: 0}
+    return np.array([code_by_value.setdefault(value, len(code_by_value)) for value in column.to_list()], np.intp)
 
 
 def require_columns(rule: str, columns: Sequence[str], types: Mapping[str, pl.DataType]) -> None:
-    """Refuse a rule that reads a column which candidates do not have.
+    """Raise for a rule that reads a column which candidates do not have.
 
     Raises:
-        ExpressionError: It does.
+        ExpressionError: A column is missing.
     """
     for name in columns:
         if name not in types:

@@ -14,7 +14,7 @@ import polars as pl
 from shortlist.ordering.base import Likeness, Utilities
 from shortlist.ordering.likeness import likeness_by
 from shortlist.spec.ordering import Ordering
-from shortlist.system.row_expressions import checked, parse_expression
+from shortlist.system.row_expressions import compile_expression, parse_expression
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ def check_ordering(ordering: Ordering, types: Mapping[str, pl.DataType]) -> None
 
 def columns_read(ordering: Ordering) -> tuple[str, ...]:
     """Return the columns of candidates that a section reads, each once."""
-    formula = checked(ordering.value).columns
+    formula = compile_expression(ordering.value).columns
     diversity = () if ordering.diversity is None else ordering.diversity.reads
     return tuple(dict.fromkeys(chain(formula, *(rule.reads for rule in ordering.rules), diversity)))
 
 
 def values_of(candidates: pl.DataFrame, ordering: Ordering) -> np.ndarray:
     """Return what candidates are worth by the formula and the boosts, float64, shape (n_candidates,); NaN for null."""
-    formula = checked(ordering.value).numbers(candidates)
+    formula = compile_expression(ordering.value).evaluate_numbers(candidates)
     return reduce(lambda changed, rule: rule.adjust(candidates, changed), ordering.rules, formula)
 
 

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from shortlist.contracts import Columns
 from shortlist.ordering.base import OrderingRule, PlaceLimit, ShownSlate, codes_of, require_columns
 from shortlist.system.registry import Registry
-from shortlist.system.row_expressions import ExpressionError, checked, parse_expression
+from shortlist.system.row_expressions import ExpressionError, compile_expression, parse_expression
 
 
 class Boost(OrderingRule):
@@ -41,11 +41,11 @@ class Boost(OrderingRule):
     @property
     def reads(self) -> tuple[str, ...]:
         """Columns of the condition."""
-        return checked(self.where).columns
+        return compile_expression(self.where).columns
 
     def adjust(self, candidates: pl.DataFrame, values: np.ndarray) -> np.ndarray:
         """Return the raised values."""
-        meant = checked(self.where).holds(candidates)
+        meant = compile_expression(self.where).evaluate_condition(candidates)
         raised = np.where(values < 0, values / self.factor, values * self.factor) + self.add
         return np.where(meant, raised, values)
 

@@ -1,4 +1,4 @@
-"""The columns that filters and ordering may read of a candidate, and their check against a spec."""
+"""Columns of candidates that filters and ordering may read, and checks against a spec."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval, columns_of, item_tables, user_tables
 
 SCORE: Final = "score"
-"""Float64: what the model gave; for ordering only. So are `score_<label>`, of further labels."""
+"""Column of the model's score, float64; for ordering only, like `score_<label>` of further labels."""
 NOW: Final = "now"
-"""Datetime("us", "UTC"): the moment of the request."""
+"""Column of the moment of the request, Datetime("us", "UTC")."""
 
 RANK_OF: Final = "rank_of_"
-"""Float64, so that 1 / rank is no division of whole numbers: before the name of a source, the candidate's rank there,
-from 1; null where the source did not give it."""
+"""Prefix of the columns of a candidate's rank in a source, from 1; null where the source did not return it. Float64, so
+that 1 / rank is no integer division."""
 
 _TYPES: Final[Mapping[str, pl.DataType]] = {
     "integer": pl.Int64(),
@@ -48,19 +48,19 @@ def candidate_types(data: Data) -> dict[str, pl.DataType]:
 
 
 def rank_types(retrieval: Retrieval) -> dict[str, pl.DataType]:
-    """Return the columns that say which rank each source gave a candidate."""
+    """Return the columns of a candidate's ranks in the sources."""
     return {f"{RANK_OF}{name}": pl.Float64() for name in retrieval.sources}
 
 
 def check_slates(data: Data, retrieval: Retrieval, filters: Filters, ordering: Ordering) -> None:
-    """Check filters and ordering against what candidates have, and against each other.
+    """Check filters and ordering against the columns of candidates.
 
     Raises:
         ShortlistError: An expression or a rule does not fit the columns, or a fallback is no source.
     """
     types = {**candidate_types(data), **rank_types(retrieval)}
     for number, rule in enumerate(filters.rules):
-        _placed(f"filters.rules.{number}", rule.check, types)
+        _check_with_key(f"filters.rules.{number}", rule.check, types)
         if rule.file is not None and isinstance(data.source, GeneratedSource):
             raise ShortlistError(
                 f"filters.rules.{number}: reads '{rule.file}' beside the log, and a generated log has no folder;"
@@ -73,19 +73,19 @@ def check_slates(data: Data, retrieval: Retrieval, filters: Filters, ordering: O
                 f" retrieval.sources has {', '.join(retrieval.sources)}"
             )
     scores = {name: pl.Float64() for name in (SCORE, *map(score_column, data.labels))}
-    _placed("ordering", lambda known: check_ordering(ordering, known), {**types, **scores})
+    _check_with_key("ordering", lambda types: check_ordering(ordering, types), {**types, **scores})
 
 
 def check_scores(ordering: Ordering, data: Data, models: Mapping[str, ModelSection]) -> None:
-    """Check that every candidate gives the scores of further labels that ordering reads, whichever is served.
+    """Check that every candidate model has the scores of further labels that ordering reads.
 
     Args:
         ordering: The section.
-        data: Declares the further labels.
-        models: By name.
+        data: The spec's section, with the further labels.
+        models: Sections of the models by name.
 
     Raises:
-        ShortlistError: One does not.
+        ShortlistError: A candidate lacks a label.
     """
     read = set(columns_read(ordering))
     for label in data.labels:
@@ -104,8 +104,10 @@ def type_of(column: Column) -> pl.DataType:
     return _TYPES[column.type]
 
 
-def _placed(where: str, check: Callable[[Mapping[str, pl.DataType]], None], types: Mapping[str, pl.DataType]) -> None:
+def _check_with_key(
+    key: str, check: Callable[[Mapping[str, pl.DataType]], None], types: Mapping[str, pl.DataType]
+) -> None:
     try:
         check(types)
     except ShortlistError as problem:
-        raise type(problem)(f"{where}: {problem}") from None
+        raise type(problem)(f"{key}: {problem}") from None

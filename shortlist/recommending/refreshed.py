@@ -17,7 +17,7 @@ from shortlist.features.feast_store_location import FeastStoreLocation
 from shortlist.recommending.candidate_columns import check_slates
 from shortlist.recommending.recommender import Recommender
 from shortlist.recommending.release import SOURCES, open_release, read_sections, refreshed_digest, write_release
-from shortlist.retrieval.retriever import Retriever, refresh_retrieval, released_section
+from shortlist.retrieval.retriever import Retriever, read_released_section, refresh_retrieval
 from shortlist.spec.data import Data
 from shortlist.storage.artefacts import IntegrityError, atomic_folder, folder_digest, verify_manifest
 from shortlist.storage.objects import local_copy
@@ -26,7 +26,7 @@ from shortlist.storage.tables import DayTable
 RELEASES: Final = "releases.json"
 """Beside the pointer to the served features: by the digest of a training's release, the newest one made of it."""
 _FOLDER: Final = "releases"
-_KEPT: Final = 20
+_MAX_FOLDERS: Final = 20
 """Refreshed releases that stay on this machine, so that slates which they made can be made again."""
 
 
@@ -66,7 +66,7 @@ def refresh_release(blessed: Path, data: Data, valid_log: Path, location: str, f
     """
     verify_manifest(blessed)
     filters, ordering = read_sections(blessed)
-    section = released_section(blessed / SOURCES)
+    section = read_released_section(blessed / SOURCES)
     try:
         section.check(data)
         check_slates(data, section, filters, ordering)
@@ -77,18 +77,18 @@ def refresh_release(blessed: Path, data: Data, valid_log: Path, location: str, f
         refresh_retrieval(blessed / SOURCES, data, DayTable.open(valid_log, Files.LOG), sources, seed)
         files = None
         if any(rule.file for rule in filters.rules):
-            found = scratch.enter_context(fetch_input(location))
-            files = found if found.is_dir() else found.parent
+            input_path = scratch.enter_context(fetch_input(location))
+            files = input_path if input_path.is_dir() else input_path.parent
         write_release(
             sources, data, filters, ordering, valid_log, files, folder, refreshes=folder_digest(blessed)
         )  # fmt: skip
 
 
-def announce_release(place: FeastStoreLocation, folder: Path) -> RefreshedRelease:
+def announce_release(store_location: FeastStoreLocation, folder: Path) -> RefreshedRelease:
     """Keep a refreshed release where servers find it, and tell them; they notice when the announcement changes.
 
     Args:
-        place: The spec's Feast store.
+        store_location: The spec's Feast store.
         folder: From `refresh_release`.
 
     Raises:
@@ -96,33 +96,35 @@ def announce_release(place: FeastStoreLocation, folder: Path) -> RefreshedReleas
     """
     verify_manifest(folder)
     facts, digest = Retriever.open(folder / SOURCES).facts, folder_digest(folder)
-    with place.alone():
-        made = RefreshedRelease(
-            folder=_keep(place, folder, digest),
+    with store_location.write_lock():
+        release = RefreshedRelease(
+            folder=_keep(store_location, folder, digest),
             digest=digest,
             items=facts["items"],
             last_day=facts["last_day"],
             published=datetime.now(UTC),
         )
-        known = {**announced_releases(place), refreshed_digest(folder): made}
-        newest = sorted(known.items(), key=lambda one: one[1].published)[-_KEPT:]
-        place.objects.write(RELEASES, _ANNOUNCED.dump_json(dict(newest), indent=2))
-        _prune(place, {one.digest for _, one in newest})
-    return made
+        releases = {**announced_releases(store_location), refreshed_digest(folder): release}
+        newest = sorted(releases.items(), key=lambda digest_and_release: digest_and_release[1].published)[
+            -_MAX_FOLDERS:
+        ]
+        store_location.objects.write(RELEASES, _ANNOUNCED.dump_json(dict(newest), indent=2))
+        _prune(store_location, {release.digest for _, release in newest})
+    return release
 
 
-def announced_releases(place: FeastStoreLocation) -> dict[str, RefreshedRelease]:
+def announced_releases(store_location: FeastStoreLocation) -> dict[str, RefreshedRelease]:
     """Return what was announced last, by the digest of the training's release.
 
     Raises:
         IntegrityError: It is not readable.
     """
-    content = place.objects.read(RELEASES)
+    content = store_location.objects.read(RELEASES)
     try:
         return {} if content is None else _ANNOUNCED.validate_json(content)
     except ValidationError as error:
         raise IntegrityError(
-            f"{place.objects.url(RELEASES)}: {error.errors()[0]['msg']}; refresh again to write it anew"
+            f"{store_location.objects.url(RELEASES)}: {error.errors()[0]['msg']}; refresh again to write it anew"
         ) from None
 
 
@@ -151,44 +153,45 @@ def open_refreshed(release: RefreshedRelease, blessed: str, data: Data) -> Recom
     return stages
 
 
-def kept_release(place: FeastStoreLocation, digest: str) -> Path:
+def find_kept_folder(store_location: FeastStoreLocation, digest: str) -> Path:
     """Return the folder of a refreshed release, as it was when it made slates.
 
     Raises:
         ShortlistError: It is gone, or not what it was.
     """
-    folder = local_copy(_address(place, digest))
+    folder = local_copy(_address(store_location, digest))
     if not folder.is_dir():
         raise ShortlistError(
-            f"{folder}: missing; of refreshed releases the newest {_KEPT} are kept, and the slate was made with an"
-            " older one"
+            f"{folder}: missing; of refreshed releases the newest {_MAX_FOLDERS} are kept, and the slate was made with"
+            " an older one"
         )
-    if (got := folder_digest(folder)) != digest:
-        raise IntegrityError(f"{folder}: digest {got}, wanted {digest}; its files were changed")
+    actual_digest = folder_digest(folder)
+    if actual_digest != digest:
+        raise IntegrityError(f"{folder}: digest {actual_digest}, wanted {digest}; its files were changed")
     return folder
 
 
-def _address(place: FeastStoreLocation, digest: str) -> str:
-    if place.shares or place.folder is None:
-        return place.objects.url(f"{_FOLDER}/{digest}")
-    return str(place.folder.resolve() / _FOLDER / digest)
+def _address(store_location: FeastStoreLocation, digest: str) -> str:
+    if store_location.publishes or store_location.folder is None:
+        return store_location.objects.url(f"{_FOLDER}/{digest}")
+    return str(store_location.folder.resolve() / _FOLDER / digest)
 
 
-def _keep(place: FeastStoreLocation, folder: Path, digest: str) -> str:
-    if place.shares or place.folder is None:
-        return place.objects.put_folder(folder, f"{_FOLDER}/{digest}")
-    to = Path(_address(place, digest))
+def _keep(store_location: FeastStoreLocation, folder: Path, digest: str) -> str:
+    if store_location.publishes or store_location.folder is None:
+        return store_location.objects.put_folder(folder, f"{_FOLDER}/{digest}")
+    to = Path(_address(store_location, digest))
     if not to.is_dir() or folder_digest(to) != digest:
         with atomic_folder(to) as staging:
             shutil.copytree(folder, staging, dirs_exist_ok=True)
     return str(to)
 
 
-def _prune(place: FeastStoreLocation, announced: set[str]) -> None:
+def _prune(store_location: FeastStoreLocation, announced: set[str]) -> None:
     """Delete old releases of a folder; an object store has rules of its own for what is old."""
-    if place.shares or place.folder is None:
+    if store_location.publishes or store_location.folder is None:
         return
-    kept = [path for path in (place.folder / _FOLDER).iterdir() if path.is_dir()]
-    for path in sorted(kept, key=lambda one: one.stat().st_mtime, reverse=True)[_KEPT:]:
+    folders = [path for path in (store_location.folder / _FOLDER).iterdir() if path.is_dir()]
+    for path in sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)[_MAX_FOLDERS:]:
         if path.name not in announced:
             shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""One step of a run: what is released beside the model; and the digest of the lists of items that go into it."""
+"""The release step of a run, and the digest of the lists of items in a release."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shortlist.storage.artefacts import sha256
 from shortlist.storage.objects_source import SourceFiles, is_remote
 
 RELEASE: Final = "release"
-"""Folder of what is released, inside the step's artefact."""
+"""Folder of the release, inside the step's artefact."""
 
 
 def build_release(
@@ -31,8 +31,8 @@ def build_release(
         filters: The spec's section.
         ordering: The spec's section.
         valid_log: Folder of the validated log.
-        location: Where the user's files are; empty for a generated log.
-        out: Where to write.
+        location: Location of the user's files; empty for a generated log.
+        out: Folder to write.
 
     Raises:
         ShortlistError: A list cannot be read, or contradicts the ordering.
@@ -49,17 +49,17 @@ def lists_digest(filters: Filters | None, location: Path | str) -> str:
     """Return a digest of the files that filters read; empty where there are none, 16 hexadecimal digits else.
 
     Raises:
-        ShortlistError: A file is missing, or the object store is away.
+        ShortlistError: A file is missing, or the object store is not reachable.
     """
     names = sorted({rule.file for rule in filters.rules if rule.file}) if filters is not None else []
     if not names:
         return ""
     if isinstance(location, str) and is_remote(location):
-        listed = {file.name: file.tag for file in SourceFiles(location).listing()}
-        found = [f"{name}\0{listed.get(name, '')}\0" for name in names]
+        tag_by_name = {file.name: file.tag for file in SourceFiles(location).listing()}
+        digests = [f"{name}\0{tag_by_name.get(name, '')}\0" for name in names]
     else:
-        found = [f"{name}\0{_digest_of(_folder(Path(location)) / name)}\0" for name in names]
-    return hashlib.sha256("".join(found).encode()).hexdigest()[:16]
+        digests = [f"{name}\0{_digest_of(_folder(Path(location)) / name)}\0" for name in names]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
 
 
 def _digest_of(path: Path) -> str:

@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from shortlist.contracts import Files
 from shortlist.evaluation.blessing import read_blessing
 from shortlist.evaluation.comparison import TrainedFiles, compare_models
-from shortlist.evaluation.embeddings import embeddings_of
+from shortlist.evaluation.embeddings import read_embedding_numbers
 from shortlist.evaluation.measure import measure
-from shortlist.evaluation.verdict import Verdict
+from shortlist.evaluation.verdict import GateVerdict
 from shortlist.report.page import PageStep, RunPage
 from shortlist.report.page_facts import split_rows
 from shortlist.report.report import slates_of, write_report
@@ -36,6 +36,7 @@ from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import read_json, write_json
 from shortlist.storage.tables import DayTable
+from shortlist.tracking.artefact_metadata import PipelineArtefact, read_metadata
 
 
 def page_steps(records: Iterable[Mapping[str, Any]], started: str) -> tuple[PageStep, ...]:
@@ -85,13 +86,13 @@ def run_page(
 
 def summary_of(page: RunPage) -> Summary:
     """Return the machine-readable summary of a run, finished or stopped."""
-    verdict = Verdict.read(page.verdict) if page.verdict else None
+    verdict = GateVerdict.read(page.verdict) if page.verdict else None
     measures = (*(verdict.models if verdict else ()), *page.measures)
     records = {name: read_json(folder / Files.MODEL) for name, folder in page.models.items()}
     kinds = {name: record["kind"] for name, record in records.items()}
     if verdict and verdict.champion:
         kinds["champion"] = verdict.champion.kind
-    embeddings = embeddings_of(records)
+    embeddings = read_embedding_numbers(records)
     return Summary(
         spec=page.spec,
         rows=_rows(page),
@@ -117,7 +118,7 @@ def summary_of(page: RunPage) -> Summary:
     )
 
 
-def _stages(page: RunPage, verdict: Verdict | None) -> tuple[StageLine, ...]:
+def _stages(page: RunPage, verdict: GateVerdict | None) -> tuple[StageLine, ...]:
     if verdict is None or page.verdict is None:
         return ()
     return stage_lines(verdict.retrieval, slates_of(verdict, read_blessing(page.verdict / Files.BLESSING)))
@@ -142,25 +143,28 @@ def _blessed(page: RunPage) -> BlessedVersion | None:
     return BlessedVersion(model=blessed.model, version=page.version) if blessed else None
 
 
-class Artefact(Protocol):
-    """What a pipeline hands to a step: a folder with what is known about it."""
+def step_records(steps: Iterable[str], carriers: Iterable[PipelineArtefact]) -> list[Mapping[str, Any]]:
+    """Return the records of all steps that left one.
 
-    path: str
-    metadata: dict[str, Any]
-
-
-def _began(model: Artefact) -> bool:
-    return bool(model.metadata.get("begun"))
+    Args:
+        steps: Records, as JSON, of steps without an artefact; empty texts are left out.
+        carriers: Artefacts that may carry the record of the step that wrote them.
+    """
+    records = [
+        *(json.loads(record) for record in steps if record),
+        *(read_metadata(carrier, "step", None) for carrier in carriers),
+    ]
+    return [record for record in records if record]
 
 
 def write_run(
     run: Mapping[str, str],
     lineage: Mapping[str, str],
     steps: Iterable[str],
-    shown: Mapping[str, Artefact],
-    others: Iterable[Artefact],
-    models: Mapping[str, Artefact],
-    left: Mapping[str, tuple[Artefact, Artefact]],
+    shown: Mapping[str, PipelineArtefact],
+    others: Iterable[PipelineArtefact],
+    models: Mapping[str, PipelineArtefact],
+    left: Mapping[str, tuple[PipelineArtefact, PipelineArtefact]],
     out: tuple[str, str, str],
 ) -> None:
     """Write the page, the summary and the comparison of models of a finished run.
@@ -176,28 +180,25 @@ def write_run(
         out: Paths of the page, of the summary and of the comparison.
     """
     carriers = [*shown.values(), *others, *models.values()]
-    records = [*(json.loads(record) for record in steps if record), *(one.metadata.get("step") for one in carriers)]
+    records = step_records(steps, carriers)
     limits, seed = Gates.model_validate_json(run["gates"]), Runtime.model_validate_json(run["runtime"]).seed
     files = {
-        name: TrainedFiles(one.metadata["role"], Path(one.path), *(Path(each.path) for each in left[name]))
+        name: TrainedFiles(read_metadata(one, "role"), Path(one.path), *(Path(each.path) for each in left[name]))
         for name, one in models.items()
     }
+    mlflow_runs = {name: read_metadata(model, "mlflow_run") for name, model in models.items()}
+    beginnings = {f"beginning of {name}": read_metadata(model, "begun", None) for name, model in models.items()}
     blessed = read_blessing(Path(shown["verdict"].path) / Files.BLESSING).blessed
     compared = compare_models(run["spec"], files, limits, seed, blessed.model if blessed else "")
     page = run_page(
         RunPage(
             spec=run["spec"],
             started=run["started"],
-            steps=page_steps((record for record in records if record), run["started"]),
+            steps=page_steps(records, run["started"]),
             version=run["version"],
             notice=compared.notice,
-            mlflow_runs={
-                name: one.metadata["mlflow_run"] for name, one in models.items() if one.metadata["mlflow_run"]
-            },
-            lineage={
-                **{name: value for name, value in lineage.items() if value},
-                **{f"beginning of {name}": one.metadata["begun"] for name, one in models.items() if _began(one)},
-            },
+            mlflow_runs={name: mlflow_run for name, mlflow_run in mlflow_runs.items() if mlflow_run},
+            lineage={name: origin for name, origin in {**lineage, **beginnings}.items() if origin},
             **{name: Path(one.path) for name, one in shown.items()},
         ),
         {name: Path(one.path) for name, one in models.items()},

@@ -19,6 +19,7 @@ from shortlist.evaluation.scores import ScoredRows, read_scores
 from shortlist.evaluation.verdict import Verdict, measured_numbers
 from shortlist.report.summary import best_line
 from shortlist.storage.artefacts import read_json, write_json
+from shortlist.tracking.artefact_metadata import write_metadata
 
 _CURVE_POINTS: Final = 50
 """Of a ROC curve: it travels in the artefact's metadata, which a database keeps."""
@@ -110,14 +111,14 @@ def show_classification(artefact: Classification, scores: Path, threshold: float
         rows = read_scores(scores_file(scores), "test")
         check_classes(rows.labels)
     except UnmeasurableError as problem:
-        artefact.metadata["problem"] = str(problem)
+        write_metadata(artefact, problem=str(problem))
         write_json(_place(artefact.path), {"problem": str(problem)})
         return
     cut = float(rows.labels.mean()) if threshold is None else threshold
     curve, matrix = _roc(rows), confusion_matrix(rows, cut)
     artefact.log_roc_curve(*curve)
     artefact.log_confusion_matrix(_CATEGORIES, matrix)
-    artefact.metadata["threshold"] = round(cut, 6)
+    write_metadata(artefact, threshold=round(cut, 6))
     fpr, tpr, cuts = curve
     curves = {
         "threshold": cut,

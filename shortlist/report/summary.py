@@ -11,7 +11,7 @@ from pydantic import Field
 
 from shortlist.evaluation.embeddings import EmbeddingNumbers
 from shortlist.evaluation.gate_report import GateReport
-from shortlist.evaluation.records import Interval, Measures, Metric, Record, Scores
+from shortlist.evaluation.records import ConfidenceInterval, Measures, Metric, Record, Scores
 from shortlist.evaluation.retrieval import RetrievalMeasures, StageNumbers
 from shortlist.evaluation.slates import FILTERING, SlateMeasures
 from shortlist.storage.artefacts import write_json
@@ -246,7 +246,7 @@ def label_numbers(measures: Iterable[Measures]) -> tuple[LabelNumbers, ...]:
     )  # fmt: skip
 
 
-def _ends(name: str, found: Interval | None) -> dict[str, float | None]:
+def _ends(name: str, found: ConfidenceInterval | None) -> dict[str, float | None]:
     ends = (found.value, found.low, found.high) if found else (None, None, None)
     return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
@@ -314,7 +314,7 @@ def best_possible_of(scores: Scores | None, measures: RetrievalMeasures | None) 
     return BestPossible(**scores.model_dump(), **found)
 
 
-def _value(found: Interval | None) -> float | None:
+def _value(found: ConfidenceInterval | None) -> float | None:
     return found.value if found else None
 
 

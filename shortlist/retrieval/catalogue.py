@@ -1,4 +1,4 @@
-"""All items that can be recommended, each with a row number by which files and lists name it."""
+"""All items that can be recommended, each with a row number by which files and lists refer to it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from shortlist.storage.artefacts import IntegrityError
 Rows = NDArray[np.int32]
 """Row numbers of items; -1: no item."""
 
-FILE: Final = "catalogue.arrow"
+CATALOGUE_FILE: Final = "catalogue.arrow"
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The items, sorted by their ids; an item's row number is its place."""
+    """The items, sorted by their ids; an item's row number is its position."""
 
     items: pl.DataFrame
     """One row per item: its id under the log's name, and the columns of its side tables."""
@@ -30,19 +30,19 @@ class Catalogue:
     """Name of the column with the ids."""
 
     @classmethod
-    def of(cls, key: str, seen: Iterable[pl.Series], tables: Iterable[pl.DataFrame]) -> Self:
-        """Return the items that a log or a side table names.
+    def from_ids(cls, key: str, log_ids: Iterable[pl.Series], tables: Iterable[pl.DataFrame]) -> Self:
+        """Return the items that occur in a log or a side table.
 
         Args:
             key: Column of the ids.
-            seen: Ids in the log, in any order and number.
+            log_ids: Ids in the log, in any order, with repetitions.
             tables: Side tables with one row per item, `key` among their columns.
 
         Raises:
             DataError: There is no item.
         """
         tables = list(tables)
-        ids = pl.concat([*seen, *(table[key] for table in tables)]) if tables else pl.concat(list(seen))
+        ids = pl.concat([*log_ids, *(table[key] for table in tables)]) if tables else pl.concat(list(log_ids))
         items = ids.drop_nulls().unique().sort().to_frame(key)
         if not items.height:
             raise DataError(f"retrieval: neither the log nor a side table names an item in column '{key}'")
@@ -60,13 +60,13 @@ class Catalogue:
         """The ids by row number."""
         return self.items[self.key]
 
-    def rows_of(self, ids: pl.Series) -> Rows:
-        """Return the row number of every id; -1 where it is null or no item."""
-        return places_of(ids, self.ids)
+    def find_rows(self, ids: pl.Series) -> Rows:
+        """Return the row number of every id; -1 where it is null or not in the catalogue."""
+        return find_positions(ids, self.ids)
 
     def write(self, folder: Path) -> None:
         """Write ids and columns into a folder."""
-        write_mappable(self.items, folder / FILE)
+        write_mappable(self.items, folder / CATALOGUE_FILE)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -75,7 +75,7 @@ class Catalogue:
         Raises:
             IntegrityError: There is no such file.
         """
-        path = folder / FILE
+        path = folder / CATALOGUE_FILE
         if not path.is_file():
             raise IntegrityError(f"{path}: missing; build the retrieval again")
         items = pl.read_ipc(path, memory_map=True)
@@ -83,84 +83,90 @@ class Catalogue:
 
 
 def write_mappable(rows: pl.DataFrame, path: Path) -> None:
-    """Write a table that a server maps into memory: not compressed, and in one piece.
+    """Write a table that a server maps into memory: uncompressed, in one chunk.
 
-    From a table in several pieces, Polars copies a whole column to find a few of its rows.
+    Of a table in several chunks, Polars copies a whole column to read a few of its rows.
     """
     rows.rechunk().write_ipc(path, record_batch_size=max(1, rows.height))
 
 
-def mapped_array(path: Path) -> NDArray[Any]:
-    """Return an array of a file, mapped into memory.
+def open_mapped_array(path: Path) -> NDArray[Any]:
+    """Return the array in a file, mapped into memory.
 
-    A plain one: numpy's own class for mapped files takes several times as long for a few rows.
+    It is a plain array: numpy's class for mapped files takes several times as long for a few rows.
     """
     return np.asarray(np.load(path, mmap_mode="r"))
 
 
-def places_of(wanted: pl.Series, known: pl.Series) -> Rows:
-    """Return where values are in a sorted series; -1 where they are null or not there.
+def find_positions(values: pl.Series, sorted_values: pl.Series) -> Rows:
+    """Return the positions of values in a sorted series; -1 where they are null or missing.
 
-    >>> places_of(pl.Series([30, None, 7]), pl.Series([10, 20, 30])).tolist()
+    >>> find_positions(pl.Series([30, None, 7]), pl.Series([10, 20, 30])).tolist()
     [2, -1, -1]
-    >>> places_of(pl.Series(["b", None, "c"]), pl.Series(["a", "b"])).tolist()
+    >>> find_positions(pl.Series(["b", None, "c"]), pl.Series(["a", "b"])).tolist()
     [1, -1, -1]
     """
-    asked = wanted.cast(known.dtype)
-    if not len(known) or not len(asked):
-        return np.full(len(asked), -1, np.int32)
-    # By halving: a request asks for a few of millions, and a join would read them all.
-    if known.dtype.is_integer():  # in numpy, which takes a tenth of the time for a few
-        ids = known.to_numpy()
-        numbers, there = _numbers_of(asked)
-        places = np.searchsorted(ids, numbers)
-        found = there & (ids[np.minimum(places, len(ids) - 1)] == numbers)
+    cast_values = values.cast(sorted_values.dtype)
+    if not len(sorted_values) or not len(cast_values):
+        return np.full(len(cast_values), -1, np.int32)
+    # By binary search: a request looks up a few of millions, and a join would read them all.
+    if sorted_values.dtype.is_integer():  # in numpy, which takes a tenth of the time for a few
+        ids = sorted_values.to_numpy()
+        numbers, is_valid = _fill_nulls(cast_values)
+        positions = np.searchsorted(ids, numbers)
+        is_present = is_valid & (ids[np.minimum(positions, len(ids) - 1)] == numbers)
     else:
-        places = known.search_sorted(asked, side="left").to_numpy().astype(np.int64)
-        found = (known.gather(np.minimum(places, len(known) - 1)) == asked).fill_null(value=False).to_numpy()
-    rows: Rows = np.where(found, places, -1).astype(np.int32)
+        positions = sorted_values.search_sorted(cast_values, side="left").to_numpy().astype(np.int64)
+        is_present = (
+            (sorted_values.gather(np.minimum(positions, len(sorted_values) - 1)) == cast_values)
+            .fill_null(value=False)
+            .to_numpy()
+        )
+    rows: Rows = np.where(is_present, positions, -1).astype(np.int32)
     return rows
 
 
-def _numbers_of(asked: pl.Series) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return whole numbers, 0 for null, and where there is one."""
-    if not asked.null_count():
-        return asked.to_numpy(), np.ones(len(asked), np.bool_)
-    values = asked.to_list()
-    there = np.array([value is not None for value in values], np.bool_)
+def _fill_nulls(series: pl.Series) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return whole numbers with 0 for null, and which of them are not null."""
+    if not series.null_count():
+        return series.to_numpy(), np.ones(len(series), np.bool_)
+    values = series.to_list()
+    is_valid = np.array([value is not None for value in values], np.bool_)
     filled = [0 if value is None else value for value in values]
-    return pl.Series(filled, dtype=asked.dtype).to_numpy(), there
+    return pl.Series(filled, dtype=series.dtype).to_numpy(), is_valid
 
 
-def moved(values: NDArray[np.float32], known: pl.Series, catalogue: Catalogue) -> tuple[NDArray[np.float32], pl.Series]:
-    """Return rows of items by the numbers of another catalogue, and which of its items are new: these have zeros.
+def realign_rows(
+    values: NDArray[np.float32], old_ids: pl.Series, catalogue: Catalogue
+) -> tuple[NDArray[np.float32], pl.Series]:
+    """Return values by the row numbers of another catalogue, and which of its items are new: these have zeros.
 
     Args:
-        values: By row number, shape (items, D).
-        known: Ids by that row number, sorted.
-        catalogue: The other one.
+        values: Values by old row number, shape (items, D).
+        old_ids: Ids by old row number, sorted.
+        catalogue: The new catalogue.
 
     >>> other = Catalogue(pl.DataFrame({"item": [10, 20, 30]}), "item")
-    >>> rows, is_new = moved(np.array([[1.0], [3.0]], np.float32), pl.Series([10, 30]), other)
+    >>> rows, is_new = realign_rows(np.array([[1.0], [3.0]], np.float32), pl.Series([10, 30]), other)
     >>> rows.ravel().tolist(), is_new.to_list()
     ([1.0, 0.0, 3.0], [False, True, False])
     """
-    places = places_of(catalogue.ids, known)
-    found = np.zeros((catalogue.size, values.shape[1]), np.float32)
-    found[places >= 0] = values[places[places >= 0]]
-    return found, pl.Series(places < 0)
+    old_rows = find_positions(catalogue.ids, old_ids)
+    realigned = np.zeros((catalogue.size, values.shape[1]), np.float32)
+    realigned[old_rows >= 0] = values[old_rows[old_rows >= 0]]
+    return realigned, pl.Series(old_rows < 0)
 
 
-def repeated(rows: Rows) -> NDArray[np.bool_]:
-    """Return which entries of each line stand further left already; -1 is never one.
+def mark_repeats(rows: Rows) -> NDArray[np.bool_]:
+    """Return which entries of each line repeat one further left; -1 is never a repeat.
 
-    >>> repeated(np.array([[3, 1, 3, -1, -1]], np.int32)).tolist()
+    >>> mark_repeats(np.array([[3, 1, 3, -1, -1]], np.int32)).tolist()
     [[False, False, True, False, False]]
     """
     order = np.argsort(rows, axis=1, kind="stable")
     ranked = np.take_along_axis(rows, order, axis=1)
-    again = np.zeros(rows.shape, bool)
-    again[:, 1:] = (ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)
-    found = np.empty_like(again)
-    np.put_along_axis(found, order, again, axis=1)
-    return found
+    sorted_repeats = np.zeros(rows.shape, bool)
+    sorted_repeats[:, 1:] = (ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)
+    repeats = np.empty_like(sorted_repeats)
+    np.put_along_axis(repeats, order, sorted_repeats, axis=1)
+    return repeats

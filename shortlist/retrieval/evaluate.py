@@ -1,4 +1,4 @@
-"""How good a release's candidates are on the test days: a line per user and list, and what is true of each list."""
+"""Evaluation of a release's candidates on the test days: metrics per user and list, and numbers of each list."""
 
 from __future__ import annotations
 
@@ -15,24 +15,31 @@ from shortlist.contracts import Columns
 from shortlist.data.best_candidates import best_candidates
 from shortlist.data.generate import FIRST_USER
 from shortlist.evaluation.list_metrics import ListMetrics, Relevant, coverage, list_metrics
-from shortlist.evaluation.retrieval import ALL, BEST, FILE, PER_USER, EvaluatedList, RetrievalEvaluation
+from shortlist.evaluation.retrieval import (
+    ALL_SOURCES,
+    BEST_POSSIBLE,
+    EVALUATION_FILE,
+    PER_USER,
+    EvaluatedList,
+    RetrievalEvaluation,
+)
 from shortlist.retrieval.catalogue import Rows
 from shortlist.retrieval.retriever import Retriever
-from shortlist.retrieval.source import ROW, Queries, users_of
+from shortlist.retrieval.source import ROW, Queries, read_user_tables
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.retrieval import Retrieval, columns_of, user_tables
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.tables import DayTable
 
-MOST_USERS: Final = 20_000
-"""Users that are evaluated; of more, so many are drawn."""
-MOST_PAIRS: Final = 200_000_000
-"""Users times items up to which the best possible list of a generated world is made."""
-_AT_ONCE: Final = 512
+MAX_USERS: Final = 20_000
+"""Largest number of evaluated users; of more, a sample is drawn."""
+MAX_PAIRS: Final = 200_000_000
+"""Users times items up to which the best possible list of a generated world is computed."""
+_BATCH_QUERIES: Final = 512
 
 
 class TestUsers(NamedTuple):
-    """Who took something on the test days."""
+    """Users with a positive row on the test days, as queries, and the items that they took."""
 
     queries: Queries
     relevant: Relevant
@@ -41,114 +48,123 @@ class TestUsers(NamedTuple):
 def evaluate_retrieval(
     retriever: Retriever, data: Data, log: DayTable, test: frozenset[date], folder: Path, seed: int
 ) -> None:
-    """Ask for every test user's candidates and write how good they are, all or nothing.
+    """Retrieve every test user's candidates and write their evaluation, all or nothing.
 
-    A user's query is the context of the user's first row of the test days, with the recent items as they were when the
-    sources were fitted. Items that no user was known to take before count as missed: they are in no list.
+    A user's query is the context of the user's first row of the test days, with the recent items as of when the
+    sources were fitted. Items that are not in the catalogue count as missed: they are in no list.
 
     Args:
-        retriever: Fitted on the days before.
+        retriever: Sources fitted on the days before.
         data: The spec's section.
         log: The validated log.
         test: The test days.
-        folder: Where to write.
-        seed: Of the draw of users.
+        folder: Folder to write.
+        seed: Seed of the sample of users.
     """
     users = read_test_users(retriever, data, log, test, seed)
-    names = [*retriever.sources, ALL]
-    lists: dict[str, list[Rows]] = {name: [] for name in names}
-    for first in range(0, users.queries.size, _AT_ONCE):
-        found = retriever.candidates_and_lists(users.queries.slice(first, first + _AT_ONCE))
-        for name, rows in found.items():
-            lists[name].append(rows)
-    whole = {name: np.concatenate(parts) if parts else np.empty((0, 1), np.int32) for name, parts in lists.items()}
-    if isinstance(data.source, GeneratedSource) and in_world(data.source, users.queries.users):
+    names = [*retriever.sources, ALL_SOURCES]
+    batches_by_list: dict[str, list[Rows]] = {name: [] for name in names}
+    for first in range(0, users.queries.size, _BATCH_QUERIES):
+        rows_by_list = retriever.candidates_and_lists(users.queries.slice(first, first + _BATCH_QUERIES))
+        for name, rows in rows_by_list.items():
+            batches_by_list[name].append(rows)
+    lists_by_name = {
+        name: np.concatenate(parts) if parts else np.empty((0, 1), np.int32) for name, parts in batches_by_list.items()
+    }
+    if isinstance(data.source, GeneratedSource) and has_best_possible_list(data.source, users.queries.users):
         ids = best_candidates(data.source, users.queries.users, sorted(test), retriever.section.candidates)
-        rows = retriever.catalogue.rows_of(pl.Series(ids.reshape(-1)))
-        whole[BEST] = rows.reshape(ids.shape)
-    popularity = popularity_of(retriever)
+        rows = retriever.catalogue.find_rows(pl.Series(ids.reshape(-1)))
+        lists_by_name[BEST_POSSIBLE] = rows.reshape(ids.shape)
+    popularity = item_popularity(retriever)
     size = retriever.catalogue.size
-    evaluated, lines = [], []
-    for name, rows in whole.items():
-        lines.append(_lines(name, list_metrics(rows, users.relevant, popularity)))
+    evaluated_lists, user_frames = [], []
+    for name, rows in lists_by_name.items():
+        user_frames.append(_user_frame(name, list_metrics(rows, users.relevant, popularity)))
         share = coverage(rows, size)
-        evaluated.append(EvaluatedList(name=name, coverage=share, **_index_facts(retriever, name, users.queries)))
+        evaluated_lists.append(EvaluatedList(name=name, coverage=share, **_index_facts(retriever, name, users.queries)))
     evaluation = RetrievalEvaluation(
         catalogue=size,
         candidates=retriever.section.candidates,
         users=users.queries.size,
         test_days=tuple(day.isoformat() for day in sorted(test)),
-        lists=tuple(evaluated),
+        lists=tuple(evaluated_lists),
     )
     with atomic_folder(folder) as staging:
-        pl.concat(lines).write_parquet(staging / PER_USER)
-        write_json(staging / FILE, evaluation.model_dump(mode="json"))
+        pl.concat(user_frames).write_parquet(staging / PER_USER)
+        write_json(staging / EVALUATION_FILE, evaluation.model_dump(mode="json"))
 
 
 def read_test_users(
-    retriever: Retriever, data: Data, log: DayTable, test: frozenset[date], seed: int, most: int = MOST_USERS,
+    retriever: Retriever, data: Data, log: DayTable, test: frozenset[date], seed: int, max_users: int = MAX_USERS,
     *, all_context: bool = False,
 ) -> TestUsers:  # fmt: skip
-    """Return the users with a positive row on the test days, their queries and what they took.
+    """Return the users with a positive row on the test days, their queries and the items that they took.
 
     Args:
         retriever: The sources.
         data: The spec's section.
         log: The validated log.
         test: The test days.
-        seed: Of the draw of users.
-        most: Users; of more, so many are drawn.
-        all_context: Give queries what a request tells, `retrieval.context`, with the time and the columns of the user's
-            side tables, not only what sources read.
+        seed: Seed of the sample of users.
+        max_users: Largest number of users; of more, a sample is drawn.
+        all_context: Give queries all of `retrieval.context`, the time and the columns of the user's side tables, not
+            only the columns that sources read.
     """
     assert data.user and data.item
-    own = {column.name for column in data.columns}
+    log_columns = {column.name for column in data.columns}
     context = context_columns(retriever.section)
     if all_context:
         context = list(
             dict.fromkeys((*context, *retriever.section.context, *columns_of(user_tables(data)), Columns.TIME))
         )
-    wanted = list(dict.fromkeys((data.user, data.item, *(name for name in context if name in own))))
-    rows = log.scan(test).filter(pl.col(data.user).is_not_null()).select(*wanted, Columns.TIME, Columns.LABEL).collect()
-    taken = rows.filter(pl.col(Columns.LABEL) == 1).select(data.user, data.item).unique().drop_nulls()
-    users = taken[data.user].unique().sort()
-    if len(users) > most:
-        users = users.sample(most, seed=seed).sort()
+    read_columns = list(dict.fromkeys((data.user, data.item, *(name for name in context if name in log_columns))))
+    rows = (
+        log.scan(test)
+        .filter(pl.col(data.user).is_not_null())
+        .select(*read_columns, Columns.TIME, Columns.LABEL)
+        .collect()
+    )
+    positives = rows.filter(pl.col(Columns.LABEL) == 1).select(data.user, data.item).unique().drop_nulls()
+    users = positives[data.user].unique().sort()
+    if len(users) > max_users:
+        users = users.sample(max_users, seed=seed).sort()
     first = rows.sort(Columns.TIME, maintain_order=True).unique(data.user, keep="first", maintain_order=True)
-    asked = users.to_frame().join(first, on=data.user, how="left", maintain_order="left")
-    if set(context) - own - {Columns.TIME}:
-        of_users = users_of(log.folder, data)
-        asked = asked.join(of_users, on=data.user, how="left", maintain_order="left")
-    numbered = taken.join(users.to_frame().with_row_index("query"), on=data.user, how="inner").sort("query", data.item)
-    relevant = Relevant(numbered["query"].cast(pl.Int64).to_numpy(), retriever.catalogue.rows_of(numbered[data.item]))
-    return TestUsers(Queries(users, retriever.recent_of(users), asked.select(context)), relevant)
+    query_rows = users.to_frame().join(first, on=data.user, how="left", maintain_order="left")
+    if set(context) - log_columns - {Columns.TIME}:
+        user_columns = read_user_tables(log.folder, data)
+        query_rows = query_rows.join(user_columns, on=data.user, how="left", maintain_order="left")
+    numbered = positives.join(users.to_frame().with_row_index("query"), on=data.user, how="inner").sort(
+        "query", data.item
+    )
+    relevant = Relevant(numbered["query"].cast(pl.Int64).to_numpy(), retriever.catalogue.find_rows(numbered[data.item]))
+    return TestUsers(Queries(users, retriever.find_recent_items(users), query_rows.select(context)), relevant)
 
 
-def in_world(source: GeneratedSource, users: pl.Series) -> bool:
-    """Return whether the best list of users is known, and worth its time."""
-    known = users.is_between(FIRST_USER, FIRST_USER + source.users - 1).all()
-    return len(users) > 0 and known and len(users) * source.items <= MOST_PAIRS
+def has_best_possible_list(source: GeneratedSource, users: pl.Series) -> bool:
+    """Return whether the best possible list of users is known and not too large to compute."""
+    are_generated = users.is_between(FIRST_USER, FIRST_USER + source.users - 1).all()
+    return len(users) > 0 and are_generated and len(users) * source.items <= MAX_PAIRS
 
 
 def context_columns(section: Retrieval) -> list[str]:
-    """Return the columns that a query should tell the sources."""
-    every = [name for source in section.sources.values() for name in getattr(source, "reads_context", ())]
-    return list(dict.fromkeys(every))
+    """Return the context columns that the sources read."""
+    column_names = [name for source in section.sources.values() for name in getattr(source, "reads_context", ())]
+    return list(dict.fromkeys(column_names))
 
 
-def popularity_of(retriever: Retriever) -> NDArray[np.float64]:
-    """Return which share of users had each item among their latest, one user more than that: never 0."""
+def item_popularity(retriever: Retriever) -> NDArray[np.float64]:
+    """Return the share of users with each item among their latest; one user is added, so that it is above 0."""
     recent = retriever.recent
-    taken = recent[ROW].list.unique().explode(empty_as_null=False).cast(pl.Int64).to_numpy()
-    counts = np.bincount(taken, minlength=retriever.catalogue.size)
+    item_rows = recent[ROW].list.unique().explode(empty_as_null=False).cast(pl.Int64).to_numpy()
+    counts = np.bincount(item_rows, minlength=retriever.catalogue.size)
     return (counts + 1) / (recent.height + 1)
 
 
 def _index_facts(retriever: Retriever, name: str, queries: Queries) -> dict[str, object]:
     source = retriever.sources.get(name)
-    facts = None if source is None else source.index_facts(queries, retriever.section.capped(name))
+    facts = None if source is None else source.index_facts(queries, retriever.section.max_candidates(name))
     return {} if facts is None else asdict(facts)
 
 
-def _lines(name: str, found: ListMetrics) -> pl.DataFrame:
-    return pl.DataFrame({"list": [name] * len(found.items), **found._asdict()})
+def _user_frame(name: str, metrics: ListMetrics) -> pl.DataFrame:
+    return pl.DataFrame({"list": [name] * len(metrics.items), **metrics._asdict()})

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shortlist.contracts import Columns, DataError
 from shortlist.data.side_tables import side_path
-from shortlist.evaluation.retrieval import ALL
+from shortlist.evaluation.retrieval import ALL_SOURCES
 from shortlist.retrieval.catalogue import Catalogue, Rows, places_of, write_mappable
 from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Source
 from shortlist.retrieval.union import Candidates, united
@@ -99,7 +99,7 @@ def _write_retrieval(
         for name, source in section.sources.items():
             own = staging / _SOURCES / name
             own.mkdir(parents=True)
-            given = FitData(log, data, days, catalogue, section.index, section.capped(name), seed)
+            given = FitData(log, data, days, catalogue, section.index, section.max_candidates(name), seed)
             try:
                 write(name, source, given, own)  # a section of the registry is a `SourceKind`
             except DataError as problem:
@@ -160,7 +160,9 @@ class Retriever:
 
     def lists(self, queries: Queries) -> list[tuple[str, Ranked]]:
         """Return the list of every source, each at most as long as is declared."""
-        return [(name, source.retrieve(queries, self.section.capped(name))) for name, source in self.sources.items()]
+        return [
+            (name, source.retrieve(queries, self.section.max_candidates(name))) for name, source in self.sources.items()
+        ]
 
     def candidates(self, queries: Queries) -> Candidates:
         """Return the candidates of all sources together."""
@@ -168,7 +170,9 @@ class Retriever:
 
     def begin(self, queries: Queries) -> Callable[[], Candidates]:
         """Begin to retrieve, as far as other threads do it; return what gives the candidates of all sources."""
-        begun = {name: source.begin(queries, self.section.capped(name)) for name, source in self.sources.items()}
+        begun = {
+            name: source.begin(queries, self.section.max_candidates(name)) for name, source in self.sources.items()
+        }
         # Those with helpers last: these work meanwhile.
         order = sorted(begun, key=lambda name: self.sources[name].has_helpers)
 
@@ -182,7 +186,7 @@ class Retriever:
         """Return the items of every source by its name, and those of all together as `all`."""
         lists = self.lists(queries)
         together = united(lists, self.section.candidates)
-        return {**{name: ranked.items for name, ranked in lists}, ALL: together.items}
+        return {**{name: ranked.items for name, ranked in lists}, ALL_SOURCES: together.items}
 
     def recent_of(self, users: pl.Series) -> Rows:
         """Return users' latest positive items when the sources were fitted, shape (users, recent_items)."""

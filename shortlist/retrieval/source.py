@@ -1,4 +1,4 @@
-"""What a source is: fitted on days of the log into files, loaded from them, asked for items in batches."""
+"""Interface of sources: fitted on days of the log into files, loaded from them, and queried in batches."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from shortlist.storage.tables import DayTable
 Scores = NDArray[np.float32]
 
 ROW = "item_row"
-"""Int32: an item's place in the catalogue."""
+"""Column: row number of an item in the catalogue, int32."""
 
 
 @dataclass(frozen=True)
 class Queries:
-    """Whom items are wanted for; B queries.
+    """A batch of queries; B queries.
 
     Attributes:
         users: Ids of the users, shape (B,); null for an anonymous one.
         recent: Their latest positive items, newest first, shape (B, R); -1 where there are no more.
-        context: B rows of whatever columns of the request and of the user are known.
+        context: Known columns of the request and of the user, B rows.
     """
 
     users: pl.Series
@@ -47,22 +47,22 @@ class Queries:
         return len(self.users)
 
     def slice(self, first: int, last: int) -> Queries:
-        """Return neighbouring queries."""
+        """Return the queries from first to last."""
         return Queries(self.users[first:last], self.recent[first:last], self.context[first:last])
 
 
-class Ranked(NamedTuple):
-    """Items for every query, best first; where there are fewer than N, the last ones are -1."""
+class RankedItems(NamedTuple):
+    """Ranked items of every query, best first; where there are fewer than N, the last ones are -1."""
 
     items: Rows
-    """Shape (B, N)."""
+    """Row numbers of the items, shape (B, N)."""
     scores: Scores
-    """Shape (B, N); -inf where there is no item. Scores of two sources cannot be compared."""
+    """Scores, shape (B, N); -inf where there is no item. Scores of two sources are not comparable."""
 
 
 @dataclass(frozen=True)
 class IndexFacts:
-    """How a source searches vectors."""
+    """Kind and recall of a source's vector index."""
 
     index: Literal["exact", "approximate"]
     index_recall: float | None = None
@@ -73,74 +73,74 @@ class Source(ABC):
     """A fitted source."""
 
     has_helpers = False
-    """Whether other threads work between `begin` and what finishes it."""
+    """Whether other threads work after `begin`."""
 
     @abstractmethod
-    def retrieve(self, queries: Queries, most: int) -> Ranked:
-        """Return at most `most` different items for every query."""
+    def retrieve(self, queries: Queries, max_items: int) -> RankedItems:
+        """Return at most `max_items` distinct items for every query."""
 
-    def begin(self, queries: Queries, most: int) -> Callable[[], Ranked]:
-        """Begin to retrieve, as far as another thread does it; return what finishes it."""
-        return partial(self.retrieve, queries, most)
+    def begin(self, queries: Queries, max_items: int) -> Callable[[], RankedItems]:
+        """Start the part of a retrieval that other threads do; return a function that finishes it."""
+        return partial(self.retrieve, queries, max_items)
 
-    def index_facts(self, queries: Queries, most: int) -> IndexFacts | None:
-        """Return how vectors are searched; None: there are none.
+    def index_facts(self, queries: Queries, max_items: int) -> IndexFacts | None:
+        """Return kind and recall of the vector index; None: the source has none.
 
         Args:
-            queries: Real ones.
-            most: Items that a query asks for.
+            queries: Real queries.
+            max_items: Number of items that a query asks for.
         """
         return None
 
 
 @dataclass(frozen=True)
-class FitData:
-    """What a source may learn from."""
+class FitInputs:
+    """Inputs of a source's fit."""
 
     log: DayTable
     """The validated log."""
     data: Data
     """The spec's section."""
     days: frozenset[date]
-    """Days of the log that it may see."""
+    """Days of the log that may be learnt from."""
     catalogue: Catalogue
     index: ItemIndex
-    most: int
-    """Items per query that it will be asked for, at most."""
+    max_items: int
+    """Largest number of items that a query will ask for."""
     seed: int
 
     def last_days(self, count: int | None) -> frozenset[date]:
-        """Return the latest days, by the calendar; all for None."""
+        """Return the latest days by the calendar; None: all days."""
         if count is None:
             return self.days
         newest = max(self.days)
         return frozenset(day for day in self.days if (newest - day).days < count)
 
     def positives(self, days: frozenset[date], *columns: str) -> Iterator[pl.DataFrame]:
-        """Give the positive rows of some days, file by file in time order: ROW, the user, the time and some columns.
+        """Yield the positive rows of some days, file by file in time order: ROW, the user, the time and some columns.
 
         Args:
-            days: Of `days`.
+            days: Days among `days`.
             columns: Columns of the log or of the users' side tables.
         """
         data = self.data
         assert data.user and data.item
-        own = {column.name for column in data.columns}
-        wanted = list(dict.fromkeys((data.user, *(name for name in columns if name in own))))
+        log_columns = {column.name for column in data.columns}
+        selected = list(dict.fromkeys((data.user, *(name for name in columns if name in log_columns))))
         ids = self.catalogue.ids.to_frame(data.item).with_row_index(ROW).cast({ROW: pl.Int32})
         for path in self.log.paths(days):
             rows = (
                 pl.scan_parquet(path, hive_partitioning=False)
                 .filter(pl.col(Columns.LABEL) == 1, pl.col(data.user).is_not_null())
-                .select(*wanted, *([] if data.item in wanted else [data.item]), Columns.TIME)
+                .select(*selected, *([] if data.item in selected else [data.item]), Columns.TIME)
                 .join(ids.lazy(), on=data.item, how="inner", maintain_order="left")
             )
-            if set(columns) - own:
+            if set(columns) - log_columns:
                 rows = rows.join(self.users.lazy(), on=data.user, how="left", maintain_order="left")
-            yield rows.select(ROW, Columns.TIME, *dict.fromkeys((*wanted, *columns))).collect()
+            yield rows.select(ROW, Columns.TIME, *dict.fromkeys((*selected, *columns))).collect()
 
     def item_counts(self, days: frozenset[date]) -> NDArray[np.int64]:
-        """Return every item's positive rows on some days, by row number."""
+        """Return the number of positive rows of every item on some days, by row number."""
         counts = np.zeros(self.catalogue.size, np.int64)
         for rows in self.positives(days):
             counts += np.bincount(rows[ROW].to_numpy(), minlength=self.catalogue.size)
@@ -149,15 +149,15 @@ class FitData:
     @cached_property
     def users(self) -> pl.DataFrame:
         """The users' side tables side by side, one row per user, with the id under the log's name."""
-        return users_of(self.log.folder, self.data)
+        return read_user_tables(self.log.folder, self.data)
 
 
 class SourceKind(SourceSection):
-    """A kind of source: its section of a spec, how it is fitted, and how its files are loaded."""
+    """A kind of source: its section of a spec, its fit, and the loading of its files."""
 
     @property
     def reads_context(self) -> tuple[str, ...]:
-        """Columns of the request or of the user that a query should tell it."""
+        """Columns of the request or of the user that the source reads."""
         return ()
 
     @property
@@ -165,111 +165,111 @@ class SourceKind(SourceSection):
         """Whether it reads the recent items of a query."""
         return True
 
-    def fit(self, given: FitData, folder: Path) -> None:
-        """Learn, and write files that carry no code into an empty folder.
+    def fit(self, inputs: FitInputs, folder: Path) -> None:
+        """Fit the source, and write files that carry no code into an empty folder.
 
         Raises:
             DataError: There is nothing to learn from.
         """
         raise NotImplementedError
 
-    def refresh(self, given: FitData, before: Path, known: pl.Series, folder: Path) -> None:
-        """Bring what was fitted up to newer days and another catalogue, without a training.
+    def refresh(self, inputs: FitInputs, fitted_folder: Path, fitted_ids: pl.Series, folder: Path) -> None:
+        """Update a fitted source to newer days and another catalogue, without training.
 
-        What is counted is fitted again; a kind that is trained overrides this, and keeps what it learnt.
+        Sources of counts are fitted again; kinds that are trained override this method and keep their weights.
 
         Args:
-            given: The newer days.
-            before: Folder of what was fitted.
-            known: Ids of its items, by row number.
-            folder: Empty; where to write.
+            inputs: Inputs with the newer days.
+            fitted_folder: Folder of the fitted source.
+            fitted_ids: Ids of its items, by row number.
+            folder: Empty folder to write.
 
         Raises:
             DataError: There is nothing to count.
         """
-        self.fit(given, folder)
+        self.fit(inputs, folder)
 
     def load(self, folder: Path) -> Source:
-        """Return the source in a folder, large files mapped into memory and not read."""
+        """Return the source in a folder; large files are mapped into memory."""
         raise NotImplementedError
 
 
-def users_of(log: Path, data: Data) -> pl.DataFrame:
+def read_user_tables(log: Path, data: Data) -> pl.DataFrame:
     """Return the users' side tables of a validated log, one row per user."""
     assert data.user
-    found: pl.DataFrame | None = None
+    users: pl.DataFrame | None = None
     for table in user_tables(data):
-        wanted = [data.user, *columns_of([table])]
-        rows = pl.read_parquet(side_path(log, table), columns=wanted).unique(data.user, keep="first")
-        found = rows if found is None else found.join(rows, on=data.user, how="full", coalesce=True)
-    return pl.DataFrame(schema={data.user: pl.Int64}) if found is None else found
+        columns = [data.user, *columns_of([table])]
+        rows = pl.read_parquet(side_path(log, table), columns=columns).unique(data.user, keep="first")
+        users = rows if users is None else users.join(rows, on=data.user, how="full", coalesce=True)
+    return pl.DataFrame(schema={data.user: pl.Int64}) if users is None else users
 
 
-class Grouped(NamedTuple):
-    """The entries of a list with repeated items."""
+class RowGroups(NamedTuple):
+    """Groups of equal items in a list."""
 
     items: Rows
-    """Each once, by row number."""
-    entries: NDArray[np.int64]
-    """Places in the list, by item and then in their order."""
+    """Distinct items, by row number."""
+    positions: NDArray[np.int64]
+    """Positions in the list, by item and then in their order."""
     groups: NDArray[np.int64]
-    """Of these entries, the place of the item in `items`."""
+    """Index into `items` of the item at each of these positions."""
 
 
-def grouped(items: Rows) -> Grouped:
-    """Return which entries of a list are of the same item.
+def group_rows(items: Rows) -> RowGroups:
+    """Return the positions of each item in a list.
 
-    >>> [part.tolist() for part in grouped(np.array([7, 2, 7], np.int32))]
+    >>> [part.tolist() for part in group_rows(np.array([7, 2, 7], np.int32))]
     [[2, 7], [1, 0, 2], [0, 1, 1]]
     """
-    # One number for each, by item and then by place: these are sorted faster than `np.unique` finds what is the same.
+    # One number per position, by item and then by position: sorting these is faster than `np.unique`.
     ordered = np.sort(items.astype(np.int64) << 32 | np.arange(len(items)))
-    of_entry = ordered >> 32
+    sorted_items = ordered >> 32
     is_first = np.ones(len(items), np.bool_)
-    is_first[1:] = of_entry[1:] != of_entry[:-1]
-    return Grouped(of_entry[is_first].astype(np.int32), ordered & 0xFFFFFFFF, np.cumsum(is_first) - 1)
+    is_first[1:] = sorted_items[1:] != sorted_items[:-1]
+    return RowGroups(sorted_items[is_first].astype(np.int32), ordered & 0xFFFFFFFF, np.cumsum(is_first) - 1)
 
 
-def best(items: NDArray[np.integer[Any]], scores: Scores, most: int) -> Ranked:
+def rank_items(items: NDArray[np.integer[Any]], scores: Scores, max_items: int) -> RankedItems:
     """Return the items of one query with the highest scores, best first; equal scores by row number.
 
     Args:
         items: Row numbers, shape (M,).
         scores: Same shape.
-        most: Wanted items.
+        max_items: Number of items.
 
-    >>> best(np.array([4, 7, 9], np.int32), np.array([0.1, 0.9, 0.9], np.float32), 2).items.tolist()
+    >>> rank_items(np.array([4, 7, 9], np.int32), np.array([0.1, 0.9, 0.9], np.float32), 2).items.tolist()
     [[7, 9]]
     """
-    # One number for each, by score and then by row: sorted faster than two columns are.
+    # One number per item, by score and then by row: sorting these is faster than sorting two columns.
     falling = _falling((scores + np.float32(0)).view(np.uint32)).astype(np.uint64)  # -0.0 is 0.0
-    keys = np.sort(falling << np.uint64(32) | items.astype(np.uint64))[:most]
-    found = _falling((keys >> np.uint64(32)).astype(np.uint32)).view(np.float32)
-    return padded((keys & np.uint64(0xFFFFFFFF)).astype(np.int32)[None], found[None], most)
+    keys = np.sort(falling << np.uint64(32) | items.astype(np.uint64))[:max_items]
+    best_scores = _falling((keys >> np.uint64(32)).astype(np.uint32)).view(np.float32)
+    return pad_lists((keys & np.uint64(0xFFFFFFFF)).astype(np.int32)[None], best_scores[None], max_items)
 
 
 def _falling(bits: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return the bits of float32 numbers as whole numbers that rise as those fall, and these as bits again."""
+    """Return float32 bits mapped to integers in descending order of the numbers; the mapping is its own inverse."""
     return np.where(bits >> 31, bits, np.uint32(0x7FFFFFFF) - bits)
 
 
-def highest(scores: NDArray[Any], most: int) -> NDArray[np.intp]:
-    """Return the places of the highest scores, best first; equal scores by place.
+def top_positions(scores: NDArray[Any], max_items: int) -> NDArray[np.intp]:
+    """Return the positions of the highest scores, best first; equal scores by position.
 
-    >>> highest(np.array([0.1, 0.9, 0.5, 0.9]), 3).tolist()
+    >>> top_positions(np.array([0.1, 0.9, 0.5, 0.9]), 3).tolist()
     [1, 3, 2]
     """
-    kept = np.arange(len(scores))
-    if len(scores) > most:
-        kept = np.flatnonzero(scores >= np.partition(scores, -most)[-most])
-    # Stable: equal ones stay by place.
-    return kept[np.argsort(-scores[kept], kind="stable")[:most]]
+    positions = np.arange(len(scores))
+    if len(scores) > max_items:
+        positions = np.flatnonzero(scores >= np.partition(scores, -max_items)[-max_items])
+    # Stable: equal scores stay ordered by position.
+    return positions[np.argsort(-scores[positions], kind="stable")[:max_items]]
 
 
-def padded(items: Rows, scores: Scores, most: int) -> Ranked:
-    """Return lists of a width; what is missing is -1 and -inf."""
-    missing = most - items.shape[1]
-    if missing <= 0:
-        return Ranked(items[:, :most], scores[:, :most])
-    width = ((0, 0), (0, missing))
-    return Ranked(np.pad(items, width, constant_values=-1), np.pad(scores, width, constant_values=-np.inf))
+def pad_lists(items: Rows, scores: Scores, max_items: int) -> RankedItems:
+    """Return lists cut or padded to a width; padding is -1 and -inf."""
+    missing_columns = max_items - items.shape[1]
+    if missing_columns <= 0:
+        return RankedItems(items[:, :max_items], scores[:, :max_items])
+    width = ((0, 0), (0, missing_columns))
+    return RankedItems(np.pad(items, width, constant_values=-1), np.pad(scores, width, constant_values=-np.inf))

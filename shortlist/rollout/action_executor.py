@@ -1,4 +1,4 @@
-"""Doing what a rollout asks for, so that asking twice does no harm."""
+"""Executes the actions of a rollout; every action is idempotent."""
 
 from __future__ import annotations
 
@@ -32,96 +32,96 @@ from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import RolloutError
 
 _ATTEMPTS: Final = 4
-_QUICK: Final = (SetTrafficSplit, RouteAllTraffic, RemoveRoute, SetChampionAlias, StopServers)
-"""One short call each: a hiccup of these is not the candidate's fault."""
+_SHORT_CALLS: Final = (SetTrafficSplit, RouteAllTraffic, RemoveRoute, SetChampionAlias, StopServers)
+"""Actions of one short call each. They are retried: a passing failure is not the candidate's fault."""
 
 
 class ActionExecutor:
-    """Carries out actions of one rollout.
+    """Executes the actions of one rollout.
 
     Args:
-        tools: Servers, registry, load test.
-        record: The rollout when the controller took it up; which versions it is about never changes.
-        files: Folder for files that have to be fetched from a remote registry.
-        interruption: Cuts long waits short.
+        context: Servers, registry, load test.
+        record: The rollout when the controller started; its versions never change.
+        files: Folder for files that are fetched from a remote registry.
+        interruption: Ends long waits when a signal arrives.
     """
 
     def __init__(
-        self, tools: ControllerContext, record: RolloutRecord, files: Path, interruption: Interruption
+        self, context: ControllerContext, record: RolloutRecord, files: Path, interruption: Interruption
     ) -> None:
-        self._tools = tools
+        self._context = context
         self._record = record
         self._state = record.state
         self._files = files
         self._interruption = interruption
-        self._known: dict[int, Deployment] = {}
-        self._insists = False
-        self._ways: Mapping[type[RolloutAction], Callable[[Any], None]] = {
-            VerifyCandidate: self._verify,
+        self._deployments: dict[int, Deployment] = {}
+        self._is_required = False
+        self._executors: Mapping[type[RolloutAction], Callable[[Any], None]] = {
+            VerifyCandidate: self._verify_candidate,
             EnsureServing: self._ensure_serving,
-            StartServers: self._serve,
+            StartServers: self._start_servers,
             LoadTestCandidate: self._load_test,
             VerifyServedFiles: self._verify_served_files,
-            SetTrafficSplit: self._send,
-            RouteAllTraffic: self._send_all,
-            RemoveRoute: self._withdraw,
+            SetTrafficSplit: self._set_traffic_split,
+            RouteAllTraffic: self._route_all_traffic,
+            RemoveRoute: self._remove_route,
             SetChampionAlias: self._set_champion_alias,
-            DrainRequests: self._drain,
-            StopServers: self._retire,
+            DrainRequests: self._drain_requests,
+            StopServers: self._stop_servers,
         }
 
     def execute_once(self, action: RolloutAction) -> None:
-        """See that what an action asks for is so.
+        """Execute an action; short calls are retried.
 
         Raises:
-            ShortlistError: It is not, and why.
-            Interrupted: A signal came while it waited.
+            ShortlistError: The action failed.
+            Interrupted: A signal arrived during a wait.
         """
-        way = partial(self._ways[type(action)], action)
-        self._retry(way) if isinstance(action, _QUICK) else way()
+        perform = partial(self._executors[type(action)], action)
+        self._retry(perform) if isinstance(action, _SHORT_CALLS) else perform()
 
     def execute_with_retries(self, action: RolloutAction) -> None:
-        """Perform an action of a rollback: it cannot be interrupted, and it is retried.
+        """Execute an action that must succeed, such as those of a rollback: retried, and not interruptible.
 
         Raises:
-            RolloutError: It failed every time.
+            RolloutError: Every attempt failed.
         """
-        self._insists = True
+        self._is_required = True
         try:
-            self._retry(partial(self._ways[type(action)], action))
+            self._retry(partial(self._executors[type(action)], action))
         except Exception as error:
             raise RolloutError(
                 f"rollout {self._state.rollout}: {type(action).__name__} failed {_ATTEMPTS} times ({error})."
                 " The state is kept: fix the cause, then run make rollback, which continues from here."
             ) from error
         finally:
-            self._insists = False
+            self._is_required = False
 
-    def _verify(self, _: VerifyCandidate) -> None:
-        self._deployment(self._state.candidate, anew=True)
+    def _verify_candidate(self, _: VerifyCandidate) -> None:
+        self._prepare_deployment(self._state.candidate, refetch=True)
 
     def _ensure_serving(self, action: EnsureServing) -> None:
-        if self._tools.fleet.serving() is None:
-            self._serve(StartServers(action.version))
-            self._retry(partial(self._send_all, RouteAllTraffic(action.version)))
+        if self._context.fleet.serving() is None:
+            self._start_servers(StartServers(action.version))
+            self._retry(partial(self._route_all_traffic, RouteAllTraffic(action.version)))
 
-    def _serve(self, action: StartServers) -> None:
-        self._tools.fleet.deploy(self._deployment(action.version))
-        with nullcontext() if self._insists else self._interruption.interruptible():
-            self._tools.fleet.wait_ready(action.version)
+    def _start_servers(self, action: StartServers) -> None:
+        self._context.fleet.deploy(self._prepare_deployment(action.version))
+        with nullcontext() if self._is_required else self._interruption.interruptible():
+            self._context.fleet.wait_ready(action.version)
 
     def _load_test(self, _: LoadTestCandidate) -> None:
         with self._interruption.interruptible():
-            reasons = self._tools.load_test(self._deployment(self._state.candidate))
+            reasons = self._context.load_test(self._prepare_deployment(self._state.candidate))
         if reasons:
             raise RolloutError("; ".join(reasons))
 
     def _verify_served_files(self, _: VerifyServedFiles) -> None:
-        self._tools.fleet.verify(self._state.candidate)
+        self._context.fleet.verify(self._state.candidate)
 
-    def _send(self, action: SetTrafficSplit) -> None:
+    def _set_traffic_split(self, action: SetTrafficSplit) -> None:
         assert self._state.former is not None  # without one there are no steps
-        self._tools.fleet.route(
+        self._context.fleet.route(
             Route(
                 stable=self._state.former,
                 canary=self._state.candidate,
@@ -131,36 +131,38 @@ class ActionExecutor:
             )
         )
 
-    def _send_all(self, action: RouteAllTraffic) -> None:
-        self._tools.fleet.route(Route(stable=action.version))
+    def _route_all_traffic(self, action: RouteAllTraffic) -> None:
+        self._context.fleet.route(Route(stable=action.version))
 
-    def _withdraw(self, _: RemoveRoute) -> None:
-        self._tools.fleet.withdraw()
+    def _remove_route(self, _: RemoveRoute) -> None:
+        self._context.fleet.withdraw()
 
     def _set_champion_alias(self, action: SetChampionAlias) -> None:
-        self._tools.models.set_alias("champion", action.version)
+        self._context.models.set_alias("champion", action.version)
 
-    def _drain(self, _: DrainRequests) -> None:
-        self._tools.sleep(self._record.policy.drain_seconds)
+    def _drain_requests(self, _: DrainRequests) -> None:
+        self._context.sleep(self._record.policy.drain_seconds)
 
-    def _retire(self, action: StopServers) -> None:
-        self._tools.fleet.retire(action.version)
+    def _stop_servers(self, action: StopServers) -> None:
+        self._context.fleet.retire(action.version)
 
     def _retry(self, call: Callable[[], None]) -> None:
-        patience = wait_exponential(self._tools.patience_seconds, max=2)
-        attempts = Retrying(
+        wait = wait_exponential(self._context.patience_seconds, max=2)
+        retrying = Retrying(
             retry=retry_if_exception_type(Exception),
             stop=stop_after_attempt(_ATTEMPTS),
-            wait=patience,
-            sleep=self._tools.sleep,
+            wait=wait,
+            sleep=self._context.sleep,
             reraise=True,
         )
-        attempts(call)
+        retrying(call)
 
-    def _deployment(self, version: int, anew: bool = False) -> Deployment:
-        if anew or version not in self._known:
-            prepare = self._tools.blessed if version == self._state.candidate else self._tools.registered
+    def _prepare_deployment(self, version: int, refetch: bool = False) -> Deployment:
+        if refetch or version not in self._deployments:
+            prepare = (
+                self._context.prepare_blessed if version == self._state.candidate else self._context.prepare_registered
+            )
             files = self._files / str(version)
             shutil.rmtree(files, ignore_errors=True)
-            self._known[version] = prepare(self._tools.models, version, self._tools.store, files)
-        return self._known[version]
+            self._deployments[version] = prepare(self._context.models, version, self._context.store, files)
+        return self._deployments[version]

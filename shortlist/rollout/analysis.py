@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shortlist.rollout.checks import (
-    Check,
+    CheckResult,
     Health,
     degraded,
     distribution,
@@ -27,13 +27,13 @@ from shortlist.spec.serving import Canary
 
 @dataclass(frozen=True)
 class StepAnalysis:
-    """What happens next, and why."""
+    """The decision of one canary analysis, with its reason."""
 
     decision: Decision
     reason: str
     """One sentence."""
-    checks: tuple[Check, ...]
-    """All of them, in the order in which they count."""
+    checks: tuple[CheckResult, ...]
+    """All results, in order of precedence: the first breach gives the reason."""
 
 
 def analyze_step(
@@ -42,138 +42,179 @@ def analyze_step(
     step: int,
     at_step_seconds: float,
     health: Health,
-    more: Sequence[Check] = (),
+    extra_checks: Sequence[CheckResult] = (),
 ) -> StepAnalysis:
-    """Return whether a rollout stays, goes on, ends well or goes back.
+    """Return whether a rollout holds, proceeds, is promoted or is rolled back.
 
-    Any breach rolls back, at once and however little traffic there was. Otherwise anything that is missing holds, and a
-    hold at the deadline rolls back: no traffic and no outcomes are never a success. Only when nothing is missing and
-    the step was long enough does the rollout go on; after the last step it is promoted.
+    Any breach rolls back at once, however little traffic there was. Otherwise missing evidence holds, and a hold at the
+    deadline rolls back: no traffic and no outcomes are never a success. The rollout proceeds only when no check waits
+    and the step lasted long enough; after the last step it is promoted.
 
     Args:
-        evidence: What is known now.
+        evidence: Evidence of the rollout so far.
         policy: The declared rollout.
         step: Number of the step, from 0.
-        at_step_seconds: Time at it, of a clock that never jumps.
-        health: Of the canary's servers.
-        more: What else was asked, of a gateway's own numbers say.
+        at_step_seconds: Time spent at the step, by a monotonic clock.
+        health: Health of the canary's servers.
+        extra_checks: Results of further checks, for example of a gateway's own metrics.
     """
-    checks = (*_checks(evidence, policy, step, health), *more)
-    where = f"at {policy.steps[step]} %"
-    if breaches := _reasons(checks, "breach"):
-        return StepAnalysis("roll_back", f"{where}: {breaches[0]}", checks)
-    waits = _reasons(checks, "wait")
-    if waits and at_step_seconds >= policy.deadline_seconds:
-        late = f"undecided after {at_step_seconds:.0f} s (deadline {policy.deadline_seconds:g} s)"
-        return StepAnalysis("roll_back", f"{where}: {late}: {'; '.join(waits)}", checks)
-    if waits:
-        return StepAnalysis("hold", f"{where}: {'; '.join(waits)}", checks)
+    checks = (*_checks(evidence, policy, step, health), *extra_checks)
+    step_text = f"at {policy.steps[step]} %"
+    if breach_reasons := _reasons_with_status(checks, "breach"):
+        return StepAnalysis("roll_back", f"{step_text}: {breach_reasons[0]}", checks)
+    wait_reasons = _reasons_with_status(checks, "wait")
+    if wait_reasons and at_step_seconds >= policy.deadline_seconds:
+        overdue_text = f"undecided after {at_step_seconds:.0f} s (deadline {policy.deadline_seconds:g} s)"
+        return StepAnalysis("roll_back", f"{step_text}: {overdue_text}: {'; '.join(wait_reasons)}", checks)
+    if wait_reasons:
+        return StepAnalysis("hold", f"{step_text}: {'; '.join(wait_reasons)}", checks)
     if at_step_seconds < policy.interval_seconds:
-        stay = f"{at_step_seconds:.0f} of {policy.interval_seconds:g} s at this step"
-        return StepAnalysis("hold", f"{where}: nothing is wrong after {stay}", checks)
-    shown = next(check.reason for check in checks if check.name == "kpi")
-    last = step == len(policy.steps) - 1
-    return StepAnalysis("promote" if last else "proceed", f"{where}: all checks pass; {shown}", checks)
+        elapsed_text = f"{at_step_seconds:.0f} of {policy.interval_seconds:g} s at this step"
+        return StepAnalysis("hold", f"{step_text}: nothing is wrong after {elapsed_text}", checks)
+    kpi_reason = next(check.reason for check in checks if check.name == "kpi")
+    is_last_step = step == len(policy.steps) - 1
+    return StepAnalysis("promote" if is_last_step else "proceed", f"{step_text}: all checks pass; {kpi_reason}", checks)
 
 
-def _checks(evidence: RolloutEvidence, policy: Canary, step: int, health: Health) -> tuple[Check, ...]:
-    now, limits = evidence.at(step), policy.guardrails
+def _checks(evidence: RolloutEvidence, policy: Canary, step: int, health: Health) -> tuple[CheckResult, ...]:
+    step_evidence, limits = evidence.at_step(step), policy.guardrails
     return (
         traffic(evidence, policy, step),
-        split(now, policy, step),
+        split(step_evidence, policy, step),
         readiness(health),
-        scores(now, limits),  # before errors: an answer without usable scores is an error too, but this says why
-        errors(now, evidence.whole, limits),
-        disconnects(now, evidence.whole, limits),
-        refusals(now, evidence.whole, policy, step),
-        slates(now, evidence.whole, policy, step),
+        scores(
+            step_evidence, limits
+        ),  # before errors: an answer without usable scores is an error too, but this says why
+        errors(step_evidence, evidence.whole, limits),
+        disconnects(step_evidence, evidence.whole, limits),
+        refusals(step_evidence, evidence.whole, policy, step),
+        slates(step_evidence, evidence.whole, policy, step),
         latency(evidence, policy, step),
-        degraded(now, limits),
-        logging(now, policy, step),
+        degraded(step_evidence, limits),
+        logging(step_evidence, policy, step),
         distribution(evidence, policy, step),
         kpi(evidence, policy, step),
         *guards(evidence, policy, step),
     )
 
 
-def _reasons(checks: Sequence[Check], word: str) -> list[str]:
-    return [check.reason for check in checks if check.word == word]
+def _reasons_with_status(checks: Sequence[CheckResult], status: str) -> list[str]:
+    return [check.reason for check in checks if check.status == status]
 
 
-FEWEST_LOGGED: Final = 0.5
-"""Share of the answers that must have reached the prediction log; it lags behind by a flush."""
+MIN_LOGGED_SHARE: Final = 0.5
+"""Smallest share of the answers that must be in the prediction log, which lags behind by a flush."""
 
 
-def traffic(evidence: RolloutEvidence, policy: Canary, step: int) -> Check:
-    """Wait until each track has answered often enough at this step; at 100 % the stable track did so before."""
-    now, least = evidence.at(step), policy.min_requests
-    numbers = {"stable": now.stable.judged, "canary": now.canary.judged, "min_requests": least}
-    if now.canary.judged < least:
-        return Check("traffic", "wait", f"{_few('canary', now.canary, least)}", numbers)
+def traffic(evidence: RolloutEvidence, policy: Canary, step: int) -> CheckResult:
+    """Wait until each track has answered `min_requests` at this step; at 100 % the stable track did so earlier."""
+    step_evidence, min_requests = evidence.at_step(step), policy.min_requests
+    numbers = {
+        "stable": step_evidence.stable.judged_requests,
+        "canary": step_evidence.canary.judged_requests,
+        "min_requests": min_requests,
+    }
+    if step_evidence.canary.judged_requests < min_requests:
+        return CheckResult(
+            "traffic", "wait", f"{_too_few_requests('canary', step_evidence.canary, min_requests)}", numbers
+        )
     if policy.steps[step] < 100:
-        if now.stable.judged < least:
-            return Check("traffic", "wait", f"{_few('stable track', now.stable, least)}", numbers)
-        reason = f"{now.canary.judged:,} requests of the canary and {now.stable.judged:,} of the stable track"
-        return Check("traffic", "ok", reason, numbers)
-    found = evidence.latest_stable(step, least)
-    if found is None:
-        reason = f"no step had {least:,} requests of the stable track to compare with"
-        return Check("traffic", "wait", reason, numbers)
-    number, stable = found
+        if step_evidence.stable.judged_requests < min_requests:
+            return CheckResult(
+                "traffic", "wait", f"{_too_few_requests('stable track', step_evidence.stable, min_requests)}", numbers
+            )
+        canary_requests, stable_requests = step_evidence.canary.judged_requests, step_evidence.stable.judged_requests
+        reason = f"{canary_requests:,} requests of the canary and {stable_requests:,} of the stable track"
+        return CheckResult("traffic", "ok", reason, numbers)
+    latest_stable = evidence.latest_stable(step, min_requests)
+    if latest_stable is None:
+        reason = f"no step had {min_requests:,} requests of the stable track to compare with"
+        return CheckResult("traffic", "wait", reason, numbers)
+    stable_step, stable = latest_stable
     reason = (
-        f"{now.canary.judged:,} requests of the canary; nothing is left for the stable track, so it stands on its"
-        f" {stable.judged:,} at {policy.steps[number]} %"
+        f"{step_evidence.canary.judged_requests:,} requests of the canary; the stable track gets none any more, so its"
+        f" {stable.judged_requests:,} at {policy.steps[stable_step]} % are compared"
     )
-    return Check("traffic", "ok", reason, numbers)
+    return CheckResult("traffic", "ok", reason, numbers)
 
 
-def split(now: StepEvidence, policy: Canary, step: int) -> Check:
-    """Breach when the users are not split as declared: whatever the two tracks show, they are not comparable.
+def split(step_evidence: StepEvidence, policy: Canary, step: int) -> CheckResult:
+    """Breach when the users are not split as declared: then the two tracks are not comparable.
 
-    Requests end in another order than they began, and on a slow track later: the split of those seen so far only holds
-    the rollout. It is broken when it stays wrong among users with whom nothing is under way any more.
+    Requests do not end in the order in which they began, and end later on a slow track. A wrong split among all users
+    seen so far therefore only waits; a wrong split among settled users, who have no request in flight, is a breach.
     """
-    canary, users = now.canary.users, now.canary.users + now.stable.users
-    declared = policy.steps[step] / 100
-    numbers = {"canary": canary, "users": users, "declared": declared, "flapped": now.flapped}
+    canary_users, users = step_evidence.canary.users, step_evidence.canary.users + step_evidence.stable.users
+    declared_share = policy.steps[step] / 100
+    numbers = {
+        "canary": canary_users,
+        "users": users,
+        "declared": declared_share,
+        "flapped": step_evidence.users_on_both_tracks,
+    }
     alpha = 1 - policy.guardrails.confidence
-    if lower_bound(now.flapped, max(users, 1), 1 - alpha) > 0.01:
-        return Check("split", "breach", f"{now.flapped:,} of {users:,} users were sent to both tracks", numbers)
+    if lower_bound(step_evidence.users_on_both_tracks, max(users, 1), 1 - alpha) > 0.01:
+        return CheckResult(
+            "split",
+            "breach",
+            f"{step_evidence.users_on_both_tracks:,} of {users:,} users were sent to both tracks",
+            numbers,
+        )
     if not users:
-        return Check("split", "wait", "no users", numbers)
-    seen = f"{canary:,} of {users:,} users ({canary / users:.2%}) are on the canary, declared {declared:.0%}"
-    if anonymous := now.canary.anonymous + now.stable.anonymous:
+        return CheckResult("split", "wait", "no users", numbers)
+    measured_share = canary_users / users
+    split_text = (
+        f"{canary_users:,} of {users:,} users ({measured_share:.2%}) are on the canary, declared {declared_share:.0%}"
+    )
+    if anonymous := step_evidence.canary.anonymous + step_evidence.stable.anonymous:
         numbers["anonymous"] = anonymous
-        seen = f"{seen}; {anonymous:,} requests without {USER_HEADER} count as a user each"
-    if declared == 1:
+        split_text = f"{split_text}; {anonymous:,} requests without {USER_HEADER} count as a user each"
+    if declared_share == 1:
         # Requests of the step before may still be under way, never many.
-        stray = lower_bound(users - canary, users, 1 - alpha) > 0.01
-        return Check("split", "breach" if stray else "ok", seen, numbers)
-    against = split_evidence(canary, users, declared)
-    settled = now.canary.settled_users, now.canary.settled_users + now.stable.settled_users
-    certain = split_evidence(*settled, declared)
-    numbers |= {"odds": against, "settled_canary": settled[0], "settled_users": settled[1], "settled_odds": certain}
-    if certain > 1 / alpha:
-        known = f"{settled[0]:,} of {settled[1]:,} users ({settled[0] / settled[1]:.2%}) are on the canary"
-        return Check("split", "breach", f"{known}, declared {declared:.0%}; {certain:,.0f} to 1 against it", numbers)
-    if against > 1 / alpha:
-        return Check("split", "wait", f"{seen}; others may still wait for an answer", numbers)
-    odds = f"{against:,.0f} to 1 against that split" if against >= 1 else "which is as it should be"
-    return Check("split", "ok", f"{seen}; {odds}", numbers)
+        is_misrouted = lower_bound(users - canary_users, users, 1 - alpha) > 0.01
+        return CheckResult("split", "breach" if is_misrouted else "ok", split_text, numbers)
+    odds_against_split = split_evidence(canary_users, users, declared_share)
+    settled = (
+        step_evidence.canary.settled_users,
+        step_evidence.canary.settled_users + step_evidence.stable.settled_users,
+    )
+    settled_odds = split_evidence(*settled, declared_share)
+    numbers |= {
+        "odds": odds_against_split,
+        "settled_canary": settled[0],
+        "settled_users": settled[1],
+        "settled_odds": settled_odds,
+    }
+    if settled_odds > 1 / alpha:
+        settled_text = f"{settled[0]:,} of {settled[1]:,} users ({settled[0] / settled[1]:.2%}) are on the canary"
+        return CheckResult(
+            "split",
+            "breach",
+            f"{settled_text}, declared {declared_share:.0%}; {settled_odds:,.0f} to 1 against it",
+            numbers,
+        )
+    if odds_against_split > 1 / alpha:
+        return CheckResult("split", "wait", f"{split_text}; others may still wait for an answer", numbers)
+    odds_text = (
+        f"{odds_against_split:,.0f} to 1 against that split" if odds_against_split >= 1 else "which is as it should be"
+    )
+    return CheckResult("split", "ok", f"{split_text}; {odds_text}", numbers)
 
 
-def logging(now: StepEvidence, policy: Canary, step: int) -> Check:
-    """Wait while most answers of a track are not in the prediction log: scores and KPI would speak of the rest."""
-    tracks = {"canary": now.canary, "stable track": now.stable}
+def logging(step_evidence: StepEvidence, policy: Canary, step: int) -> CheckResult:
+    """Wait while most answers of a track are missing in the prediction log, which scores and KPI are read from."""
+    tracks = {"canary": step_evidence.canary, "stable track": step_evidence.stable}
     numbers = {name: {"logged": track.logged, "to_log": track.to_log} for name, track in tracks.items()}
     for name, track in tracks.items():
         if name == "stable track" and policy.steps[step] == 100:
             continue
-        if track.to_log and track.logged < FEWEST_LOGGED * track.to_log:
+        if track.to_log and track.logged < MIN_LOGGED_SHARE * track.to_log:
             reason = f"only {track.logged:,} of {track.to_log:,} answers of the {name} are in the prediction log"
-            return Check("logging", "wait", reason, numbers)
-    return Check("logging", "ok", f"{now.canary.logged:,} answers of the canary are in the prediction log", numbers)
+            return CheckResult("logging", "wait", reason, numbers)
+    return CheckResult(
+        "logging", "ok", f"{step_evidence.canary.logged:,} answers of the canary are in the prediction log", numbers
+    )
 
 
-def _few(name: str, track: TrackEvidence, least: int) -> str:
-    return f"{track.judged:,} requests of the {name} at this step, {least:,} are needed"
+def _too_few_requests(name: str, track: TrackEvidence, min_requests: int) -> str:
+    return f"{track.judged_requests:,} requests of the {name} at this step, {min_requests:,} are needed"

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from shortlist.evaluation.records import Interval
+from shortlist.evaluation.records import ConfidenceInterval
 from shortlist.rollout import sequential
 from shortlist.rollout.analysis import StepAnalysis, analyze_step
-from shortlist.rollout.checks import Check, Health
-from shortlist.rollout.checks_kpi import guard_interval, interval
+from shortlist.rollout.checks import CheckResult, Health
+from shortlist.rollout.checks_kpi import guard_interval, kpi_interval
 from shortlist.rollout.evidence import RolloutEvidence, TrackEvidence
 from shortlist.rollout.evidence_reader import EvidenceReader
-from shortlist.rollout.observations import CheckResult, GuardedRates, Observation, Requests, Track
-from shortlist.rollout.sequential_difference import NO_DIFFERENCE, Difference
+from shortlist.rollout.observations import CheckRecord, GuardedRates, Observation, RequestTotals, TrackSummary
+from shortlist.rollout.sequential_difference import NO_DIFFERENCE, TrackDifference
 from shortlist.spec.serving import Canary
 
 _PASSED = {"ok": True, "wait": None, "breach": False}
@@ -38,56 +38,60 @@ class AnalysisObserver:
         health = self._health()
         self._reader.poll()
         evidence = self._reader.snapshot()
-        return observation(
+        return make_observation(
             evidence, self._policy, step, analyze_step(evidence, self._policy, step, at_step_seconds, health)
         )
 
-    def total(self) -> Requests:
+    def total(self) -> RequestTotals:
         """Return the count of all requests so far."""
         self._reader.poll()
-        return requests_of(self._reader.snapshot())
+        return count_requests(self._reader.snapshot())
 
 
-def observation(evidence: RolloutEvidence, policy: Canary, step: int, judgement: StepAnalysis) -> Observation:
+def make_observation(evidence: RolloutEvidence, policy: Canary, step: int, analysis: StepAnalysis) -> Observation:
     """Return what was seen and said in the form in which it is kept."""
-    now, kpi = evidence.at(step), evidence.kpi
+    step_evidence, kpi = evidence.at_step(step), evidence.kpi
     return Observation(
-        decision=judgement.decision,
-        reason=judgement.reason,
-        checks=tuple(_result(check) for check in judgement.checks),
-        stable=_track(now.stable, kpi.stable_mean),
-        canary=_track(now.canary, kpi.canary_mean),
-        canary_share=now.canary_share,
-        kpi_difference=_kept(interval(kpi, policy)),
-        guards=tuple(_rates(label, evidence.guards.get(label, NO_DIFFERENCE), policy) for label in policy.guards),
-        requests=requests_of(evidence),
+        decision=analysis.decision,
+        reason=analysis.reason,
+        checks=tuple(_check_record(check) for check in analysis.checks),
+        stable=_summarize_track(step_evidence.stable, kpi.stable_mean),
+        canary=_summarize_track(step_evidence.canary, kpi.canary_mean),
+        canary_share=step_evidence.canary_share,
+        kpi_difference=_bounded_interval(kpi_interval(kpi, policy)),
+        guards=tuple(
+            _guarded_rates(label, evidence.guards.get(label, NO_DIFFERENCE), policy) for label in policy.guards
+        ),
+        requests=count_requests(evidence),
     )
 
 
-def _rates(label: str, seen: Difference, policy: Canary) -> GuardedRates:
+def _guarded_rates(label: str, difference: TrackDifference, policy: Canary) -> GuardedRates:
     guard = policy.guards[label]
     return GuardedRates(
         label=label,
-        stable=_finite(seen.stable_mean),
-        canary=_finite(seen.canary_mean),
-        difference=_kept(guard_interval(label, seen, policy)),
+        stable=_finite_or_none(difference.stable_mean),
+        canary=_finite_or_none(difference.canary_mean),
+        difference=_bounded_interval(guard_interval(label, difference, policy)),
         allowed=guard.allowed,
         relative=guard.is_relative,
     )
 
 
-def _kept(between: sequential.Interval) -> Interval | None:
-    return Interval(low=between.low, value=between.value, high=between.high) if between.is_bounded else None
+def _bounded_interval(estimate: sequential.AnytimeInterval) -> ConfidenceInterval | None:
+    return (
+        ConfidenceInterval(low=estimate.low, value=estimate.value, high=estimate.high) if estimate.is_bounded else None
+    )
 
 
-def _finite(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def requests_of(evidence: RolloutEvidence) -> Requests:
+def count_requests(evidence: RolloutEvidence) -> RequestTotals:
     """Return the count of all requests of a rollout."""
     whole, accounting = evidence.whole, evidence.accounting
-    return Requests(
+    return RequestTotals(
         total=whole.stable.requests + whole.canary.requests,
         failed_stable=whole.stable.failed,
         failed_canary=whole.canary.failed,
@@ -99,20 +103,20 @@ def requests_of(evidence: RolloutEvidence) -> Requests:
     )
 
 
-def _track(track: TrackEvidence, kpi: float) -> Track:
-    return Track(
+def _summarize_track(track: TrackEvidence, kpi: float) -> TrackSummary:
+    return TrackSummary(
         requests=track.requests,
         failed=track.failed,
         client_errors=track.client_errors,
         disconnected=track.disconnected,
         p99_ms=track.latencies.quantile_ms(0.99),
         users=track.users,
-        kpi=_finite(kpi),
+        kpi=_finite_or_none(kpi),
         slates=track.slates,
         hit_rate=track.hit_rate,
         clicks_per_slate=track.clicks_per_slate,
     )
 
 
-def _result(check: Check) -> CheckResult:
-    return CheckResult(name=check.name, passed=_PASSED[check.word], reason=check.reason, numbers=check.numbers)
+def _check_record(check: CheckResult) -> CheckRecord:
+    return CheckRecord(name=check.name, passed=_PASSED[check.status], reason=check.reason, numbers=check.numbers)

@@ -79,6 +79,8 @@ class RolloutCommands:
     def rollback(self, reason: str = "rolled back by hand", seconds: float = _OBEYED_SECONDS) -> RolloutRecord:
         """End what is being rolled out, or else return to the version that served before the present one.
 
+        A rollout that was promoted before its controller could obey is undone by a rollout of the former version.
+
         Args:
             reason: Kept with the rollout.
             seconds: How long a running controller may take to obey.
@@ -96,7 +98,26 @@ class RolloutCommands:
         self._rollouts.order(running.id, OperatorCommand(wish=wish, reason=reason))
         with self._rollouts.held(seconds):  # the living controller frees it when it is done, a dead one has
             record = self._rollouts.read(running.id)
-            return record if record.state.final else self._drive(record)
+            if not record.state.final:
+                record = self._drive(record)
+            if wish == "rollback" and not record.is_rolled_back:
+                return self._undo_promotion(record, reason)
+            return record
+
+    def _undo_promotion(self, record: RolloutRecord, reason: str) -> RolloutRecord:
+        """Return to the former version of a rollout that was over before its controller could obey a rollback.
+
+        Raises:
+            ShortlistError: There is no former version, or the rollout was itself a rollback; or this one failed.
+        """
+        state = record.state
+        if record.returning or state.former is None:
+            why = "it is the first version" if state.former is None else "the rollout was itself a rollback"
+            raise RolloutError(
+                f"rollout {record.id} was over ({state.phase.value}) before the rollback reached it, and {why}. Nothing"
+                " was changed; make canary-status shows it, make deploy-canary rolls out another version."
+            )
+        return self._begin(state.former, straight=True, manual=True, returning=True, reason=reason)
 
     def _alone(self, wish: Literal["promote", "rollback"], reason: str) -> RolloutRecord:
         with self._rollouts.held():

@@ -84,7 +84,7 @@ class Controller:
             if wish := self._pending_command():
                 return wish
             self._performer.execute_with_retries(action)
-        return None
+        return self._pending_command()  # a rollback that was asked for during the last action must not be lost
 
     def _execute_or_fail(self, asked: tuple[RolloutAction, ...]) -> Event | None:
         """Do things that may fail because the candidate is no good; return what stands in the way."""

@@ -1,4 +1,4 @@
-"""Users by step and track: who was seen, and what they did with what they were shown."""
+"""Users by step and track: their events, and the outcomes of what they were shown."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import polars as pl
 
 from shortlist.rollout.sequential_difference import UserValues
 
-KEPT: Final = 2_000_000
-"""Rows (users times steps times tracks); beyond, users are sampled by their hash, which keeps every mean right."""
+MAX_ROWS: Final = 2_000_000
+"""Most rows (user, step, track); beyond it users are sampled by their hash, which keeps every mean unbiased."""
 _KEYS: Final = ["user", "step", "canary"]
 _SCHEMA: Final = pl.Schema(
     {
@@ -30,91 +30,98 @@ _SCHEMA: Final = pl.Schema(
 )
 
 
-Event = Literal["seen", "settled", "disconnected", "refused", "slates", "empty_slates"]
-"""What users are counted by: they told how the users are split; with them nothing is under way any more; their client
-went away; they were refused; they got a slate; they got one without any item."""
-_SEEN: Final[tuple[Event, ...]] = get_args(Event)
-_COUNTED: Final = (*_SEEN, "shown", "positive")
+UserEvent = Literal["seen", "settled", "disconnected", "refused", "slates", "empty_slates"]
+"""Events by which users are counted: a request that shows the split; a settled request; a disconnect; a refusal; a
+slate; an empty slate."""
+_EVENTS: Final[tuple[UserEvent, ...]] = get_args(UserEvent)
+_COUNT_COLUMNS: Final = (*_EVENTS, "shown", "positive")
 
 
 @dataclass(frozen=True)
-class SeenUsers:
-    """How many different users made requests."""
+class UserCounts:
+    """Numbers of distinct users with at least one request of each kind."""
 
     users: int = 0
-    """At least one that tells how the users are split."""
+    """Users with a request that counts for the split."""
     settled: int = 0
-    """Likewise, one that began so long ago that all that began with it have ended."""
+    """Users with a settled request."""
     disconnected: int = 0
-    """At least one before whose answer they went away."""
+    """Users who disconnected before an answer."""
     refused: int = 0
-    """At least one that was refused."""
+    """Users who were refused."""
     slates: int = 0
-    """At least one that was answered with a slate."""
+    """Users who got a slate."""
     empty_slates: int = 0
-    """At least one that was answered with an empty slate."""
+    """Users who got an empty slate."""
 
 
-class Users:
-    """One row per user, step and track."""
+class UserTable:
+    """Counts per user, step and track."""
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._kept = kept
+    def __init__(self, max_rows: int = MAX_ROWS) -> None:
+        self._max_rows = max_rows
         self._rows = pl.DataFrame(schema=_SCHEMA)
-        self._halved = 0
+        self._halvings = 0
 
-    def count(self, requests: pl.DataFrame, event: Event) -> None:
+    def add_event(self, requests: pl.DataFrame, event: UserEvent) -> None:
         """Count requests by their users; columns user, step, canary."""
-        self._add(requests.select(*_KEYS, **_zeros(*_COUNTED) | {event: pl.lit(1, pl.Int64)}))
+        self._add(requests.select(*_KEYS, **_zeros(*_COUNT_COLUMNS) | {event: pl.lit(1, pl.Int64)}))
 
-    def show(self, changes: pl.DataFrame) -> None:
+    def add_shown(self, changes: pl.DataFrame) -> None:
         """Count items shown; columns user, step, canary, shown, positive."""
-        self._add(changes.select(*_KEYS, **_zeros(*_SEEN), shown="shown", positive="positive"))
+        self._add(changes.select(*_KEYS, **_zeros(*_EVENTS), shown="shown", positive="positive"))
 
     def _add(self, new: pl.DataFrame) -> None:
         if new.is_empty():
             return
-        rows = pl.concat([self._rows, new.cast(_SCHEMA).filter(self._sampled())])
-        self._rows = rows.group_by(_KEYS).agg(pl.col(_COUNTED).sum())
-        while self._rows.height > self._kept:
-            self._halved += 1
-            self._rows = self._rows.filter(self._sampled())
+        rows = pl.concat([self._rows, new.cast(_SCHEMA).filter(self._is_sampled())])
+        self._rows = rows.group_by(_KEYS).agg(pl.col(_COUNT_COLUMNS).sum())
+        while self._rows.height > self._max_rows:
+            self._halvings += 1
+            self._rows = self._rows.filter(self._is_sampled())
 
-    def _sampled(self) -> pl.Expr:
-        return pl.col("user") < 2 ** (64 - self._halved) - 1 if self._halved else pl.lit(True)
+    def _is_sampled(self) -> pl.Expr:
+        return pl.col("user") < 2 ** (64 - self._halvings) - 1 if self._halvings else pl.lit(True)
 
-    def seen(self) -> dict[int, dict[bool, SeenUsers]]:
-        """Return how many different users made requests, by step and whether on the canary."""
-        counts = self._rows.group_by("step", "canary").agg((pl.col(_SEEN) > 0).sum())
-        seen: dict[int, dict[bool, SeenUsers]] = {}
-        for step, canary, *many in counts.iter_rows():
-            seen.setdefault(step, {})[canary] = SeenUsers(*(count << self._halved for count in many))
-        return seen
+    def count_by_step(self) -> dict[int, dict[bool, UserCounts]]:
+        """Return the numbers of distinct users, by step and by whether they were on the canary."""
+        counts = self._rows.group_by("step", "canary").agg((pl.col(_EVENTS) > 0).sum())
+        counts_by_step: dict[int, dict[bool, UserCounts]] = {}
+        for step, canary, *event_counts in counts.iter_rows():
+            counts_by_step.setdefault(step, {})[canary] = UserCounts(
+                *(add_event << self._halvings for add_event in event_counts)
+            )
+        return counts_by_step
 
-    def seen_at_all(self) -> dict[bool, SeenUsers]:
-        """Return how many different users made requests, by whether on the canary; one that moved counts on both."""
+    def count_overall(self) -> dict[bool, UserCounts]:
+        """Return the numbers of distinct users of the whole rollout by track; a user who moved counts on both."""
         counts = self._rows.group_by("canary").agg(
-            pl.col("user").filter(pl.col(name) > 0).n_unique().alias(name) for name in _SEEN
+            pl.col("user").filter(pl.col(name) > 0).n_unique().alias(name) for name in _EVENTS
         )
-        return {canary: SeenUsers(*(count << self._halved for count in many)) for canary, *many in counts.iter_rows()}
+        return {
+            canary: UserCounts(*(add_event << self._halvings for add_event in event_counts))
+            for canary, *event_counts in counts.iter_rows()
+        }
 
-    def flapped(self) -> dict[int, int]:
-        """Return, by step, how many users were seen on both tracks at it."""
-        both = self._rows.filter(pl.col("seen") > 0).group_by("user", "step").len().filter(pl.col("len") > 1)
-        return {step: count << self._halved for step, count in both.group_by("step").len().iter_rows()}
+    def users_on_both_tracks(self) -> dict[int, int]:
+        """Return, by step, the number of users with requests on both tracks."""
+        rows_on_both = self._rows.filter(pl.col("seen") > 0).group_by("user", "step").len().filter(pl.col("len") > 1)
+        return {
+            step: add_event << self._halvings for step, add_event in rows_on_both.group_by("step").len().iter_rows()
+        }
 
     def values(self, steps: int) -> UserValues:
-        """Return what users did, shape (users, steps); a user on both tracks at one step is left out of that step."""
+        """Return the users' values, shape (users, steps); a step at which a user was on both tracks is left out."""
         rows = self._rows.filter(pl.col("shown") > 0, pl.col("step") < steps)
         rows = rows.join(
             rows.group_by("user", "step").len().filter(pl.col("len") == 1), on=["user", "step"], how="semi"
         )
         users = rows["user"].rank("dense").to_numpy().astype(np.int64) - 1
-        shape, at = (int(users.max(initial=-1)) + 1, steps), (users, rows["step"].to_numpy())
-        shown, positive, canary = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.bool_)
-        shown[at], positive[at] = rows["shown"].to_numpy(), rows["positive"].to_numpy()
-        canary[at] = rows["canary"].to_numpy()
-        return UserValues(shown=shown, positive=positive, canary=canary)
+        shape, cells = (int(users.max(initial=-1)) + 1, steps), (users, rows["step"].to_numpy())
+        shown_counts, positive_counts, canary = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.bool_)
+        shown_counts[cells], positive_counts[cells] = rows["shown"].to_numpy(), rows["positive"].to_numpy()
+        canary[cells] = rows["canary"].to_numpy()
+        return UserValues(shown_items=shown_counts, positive_items=positive_counts, canary=canary)
 
 
 def _zeros(*names: str) -> dict[str, pl.Expr]:

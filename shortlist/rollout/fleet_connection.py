@@ -1,4 +1,4 @@
-"""What a fleet has to offer so that releases can be rolled out on it."""
+"""Interface of a fleet on which releases are rolled out."""
 
 from __future__ import annotations
 
@@ -27,87 +27,87 @@ from shortlist.storage.storage_config import StorageConfig
 
 @dataclass(frozen=True)
 class FleetContext:
-    """The spec whose releases are rolled out, and its stores."""
+    """The spec whose releases are rolled out, with its storage."""
 
     spec: str
-    """Its name."""
+    """Name of the spec."""
     stores: StorageConfig
     serving: Serving
     gates: Gates
-    """Names the load of the infra gate."""
+    """The spec's section with the load of the infra gate."""
     runtime: Runtime
-    """Names the fleet, in `target`."""
+    """The spec's section with the fleet, in `target`."""
 
     @property
     def paths(self) -> ServingPaths:
-        """Where files of serving are on this machine."""
-        return ServingPaths.of(self.stores.runs, self.spec)
+        """Paths of the serving files on this machine."""
+        return ServingPaths.for_spec(self.stores.runs, self.spec)
 
     @cached_property
     def feast(self) -> FeastStoreLocation:
-        """Where the spec's features and refreshed releases are kept."""
+        """Location of the spec's Feast store and refreshed releases."""
         return spec_feast_store_location(self.stores, self.spec)
 
     @property
     def served_store(self) -> Path | StorageConfig | None:
-        """Where servers find users' rows and the views; None when nothing was ever put there."""
-        if self.feast.announced() is None:
+        """Store from which servers read features; None when it was never filled."""
+        if self.feast.read_announcement() is None:
             return None
-        plain = self.feast.folder is not None and not self.feast.shares and self.feast.database is None
+        plain = self.feast.folder is not None and not self.feast.publishes and self.feast.database is None
         return self.feast.folder if plain else self.stores
 
     def log_folder(self) -> Path:
-        """Return the valid log behind what is served; fetched where it is elsewhere."""
-        return local_copy(self.feast.expected()["log"])
+        """Return the folder of the valid log that the served features were made from; fetched if it is remote."""
+        return local_copy(self.feast.require_announcement()["log"])
 
     def load_failures(self, deployment: Deployment, port: int, host: str = "127.0.0.1") -> list[str]:
-        """Put a version's own server under the declared load; return the reasons to hold the version.
+        """Load-test the server of a version; return the reasons to hold the version.
 
         Args:
             deployment: The version.
-            port: HTTP port of its server; nobody's requests go there yet.
-            host: Of the server.
+            port: HTTP port of its server, which gets no users yet.
+            host: Host of the server.
         """
         data = Preprocessing.load(deployment.model_folder / Files.PREPROCESSING).plan.declared.data
         return live_load_failures(port, self.spec, data, self.log_folder(), self.gates.infra, deployment.release, host)
 
 
 class FleetConnection(ABC):
-    """A fleet that can be reached, how a rollout on it is observed, and how a version on it is tested."""
+    """A connected fleet, with the observer and the load test of its rollouts."""
 
     poll_seconds: ClassVar[float] = 1.0
-    """Between two analyses of a step."""
+    """Time between two analyses of a step."""
     fleet: Fleet
 
     @classmethod
     @abstractmethod
     def connect(cls, context: FleetContext) -> Self | None:
-        """Return the fleet of a spec; None when no server of it runs, and a user has to start one.
+        """Connect to the fleet of a spec; None when it does not run and the user has to start it.
 
         Raises:
-            ShortlistError: It cannot be reached.
+            ShortlistError: The fleet cannot be reached.
         """
 
     @property
     def url(self) -> str:
-        """Where users ask; empty when nobody knows here."""
+        """Address of the service; empty when it is not known here."""
         return ""
 
     def check(self) -> None:  # noqa: B027 - most fleets have nothing to check
-        """See that a rollout can begin; one that is under way is not asked.
+        """Check that a new rollout can begin; not called for an unfinished one.
 
         Raises:
-            ShortlistError: It cannot.
+            ShortlistError: It cannot begin.
         """
 
     @abstractmethod
     def observe(self, record: RolloutRecord) -> Observer:
-        """Return what observes a rollout."""
+        """Return the observer of a rollout."""
 
     @abstractmethod
     def load_failures(self, deployment: Deployment) -> Sequence[str]:
-        """Return the reasons to hold a version whose servers run; none when it stands the declared load."""
+        """Return the reasons to hold a version whose servers run; none when it passes the declared load test."""
 
     def traffic(self) -> AbstractContextManager[None]:
-        """Return a block in which users ask, where a spec has no users of its own."""
+        """Return a context in which traffic is replayed, for a spec without users of its own."""
         return nullcontext()

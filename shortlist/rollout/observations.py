@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic import Field
 
-from shortlist.evaluation.records import Interval, Record
+from shortlist.evaluation.records import ConfidenceInterval, Record
 from shortlist.rollout.events import Decision
 
 
-class Track(Record):
+class TrackSummary(Record):
     """One track's traffic at one step."""
 
     requests: int = 0
@@ -41,7 +41,7 @@ class GuardedRates(Record):
     stable: float | None = None
     """Mean of the users' values; None without outcomes."""
     canary: float | None = None
-    difference: Interval | None = None
+    difference: ConfidenceInterval | None = None
     """Canary less stable, as a share of stable where the limit is one; with bounds that hold however often one looks,
     None while they are not known."""
     allowed: float
@@ -50,7 +50,7 @@ class GuardedRates(Record):
     """Whether that is a share of the stable track's rate."""
 
 
-class CheckResult(Record):
+class CheckRecord(Record):
     """A check of the canary analysis."""
 
     name: str
@@ -60,7 +60,7 @@ class CheckResult(Record):
     numbers: dict[str, Any] = Field(default_factory=dict)
 
 
-class Requests(Record):
+class RequestTotals(Record):
     """Every request of a rollout."""
 
     total: int = 0
@@ -83,14 +83,14 @@ class Observation(Record):
 
     decision: Decision
     reason: str
-    checks: tuple[CheckResult, ...] = ()
-    stable: Track = Track()
-    canary: Track = Track()
+    checks: tuple[CheckRecord, ...] = ()
+    stable: TrackSummary = TrackSummary()
+    canary: TrackSummary = TrackSummary()
     canary_share: float | None = None
     """Share of the step's users that got the canary; None without users."""
-    kpi_difference: Interval | None = None
+    kpi_difference: ConfidenceInterval | None = None
     """Canary less stable, with bounds that hold however often one looks; None while nothing is known."""
     guards: tuple[GuardedRates, ...] = ()
     """In the order of the spec."""
-    requests: Requests = Requests()
+    requests: RequestTotals = RequestTotals()
     """Over the whole rollout so far."""

@@ -1,4 +1,4 @@
-"""The page of a rollout: one file that opens anywhere, with nothing to fetch and nothing that runs."""
+"""The page of a rollout: one self-contained HTML file without scripts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from shortlist.evaluation.records import Interval
-from shortlist.report.figures import DASHES, INK, MUTED, SERIES, Plot, drawn, plot
+from shortlist.evaluation.records import ConfidenceInterval
+from shortlist.report.figures import DASHES, INK, MUTED, SERIES, Plot, figure_panels, plot
 from shortlist.report.templates import page_environment
 from shortlist.rollout.phases import Phase
-from shortlist.rollout.record import RolloutRecord, Sample
+from shortlist.rollout.record import PlotSample, RolloutRecord
 from shortlist.spec.serving import Guard
 from shortlist.storage.artefacts import write_text
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 PAGE: Final = "rollout.html"
 TEMPLATE: Final = "rollout.html.j2"
-NOTHING: Final = "\N{EN DASH}"
+NO_NUMBER: Final = "\N{EN DASH}"
 
 
 def write_page(record: RolloutRecord, out: Path) -> None:
-    """Write the page of a rollout, over or under way, whole or not at all."""
+    """Write the page of a finished or unfinished rollout, atomically."""
     write_text(out, render(record))
 
 
@@ -37,176 +37,183 @@ def render(record: RolloutRecord) -> str:
 
 
 def headline(record: RolloutRecord) -> str:
-    """Return in one sentence what became of a rollout.
-
-    The words hold for a rollout that is over, and for one under way.
-    """
+    """Return the outcome of a finished rollout, or the progress of an unfinished one, in one sentence."""
     state = record.state
-    new, old = f"version {state.candidate} ({record.kind})", f"version {state.former}"
-    beside = "the first model" if state.former is None else f"beside {old}"
+    candidate_text, former_text = f"version {state.candidate} ({record.kind})", f"version {state.former}"
+    comparison_text = "the first model" if state.former is None else f"beside {former_text}"
     match state.phase:
         case Phase.PROMOTED:
-            how = " again" if record.returning else " by hand" if state.manual else ""
-            return f"{new} serves everybody{how}{'' if state.former is None else f' in place of {old}'}"
+            how_promoted = " again" if record.returning else " by hand" if state.manual else ""
+            replaced_text = "" if state.former is None else f" in place of {former_text}"
+            return f"{candidate_text} serves everybody{how_promoted}{replaced_text}"
         case Phase.ROLLED_BACK | Phase.ABORTED:
-            return f"{new} is withdrawn; {'nothing serves' if state.former is None else f'{old} serves everybody'}"
+            serving_text = "nothing serves" if state.former is None else f"{former_text} serves everybody"
+            return f"{candidate_text} is withdrawn; {serving_text}"
         case _:
-            return f"{new}, {beside}, gets {state.percent} % of the users"
+            return f"{candidate_text}, {comparison_text}, gets {state.percent} % of the users"
 
 
-def count(number: float | None) -> str:
-    """Digits in groups, parted by a narrow space; a dash for nothing."""
-    return NOTHING if number is None else f"{number:,.0f}".replace(",", "\u202f")
+def format_count(number: float | None) -> str:
+    """Return digits in groups, separated by a narrow space; a dash for None."""
+    return NO_NUMBER if number is None else f"{number:,.0f}".replace(",", "\u202f")
 
 
-def milliseconds(number: float | None) -> str:
-    """Three digits that matter; a dash for nothing.
+def format_milliseconds(number: float | None) -> str:
+    """Return milliseconds with up to three digits; a dash for None.
 
-    >>> milliseconds(7.234), milliseconds(123.4)
+    >>> format_milliseconds(7.234), format_milliseconds(123.4)
     ('7.2', '123')
     """
-    return NOTHING if number is None else f"{number:.1f}" if number < 100 else f"{number:.0f}"
+    return NO_NUMBER if number is None else f"{number:.1f}" if number < 100 else f"{number:.0f}"
 
 
-def share(number: float | None) -> str:
-    """A share in percent; a dash for nothing.
+def format_share(number: float | None) -> str:
+    """Return a share in percent; a dash for None.
 
-    >>> share(0.0512)
+    >>> format_share(0.0512)
     '5.1 %'
     """
-    return NOTHING if number is None else f"{100 * number:.1f} %"
+    return NO_NUMBER if number is None else f"{100 * number:.1f} %"
 
 
-def decimals(number: float | None) -> str:
-    """Four decimals; a dash for nothing."""
-    return NOTHING if number is None else f"{number:.4f}"
+def format_four_decimals(number: float | None) -> str:
+    """Return a number with four decimals; a dash for None."""
+    return NO_NUMBER if number is None else f"{number:.4f}"
 
 
-def thousandths(number: float | None) -> str:
-    """Three decimals; a dash for nothing."""
-    return NOTHING if number is None else f"{number:.3f}"
+def format_three_decimals(number: float | None) -> str:
+    """Return a number with three decimals; a dash for None."""
+    return NO_NUMBER if number is None else f"{number:.3f}"
 
 
-def difference(interval: Interval | None) -> str:
-    """A difference with the farther of its bounds; a dash for nothing.
+def format_difference(interval: ConfidenceInterval | None) -> str:
+    """Return a difference with the distance to its farther bound; a dash for None.
 
-    >>> difference(Interval(low=-0.02, value=0.001, high=0.022))
+    >>> format_difference(ConfidenceInterval(low=-0.02, value=0.001, high=0.022))
     '+0.001 ± 0.021'
     """
     if interval is None:
-        return NOTHING
+        return NO_NUMBER
     return f"{interval.value:+.3f} ± {max(interval.value - interval.low, interval.high - interval.value):.3f}"
 
 
-def change(number: float, relative: bool = False) -> str:
-    """A difference with its sign, in percent where it is relative.
+def format_change(number: float, relative: bool = False) -> str:
+    """Return a difference with its sign, in percent if it is relative.
 
-    >>> change(-0.0123), change(-0.0123, relative=True)
+    >>> format_change(-0.0123), format_change(-0.0123, relative=True)
     ('-0.0123', '-1.2 %')
     """
     return f"{100 * number:+.1f} %" if relative else f"{number:+.4f}"
 
 
-def limit(guard: Guard) -> str:
-    """Return what a guard allows.
+def format_guard_limit(guard: Guard) -> str:
+    """Return the drop that a guard allows.
 
-    >>> limit(Guard(max_drop=0.01)), limit(Guard(max_relative_drop=0.1))
+    >>> format_guard_limit(Guard(max_drop=0.01)), format_guard_limit(Guard(max_relative_drop=0.1))
     ('0.01', '10 % of the stable track')
     """
     return f"{100 * guard.allowed:g} % of the stable track" if guard.is_relative else f"{guard.allowed:g}"
 
 
-def seconds(number: float) -> str:
-    """A time in seconds, or minutes and seconds."""
+def format_seconds(number: float) -> str:
+    """Return a time in seconds, or in minutes and seconds."""
     return f"{number:.1f}\u202fs" if number < 60 else f"{int(number // 60)}\u202fmin {int(number % 60):02d}\u202fs"
 
 
-def words(name: str) -> str:
-    """A name as it is said: `roll_back` as "roll back"."""
+def format_name(name: str) -> str:
+    """Return a name with spaces: `roll_back` as "roll back"."""
     return name.replace("_", " ")
 
 
-def _moment(iso: str) -> str:
+def _format_time(iso: str) -> str:
     return f"{datetime.fromisoformat(iso):%-d %B %Y, %H:%M:%S %Z}".strip()
 
 
 @cache
 def _template() -> Template:
     filters: dict[str, Callable[..., Any]] = {
-        "count": count, "ms": milliseconds, "share": share, "decimals": decimals, "change": change, "limit": limit,
-        "seconds": seconds, "words": words, "moment": _moment,
+        "count": format_count, "ms": format_milliseconds, "share": format_share, "decimals": format_four_decimals,
+        "change": format_change, "limit": format_guard_limit, "seconds": format_seconds, "words": format_name,
+        "moment": _format_time,
     }  # fmt: skip
     return page_environment(Path(__file__).parent, filters).get_template(TEMPLATE)
 
 
 _CAPTION = (
     "Share of the users that got the candidate, the 99th percentile of the answers at each step, the KPI of both tracks"
-    " so far, and their difference with bounds that hold however often one looks: below the dotted line the candidate"
-    " is too much worse.{guards}"
+    " so far, and their difference with bounds that are valid under repeated analysis: below the dotted line the"
+    " candidate is worse than allowed.{guards}"
 )
 _GUARDS = " Below it, likewise, the difference of every guarded label: {labels}."
 
 
 def rollout_plot(record: RolloutRecord) -> Plot | None:
-    """Return the course of a rollout, None when nobody ever got the canary."""
+    """Return the plot of a rollout over time; None when no user got the canary."""
     if not record.steps:
         return None
     guards, kpi_limit = record.policy.guards, record.policy.kpi.max_drop
-    with drawn(9.0, 7.2 + 1.8 * len(guards), rows=4 + len(guards)) as (figure, (share, latency, kpi, *differences)):
-        _shares(share, record)
-        _lines(latency, record, lambda one: one.p99_ms_stable, lambda one: one.p99_ms_canary)
+    with figure_panels(9.0, 7.2 + 1.8 * len(guards), rows=4 + len(guards)) as (
+        figure,
+        (format_share, latency, kpi, *differences),
+    ):
+        _plot_shares(format_share, record)
+        _plot_tracks(latency, record, lambda sample: sample.p99_ms_stable, lambda sample: sample.p99_ms_canary)
         latency.set(ylabel="p99, ms", ylim=(0, None))
-        latency.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)  # of both, hiding neither
-        _lines(kpi, record, lambda one: one.kpi_stable, lambda one: one.kpi_canary)
+        latency.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)  # above the lines
+        _plot_tracks(kpi, record, lambda sample: sample.kpi_stable, lambda sample: sample.kpi_canary)
         kpi.set(ylabel="KPI")
-        _differences(differences[0], record, "difference", lambda one: one.kpi_difference, kpi_limit)
+        _plot_difference(differences[0], record, "difference", lambda sample: sample.kpi_difference, kpi_limit)
         for axes, (label, guard) in zip(differences[1:], guards.items(), strict=True):
-            _differences(axes, record, label, _difference_of(label), guard.allowed)
+            _plot_difference(axes, record, label, _read_guard_difference(label), guard.allowed)
         differences[-1].set(xlabel="seconds", xlim=(0, max(record.elapsed_seconds, 1)))
         figure.align_ylabels()
-        said = _GUARDS.format(labels=", ".join(guards)) if guards else ""
-        return plot(figure, "rollout", "Course", _CAPTION.format(guards=said))
+        guards_text = _GUARDS.format(labels=", ".join(guards)) if guards else ""
+        return plot(figure, "rollout", "Course", _CAPTION.format(guards=guards_text))
 
 
-def _difference_of(label: str) -> Callable[[Sample], Interval | None]:
-    return lambda one: one.guards.get(label)
+def _read_guard_difference(label: str) -> Callable[[PlotSample], ConfidenceInterval | None]:
+    return lambda sample: sample.guards.get(label)
 
 
-def _shares(axes: Axes, record: RolloutRecord) -> None:
-    moments = [*(one.elapsed_seconds for one in record.history), record.elapsed_seconds]
-    percents = [*(one.percent for one in record.history), record.state.percent]
+def _plot_shares(axes: Axes, record: RolloutRecord) -> None:
+    moments = [*(sample.elapsed_seconds for sample in record.history), record.elapsed_seconds]
+    percents = [*(sample.percent for sample in record.history), record.state.percent]
     axes.step(moments, percents, where="post", color=INK)
     axes.fill_between(moments, percents, step="post", color=MUTED, alpha=0.15, linewidth=0)
     axes.set(ylabel="canary, %", ylim=(0, 108), yticks=(0, 25, 50, 75, 100))
 
 
-def _lines(
+def _plot_tracks(
     axes: Axes,
     record: RolloutRecord,
-    stable: Callable[[Sample], float | None],
-    canary: Callable[[Sample], float | None],
+    stable: Callable[[PlotSample], float | None],
+    canary: Callable[[PlotSample], float | None],
 ) -> None:
     for number, (name, read) in enumerate((("stable", stable), ("canary", canary))):
-        points = [(one.elapsed_seconds, read(one)) for one in record.samples]
-        # A hole is drawn as a hole: no line across a time in which nothing was known.
+        points = [(sample.elapsed_seconds, read(sample)) for sample in record.samples]
+        # A gap in the data is a gap in the line.
         values = [float("nan") if value is None else value for _, value in points]
         axes.plot([x for x, _ in points], values, color=SERIES[number], linestyle=DASHES[number], label=name)
 
 
-def _differences(
-    axes: Axes, record: RolloutRecord, name: str, read: Callable[[Sample], Interval | None], allowed: float
+def _plot_difference(
+    axes: Axes,
+    record: RolloutRecord,
+    name: str,
+    read: Callable[[PlotSample], ConfidenceInterval | None],
+    allowed: float,
 ) -> None:
-    known = [(one.elapsed_seconds, between) for one in record.samples if (between := read(one))]
+    intervals = [(sample.elapsed_seconds, interval) for sample in record.samples if (interval := read(sample))]
     axes.axhline(0, color=MUTED, linewidth=0.8)
     axes.axhline(-allowed, color=INK, linestyle=DASHES[2], linewidth=1)
-    if known:
-        x = [moment for moment, _ in known]
+    if intervals:
+        x = [moment for moment, _ in intervals]
         axes.fill_between(
-            x, [one.low for _, one in known], [one.high for _, one in known],
+            x, [sample.low for _, sample in intervals], [sample.high for _, sample in intervals],
             color=SERIES[1], alpha=0.2, linewidth=0,
         )  # fmt: skip
-        axes.plot(x, [one.value for _, one in known], color=SERIES[1])
-    # The first bounds are so wide that nothing else could be seen beside them.
-    widest = max((abs(one.value) for _, one in known), default=0.0)
+        axes.plot(x, [sample.value for _, sample in intervals], color=SERIES[1])
+    # Not the bounds: the first ones are so wide that nothing else would be visible.
+    widest = max((abs(sample.value) for _, sample in intervals), default=0.0)
     reach = 2.5 * max(allowed, widest)
     axes.set(ylabel=name, ylim=(-reach, reach))

@@ -7,13 +7,13 @@ from typing import Final, Self
 
 from pydantic import Field
 
-from shortlist.evaluation.records import Interval, Record
-from shortlist.rollout.observations import Observation, Requests
+from shortlist.evaluation.records import ConfidenceInterval, Record
+from shortlist.rollout.observations import Observation, RequestTotals
 from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.serving import Canary
 
-_MOST_SAMPLES: Final = 600
+_MAX_SAMPLES: Final = 600
 
 
 class PhaseChange(Record):
@@ -28,7 +28,7 @@ class PhaseChange(Record):
     elapsed_seconds: float
 
 
-class Step(Record):
+class RolloutStep(Record):
     """One share of the users, as far as it was watched."""
 
     step: int
@@ -39,7 +39,7 @@ class Step(Record):
     """The newest observation; the verdict's own when the step is over."""
 
 
-class Sample(Record):
+class PlotSample(Record):
     """One moment of the plot."""
 
     elapsed_seconds: float
@@ -48,8 +48,8 @@ class Sample(Record):
     p99_ms_canary: float | None = None
     kpi_stable: float | None = None
     kpi_canary: float | None = None
-    kpi_difference: Interval | None = None
-    guards: dict[str, Interval | None] = Field(default={})
+    kpi_difference: ConfidenceInterval | None = None
+    guards: dict[str, ConfidenceInterval | None] = Field(default={})
     """Difference of each guard's label."""
     failed_stable: int = 0
     failed_canary: int = 0
@@ -73,9 +73,9 @@ class RolloutRecord(Record):
     elapsed_seconds: float = 0.0
     """Time that controllers spent on it, by a clock that never jumps; nobody's time is not counted."""
     history: tuple[PhaseChange, ...] = ()
-    steps: tuple[Step, ...] = ()
-    samples: tuple[Sample, ...] = ()
-    requests: Requests | None = None
+    steps: tuple[RolloutStep, ...] = ()
+    samples: tuple[PlotSample, ...] = ()
+    requests: RequestTotals | None = None
     """Counted at the end; None before."""
 
     @property
@@ -84,7 +84,12 @@ class RolloutRecord(Record):
         return self.state.rollout
 
     @property
-    def began(self) -> datetime | None:
+    def is_rolled_back(self) -> bool:
+        """Whether it is over, and the version that a rollback asks for serves."""
+        return self.state.final and (self.state.phase is Phase.PROMOTED) == self.returning
+
+    @property
+    def began_at(self) -> datetime | None:
         """When it began, by the wall clock; None before."""
         return datetime.fromisoformat(self.history[0].time) if self.history else None
 
@@ -93,7 +98,7 @@ class RolloutRecord(Record):
         """How long the newest step has been watched."""
         return self.elapsed_seconds - self.steps[-1].began_seconds if self.steps else 0.0
 
-    def at(self, elapsed_seconds: float) -> Self:
+    def with_elapsed(self, elapsed_seconds: float) -> Self:
         """Return it at a later moment."""
         return self.model_copy(update={"elapsed_seconds": max(elapsed_seconds, self.elapsed_seconds)})
 
@@ -106,20 +111,20 @@ class RolloutRecord(Record):
         """
         changes: dict[str, object] = {"state": state}
         if not self.history or (state.phase, state.step) != (self.state.phase, self.state.step):
-            changes["history"] = (*self.history, self._change(state, time or datetime.now(UTC)))
-            changes["samples"] = self._sampled(self._sample(state, None))
+            changes["history"] = (*self.history, self._phase_change(state, time or datetime.now(UTC)))
+            changes["samples"] = self._append_sample(self._plot_sample(state, None))
             if state.phase is Phase.WATCHING:
-                began = Step(step=state.step, percent=state.percent, began_seconds=self.elapsed_seconds)
-                changes["steps"] = (*self.steps, began)
+                began_at = RolloutStep(step=state.step, percent=state.percent, began_seconds=self.elapsed_seconds)
+                changes["steps"] = (*self.steps, began_at)
         return self.model_copy(update=changes)
 
     def with_observation(self, observation: Observation) -> Self:
         """Return it with an observation of the newest step."""
         step = self.steps[-1].model_copy(update={"last": observation})
-        samples = self._sampled(self._sample(self.state, observation))
+        samples = self._append_sample(self._plot_sample(self.state, observation))
         return self.model_copy(update={"steps": (*self.steps[:-1], step), "samples": samples})
 
-    def _change(self, state: RolloutState, time: datetime) -> PhaseChange:
+    def _phase_change(self, state: RolloutState, time: datetime) -> PhaseChange:
         return PhaseChange(
             phase=state.phase,
             step=state.step,
@@ -129,31 +134,31 @@ class RolloutRecord(Record):
             elapsed_seconds=self.elapsed_seconds,
         )
 
-    def _sample(self, state: RolloutState, seen: Observation | None) -> Sample:
-        moment = Sample(elapsed_seconds=self.elapsed_seconds, percent=state.percent)
-        if seen is None:
-            return moment
-        return moment.model_copy(
+    def _plot_sample(self, state: RolloutState, observation: Observation | None) -> PlotSample:
+        sample = PlotSample(elapsed_seconds=self.elapsed_seconds, percent=state.percent)
+        if observation is None:
+            return sample
+        return sample.model_copy(
             update={
-                "p99_ms_stable": seen.stable.p99_ms,
-                "p99_ms_canary": seen.canary.p99_ms,
-                "kpi_stable": seen.stable.kpi,
-                "kpi_canary": seen.canary.kpi,
-                "kpi_difference": seen.kpi_difference,
-                "guards": {one.label: one.difference for one in seen.guards},
-                "failed_stable": seen.requests.failed_stable,
-                "failed_canary": seen.requests.failed_canary,
+                "p99_ms_stable": observation.stable.p99_ms,
+                "p99_ms_canary": observation.canary.p99_ms,
+                "kpi_stable": observation.stable.kpi,
+                "kpi_canary": observation.canary.kpi,
+                "kpi_difference": observation.kpi_difference,
+                "guards": {guard.label: guard.difference for guard in observation.guards},
+                "failed_stable": observation.requests.failed_stable,
+                "failed_canary": observation.requests.failed_canary,
             }
         )
 
-    def _sampled(self, sample: Sample) -> tuple[Sample, ...]:
+    def _append_sample(self, sample: PlotSample) -> tuple[PlotSample, ...]:
         samples = (*self.samples, sample)
-        if len(samples) <= _MOST_SAMPLES:
+        if len(samples) <= _MAX_SAMPLES:
             return samples
         # Every other sample goes, but none at which the weight changed: a long rollout stays a small file.
-        kept = [
-            one
-            for number, one in enumerate(samples)
-            if number % 2 == 0 or number == len(samples) - 1 or one.percent != samples[number - 1].percent
+        thinned = [
+            earlier_sample
+            for number, earlier_sample in enumerate(samples)
+            if number % 2 == 0 or number == len(samples) - 1 or earlier_sample.percent != samples[number - 1].percent
         ]
-        return tuple(kept)
+        return tuple(thinned)

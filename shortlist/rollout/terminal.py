@@ -1,4 +1,4 @@
-"""A rollout in the terminal: one line while it runs, a table when it is over; silent where nobody watches."""
+"""A rollout in the terminal: a status line while it runs, a table when it is over."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from shortlist.rollout.observations import RequestTotals
 from shortlist.rollout.page import (
-    NOTHING,
-    change,
-    count,
-    difference,
+    NO_NUMBER,
+    format_change,
+    format_count,
+    format_difference,
+    format_guard_limit,
+    format_milliseconds,
+    format_name,
+    format_seconds,
+    format_share,
+    format_three_decimals,
     headline,
-    limit,
-    milliseconds,
-    seconds,
-    share,
-    thousandths,
-    words,
 )
 from shortlist.rollout.phases import Phase
-from shortlist.rollout.record import RolloutRecord, Step
+from shortlist.rollout.record import RolloutRecord, RolloutStep
 from shortlist.system.progress import EVENTS_VARIABLE, emit
 
 _PAIRS = ("p99 ms", "KPI", "KPI gain")
-"""Two numbers each; a narrow terminal writes them below each other."""
+"""Columns with two numbers, which wrap on a narrow terminal."""
 _COLOURS = {Phase.PROMOTED: "green", Phase.ROLLED_BACK: "red", Phase.ABORTED: "yellow"}
-_DECIDED = {"proceed": "green", "promote": "green", "roll_back": "red", "hold": "yellow"}
+_DECISION_COLOURS = {"proceed": "green", "promote": "green", "roll_back": "red", "hold": "yellow"}
 
 
 def verdict_table(record: RolloutRecord) -> Group:
@@ -45,87 +46,104 @@ def verdict_table(record: RolloutRecord) -> Group:
         table.add_row(*_cells(step))
     state = record.state
     verdict = Text(
-        f"{words(state.phase.value).capitalize()}: {headline(record)}", f"bold {_COLOURS.get(state.phase, '')}"
+        f"{format_name(state.phase.value).capitalize()}: {headline(record)}", f"bold {_COLOURS.get(state.phase, '')}"
     )
     reasons = [Text(_reason(step), "dim") for step in record.steps]
     parts = [Text(state.reason)] if state.reason else []
     if record.requests is not None and record.steps:
-        one = record.requests
-        parts.append(
-            Text(
-                f"{count(one.total)} requests: {count(one.failed_stable)} failed on the stable track,"
-                f" {count(one.failed_canary)} on the canary, {count(one.lost)} lost; {count(one.logged)} logged,"
-                f" {count(one.doubled)} twice; {count(one.client_errors)} were the client's mistake,"
-                f" {count(one.disconnected)} ended by a client that went away",
-                "dim",
-            )
-        )
-    guards = [Text(line) for line in _guards(record)]
+        parts.append(Text(_describe_totals(record.requests), "dim"))
+    guards = [Text(guard_line) for guard_line in _guards(record)]
     steps: list[RenderableType] = [table, *guards, *reasons, Text()] if record.steps else []
     return Group(*steps, verdict, *parts)
 
 
+def _describe_totals(totals: RequestTotals) -> str:
+    return (
+        f"{format_count(totals.total)} requests: {format_count(totals.failed_stable)} failed on the stable track,"
+        f" {format_count(totals.failed_canary)} on the canary, {format_count(totals.lost)} lost;"
+        f" {format_count(totals.logged)} logged, {format_count(totals.doubled)} twice;"
+        f" {format_count(totals.client_errors)} were the client's mistake,"
+        f" {format_count(totals.disconnected)} ended by a client that went away"
+    )
+
+
 def _guards(record: RolloutRecord) -> list[str]:
     """Return a line per guarded label, of the newest step that was analyzed."""
-    seen = next((step.last for step in reversed(record.steps) if step.last), None)
+    observation = next((step.last for step in reversed(record.steps) if step.last), None)
     lines = []
-    for one in () if seen is None else seen.guards:
-        between = one.difference
-        found = "not known yet"
-        if between is not None:
-            value, low, high = (change(part, one.relative) for part in (between.value, between.low, between.high))
-            found = f"{value} [{low}, {high}]"
-        rates = f"{thousandths(one.stable)} / {thousandths(one.canary)}"
-        lines.append(f"{one.label}: {rates}, {found}; may fall by {limit(record.policy.guards[one.label])}")
+    for guard in () if observation is None else observation.guards:
+        interval = guard.difference
+        difference_text = "not known yet"
+        if interval is not None:
+            value, low, high = (
+                format_change(part, guard.relative) for part in (interval.value, interval.low, interval.high)
+            )
+            difference_text = f"{value} [{low}, {high}]"
+        rates = f"{format_three_decimals(guard.stable)} / {format_three_decimals(guard.canary)}"
+        allowed_drop = format_guard_limit(record.policy.guards[guard.label])
+        lines.append(f"{guard.label}: {rates}, {difference_text}; may fall by {allowed_drop}")
     return lines
 
 
-def _reason(step: Step) -> str:
+def _reason(step: RolloutStep) -> str:
     return step.last.reason if step.last else f"at {step.percent} %: ended before anything was seen"
 
 
-def _cells(step: Step) -> list[str | Text]:
-    seen = step.last
-    if seen is None:
-        return [f"{step.percent} %", *[NOTHING] * 6, Text("hold", "yellow")]
-    stable, canary = seen.stable, seen.canary
+def _cells(step: RolloutStep) -> list[str | Text]:
+    observation = step.last
+    if observation is None:
+        return [f"{step.percent} %", *[NO_NUMBER] * 6, Text("hold", "yellow")]
+    stable, canary = observation.stable, observation.canary
     return [
         f"{step.percent} %",
-        count(stable.requests + canary.requests),
-        count(stable.failed + canary.failed),
-        share(seen.canary_share),
-        f"{milliseconds(stable.p99_ms)} / {milliseconds(canary.p99_ms)}",
-        f"{thousandths(stable.kpi)} / {thousandths(canary.kpi)}",
-        difference(seen.kpi_difference),
-        Text(words(seen.decision), _DECIDED[seen.decision]),
+        format_count(stable.requests + canary.requests),
+        format_count(stable.failed + canary.failed),
+        format_share(observation.canary_share),
+        f"{format_milliseconds(stable.p99_ms)} / {format_milliseconds(canary.p99_ms)}",
+        f"{format_three_decimals(stable.kpi)} / {format_three_decimals(canary.kpi)}",
+        format_difference(observation.kpi_difference),
+        Text(format_name(observation.decision), _DECISION_COLOURS[observation.decision]),
     ]
 
 
-def line(record: RolloutRecord) -> str:
-    """Return where a rollout is, in one line."""
+def status_line(record: RolloutRecord) -> str:
+    """Return phase, share and newest observation of a rollout in one line."""
     state = record.state
-    where = f"{words(state.phase.value)} version {state.candidate}"
-    parts = [where if not state.percent else f"{where} at {state.percent} %", seconds(record.elapsed_seconds)]
-    seen = record.steps[-1].last if record.steps and state.phase is Phase.WATCHING else None
-    if seen is not None:
-        tracks = f"p99 {milliseconds(seen.stable.p99_ms)} / {milliseconds(seen.canary.p99_ms)} ms"
-        requests = f"{count(seen.stable.requests)} / {count(seen.canary.requests)} requests"
-        parts += [requests, tracks, f"{words(seen.decision)}: {seen.reason}"]
+    phase_text = f"{format_name(state.phase.value)} version {state.candidate}"
+    parts = [
+        phase_text if not state.percent else f"{phase_text} at {state.percent} %",
+        format_seconds(record.elapsed_seconds),
+    ]
+    observation = record.steps[-1].last if record.steps and state.phase is Phase.WATCHING else None
+    if observation is not None:
+        stable, canary = observation.stable, observation.canary
+        latencies = f"p99 {format_milliseconds(stable.p99_ms)} / {format_milliseconds(canary.p99_ms)} ms"
+        requests = f"{format_count(stable.requests)} / {format_count(canary.requests)} requests"
+        parts += [requests, latencies, f"{format_name(observation.decision)}: {observation.reason}"]
     return "  ".join(parts)
 
 
 @contextmanager
-def watched() -> Iterator[Callable[[RolloutRecord], None]]:
-    """Give a function that shows a rollout's newest state, for `Tools.on_change`."""
+def show_progress() -> Iterator[Callable[[RolloutRecord], None]]:
+    """Yield a function that shows the newest state of a rollout, for `ControllerContext.on_change`."""
     if os.environ.get(EVENTS_VARIABLE):
-        yield _to_parent
+        yield _emit_progress
     elif sys.stderr.isatty():
         with Status("rollout", console=Console(stderr=True)) as status:
-            yield lambda record: status.update(Text(line(record), overflow="ellipsis", no_wrap=True))
+            yield lambda record: status.update(Text(status_line(record), overflow="ellipsis", no_wrap=True))
     else:
         yield lambda _: None
 
 
-def _to_parent(record: RolloutRecord) -> None:
+def _emit_progress(record: RolloutRecord) -> None:
     percent = float(record.state.percent)
-    emit({"event": "progress", "label": "rollout", "done": percent, "total": 100.0, "unit": "%", "text": line(record)})
+    emit(
+        {
+            "event": "progress",
+            "label": "rollout",
+            "done": percent,
+            "total": 100.0,
+            "unit": "%",
+            "text": status_line(record),
+        }
+    )

@@ -1,4 +1,4 @@
-"""What a terminal shows of a run: a line per step while it goes, a short table at its end."""
+"""Terminal output of a run: a line per step while it runs, a short table at its end."""
 
 from __future__ import annotations
 
@@ -16,43 +16,45 @@ from rich.table import Table
 from rich.text import Text
 
 from shortlist.contracts import Files
-from shortlist.report.titles import TITLES, step_of, steps_of, title_of
-from shortlist.runs.next_steps import after_failure, next_steps
+from shortlist.report.titles import TITLES, find_step, list_graph_steps, step_title
+from shortlist.runs.next_steps import advice_after_failure, next_steps
 from shortlist.runs.runner import task_steps
 
 _REFRESH_SECONDS = 0.1
 
 
 class Display:
-    """Follows the events of a run's steps; draws when the output is a terminal, prints a line per step otherwise."""
+    """Follows the events of a run's steps; draws a table in a terminal, prints a line per step otherwise."""
 
-    def __init__(self, events: Path, pipeline: Path, models: Mapping[str, str] | None = None, asked: str = "") -> None:
-        """Begin to follow.
+    def __init__(
+        self, events: Path, pipeline: Path, models: Mapping[str, str] | None = None, spec_argument: str = ""
+    ) -> None:
+        """Follow a file of events.
 
         Args:
             events: File of events.
-            pipeline: The compiled graph.
-            models: Name of every declared model -> its role.
-            asked: What the user calls the spec, a name or a path; the spec's name by default.
+            pipeline: File with the compiled graph.
+            models: Role of every declared model, by name.
+            spec_argument: The spec as the user named it, by name or path; the spec's name by default.
         """
         self.finished: dict[str, dict[str, Any]] = {}
         """Step records by name; a step from the cache has {"cached": True}."""
         self.failed: dict[str, str] = {}
-        """Messages of the steps that stopped, by name."""
+        """Messages of the steps that failed, by name."""
         self.current = ""
-        """The step that began last."""
+        """Name of the step that started last."""
         self.paths: dict[str, str] = {}
-        """What steps said they write, whether they finished or not."""
+        """Paths that steps announced to write, by artefact, whether they finished or not."""
         self.notes: list[str] = []
-        """What steps want to be said below the results."""
+        """Sentences of steps, printed below the results."""
         self.interrupted = False
         """Whether the user stopped the run."""
         self._events = events
-        self._asked = asked
+        self._spec_argument = spec_argument
         self._offset = 0
         self._running: dict[str, dict[str, Any]] = {}
-        self._steps = steps_of(set(task_steps(pipeline).values()), models or {})
-        self._said = 0
+        self._steps = list_graph_steps(set(task_steps(pipeline).values()), models or {})
+        self._printed_steps = 0
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, refresh_per_second=8, transient=False)
         self._started = time.monotonic()
@@ -65,23 +67,23 @@ class Display:
 
     def __exit__(self, *exception: object) -> None:
         if self._console.is_terminal:
-            self._live.update(self._drawing())
+            self._live.update(self._draw_table())
             self._live.__exit__(None, None, None)
 
     def refresh(self) -> None:
-        """Read new events, draw them, and sleep a moment."""
+        """Read new events, draw them, and sleep 0.1 s."""
         with self._events.open(encoding="utf-8") as file:
             file.seek(self._offset)
             for line in iter(file.readline, ""):
                 if not line.endswith("\n"):
-                    break  # half a line: its writer is not done
+                    break  # an incomplete line
                 self._offset = file.tell()
-                self._take(json.loads(line))
+                self._handle_event(json.loads(line))
         if self._console.is_terminal:
-            self._live.update(self._drawing())
+            self._live.update(self._draw_table())
         time.sleep(_REFRESH_SECONDS)
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _handle_event(self, event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind == "step":
             self.current = event["step"]
@@ -92,74 +94,76 @@ class Display:
         elif kind == "done":
             self._running.pop(event["name"], None)
             self.finished[event["name"]] = event
-            self._say(event["name"], _measures(event))
+            self._print_step(event["name"], _format_measures(event))
         elif kind == "note":
             self.notes.append(event["text"])
         elif kind == "cached":
             self.finished[event["step"]] = {"cached": True}
-            self._say(event["step"], "unchanged, reused")
+            self._print_step(event["step"], "unchanged, reused")
         elif kind == "failed":
             self._running.pop(event["step"], None)
             self.failed[event["step"]] = event["message"]
-            self._say(event["step"], "stopped")
+            self._print_step(event["step"], "stopped")
 
-    def _say(self, name: str, text: str) -> None:
-        if not self._console.is_terminal and step_of(name) in TITLES:
-            self._said += 1
-            place = f"[{self._said:>2}/{max(len(self._steps), self._said)}]"
-            self._console.print(f"{place} {title_of(name):<34} {text}", markup=False, soft_wrap=True)
+    def _print_step(self, name: str, text: str) -> None:
+        if not self._console.is_terminal and find_step(name) in TITLES:
+            self._printed_steps += 1
+            place = f"[{self._printed_steps:>2}/{max(len(self._steps), self._printed_steps)}]"
+            self._console.print(f"{place} {step_title(name):<34} {text}", markup=False, soft_wrap=True)
 
-    def _drawing(self) -> Table:
+    def _draw_table(self) -> Table:
         table = Table.grid(padding=(0, 2))
         for name in self._steps:
             if name in self.failed:
-                table.add_row(Text("✗", "red"), title_of(name), Text("stopped", "red"))
+                table.add_row(Text("✗", "red"), step_title(name), Text("stopped", "red"))
             elif name in self._running:
-                table.add_row(Spinner("dots", style="cyan"), title_of(name), _bar(self._running[name]))
+                table.add_row(Spinner("dots", style="cyan"), step_title(name), _progress_row(self._running[name]))
             elif name in self.finished:
-                table.add_row(Text("✓", "green"), title_of(name), Text(_measures(self.finished[name]), "dim"))
+                table.add_row(Text("✓", "green"), step_title(name), Text(_format_measures(self.finished[name]), "dim"))
             else:
-                table.add_row(Text("·", "dim"), Text(title_of(name), "dim"), "")
+                table.add_row(Text("·", "dim"), Text(step_title(name), "dim"), "")
         return table
 
-    def fault(self, run: Path) -> str:
-        """Return what the log says last, for a run that stopped without a message."""
+    def internal_error(self, run: Path) -> str:
+        """Return the end of the log, for a run that failed without a message."""
         if self.interrupted:
             return "Stopped by the user."
         log = run / "pipeline.log"
         lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-        return "\n".join(["This is a fault of Shortlist, not yours. The last lines of its log:", *lines[-12:]])
+        return "\n".join(["This is a bug in Shortlist. The last lines of its log:", *lines[-12:]])
 
-    def conclude(self, run: Path, code: int, relative_to: Path) -> None:
-        """Print what came out and where it is."""
+    def print_results(self, run: Path, code: int, relative_to: Path) -> None:
+        """Print the results or the error of a run, and where its page is."""
         seconds = time.monotonic() - self._started
         latest = relative_to / "latest"
         if self.interrupted:
-            self._console.print("\nStopped. Nothing is half-written; run again and the finished steps are reused.")
+            self._console.print("\nStopped. No file is incomplete; the next run reuses the finished steps.")
         elif code != 0:
-            message = "\n".join(self.failed.values()) or self.fault(run)
+            message = "\n".join(self.failed.values()) or self.internal_error(run)
             self._console.print(f"\n[bold red]Stopped[/] after {seconds:.0f} s.\n")
             self._console.print(message, markup=False)
-            if advice := after_failure(run, self._asked, self.failed):
+            if advice := advice_after_failure(run, self._spec_argument, self.failed):
                 self._console.print(f"\n{advice}", markup=False, soft_wrap=True)
             self._console.print(f"\nPage: {latest / Files.REPORT}    Log: {latest / 'pipeline.log'}", soft_wrap=True)
         else:
             self._console.print()
-            self._console.print(_results(json.loads((run / Files.SUMMARY).read_text())))
+            self._console.print(_results_view(json.loads((run / Files.SUMMARY).read_text())))
             for note in self.notes:
                 self._console.print(note, markup=False, soft_wrap=True)
             self._console.print(f"\nDone in {seconds:.0f} s. Page: {latest / Files.REPORT}", soft_wrap=True)
-            self._console.print(next_steps(run, self._asked, latest / Files.REPORT), markup=False, soft_wrap=True)
+            self._console.print(
+                next_steps(run, self._spec_argument, latest / Files.REPORT), markup=False, soft_wrap=True
+            )
 
 
-def _measures(record: dict[str, Any]) -> str:
+def _format_measures(record: dict[str, Any]) -> str:
     if record.get("cached"):
         return "unchanged, reused"
     rate = f"  {record['rows_per_s']:>11,} rows/s" if record.get("rows_per_s") else ""
     return f"{record['seconds']:>6.1f} s  {record['peak_mib']:>6.0f} MiB{rate}"
 
 
-def _bar(progress: dict[str, Any]) -> Group | Text | Table:
+def _progress_row(progress: dict[str, Any]) -> Group | Text | Table:
     seconds = time.monotonic() - progress["since"]
     if "done" not in progress:
         return Text(f"{seconds:>6.1f} s", "cyan")
@@ -171,7 +175,7 @@ def _bar(progress: dict[str, Any]) -> Group | Text | Table:
     return row
 
 
-def _results(summary: dict[str, Any]) -> Group:
+def _results_view(summary: dict[str, Any]) -> Group:
     table = Table(
         title=f"{summary['spec']}: {summary['rows']['test']:,} test rows",
         title_justify="left",
@@ -182,25 +186,25 @@ def _results(summary: dict[str, Any]) -> Group:
         _add_within_users(table, summary)
     else:
         _add_without_users(table, summary)
-    held = [
+    failed_gates = [
         Text(f"✗ {gate['model']}, gate {gate['name']}: {gate['reason']}", "red")
         for gate in summary["gates"]
         if not gate["passed"]
     ]
     blessed = summary["blessed"]
     failing = {gate["model"] for gate in summary["gates"] if not gate["passed"]}
-    passing = {model: said for model, said in summary.get("reasons", {}).items() if model not in failing}
-    why = [Text(f"{model}: {'; '.join(said)}", "dim") for model, said in passing.items()]
+    passing = {model: reasons for model, reasons in summary.get("reasons", {}).items() if model not in failing}
+    passed_gates = [Text(f"{model}: {'; '.join(reasons)}", "dim") for model, reasons in passing.items()]
     tuning = Text(
         "Tune by the validation numbers: candidates are chosen by them; the test days are for evaluation only.", "dim"
     )
     ending = (
         Text(f"Blessed: {blessed['model']}, version {blessed['version']}", "bold green")
         if blessed
-        else Text("Nothing is blessed: every candidate is held by a gate", "bold red")
+        else Text("No model is blessed: every candidate failed a gate", "bold red")
     )
     notice = [Text(summary["notice"], "bold yellow")] if summary.get("notice") else []
-    return Group(*notice, table, tuning, *held, *why, ending)
+    return Group(*notice, table, tuning, *failed_gates, *passed_gates, ending)
 
 
 def _add_without_users(table: Table, summary: dict[str, Any]) -> None:
@@ -216,10 +220,10 @@ def _add_without_users(table: Table, summary: dict[str, Any]) -> None:
 
 
 def _add_within_users(table: Table, summary: dict[str, Any]) -> None:
-    """Fit the metrics within users into 80 columns: intervals stand below their values."""
+    """Add the metrics within users, in 80 characters: intervals are below their values."""
     _add_columns(table, ("validation\nlog loss", "test\nAUC", "test\nlog loss", "test\nGAUC", "test\nnDCG@10"))
     for name, model in _by_auc(summary):
-        auc, gauc = (f"{_decimals(model.get(one))}\n{_between(model, one)}" for one in ("auc", "gauc"))
+        auc, gauc = (f"{_decimals(model.get(metric))}\n{_format_interval(model, metric)}" for metric in ("auc", "gauc"))
         losses = _decimals(model.get("validation_log_loss"), ""), auc, _decimals(model["log_loss"])
         table.add_row(name, *losses, gauc, _decimals(model.get("ndcg_at_10")))
     if best := summary["best_possible"]:
@@ -235,7 +239,7 @@ def _by_auc(summary: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return sorted(summary["models"].items(), key=lambda item: -(item[1]["auc"] or 0))
 
 
-def _between(model: dict[str, Any], metric: str) -> str:
+def _format_interval(model: dict[str, Any], metric: str) -> str:
     ends = [model.get(f"{metric}_{end}") for end in ("low", "high")]
     return "" if None in ends else "\N{EN DASH}".join(f"{end:.3f}" for end in ends)
 

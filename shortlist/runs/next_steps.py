@@ -1,4 +1,4 @@
-"""The last lines of a finished run: what was trained, how good it is, and what to do next."""
+"""Last lines of a finished run: trained models, their quality, and the commands to run next."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Final
 from models.base import DeclaredModel
 from models.registry import kind_of
 from shortlist.contracts import Files
-from shortlist.evaluation.records import LOW_IS_GOOD, TITLES, Metric
+from shortlist.evaluation.records import LOWER_IS_BETTER, TITLES, Metric
 
 _TUNE: Final = "make tune SPEC={spec} MODEL={model} MINUTES=10"
 _CHECK: Final = ".venv/bin/shortlist check {spec}{log}"
 _WIDEST: Final = 80
-"""Characters of a command with a text beside it."""
+"""Longest command, in characters, that has its purpose beside it."""
 _READS_LOG: Final = frozenset(("ingest", "ingest_files", "join_raw_log", "validate", "validate_days", "join_valid_log"))
 _ADVICE: Final = {
     "data": (_CHECK, "list what is wrong with the log; then give more rows, or SET=data.split.test_days="),
@@ -31,59 +31,59 @@ _ADVICE: Final = {
     "parity": ("{page}#gates", "the differences between training, the exported graph and Triton"),
     "integrity": ("{again}", "write the files again"),
 }
-"""By the gate that holds the best candidate: a command or a place, and what it is for."""
+"""Command or page section, and its purpose, by the gate that the best candidate failed."""
 
 
-def next_steps(run: Path, asked: str, page: Path) -> str:
-    """Return what a run made, how good it is beside the best baseline, and commands that go on from there.
+def next_steps(run: Path, spec_argument: str, page: Path) -> str:
+    """Return the trained models of a run, their quality against the best baseline, and the commands to run next.
 
     Args:
         run: The run's folder.
-        asked: What the user calls the spec, a name or a path; empty: the spec's name.
-        page: The run's page, as the user reaches it.
+        spec_argument: The spec as the user named it, by name or path; empty: the spec's name.
+        page: Path of the run's page, relative to the user's folder.
     """
     summary = json.loads((run / Files.SUMMARY).read_text())
-    given, best = _given(run), _best_of(summary, "candidate")
+    arguments, best = _run_arguments(run), _best_model(summary, "candidate")
     trained = sorted(name for name, model in summary["models"].items() if model.get("role") != "champion")
     lines = [f"Trained: {', '.join(trained) or 'no model'}. Features are in Feast, runs and models in MLflow."]
-    lines += filter(None, (_quality(summary, best), _slates(summary)))
-    commands = _commands(summary, best, asked or summary["spec"], given, page)
+    lines += filter(None, (_quality_line(summary, best), _slates_line(summary)))
+    commands = _next_commands(summary, best, spec_argument or summary["spec"], arguments, page)
     width = max((len(command) for command, _ in commands if len(command) <= _WIDEST), default=0)
-    return "\n".join([*lines, "Next:", *(_command(command, what, width) for command, what in commands)])
+    return "\n".join([*lines, "Next:", *(_format_command(command, purpose, width) for command, purpose in commands)])
 
 
-def _command(command: str, what: str, width: int) -> str:
-    """Return a command with what it is for beside it; below it, where the command is long."""
-    between = "   " if len(command) <= width else f"\n  {'':<{width}}   "
-    return f"  {command:<{width}}{between}{what}"
+def _format_command(command: str, purpose: str, width: int) -> str:
+    """Return a command with its purpose beside it, or below it where the command is long."""
+    separator = "   " if len(command) <= width else f"\n  {'':<{width}}   "
+    return f"  {command:<{width}}{separator}{purpose}"
 
 
-def after_failure(run: Path, asked: str, failed: Collection[str]) -> str:
-    """Return the command that lists all problems of a log at once, where a step stopped at one; empty elsewhere.
+def advice_after_failure(run: Path, spec_argument: str, failed: Collection[str]) -> str:
+    """Return the command that lists all problems of a log, if a step failed at one of them; empty otherwise.
 
     Args:
         run: The run's folder.
-        asked: What the user calls the spec; empty where the run is not of the whole log.
-        failed: Names of the steps that stopped with a message.
+        spec_argument: The spec as the user named it; empty where the run does not read the whole log.
+        failed: Names of the steps that failed with a message.
     """
-    if not asked or not _READS_LOG & set(failed):
+    if not spec_argument or not _READS_LOG & set(failed):
         return ""
-    location = _given(run).get("log", {}).get("location")
-    command = _CHECK.format(spec=asked, log=f" --data {location}" if location else "")
-    return f"A run stops at its first problem; this lists those of the log at once: {command}"
+    location = _run_arguments(run).get("log", {}).get("location")
+    command = _CHECK.format(spec=spec_argument, log=f" --data {location}" if location else "")
+    return f"A run stops at its first problem; this command lists all problems of the log: {command}"
 
 
-def _given(run: Path) -> dict[str, Any]:
+def _run_arguments(run: Path) -> dict[str, Any]:
     arguments = run / "arguments.json"
     return json.loads(arguments.read_text()) if arguments.is_file() else {}
 
 
-def _best_of(summary: Mapping[str, Any], role: str) -> str:
-    """Return the blessed model, else the model of a role that is best by the deciding metric; empty without any."""
+def _best_model(summary: Mapping[str, Any], role: str) -> str:
+    """Return the blessed model, else the best model of a role by the deciding metric; empty when there is none."""
     if role == "candidate" and summary["blessed"]:
         return str(summary["blessed"]["model"])
-    metric = _metric(summary)
-    sign = -1 if metric in LOW_IS_GOOD else 1
+    metric = _deciding_metric(summary)
+    sign = -1 if metric in LOWER_IS_BETTER else 1
     values = {
         name: sign * model[metric]
         for name, model in summary["models"].items()
@@ -92,91 +92,104 @@ def _best_of(summary: Mapping[str, Any], role: str) -> str:
     return max(values, key=lambda name: values[name], default="")
 
 
-def _metric(summary: Mapping[str, Any]) -> Metric:
-    """Return what decides; of a run that stopped before the gates, the AUC."""
+def _deciding_metric(summary: Mapping[str, Any]) -> Metric:
+    """Return the deciding metric; AUC for a run that failed before the gates."""
     return summary.get("metric") or "auc"
 
 
-def _quality(summary: Mapping[str, Any], best: str) -> str:
-    compared = _beside_baseline(summary, best)
+def _quality_line(summary: Mapping[str, Any], best: str) -> str:
+    compared = _compare_to_baseline(summary, best)
     if compared is None:
         return ""
-    baseline, metric, ours, theirs = compared
+    baseline, metric, candidate_value, baseline_value = compared
     state = f"blessed as version {summary['blessed']['version']}" if summary["blessed"] else "held"
     return (
-        f"Quality: {best} ({state}) has a test {TITLES[metric]} of {ours:.4f}, against {theirs:.4f} of '{baseline}',"
-        f" the best baseline ({ours - theirs:+.4f})."
+        f"Quality: {best} ({state}) has a test {TITLES[metric]} of {candidate_value:.4f}, against"
+        f" {baseline_value:.4f} of '{baseline}', the best baseline ({candidate_value - baseline_value:+.4f})."
     )
 
 
-def _slates(summary: Mapping[str, Any]) -> str:
-    """Return how good the slates are, beside those of the best source and, where it is known, the best possible."""
-    found = [one for one in summary.get("stages", ()) if one["ndcg_at_10"] is not None]
-    shown = next((one["ndcg_at_10"] for one in found if one["stage"] == "ordering" and one["source"] is None), None)
-    if shown is None:
+def _slates_line(summary: Mapping[str, Any]) -> str:
+    """Return nDCG of the slates, compared with the best source and, where it is known, the best possible."""
+    measured_stages = [stage for stage in summary.get("stages", ()) if stage["ndcg_at_10"] is not None]
+    slate_ndcg = next(
+        (stage["ndcg_at_10"] for stage in measured_stages if stage["stage"] == "ordering" and stage["source"] is None),
+        None,
+    )
+    if slate_ndcg is None:
         return ""
-    beside = []
-    if possible := next((one["ndcg_at_10"] for one in found if one["stage"] == "best_possible"), None):
-        beside.append(f"{shown / possible:.0%} of the best possible ({possible:.4f})")
-    sources = [one for one in found if one["stage"] == "retrieval" and one["source"]]
-    if source := max(sources, key=lambda one: one["ndcg_at_10"], default=None):
-        beside.append(f"{source['ndcg_at_10']:.4f} of '{source['source']}', the best single source")
-    return f"{'; '.join([f'Slates: nDCG@10 of what users see is {shown:.4f}', *beside])}."
+    comparisons = []
+    if possible := next((stage["ndcg_at_10"] for stage in measured_stages if stage["stage"] == "best_possible"), None):
+        comparisons.append(f"{slate_ndcg / possible:.0%} of the best possible ({possible:.4f})")
+    sources = [stage for stage in measured_stages if stage["stage"] == "retrieval" and stage["source"]]
+    if source := max(sources, key=lambda stage: stage["ndcg_at_10"], default=None):
+        comparisons.append(f"{source['ndcg_at_10']:.4f} of '{source['source']}', the best single source")
+    return f"{'; '.join([f'Slates: nDCG@10 of what users see is {slate_ndcg:.4f}', *comparisons])}."
 
 
-def _commands(
-    summary: Mapping[str, Any], best: str, spec: str, given: Mapping[str, Any], page: Path
+def _next_commands(
+    summary: Mapping[str, Any], best: str, spec: str, arguments: Mapping[str, Any], page: Path
 ) -> list[tuple[str, str]]:
-    location = given.get("log", {}).get("location")
-    again = f"make run SPEC={spec}" + (f" DATA={location}" if location else "")
+    location = arguments.get("log", {}).get("location")
+    run_command = f"make run SPEC={spec}" + (f" DATA={location}" if location else "")
     ui = "make ui", "every run, curve and model in MLflow"
     if not summary["blessed"]:
-        holding = next((one["name"] for one in summary["gates"] if one["model"] == best and not one["passed"]), "")
-        command, what = _ADVICE.get(holding, (_CHECK, "check the spec again, and list what is wrong"))
-        candidates = _section(given.get("retrieval")).get("candidates", 500)
+        failed_gate = next(
+            (gate["name"] for gate in summary["gates"] if gate["model"] == best and not gate["passed"]), ""
+        )
+        command, purpose = _ADVICE.get(failed_gate, (_CHECK, "check the spec again, and list what is wrong"))
+        candidates = _section(arguments.get("retrieval")).get("candidates", 500)
         values = {"spec": spec, "log": f" --data {location}" if location else "", "model": best, "page": page}
-        advised = command.format(**values, again=again, more=2 * candidates)
-        return [(advised, f"gate '{holding}': {what}" if holding else what), ui, (again, _AGAIN)]
+        advised = command.format(**values, again=run_command, more=2 * candidates)
+        return [
+            (advised, f"gate '{failed_gate}': {purpose}" if failed_gate else purpose),
+            ui,
+            (run_command, _RUN_PURPOSE),
+        ]
     stages = bool(summary.get("stages"))
     serve = f"make serve SPEC={spec}", f"serve it here; prints a curl that {'recommends' if stages else 'ranks'}"
     tune = _TUNE.format(spec=spec, model=best), "no candidate beats the best baseline: search for better settings"
     funnel = [(f"{page}#candidates", "how many relevant items each stage of a request keeps")]
-    behind = [*_baseline_as_candidate(summary, given, again), tune] if _is_behind(summary, best) else []
-    return [serve, *(funnel if stages else []), *behind, ui, (again, _AGAIN)]
+    behind = [*_baseline_as_candidate(summary, arguments, run_command), tune] if _is_behind(summary, best) else []
+    return [serve, *(funnel if stages else []), *behind, ui, (run_command, _RUN_PURPOSE)]
 
 
 def _is_behind(summary: Mapping[str, Any], best: str) -> bool:
-    """Whether the best candidate is among those that do not beat the best baseline."""
-    compared = _beside_baseline(summary, best)
+    """Whether the best candidate does not beat the best baseline."""
+    compared = _compare_to_baseline(summary, best)
     if compared is None or not summary.get("notice"):
         return False
-    _, metric, ours, theirs = compared
-    return ours > theirs if metric in LOW_IS_GOOD else ours < theirs
+    _, metric, candidate_value, baseline_value = compared
+    return candidate_value > baseline_value if metric in LOWER_IS_BETTER else candidate_value < baseline_value
 
 
-def _beside_baseline(summary: Mapping[str, Any], best: str) -> tuple[str, Metric, float, float] | None:
-    """Return the best baseline, the deciding metric, and its values of the best candidate and of that baseline."""
-    baseline, metric = _best_of(summary, "baseline"), _metric(summary)
-    ours, theirs = (summary["models"].get(name, {}).get(metric) for name in (best, baseline))
-    return None if ours is None or theirs is None else (baseline, metric, ours, theirs)
+def _compare_to_baseline(summary: Mapping[str, Any], best: str) -> tuple[str, Metric, float, float] | None:
+    """Return the best baseline, the deciding metric, and its values for the best candidate and for that baseline."""
+    baseline, metric = _best_model(summary, "baseline"), _deciding_metric(summary)
+    candidate_value, baseline_value = (summary["models"].get(name, {}).get(metric) for name in (best, baseline))
+    return (
+        None
+        if candidate_value is None or baseline_value is None
+        else (baseline, metric, candidate_value, baseline_value)
+    )
 
 
 def _baseline_as_candidate(
-    summary: Mapping[str, Any], given: Mapping[str, Any], again: str
+    summary: Mapping[str, Any], arguments: Mapping[str, Any], run_command: str
 ) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """Give the command that lets the best baseline be served, with its own settings, where its kind can be."""
-    name = _best_of(summary, "baseline")
-    for model in map(DeclaredModel.read, given.get("models", ())):
+    """Yield the command that makes the best baseline a candidate with the same settings, if its kind can be served."""
+    name = _best_model(summary, "baseline")
+    for model in map(DeclaredModel.read, arguments.get("models", ())):
         kind = kind_of(model.kind)
         if model.name == name and kind.export:
             section = kind.section.model_validate(model.section)
-            own = section.model_dump(mode="json", exclude_defaults=True, exclude={"kind", "role"})
-            settings = ", ".join(f"{key}: {json.dumps(value)}" for key, value in own.items())
+            changed_settings = section.model_dump(mode="json", exclude_defaults=True, exclude={"kind", "role"})
+            settings = ", ".join(f"{key}: {json.dumps(value)}" for key, value in changed_settings.items())
             change = f"models.{name}={{kind: {model.kind}, role: candidate, {settings}}}"
-            yield f"{again} SET='{change}'", f"let '{name}' be a candidate itself, which may be served"
+            yield f"{run_command} SET='{change}'", f"make '{name}' a candidate, which may be served"
 
 
-_AGAIN: Final = "after an edit of the spec; unchanged steps are reused"
+_RUN_PURPOSE: Final = "after an edit of the spec; unchanged steps are reused"
 
 
 def _section(text: str | None) -> Mapping[str, Any]:

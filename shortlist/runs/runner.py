@@ -1,4 +1,4 @@
-"""Runs one compiled pipeline on this machine with kfp.local; the child process of `shortlist.runs.submit`."""
+"""Runs one compiled pipeline on this machine with kfp.local; the child process of `shortlist.runs.local_training`."""
 
 from __future__ import annotations
 
@@ -27,40 +27,44 @@ class CacheHits(logging.Handler):
     """Turns kfp.local's log line about a cache hit into an event for the parent process."""
 
     def __init__(self, steps: dict[str, str], models: Mapping[str, str]) -> None:
-        """Take what names are made of.
+        """Create the handler of one graph.
 
         Args:
             steps: Step of every task, by the task's name.
-            models: Role of every declared model, by name and in their order.
+            models: Role of every declared model, by name, in the declared order.
         """
         super().__init__()
         self._steps = steps
         self._roles = dict(models)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell of a task that was found in the cache; everything else is left alone."""
+        """Emit an event for a task that was found in the cache; ignore other records."""
         match = _CACHE_HIT.match(record.getMessage())
         if not match:
             return
         step = self._steps.get(match["task"], match["task"])
-        name = self._of_model(step) if step in PER_MODEL else step
+        name = self._name_with_model(step) if step in PER_MODEL else step
         if name:
             emit({"event": "cached", "step": name})
 
-    def _of_model(self, step: str) -> str:
-        """Return the step's name with its model's, which kfp.local does not say; empty where there is nothing to say.
+    def _name_with_model(self, step: str) -> str:
+        """Return the step's name with its model's, which kfp.local does not log; empty where the step is not shown.
 
-        Models take their turns one after another, in the order in which they are declared.
+        Models are trained one after another in the declared order.
         """
         first = f"{PER_MODEL[0]}_"
-        begun = [name.removeprefix(first) for name in _begun() if name.startswith(first)]
+        started_models = [name.removeprefix(first) for name in _started_steps() if name.startswith(first)]
         if step == PER_MODEL[0]:
-            return f"{step}_{list(self._roles)[len(begun)]}" if len(begun) < len(self._roles) else ""
-        return f"{step}_{begun[-1]}" if begun and self._roles.get(begun[-1]) == "candidate" else ""
+            return f"{step}_{list(self._roles)[len(started_models)]}" if len(started_models) < len(self._roles) else ""
+        return (
+            f"{step}_{started_models[-1]}"
+            if started_models and self._roles.get(started_models[-1]) == "candidate"
+            else ""
+        )
 
 
-def _begun() -> list[str]:
-    """Return the steps that this run began or found in the cache, in their order."""
+def _started_steps() -> list[str]:
+    """Return the steps that this run started or found in the cache, in their order."""
     path = Path(os.environ.get(EVENTS_VARIABLE, ""))
     events = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
     return [event["step"] for event in events if event["event"] in ("step", "cached")]
@@ -68,11 +72,11 @@ def _begun() -> list[str]:
 
 def task_steps(compiled: Path) -> dict[str, str]:
     """Return the step of every task in a compiled pipeline, by task name, in the order they are declared."""
-    # By libyaml: 0.02 s instead of 0.13, in this process and in the one that shows how it goes.
+    # With libyaml: 0.02 s instead of 0.13, in this process and in the one with the display.
     pipeline = next(yaml.load_all(compiled.read_text(), yaml.CSafeLoader))
     groups = [pipeline["root"], *pipeline["components"].values()]
     tasks = [task for group in groups for task in group.get("dag", {}).get("tasks", {}).items()]
-    executors = {name: one.get("executorLabel") for name, one in pipeline["components"].items()}
+    executors = {name: component.get("executorLabel") for name, component in pipeline["components"].items()}
     labels = {name: executors[task["componentRef"]["name"]] for name, task in tasks}
     return {name: _step_of(pipeline, label) for name, label in labels.items() if label}
 
@@ -92,13 +96,13 @@ def run_pipeline(pipeline: Path, arguments: dict[str, Any], root: Path) -> None:
     """Run a compiled pipeline; a failing task raises.
 
     Args:
-        pipeline: Compiled YAML, the same file that a cluster gets.
+        pipeline: File with the compiled graph.
         arguments: Values of its parameters.
         root: Folder for artefacts and the cache.
     """
     from kfp import components, local
 
-    os.environ[RUN_PROCESS_VARIABLE] = str(os.getpid())  # steps end long before what they began does
+    os.environ[RUN_PROCESS_VARIABLE] = str(os.getpid())  # steps end before the training that they record
     local.init(
         runner=local.SubprocessRunner(use_venv=False),
         pipeline_root=str(root / "artefacts"),
@@ -108,7 +112,7 @@ def run_pipeline(pipeline: Path, arguments: dict[str, Any], root: Path) -> None:
     )
     steps = task_steps(pipeline)
     graph = components.load_component_from_text(with_client(pipeline.read_text()))
-    logging.getLogger().setLevel(logging.INFO)  # kfp.local says at this level what came from the cache
+    logging.getLogger().setLevel(logging.INFO)  # kfp.local logs cache hits at this level
     logging.getLogger().addHandler(CacheHits(steps, roles_of(arguments)))
     with step_server(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # kfp warns about every image that is not a plain Python one
@@ -120,7 +124,7 @@ def main() -> int:
     pipeline, arguments, root = (Path(argument) for argument in sys.argv[1:4])
     try:
         run_pipeline(pipeline, json.loads(arguments.read_text()), root)
-    except RuntimeError as error:  # a failed task: what it said is in the log and in its event already
+    except RuntimeError as error:  # a failed task: its message is already in the log and in its event
         sys.stderr.write(f"{error}\n")
         return 1
     return 0

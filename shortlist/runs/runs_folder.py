@@ -1,4 +1,4 @@
-"""Where runs on this machine keep what outlives them: MLflow, Feast, the cache, the pages."""
+"""Folder of the runs on this machine: MLflow, Feast, the cache, the pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shortlist.storage.storage_config import StorageConfig
 
 
 class RunsFolder(BaseModel):
-    """The folder given as RUNS and what lies in it."""
+    """The folder given as RUNS."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -29,10 +29,10 @@ class RunsFolder(BaseModel):
 
     @classmethod
     def open(cls, root: Path) -> Self:
-        """Return the state below a folder, made when missing."""
+        """Return a runs folder, which is created when missing."""
         state = cls(root=root.resolve())
         state.stores.mkdir(parents=True, exist_ok=True)
-        with _alone_in(state.stores):  # two first runs at the same moment get one identity
+        with _exclusive_lock(state.stores):  # two concurrent first runs get the same identity
             if not state._epoch.exists():
                 write_text(state._epoch, uuid.uuid4().hex)
         return state
@@ -48,31 +48,31 @@ class RunsFolder(BaseModel):
 
     @property
     def reference(self) -> str:
-        """What steps are given: folder and identity, so that results cached for deleted stores are not reused."""
+        """Folder and identity of the stores, so that results cached for deleted stores are not reused."""
         return f"{self.stores}#{self._epoch.read_text().strip()}"
 
     def storage_config_for(self, runtime: Runtime) -> StorageConfig:
-        """Return the stores that a run here uses; the folder is left out where all of them are on servers.
+        """Return the stores of a run here; without the folder where all of them are on servers.
 
         Raises:
             ShortlistError: A server cannot be reached, or belongs to another cluster.
         """
-        runtime.online_store.reach()
+        runtime.online_store.check_reachable()
         folder_epoch = self._epoch.read_text().strip()
-        if not (servers := _servers(runtime)):
+        if not (servers := _server_addresses(runtime)):
             return StorageConfig(folder=self.stores, epoch=folder_epoch)
-        folder = None if _shares_all(runtime) else self.stores
+        folder = None if _keeps_nothing_local(runtime) else self.stores
         remote = runtime.prediction_log == "objects" and folder is not None
-        found = StorageConfig(folder=folder, cluster=runtime.cluster.name, log_in_objects=remote, **servers)
-        own = folder_epoch if found.folder else ""
-        return found.model_copy(update={"epoch": "-".join(filter(None, (own, claim(found))))})
+        config = StorageConfig(folder=folder, cluster=runtime.cluster.name, log_in_objects=remote, **servers)
+        folder_part = folder_epoch if config.folder else ""
+        return config.model_copy(update={"epoch": "-".join(filter(None, (folder_part, claim(config))))})
 
     def storage_parameter(self, runtime: Runtime) -> str:
-        """Return `stores_for` as the graphs' parameter says it."""
+        """Return `storage_config_for` as the value of the graphs' parameter `stores`."""
         return str(self.storage_config_for(runtime))
 
     def new_run(self, spec: str) -> Path:
-        """Make and return the folder of a new run, named by time and spec."""
+        """Create and return the folder of a new run, named by time and spec."""
         moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         for suffix in ("", *(f"-{number}" for number in range(2, 100))):
             folder = self.root / f"{moment}-{spec}{suffix}"
@@ -89,8 +89,8 @@ class RunsFolder(BaseModel):
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait until no other process is in such a block with the same folder; a process that dies leaves it."""
+def _exclusive_lock(folder: Path) -> Iterator[None]:
+    """Hold the exclusive lock of a folder; the operating system releases it when a process dies."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -99,30 +99,30 @@ def _alone_in(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _servers(runtime: Runtime) -> dict[str, str]:
-    """Return what the stores say of servers; nothing where everything is a file."""
-    said = {}
+def _server_addresses(runtime: Runtime) -> dict[str, str]:
+    """Return the fields of `StorageConfig` that name servers; empty where every store is a file."""
+    address_by_field = {}
     if runtime.objects.address:
-        said["objects"] = runtime.objects.address
+        address_by_field["objects"] = runtime.objects.address
     if isinstance(runtime.tracking, ServerTracking):
-        said["tracking_variable"] = runtime.tracking.uri_variable
+        address_by_field["tracking_variable"] = runtime.tracking.uri_variable
     if runtime.database.address_variable:
-        said["database_variable"] = runtime.database.address_variable
-    return said
+        address_by_field["database_variable"] = runtime.database.address_variable
+    return address_by_field
 
 
-def _shares_all(runtime: Runtime) -> bool:
-    """Whether nothing that outlives a run is on this machine's disk."""
+def _keeps_nothing_local(runtime: Runtime) -> bool:
+    """Whether no store is on this machine's disk."""
     features = runtime.online_store.is_shared and runtime.database.keeps_feast_registry
     serving = runtime.prediction_log == "objects" and runtime.target.is_remote
-    return features and len(_servers(runtime)) == 3 and serving
+    return features and len(_server_addresses(runtime)) == 3 and serving
 
 
-def existing(runs: Path) -> RunsFolder:
-    """Return the state of runs that were made before.
+def open_runs_folder(runs: Path) -> RunsFolder:
+    """Return the runs folder of earlier runs.
 
     Raises:
-        ShortlistError: There are none.
+        ShortlistError: There are no runs yet.
     """
     if not (runs / "stores").is_dir():
         raise ShortlistError(f"{runs}: no runs yet; make run first")

@@ -1,7 +1,7 @@
-"""What kfp.local starts for a step: asks the run's step server for a process and waits for its end.
+"""Program that kfp.local starts for a step: it asks the run's step server for a process and waits for its end.
 
 It runs without site-packages (`python -I -S`), which takes some hundredths of a second. Where no server answers, or the
-server declines, it replaces itself by the command that it was given.
+server declines, it replaces itself by the command in its arguments.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ SOCKET_VARIABLE = "SHORTLIST_STEP_SERVER"
 CLIENT_VARIABLE = "SHORTLIST_STEP_CLIENT"
 """Environment variable with the path of this file."""
 NUMBER = struct.Struct("!q")
-"""How lengths, process ids and statuses travel."""
+"""Encoding of lengths, process ids and statuses."""
 DECLINED = 0
-"""The server's answer in place of a process id: start the step without me."""
+"""Answer of the server in place of a process id: the client starts the step itself."""
 
 
 def main() -> None:
-    """Run `python -I -S step_client.py -m MODULE ARGUMENTS...`; end as the step ends."""
+    """Run `python -I -S step_client.py -m MODULE ARGUMENTS...`; end with the step's exit code or signal."""
     command = sys.argv[1:]
     status = _run(command[1:]) if command[0] == "-m" else None
     if status is None:
         os.execv(sys.executable, [sys.executable, *command])  # noqa: S606 - our own interpreter
     code = os.waitstatus_to_exitcode(status)
-    if code < 0:  # the signal that ended the step ends this process, so that whoever waits for it is told the same
+    if code < 0:  # the signal that ended the step ends this process, too, so that kfp.local sees the same status
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -54,7 +54,7 @@ def _run(arguments: list[str]) -> int | None:
             if pid == DECLINED:
                 return None
     sys.stderr.write(f"The process that starts the steps of this run has ended; step process {pid} is stopped.\n")
-    with contextlib.suppress(ProcessLookupError):  # it ended by itself
+    with contextlib.suppress(ProcessLookupError):  # it has ended already
         os.kill(pid, signal.SIGKILL)
     return 1 << 8  # exit code 1
 

@@ -1,4 +1,4 @@
-"""Starts the steps of a local run as forks of one process that has imported what most steps import (ADR 50)."""
+"""Starts the steps of a local run as forks of one process with the common imports already done (ADR 50)."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ PRELOADED: Final = (
     *("shortlist.tracking.steps", "shortlist.features.kinds.registry", "shortlist.features.transform"),
     *("shortlist.training.training", "shortlist.report.kubeflow_artefacts"),
 )
-"""What at least a third of the steps import. Not torch, XGBoost and Feast: few steps need them.
+"""Modules that at least a third of the steps import. Not torch, XGBoost and Feast: few steps need them.
 
-None of them starts a thread of Python, opens a connection or asks the GPU for anything when it is imported.
+None of them starts a Python thread, opens a connection or uses the GPU when it is imported.
 """
 THREADS_OF_ALLOCATORS: Final = "jemalloc_bg_thd"
-"""Polars' and Arrow's allocator; it registers handlers for forks, as OpenBLAS does for its threads."""
-_OF_THE_SHELL: Final = frozenset({"_", "PWD", "OLDPWD", "SHLVL"})
+"""Thread name of Polars' and Arrow's allocator; it registers fork handlers, as OpenBLAS does for its threads."""
+_SHELL_VARIABLES: Final = frozenset({"_", "PWD", "OLDPWD", "SHLVL"})
 """Variables that the shell around a step sets; no library reads them."""
 _LONGEST_PATH: Final = 100
-"""Of a socket, in bytes; the system takes 107."""
+"""Longest path of a socket, in bytes; Linux allows 107."""
 _SECONDS_TO_ASK: Final = 60.0
 
 
 def with_client(pipeline: str) -> str:
-    """Return the text of a compiled pipeline, its steps started by `step_client` in place of a fresh interpreter."""
+    """Return the text of a compiled pipeline whose steps are started by `step_client` instead of a new interpreter."""
     started = "python3 -m kfp.dsl.executor_main"
     return pipeline.replace(started, started.replace("-m", f'-I -S "${CLIENT_VARIABLE}" -m'))
 
 
 @contextmanager
 def step_server(modules: Sequence[str] = PRELOADED) -> Iterator[None]:
-    """Run a step server beside the block, and name it in this process's environment.
+    """Run a step server during the block; its socket is named in this process's environment.
 
-    It belongs to this process's group, so that who stops the run by its group stops the server and every step. It
-    imports nothing before the first step is started. Where it cannot run, steps are fresh processes.
+    It belongs to this process's group, so that a signal to the group stops the server and every step. It imports the
+    modules when the first step is started. Where it cannot run, steps are new processes.
 
     Args:
-        modules: What it imports.
+        modules: Modules that it imports.
     """
     os.environ[CLIENT_VARIABLE] = str(Path(step_client.__file__).resolve())
     with TemporaryDirectory(prefix="steps-") as folder:
@@ -72,18 +72,18 @@ def step_server(modules: Sequence[str] = PRELOADED) -> Iterator[None]:
             server = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [sys.executable, "-m", "shortlist.runs.step_server", str(listener.fileno()), *modules],
                 stdin=subprocess.PIPE,
-                env={**os.environ, "_KFP_RUNTIME": "true"},  # as every step has it; kfp imports less
+                env={**os.environ, "_KFP_RUNTIME": "true"},  # set for every step; kfp then imports less
                 pass_fds=[listener.fileno()],
             )
         try:
             yield
         finally:
             del os.environ[SOCKET_VARIABLE]
-            server.communicate()  # its standard input ends, and so does it
+            server.communicate()  # closes its standard input, which ends it
 
 
-class Request(NamedTuple):
-    """A step that is to be run, as its client sent it."""
+class StepRequest(NamedTuple):
+    """Request of a client to run a step."""
 
     arguments: list[str]
     """Name of the module and its arguments."""
@@ -102,26 +102,26 @@ def main() -> None:
             for module in sys.argv[2:]:
                 importlib.import_module(module)
             gc.collect()
-            gc.freeze()  # no search for garbage writes to the pages that all steps share
+            gc.freeze()  # so that garbage collection does not write to the pages that all steps share
         while client is not None:
             request = _serve(client, environment)
             if request is not None:
                 listener.close()
                 _run(request)
             client = _next_client(listener)
-    while _reaped(wait=True):
+    while _reap(wait=True):
         pass
 
 
 def _next_client(listener: socket.socket) -> socket.socket | None:
-    """Wait for a client; return None when standard input has ended, and with it the run."""
+    """Wait for a client; return None when standard input is closed, which is the end of the run."""
     ready, _, _ = select.select([listener, sys.stdin], [], [])
     return None if sys.stdin in ready else listener.accept()[0]
 
 
-def _serve(client: socket.socket, environment: Mapping[str, str]) -> Request | None:
-    """Fork a process that answers the client, and from that one the step's; return the request in the step's alone."""
-    while _reaped(wait=False):
+def _serve(client: socket.socket, environment: Mapping[str, str]) -> StepRequest | None:
+    """Fork a process that answers the client and forks the step; return the request in the step's process only."""
+    while _reap(wait=False):
         pass
     threads = unexpected_threads()
     sys.stdout.flush()
@@ -132,23 +132,23 @@ def _serve(client: socket.socket, environment: Mapping[str, str]) -> Request | N
     return None
 
 
-def _reaped(*, wait: bool) -> bool:
-    """Return whether a process that answered had ended; the processor time of its step counts as this process's."""
+def _reap(*, wait: bool) -> bool:
+    """Wait for an answering process; return whether one ended. The CPU time of its step counts as this process's."""
     try:
         return os.waitpid(-1, 0 if wait else os.WNOHANG)[0] != 0
     except ChildProcessError:  # there is none
         return False
 
 
-def _answer(client: socket.socket, environment: Mapping[str, str], threads: str) -> Request | None:
-    """Return the request in the step's process; end this one, without returning, when the step has ended."""
+def _answer(client: socket.socket, environment: Mapping[str, str], threads: str) -> StepRequest | None:
+    """Return the request in the step's process; exit this process when the step has ended."""
     try:
         client.settimeout(_SECONDS_TO_ASK)
         header, streams, *_ = socket.recv_fds(client, NUMBER.size, 3)
-        request = Request(**json.loads(receive(client, NUMBER.unpack(header)[0])))
-        reason = threads or _difference(request, environment)
+        request = StepRequest(**json.loads(receive(client, NUMBER.unpack(header)[0])))
+        reason = threads or _environment_difference(request, environment)
         if reason:
-            sys.stdout.write(f"This step is a fresh process: {reason}.\n")
+            sys.stdout.write(f"This step runs in a new process: {reason}.\n")
             sys.stdout.flush()
             client.sendall(NUMBER.pack(DECLINED))
             os._exit(0)
@@ -165,7 +165,7 @@ def _answer(client: socket.socket, environment: Mapping[str, str], threads: str)
         client.sendall(NUMBER.pack(step))
         ended = os.pidfd_open(step)
         if ended not in select.select([ended, client.fileno()], [], [])[0]:
-            os.kill(step, signal.SIGKILL)  # the client was killed: so is what it stands for
+            os.kill(step, signal.SIGKILL)  # the client was killed
         client.sendall(NUMBER.pack(os.waitpid(step, 0)[1]))
     except OSError:  # the client is gone
         pass
@@ -173,43 +173,44 @@ def _answer(client: socket.socket, environment: Mapping[str, str], threads: str)
 
 
 def unexpected_threads() -> str:
-    """Return what is wrong with a fork of this process now: threads that would not exist in it; empty when all is well.
+    """Return why this process cannot be forked now: threads that a fork would lose; empty when there are none.
 
-    Threads are allowed that register handlers for forks: those of OpenBLAS, and of the allocators of Polars and Arrow.
+    Threads that register fork handlers are allowed: those of OpenBLAS, and of the allocators of Polars and Arrow.
     """
     from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
     names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     blas = sum(library["num_threads"] - 1 for library in threadpool_info() if library["internal_api"] == "openblas")
-    others = len(names) - names.count(THREADS_OF_ALLOCATORS) - 1
+    other_threads = len(names) - names.count(THREADS_OF_ALLOCATORS) - 1
     python = threading.active_count() - 1
-    if python or others > blas:
-        return f"the step server has {max(python, others - blas)} thread(s) of a library: {', '.join(sorted(names))}"
+    if python or other_threads > blas:
+        count = max(python, other_threads - blas)
+        return f"the step server has {count} thread(s) of a library: {', '.join(sorted(names))}"
     return ""
 
 
-def _difference(request: Request, environment: Mapping[str, str]) -> str:
-    """Return how the step's surroundings differ from those in which the modules were imported; empty when they do not.
+def _environment_difference(request: StepRequest, environment: Mapping[str, str]) -> str:
+    """Return how the step's environment or folder differs from the server's; empty when both are the same.
 
     Libraries read variables while they are imported: OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES, MLFLOW_TRACKING_URI.
     """
-    names = {*request.environment, *environment} - _OF_THE_SHELL
+    names = {*request.environment, *environment} - _SHELL_VARIABLES
     different = sorted(name for name in names if request.environment.get(name) != environment.get(name))
     if different:
-        return f"its environment has its own {', '.join(different)}"
+        return f"its environment differs in {', '.join(different)}"
     return "" if request.folder == str(Path.cwd()) else f"it runs in {request.folder}"
 
 
 _exit_code: int | None = None
 
 
-def _run(request: Request) -> NoReturn:
-    """Run the step's module as `python -m` does, in this process; end it."""
-    global _exit_code  # noqa: PLW0603 - for a function that takes no arguments
-    os.environ.update({name: request.environment.get(name, "") for name in _OF_THE_SHELL})  # the others are the same
+def _run(request: StepRequest) -> NoReturn:
+    """Run the step's module as `python -m` does, in this process; exit."""
+    global _exit_code  # noqa: PLW0603 - read by a function of atexit, which takes no arguments
+    os.environ.update({name: request.environment.get(name, "") for name in _SHELL_VARIABLES})  # the others are the same
     sys.argv[:] = request.arguments
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # every fork would draw the same numbers; Python's own module sees to it
+        sys.modules["numpy"].random.seed()  # else every fork draws the same numbers; Python's random reseeds itself
     _exit_code = 1
     try:
         runpy.run_module(request.arguments[0], run_name="__main__", alter_sys=True)
@@ -225,7 +226,7 @@ def _run(request: Request) -> NoReturn:
 
 
 def _end_at_once() -> None:
-    """End a step's process after all other functions of `atexit`: there is nothing left to do but to free memory."""
+    """Exit a step's process after all other functions of `atexit`, without freeing its memory."""
     if _exit_code is not None:
         sys.stdout.flush()
         sys.stderr.flush()

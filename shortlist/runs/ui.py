@@ -1,4 +1,4 @@
-"""MLflow's own pages over the runs made here."""
+"""Starts MLflow's UI for the runs on this machine."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 import sys
 from pathlib import Path
 
-from shortlist.runs.runs_folder import existing
+from shortlist.runs.runs_folder import open_runs_folder
 from shortlist.storage.artefacts import read_json
 from shortlist.tracking.store_access import tracking_uri
 
 
-def newest_experiment(runs: Path, uri: str) -> str:
-    """Return where MLflow's pages show the experiment of the last run, below their address; empty before the first.
+def newest_experiment_path(runs: Path, uri: str) -> str:
+    """Return the path of the last run's experiment in MLflow's UI; empty before the first run.
 
-    MLflow itself opens on a list of everything, from which the experiment has to be found.
+    MLflow itself opens a list of all experiments.
     """
     from shortlist.tracking.mlflow_store import Tracker
 
@@ -28,9 +28,9 @@ def serve(runs: Path, port: int) -> None:
     Raises:
         ShortlistError: There are no runs yet.
     """
-    stores = existing(runs).stores
+    stores = open_runs_folder(runs).stores
     uri = tracking_uri(stores)
-    sys.stdout.write(f"MLflow: http://127.0.0.1:{port}/{newest_experiment(runs, uri)}   (Ctrl-C ends it)\n")
+    sys.stdout.write(f"MLflow: http://127.0.0.1:{port}/{newest_experiment_path(runs, uri)}   (Ctrl-C ends it)\n")
     sys.stdout.flush()
     server = ["-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     store = ["--backend-store-uri", uri, "--default-artifact-root", (stores / "mlflow").as_uri()]

@@ -1,4 +1,4 @@
-"""What every section of a spec has in common."""
+"""The base class of all sections of a spec, and field types they share."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ from shortlist.system.registry import Registry
 
 
 class Section(BaseModel):
-    """A part of a spec: frozen, with no unknown keys, its fields described where they stand."""
+    """A section of a spec: immutable, without unknown keys, each field described by the docstring below it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Describe every field by the text below it.
+        """Add the docstring below each field to the JSON Schema as its description.
 
-        Pydantic's own way, `use_attribute_docstrings`, reads the source of every section when it is imported: 0.06 s of
-        processor time in every step, for what only who asks for the schema needs.
+        Pydantic's `use_attribute_docstrings` reads the source of every section at import: 0.06 s of processor time in
+        every step, though only the JSON Schema needs it.
         """
-        made = handler(schema)
-        fields = handler.resolve_ref_schema(made)["properties"]
+        json_schema = handler(schema)
+        fields = handler.resolve_ref_schema(json_schema)["properties"]
         for section in cls.__mro__[: cls.__mro__.index(Section)]:
-            for name, text in _texts(section).items():
+            for name, text in _field_docstrings(section).items():
                 if name in fields:  # not a class variable
                     fields[name].setdefault("description", text)
-        return made
+        return json_schema
 
 
 @dataclass(frozen=True)
-class OneOf:
-    """Marks a field that holds a section of any registered kind, told apart by `kind`.
+class RegisteredSection:
+    """Annotation of a field that holds a section of any registered kind; its key `kind` selects the section's class.
 
-    Sections of open sets (features, online stores) are defined in layers above this one, each beside what it does. The
-    registry that lists them is therefore named, and imported when the first section is read; a kind that is added to it
-    later is known at once, and so is one of an installed package.
+    Sections of extensible kinds (features, online stores) are defined in layers above this one, beside their
+    implementations. Their registry is therefore given by name, and imported when the first section is validated. Kinds
+    that are added to it later, or by an installed package, are accepted at once.
 
     Attributes:
-        registry: `module:name` of a `Registry` of sections, two at least.
-        by_name: Whether the name of a kind alone stands for its section with nothing declared.
+        registry: `module:name` of a `Registry` of sections, at least two.
+        by_name: Whether the name of a kind alone stands for its section with all defaults.
     """
 
     registry: str
@@ -71,30 +71,30 @@ class OneOf:
         return cast(Registry[type[Section]], resolve_name(self.registry))
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._validated)
+        return core_schema.no_info_plain_validator_function(self._validate)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        sections = handler(_union_of(tuple(self.kinds.complete().values())).core_schema)
+        sections = handler(_union_adapter(tuple(self.kinds.complete().values())).core_schema)
         names = {"enum": list(self.kinds), "type": "string"}
         return {"anyOf": [names, sections]} if self.by_name else sections
 
-    def _validated(self, value: Any) -> Any:
+    def _validate(self, value: Any) -> Any:
         if self.by_name and isinstance(value, str):
             value = {"kind": value}
         kind = value.get("kind") if isinstance(value, dict) else None
         kinds = self.kinds if not isinstance(kind, str) or kind in self.kinds else self.kinds.complete()
-        return _union_of(tuple(kinds.values())).validate_python(value)
+        return _union_adapter(tuple(kinds.values())).validate_python(value)
 
 
 @lru_cache(maxsize=16)
-def _union_of(kinds: tuple[type[Section], ...]) -> TypeAdapter[Any]:
+def _union_adapter(kinds: tuple[type[Section], ...]) -> TypeAdapter[Any]:
     union: Any = Annotated[reduce(or_, kinds), Field(discriminator="kind")]
     return TypeAdapter(union)
 
 
 @cache
-def _texts(section: type) -> dict[str, str]:
-    """Return the string that stands below each field of a class, in its source."""
+def _field_docstrings(section: type) -> dict[str, str]:
+    """Return the docstring below each field of a class, by the field's name."""
     body = cast(ast.ClassDef, ast.parse(dedent(inspect.getsource(section))).body[0]).body
     return {
         field.target.id: inspect.cleandoc(text.value.value)
@@ -107,33 +107,35 @@ def _texts(section: type) -> dict[str, str]:
     }
 
 
-_DIGITS = 9
-_MOST_NAMES = 10_000
-_RANGE = re.compile(r"^(?P<head>.*)\{(?P<first>\d+)\.\.(?P<last>\d+)\}(?P<tail>.*)$")
+_MAX_RANGE_DIGITS = 9
+_MAX_RANGE_NAMES = 10_000
+_RANGE_PATTERN = re.compile(r"^(?P<head>.*)\{(?P<first>\d+)\.\.(?P<last>\d+)\}(?P<tail>.*)$")
 
 
 def expand_names(pattern: str) -> list[str]:
-    """Return the names a pattern with one numeric range stands for.
+    """Return the names that a pattern with one numeric range expands to.
 
     >>> expand_names("C{1..3}")
     ['C1', 'C2', 'C3']
     >>> expand_names("price")
     ['price']
     """
-    match = _RANGE.match(pattern)
+    match = _RANGE_PATTERN.match(pattern)
     if match is None:
         return [pattern]
-    if max(len(match["first"]), len(match["last"])) > _DIGITS:
-        raise ValueError(f"the range in '{pattern[:80]}' has numbers of more than {_DIGITS} digits")
+    if max(len(match["first"]), len(match["last"])) > _MAX_RANGE_DIGITS:
+        raise ValueError(f"the range in '{pattern[:80]}' has numbers of more than {_MAX_RANGE_DIGITS} digits")
     numbers = range(int(match["first"]), int(match["last"]) + 1)
-    if len(numbers) > _MOST_NAMES:
-        raise ValueError(f"the range in '{pattern}' stands for {len(numbers):,} names; wanted at most {_MOST_NAMES:,}")
+    if len(numbers) > _MAX_RANGE_NAMES:
+        raise ValueError(
+            f"the range in '{pattern}' stands for {len(numbers):,} names; wanted at most {_MAX_RANGE_NAMES:,}"
+        )
     if not numbers:
         raise ValueError(f"the range in '{pattern}' is empty; the smaller number comes first")
     return [f"{match['head']}{number}{match['tail']}" for number in numbers]
 
 
-def _expand_all(names: object) -> object:
+def _expand_patterns(names: object) -> object:
     if isinstance(names, str):
         return tuple(expand_names(names))
     if isinstance(names, list | tuple):
@@ -143,5 +145,5 @@ def _expand_all(names: object) -> object:
     return names
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_expand_all)]
-"""One or several names; `C{1..26}` stands for twenty-six of them."""
+Names = Annotated[tuple[str, ...], BeforeValidator(_expand_patterns)]
+"""One or several names; `C{1..26}` expands to twenty-six names."""

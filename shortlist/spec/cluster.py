@@ -1,4 +1,4 @@
-"""The `runtime.cluster` section: what Kubernetes is asked for."""
+"""The `runtime.cluster` section: Kubernetes resources, images, autoscaling and names."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 
 
 class Toleration(Section):
-    """A taint that a step's pod bears."""
+    """A taint that a step's pod tolerates."""
 
     key: str = Field(pattern=r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")
-    """Of the taint."""
+    """Key of the taint."""
     operator: Literal["Exists", "Equal"] = "Exists"
     """How the value is compared."""
     value: str = Field(default="", pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$")
-    """For `Equal`."""
+    """Value of the taint; for `Equal` only."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
-    """Empty: all."""
+    """Effect that is tolerated; empty: all."""
 
     @model_validator(mode="after")
     def _only_equal_compares_a_value(self) -> Self:
@@ -38,7 +38,7 @@ class Toleration(Section):
 
 
 class Task(Section):
-    """What a step's pod gets."""
+    """Resources, placement and retries of a step's pod."""
 
     cpu: Quantity = "1"
     """Cores, request and limit."""
@@ -51,18 +51,18 @@ class Task(Section):
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels a node must have."""
     tolerations: tuple[Toleration, ...] = ()
-    """Taints it bears."""
+    """Taints that the pod tolerates."""
     timeout_minutes: int = Field(default=240, ge=1)
-    """Longest run; then it is killed, and retried."""
+    """Longest run; a longer one is killed and retried."""
     retries: int = Field(default=2, ge=0, le=10)
-    """Further tries, with backoff that starts at half a minute and doubles up to ten."""
+    """Retries, with a backoff that starts at half a minute and doubles up to ten minutes."""
 
 
 class Secret(Section):
     """A secret whose keys become environment variables of every step."""
 
     name: Name
-    """Of the Kubernetes Secret, in the namespace of the runs."""
+    """Name of the Kubernetes Secret, in the namespace of the runs."""
     variables: dict[str, str] = Field(min_length=1)
     """Environment variable -> key in the secret."""
 
@@ -91,7 +91,7 @@ class Workers(Section):
     """How long a process waits for the others in one exchange before all are stopped; the slowest must have decoded its
     files in this time."""
     pod: Task = Task()
-    """What each pod gets; `tasks` says what the step gets that waits for them, and then holds the whole model."""
+    """Resources of each pod. The step that waits for them, and then holds the whole model, gets those of `tasks`."""
 
     @model_validator(mode="after")
     def _a_process_has_a_gpu(self) -> Self:
@@ -101,12 +101,12 @@ class Workers(Section):
 
 
 class Autoscaling(Section):
-    """How many predictors serve."""
+    """Number of predictor pods, and when it grows."""
 
     min_replicas: int = Field(default=2, ge=1)
-    """Always there; two survive the loss of a node."""
+    """Fewest predictors; two survive the loss of a node."""
     max_replicas: int = Field(default=8, ge=1)
-    """Most."""
+    """Most predictors."""
     queue_milliseconds: float = Field(default=5, gt=0)
     """Mean time in Triton's queue above which more are started."""
 
@@ -131,25 +131,25 @@ class Controllers(Section):
 
 
 class Cluster(Section):
-    """Namespace, images, what each step gets, how models are served."""
+    """Namespace, images, resources of each step, and serving on Kubernetes."""
 
     name: Name = "default"
-    """Of this cluster; written into everything shared, so that two clusters' state is never mixed up."""
+    """Name of this cluster; written into all shared state, so that the state of two clusters is kept apart."""
     namespace: Name = "shortlist"
-    """Of runs and servers."""
+    """Namespace of runs and servers."""
     kfp_experiment: str = "shortlist"
     """Kubeflow's experiment."""
     images: Images = Images()
-    """What runs."""
+    """Container images."""
     tasks: dict[str, Task] = Field(default_factory=dict)
-    """Step -> what it gets: a component's name such as `train`, that of one model such as `train_<name>`, or
-    `default`."""
+    """Step -> its resources. A step is named by its component (`train`), by component and model (`train_<name>`), or
+    is `default`."""
     secrets: tuple[Secret, ...] = ()
-    """Where the variables of `online_store`, `tracking`, `database` and the object store come from."""
+    """Secrets with the environment variables of `online_store`, `tracking`, `database` and the object store."""
     service_account: Name = "shortlist-pipeline"
-    """Of the steps."""
+    """Service account of the steps."""
     rollout_token: Name = "shortlist-rollout-token"  # noqa: S105 - a name
-    """Secret with the token of the account that may change what is served; only the step `roll_out` sees it."""
+    """Secret with the token of the account that may change what is served; mounted only into the step `roll_out`."""
     ttl_hours: int = Field(default=72, ge=1)
     """A finished run's pods are removed after this time."""
     partitions: int = Field(default=1, ge=1, le=64)
@@ -160,18 +160,18 @@ class Cluster(Section):
     gateway: str = "shortlist"
     """Name of the Gateway that the HTTPRoute attaches to."""
     controllers: Controllers = Controllers()
-    """What is checked before a rollout."""
+    """Controllers whose versions are checked before a rollout."""
     hostname: str = ""
-    """Host name that clients ask; empty: any."""
+    """Host name of requests; empty: any."""
     prometheus: str = "http://prometheus-operated.monitoring:9090"
     """Where the canary analysis reads metrics."""
     autoscaling: Autoscaling = Autoscaling()
-    """How many serve."""
+    """Number of predictors."""
     log_volume: Quantity = "10Gi"
-    """Disk that a server's prediction log may take until it has been shipped; a pod that takes more is evicted."""
+    """Disk for a server's prediction log until it is shipped; a pod that needs more is evicted."""
     serving: Task = Task(cpu="2", memory="4Gi")
-    """What each serving container gets; its GPUs are Triton's alone, and go with `serving.placement.device: gpu`."""
+    """Resources of each serving container; its GPUs are for Triton alone and need `serving.placement.device: gpu`."""
 
     def task(self, name: str) -> Task:
-        """Return what a step's pod gets."""
+        """Return the resources of a step's pod."""
         return self.tasks.get(name) or self.tasks.get("default") or Task()

@@ -1,4 +1,4 @@
-"""The `data` section: where the log lies, what its columns mean, which rows may stay."""
+"""The `data` section: source, columns, clock, side tables, rules and split of the log."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ FileFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet", "npz"]
 
 
 def null_texts(declared: Iterable[str]) -> frozenset[str]:
-    """Return the texts that mean "no value", wherever rows come from: training and serving ask here."""
+    """Return the texts that mean "no value"; the same for training and serving."""
     return frozenset(("", *declared))
 
 
 class FileSource(Section):
-    """A log that lies in files."""
+    """A log in files."""
 
     kind: Literal["files"] = "files"
     """Read files."""
     path: str = ""
-    """File, glob or folder, relative to the data folder given to the run; empty: that folder or file itself."""
+    """File, glob or folder, relative to the data folder of the run; empty: that folder or file itself."""
     format: FileFormat = "auto"
-    """`auto` goes by the file's name; .gz and .zst are unpacked on the way."""
+    """`auto` uses the file's name; .gz and .zst are decompressed while reading."""
     header: bool = True
     """Whether the first line of a CSV or TSV names the columns; without it they come in declared order."""
     null_values: tuple[str, ...] = ("",)
@@ -54,11 +54,11 @@ class Drift(Section):
     kind: Literal["new_items", "changed_tastes", "broken_column", "volume_collapse"]
     """What changes: unseen items appear, users like other tags, a column turns to nulls, or most traffic vanishes."""
     from_day: int = Field(ge=1)
-    """First day, counted from 0, on which it shows."""
+    """First day of the change, counted from 0."""
     until_day: int | None = Field(default=None, ge=2)
-    """First day on which it is mended (only for broken_column and volume_collapse); null for never."""
+    """First day after the change (only for broken_column and volume_collapse); null: it never ends."""
     strength: Share = 0.5
-    """Share of the items, users, rows or traffic that it touches."""
+    """Share of the items, users, rows or traffic that change."""
     column: str = "duration"
     """The column that breaks (only for broken_column)."""
 
@@ -71,34 +71,34 @@ class Drift(Section):
         return self
 
     def holds_on(self, day: int) -> bool:
-        """Whether it shows on a day, counted from 0."""
+        """Whether the change is present on a day, counted from 0."""
         return self.from_day <= day and (self.until_day is None or day < self.until_day)
 
 
 class GeneratedChapters(Section):
-    """An order of items that users follow: what comes next depends on what they took last.
+    """Chapters of items that users follow in order, so that the next item depends on the previous ones.
 
-    Every item belongs to a chapter, and every user goes on to the next chapter each day, after the last one to the
-    first; or, with `within_session`, after every item. No column says which chapter an item or a user is in: it shows
-    in the order of a user's items alone.
+    Every item belongs to a chapter, and every user moves to the next chapter each day (after the last chapter to the
+    first), or, with `within_session`, after every item. No column holds the chapter of an item or a user; it can only
+    be learnt from the order of a user's items.
     """
 
     count: int = Field(default=8, ge=2, le=1_000)
-    """Chapters."""
+    """Number of chapters."""
     follow: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Share of impressions whose item is of the user's present chapter; the others may be of any."""
+    """Share of impressions whose item is of the user's current chapter; the others are of any chapter."""
     effect: float = Field(default=1.0, ge=0.0, le=10.0)
-    """How much it counts that an item is of the user's present chapter, against when and where it is shown."""
+    """Weight in the click probability of an item being of the user's current chapter, relative to time and place."""
     within_session: bool = False
-    """Whether a user's present chapter is the one after that of the item shown before in the same session, and none
-    for the first one. Only the last items of a session tell it: sequences of whole days do not."""
+    """Whether a user's current chapter is the one after that of the previous item of the same session, and none for
+    the first item. It then follows from the last items of a session only, not from sequences of whole days."""
 
 
 class GeneratedSource(Section):
-    """A log made on the spot, with planted click probabilities and so a known best possible score."""
+    """A generated log with planted click probabilities, so that the best possible score is known."""
 
     kind: Literal["generated"]
-    """Generate."""
+    """Generate the log."""
     rows: int = Field(default=200_000, ge=1_000)
     """Impressions to write."""
     users: int = Field(default=5_000, ge=10)
@@ -112,38 +112,38 @@ class GeneratedSource(Section):
     seed: int = Field(default=7, ge=0)
     """The same seed gives the same bytes."""
     taste: float = Field(default=1.0, gt=0, le=10)
-    """How much it counts who likes what, against when and where an item is shown."""
+    """Weight of the users' tastes in the click probability, relative to time and place of the impression."""
     drifts: tuple[Drift, ...] = ()
     """Changes planted into the world, none by default."""
     chapters: GeneratedChapters | None = None
-    """An order of items that users follow; null: what users took before says nothing beyond their tastes."""
+    """Chapters of items that users follow in order; null: a user's previous items say nothing beyond their tastes."""
     content: GeneratedContent | None = None
-    """Titles and vectors that tell an item's appeal; null: items have none, and content counts nothing."""
+    """Titles and vectors that predict an item's appeal; null: items have none, and content has no effect."""
     likes: GeneratedLikes | None = None
-    """A second outcome; null: none."""
+    """A second outcome, the like; null: none."""
     position_bias: GeneratedPositionBias | None = None
-    """An earlier ranker that chose the positions; null: positions say nothing about items."""
+    """An earlier ranker that chose the positions; null: positions are independent of the items."""
     lifetime: GeneratedLifetime | None = None
-    """Items that are shown for some hours only; null: an item is shown from its publication on, for good."""
+    """Items that are shown for some hours only; null: an item is shown from its publication on, without end."""
 
     @model_validator(mode="after")
     def _short_lives_fill_the_log(self) -> Self:
         if self.lifetime is None:
             return self
-        others = {
+        declared_options = {
             "chapters": self.chapters is not None,
             "position_bias": self.position_bias is not None,
             "drifts of kind new_items": any(drift.kind == "new_items" for drift in self.drifts),
         }
-        for name, declared in others.items():
-            if declared:
+        for name, is_declared in declared_options.items():
+            if is_declared:
                 raise ValueError(f"{name} would show items outside their lives, which lifetime limits; leave one out")
         hours = self.lifetime.hours
-        needed = ceil(2 * (24 * self.days + hours) / hours)
-        if self.items < needed:
+        min_items = ceil(2 * (24 * self.days + hours) / hours)
+        if self.items < min_items:
             raise ValueError(
                 f"items: {self.items} that live for {hours:g} hours leave moments of {self.days} days without any;"
-                f" declare at least {needed}, or a longer lifetime.hours"
+                f" declare at least {min_items}, or a longer lifetime.hours"
             )
         return self
 
@@ -152,15 +152,15 @@ Source = Annotated[FileSource | GeneratedSource, Field(discriminator="kind")]
 
 
 class TextEmbedding(Section):
-    """Vectors of the texts of another column, by a model that the user gives."""
+    """Vectors of the texts of another column, computed by a model that the user provides."""
 
     text: str
     """Column of type `string` of the same side table."""
     model: str = Field(min_length=1)
-    """ONNX file, relative to the data folder: texts in, shape (rows,) or (rows, 1), with the tokenizer in the graph;
-    vectors out. A text is computed once per machine and model."""
+    """ONNX file, relative to the data folder. Input: texts, shape (rows,) or (rows, 1), with the tokenizer in the
+    graph; output: vectors. Each text is computed once per machine and model."""
     batch_rows: int = Field(default=256, ge=1, le=65_536)
-    """Texts that the model gets at once."""
+    """Texts of one call of the model."""
 
 
 class Column(Section):
@@ -177,7 +177,7 @@ class Column(Section):
     tag_type: Literal["integer", "string"] = "string"
     """Type of the values of a `tags` column."""
     separator: str = Field(default=",", min_length=1, max_length=1)
-    """What stands between the values of `tags` or `vector` in a text file."""
+    """Separator of the values of `tags` or `vector` in a text file."""
     nullable: bool = True
     """Whether a row without a value is valid."""
     max_null_share: Share = 1.0
@@ -189,9 +189,9 @@ class Column(Section):
     allowed: tuple[str | int, ...] | None = None
     """The only valid values."""
     known: Literal["before", "after"] = "before"
-    """`after`: an outcome of the impression. It never becomes a feature of its own row, only of later days."""
+    """`after`: an outcome of the impression. It is never a feature of its own row, only of later days."""
     embedding: TextEmbedding | None = None
-    """Of a `vector` column of a side table that is in no file: how it is computed from a column of texts."""
+    """How a `vector` column of a side table that is in no file is computed from a column of texts."""
 
     @model_validator(mode="after")
     def _bounds_fit_the_type(self) -> Self:
@@ -238,19 +238,19 @@ class EventClock(Section):
     """Time read from a column."""
 
     kind: Literal["column"] = "column"
-    """The log has a clock."""
+    """The log has a time column."""
     column: str
-    """Name in the file of the column that holds the time; its position from 0 in a file without a header."""
+    """Name in the file of the time column; its position from 0 in a file without a header."""
     unit: Literal["s", "ms", "us", "iso"] | None = None
-    """Unit since 1970-01-01 UTC, or ISO 8601 text (in the clock's timezone where it gives no offset)."""
+    """Unit since 1970-01-01 UTC, or ISO 8601 text (in the clock's timezone where it has no offset)."""
     format: TimeFormat | None = None
     """Instead of `unit`: how the text is written, in `strptime` directives: `%d/%m/%Y %H:%M:%S`."""
     timezone: str = "UTC"
-    """Where a day begins at midnight."""
+    """Time zone in which days begin at midnight."""
     earliest: date = date(2000, 1, 1)
-    """An earlier time is refused: most often the unit is wrong."""
+    """Earlier times are refused: usually the unit is wrong."""
     latest: date = date(2100, 1, 1)
-    """A later time is refused: most often the unit is wrong."""
+    """Later times are refused: usually the unit is wrong."""
 
     @model_validator(mode="after")
     def _one_notation(self) -> Self:
@@ -265,12 +265,12 @@ class EventClock(Section):
 
 
 class RowClock(Section):
-    """Time declared from the order of the rows, for logs that have none."""
+    """Time derived from the order of the rows, for logs without a time column."""
 
     kind: Literal["row_order"]
-    """The rows are in time order and carry no time."""
+    """The rows are in time order and have no time."""
     days: int = Field(default=7, ge=2, le=3_650)
-    """Equal days into which the rows are cut."""
+    """Number of equal days into which the rows are divided."""
     start: date = date(2000, 1, 3)
     """Name of the first day."""
 
@@ -292,95 +292,97 @@ class SideTable(Section):
     null_values: tuple[str, ...] = ("",)
     """As for the log."""
     key: str
-    """The column, also a column of the log, that the rows are keyed by."""
+    """Key column, also a column of the log."""
     columns: ColumnList
     """Columns, the key among them."""
     min_coverage: Share = 0.5
-    """The run stops when fewer of the log's rows than this find their key."""
+    """Smallest share of the log's rows whose key is in the table; the run stops below it."""
 
     @property
     def file_columns(self) -> tuple[Column, ...]:
-        """Columns that the files hold; the others are computed."""
+        """Columns that are in the files; the others are computed."""
         return tuple(column for column in self.columns if column.embedding is None)
 
 
 class Rules(Section):
-    """What a valid log looks like. A row that breaks a rule is quarantined; a table that does stops the run."""
+    """Rules of a valid log. A row that breaks a rule is quarantined; a table that breaks one stops the run."""
 
     max_quarantined_share: Share = 0.01
-    """More bad rows than this stop the run."""
+    """Largest share of quarantined rows; the run stops above it."""
     unique: tuple[str, ...] = ()
     """Columns whose values may each occur once within a day; later rows are quarantined."""
     max_duplicate_share: Share = 0.01
-    """More exact copies of earlier rows than this stop the run; below it they are quarantined."""
+    """Largest share of exact copies of earlier rows; the run stops above it. Copies are quarantined."""
     sorted: bool = False
     """Whether rows must come in time order."""
     max_age_hours: float | None = Field(default=None, gt=0)
-    """The newest row may be at most this old; null for a log that is history."""
+    """Largest age of the newest row; null for a historical log."""
     min_rows: int = Field(default=1_000, ge=1)
-    """Fewer valid rows stop the run."""
+    """Fewest valid rows; the run stops below it."""
     min_volume_ratio: Share = 0.2
-    """A day with fewer rows than this share of the median day before stops the run, beyond chance and usual spread."""
+    """Fewest rows of a day, as a share of the median of the days before, allowing for chance and usual spread; the run
+    stops below it."""
     max_volume_ratio: float = Field(default=5.0, ge=1.0)
-    """A day with more rows than this multiple of the median day before stops the run; chance and spread as above."""
+    """Most rows of a day, as a multiple of the median of the days before; chance and spread as above."""
     max_label_rate_change: Share = 0.5
-    """Largest relative change of a day's label rate against the median day before; chance and spread as above."""
+    """Largest relative change of a day's label rate against the median of the days before; chance and spread as
+    above."""
     undeclared_columns: Literal["refuse", "ignore"] = "refuse"
-    """What to do with a column in the file that the spec does not name."""
+    """What happens with a column of the file that the spec does not name."""
     max_column_auc: float = Field(default=0.95, gt=0.5, le=1.0)
-    """A column known before the impression that alone orders the labels better than this leaks them."""
+    """Largest AUC of a single column known before the impression; a column above it leaks the label."""
     allow_leak: tuple[str, ...] = ()
-    """Columns that may, each for a reason you know."""
+    """Columns to which `max_column_auc` does not apply."""
 
 
 class Split(Section):
-    """Which days train, tune and test; always whole days, always in time order."""
+    """Days for warm-up, training, validation and test: whole days in time order."""
 
     warmup_days: int = Field(default=1, ge=0)
-    """First days that only feed statistics: on them every encoding is still empty. A model whose features look up no
-    statistics learns these days too."""
+    """First days, used only for statistics, because every encoding is still empty on them. A model whose features look
+    up no statistics is trained on these days too."""
     validation_days: int = Field(default=1, ge=1)
     """Days before the test days, for early stopping."""
     test_days: int = Field(default=1, ge=1)
-    """Last days, for gates and reports; no model sees them."""
+    """Last days, for gates and reports; no model is trained on them."""
 
 
 class Live(Section):
     """Served traffic as training data: predictions joined with their outcomes become days of the log."""
 
     collect: bool = False
-    """Whether `shortlist collect`, `shortlist watch` and the monitoring graph do so, and trainings read what is there.
+    """Whether `shortlist collect`, `shortlist watch` and the monitoring graph collect rows, and trainings read them.
     """
     outcome_delay: Duration | None = None
-    """How long after an answer its outcome counts; null: `data.outcome_delay`. Another one is for a replay, in which a
-    day of the log takes less than a day."""
+    """Time after an answer in which its outcome counts; null: `data.outcome_delay`. Declare another one for a replay,
+    in which a day of the log takes less than a day."""
     settle: Duration = "1m"
-    """How long after an outcome was due a prediction is collected: until then, logs may still be written or shipped."""
+    """Time after an outcome was due until its prediction is collected; logs may be written or shipped until then."""
     missing_outcome: Literal["negative", "leave_out"] = "negative"
     """A row without an outcome after `data.outcome_delay`: label 0, or no row (where not every candidate is shown)."""
     max_clock_skew: Duration = "5m"
-    """By how much clocks may differ: a row may be so much later than its answer, an outcome so much earlier."""
+    """Largest difference between clocks: a row may be this much later than its answer, an outcome this much earlier."""
     max_age: Duration | None = "1d"
-    """How long before its answer a row's time may be; an older one is quarantined, so that clients, who name the time,
+    """How long before its answer a row's time may be; an older one is quarantined, so that clients, who send the time,
     cannot add days to the log. null: any time. A generated log, whose days are all in the past, is replayed as if null
     were declared."""
     since: AwareDatetime | None = None
-    """The moment from which on rows are collected. The log in `data.source` must end before it; a generated log does
-    so by itself. null: from the first answer on, which must be later than the newest row of that log."""
+    """The time from which rows are collected. The log in `data.source` must end before it; a generated log always
+    does. null: from the first answer on, which must be later than the newest row of that log."""
 
 
 class Slates(Section):
-    """Which rows of the log were the candidates of one request; in serving, a request is a slate."""
+    """Which rows of the log were the candidates of one request. In serving, every request is a slate."""
 
     column: str | None = None
-    """A column of the log with the same value in all rows of a request; within a day, other requests have others."""
+    """A column of the log with the same value in all rows of a request, and within a day different between requests."""
     gap_seconds: float | None = Field(default=None, gt=0)
-    """Where no column says it: rows of a user that follow each other within so many seconds are one slate."""
+    """Instead of `column`: rows of a user that follow each other within this time are one slate."""
     max_rows: int = Field(default=10_000, ge=2)
-    """Most rows of a slate. A log with a larger one stops the run; a request may not be larger (serving.max_rows)."""
+    """Most rows of a slate. A log with a larger slate stops the run; a request cannot be larger (serving.max_rows)."""
 
     @model_validator(mode="after")
-    def _says_it_in_one_way(self) -> Self:
+    def _exactly_one_key(self) -> Self:
         if (self.column is None) == (self.gap_seconds is None):
             raise ValueError("wanted either column or gap_seconds")
         return self
@@ -399,28 +401,28 @@ class Data(Section):
     """Which values of the label's column count as 1, where it is not 0 or 1: `{at_least: 4}`, `{any_of: [buy]}`."""
     labels: dict[LabelName, FurtherLabel] = Field(default={}, max_length=16)
     """Further labels by name, such as `long_view: {column: watch_seconds, positive: {at_least: 20}}`. `label` decides
-    in gates, rollouts and monitoring; a model that names further ones under `labels` gives each a score of its own."""
+    in gates, rollouts and monitoring; a model that lists further labels under `labels` has one more score for each."""
     clock: Clock
-    """How time is known."""
+    """Time of the rows: a column, or their order."""
     user: str | None = None
     """The column that names the user, if there is one."""
     item: str | None = None
     """The column that names the item, if there is one."""
     impression: str | None = None
-    """An integer column that names the impression, unique to a row; the row's number by default."""
+    """An integer column with the impression's id, unique per row; by default the row's number."""
     request: str | None = None
-    """A column that names the request whose answer the row was part of; many rows share it. Never a feature."""
+    """A column with the id of the request whose answer held the row; many rows share it. Never a feature."""
     explode: Explode | None = None
     """Columns that hold lists, whose elements become rows."""
     slate: Slates | None = None
-    """Which rows were one request: lists of nDCG and of learnt orders; features of kind `slate` need it."""
+    """Which rows were one request: the lists of nDCG and of learning to rank; features of kind `slate` need it."""
     outcome_delay: Duration | None = None
-    """Time after an impression until its outcome is known, such as 30m or 1d: until then no statistic counts it. Null:
-    it is known at once."""
+    """Time after an impression until its outcome is known, such as 30m or 1d; no statistic counts it before. Null: it
+    is known at once."""
     side_tables: tuple[SideTable, ...] = ()
     """Tables keyed by a column of the log."""
     rules: Rules = Rules()
-    """What is valid."""
+    """Rules of a valid log."""
     split: Split = Split()
     """Training, validation and test days."""
     live: Live = Live()
@@ -451,7 +453,7 @@ class Data(Section):
         return self
 
     @model_validator(mode="after")
-    def _names_are_known(self) -> Self:
+    def _check_names(self) -> Self:
         names = [column.name for column in self.columns]
         _check_unique_names(names, "columns")
         roles = {
@@ -468,14 +470,14 @@ class Data(Section):
                 self._refuse_outcome(name, f"{role} '{name}'")
         if isinstance(self.clock, EventClock) and self.clock.column in names:
             raise ValueError(f"clock column '{self.clock.column}' is read by the clock; do not list it in columns too")
-        own_roles = {self.label: "label", self.impression: "impression_id"}
-        every = [*self.columns, *(column for table in self.side_tables for column in table.columns)]
-        for column in every:
-            if column.name in RESERVED and own_roles.get(column.name) != column.name:
+        column_of_role = {self.label: "label", self.impression: "impression_id"}
+        all_columns = [*self.columns, *(column for table in self.side_tables for column in table.columns)]
+        for column in all_columns:
+            if column.name in RESERVED and column_of_role.get(column.name) != column.name:
                 raise ValueError(f"column name '{column.name}' is Shortlist's own; rename it with `name` and `source`")
-        for rule, listed in (("unique", self.rules.unique), ("allow_leak", self.rules.allow_leak)):
-            for name in listed:
-                if name not in {column.name for column in every}:
+        for rule, column_names in (("unique", self.rules.unique), ("allow_leak", self.rules.allow_leak)):
+            for name in column_names:
+                if name not in {column.name for column in all_columns}:
                     raise ValueError(f"rules.{rule}: '{name}' is not a declared column{did_you_mean(name, names)}")
         self._check_side_tables(names)
         self._check_label()
@@ -487,8 +489,8 @@ class Data(Section):
     def _check_label(self) -> None:
         label = self.by_name[self.label]
         if self.positive is not None and label.type not in self.positive.types:
-            wanted = " or ".join(self.positive.types)
-            raise ValueError(f"label '{self.label}' is of type {label.type}; this `positive` needs {wanted}")
+            accepted_types = " or ".join(self.positive.types)
+            raise ValueError(f"label '{self.label}' is of type {label.type}; this `positive` needs {accepted_types}")
         paired = self.explode.columns if self.explode is not None and self.explode.within is not None else ()
         for column in self.columns:
             reads_label = column.source_name == label.source_name and column.name not in (self.label, *paired)
@@ -499,35 +501,38 @@ class Data(Section):
                 )
 
     def _check_further_labels(self) -> None:
-        own = {column.name: column for column in self.columns}
+        column_by_name = {column.name: column for column in self.columns}
         for name, label in self.labels.items():
-            where, column = f"labels.{name}", own.get(label.column)
-            for taken in (label_column(name), score_column(name)):
-                if taken in self.by_name:
-                    raise ValueError(f"{where}: '{taken}' is a declared column; give the label another name")
+            label_key, column = f"labels.{name}", column_by_name.get(label.column)
+            for derived_column in (label_column(name), score_column(name)):
+                if derived_column in self.by_name:
+                    raise ValueError(
+                        f"{label_key}: '{derived_column}' is a declared column; give the label another name"
+                    )
             if column is None:
                 raise ValueError(
-                    f"{where}: '{label.column}' is not a column of the log{did_you_mean(label.column, own)}"
+                    f"{label_key}: '{label.column}' is not a column of the log"
+                    f"{did_you_mean(label.column, column_by_name)}"
                 )
             if label.column == self.label:
                 raise ValueError(
-                    f"{where}: '{label.column}' is the label itself; declare another column, with the same `source` if"
-                    " it is to be read in two ways"
+                    f"{label_key}: '{label.column}' is the label itself; declare another column, with the same `source`"
+                    " if it is to be read in two ways"
                 )
             if column.known != "after":
                 raise ValueError(
-                    f"{where}: '{label.column}' is an outcome; declare it `known: after`, or it would leak"
+                    f"{label_key}: '{label.column}' is an outcome; declare it `known: after`, or it would leak"
                 )
             types = ("integer",) if label.positive is None else label.positive.types
             if column.type not in types:
                 raise ValueError(
-                    f"{where}: '{label.column}' is of type {column.type}; wanted {' or '.join(types)}"
+                    f"{label_key}: '{label.column}' is of type {column.type}; wanted {' or '.join(types)}"
                     f"{', or `positive`' if label.positive is None else ' for this `positive`'}"
                 )
             if label.positive is None and not column.is_binary:
                 raise ValueError(
-                    f"{where}: '{label.column}' may hold other values than 0 and 1; declare min: 0 and max: 1 on it, or"
-                    " `positive` here, such as {at_least: 1}"
+                    f"{label_key}: '{label.column}' may hold other values than 0 and 1; declare min: 0 and max: 1 on"
+                    " it, or `positive` here, such as {at_least: 1}"
                 )
 
     def _check_keys_of_rows(self) -> None:
@@ -542,15 +547,19 @@ class Data(Section):
                 )
         if self.explode is None:
             return
-        own = {column.name: column for column in self.columns}
+        column_by_name = {column.name: column for column in self.columns}
         for name in self.explode.columns:
-            if name not in own:
-                raise ValueError(f"explode: '{name}' is not a column of the log{did_you_mean(name, own)}")
-            if own[name].type in ("tags", "vector"):
+            if name not in column_by_name:
+                raise ValueError(f"explode: '{name}' is not a column of the log{did_you_mean(name, column_by_name)}")
+            if column_by_name[name].type in ("tags", "vector"):
                 raise ValueError(
-                    f"explode: '{name}' is of type {own[name].type}; wanted the type of an element, which becomes a row"
+                    f"explode: '{name}' is of type {column_by_name[name].type}; wanted the type of an element, which"
+                    " becomes a row"
                 )
-        if self.explode.within is not None and len({own[name].source_name for name in self.explode.columns}) > 1:
+        if (
+            self.explode.within is not None
+            and len({column_by_name[name].source_name for name in self.explode.columns}) > 1
+        ):
             raise ValueError("explode.within: the columns must have the same `source`, the text that holds them")
         if self.impression is not None:
             raise ValueError(
@@ -580,21 +589,21 @@ class Data(Section):
             raise ValueError(f"slate.column '{column}' is the label or the impression; each row would be a slate")
 
     def _check_side_tables(self, names: list[str]) -> None:
-        taken = set(names)
+        names_in_use = set(names)
         available = set(names)
         for table in self.side_tables:
-            own = [column.name for column in table.columns]
-            _check_unique_names(own, f"side table '{table.name}'")
-            if table.key not in own or table.key not in available:
+            table_columns = [column.name for column in table.columns]
+            _check_unique_names(table_columns, f"side table '{table.name}'")
+            if table.key not in table_columns or table.key not in available:
                 raise ValueError(
                     f"side table '{table.name}': its key '{table.key}' must be a column of its own"
-                    f" and of the log{did_you_mean(table.key, own)}"
+                    f" and of the log{did_you_mean(table.key, table_columns)}"
                 )
             self._refuse_outcome(table.key, f"side table '{table.name}': its key '{table.key}'")
-            clash = (set(own) - {table.key}) & taken
-            if clash:
-                raise ValueError(f"side table '{table.name}': column '{min(clash)}' is declared elsewhere already")
-            taken |= set(own)
+            duplicates = (set(table_columns) - {table.key}) & names_in_use
+            if duplicates:
+                raise ValueError(f"side table '{table.name}': column '{min(duplicates)}' is declared elsewhere already")
+            names_in_use |= set(table_columns)
             self._check_embeddings(table)
         for column in self.columns:
             if column.embedding is not None:
@@ -608,47 +617,47 @@ class Data(Section):
         for column in table.columns:
             if column.embedding is None:
                 continue
-            where, text = f"side table '{table.name}': column '{column.name}': embedding.text", column.embedding.text
+            key_path, text = f"side table '{table.name}': column '{column.name}': embedding.text", column.embedding.text
             if text not in texts:
-                raise ValueError(f"{where}: '{text}' is no other column of the table{did_you_mean(text, texts)}")
+                raise ValueError(f"{key_path}: '{text}' is no other column of the table{did_you_mean(text, texts)}")
             if texts[text].type != "string":
-                raise ValueError(f"{where}: '{text}' is of type {texts[text].type}; wanted string")
+                raise ValueError(f"{key_path}: '{text}' is of type {texts[text].type}; wanted string")
 
-    def _refuse_outcome(self, name: str, what: str) -> None:
-        """Refuse a key that is known only after the impression: whatever it leads to would leak the outcome."""
+    def _refuse_outcome(self, name: str, description: str) -> None:
+        """Refuse a key that is known only after the impression: what is joined by it would leak the outcome."""
         if name == self.label:
-            raise ValueError(f"{what} is the label; keys must be known before the impression")
+            raise ValueError(f"{description} is the label; keys must be known before the impression")
         if self.by_name[name].known == "after":
             raise ValueError(
-                f"{what} is declared `known: after`; keys must be known before the impression. Declare another column,"
-                " or `known: before` if it is"
+                f"{description} is declared `known: after`; keys must be known before the impression. Declare another"
+                " column, or `known: before` if it is"
             )
 
     @property
     def live_outcome_delay(self) -> Duration | None:
-        """How long after an answer its outcome counts, in rows that are collected."""
+        """Time after an answer in which its outcome counts, in collected rows."""
         return self.live.outcome_delay or self.outcome_delay
 
     @property
     def _live_columns(self) -> dict[str, ColumnType]:
-        kinds: dict[str, ColumnType] = {LIVE_COLUMNS[0]: "integer", LIVE_COLUMNS[1]: "string"}
-        return kinds if self.live.collect else {}
+        live_columns: dict[str, ColumnType] = {LIVE_COLUMNS[0]: "integer", LIVE_COLUMNS[1]: "string"}
+        return live_columns if self.live.collect else {}
 
     @property
     def names_of_rows(self) -> tuple[str | None, ...]:
-        """Columns that only tell rows and outcomes apart: never a feature, and no part of a request to the server."""
+        """Columns that identify rows and outcomes: never a feature, and not in requests to the server."""
         return self.label, self.impression, self.request
 
     @property
     def by_name(self) -> dict[str, Column]:
-        """Every declared column, the log's and the side tables', by name."""
+        """All declared columns, of the log and of the side tables, by name."""
         side = {column.name: column for table in self.side_tables for column in table.columns}
-        # Of a log with collected rows: they may be slices and are never features (`Spec`).
+        # Columns of collected rows may be slices and are never features (`Spec`).
         side |= {name: Column(name=name, type=kind, known="after") for name, kind in self._live_columns.items()}
         return {**side, **{column.name: column for column in self.columns}}
 
 
-def _check_unique_names(names: list[str], where: str) -> None:
+def _check_unique_names(names: list[str], key_path: str) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{where}: '{name}' is declared twice")
+            raise ValueError(f"{key_path}: '{name}' is declared twice")

@@ -1,4 +1,4 @@
-"""The part of a spec that says what a feature table holds."""
+"""The sections of a spec that define a feature table."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from shortlist.spec.gates import Gates
 
 
 class DeclaredSections(NamedTuple):
-    """What a run declares of its rows; unpacks into the first arguments of `fit` and `build_table`."""
+    """The sections that define a run's feature table; unpacks into the first arguments of `fit` and `build_table`."""
 
     data: Data
     features: Features
     gates: Gates | None
-    """Only its slices are read here; the limits belong to the gates."""
+    """Only its slices are used; the limits belong to the gates."""
 
     @classmethod
     def parse(cls, data: str, features: str, slices: Sequence[str]) -> Self:
-        """Return what a pipeline's parameters (JSON of the sections, names of the slices) declare."""
+        """Return the sections from a pipeline's parameters: JSON of the sections and names of the slices."""
         return cls(Data.model_validate_json(data), Features.model_validate_json(features), Gates(slices=tuple(slices)))

@@ -13,10 +13,10 @@ Duration = Annotated[str, Field(pattern=r"^\d{1,6}(ms|s|m|h|d)$")]
 _UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def length_of(duration: str) -> timedelta:
-    """Return how long a duration is.
+def parse_duration(duration: str) -> timedelta:
+    """Return a duration as a `timedelta`.
 
-    >>> length_of("10m")
+    >>> parse_duration("10m")
     datetime.timedelta(seconds=600)
     """
     unit = duration.lstrip("0123456789")

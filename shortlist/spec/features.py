@@ -1,4 +1,4 @@
-"""The `features` section: how columns become what a model reads."""
+"""The `features` section: how columns become features."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from shortlist.contracts import LIVE_COLUMNS, Columns, did_you_mean
-from shortlist.spec.base import OneOf, Section, expand_names
+from shortlist.spec.base import RegisteredSection, Section, expand_names
 from shortlist.spec.data import Column, Data, SideTable
-from shortlist.spec.durations import Duration, length_of
+from shortlist.spec.durations import Duration, parse_duration
 
-_LEARNING: Final = {"admit_after": 1, "evict_after_days": None}
-"""Settings of learning with their values when a feature says nothing."""
+_LEARNING_DEFAULTS: Final = {"admit_after": 1, "evict_after_days": None}
+"""Learning settings of a feature's ids, with their default values."""
 
 
-_SHORTEST_TILE: Final = timedelta(minutes=10)
-_LONGEST_STREAMING_DELAY: Final = timedelta(minutes=10)
+_MIN_TILE: Final = timedelta(minutes=10)
+_MAX_STREAMING_DELAY: Final = timedelta(minutes=10)
 
 
 class Feature(Section):
-    """An operation that gives one or more named features; see `shortlist.features.kinds` for what each kind does."""
+    """An operation that computes one or more named features; the kinds are in `shortlist.features.kinds`."""
 
     if TYPE_CHECKING:  # a field of every kind, at its place among the kind's own
         kind: str
@@ -38,7 +38,7 @@ class Feature(Section):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Declared columns it reads of the impression itself, so that none may be known only afterwards."""
+        """Declared columns that it reads of the impression itself; none may be known only afterwards."""
         raise NotImplementedError
 
     @property
@@ -48,7 +48,7 @@ class Feature(Section):
 
     @property
     def read_as_keys(self) -> tuple[str, ...]:
-        """The inputs whose values are identifiers and not numbers; drift compares their frequent values."""
+        """Inputs whose values are identifiers, not numbers; drift compares their frequent values."""
         return ()
 
     @property
@@ -58,17 +58,17 @@ class Feature(Section):
 
     @property
     def learning(self) -> dict[str, Any]:
-        """What a trainer is told of the feature's ids: `hashed`, `admit_after`, `evict_after_days`."""
+        """How the feature's ids are learnt: `hashed`, `admit_after`, `evict_after_days`."""
         return {}
 
     @property
-    def declared_learning(self) -> list[str]:
-        """The keys by which the feature says how its embeddings are learnt, where they say anything."""
-        return [key for key, default in _LEARNING.items() if self.learning.get(key, default) != default]
+    def declared_learning_keys(self) -> list[str]:
+        """Keys of the learning settings that differ from their defaults."""
+        return [key for key, default in _LEARNING_DEFAULTS.items() if self.learning.get(key, default) != default]
 
     @property
     def title(self) -> str:
-        """What messages about it begin with."""
+        """Beginning of messages about the feature."""
         return f"features: {self.kind} '{self.outputs[0]}'"
 
     def check(self, data: Data) -> None:
@@ -92,21 +92,23 @@ class Feature(Section):
                 )
 
 
-def declared_column(name: str, data: Data, where: str) -> Column:
+def declared_column(name: str, data: Data, location: str) -> Column:
     """Return a declared column.
 
     Args:
         name: Its name.
         data: The log's declaration.
-        where: What the message begins with.
+        location: Beginning of the message: where in the spec the column is named.
 
     Raises:
         ValueError: There is none.
     """
     if data.live.collect and name in LIVE_COLUMNS:
-        raise ValueError(f"{where}: '{name}' tells who served a row; it may be one of gates.slices, and nothing else")
+        raise ValueError(
+            f"{location}: '{name}' tells who served a row; it may be one of gates.slices, and nothing else"
+        )
     if name not in data.by_name:
-        raise ValueError(f"{where}: '{name}' is not a declared column{did_you_mean(name, data.by_name)}")
+        raise ValueError(f"{location}: '{name}' is not a declared column{did_you_mean(name, data.by_name)}")
     return data.by_name[name]
 
 
@@ -115,29 +117,29 @@ def owner_of(name: str, data: Data) -> SideTable | None:
     return next((table for table in data.side_tables if name in {column.name for column in table.columns}), None)
 
 
-def check_is_outcome(name: str, data: Data, where: str) -> None:
-    """Raise ValueError where a column, which may be known only after the impression, is not a number."""
-    if declared_column(name, data, where).type not in ("integer", "number"):
-        raise ValueError(f"{where}: '{name}' is of type {data.by_name[name].type}; wanted integer or number")
+def check_is_outcome(name: str, data: Data, location: str) -> None:
+    """Raise ValueError where a column that may be an outcome is not a number."""
+    if declared_column(name, data, location).type not in ("integer", "number"):
+        raise ValueError(f"{location}: '{name}' is of type {data.by_name[name].type}; wanted integer or number")
 
 
-def check_is_history(name: str, data: Data, where: str) -> None:
+def check_is_history(name: str, data: Data, location: str) -> None:
     """Raise ValueError where a column is not a list of items in the user's side table."""
-    column = declared_column(name, data, where)
+    column = declared_column(name, data, location)
     owner = owner_of(name, data)
     if column.type != "tags" or owner is None or data.user is None or owner.key != data.user or data.item is None:
         raise ValueError(
-            f"{where}: '{name}' must be a tags column, holding item keys, of a side table keyed by the user"
+            f"{location}: '{name}' must be a tags column, holding item keys, of a side table keyed by the user"
         )
     if column.known == "after":
-        raise ValueError(f"{where}: '{name}' is declared `known: after`; a history is from before the log")
+        raise ValueError(f"{location}: '{name}' is declared `known: after`; a history is from before the log")
 
 
-def _one_per_key(columns: object) -> object:
+def _expand_key_placeholder(columns: object) -> object:
     """Replace an operation whose name holds `{key}` by one operation per key column."""
     if not isinstance(columns, list | tuple):
         return columns
-    spread: list[object] = []
+    expanded: list[object] = []
     for column in columns:
         if isinstance(column, dict) and "{key}" in str(column.get("name")) and column.get("key") in (None, [], ()):
             raise ValueError(f"'{column['name']}': {{key}} stands for a column of `key`, which names none; name one")
@@ -148,50 +150,50 @@ def _one_per_key(columns: object) -> object:
         ):
             patterns = [column["key"]] if isinstance(column["key"], str) else column["key"]
             keys = [key for pattern in patterns for key in expand_names(str(pattern))]
-            spread += [{**column, "key": [key], "name": column["name"].replace("{key}", key)} for key in keys]
+            expanded += [{**column, "key": [key], "name": column["name"].replace("{key}", key)} for key in keys]
         else:
-            spread.append(column)
-    return tuple(spread)
+            expanded.append(column)
+    return tuple(expanded)
 
 
-AnyFeature = Annotated[Feature, OneOf("shortlist.features.kinds.registry:FEATURE_KINDS")]
+AnyFeature = Annotated[Feature, RegisteredSection("shortlist.features.kinds.registry:FEATURE_KINDS")]
 
 
 class Streaming(Section):
-    """Counting events as they arrive, for features of kind `current`, and listing them for sequences with `live`."""
+    """Counts of events as they arrive, for features of kind `current`, and lists of them for sequences with `live`."""
 
     delay: Duration = "500ms"
-    """How long after an impression it counts, 0s to 10m: longer than servers need to count it, so that training, which
-    keeps the delay, sees what they see."""
+    """Time after an impression until it counts, 0s to 10m: longer than servers need to count it, so that training,
+    which uses the same delay, has the same values."""
     max_bytes: int = Field(default=2**30, ge=2**20, le=2**40)
-    """Memory of the events that a server keeps for sequences with `live`; beyond it, it forgets the users or sessions
-    that rested longest, until their tile is complete."""
+    """Memory for the events that a server keeps for sequences with `live`; above it, the least recently active users
+    or sessions are dropped until their tile is complete."""
     max_count_bytes: int = Field(default=2**30, ge=2**20, le=2**40)
-    """Memory of the counts of the open tiles, and of the requests whose outcomes may come, that a server keeps; beyond
-    it, further rows and values are not counted until a tile is complete, and an alert says so."""
+    """Memory for a server's counts of the open tiles and for requests that wait for outcomes; above it, further rows
+    and values are not counted until a tile is complete, and an alert is raised."""
 
     @model_validator(mode="after")
     def _delay_is_short(self) -> Self:
-        if length_of(self.delay) > _LONGEST_STREAMING_DELAY:
+        if parse_duration(self.delay) > _MAX_STREAMING_DELAY:
             raise ValueError(f"delay: got {self.delay}; wanted at most 10m, the shortest tile")
         return self
 
 
-def _switched(streaming: object) -> object:
-    """Read `true` as the defaults, and `false` as none."""
+def _parse_streaming(streaming: object) -> object:
+    """Return the defaults for `true`, None for `false`."""
     return ({} if streaming else None) if isinstance(streaming, bool) else streaming
 
 
 class Features(Section):
     """The features of a run, in order."""
 
-    columns: Annotated[tuple[AnyFeature, ...], BeforeValidator(_one_per_key)] = Field(min_length=1)
-    """Operations; each gives one or more named features."""
+    columns: Annotated[tuple[AnyFeature, ...], BeforeValidator(_expand_key_placeholder)] = Field(min_length=1)
+    """Operations; each computes one or more named features."""
     tile: Duration = "1d"
-    """Grain of all statistics, 10m to 1d, which it divides: an impression sees the tiles that were complete, with their
-    outcomes known (`data.outcome_delay`), when it happened. In a log without a clock, tiles of as many rows each."""
+    """Time grain of all statistics, 10m to 1d, a divisor of 1d. An impression reads the tiles that were complete, with
+    their outcomes known (`data.outcome_delay`), at its time. In a log without a clock, tiles have equal row counts."""
 
-    streaming: Annotated[Streaming | None, BeforeValidator(_switched)] = None
+    streaming: Annotated[Streaming | None, BeforeValidator(_parse_streaming)] = None
     """Whether servers count events of the open tiles as they arrive, for features of kind `current` and sequences with
     `live`: `true`, or `{delay: 2s}`. Null: they do not."""
 
@@ -211,8 +213,8 @@ class Features(Section):
 
     @model_validator(mode="after")
     def _tile_divides_a_day(self) -> Self:
-        length, day = length_of(self.tile), timedelta(days=1)
-        if not _SHORTEST_TILE <= length <= day or day % length:
+        length, day = parse_duration(self.tile), timedelta(days=1)
+        if not _MIN_TILE <= length <= day or day % length:
             raise ValueError(
                 f"tile: {self.tile} is no part of a day; wanted a length from 10m to 1d that divides 1d, such as 10m,"
                 " 1h or 6h"
@@ -221,17 +223,19 @@ class Features(Section):
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
-        seen: set[str] = set()
+        earlier_names: set[str] = set()
         for name in self.names:
-            if name in seen:
+            if name in earlier_names:
                 raise ValueError(f"two features are named '{name}'; give one of them another name or suffix")
             if name in (Columns.LABEL, Columns.TIME, Columns.DAY, Columns.IMPRESSION, Columns.USER, Columns.ITEM):
                 raise ValueError(f"feature name '{name}' is Shortlist's own")
-            seen.add(name)
+            earlier_names.add(name)
         for feature in self.columns:
             for name in feature.reads_features:
-                if name not in seen:
-                    raise ValueError(f"{feature.title}: no feature is named '{name}'{did_you_mean(name, seen)}")
+                if name not in earlier_names:
+                    raise ValueError(
+                        f"{feature.title}: no feature is named '{name}'{did_you_mean(name, earlier_names)}"
+                    )
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""The `filters` section: which candidates may be shown, and what is done where too few are left."""
+"""The `filters` section: which candidates may be shown, and the fallback when too few are left."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from shortlist.spec.base import OneOf, Section
+from shortlist.spec.base import RegisteredSection, Section
 from shortlist.spec.retrieval import SourceName
 
-Rule = Annotated[Any, OneOf("shortlist.filters.rules:FILTERS")]
+Rule = Annotated[Any, RegisteredSection("shortlist.filters.rules:FILTERS")]
 
 
 class Filters(Section):
-    """Filters in their order, each over all candidates, and sources that are asked again."""
+    """Filters in order, each applied to all candidates, and fallback sources."""
 
     rules: Annotated[tuple[Rule, ...], Field(max_length=50)] = ()
-    """The filters; each has a name of its own in answers and metrics."""
+    """The filters; each has its own name in answers and metrics."""
     fallback: tuple[SourceName, ...] = ()
-    """Sources that are asked for more, one after another, where fewer than k candidates are left; empty: the answer
-    is short."""
+    """Sources that give further candidates, in this order, when fewer than k are left; empty: the answer is short."""
     max_fallback: int = Field(default=10_000, ge=1, le=1_000_000)
-    """Most candidates of each fallback that a request reads; where none of them is left, the answer is short."""
+    """Most candidates of each fallback source that a request reads; if none passes, the answer is short."""
 
     @property
     def remembers(self) -> timedelta | None:
-        """How long the filters remember what users were shown; None: none of them does."""
+        """How long the filters remember items shown to users; None: no filter does."""
         return max((window for rule in self.rules if (window := rule.remembers) is not None), default=None)
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The `gates` section: what a candidate must show before it may ship."""
+"""The `gates` section: limits that a candidate must meet before it may be promoted."""
 
 from __future__ import annotations
 
@@ -11,110 +11,110 @@ from pydantic import BeforeValidator, Field
 from shortlist.contracts import did_you_mean
 from shortlist.spec.base import Names, Section
 
-_REGISTRY: Final = "shortlist.evaluation.gates:GATES"
-"""Named and not imported, for it lies above this layer: each gate says there which settings are its own."""
+_GATE_REGISTRY: Final = "shortlist.evaluation.gates:GATES"
+"""Registry of the gates with their settings. Named, not imported, because it is in a layer above."""
 
-COARSEST_GAUC: Final = 0.01
-"""Smallest usual margin of GAUC against the champion."""
+MIN_DEFAULT_GAUC_DROP: Final = 0.01
+"""Smallest default of `max_gauc_drop`."""
 Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
 class Infra(Section):
-    """What a real Triton with the exported model must show under load."""
+    """Load test of a real Triton with the exported model, and its limits."""
 
     rows_per_request: int = Field(default=128, ge=1)
-    """Rows of a request of the load."""
+    """Rows of a request."""
     requests_per_second: float = Field(default=20, gt=0)
-    """The load, open loop."""
+    """Request rate, open loop."""
     seconds: float = Field(default=3, gt=0)
-    """How long it lasts."""
+    """Duration of the load."""
     max_p50_ms: float = Field(default=100, gt=0)
-    """Longest median answer."""
+    """Largest median latency."""
     max_p99_ms: float = Field(default=500, gt=0)
-    """Longest 99th percentile."""
+    """Largest 99th percentile of latency."""
     slates_per_second: float = Field(default=5, gt=0)
-    """The load of whole slates, open loop, on the servers of a release before users see it; where it has retrieval."""
+    """Rate of whole slates, open loop, on the servers of a release before it gets users; only with retrieval."""
     max_slate_p50_ms: float = Field(default=250, gt=0)
-    """Longest median slate: candidates, filters, the user's and the items' features, scores, order."""
+    """Largest median latency of a slate: candidates, filters, the user's and the items' features, scores, order."""
     max_slate_p99_ms: float = Field(default=1_000, gt=0)
-    """Longest 99th percentile of slates."""
+    """Largest 99th percentile of the latency of slates."""
     max_memory_mib: float = Field(default=4_096, gt=0)
-    """Most resident memory of the server and what it starts."""
+    """Most resident memory of the server and its child processes."""
     max_cold_start_seconds: float = Field(default=60, gt=0)
     """Longest time from start to ready."""
 
 
-def _read_by_their_gates(given: object) -> object:
-    """Return the settings of each gate as the section that it declares."""
-    if not isinstance(given, Mapping) or not given:
-        return given
-    sections = {name: gate.settings for name, gate in resolve_name(_REGISTRY).complete().items() if gate.settings}
-    for name in given:
+def _parse_gate_settings(settings_by_gate: object) -> object:
+    """Return the settings of each gate, parsed by the section that the gate declares."""
+    if not isinstance(settings_by_gate, Mapping) or not settings_by_gate:
+        return settings_by_gate
+    sections = {name: gate.settings for name, gate in resolve_name(_GATE_REGISTRY).complete().items() if gate.settings}
+    for name in settings_by_gate:
         if name not in sections:
             raise ValueError(f"'{name}' is no gate with settings of its own{did_you_mean(str(name), sections)}")
-    return {name: sections[name].model_validate(settings) for name, settings in given.items()}
+    return {name: sections[name].model_validate(settings) for name, settings in settings_by_gate.items()}
 
 
 class Gates(Section):
     """Limits of the gates; every gate always runs."""
 
     confidence: Probability = 0.95
-    """Level of every interval."""
+    """Confidence level of all intervals."""
     bootstrap_rounds: int = Field(default=200, ge=50, le=10_000)
-    """Resamples of users (of rows when there are no users) behind every interval."""
+    """Resamples of users (of rows when there are no users) for each interval."""
     min_test_rows: int = Field(default=2_000, ge=100)
-    """Fewer test rows hold the candidate."""
+    """Fewest test rows; the candidate is held below it."""
     min_auc: float = Field(default=0.55, ge=0.5, le=1.0)
-    """The lower bound of the test AUC must reach it."""
+    """Minimum of the lower bound of the test AUC."""
     max_log_loss: float | None = Field(default=None, gt=0)
-    """The upper bound of the test log loss may not pass it; null asks only to beat a constant rate."""
+    """Maximum of the upper bound of the test log loss; null: it must only be below that of a constant rate."""
     metric: Literal["auc", "gauc"] | None = None
-    """The metric that decides: by it a candidate must not fall behind the champion, and of several that pass every gate
-    the best is chosen. `gauc`: AUC within each user, weighted by the user's rows; how one user's items are ordered.
-    null: `gauc` where the log names users and 100 or more of them have clicks and other rows on the test days, else
-    `auc`."""
+    """The metric by which a candidate is compared with the champion, and by which the best of several passing
+    candidates is chosen. `gauc`: AUC within each user, weighted by the user's rows. null: `gauc` where the log names
+    users and 100 or more of them have clicks and other rows on the test days, else `auc`."""
     baseline: str | None = Field(default=None, min_length=1, max_length=31)
     """Name of the baseline that candidates have to beat; null: popularity."""
     min_gain_over_baseline: float = Field(default=0.0, ge=0.0, le=0.5)
-    """The AUC must be above that baseline's by this, by the lower bound of a paired bootstrap: both models on the same
-    rows of the same resampled users."""
+    """Minimum gain in AUC over that baseline, by the lower bound of a paired bootstrap: both models on the same rows of
+    the same resampled users."""
     min_gauc_gain: float | None = Field(default=0.0, ge=0.0, le=0.5)
-    """Likewise for the GAUC, where it decides; where AUC does, only a value above 0 asks for it. null: it need not be
-    above the baseline's."""
+    """Likewise for the GAUC, where `metric` is GAUC; where it is AUC, only a value above 0 is checked. null: not
+    checked."""
     max_auc_drop: float = Field(default=0.002, ge=0.0003, le=0.1)
-    """Non-inferiority margin against the champion where AUC decides; finer than 3e-4 is noise between seeds."""
+    """Non-inferiority margin against the champion where `metric` is AUC; seeds alone differ by up to 3e-4."""
     max_gauc_drop: float | None = Field(default=None, ge=0.0003, le=0.2)
-    """Likewise where GAUC decides. null: `max_auc_drop`, but at least 0.01, for GAUC varies more between seeds."""
+    """Likewise where it is GAUC. null: `max_auc_drop`, but at least 0.01, because GAUC varies more between seeds."""
     compare_with_best: bool = True
-    """Whether that margin also holds against the best champion so far, where a worse one within the margin serves now:
-    so many small steps down do not add up. False: only against the champion; who then passes is the best so far."""
+    """Whether the margin also applies to the best champion so far, where the present champion is worse by less than the
+    margin; this keeps many small drops from adding up. False: only the champion is compared, and whoever passes becomes
+    the best so far."""
     max_calibration_error: float = Field(default=0.03, gt=0, le=1)
     """Largest expected calibration error (20 equal-count bins) on the test rows."""
     max_rate_error: float = Field(default=0.1, gt=0, le=1)
     """Largest relative difference between mean score and label rate on the test rows."""
     decision_threshold: Probability | None = None
-    """Score from which on Kubeflow's confusion matrix counts a row as positive; null: the label rate. No gate asks."""
+    """Smallest score of a positive row in Kubeflow's confusion matrix; null: the label rate. No gate uses it."""
     slices: Names = ()
     """Columns by whose values the test rows are sliced; cold users and cold items are always slices."""
     min_slice_rows: int = Field(default=500, ge=50)
-    """Slices with fewer test rows are reported, not judged."""
+    """Slices with fewer test rows are reported, not gated."""
     max_slices: int = Field(default=30, ge=1, le=1_000)
-    """Most values of a column that become slices, the most frequent ones."""
+    """Number of a column's most frequent values that become slices."""
     max_slice_auc_drop: float = Field(default=0.02, gt=0, le=0.5)
     """Margin by which a slice may fall behind the champion (without one: behind the baseline), Holm-corrected."""
     skew_rows: int = Field(default=500, ge=10, le=100_000)
-    """Rows of the feature table compared with Feast's own answers."""
+    """Rows of the feature table that are compared with Feast's answers."""
     parity_rows: int = Field(default=10_000, ge=10)
-    """Test rows scored in-process, by the exported file and by a real Triton; fewer only when there are fewer."""
+    """Test rows that are scored in-process, by the exported file and by a real Triton; all if there are fewer."""
     max_score_difference: float = Field(default=1e-5, gt=0, le=0.01)
     """Largest difference between those scores."""
     infra: Infra = Infra()
     """Limits under load."""
-    custom: Annotated[Mapping[str, Any], BeforeValidator(_read_by_their_gates)] = Field(default={}, max_length=100)
+    custom: Annotated[Mapping[str, Any], BeforeValidator(_parse_gate_settings)] = Field(default={}, max_length=100)
     """Settings of gates that were added to the registry, by the name of the gate."""
 
     @property
     def margin(self) -> dict[str, float]:
         """The non-inferiority margin against the champion, by the metric that may decide."""
-        usual = max(self.max_auc_drop, COARSEST_GAUC)
+        usual = max(self.max_auc_drop, MIN_DEFAULT_GAUC_DROP)
         return {"auc": self.max_auc_drop, "gauc": usual if self.max_gauc_drop is None else self.max_gauc_drop}

@@ -1,4 +1,4 @@
-"""Reading a spec, and saying what is wrong with one."""
+"""Load a spec from YAML, and describe its problems."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from shortlist.contracts import ShortlistError, did_you_mean
-from shortlist.spec.base import OneOf
+from shortlist.spec.base import RegisteredSection
 from shortlist.spec.changes import apply_change, split_changes
 from shortlist.spec.models import ModelSection, model_sections
 from shortlist.spec.spec import Spec
 from shortlist.spec.yaml_text import YamlError, read_yaml
 
-_MOST_SHOWN: Final = 200
+_MAX_VALUE_LENGTH: Final = 200
 
 
 class SpecError(ShortlistError):
@@ -39,12 +39,12 @@ def load_spec(path: Path, changes: Sequence[str] = ()) -> Spec:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        near = (
-            did_you_mean(path.name, [other.name for other in path.parent.glob("*.yaml")])
+        suggestion = (
+            did_you_mean(path.name, [spec_path.name for spec_path in path.parent.glob("*.yaml")])
             if path.parent.is_dir()
             else ""
         )
-        raise SpecError(f"{path}: no such spec{near}") from None
+        raise SpecError(f"{path}: no such spec{suggestion}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: cannot be read as UTF-8 text ({error})") from None
     return parse_spec(text, str(path), changes)
@@ -55,7 +55,7 @@ def parse_spec(text: str, origin: str = "spec", changes: Sequence[str] = ()) -> 
 
     Args:
         text: The document.
-        origin: What to call it in messages.
+        origin: Name of the document in messages.
         changes: See `load_spec`.
 
     Raises:
@@ -66,8 +66,10 @@ def parse_spec(text: str, origin: str = "spec", changes: Sequence[str] = ()) -> 
     except YamlError as error:
         raise SpecError(f"{origin}: not valid YAML\n  {str(error).replace(chr(10), chr(10) + '  ')}") from None
     if not isinstance(raw, dict):
-        got = "an empty file" if raw is None else type(raw).__name__
-        raise SpecError(f"{origin}: a spec is a mapping with the keys {', '.join(Spec.model_fields)} (got {got})")
+        document_type = "an empty file" if raw is None else type(raw).__name__
+        raise SpecError(
+            f"{origin}: a spec is a mapping with the keys {', '.join(Spec.model_fields)} (got {document_type})"
+        )
     for change in (one for text in changes for one in split_changes(text, Spec.model_fields)):
         try:
             apply_change(raw, change)
@@ -76,12 +78,12 @@ def parse_spec(text: str, origin: str = "spec", changes: Sequence[str] = ()) -> 
     try:
         return Spec.model_validate(raw)
     except ValidationError as error:
-        lines = [_describe(problem) for problem in error.errors()]
+        lines = [_describe_problem(problem) for problem in error.errors()]
         raise SpecError(f"{origin}: {len(lines)} problem(s)\n" + "\n".join(f"  {line}" for line in lines)) from None
 
 
 def canonical_json(section: BaseModel) -> str:
-    """Return a section as JSON whose bytes depend on its meaning alone: the same declaration, the same text."""
+    """Return a section as canonical JSON: equal declarations give equal bytes."""
     return json.dumps(section.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
 
 
@@ -90,60 +92,60 @@ def digest(section: BaseModel) -> str:
     return hashlib.sha256(canonical_json(section).encode()).hexdigest()[:16]
 
 
-def _describe(problem: ErrorDetails) -> str:
-    place = ".".join(str(part) for part in _written_at(problem["loc"])) or "spec"
+def _describe_problem(problem: ErrorDetails) -> str:
+    key_path = ".".join(str(part) for part in _location_in_yaml(problem["loc"])) or "spec"
     value = problem["input"]
-    got = "" if isinstance(value, Mapping | BaseModel | list) else f" (got {_shown(value)})"
+    got_value = "" if isinstance(value, Mapping | BaseModel | list) else f" (got {_format_value(value)})"
     match problem["type"]:
         case "extra_forbidden":
-            near = did_you_mean(str(problem["loc"][-1]), _keys_beside(problem["loc"]))
-            text = f"unknown key{near}{got}"
+            suggestion = did_you_mean(str(problem["loc"][-1]), _allowed_keys(problem["loc"]))
+            text = f"unknown key{suggestion}{got_value}"
         case "missing":
             text = "this key is required"
         case "union_tag_invalid" | "union_tag_not_found":
-            text = _unknown_kind(problem)
+            text = _describe_unknown_kind(problem)
         case "literal_error":
-            known = re.findall(r"'([^']*)'", str(problem["ctx"]["expected"]))
-            text = f"{problem['msg']}{did_you_mean(str(value), known)}{got}"
+            allowed_values = re.findall(r"'([^']*)'", str(problem["ctx"]["expected"]))
+            text = f"{problem['msg']}{did_you_mean(str(value), allowed_values)}{got_value}"
         case "string_pattern_mismatch" if problem["loc"][-1] == "[key]":
-            text = f"wanted a name of at most 31 characters, a-z, 0-9 and _, a letter first{got}"
+            text = f"wanted a name of at most 31 characters, a-z, 0-9 and _, a letter first{got_value}"
         case _:
-            text = f"{problem['msg'].removeprefix('Value error, ')}{got}"
-    return f"{place}: {text}"
+            text = f"{problem['msg'].removeprefix('Value error, ')}{got_value}"
+    return f"{key_path}: {text}"
 
 
-def _written_at(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """Return a place as the user wrote it: pydantic adds the kind behind a model's name, and that a key is wrong."""
+def _location_in_yaml(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Return an error's location without the kind that pydantic inserts after a model's name."""
     if location[:1] == ("models",) and len(location) > 2:
         return (*location[:2], *location[3:])
     return location
 
 
-def _unknown_kind(problem: ErrorDetails) -> str:
-    of_model = problem["loc"][:1] == ("models",)
-    kinds = list(model_sections()) if of_model else [kind for kind in map(_kind_of, _models_at(problem["loc"])) if kind]
-    known = ", ".join(f"'{kind}'" for kind in kinds)
+def _describe_unknown_kind(problem: ErrorDetails) -> str:
+    is_model = problem["loc"][:1] == ("models",)
+    kinds = list(model_sections()) if is_model else [kind for kind in map(_kind_of, _models_at(problem["loc"])) if kind]
+    quoted_kinds = ", ".join(f"'{kind}'" for kind in kinds)
     if problem["type"] == "union_tag_not_found":
         name = str(problem["loc"][-1])
-        likely = f"; its name says kind: {name}" if of_model and name in kinds else ""
-        return f"`kind` is missing; wanted one of {known}{likely}"
-    got = str(problem["ctx"]["tag"])
-    return f"kind '{got}' is not one of {known}{did_you_mean(got, kinds)}"
+        hint = f"; its name says kind: {name}" if is_model and name in kinds else ""
+        return f"`kind` is missing; wanted one of {quoted_kinds}{hint}"
+    unknown_kind = str(problem["ctx"]["tag"])
+    return f"kind '{unknown_kind}' is not one of {quoted_kinds}{did_you_mean(unknown_kind, kinds)}"
 
 
-def _shown(value: object) -> str:
-    """Return a value as messages show it, the first 200 characters."""
-    shown = repr(value)
-    return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}..."
+def _format_value(value: object) -> str:
+    """Return a value for a message, cut after 200 characters."""
+    text = repr(value)
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:_MAX_VALUE_LENGTH]}..."
 
 
-def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
-    """Every key that could stand where the unknown one stands."""
+def _allowed_keys(location: tuple[int | str, ...]) -> list[str]:
+    """Return the keys that are allowed in place of an unknown one."""
     return [field.alias or name for model in _models_at(location[:-1]) for name, field in model.model_fields.items()]
 
 
 def _models_at(location: tuple[int | str, ...]) -> list[type[BaseModel]]:
-    """The sections that could stand at a place of a spec."""
+    """Return the section classes that are allowed at a location of a spec."""
     models: list[type[BaseModel]] = [Spec]
     for part in location:
         models = [model for owner in models for model in _models_of(owner, part)] or models
@@ -167,7 +169,7 @@ def _kind_of(model: type[BaseModel]) -> str | None:
 
 
 def _models_in(annotation: object) -> list[type[BaseModel]]:
-    if isinstance(annotation, OneOf):
+    if isinstance(annotation, RegisteredSection):
         return list(annotation.kinds.values())
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]

@@ -1,4 +1,4 @@
-"""How the rows and the label of a log come from files that hold something else: derived labels, exploded lists."""
+"""How rows and labels are derived from the files' columns: positive values, further labels, exploded lists."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from shortlist.spec.base import Section
 
 
 class Positive(Section):
-    """Which values of the label's column count as 1; all other values count as 0, and a row without one is refused."""
+    """Which values of the label's column count as 1. Other values count as 0; a row without a value is refused."""
 
     at_least: float | None = None
-    """Values from this one on count as 1, e.g. `at_least: 4` of a rating."""
+    """Smallest value that counts as 1, e.g. `at_least: 4` of a rating."""
     at_most: float | None = None
-    """Values up to this one count as 1; with `at_least`: those between the two."""
+    """Largest value that counts as 1."""
     any_of: tuple[str | int, ...] | None = Field(default=None, min_length=1)
     """These values of an integer or string column count as 1, e.g. `any_of: [purchase, cart]`."""
 
@@ -35,12 +35,12 @@ class Positive(Section):
 
 
 class FurtherLabel(Section):
-    """A label beside the one that decides; models that name it give it a score of its own."""
+    """A label beside `data.label`; models that list it have one more score for it."""
 
     column: str
     """A column of the log that is declared `known: after`. A row without a value counts as 0."""
     positive: Positive | None = None
-    """Which of its values count as 1, as `data.positive`; null: the column holds 0 and 1, and is declared with
+    """Which of its values count as 1, as for `data.positive`; null: the column holds 0 and 1, and is declared with
     `min: 0, max: 1` or `allowed: [0, 1]`."""
 
 
@@ -50,9 +50,9 @@ class Explode(Section):
     columns: tuple[str, ...] = Field(min_length=1)
     """Columns that hold one list per row of the file, all of the same length; their `type` is that of an element."""
     separator: str = Field(default=",", min_length=1, max_length=1)
-    """What stands between the elements where the list is text."""
+    """Separator of the elements where the list is text."""
     within: str | None = Field(default=None, min_length=1, max_length=1)
-    """What stands between the values of `columns` inside an element, where one text holds them all (`N12-0 N7-1`)."""
+    """Separator of the values of `columns` inside an element, where one text holds them all (`N12-0 N7-1`)."""
 
     @model_validator(mode="after")
     def _separators_differ(self) -> Self:

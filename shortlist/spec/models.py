@@ -1,7 +1,7 @@
-"""The `models` section: what every kind of model declares, and the kinds themselves, which a registry names.
+"""The `models` section: keys that all kinds of models share, and access to the registered kinds.
 
-The kinds belong to the project (`models/<kind>/`), which this package does not import: their registry is asked for by
-name, the first time that a spec is read.
+The kinds belong to the project (`models/<kind>/`), which this package does not import: their registry is loaded by
+name when a spec is first validated.
 """
 
 from __future__ import annotations
@@ -22,55 +22,55 @@ if TYPE_CHECKING:
     from shortlist.spec.features import Features
 
 REGISTRY: Final = "models.registry"
-"""Module of the project that names the kinds."""
+"""Module of the project with the registry of model kinds."""
 RESERVED: Final = ("champion",)
-"""Names that reports give to other models than the declared ones."""
+"""Names of models in reports that are not declared in the spec."""
 
 ModelName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
-"""What a user calls a model: in steps, reports, MLflow and alerts."""
+"""Name of a model, in steps, reports, MLflow and alerts."""
 
 
 class Continuation(NamedTuple):
-    """What a training makes of an earlier model."""
+    """How a training continues from an earlier model."""
 
-    how: str
-    """As `retrain` says it."""
+    retrain_mode: str
+    """Value of `retrain`."""
     learns_all_days: bool = False
-    """Whether it learns every day again; otherwise the new ones alone."""
+    """Whether it is trained on all days; otherwise on the new ones alone."""
     overlap_days: int = 0
-    """Days learnt again beside the new ones."""
+    """Earlier days that are learnt again with the new ones."""
 
 
 class ModelSection(Section):
-    """What every kind of model declares; a kind adds its own keys, and gives `kind` one value."""
+    """Keys that all kinds of models share; a kind adds its own keys and fixes the value of `kind`."""
 
     kind: str
     """Kind of model; the keys below depend on it."""
     role: Literal["candidate", "baseline"] = "candidate"
-    """`candidate`: it is exported, passes the gates, and may be served. `baseline`: it is trained for comparison."""
+    """`candidate`: it is exported, gated, and may be served. `baseline`: it is trained for comparison."""
     calibration: Literal["none", "platt", "isotonic"] = "none"
-    """Last step of the model, fitted on the validation days: its scores become the rates at which the label follows.
-    `platt`: a straight line through the log-odds; few rows suffice. `isotonic`: any rising curve; wants some thousand
-    rows. The order of rows stays. `none`: scores are what the model gives."""
+    """Last step of the model, fitted on the validation days, after which scores are label rates. `platt`: a straight
+    line in the log-odds; few rows suffice. `isotonic`: any rising curve; needs some thousand rows. The order of rows is
+    kept. `none`: no calibration."""
     labels: tuple[str, ...] = ()
-    """Further labels, of `data.labels`, for which it gives a score beside that of the label: networks over embedded ids
-    by heads that share everything below, other kinds by a model of their own for each."""
+    """Further labels of `data.labels` that the model scores too: networks over embedded ids by one head per label over
+    shared layers, other kinds by one more model per label."""
 
     distributed: ClassVar[bool] = False
     """Whether several processes can train it together (`runtime.cluster.workers`)."""
     reference_baseline: ClassVar[bool] = False
     """Whether candidates have to beat a baseline of this kind where `gates.baseline` names none."""
     compared_as_baseline: ClassVar[bool] = False
-    """Whether a candidate of this kind is what a baseline would be for the others: those that are not above it are
-    named in the comparison of a run's models."""
+    """Whether a candidate of this kind also serves as a baseline: the comparison of a run's models names those that
+    are not above it."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Say that a spec has to give `kind`: its default is for sections that a program makes."""
-        made = super().__get_pydantic_json_schema__(schema, handler)
-        section = handler.resolve_ref_schema(made)
+        """Mark `kind` as required: its default is only for sections that are built in code."""
+        json_schema = super().__get_pydantic_json_schema__(schema, handler)
+        section = handler.resolve_ref_schema(json_schema)
         section["required"] = ["kind", *(name for name in section.get("required", ()) if name != "kind")]
-        return made
+        return json_schema
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -79,30 +79,29 @@ class ModelSection(Section):
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Names of the models that it is made of; they are trained before it. Empty: it learns from the table alone."""
+        """Names of the models that it combines, which are trained first. Empty: it is trained on the table alone."""
         return ()
 
     @property
     def continuation(self) -> Continuation | None:
-        """How a training goes on from an earlier model; None: it starts from scratch."""
+        """How a training continues from an earlier model; None: it starts from scratch."""
         return None
 
     @property
     def id_settings(self) -> frozenset[str]:
-        """Keys of `hash` features that this model follows when it learns their ids."""
+        """Learning settings of `hash` features that this model supports."""
         return frozenset()
 
     @property
     def by_workers(self) -> Self:
-        """The section as several workers train it: they may do less than one process where nothing is declared."""
+        """The section with the defaults for several workers, which may support less than one process."""
         return self
 
     @property
     def without_refit(self) -> Self:
-        """The section as it is trained on the training days alone, so that the validation days can measure it.
+        """The section for a training on the training days alone, so that the validation days can measure it.
 
-        A kind whose training ends with a fit on the validation days calls that key `refit`; calibration learns from
-        them too.
+        The key of a final fit on the validation days is called `refit`; calibration is fitted on them too.
         """
         fields = type(self).model_fields
         usual = {name: fields[name].default for name in fields if name.startswith("retrain")}
@@ -110,22 +109,22 @@ class ModelSection(Section):
         return self.model_copy(update={"calibration": "none", **refit})
 
     def check_features(self, name: str, features: Features, *, distributed: bool) -> None:
-        """Check what only the features tell.
+        """Check the model against the features.
 
         Args:
-            name: Of this model.
+            name: Name of this model.
             features: The spec's section.
             distributed: Whether several processes train it.
 
         Raises:
-            ValueError: It cannot be trained so.
+            ValueError: It cannot be trained with these features.
         """
 
     def check_data(self, name: str, data: Data) -> None:
-        """Check what only the log's declaration tells.
+        """Check the model against the log's declaration.
 
         Args:
-            name: Of this model.
+            name: Name of this model.
             data: The spec's section.
 
         Raises:
@@ -141,7 +140,7 @@ class ModelSection(Section):
 
     @classmethod
     def added_to(cls, candidates: Sequence[ModelSection]) -> Self | None:
-        """Return the baseline that is added to a spec that declares none of this kind; None: no such baseline is.
+        """Return the baseline that is added to specs without a model of this kind; None: nothing is added.
 
         Args:
             candidates: The declared candidates, in their order.
@@ -150,22 +149,22 @@ class ModelSection(Section):
 
 
 def labels_of_all(sections: Sequence[ModelSection]) -> tuple[str, ...]:
-    """Return the further labels that any of some models gives scores for: those of a baseline to compare them with."""
+    """Return the further labels of all given models, each once; a baseline to compare them with needs these."""
     return tuple(dict.fromkeys(label for section in sections for label in section.labels))
 
 
-class Kinds(Protocol):
-    """What the project's registry answers."""
+class ModelRegistryModule(Protocol):
+    """Interface of the module `models.registry`."""
 
     def sections(self) -> Mapping[str, type[ModelSection]]:
-        """Return the section of every kind, by its name."""
+        """Return the sections of all kinds, by the kind's name."""
 
 
 def model_sections() -> Mapping[str, type[ModelSection]]:
-    """Return the section of every kind of model, by its name.
+    """Return the sections of all kinds of models, by the kind's name.
 
     Raises:
-        ShortlistError: The project's registry is not on the path, or names something that is no kind.
+        ShortlistError: The project's registry is not on the path, or holds something that is no kind.
     """
     try:
         registry = import_module(REGISTRY)
@@ -176,11 +175,11 @@ def model_sections() -> Mapping[str, type[ModelSection]]:
             f"kinds of models: there is no module {REGISTRY} on Python's path; run from the root of the project, where"
             " models/registry.py is"
         ) from None
-    return cast(Kinds, registry).sections()
+    return cast(ModelRegistryModule, registry).sections()
 
 
-class _OfAnyKind:
-    """Tells pydantic, when a spec is first read, that a model is one of the sections in the registry."""
+class _AnyModelSchema:
+    """Schema of a model: one of the registered sections, looked up when a spec is first validated."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -194,12 +193,12 @@ def _union(sections: tuple[type[ModelSection], ...]) -> Any:
     return Union[sections]  # noqa: UP007 - made from a tuple
 
 
-AnyModel = Annotated[ModelSection, _OfAnyKind]
+AnyModel = Annotated[ModelSection, _AnyModelSchema]
 Models = dict[ModelName, AnyModel]
 
 
 def with_baselines(declared: Mapping[str, ModelSection]) -> dict[str, ModelSection]:
-    """Return the models that are trained: the declared ones, and the baselines that every spec gets.
+    """Return all models to train: the declared ones, and the default baselines.
 
     Args:
         declared: By name.
@@ -213,23 +212,23 @@ def with_baselines(declared: Mapping[str, ModelSection]) -> dict[str, ModelSecti
     for name in RESERVED:
         if name in declared:
             raise ValueError(f"'{name}' is what reports call the serving model; choose another name")
-    there = {model.kind for model in declared.values()}
+    declared_kinds = {model.kind for model in declared.values()}
     models = dict(declared)
     for kind, section in model_sections().items():
-        added = None if kind in there else section.added_to(candidates)
-        if added is None:
+        default_baseline = None if kind in declared_kinds else section.added_to(candidates)
+        if default_baseline is None:
             continue
         if kind in declared:
             raise ValueError(
                 f"'{kind}' is of kind {declared[kind].kind}, and the baseline of kind {kind} that every spec gets has"
                 " this name; choose another name, or declare that baseline under a name of its own"
             )
-        models[kind] = added
+        models[kind] = default_baseline
     return models
 
 
 def check_members(models: Mapping[str, ModelSection]) -> None:
-    """Check that models that are made of others name such as are trained before them and can be served.
+    """Check that models that combine others name servable candidates that are no combinations themselves.
 
     Args:
         models: All that are trained, by name.
@@ -238,37 +237,37 @@ def check_members(models: Mapping[str, ModelSection]) -> None:
         ValueError: Names the model and the member.
     """
     for name, section in models.items():
-        where = f"models.{name}.models"
+        key_path = f"models.{name}.models"
         for number, member in enumerate(section.members):
-            found = models.get(member)
+            member_section = models.get(member)
             if member == name:
-                raise ValueError(f"{where}: '{member}' is this model itself; name other models")
-            if found is None:
-                raise ValueError(f"{where}: no model is called '{member}'{did_you_mean(member, models)}")
-            if found.members:
-                raise ValueError(f"{where}: '{member}' is itself made of other models; name those instead")
-            if found.role == "baseline":
-                raise ValueError(f"{where}: '{member}' is a baseline, which cannot be served; name candidates only")
+                raise ValueError(f"{key_path}: '{member}' is this model itself; name other models")
+            if member_section is None:
+                raise ValueError(f"{key_path}: no model is called '{member}'{did_you_mean(member, models)}")
+            if member_section.members:
+                raise ValueError(f"{key_path}: '{member}' is itself made of other models; name those instead")
+            if member_section.role == "baseline":
+                raise ValueError(f"{key_path}: '{member}' is a baseline, which cannot be served; name candidates only")
             if member in section.members[:number]:
-                raise ValueError(f"{where}: '{member}' is named twice; name every member once")
+                raise ValueError(f"{key_path}: '{member}' is named twice; name every member once")
 
 
-def check_continued(continues: bool, how: str, amount: tuple[str, int | None], days: int | None) -> None:
+def check_continued(continues: bool, retrain_mode: str, amount: tuple[str, int | None], days: int | None) -> None:
     """Check the keys that belong to `retrain: <how>`.
 
     Args:
         continues: Whether that is declared.
-        how: Value of `retrain`.
+        retrain_mode: Value of `retrain`.
         amount: Key and value of how much is learnt.
         days: Value of `retrain_days`.
 
     Raises:
-        ValueError: One is missing, or declared to no purpose.
+        ValueError: A key is missing, or declared without effect.
     """
-    given = dict((amount, ("retrain_days", days)))
-    missing = [key for key, value in given.items() if value is None]
+    value_by_key = dict((amount, ("retrain_days", days)))
+    missing = [key for key, value in value_by_key.items() if value is None]
     if continues and missing:
-        raise ValueError(f"retrain: {how} also needs {' and '.join(missing)}")
-    if not continues and len(missing) < len(given):
-        only = ", ".join(key for key, value in given.items() if value is not None)
-        raise ValueError(f"{only}: read with retrain: {how} alone; declare that, or leave it out")
+        raise ValueError(f"retrain: {retrain_mode} also needs {' and '.join(missing)}")
+    if not continues and len(missing) < len(value_by_key):
+        declared_keys = ", ".join(key for key, value in value_by_key.items() if value is not None)
+        raise ValueError(f"{declared_keys}: read with retrain: {retrain_mode} alone; declare that, or leave it out")

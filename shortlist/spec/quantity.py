@@ -12,27 +12,27 @@ PATTERN: Final = r"^\d{1,18}(\.\d{1,9})?(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 
 
 def quantity_value(text: str) -> Fraction:
-    """Return the number that a quantity stands for.
+    """Return the numeric value of a quantity.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a Kubernetes quantity.
 
     >>> quantity_value("500m"), quantity_value("1.5Gi") == quantity_value("1536Mi")
     (Fraction(1, 2), True)
     """
-    found = re.fullmatch(PATTERN, text)
-    if found is None:
+    match = re.fullmatch(PATTERN, text)
+    if match is None:
         raise ValueError(f"got '{text}', wanted a Kubernetes quantity such as 500m, 2 or 16Gi")
-    suffix = found[2] or ""
+    suffix = match[2] or ""
     number = Fraction(text.removesuffix(suffix))
     return number * (1024 ** _BINARY[suffix] if suffix in _BINARY else Fraction(10) ** _DECIMAL[suffix])
 
 
 def canonical_quantity(text: str) -> str:
-    """Return a quantity as the API server returns it, so that what was asked for and what is there look the same.
+    """Return a quantity in the API server's notation, so that declared and live objects compare equal.
 
     Raises:
-        ValueError: It is no quantity.
+        ValueError: It is not a Kubernetes quantity.
 
     >>> [canonical_quantity(text) for text in ("0.5", "1000m", "1024Mi", "1.5Gi", "2500m", "0.1Gi", "0")]
     ['500m', '1', '1Gi', '1536Mi', '2500m', '107374182400m', '0']
@@ -50,14 +50,14 @@ def canonical_quantity(text: str) -> str:
     )
 
 
-def same_quantity(one: object, other: object) -> bool:
-    """Whether two texts or numbers stand for the same quantity.
+def same_quantity(left: object, right: object) -> bool:
+    """Whether two texts or numbers are the same quantity.
 
     >>> same_quantity("1024Mi", "1Gi"), same_quantity(1, "1000m"), same_quantity("1Gi", "1G")
     (True, True, False)
     """
     try:
-        return quantity_value(str(one)) == quantity_value(str(other))
+        return quantity_value(str(left)) == quantity_value(str(right))
     except ValueError:
         return False
 

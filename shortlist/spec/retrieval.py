@@ -1,4 +1,4 @@
-"""The `retrieval` section: which sources find a user's candidates among all items, and how many they give."""
+"""The `retrieval` section: the sources that retrieve a user's candidates, and their numbers."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from shortlist.contracts import did_you_mean
-from shortlist.spec.base import Names, OneOf, Section
+from shortlist.spec.base import Names, RegisteredSection, Section
 from shortlist.spec.data import Column, Data, GeneratedSource, RowClock, SideTable
 
 SourceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
-"""What a user calls a source: in answers, reports and metrics."""
+"""Name of a source in answers, reports and metrics."""
 
 RESERVED = ("all", "best_possible", "recently_popular", "filtering", "scoring", "ordering")
-"""Names that reports give to other lists than those of sources."""
+"""Names of lists in reports that are no sources."""
 
 K, RECENT_ITEMS = "k", "recent_items"
-"""Inputs of a request for recommendations beside the log's columns: items wanted, and those that the user took last."""
+"""Inputs of a recommendation request beside the log's columns: number of items, and the user's latest items."""
 
 SLATE_OUTPUTS = ("score", "value", "source", "position", "propensity")
-"""Outputs of its answer beside the item, which has its column's name."""
+"""Outputs of a recommendation answer beside the item, which is named like its column."""
 
 
 class SourceSection(Section):
-    """What every kind of source declares; see `shortlist.retrieval.sources.registry` for the kinds."""
+    """Keys that all kinds of sources share; the kinds are in `shortlist.retrieval.sources.registry`."""
 
     if TYPE_CHECKING:  # a field of every kind, at its place among the kind's own
         kind: str
@@ -33,32 +33,32 @@ class SourceSection(Section):
     """Most candidates of this source; null: `retrieval.candidates`."""
 
     def check(self, data: Data) -> None:
-        """Check what only the log's declaration tells.
+        """Check the source against the log's declaration.
 
         Args:
             data: The spec's section.
 
         Raises:
-            ValueError: The source needs a column, or a time, that the log does not have.
+            ValueError: The source needs a column, or a clock, that the log does not have.
         """
 
 
 class ItemIndex(Section):
-    """How the nearest of many vectors are found."""
+    """Index for nearest-neighbour search over item vectors."""
 
     exact_up_to: int = Field(default=100_000, ge=0)
-    """Up to so many items, every vector is compared with the query."""
+    """Most items for an exact search, in which every vector is compared with the query."""
     scan_up_to: int = Field(default=2_000_000, ge=0)
-    """Up to so many, every vector is compared as numbers of 4 bits, or of 8 where these hide too much, and the nearest
-    by the vectors themselves; above it, vectors are divided into clusters, of which a query searches the nearest."""
+    """Most items for a scan, in which all vectors are compared as 4-bit numbers (8-bit where 4 lose too much) and the
+    nearest again in full precision; above it, vectors are clustered and a query searches the nearest clusters."""
     precision: Literal["float32", "int8"] = "float32"
-    """How clusters keep vectors. `int8`: a quarter of the memory; a scalar quantiser per dimension."""
+    """Number type of vectors in clusters. `int8`: a quarter of the memory, with a scalar quantiser per dimension."""
     lists: int | None = Field(default=None, ge=1, le=1_000_000)
     """Clusters that the vectors are divided into; null: four times the root of their number."""
     probes: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Clusters that a query searches; null: the fewest with which a sample of queries finds `min_recall`."""
+    """Clusters that a query searches; null: the fewest with which a sample of queries reaches `min_recall`."""
     min_recall: float = Field(default=0.99, gt=0.0, le=1.0)
-    """Share of the exact answers that an approximate index is tuned to find."""
+    """Recall against exact search that an approximate index is tuned to."""
 
     @model_validator(mode="after")
     def _probes_are_lists(self) -> Self:
@@ -68,28 +68,30 @@ class ItemIndex(Section):
 
 
 class Retrieval(Section):
-    """Where candidates come from, before a model scores them."""
+    """Sources of candidates, which a model then scores."""
 
     candidates: int = Field(default=500, ge=1, le=100_000)
     """Candidates of a request, of all sources together; each item once."""
     catalogue: Literal["seen", "listed"] = "seen"
-    """Items that can be candidates. `seen`: all that the log or a side table of the items names; `listed`: those of the
-    items' side tables alone, so that an item which is taken out of the file is gone with the next refresh."""
+    """Items that can be candidates. `seen`: all items of the log or of the items' side tables; `listed`: those of the
+    items' side tables alone, so that an item that is removed from the file is removed with the next refresh."""
     recent_items: int = Field(default=20, ge=1, le=1_000)
-    """A user's latest positive items that sources may start from."""
+    """Number of a user's latest positive items that sources may use as seeds."""
     sources: Annotated[
-        dict[SourceName, Annotated[SourceSection, OneOf("shortlist.retrieval.sources.registry:SOURCE_KINDS")]],
+        dict[
+            SourceName, Annotated[SourceSection, RegisteredSection("shortlist.retrieval.sources.registry:SOURCE_KINDS")]
+        ],
         Field(min_length=1, max_length=20),
     ]
-    """The sources, by name; several of one kind are fine."""
+    """The sources, by name; several may be of one kind."""
     index: ItemIndex = ItemIndex()
-    """How sources with vectors find the nearest items."""
+    """Nearest-neighbour index of sources with vectors."""
     context: Names = ()
-    """Columns of the log that a request tells once for all its items, such as a surface. Slates are evaluated with
-    those of a user's first row; what else a row has, such as its place, is null for a candidate."""
+    """Columns of the log that have one value for all items of a request, such as a surface. Slates are evaluated with
+    the values of a user's first row; other columns of a row, such as its position, are null for a candidate."""
     simulated_requests: int = Field(default=100, ge=1, le=10_000_000)
-    """Random requests of known, new and anonymous users that every run makes slates for; the gate `slates` holds if one
-    breaks a filter, a rule of the order, or was not as likely as its propensities say."""
+    """Random requests of known, new and anonymous users for which every run makes slates; the gate `slates` holds if
+    one breaks a filter or an ordering rule, or if slates are not as frequent as their propensities."""
 
     @model_validator(mode="after")
     def _names_are_free(self) -> Self:
@@ -99,7 +101,7 @@ class Retrieval(Section):
         return self
 
     def check(self, data: Data) -> None:
-        """Check what only the log's declaration tells.
+        """Check the section against the log's declaration.
 
         Raises:
             ValueError: There is no user or no item, or a source lacks what it reads.
@@ -133,18 +135,21 @@ class Retrieval(Section):
                 raise ValueError(f"retrieval.sources.{name}: {problem}") from None
 
     def _check_context(self, data: Data) -> None:
-        known = {column.name: column for column in data.columns if column.known == "before"}
+        columns_before = {column.name: column for column in data.columns if column.known == "before"}
         roles = {data.user, data.item, data.label, data.impression, data.request}
-        own = {name: column for name, column in known.items() if name not in roles}
+        context_columns = {name: column for name, column in columns_before.items() if name not in roles}
         try:
             check_columns(
-                self.context, own, ("integer", "number", "string", "hex", "date"), "the log that is known before"
+                self.context,
+                context_columns,
+                ("integer", "number", "string", "hex", "date"),
+                "the log that is known before",
             )
         except ValueError as problem:
             raise ValueError(f"retrieval.context: {problem}") from None
 
-    def capped(self, name: str) -> int:
-        """Return how many candidates a source gives at most."""
+    def max_candidates(self, name: str) -> int:
+        """Return the largest number of candidates of a source."""
         cap = self.sources[name].max_items
         return self.candidates if cap is None else min(cap, self.candidates)
 
@@ -164,28 +169,33 @@ def columns_of(tables: list[SideTable]) -> dict[str, Column]:
     return {column.name: column for table in tables for column in table.columns if column.name != table.key}
 
 
-def check_columns(names: tuple[str, ...], known: dict[str, Column], types: tuple[str, ...], what: str) -> None:
-    """Refuse columns that a source cannot read.
+def check_columns(
+    names: tuple[str, ...], allowed_columns: dict[str, Column], types: tuple[str, ...], description: str
+) -> None:
+    """Check that a source can read the columns that it declares.
 
     Args:
-        names: Declared in the source's section.
-        known: Columns that it may read.
-        types: That they may have.
-        what: What `known` is, in a message.
+        names: Columns declared in the source's section.
+        allowed_columns: Columns that it may read.
+        types: Types that they may have.
+        description: What `allowed_columns` is, in a message.
 
     Raises:
         ValueError: A name is unknown, or its column has another type.
     """
     for name in names:
-        if name not in known:
-            there = ", ".join(known) or "none"
-            raise ValueError(f"'{name}' is no column of {what}{did_you_mean(name, known)} (there are: {there})")
-        if known[name].type not in types:
-            raise ValueError(f"'{name}' is of type {known[name].type}; wanted {' or '.join(types)}")
+        if name not in allowed_columns:
+            column_list = ", ".join(allowed_columns) or "none"
+            raise ValueError(
+                f"'{name}' is no column of {description}{did_you_mean(name, allowed_columns)}"
+                f" (there are: {column_list})"
+            )
+        if allowed_columns[name].type not in types:
+            raise ValueError(f"'{name}' is of type {allowed_columns[name].type}; wanted {' or '.join(types)}")
 
 
 def check_days(data: Data, key: str) -> None:
-    """Refuse a window of days where the log has no time of its own.
+    """Refuse a window of days where the log has no time column.
 
     Raises:
         ValueError: The clock is the order of the rows.

@@ -1,4 +1,4 @@
-"""The `runtime` section: where and with how much a run happens."""
+"""The `runtime` section: engine, memory, stores and target of a run."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from shortlist.spec.base import OneOf, Section
+from shortlist.spec.base import RegisteredSection, Section
 from shortlist.spec.cluster import Cluster
 from shortlist.system.registry import Registry
 
 Variable = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
-"""Name of an environment variable that holds an address or a secret; the spec itself never does."""
+"""Name of an environment variable that holds an address or a secret; the spec itself never holds one."""
 
 _OBJECT_STORES: Final = "shortlist.storage.objects:OBJECT_STORES"
-"""Named and not imported, for it lies above this layer."""
-_BUCKETS: Final = ("s3", "gs")
-_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*[A-Za-z0-9])?")
+"""Registry of the object stores. Named, not imported, because it is in a layer above."""
+_BUCKET_SCHEMES: Final = ("s3", "gs")
+_BUCKET_PATTERN: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*[A-Za-z0-9])?")
 
 
 class Gpu(Section):
-    """How feature queries use GPUs, where `engine` chose one."""
+    """How feature queries use GPUs, where `engine` selects one."""
 
     executor: Literal["single", "ray", "dask"] = "single"
-    """`single`: the first visible GPU. `ray` and `dask`: every visible GPU, by cudf-polars' engines of these names; a
-    cluster of either that is running already is used."""
+    """`single`: the first visible GPU. `ray` and `dask`: all visible GPUs, by cudf-polars' engines of these names; a
+    running cluster of either is used."""
     memory_mib: int | None = Field(default=None, ge=256)
-    """Device memory that queries may take on each GPU, in MiB; more is refused before any work where it is not free.
-    Not given: what cudf-polars takes by itself, with host memory behind it where the driver can."""
+    """Device memory that queries may use on each GPU, in MiB; refused before any work where it is not free. null:
+    cudf-polars' default, which spills to host memory where the driver supports it."""
     fallback: Literal["report", "refuse"] = "report"
-    """A query that cuDF cannot run: `report` runs it on the CPU and counts it by operation, on the page and in
-    `summary.json`; `refuse` stops the step and names the operation."""
+    """What happens with a query that cuDF cannot run: `report` runs it on the CPU and counts it by operation, on the
+    page and in `summary.json`; `refuse` stops the step and names the operation."""
 
 
 FileOf = Callable[[str], Path]
-"""Gives the path of a file of a spec's Feast store by its name; raises ShortlistError where no disk is shared."""
+"""Returns the path of a file of a spec's Feast store by its name; raises ShortlistError where no disk is shared."""
 
 
 class OnlineStore(Section):
-    """Where Feast keeps what serving reads; `shortlist.features.online_stores` holds the kinds."""
+    """Feast's online store; the kinds are in `shortlist.features.online_stores`."""
 
     if TYPE_CHECKING:  # a field of every kind
         kind: str
 
     is_shared: ClassVar[bool] = True
-    """Whether it is a server, which many machines can ask."""
+    """Whether it is a server that several machines can reach."""
 
     @property
     def address_variable(self) -> str:
-        """The environment variable with the address of its server; empty: there is none."""
+        """Environment variable with the address of its server; empty: it has no server."""
         return ""
 
     def configuration(self, file: FileOf) -> dict[str, Any]:
@@ -64,64 +64,64 @@ class OnlineStore(Section):
         raise NotImplementedError
 
     def files(self, file: FileOf) -> tuple[Path, ...]:
-        """Return the files on this machine without which nothing can be read."""
+        """Return the files on this machine that must exist before anything can be read."""
         return ()
 
     def prepare(self, file: FileOf) -> None:
-        """Do what is left to do after Feast made its tables."""
+        """Finish the setup after Feast has created its tables."""
 
     def probe(self, file: FileOf) -> Callable[[], None] | None:
-        """Return a check that raises where a read would have to wait for a lock; None for reads that take their time.
+        """Return a check that raises where a read would have to wait for a lock; None where reads are slow anyway.
 
-        It is made before each read of a few users' rows, so it must take microseconds; such reads are then done at once
-        and not by another thread.
+        It is called before each read of a few users' rows, so it must take microseconds; after it, such reads are done
+        in the calling thread.
         """
         return None
 
-    def reach(self) -> None:
-        """See that the server answers.
+    def check_reachable(self) -> None:
+        """Check that the server answers.
 
         Raises:
             ShortlistError: It does not, or the variable with its address is not set.
         """
 
     @classmethod
-    def explained(cls, error: Exception) -> str:
-        """Return what an error of its client means; empty when it is not one."""
+    def explain_error(cls, error: Exception) -> str:
+        """Return an explanation of an error of its client; empty for other errors."""
         return ""
 
 
 class SQLiteTracking(Section):
-    """MLflow in a file."""
+    """MLflow in a SQLite file."""
 
     kind: Literal["sqlite"] = "sqlite"
     """`mlflow.db` and a folder beside it, in the folder of runs."""
 
 
 class ServerTracking(Section):
-    """MLflow elsewhere."""
+    """MLflow on a server."""
 
     kind: Literal["server"]
-    """An MLflow server, or its PostgreSQL database directly; artefacts go into the object store."""
+    """An MLflow server, or its PostgreSQL database directly; artefacts are in the object store."""
     uri_variable: Variable = "MLFLOW_TRACKING_URI"
     """Environment variable that holds `http(s)://...` or `postgresql://...`."""
 
 
 class Database(Section):
-    """Where records of monitoring, retraining and rollouts are kept; `shortlist.storage.records` holds the kinds."""
+    """Store of the records of monitoring, retraining and rollouts; the kinds are in `shortlist.storage.records`."""
 
     if TYPE_CHECKING:  # a field of every kind
         kind: str
 
     opened_by: ClassVar[Mapping[str, str]] = {}
-    """By the scheme of an address, the `module:function` that opens it; imported when it is needed, for it loads the
-    database's client. It is given the address, the cluster, the area and the spec, and returns a `RecordStore`."""
+    """Scheme of an address -> the `module:function` that opens it. It is imported when needed, because it loads the
+    database's client; its arguments are the address, the cluster, the area and the spec; it returns a `RecordStore`."""
     keeps_feast_registry: ClassVar[bool] = False
-    """Whether Feast's registry is there too; else it is a file in the folder of runs."""
+    """Whether it also holds Feast's registry; otherwise that is a file in the folder of runs."""
 
     @property
     def address_variable(self) -> str:
-        """The environment variable with the address; empty: files in the folder of runs."""
+        """Environment variable with the address; empty: files in the folder of runs."""
         return ""
 
 
@@ -133,7 +133,7 @@ class FolderObjects(Section):
 
     @property
     def address(self) -> str:
-        """Where they are; empty: in the folder of runs."""
+        """Address of the folder; empty: the folder of runs."""
         return ""
 
 
@@ -149,35 +149,35 @@ class BucketObjects(Section):
 
     @property
     def address(self) -> str:
-        """Where they are."""
+        """Address of the bucket."""
         return self.url
 
     @field_validator("url")
     @classmethod
-    def _somebody_keeps_it(cls, url: str) -> str:
-        scheme, _, rest = url.partition("://")
-        kept: Registry[str] = resolve_name(_OBJECT_STORES)
-        if scheme == "file" or (scheme not in kept and scheme not in kept.complete()):
-            known = " or ".join(f"{each}://" for each in kept if each != "file")
-            raise ValueError(f"no object store is known by '{scheme}'; wanted {known}")
-        if scheme in _BUCKETS and not _BUCKET.fullmatch(rest):
+    def _scheme_is_registered(cls, url: str) -> str:
+        scheme, _, bucket_path = url.partition("://")
+        registered_stores: Registry[str] = resolve_name(_OBJECT_STORES)
+        if scheme == "file" or (scheme not in registered_stores and scheme not in registered_stores.complete()):
+            schemes = " or ".join(f"{name}://" for name in registered_stores if name != "file")
+            raise ValueError(f"no object store is known by '{scheme}'; wanted {schemes}")
+        if scheme in _BUCKET_SCHEMES and not _BUCKET_PATTERN.fullmatch(bucket_path):
             raise ValueError(f"got '{url}'; wanted a bucket and perhaps a prefix, e.g. {scheme}://models/shortlist")
         return url
 
 
-class Fleet(Section):
-    """Servers that releases are brought to; `shortlist.deployment.fleets` holds the kinds."""
+class FleetSection(Section):
+    """Servers to which releases are deployed; the kinds are in `shortlist.deployment.fleets`."""
 
     if TYPE_CHECKING:  # a field of every kind
         kind: str
 
     option: ClassVar[str] = ""
-    """What `--target` calls it; empty: its kind."""
+    """Name of the fleet for `--target`; empty: its kind."""
     connection: ClassVar[str]
     """`module:class` of its `shortlist.rollout.fleet_connection.FleetConnection`, imported when it is needed."""
     is_remote: ClassVar[bool] = False
-    """Whether it is on other machines: versions are fetched from the object store, the prediction log is shipped there,
-    and each server knows of its own answers only."""
+    """Whether it is on other machines: versions are fetched from the object store, prediction logs are shipped there,
+    and each server knows only its own answers."""
 
 
 Profile = Literal["laptop", "cluster"]
@@ -193,48 +193,48 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         # "objects" has no default: only the user knows the bucket.
     },
 }
-"""What a profile says where the spec says nothing."""
+"""Defaults of each profile."""
 
 
 _SQLITE: Final[Any] = {"kind": "sqlite"}  # a default is read as a spec is
 _FILES: Final[Any] = {"kind": "files"}
 _STACK: Final[Any] = {"kind": "stack"}
-AnyOnlineStore = Annotated[OnlineStore, OneOf("shortlist.features.online_stores.registry:ONLINE_STORES")]
-AnyDatabase = Annotated[Database, OneOf("shortlist.storage.records.opening:RECORD_STORES")]
-AnyFleet = Annotated[Fleet, OneOf("shortlist.deployment.fleets:FLEETS", by_name=True)]
+AnyOnlineStore = Annotated[OnlineStore, RegisteredSection("shortlist.features.online_stores.registry:ONLINE_STORES")]
+AnyDatabase = Annotated[Database, RegisteredSection("shortlist.storage.records.opening:RECORD_STORES")]
+AnyFleet = Annotated[FleetSection, RegisteredSection("shortlist.deployment.fleets:FLEETS", by_name=True)]
 
 
 class Runtime(Section):
     """Engine, memory, threads and stores."""
 
     profile: Profile = "laptop"
-    """`laptop`: files and local servers. `cluster`: Redis, PostgreSQL, object storage, KServe. It only chooses the
-    defaults of `online_store`, `tracking`, `database`, `objects`, `prediction_log` and `target`; each may be given."""
+    """`laptop`: files and local servers. `cluster`: Redis, PostgreSQL, object storage, KServe. It only sets the
+    defaults of `online_store`, `tracking`, `database`, `objects`, `prediction_log` and `target`."""
     engine: Literal["auto", "cpu", "gpu"] = "auto"
-    """Executor of feature queries; `auto` takes a GPU when there is one."""
+    """Engine of feature queries; `auto` uses a GPU when there is one."""
     gpu: Gpu = Gpu()
     """How GPUs are used."""
     memory_budget_mib: int = Field(default=2_048, ge=64)
-    """A training table larger than this is read from disk in pieces."""
+    """Size above which a training table is read from disk in chunks."""
     chunk_rows: int = Field(default=250_000, ge=1_000)
-    """Rows per file of every table; the unit of reading, so it bounds memory."""
+    """Rows per file of every table. Tables are read file by file, so this bounds memory."""
     seed: int = Field(default=17, ge=0)
-    """Seed of everything random."""
+    """Seed of all random numbers."""
     online_store: AnyOnlineStore = _SQLITE
-    """Where Feast keeps what serving reads."""
+    """Feast's online store."""
     tracking: Annotated[SQLiteTracking | ServerTracking, Field(discriminator="kind")] = SQLiteTracking()
-    """Where MLflow keeps trainings and versions."""
+    """MLflow's tracking store and model registry."""
     database: AnyDatabase = _FILES
-    """Where Feast's registry, the monitoring store and the rollouts' states are."""
+    """Database of Feast's registry, the monitoring store and the rollouts' states."""
     objects: Annotated[FolderObjects | BucketObjects, Field(discriminator="kind")] = FolderObjects()
-    """Where files live that outlast a run."""
+    """Store of files that are kept beyond a run."""
     prediction_log: Literal["files", "objects"] = "files"
-    """Where servers leave the prediction log: their own disk, or the object store."""
+    """Where servers write the prediction log: their own disk, or the object store."""
     target: AnyFleet = _STACK
-    """The fleet that `make deploy-canary` drives: `stack`, this machine's Triton and Envoy; `kserve`, KServe behind
-    Envoy Gateway; or another kind, by its name or as a section with its settings."""
+    """The fleet to which `make deploy-canary` deploys: `stack`, this machine's Triton and Envoy; `kserve`, KServe
+    behind Envoy Gateway; or another kind, by its name or as a section with its settings."""
     cluster: Cluster = Cluster()
-    """What Kubernetes is asked for."""
+    """Settings of Kubernetes."""
 
     @model_validator(mode="before")
     @classmethod

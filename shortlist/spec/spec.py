@@ -1,4 +1,4 @@
-"""A whole spec, and the checks that need more than one of its sections."""
+"""The whole spec, and the checks across its sections."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from shortlist.spec.tune import Tune
 
 _CHECK_SLATES: Final = "shortlist.recommending.candidate_columns:check_slates"
 _CHECK_SCORES: Final = "shortlist.recommending.candidate_columns:check_scores"
-"""By name: expressions are type-checked in a layer above this one, and only where a section declares any."""
+"""Given by name, because expressions are type-checked in a layer above, and only where a section declares any."""
 
 
 class Spec(Section):
-    """The production life of a ranking model."""
+    """The declaration of a recommender: data, features, models, release, serving and monitoring."""
 
-    model_config = ConfigDict(defer_build=True)  # the kinds of models are asked for when a spec is read, not before
+    model_config = ConfigDict(defer_build=True)  # the kinds of models are loaded when a spec is validated
 
     version: Literal[1]
     """Version of this format."""
@@ -40,27 +40,27 @@ class Spec(Section):
     data: Data
     """The log."""
     features: Features
-    """What models read."""
+    """Features of the models."""
     models: Models
-    """What is trained, by name: several models of one kind are compared like any others."""
+    """Models to train, by name; several may be of one kind."""
     retrieval: Retrieval | None = None
-    """Where candidates come from; null: clients bring their own."""
+    """Sources of candidates; null: clients send their own."""
     filters: Filters | None = None
     """Which candidates may be shown; null: all. Needs `retrieval`."""
     ordering: Ordering | None = None
     """How scored candidates become a slate; null: best score first. Needs `retrieval`."""
     gates: Gates = Gates()
-    """What may ship."""
+    """Limits for promotion."""
     serving: Serving = Serving()
-    """How it reaches traffic."""
+    """Serving and rollout."""
     monitoring: Monitoring = Monitoring()
-    """How it is watched there, and when it is trained again."""
+    """Monitoring of live traffic, and triggers of retraining."""
     schedule: Schedule = Schedule()
-    """What runs by the clock."""
+    """Scheduled runs."""
     tune: Tune = Tune()
-    """How better settings of the models are searched for."""
+    """Search for better settings of the models."""
     runtime: Runtime = Runtime()
-    """Where it runs."""
+    """Engine, memory, stores and target."""
 
     @field_validator("models")
     @classmethod
@@ -69,9 +69,11 @@ class Spec(Section):
 
     @property
     def reference_baseline(self) -> str:
-        """Name of the baseline that candidates have to beat: the declared one, else the first whose kind says so."""
-        usual = (name for name, model in self.models.items() if model.reference_baseline and model.role == "baseline")
-        return self.gates.baseline or next(usual)
+        """Name of the baseline that candidates have to beat: the declared one, else the first of such a kind."""
+        reference_baselines = (
+            name for name, model in self.models.items() if model.reference_baseline and model.role == "baseline"
+        )
+        return self.gates.baseline or next(reference_baselines)
 
     @property
     def search(self) -> Tune:
@@ -79,20 +81,20 @@ class Spec(Section):
         return self.tune.model_copy(update={"metric": self.tune.metric or self.gates.metric})
 
     @model_validator(mode="after")
-    def _workers_train_what_they_can(self) -> Self:
+    def _apply_worker_limits(self) -> Self:
         for name in self.runtime.cluster.workers.keys() & self.models.keys():
             self.models[name] = self.models[name].by_workers
         return self
 
     @model_validator(mode="after")
-    def _candidates_can_be_found(self) -> Self:
+    def _check_retrieval(self) -> Self:
         if self.retrieval is not None:
             self.retrieval.check(self.data)
         return self
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What a valid spec declares that has no effect where it runs, a sentence each."""
+        """Declarations of a valid spec without effect on its target, one sentence each."""
         if self.filters is None or not self.runtime.target.is_remote:
             return ()
         return tuple(
@@ -104,7 +106,7 @@ class Spec(Section):
         )
 
     @model_validator(mode="after")
-    def _slates_can_be_made(self) -> Self:
+    def _check_slates(self) -> Self:
         for name in ("filters", "ordering"):
             if getattr(self, name) is not None and self.retrieval is None:
                 raise ValueError(
@@ -116,10 +118,10 @@ class Spec(Section):
                 f"retrieval.candidates {self.retrieval.candidates} is above serving.max_rows {self.serving.max_rows},"
                 " the most that are scored at once; declare fewer, or a larger limit"
             )
-        compared = [each.outputs[0] for each in self.features.columns if each.compares_candidates]
-        if self.retrieval is not None and compared:
+        names = [feature.outputs[0] for feature in self.features.columns if feature.compares_candidates]
+        if self.retrieval is not None and names:
             raise ValueError(
-                f"features: '{compared[0]}' compares the candidates of a request; with `retrieval` these are up to"
+                f"features: '{names[0]}' compares the candidates of a request; with `retrieval` these are up to"
                 f" {self.retrieval.candidates}, and the log holds the few that were shown, so that training would see"
                 " other values than serving. Leave such features out, or `retrieval`, and have clients send what they"
                 " show"
@@ -131,12 +133,12 @@ class Spec(Section):
         return self
 
     @model_validator(mode="after")
-    def _sections_agree(self) -> Self:
+    def _check_sections_agree(self) -> Self:
         for feature in self.features.columns:
             feature.check(self.data)
         for name, model in self.models.items():
             if model.reads:
-                select(model.reads, self.features.names)
+                match_features(model.reads, self.features.names)
             model.check_data(name, self.data)
             model.check_features(name, self.features, distributed=name in self.runtime.cluster.workers)
         _check_label_columns(self.data, self.features)
@@ -169,13 +171,13 @@ class Spec(Section):
         return self
 
 
-def select(patterns: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+def match_features(patterns: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the feature names that any pattern matches, in declared order.
 
     Raises:
         ValueError: A pattern matches nothing.
 
-    >>> select(("*_id",), ("user_id", "hour", "item_id"))
+    >>> match_features(("*_id",), ("user_id", "hour", "item_id"))
     ('user_id', 'item_id')
     """
     for pattern in patterns:
@@ -193,50 +195,52 @@ def _check_label_columns(data: Data, features: Features) -> None:
 
 
 def _check_split(data: Data) -> None:
-    """Refuse a split that the declared days cannot give; those of a log with a clock are counted when it is read."""
-    known = data.source if isinstance(data.source, GeneratedSource) else data.clock
-    days = known.days if isinstance(known, GeneratedSource | RowClock) else None
+    """Refuse a split with more days than declared; the days of a log with a time column are counted during ingest."""
+    day_source = data.source if isinstance(data.source, GeneratedSource) else data.clock
+    days = day_source.days if isinstance(day_source, GeneratedSource | RowClock) else None
     split = data.split
-    needed = split.warmup_days + 1 + split.validation_days + split.test_days
-    if days is not None and days < needed:
+    min_days = split.warmup_days + 1 + split.validation_days + split.test_days
+    if days is not None and days < min_days:
         raise ValueError(
-            f"data.split: needs {needed} days ({split.warmup_days} to warm up, at least 1 to train,"
+            f"data.split: needs {min_days} days ({split.warmup_days} to warm up, at least 1 to train,"
             f" {split.validation_days} to validate, {split.test_days} to test); the log has {days}"
         )
 
 
 def _check_streaming(spec: Spec) -> None:
-    """Refuse to count as they arrive events that training would not count, or would count otherwise."""
-    where = "features.streaming"
+    """Refuse streaming counts that would differ from those of training."""
+    key_path = "features.streaming"
     if spec.features.streaming is None:
         return
     if isinstance(spec.data.clock, RowClock):
-        raise ValueError(f"{where}: rows of this log have no times of their own; declare data.clock: {{kind: column}}")
+        raise ValueError(
+            f"{key_path}: rows of this log have no times of their own; declare data.clock: {{kind: column}}"
+        )
     if spec.runtime.target.is_remote:
         raise ValueError(
-            f"{where}: servers count what reaches their own machine, and each server of target:"
+            f"{key_path}: servers count what reaches their own machine, and each server of target:"
             f" {spec.runtime.target.kind} would count only its share; leave it and the features of kind current out,"
             " and declare features.tile: 10m and schedule.refresh: '*/10 * * * *', so that"
             " statistics of complete tiles are served within minutes"
         )
     if spec.serving.log.sampling < 1:
         raise ValueError(
-            f"{where}: servers count every answer, and serving.log.sampling {spec.serving.log.sampling} keeps a part of"
-            " them as training data; declare 1"
+            f"{key_path}: servers count every answer, and serving.log.sampling {spec.serving.log.sampling} keeps a part"
+            " of them as training data; declare 1"
         )
     if spec.data.live.missing_outcome == "leave_out":
         raise ValueError(
-            f"{where}: servers count every candidate of an answer, and data.live.missing_outcome: leave_out keeps those"
-            " with an outcome as training data; declare negative"
+            f"{key_path}: servers count every candidate of an answer, and data.live.missing_outcome: leave_out keeps"
+            " those with an outcome as training data; declare negative"
         )
 
 
 def _check_no_gauc(metrics: Mapping[str, str | None]) -> None:
-    for where, metric in metrics.items():
+    for section_key, metric in metrics.items():
         if metric == "gauc":
             raise ValueError(
-                f"{where}.metric: gauc is measured within each user, and data.user names no column; declare it, or"
-                " metric: auc"
+                f"{section_key}.metric: gauc is measured within each user, and data.user names no column; declare it,"
+                " or metric: auc"
             )
 
 
@@ -253,8 +257,8 @@ def _check_placement(device: str, gpus: int) -> None:
 
 
 def _check_buckets(feature: Feature, models: Mapping[str, ModelSection]) -> None:
-    """Refuse to be told how buckets are learnt that nobody learns, or not in that way."""
-    declared = feature.declared_learning
+    """Refuse learning settings of a feature's ids that no model uses."""
+    declared = feature.declared_learning_keys
     readers = [
         model for model in models.values()
         if any(fnmatchcase(name, pattern) for name in feature.outputs for pattern in model.reads)
@@ -272,17 +276,19 @@ def _check_buckets(feature: Feature, models: Mapping[str, ModelSection]) -> None
 
 
 def _check_workers(name: str, models: Mapping[str, ModelSection]) -> None:
-    where = f"runtime.cluster.workers.{name}"
+    key_path = f"runtime.cluster.workers.{name}"
     if name not in models:
-        raise ValueError(f"{where}: no model is called '{name}'{did_you_mean(name, models)}")
+        raise ValueError(f"{key_path}: no model is called '{name}'{did_you_mean(name, models)}")
     if not models[name].distributed:
-        raise ValueError(f"{where}: a model of kind {models[name].kind} is trained by one process; leave it out")
+        raise ValueError(f"{key_path}: a model of kind {models[name].kind} is trained by one process; leave it out")
     if models[name].labels:
-        raise ValueError(f"{where}: models.{name} declares labels, which one process learns; declare one or the other")
+        raise ValueError(
+            f"{key_path}: models.{name} declares labels, which one process learns; declare one or the other"
+        )
 
 
 def _check_baseline(name: str | None, models: Mapping[str, ModelSection]) -> None:
-    baselines = [other for other, model in models.items() if model.role == "baseline"]
+    baselines = [model_name for model_name, model in models.items() if model.role == "baseline"]
     if name is not None and name not in baselines:
         raise ValueError(
             f"gates.baseline: '{name}' is no baseline of this spec{did_you_mean(name, baselines)}"

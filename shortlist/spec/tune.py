@@ -1,4 +1,4 @@
-"""The `tune` section: what a search for better settings may change, how long it may take, what it compares by."""
+"""The `tune` section: search space, limits and metric of a search for better settings."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from shortlist.spec.base import Section
 from shortlist.spec.models import ModelName, ModelSection
 
 FIXED: Final = ("kind", "role", "calibration", "refit", "retrain")
-"""Keys that a search does not change: they say what a model is for, or act beyond the validation days. The last two
-stand for every key that begins with them."""
+"""Keys that a search does not change, because they set a model's role or use the validation days. The last two are
+prefixes of keys."""
 
 Metric = Literal["auc", "gauc", "log_loss"]
 
 
 class Dimension(Section):
-    """The values that a search may give one key: `choices`, or numbers from `low` to `high`."""
+    """The values of one key in a search: `choices`, or numbers from `low` to `high`."""
 
     choices: tuple[Any, ...] | None = Field(default=None, min_length=1)
     """The values to choose from."""
@@ -33,7 +33,7 @@ class Dimension(Section):
     """Distance between numbers; null: any number, and for whole numbers 1."""
 
     @model_validator(mode="after")
-    def _is_one_of_both(self) -> Self:
+    def _choices_or_bounds(self) -> Self:
         bounds = (self.low, self.high)
         if self.choices is not None:
             if bounds != (None, None) or self.log or self.step is not None:
@@ -50,7 +50,7 @@ class Dimension(Section):
         return self
 
     def bounds(self, whole: bool) -> Iterator[tuple[str, Any]]:
-        """Give the values that decide whether a key may have all of them, each with the name of where it stands."""
+        """Yield the extreme values, which must be valid for the key, each with its place in the declaration."""
         if self.choices is not None:
             yield from ((f"choices.{number}", value) for number, value in enumerate(self.choices))
             return
@@ -61,32 +61,31 @@ class Dimension(Section):
 
 
 class Tune(Section):
-    """A search for better settings (`shortlist tune`): nothing of it is ever applied by itself."""
+    """A search for better settings (`shortlist tune`); its settings are never applied automatically."""
 
     metric: Metric | None = None
-    """What is compared, on the validation days: the higher AUC, the higher GAUC (AUC within each user, weighted by the
-    user's rows), or the lower log loss. null: `gates.metric`, and where that is null too, `gauc` where the log names
-    users and 100 or more of them have clicks and other rows on the validation days, else `auc`."""
+    """Metric on the validation days: the higher AUC, the higher GAUC (AUC within each user, weighted by the user's
+    rows), or the lower log loss. null: `gates.metric`, and where that is null too, `gauc` where the log names users and
+    100 or more of them have clicks and other rows on the validation days, else `auc`."""
     minutes: float | None = Field(default=20, gt=0)
-    """How long a model's search takes at most; the shipped section is always tried to its end. null: no limit."""
+    """Longest duration of a model's search; the trial of the declared section is always finished. null: no limit."""
     trials: int | None = Field(default=None, ge=1)
-    """How many settings are tried at most, the shipped ones and those of an interrupted search included; null: no
-    limit."""
+    """Most settings that are tried, including the declared ones and those of an interrupted search; null: no limit."""
     batches: int = Field(default=1, ge=1, le=64)
-    """As a Kubeflow graph: pods that search side by side. Each has its share of `trials` and learns from its own
+    """Number of pods that search in parallel in the Kubeflow graph. Each has its share of `trials` and uses its own
     trials alone."""
     models: dict[ModelName, dict[str, Dimension]] = Field(default_factory=dict)
-    """What may change, by name of the model, then by key of its section. A model that is not named here is searched
-    over the usual space of its kind."""
+    """Search space: name of the model -> key of its section -> values. A model that is not named here is searched over
+    the default space of its kind."""
 
     @model_validator(mode="after")
-    def _ends(self) -> Self:
+    def _has_limit(self) -> Self:
         if self.minutes is None and self.trials is None:
             raise ValueError("declare minutes or trials; without either a search would not end")
         return self
 
     def check(self, models: Mapping[str, ModelSection]) -> None:
-        """Check every space against the section that it changes.
+        """Check all search spaces against the sections of the models.
 
         Raises:
             ValueError: Names model, key and bound.
@@ -99,13 +98,13 @@ class Tune(Section):
             check_space(f"tune.models.{name}", models[name], space)
 
 
-def check_space(where: str, section: ModelSection, space: Mapping[str, Dimension]) -> None:
-    """Check that a section may have every value of a space.
+def check_space(key_path: str, section: ModelSection, space: Mapping[str, Dimension]) -> None:
+    """Check that all values of a search space are valid for a section.
 
     Args:
-        where: Where the space is declared, for the message.
+        key_path: Where the space is declared, for the message.
         section: A declared model.
-        space: By key.
+        space: Values by key.
 
     Raises:
         ValueError: Names the key and the bound that are wrong.
@@ -113,15 +112,15 @@ def check_space(where: str, section: ModelSection, space: Mapping[str, Dimension
     fields = type(section).model_fields
     for key, dimension in space.items():
         if key not in fields:
-            raise ValueError(f"{where}.{key}: kind {section.kind} has no such key{did_you_mean(key, fields)}")
+            raise ValueError(f"{key_path}.{key}: kind {section.kind} has no such key{did_you_mean(key, fields)}")
         if key.startswith(FIXED):
-            raise ValueError(f"{where}.{key}: a search does not change this key; leave it out")
-        if dimension.choices is None and not numeric(section, key):
-            raise ValueError(f"{where}.{key}: not a number; declare choices instead of low and high")
+            raise ValueError(f"{key_path}.{key}: a search does not change this key; leave it out")
+        if dimension.choices is None and not is_numeric(section, key):
+            raise ValueError(f"{key_path}.{key}: not a number; declare choices instead of low and high")
         for bound, value in dimension.bounds(is_whole(section, key)):
             problem = _problem(section, key, value)
             if problem:
-                raise ValueError(f"{where}.{key}.{bound}: {problem} (got {value!r})")
+                raise ValueError(f"{key_path}.{key}.{bound}: {problem} (got {value!r})")
 
 
 def is_whole(section: ModelSection, key: str) -> bool:
@@ -130,23 +129,23 @@ def is_whole(section: ModelSection, key: str) -> bool:
     return int in kinds and float not in kinds
 
 
-def numeric(section: ModelSection, key: str) -> bool:
+def is_numeric(section: ModelSection, key: str) -> bool:
     """Whether a key of a section holds numbers."""
     return bool(_types(section, key) & {int, float})
 
 
-def changed(section: ModelSection, changes: Mapping[str, Any]) -> ModelSection:
+def apply_section_changes(section: ModelSection, changes: Mapping[str, Any]) -> ModelSection:
     """Return a section with some of its keys changed.
 
     Raises:
-        ValueError: It is not valid so; says why in one line.
+        ValueError: The changed section is not valid; says why in one line.
     """
     try:
         return type(section).model_validate({**section.model_dump(), **changes})
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from None
+        key_path = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{key_path}: {first['msg']}" if key_path else first["msg"]) from None
 
 
 def _types(section: ModelSection, key: str) -> set[Any]:
@@ -156,7 +155,7 @@ def _types(section: ModelSection, key: str) -> set[Any]:
 
 def _problem(section: ModelSection, key: str, value: Any) -> str:
     try:
-        changed(section, {key: value})
+        apply_section_changes(section, {key: value})
     except ValueError as error:
         return str(error).removeprefix(f"{key}: ").removeprefix("Value error, ")
     return ""

@@ -1,4 +1,4 @@
-"""How vectors of several modalities (texts, images) enter a model that learns from them."""
+"""Inputs of models from vectors of several modalities (texts, images)."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ Norm = Literal["layer", "l2"]
 
 
 class VectorInputs(Section):
-    """Vectors, each normed and projected by weights of its own, then summed or put side by side.
+    """Vectors, each normalised and projected by its own weights, then summed or concatenated.
 
-    A row without a vector has zeros, which `layer` turns into a learnt vector and `l2` leaves as they are.
+    A row without a vector has zeros, which `layer` turns into a learnt vector and `l2` keeps.
     """
 
     of: Names = Field(min_length=1, max_length=16)
     """The vectors by name, one per modality."""
     norm: Norm = "layer"
-    """`layer`: mean 0 and deviation 1 over a vector's numbers, then a scale and a shift of each, learnt; `l2`: length
+    """`layer`: mean 0 and deviation 1 over a vector's numbers, then a learnt scale and shift of each; `l2`: length
     1."""
     norms: dict[str, Norm] = Field(default={})
-    """Other norms for some of them, by name."""
+    """Norms of single vectors, by name."""
     width: int | None = Field(default=None, ge=1, le=1_024)
-    """Numbers that each is projected to; null: `embedding_dim`."""
+    """Width of each projection; null: `embedding_dim`."""
     combine: Literal["sum", "concat"] = "sum"
-    """What becomes of the projections: one vector, their sum; or all of them side by side."""
+    """How the projections are combined: summed, or concatenated."""
 
     @model_validator(mode="after")
-    def _names_are_known(self) -> Self:
+    def _check_names(self) -> Self:
         for name in self.norms:
             if name not in self.of:
                 raise ValueError(f"norms: '{name}' is not among `of`{did_you_mean(name, self.of)}")
@@ -40,10 +40,10 @@ class VectorInputs(Section):
         return self
 
     def norm_of(self, name: str) -> Norm:
-        """Return the norm of one of the vectors."""
+        """Return the norm of a vector."""
         return self.norms.get(name, self.norm)
 
     def output_width(self, embedding_dim: int) -> int:
-        """Return how many numbers all of them give together."""
+        """Return the width of the combined projections."""
         width = self.width or embedding_dim
         return width if self.combine == "sum" else width * len(self.of)

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from shortlist.contracts import ShortlistError
 from shortlist.storage.storage_config import StorageConfig
-from shortlist.system.registry import Addresses
+from shortlist.system.registry import AddressRegistry
 
 CACHE_VARIABLE: Final = "SHORTLIST_CACHE"
 """Environment variable with the folder of fetched copies; by default one of the system's temporary folder."""
@@ -63,7 +63,7 @@ class ObjectStore(Protocol):
         """Return the address of a key."""
 
 
-OBJECT_STORES: Final = Addresses(
+OBJECT_STORES: Final = AddressRegistry(
     "object_stores",
     {
         "s3": "shortlist.storage.objects_bucket:BucketObjectStore",

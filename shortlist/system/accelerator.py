@@ -1,4 +1,4 @@
-"""The GPU that this process would use, or why there is none: asked of the driver (NVML) before any work."""
+"""Find the GPU of this process through the driver (NVML), or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 class EngineError(ShortlistError):
-    """The declared engine is not there, or failed."""
+    """The declared engine is not available, or failed."""
 
 
 class NoDeviceError(EngineError):
     """There is no GPU that this process can use.
 
     Attributes:
-        reason: Why, without what to do about it.
+        reason: Why, without the next step.
     """
 
     def __init__(self, reason: str, next_step: str) -> None:
@@ -37,14 +37,14 @@ class NoDeviceError(EngineError):
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, or the part of one that MIG gives.
+    """A GPU, or a MIG instance of one.
 
     Attributes:
-        name: As its maker calls it.
+        name: Product name.
         driver: Version of the NVIDIA driver, e.g. `580.65.06`.
         capability: Compute capability, major and minor.
-        free_bytes: Device memory that nobody uses.
-        total_bytes: Device memory.
+        free_bytes: Free device memory.
+        total_bytes: Total device memory.
     """
 
     name: str
@@ -55,16 +55,15 @@ class Device:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What records and reports say of it."""
+        """The device's entries in records and reports."""
         return {"device": self.name, "driver": self.driver, "device_mib": self.total_bytes >> 20}
 
 
-def device() -> Device:
+def find_device() -> Device:
     """Return the first GPU that is visible to this process.
 
     Raises:
-        NoDeviceError: There is none, or its driver or architecture is too old; says what was found, what is wanted,
-            and what to do.
+        NoDeviceError: There is none, or its driver or architecture is too old.
     """
     with _nvml() as nvml:
         driver = _text(nvml.nvmlSystemGetDriverVersion())
@@ -72,9 +71,9 @@ def device() -> Device:
             raise NoDeviceError(
                 f"the NVIDIA driver is {driver}, and CUDA 13 wants {_DRIVER} or later", "Update the driver"
             )
-        handle, whole = _chosen(nvml)
-        name = _text(nvml.nvmlDeviceGetName(whole))
-        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(whole)
+        handle, gpu_handle = _visible_device_handles(nvml)
+        name = _text(nvml.nvmlDeviceGetName(gpu_handle))
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu_handle)
         if (major, minor) < _CAPABILITY:
             raise NoDeviceError(
                 f"{name} has compute capability {major}.{minor}, and CUDA 13 wants"
@@ -86,19 +85,19 @@ def device() -> Device:
 
 
 def device_memory() -> tuple[int, int]:
-    """Return free and total bytes of the visible GPU's memory; what else runs on it counts as not free.
+    """Return free and total bytes of the visible GPU's memory, where memory of other processes is not free.
 
     Raises:
-        NoDeviceError: There is no GPU; see `device`.
+        NoDeviceError: There is no GPU; see `find_device`.
     """
-    found = device()
-    return found.free_bytes, found.total_bytes
+    gpu = find_device()
+    return gpu.free_bytes, gpu.total_bytes
 
 
 def no_gpu_reason() -> NoDeviceError | None:
     """Return why there is no GPU to use; None when there is one."""
     try:
-        device()
+        find_device()
     except NoDeviceError as error:
         return error
     return None
@@ -106,7 +105,7 @@ def no_gpu_reason() -> NoDeviceError | None:
 
 @contextmanager
 def _nvml() -> Iterator[Any]:
-    """Give NVML, started; its errors leave as sentences."""
+    """Yield the initialised NVML module; its errors are raised as NoDeviceError."""
     try:
         import pynvml
     except ImportError:
@@ -118,11 +117,11 @@ def _nvml() -> Iterator[Any]:
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        raise _said(pynvml, error) from None
+        raise _no_device_error(pynvml, error) from None
 
 
-def _said(nvml: Any, error: Exception) -> NoDeviceError:
-    """Return an error of NVML as what a user can act on."""
+def _no_device_error(nvml: Any, error: Exception) -> NoDeviceError:
+    """Return an NVML error as a NoDeviceError with its next step."""
     match error:
         case nvml.NVMLError_LibraryNotFound():
             reason, next_step = "no NVIDIA driver is installed", "Install one (a container also needs --gpus all)"
@@ -139,30 +138,30 @@ def _said(nvml: Any, error: Exception) -> NoDeviceError:
     return NoDeviceError(reason, next_step)
 
 
-def _chosen(nvml: Any) -> tuple[Any, Any]:
-    """Return the handle of the first visible device and of the whole GPU that it is, or is a part of."""
+def _visible_device_handles(nvml: Any) -> tuple[Any, Any]:
+    """Return the handles of the first visible device and of its GPU, which differ for a MIG instance."""
     count = nvml.nvmlDeviceGetCount()
     if count == 0:
         raise NoDeviceError("there is no NVIDIA GPU in this machine", "Use one that has")
     visible = os.environ.get(_VISIBLE)
-    first = "0" if visible is None else visible.split(",")[0].strip()
-    if first in ("", "-1", "NoDevFiles"):
+    first_visible = "0" if visible is None else visible.split(",")[0].strip()
+    if first_visible in ("", "-1", "NoDevFiles"):
         raise NoDeviceError(f"{_VISIBLE}={visible!r} hides every GPU", "Unset it")
-    if not first.isdigit():
-        handle = nvml.nvmlDeviceGetHandleByUUID(first)
+    if not first_visible.isdigit():
+        handle = nvml.nvmlDeviceGetHandleByUUID(first_visible)
         if nvml.nvmlDeviceIsMigDeviceHandle(handle):
             return handle, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-    elif int(first) < count:
-        handle = nvml.nvmlDeviceGetHandleByIndex(int(first))
+    elif int(first_visible) < count:
+        handle = nvml.nvmlDeviceGetHandleByIndex(int(first_visible))
     else:
         raise NoDeviceError(
-            f"{_VISIBLE}={visible} names GPU {first}, and there are {count}, from 0 on", "Name one of them"
+            f"{_VISIBLE}={visible} names GPU {first_visible}, and there are {count}, from 0 on", "Name one of them"
         )
     return _instance(nvml, handle), handle
 
 
 def _instance(nvml: Any, whole: Any) -> Any:
-    """Return the GPU itself, or with MIG on its first instance, which is what CUDA takes."""
+    """Return the GPU itself, or with MIG enabled its first instance, which is the one that CUDA uses."""
     try:
         current, _ = nvml.nvmlDeviceGetMigMode(whole)
     except nvml.NVMLError_NotSupported:

@@ -1,4 +1,4 @@
-"""What ran where: the engine of a step, its queries, and every operation that a GPU left to the CPU, by name."""
+"""Execution statistics of a step: its engine, its GPU queries, and the operations that ran on the CPU instead."""
 
 from __future__ import annotations
 
@@ -7,63 +7,63 @@ from collections import Counter
 from threading import Lock
 from typing import Any, Final, Literal
 
-_REFUSED: Final = "unsupported operations"
-"""What cudf-polars says of a plan that it cannot run."""
-_REASON: Final = re.compile(r"(?:\\n|\n)- \w+: (.+?)(?=\\n- |\n- |[\"'], \[|$)")
-"""One reason of its list; Polars passes the list on as Python shows a tuple, line ends and all."""
+_REFUSAL_MARKER: Final = "unsupported operations"
+"""Text in cudf-polars' error for a plan that it cannot run."""
+_REASON_PATTERN: Final = re.compile(r"(?:\\n|\n)- \w+: (.+?)(?=\\n- |\n- |[\"'], \[|$)")
+"""One reason of that error's list; Polars passes the list on as the text of a Python tuple, with escaped line ends."""
 
 
 class ExecutionStats:
-    """The figures of one step; all threads of its process share them."""
+    """Statistics of one step, shared by all threads of its process."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self.clear()
 
     def clear(self) -> None:
-        """Begin a step."""
+        """Reset all statistics at the start of a step."""
         with self._lock:
-            self._about: dict[str, Any] = {}
+            self._engine_facts: dict[str, Any] = {}
             self._queries = 0
             self._on_cpu: Counter[str] = Counter()
 
-    def runs_on(self, engine: Literal["cpu", "gpu"], **about: Any) -> None:
-        """Note the engine; `about` names its device, or says why it is no GPU."""
+    def set_engine(self, engine: Literal["cpu", "gpu"], **facts: Any) -> None:
+        """Set the engine; `facts` describe its device, or the reason why it is no GPU."""
         with self._lock:
-            self._about = {"name": engine, **about}
+            self._engine_facts = {"name": engine, **facts}
 
-    def queried(self) -> None:
+    def count_gpu_query(self) -> None:
         """Count a query that ran on the GPU."""
         with self._lock:
             self._queries += 1
 
     def on_cpu(self, operation: str) -> None:
-        """Count an operation that ran on the CPU; it is reported where the engine is a GPU."""
+        """Count an operation that ran on the CPU; reported only where the engine is a GPU."""
         with self._lock:
             self._on_cpu[operation] += 1
 
     def record(self) -> dict[str, Any] | None:
-        """Return what is known as plain values; None when nothing was declared to run anywhere."""
+        """Return the statistics as plain values; None when no engine was set."""
         with self._lock:
-            if not self._about:
+            if not self._engine_facts:
                 return None
-            if self._about["name"] == "cpu":
-                return dict(self._about)
-            counted = {"queries": self._queries, "on_cpu": dict(sorted(self._on_cpu.items()))}
-            return {**self._about, **{name: figure for name, figure in counted.items() if figure}}
+            if self._engine_facts["name"] == "cpu":
+                return dict(self._engine_facts)
+            counts = {"queries": self._queries, "on_cpu": dict(sorted(self._on_cpu.items()))}
+            return {**self._engine_facts, **{name: figure for name, figure in counts.items() if figure}}
 
 
 EXECUTION: Final = ExecutionStats()
-"""Of the step that this process runs."""
+"""Statistics of the step that this process runs."""
 
 
-def on_cpu(operation: str) -> None:
-    """Count work that no GPU engine is ever asked for, e.g. `ids of texts (numpy)`."""
+def count_cpu_operation(operation: str) -> None:
+    """Count work that always runs on the CPU, e.g. `ids of texts (numpy)`."""
     EXECUTION.on_cpu(operation)
 
 
 def unsupported_operations(message: str) -> list[str] | None:
-    r"""Return the operations that cudf-polars names in a refusal; None when the message is of another kind.
+    r"""Return the operations that cudf-polars' error names as unsupported; None for other errors.
 
     >>> unsupported_operations(
     ...     "'cuda' conversion failed: NotImplementedError: (\"Query execution with GPU not possible: unsupported"
@@ -71,6 +71,6 @@ def unsupported_operations(message: str) -> list[str] | None:
     ... )
     ["Unary function name='hash'"]
     """
-    if _REFUSED not in message:
+    if _REFUSAL_MARKER not in message:
         return None
-    return [reason.strip() for reason in _REASON.findall(message)] or ["unknown"]
+    return [reason.strip() for reason in _REASON_PATTERN.findall(message)] or ["unknown"]

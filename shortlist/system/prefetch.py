@@ -1,4 +1,4 @@
-"""Doing the next piece of work in a thread while the last one is being used."""
+"""Iterators that compute the next items in other threads while the current one is used."""
 
 from __future__ import annotations
 
@@ -8,64 +8,65 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
+Output = TypeVar("Output")
 
 _END: Any = object()
 
 
 def prefetch(items: Iterable[Item], depth: int = 1) -> Iterator[Item]:
-    """Give items, in order, of which another thread makes the next ones meanwhile; what it raises is raised here.
+    """Yield items in order while another thread computes the next ones; its exceptions are raised here.
 
-    Reading and parsing leave Python's lock alone, so the two run on two cores.
+    Reading and parsing release Python's global lock, so both threads run in parallel.
 
     Args:
-        items: Made one after another, by that thread only.
-        depth: How many are made in advance: so many more are in memory.
+        items: Iterated by the other thread only.
+        depth: Number of items that are computed in advance, and kept in memory.
 
     >>> list(prefetch(range(3), depth=2))
     [0, 1, 2]
     """
-    source = iter(items)
+    iterator = iter(items)
     pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
     try:
-        waiting = deque(pool.submit(next, source, _END) for _ in range(depth))
-        while (item := waiting.popleft().result()) is not _END:
-            waiting.append(pool.submit(next, source, _END))
+        pending = deque(pool.submit(next, iterator, _END) for _ in range(depth))
+        while (item := pending.popleft().result()) is not _END:
+            pending.append(pool.submit(next, iterator, _END))
             yield cast(Item, item)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def results(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
-    """Give what the work makes of each item, in order; what it raises is raised here.
+def parallel_map(work: Callable[[Item], Output], items: Iterable[Item], workers: int) -> Iterator[Output]:
+    """Yield `work(item)` of each item in order, computed by several threads; their exceptions are raised here.
 
     Args:
-        work: Done in other threads, for several items at once.
-        items: Taken when they are needed, in the thread that asks; so many more than `workers` are in memory as one,
-            as items or as results.
-        workers: How many items are worked on at once.
+        work: Called in other threads, for several items at once.
+        items: Iterated in the calling thread when needed; at most `workers` + 1 items or outputs are in memory.
+        workers: Number of items that are processed at once.
 
-    >>> list(results(abs, [-1, 2], workers=2))
+    >>> list(parallel_map(abs, [-1, 2], workers=2))
     [1, 2]
     """
     pool = ThreadPoolExecutor(workers, thread_name_prefix="results")
-    waiting: deque[Future[Result]] = deque()
+    pending: deque[Future[Output]] = deque()
     try:
         for item in items:
-            waiting.append(pool.submit(work, item))
-            del item  # it is the work's alone
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(pool.submit(work, item))
+            del item  # so that only the work holds it
+            if len(pending) > workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def prefetch_map(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[tuple[Item, Result]]:
-    """Give items, in order, each with what the work makes of it; see `results`.
+def parallel_map_pairs(
+    work: Callable[[Item], Output], items: Iterable[Item], workers: int
+) -> Iterator[tuple[Item, Output]]:
+    """Yield each item with `work(item)`, in order; see `parallel_map`.
 
-    >>> list(prefetch_map(abs, [-1, 2], workers=2))
+    >>> list(parallel_map_pairs(abs, [-1, 2], workers=2))
     [(-1, 1), (2, 2)]
     """
-    return results(lambda item: (item, work(item)), items, workers)
+    return parallel_map(lambda item: (item, work(item)), items, workers)

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar in a terminal, events for a parent process that draws, silence otherwise."""
+"""Progress of long work: a bar in a terminal, or events for a parent process that draws it, or nothing."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _SECONDS_BETWEEN_EVENTS = 0.1
 
 
 def emit(event: dict[str, Any]) -> None:
-    """Append an event to the file that a parent process watches; do nothing when none does."""
+    """Append an event to the file that a parent process reads; do nothing without one."""
     path = os.environ.get(EVENTS_VARIABLE)
     if path:
         with Path(path).open("a", encoding="utf-8") as file:  # one short line: several processes' appends do not mix
             file.write(json.dumps(event) + "\n")
 
 
-def emitted() -> list[dict[str, Any]]:
-    """Return the events of this run until now; none where no parent process watches."""
+def read_events() -> list[dict[str, Any]]:
+    """Return the events of this run so far; empty without a parent process."""
     path = Path(os.environ.get(EVENTS_VARIABLE, ""))
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
 
@@ -39,46 +39,46 @@ def progress(label: str, total: float | None = None, unit: str = "rows") -> Iter
     """Show progress of the block.
 
     Args:
-        label: What is being done, two or three words.
+        label: Name of the work, two or three words.
         total: Units of the whole work, when known.
-        unit: What is counted.
+        unit: Name of the units.
 
     Yields:
         A function to call with the units done since the last call and a short text (such as the running loss).
     """
     if os.environ.get(EVENTS_VARIABLE):
-        with _to_parent(label, total, unit) as advance:
+        with _report_to_parent(label, total, unit) as advance:
             yield advance
     elif sys.stderr.isatty():
-        with _to_terminal(label, total, unit) as advance:
+        with _show_in_terminal(label, total, unit) as advance:
             yield advance
     else:
-        yield _silent
+        yield _ignore_progress
 
 
-def _silent(units: float, text: str = "") -> None:
-    """Nobody watches."""
+def _ignore_progress(units: float, text: str = "") -> None:
+    """Do nothing: there is no terminal and no parent process."""
 
 
 @contextmanager
-def _to_parent(label: str, total: float | None, unit: str) -> Iterator[Advance]:
-    done = 0.0
-    last = 0.0
+def _report_to_parent(label: str, total: float | None, unit: str) -> Iterator[Advance]:
+    units_done = 0.0
+    last_event_time = 0.0
 
     def advance(units: float, text: str = "") -> None:
-        nonlocal done, last
-        done += units
+        nonlocal units_done, last_event_time
+        units_done += units
         now = time.monotonic()
-        if now - last >= _SECONDS_BETWEEN_EVENTS or (total is not None and done >= total):
-            last = now
-            emit({"event": "progress", "label": label, "done": done, "total": total, "unit": unit, "text": text})
+        if now - last_event_time >= _SECONDS_BETWEEN_EVENTS or (total is not None and units_done >= total):
+            last_event_time = now
+            emit({"event": "progress", "label": label, "done": units_done, "total": total, "unit": unit, "text": text})
 
     advance(0)
     yield advance
 
 
 @contextmanager
-def _to_terminal(label: str, total: float | None, unit: str) -> Iterator[Advance]:
+def _show_in_terminal(label: str, total: float | None, unit: str) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

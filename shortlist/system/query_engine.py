@@ -1,4 +1,4 @@
-"""The one place that chooses who executes a Polars query: the CPU engine or cuDF on a GPU."""
+"""Run Polars queries on the declared engine: the CPU, or cuDF on a GPU."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from typing import Any, Final, Literal, NoReturn, Protocol
 
 import polars as pl
 
-from shortlist.system.accelerator import EngineError, NoDeviceError, device, no_gpu_reason
+from shortlist.system.accelerator import EngineError, NoDeviceError, find_device, no_gpu_reason
 from shortlist.system.execution import EXECUTION, unsupported_operations
 
-__all__ = ["Engine", "EngineError", "GpuOptions", "collect", "collect_all", "prepare", "resolve"]
+__all__ = ["Engine", "EngineError", "GpuOptions", "collect", "collect_all", "prepare_engine", "resolve_engine"]
 
 Engine = Literal["auto", "cpu", "gpu"]
 Executor = Literal["single", "ray", "dask"]
-_CLUSTERS: Final = {"ray": ("cudf_polars.engine.ray", "RayEngine"), "dask": ("cudf_polars.engine.dask", "DaskEngine")}
+_MULTI_GPU_ENGINES: Final = {
+    "ray": ("cudf_polars.engine.ray", "RayEngine"),
+    "dask": ("cudf_polars.engine.dask", "DaskEngine"),
+}
 """Module and class of cudf-polars' engines for many GPUs (cudf-polars 26.06)."""
-_NEEDED: Final = {"ray": "ray", "dask": "distributed"}
-_CONVERSION: Final = "'cuda' conversion failed"
-"""With this, Polars passes on what cudf-polars raised when it was given the plan."""
+_REQUIRED_PACKAGES: Final = {"ray": "ray", "dask": "distributed"}
+_CONVERSION_FAILURE: Final = "'cuda' conversion failed"
+"""Text in Polars' error when cudf-polars refused the plan."""
 
 
 class GpuOptions(Protocol):
-    """What is declared of queries on a GPU; `shortlist.spec.runtime.Gpu` is one."""
+    """Options of queries on a GPU, implemented by `shortlist.spec.runtime.Gpu`."""
 
     @property
     def executor(self) -> Executor:
@@ -33,7 +36,7 @@ class GpuOptions(Protocol):
 
     @property
     def memory_mib(self) -> int | None:
-        """Device memory that queries may take; None: what cudf-polars takes by itself."""
+        """Device memory that queries may use; None: cudf-polars' default."""
 
     @property
     def fallback(self) -> Literal["report", "refuse"]:
@@ -50,39 +53,39 @@ class _Options:
 _options: GpuOptions = _Options()
 
 
-def prepare(engine: Engine, options: GpuOptions) -> str:
-    """Check the engine before any work, and have this process's queries run as declared; return the engine in words.
+def prepare_engine(engine: Engine, options: GpuOptions) -> str:
+    """Check the declared engine and set it for this process's queries; return a description of it.
 
     Raises:
         EngineError: `gpu` is declared, and something that it needs is missing, too old or too small.
     """
     global _options  # noqa: PLW0603 - a step is a process, and its runtime section is one
-    if resolve(engine) == "cpu":
+    if resolve_engine(engine) == "cpu":
         missing = _no_gpu_reason() if engine == "auto" else None
-        EXECUTION.runs_on("cpu", **({"reason": missing.reason} if missing else {}))
+        EXECUTION.set_engine("cpu", **({"reason": missing.reason} if missing else {}))
         return f"Engine: cpu ({missing.reason})" if missing else "Engine: cpu"
-    found = device()
-    if (wanted := options.memory_mib) is not None and wanted << 20 > found.free_bytes:
+    gpu = find_device()
+    if (memory_mib := options.memory_mib) is not None and memory_mib << 20 > gpu.free_bytes:
         raise EngineError(
-            f"runtime.gpu.memory_mib: wanted {wanted:,} MiB, but {found.free_bytes >> 20:,} of"
-            f" {found.total_bytes >> 20:,} MiB of {found.name} are free. Stop what else runs on it, or declare less."
+            f"runtime.gpu.memory_mib: wanted {memory_mib:,} MiB, but {gpu.free_bytes >> 20:,} of"
+            f" {gpu.total_bytes >> 20:,} MiB of {gpu.name} are free. Stop what else runs on it, or declare less."
         )
-    if (package := _NEEDED.get(options.executor)) and find_spec(package) is None:
+    if (package := _REQUIRED_PACKAGES.get(options.executor)) and find_spec(package) is None:
         raise EngineError(
             f"runtime.gpu.executor is {options.executor}, but the package {package} is not installed. Install"
             " requirements/gpu.txt, or declare executor: single."
         )
     _options = options
-    EXECUTION.runs_on("gpu", executor=options.executor, **found.facts)
-    return f"Engine: gpu ({found.name}, {found.total_bytes >> 20:,} MiB, driver {found.driver}, {options.executor})"
+    EXECUTION.set_engine("gpu", executor=options.executor, **gpu.facts)
+    return f"Engine: gpu ({gpu.name}, {gpu.total_bytes >> 20:,} MiB, driver {gpu.driver}, {options.executor})"
 
 
 @cache
-def resolve(engine: Engine) -> Literal["cpu", "gpu"]:
+def resolve_engine(engine: Engine) -> Literal["cpu", "gpu"]:
     """Return the engine that queries will run on.
 
     Raises:
-        EngineError: `gpu` is declared and cudf-polars or a device is missing; Shortlist never falls back in silence.
+        EngineError: `gpu` is declared and cudf-polars or a device is missing; there is no silent fallback.
     """
     if engine == "cpu":
         return "cpu"
@@ -102,31 +105,31 @@ def collect(query: pl.LazyFrame, engine: Engine = "auto") -> pl.DataFrame:
     Raises:
         EngineError: cuDF refuses the query and fallbacks are refused, or the GPU failed or ran out of memory.
     """
-    if resolve(engine) == "cpu":
+    if resolve_engine(engine) == "cpu":
         return query.collect()
     try:
         rows = query.collect(engine=_gpu_engine(_options.executor, _options.memory_mib))
     except pl.exceptions.ComputeError as error:
-        if _CONVERSION not in str(error):
+        if _CONVERSION_FAILURE not in str(error):
             raise
         operations = unsupported_operations(str(error))
-        return _failed(error) if operations is None else _on_cpu(query, operations)
+        return _raise_gpu_failure(error) if operations is None else _collect_on_cpu(query, operations)
     except NotImplementedError as error:  # found out while it ran
-        return _on_cpu(query, [str(error)])
+        return _collect_on_cpu(query, [str(error)])
     except (MemoryError, RuntimeError) as error:
-        _failed(error)
-    EXECUTION.queried()
+        _raise_gpu_failure(error)
+    EXECUTION.count_gpu_query()
     return rows
 
 
 def collect_all(queries: Sequence[pl.LazyFrame], engine: Engine = "auto") -> list[pl.DataFrame]:
-    """Run several queries at once, each on a core of its own, on the declared engine; return their rows in order."""
-    if resolve(engine) == "gpu":
+    """Run several queries on the declared engine, on the CPU in parallel; return their rows in order."""
+    if resolve_engine(engine) == "gpu":
         return [collect(query, engine) for query in queries]
     return pl.collect_all(queries)
 
 
-def _on_cpu(query: pl.LazyFrame, operations: Sequence[str]) -> pl.DataFrame:
+def _collect_on_cpu(query: pl.LazyFrame, operations: Sequence[str]) -> pl.DataFrame:
     if _options.fallback == "refuse":
         raise EngineError(
             f"runtime.gpu.fallback is refuse, and cuDF cannot run: {'; '.join(operations)}. Declare fallback: report"
@@ -137,8 +140,8 @@ def _on_cpu(query: pl.LazyFrame, operations: Sequence[str]) -> pl.DataFrame:
     return query.collect()
 
 
-def _failed(error: Exception) -> NoReturn:
-    """Raise what a user can act on; what is no failure of the device stays what it is."""
+def _raise_gpu_failure(error: Exception) -> NoReturn:
+    """Raise an EngineError with the next step; errors that are not of the device are raised unchanged."""
     if isinstance(error, MemoryError):
         raise EngineError(
             f"the GPU ran out of memory ({error}). Lower runtime.chunk_rows, raise runtime.gpu.memory_mib, or stop what"
@@ -154,21 +157,21 @@ def _failed(error: Exception) -> NoReturn:
 
 @cache
 def _gpu_engine(executor: Executor, memory_mib: int | None) -> pl.GPUEngine:
-    """Return the engine of this process; those for many GPUs start their workers here and stop with the process."""
-    memory = {} if memory_mib is None else {"memory_resource_config": _limited(memory_mib)}
+    """Return the engine of this process; multi-GPU engines start their workers here and stop them at exit."""
+    memory = {} if memory_mib is None else {"memory_resource_config": _memory_resource_config(memory_mib)}
     if executor == "single":
-        # In memory: our queries read one part of a table at a time, so there is nothing to stream.
+        # In memory, because our queries read one part of a table at a time: nothing needs streaming.
         return pl.GPUEngine(executor="in-memory", raise_on_fail=True, **memory)
     import atexit
     from importlib import import_module
 
-    module, name = _CLUSTERS[executor]
+    module, name = _MULTI_GPU_ENGINES[executor]
     engine: Any = getattr(import_module(module), name)(engine_options={"raise_on_fail": True, **memory})
     atexit.register(engine.shutdown)
     return engine  # type: ignore[no-any-return]
 
 
-def _limited(memory_mib: int) -> Any:
+def _memory_resource_config(memory_mib: int) -> Any:
     from cudf_polars.utils.config import MemoryResourceConfig
 
     pool = {"qualname": "rmm.mr.CudaAsyncMemoryResource"}

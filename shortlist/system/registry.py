@@ -1,4 +1,4 @@
-"""What a project can be extended with: names, what they stand for, and the packages that add more."""
+"""Registries of extensions by name, extensible by installed packages through entry points."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ T = TypeVar("T")
 
 
 class Registry(dict[str, T]):
-    """What there is of a kind of extension, by the name that a spec gives it.
+    """The extensions of one kind, by the name that a spec uses.
 
-    A package of one's own adds to it by entry points: their group is `shortlist.<group>`, each has the name and the
-    `module:attribute` of what it stands for.
+    Installed packages add to it by entry points of the group `shortlist.<group>`; each has the extension's name and its
+    `module:attribute`.
 
     Args:
-        group: Of the entry points, without `shortlist.`.
-        own: What this project has, in the order of messages and of the JSON Schema.
+        group: Group of the entry points, without `shortlist.`.
+        builtin: Extensions of this project, in the order of messages and of the JSON Schema.
     """
 
-    def __init__(self, group: str, own: dict[str, T]) -> None:
-        super().__init__(own)
+    def __init__(self, group: str, builtin: dict[str, T]) -> None:
+        super().__init__(builtin)
         self.group = f"shortlist.{group}"
         self._complete = False
 
     def complete(self) -> Self:
-        """Return this registry with what installed packages add to it.
+        """Return this registry after adding the extensions of installed packages.
 
-        Their entry points are read at the first call: those of 200 packages take 0.05 s, and most steps need none.
+        Entry points are read at the first call only: those of 200 packages take 0.05 s, and most steps need none.
 
         Raises:
-            ShortlistError: A package gives a name that is taken, or what it names cannot be loaded.
+            ShortlistError: A package uses a name that is taken, or an extension cannot be loaded.
         """
         if not self._complete:
             read: dict[str, str] = {}
@@ -45,7 +45,7 @@ class Registry(dict[str, T]):
                         " give it another"
                     )
                 try:
-                    self[point.name] = self.found(point.load(), point.value)
+                    self[point.name] = self.validate_extension(point.load(), point.value)
                 except (ImportError, AttributeError) as error:
                     raise ShortlistError(
                         f"entry point {self.group}: '{point.name}': {point.value} cannot be loaded: {error}"
@@ -54,14 +54,14 @@ class Registry(dict[str, T]):
             self._complete = True
         return self
 
-    def found(self, value: Any, where: str) -> T:
-        """Return what an entry point stands for, as the registry has it."""
+    def validate_extension(self, value: Any, address: str) -> T:
+        """Return the value of the registry for a loaded entry point."""
         return value  # type: ignore[no-any-return]
 
 
-class Addresses(Registry[str]):
-    """A registry whose values are `module:attribute`, loaded by whoever needs one."""
+class AddressRegistry(Registry[str]):
+    """A registry whose values are addresses, `module:attribute`, which callers load when needed."""
 
-    def found(self, value: Any, where: str) -> str:
+    def validate_extension(self, value: Any, address: str) -> str:
         """Return the address."""
-        return where
+        return address

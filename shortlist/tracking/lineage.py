@@ -47,18 +47,20 @@ class TrainingTrigger(BaseModel):
         Raises:
             ShortlistError: There is no such trigger, or a part that is not known.
         """
-        unknown = sorted(set(cause) - set(cls.model_fields))
-        if unknown:
-            raise ShortlistError(f"cause: got '{unknown[0]}', wanted {', '.join(cls.model_fields)}")
-        known, trigger = get_args(Trigger), cause.get("trigger", "manual")
-        if trigger not in known:
-            raise ShortlistError(f"trigger: got '{trigger}', wanted {', '.join(known)}{did_you_mean(trigger, known)}")
+        unknown_fields = sorted(set(cause) - set(cls.model_fields))
+        if unknown_fields:
+            raise ShortlistError(f"cause: got '{unknown_fields[0]}', wanted {', '.join(cls.model_fields)}")
+        triggers, trigger = get_args(Trigger), cause.get("trigger", "manual")
+        if trigger not in triggers:
+            raise ShortlistError(
+                f"trigger: got '{trigger}', wanted {', '.join(triggers)}{did_you_mean(trigger, triggers)}"
+            )
         return cls.model_validate({**cause, "reasons": tuple(cause.get("reasons", ()))})
 
     def tags(self) -> dict[str, str]:
         """Return the cause as tags; what is empty is left out."""
-        said = {"decision": self.key, "reasons": "\n".join(self.reasons)[:_LONGEST_REASONS], "until": self.until}
-        return {"trigger": self.trigger, **{name: value for name, value in said.items() if value}}
+        tags = {"decision": self.key, "reasons": "\n".join(self.reasons)[:_LONGEST_REASONS], "until": self.until}
+        return {"trigger": self.trigger, **{name: value for name, value in tags.items() if value}}
 
 
 class ContinuedFrom(BaseModel):
@@ -126,9 +128,14 @@ def run_lineage(log: Mapping[str, str], cause: Mapping[str, Any], code: str) -> 
         cause: Likewise.
         code: Likewise.
     """
-    why = TrainingTrigger.parse(cause)
+    training_trigger = TrainingTrigger.parse(cause)
     files = {"input_digest": log["digest"], "code": code, "log": log["location"]}
-    return {**files, "trigger": why.trigger, "decision": why.key, "until": why.until}
+    return {
+        **files,
+        "trigger": training_trigger.trigger,
+        "decision": training_trigger.key,
+        "until": training_trigger.until,
+    }
 
 
 def run_tags(cause: TrainingTrigger, code: str) -> dict[str, str]:
@@ -141,7 +148,9 @@ def run_tags(cause: TrainingTrigger, code: str) -> dict[str, str]:
 def code_version() -> str:
     """Return a digest of Shortlist's own source files, 16 hexadecimal digits; committed or not, it is what runs."""
     total = hashlib.sha256()
-    for folder in sorted([_FRAMEWORK, *(project_root() / package for package in PACKAGES)], key=lambda it: it.name):
+    for folder in sorted(
+        [_FRAMEWORK, *(project_root() / package for package in PACKAGES)], key=lambda folder: folder.name
+    ):
         for path in sorted(folder.rglob("*.py")):
             total.update(f"{path.relative_to(folder.parent).as_posix()}\0{sha256(path)}\0".encode())
     return total.hexdigest()[:16]
@@ -154,7 +163,7 @@ def git_commit() -> str | None:
     if git is None:
         return None
     command = [git, "-C", str(project_root()), "rev-parse", "--show-toplevel", "HEAD"]
-    said = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_GIT_SECONDS)  # noqa: S603
-    top, _, commit = said.stdout.strip().partition("\n")
+    completed = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_GIT_SECONDS)  # noqa: S603
+    top, _, commit = completed.stdout.strip().partition("\n")
     # Installed below somebody else's repository, HEAD would be theirs.
-    return commit if said.returncode == 0 and Path(top) == project_root() else None
+    return commit if completed.returncode == 0 and Path(top) == project_root() else None

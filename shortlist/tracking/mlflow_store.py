@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from shortlist.contracts import Files
 from shortlist.storage.artefacts import folder_digest, verify_manifest
-from shortlist.tracking.flat import Numbers, Point, flat, numbers_in, points, text
+from shortlist.tracking.flat import Numbers, Point, bounded_text, finite_numbers, flatten, metric_points
 from shortlist.tracking.lineage import Lineage
 from shortlist.tracking.logged_model import (
     MODEL,
@@ -28,12 +28,12 @@ from shortlist.tracking.logged_model import (
     model_source,
 )
 from shortlist.tracking.pipeline_run import PARENT, PIPELINE, SOURCE, PipelineRuns, pipeline_name
-from shortlist.tracking.registry import REFERENCE, RETRIEVAL, Registry
+from shortlist.tracking.registry import REFERENCE, RETRIEVAL, ModelRegistry
 from shortlist.tracking.store_access import (
-    alone,
     create_if_missing,
     database_of,
     files_beside,
+    migration_lock,
     quiet_mlflow,
     sqlite_uri,
 )
@@ -46,7 +46,7 @@ _PARENT: Final = "MLFLOW_RUN_ID"
 _VIEW: Final = {"mlflow.experimentKind": "custom_model_development"}
 """Tag of an experiment by which MLflow's pages show runs, metrics and models, not traces of language models."""
 
-_MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM = 1_000, 100, 6_000  # MLflow's limits per call
+_MAX_METRICS, _MOST_PARAMS, _LONGEST_PARAM = 1_000, 100, 6_000  # MLflow's limits per call
 
 
 class GatedRun(BaseModel):
@@ -74,9 +74,9 @@ class Tracker:
         self.uri = uri
         self._files = files or files_beside(uri, spec)
         with quiet_mlflow(uri):
-            self._client = _open(uri)
+            self._client = _open_client(uri)
             self._experiment = self._experiment_of(spec)
-        self.registry = Registry(self._client, uri, spec, lambda source, to: _download(uri, source, to))
+        self.registry = ModelRegistry(self._client, uri, spec, lambda source, to: _download(uri, source, to))
         self._pipelines = PipelineRuns(self._client, self._experiment)
 
     @property
@@ -155,8 +155,8 @@ class Tracker:
             if finished is not None:
                 return finished
             with self._run(name, {**tags, _KEY: key}, details.started) as run_id:
-                self._log_params(run_id, flat(params))
-                self._log_points(run_id, points(history))
+                self._log_params(run_id, flatten(params))
+                self._log_points(run_id, metric_points(history))
                 self._log_datasets(run_id, details.datasets)
                 if details.servable is None:
                     self._client.log_artifacts(run_id, str(model_folder), MODEL)
@@ -173,10 +173,12 @@ class Tracker:
             run_id: From `log_training`.
             report: `passed`, and `gates` with `name`, `passed`, `reason` and `numbers` each.
         """
-        said = {f"gate.{gate['name']}": "passed" if gate["passed"] else gate["reason"] for gate in report["gates"]}
+        tag_by_gate = {
+            f"gate.{gate['name']}": "passed" if gate["passed"] else gate["reason"] for gate in report["gates"]
+        }
         numbers = {gate["name"]: gate.get("numbers", {}) for gate in report["gates"]}
         with quiet_mlflow(self.uri):
-            for name, value in {**said, "gates": "passed" if report["passed"] else "held"}.items():
+            for name, value in {**tag_by_gate, "gates": "passed" if report["passed"] else "held"}.items():
                 self._client.set_tag(run_id, name, value)
             self._client.log_dict(run_id, dict(report), Files.GATES)
         self.log_metrics(run_id, {"gate": numbers})
@@ -199,10 +201,10 @@ class Tracker:
             name: What the user calls the model.
             kind: Its kind.
         """
-        found = f"tags.model = '{name}' and tags.kind = '{kind}'"
-        found += " and tags.gates = 'passed' and attributes.status = 'FINISHED'"
+        run_filter = f"tags.model = '{name}' and tags.kind = '{kind}'"
+        run_filter += " and tags.gates = 'passed' and attributes.status = 'FINISHED'"
         with quiet_mlflow(self.uri):
-            runs = self._client.search_runs([self._experiment], found, order_by=["attributes.start_time DESC"])
+            runs = self._client.search_runs([self._experiment], run_filter, order_by=["attributes.start_time DESC"])
         return [GatedRun(run_id=run.info.run_id, tags=dict(run.data.tags)) for run in runs]
 
     def fetch_model(self, run_id: str, to: Path | None = None) -> Path:
@@ -259,11 +261,11 @@ class Tracker:
 
         Within a pipeline only its trainings are looked at, because others may run beside it.
         """
-        name, found = pipeline_name(), "attributes.status = 'RUNNING'"
+        name, run_filter = pipeline_name(), "attributes.status = 'RUNNING'"
         if name:
-            found += f" and tags.`{PIPELINE}` = '{name}' and tags.kind != 'pipeline'"
+            run_filter += f" and tags.`{PIPELINE}` = '{name}' and tags.kind != 'pipeline'"
         with quiet_mlflow(self.uri):
-            runs = self._client.search_runs([self._experiment], found)
+            runs = self._client.search_runs([self._experiment], run_filter)
             for run in runs:
                 self._client.set_terminated(run.info.run_id, "KILLED")
         return len(runs)
@@ -272,7 +274,7 @@ class Tracker:
         """Add the numbers among nested values to a run and to the model that it logged, without a step."""
         with quiet_mlflow(self.uri):
             logged = logged_model_of(self._client, self._client.get_run(run_id))
-            values = [(name, value, 0) for name, value in numbers_in(flat(metrics)).items()]
+            values = [(name, value, 0) for name, value in finite_numbers(flatten(metrics)).items()]
             self._log_points(run_id, values, logged)
 
     def log_files(self, run_id: str, folder: Path, place: str) -> None:
@@ -287,16 +289,16 @@ class Tracker:
             name: Of a new run.
             tags: By which it is found again, as they are written.
         """
-        found = " and ".join(f"tags.`{key}` = '{value}'" for key, value in (*tags.items(), (_NESTED, "parent")))
+        run_filter = " and ".join(f"tags.`{key}` = '{value}'" for key, value in (*tags.items(), (_NESTED, "parent")))
         with quiet_mlflow(self.uri):
-            runs = self._client.search_runs([self._experiment], found, max_results=1)
+            runs = self._client.search_runs([self._experiment], run_filter, max_results=1)
             if runs:
                 run_id = str(runs[0].info.run_id)
                 self._client.update_run(run_id, status="RUNNING")
                 return run_id
             parent = os.environ.get(_PARENT)
-            own = {**tags, _NESTED: "parent", **({"mlflow.parentRunId": parent} if parent else {})}
-            return str(self._client.create_run(self._experiment, tags=own, run_name=name).info.run_id)
+            run_tags = {**tags, _NESTED: "parent", **({"mlflow.parentRunId": parent} if parent else {})}
+            return str(self._client.create_run(self._experiment, tags=run_tags, run_name=name).info.run_id)
 
     def log_nested(
         self, parent: str, name: str, params: Mapping[str, Any], metrics: Mapping[str, float],
@@ -313,8 +315,8 @@ class Tracker:
             status: `FINISHED`, `FAILED` or `KILLED`.
         """
         with quiet_mlflow(self.uri):
-            own = {**tags, "mlflow.parentRunId": parent}
-            run_id = str(self._client.create_run(self._experiment, tags=own, run_name=name).info.run_id)
+            run_tags = {**tags, "mlflow.parentRunId": parent}
+            run_id = str(self._client.create_run(self._experiment, tags=run_tags, run_name=name).info.run_id)
             self._log_params(run_id, params)
             self._log_points(run_id, [(metric, value, 0) for metric, value in metrics.items()])
             self._client.set_terminated(run_id, status)
@@ -324,8 +326,8 @@ class Tracker:
         """Return the runs below another, in the order in which they were begun."""
         with quiet_mlflow(self.uri):
             runs = self._client.search_runs([self._experiment], f"tags.`mlflow.parentRunId` = '{parent}'")
-        found = sorted(runs, key=lambda run: int(run.data.tags.get("trial", 0)))
-        return [GatedRun(run_id=run.info.run_id, tags=dict(run.data.tags)) for run in found]
+        runs_by_trial = sorted(runs, key=lambda run: int(run.data.tags.get("trial", 0)))
+        return [GatedRun(run_id=run.info.run_id, tags=dict(run.data.tags)) for run in runs_by_trial]
 
     def close_run(self, run_id: str, metrics: Mapping[str, Any]) -> None:
         """End a run of `open_run`, and write numbers to it."""
@@ -337,13 +339,13 @@ class Tracker:
         parent = os.environ.get(_PARENT)
         if parent:  # MLflow shows a run below its parent only within one experiment
             return str(self._client.get_run(parent).info.experiment_id)
-        known = self._client.get_experiment_by_name(spec)
-        if known is None:
+        experiment = self._client.get_experiment_by_name(spec)
+        if experiment is None:
             create_if_missing(lambda: self._client.create_experiment(spec, artifact_location=self._files, tags=_VIEW))
-            known = self._client.get_experiment_by_name(spec)
-        elif known.lifecycle_stage != "active":
-            self._client.restore_experiment(known.experiment_id)
-        return str(known.experiment_id)
+            experiment = self._client.get_experiment_by_name(spec)
+        elif experiment.lifecycle_stage != "active":
+            self._client.restore_experiment(experiment.experiment_id)
+        return str(experiment.experiment_id)
 
     def _finished_run(self, key: str) -> str | None:
         """Return the finished run of that key, if any; mark those that a killed process left running."""
@@ -356,10 +358,10 @@ class Tracker:
     @contextmanager
     def _run(self, name: str, tags: Mapping[str, str], started: datetime | None) -> Iterator[str]:
         parent = self._pipelines.current()
-        below = {PARENT: parent, PIPELINE: pipeline_name()} if parent else {}
+        parent_tags = {PARENT: parent, PIPELINE: pipeline_name()} if parent else {}
         moment = round((started or datetime.now(UTC)).timestamp() * 1_000)
-        own = {**SOURCE, **tags, **{name: value for name, value in below.items() if value}}
-        run_id = str(self._client.create_run(self._experiment, moment, own, name).info.run_id)
+        run_tags = {**SOURCE, **tags, **{name: value for name, value in parent_tags.items() if value}}
+        run_id = str(self._client.create_run(self._experiment, moment, run_tags, name).info.run_id)
         try:
             yield run_id
         except BaseException:
@@ -373,13 +375,13 @@ class Tracker:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         inputs = []
-        for one in datasets:
+        for dataset in datasets:
             # It says `profile` is abstract and makes this class itself all the same.
-            source = resolve_dataset_source(one.path)
-            told = MetaDataset(source, name=one.name, digest=one.digest).to_dict()  # type: ignore[abstract]
-            told["profile"] = json.dumps({"num_rows": one.rows, "days": one.days})
-            tags = [InputTag("mlflow.data.context", one.context)]
-            inputs.append(DatasetInput(Dataset(**told), tags))
+            source = resolve_dataset_source(dataset.path)
+            fields = MetaDataset(source, name=dataset.name, digest=dataset.digest).to_dict()  # type: ignore[abstract]
+            fields["profile"] = json.dumps({"num_rows": dataset.rows, "days": dataset.days})
+            tags = [InputTag("mlflow.data.context", dataset.context)]
+            inputs.append(DatasetInput(Dataset(**fields), tags))
         if inputs:
             self._client.log_inputs(run_id, inputs)
 
@@ -389,26 +391,26 @@ class Tracker:
         """Log a model with a flavour, ready once all its files are there."""
         from mlflow.entities import LoggedModelOutput
 
-        made = self._client.create_logged_model(
+        logged_model = self._client.create_logged_model(
             self._experiment, name, run_id, tags=dict(tags), model_type=str(tags["kind"])
         )
         try:
             with TemporaryDirectory(prefix="shortlist-logged-") as scratch:
                 flavour = Path(scratch) / "flavour"
                 _write_flavour(flavour, servable)
-                self._client.log_model_artifacts(made.model_id, str(flavour))
+                self._client.log_model_artifacts(logged_model.model_id, str(flavour))
             for folder, path in {MODEL: model_folder, **servable.folders}.items():
-                self._client.log_model_artifacts(made.model_id, str(path), folder)
+                self._client.log_model_artifacts(logged_model.model_id, str(path), folder)
         except BaseException:
-            self._client.finalize_logged_model(made.model_id, "FAILED")
+            self._client.finalize_logged_model(logged_model.model_id, "FAILED")
             raise
-        self._client.finalize_logged_model(made.model_id, "READY")
-        self._client.log_outputs(run_id, [LoggedModelOutput(made.model_id, 0)])
+        self._client.finalize_logged_model(logged_model.model_id, "READY")
+        self._client.log_outputs(run_id, [LoggedModelOutput(logged_model.model_id, 0)])
 
     def _log_params(self, run_id: str, params: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        texts = [Param(name, text(value, _LONGEST_PARAM)) for name, value in params.items()]
+        texts = [Param(name, bounded_text(value, _LONGEST_PARAM)) for name, value in params.items()]
         for first in range(0, len(texts), _MOST_PARAMS):
             self._client.log_batch(run_id, params=texts[first : first + _MOST_PARAMS])
 
@@ -419,16 +421,16 @@ class Tracker:
         # The run's own start as the time of every number: logging the same numbers again then adds nothing.
         moment = self._client.get_run(run_id).info.start_time
         # MLflow refuses a second value of a logged model's number at one time: the next one is a millisecond younger.
-        known = sorted((logged.metrics or ()) if logged else (), key=lambda metric: metric.timestamp)
-        newest = {(metric.key, metric.step): metric for metric in known}
+        logged_metrics = sorted((logged.metrics or ()) if logged else (), key=lambda metric: metric.timestamp)
+        newest = {(metric.key, metric.step): metric for metric in logged_metrics}
         metrics = []
         for name, value, step in values:
-            earlier = newest.get((name, step))
-            if earlier is None or earlier.value != value:
-                time = moment if earlier is None else earlier.timestamp + 1
+            logged_metric = newest.get((name, step))
+            if logged_metric is None or logged_metric.value != value:
+                time = moment if logged_metric is None else logged_metric.timestamp + 1
                 metrics.append(Metric(name, value, time, step, model_id=logged.model_id if logged else None))
-        for first in range(0, len(metrics), _MOST_METRICS):
-            self._client.log_batch(run_id, metrics=metrics[first : first + _MOST_METRICS])
+        for first in range(0, len(metrics), _MAX_METRICS):
+            self._client.log_batch(run_id, metrics=metrics[first : first + _MAX_METRICS])
 
 
 def _write_flavour(folder: Path, servable: ServableModel) -> None:
@@ -442,25 +444,25 @@ def _write_flavour(folder: Path, servable: ServableModel) -> None:
     types["any"] = AnyType()  # type: ignore[no-untyped-call]
     types |= {"vector": Array(types["double"]), "longs": Array(types["long"]), "strings": Array(types["string"])}
     columns: list[ColSpec | TensorSpec] = [
-        ColSpec(types[one.type], one.name, required=one.required) for one in servable.columns
+        ColSpec(types[column.type], column.name, required=column.required) for column in servable.columns
     ]
     signature = ModelSignature(Schema(columns), Schema([TensorSpec(np.dtype(np.float32), (-1,))]))
     save_model(folder, loader_module=servable.loader, signature=signature, pip_requirements=list(servable.requirements))
 
 
-def _open(uri: str) -> Any:
+def _open_client(uri: str) -> Any:
     os.environ["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] = "false"
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-    with alone(uri):
+    with migration_lock(uri):
         database = database_of(uri)
         if database is not None and not database.exists():
-            _make(database)
+            _create_database(database)
         return _client(uri)
 
 
-def _make(database: Path) -> None:
+def _create_database(database: Path) -> None:
     """Make the tables under another name first: a store whose making was killed half way can never be opened again."""
     staging = database.with_name(database.name + ".partial")
     staging.unlink(missing_ok=True)
@@ -482,12 +484,12 @@ def _client(uri: str) -> Any:
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
     """Spare large imports the search for garbage: MLflow's takes 1.0 s instead of 1.2, and leaves none."""
-    was = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
 
 

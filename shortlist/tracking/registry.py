@@ -52,7 +52,7 @@ class RegisteredModel(BaseModel):
     folder: Path
 
 
-class Registry:
+class ModelRegistry:
     """The registered model `shortlist-<spec>`.
 
     Every model is a version of it, tagged with its name (`model`) and `kind`: a spec has one champion, whichever it is.
@@ -71,22 +71,29 @@ class Registry:
         registering it again returns that one.
         """
         with quiet_mlflow(self._uri):
-            known = self._client.search_model_versions(f"name = '{self.name}' and run_id = '{run_id}'")
-            asked = (tags or {}).get(RELEASE, "")
-            same = [int(one.version) for one in known if one.tags.get(RELEASE, "") == asked]
-            if same:
-                return max(same)
+            versions = self._client.search_model_versions(f"name = '{self.name}' and run_id = '{run_id}'")
+            release = (tags or {}).get(RELEASE, "")
+            versions_of_release = [
+                int(version.version) for version in versions if version.tags.get(RELEASE, "") == release
+            ]
+            if versions_of_release:
+                return max(versions_of_release)
             if not self._client.search_registered_models(f"name = '{self.name}'"):
                 create_if_missing(lambda: self._client.create_registered_model(self.name))
             run = self._client.get_run(run_id)
-            own = {name: value for name, value in run.data.tags.items() if _is_lineage(name)}
+            lineage_tags = {name: value for name, value in run.data.tags.items() if _is_lineage(name)}
             logged = logged_model_of(self._client, run)
             if logged is None:
-                told, source = {**own, **(tags or {})}, model_source(self._client, run)
-                return int(self._client.create_model_version(self.name, source, run_id, tags=told).version)
-            told, source = {**own, **(tags or {}), LOGGED_MODEL: logged.model_id}, logged.artifact_location
-            made = self._client.create_model_version(self.name, source, run_id, tags=told, model_id=logged.model_id)
-            return int(made.version)
+                version_tags, source = {**lineage_tags, **(tags or {})}, model_source(self._client, run)
+                return int(self._client.create_model_version(self.name, source, run_id, tags=version_tags).version)
+            version_tags, source = (
+                {**lineage_tags, **(tags or {}), LOGGED_MODEL: logged.model_id},
+                logged.artifact_location,
+            )
+            version = self._client.create_model_version(
+                self.name, source, run_id, tags=version_tags, model_id=logged.model_id
+            )
+            return int(version.version)
 
     def set_alias(self, alias: Alias, version: int | None) -> None:
         """Point an alias at a version, or at nothing; it leaves the one it pointed at."""
@@ -124,8 +131,8 @@ class Registry:
     def version_from(self, run_id: str) -> int | None:
         """Return the version that a run's model was registered as, or None."""
         with quiet_mlflow(self._uri):
-            known = self._client.search_model_versions(f"name = '{self.name}' and run_id = '{run_id}'")
-        return int(known[0].version) if known else None
+            versions = self._client.search_model_versions(f"name = '{self.name}' and run_id = '{run_id}'")
+        return int(versions[0].version) if versions else None
 
     def champion(self, to: Path | None = None) -> RegisteredModel | None:
         """Return the champion with its files, or None when there is none; see `find`."""
@@ -146,8 +153,8 @@ class Registry:
             models = self._client.search_registered_models(f"name = '{self.name}'")
             if not models or alias not in models[0].aliases:
                 return None
-            found = self._client.get_model_version_by_alias(self.name, alias)
-            return self._with_files(found, to)
+            version = self._client.get_model_version_by_alias(self.name, alias)
+            return self._fetch_version(version, to)
 
     def fetch(self, version: int, to: Path | None = None) -> RegisteredModel:
         """Return a version with its files; see `find`.
@@ -158,7 +165,7 @@ class Registry:
             TrackingError: MLflow cannot be reached.
         """
         with quiet_mlflow(self._uri):
-            return self._with_files(self._version(version), to)
+            return self._fetch_version(self._version(version), to)
 
     def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
         """Return the blessing that a version was registered with, or None when it has none; it is not verified here.
@@ -173,9 +180,9 @@ class Registry:
         """
         with quiet_mlflow(self._uri):
             run = self._client.get_run(self._version(version).run_id)
-            if all(one.path != Files.BLESSING for one in self._client.list_artifacts(run.info.run_id)):
+            if all(file.path != Files.BLESSING for file in self._client.list_artifacts(run.info.run_id)):
                 return None
-            return self._local(f"{run.info.artifact_uri}/{Files.BLESSING}", to)
+            return self._fetch_folder(f"{run.info.artifact_uri}/{Files.BLESSING}", to)
 
     def reference_of(self, version: int, to: Path | None = None) -> Path | None:
         """Return the folder of what a version's live traffic is compared with, or None when it came without.
@@ -189,7 +196,7 @@ class Registry:
             IntegrityError: Its files are not the ones that were logged.
             TrackingError: MLflow cannot be reached.
         """
-        return self._beside_model(version, REFERENCE, to)
+        return self._fetch_from_run(version, REFERENCE, to)
 
     def retrieval_of(self, version: int, to: Path | None = None) -> Path | None:
         """Return the folder of what is released with a version's model, or None when it came without.
@@ -198,33 +205,35 @@ class Registry:
         """
         with quiet_mlflow(self._uri):
             digest = self._version(version).tags.get(RELEASE)
-        return None if digest is None else self._beside_model(version, f"{RETRIEVAL}/{digest}", to)
+        return None if digest is None else self._fetch_from_run(version, f"{RETRIEVAL}/{digest}", to)
 
-    def _beside_model(self, version: int, name: str, to: Path | None) -> Path | None:
+    def _fetch_from_run(self, version: int, name: str, to: Path | None) -> Path | None:
         with quiet_mlflow(self._uri):
             run = self._client.get_run(self._version(version).run_id)
             parent = name.rpartition("/")[0] or None
-            if all(one.path != name for one in self._client.list_artifacts(run.info.run_id, parent)):
+            if all(file.path != name for file in self._client.list_artifacts(run.info.run_id, parent)):
                 return None
-            folder = self._local(f"{run.info.artifact_uri}/{name}", to)
+            folder = self._fetch_folder(f"{run.info.artifact_uri}/{name}", to)
         verify_manifest(folder)
         return folder
 
     def _version(self, version: int) -> Any:
-        known = {int(one.version): one for one in self._client.search_model_versions(f"name = '{self.name}'")}
-        if version not in known:
-            there = ", ".join(str(number) for number in sorted(known)) or "none"
-            raise UnknownVersionError(f"{self.name} has no version {version}; registered: {there}")
-        return known[version]
+        version_by_number = {
+            int(version.version): version for version in self._client.search_model_versions(f"name = '{self.name}'")
+        }
+        if version not in version_by_number:
+            registered = ", ".join(str(number) for number in sorted(version_by_number)) or "none"
+            raise UnknownVersionError(f"{self.name} has no version {version}; registered: {registered}")
+        return version_by_number[version]
 
-    def _with_files(self, found: Any, to: Path | None) -> RegisteredModel:
-        source = f"{found.source}/{MODEL}" if LOGGED_MODEL in found.tags else found.source
-        folder = self._local(source, to)
+    def _fetch_version(self, version: Any, to: Path | None) -> RegisteredModel:
+        source = f"{version.source}/{MODEL}" if LOGGED_MODEL in version.tags else version.source
+        folder = self._fetch_folder(source, to)
         verify_manifest(folder)
-        kind, name = found.tags.get("kind", ""), found.tags.get("model", "")
-        return RegisteredModel(version=int(found.version), run_id=found.run_id, kind=kind, name=name, folder=folder)
+        kind, name = version.tags.get("kind", ""), version.tags.get("model", "")
+        return RegisteredModel(version=int(version.version), run_id=version.run_id, kind=kind, name=name, folder=folder)
 
-    def _local(self, source: str, to: Path | None) -> Path:
+    def _fetch_folder(self, source: str, to: Path | None) -> Path:
         if to is not None:
             to.mkdir(parents=True, exist_ok=True)
         return Path(self._download(source, None if to is None else str(to)))

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from shortlist.contracts import ShortlistError
 from shortlist.storage.artefacts import is_disk_full
 from shortlist.system.execution import EXECUTION
-from shortlist.system.progress import emit, emitted
+from shortlist.system.progress import emit, read_events
 
 
 class Step:
@@ -79,7 +79,7 @@ def step(name: str, **paths: str) -> Iterator[Step]:
             emit({"event": "fault", "step": name, "message": f"{type(error).__name__}: {error}"})
             raise
         where = getattr(error, "filename", None) or "while writing"
-        _stop(name, f"The disk is full ({where}). Make room and run again: finished steps are kept.")
+        _stop(name, f"The disk is full ({where}). Free some space and run again: finished steps are kept.")
     this.finish(started, time.perf_counter() - clock)
     emit({"event": "done", **this.record})
 
@@ -98,7 +98,7 @@ def failure_of_run(stopped: str) -> str:
     Args:
         stopped: What Kubeflow says of the failure; may be empty.
     """
-    failed = [event for event in emitted() if event["event"] in ("failed", "fault")]
+    failed = [event for event in read_events() if event["event"] in ("failed", "fault")]
     if not failed:
         return f"the step {stopped or 'unknown'} failed"
     return f"the step {failed[0]['step']} failed: {failed[0]['message']}"

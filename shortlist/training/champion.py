@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shortlist.contracts import Files, ShortlistError
-from shortlist.evaluation.gate_inputs import BEST
+from shortlist.evaluation.gate_inputs import BEST_CHAMPION_FOLDER
 from shortlist.evaluation.slates import SLATES
 from shortlist.features.fit import fit
 from shortlist.features.split import split_days
@@ -30,8 +30,8 @@ def serving_version(context: RunContext) -> str:
 
 def best_version(context: RunContext, champion: int) -> int | None:
     """Return the version of the best champion so far, as a champion was told when it was registered; None: itself."""
-    earlier = context.tracker.registry.tags_of(champion).get(BEST_CHAMPION, "")
-    return int(earlier) if earlier else None
+    best = context.tracker.registry.tags_of(champion).get(BEST_CHAMPION, "")
+    return int(best) if best else None
 
 
 def score_champion(
@@ -58,20 +58,26 @@ def score_champion(
     with TemporaryDirectory(prefix="shortlist-champion-") as files, atomic_folder(out) as staging:
         record = {"version": version, "problem": ""}
         if version:
-            found = context.tracker.registry.find("champion", Path(files))
-            assert found is not None and str(found.version) == version, "the champion changed during the run"
-            record |= {"model": found.name or found.kind, "kind": found.kind, "digest": folder_digest(found.folder)}
-            release = context.tracker.registry.retrieval_of(found.version, Path(files) / "release") if slates else None
+            champion = context.tracker.registry.find("champion", Path(files))
+            assert champion is not None and str(champion.version) == version, "the champion changed during the run"
+            record |= {
+                "model": champion.name or champion.kind,
+                "kind": champion.kind,
+                "digest": folder_digest(champion.folder),
+            }
+            release = (
+                context.tracker.registry.retrieval_of(champion.version, Path(files) / "release") if slates else None
+            )
             try:
-                _score(found.folder, declared, runtime, log, fitted, staging, release)
+                _score(champion.folder, declared, runtime, log, fitted, staging, release)
             except ShortlistError as problem:
                 record["problem"] = str(problem)
-            if best := best_version(context, found.version):
+            if best := best_version(context, champion.version):
                 record["best"] = str(best)
                 try:
-                    model = context.tracker.registry.fetch(best, Path(files) / BEST)
-                    (staging / BEST).mkdir()
-                    _score(model.folder, declared, runtime, log, fitted, staging / BEST)
+                    model = context.tracker.registry.fetch(best, Path(files) / BEST_CHAMPION_FOLDER)
+                    (staging / BEST_CHAMPION_FOLDER).mkdir()
+                    _score(model.folder, declared, runtime, log, fitted, staging / BEST_CHAMPION_FOLDER)
                 except ShortlistError as problem:
                     record["best_problem"] = str(problem)
         write_json(staging / Files.CHAMPION, record)
@@ -81,21 +87,21 @@ def _score(
     model: Path, declared: DeclaredSections, runtime: Runtime, log: Path, fitted: Path, out: Path,
     release: Path | None = None,
 ) -> None:  # fmt: skip
-    own = model / Files.PREPROCESSING
-    features = Features.model_validate(read_json(own / Files.FEATURES)["features"])
+    preprocessing = model / Files.PREPROCESSING
+    features = Features.model_validate(read_json(preprocessing / Files.FEATURES)["features"])
     days = split_days([part.day for part in DayTable.open(log, Files.LOG).days], declared.data.split)
     with TemporaryDirectory(dir=out) as scratch:
-        counted = fitted
+        fitted_for_champion = fitted
         if features != declared.features:  # the spec moved on: count what the champion reads
-            counted = Path(scratch) / "fitted"
-            fit(declared.data, features, declared.gates, runtime, log, counted, learning=False)
+            fitted_for_champion = Path(scratch) / "fitted"
+            fit(declared.data, features, declared.gates, runtime, log, fitted_for_champion, learning=False)
         table = build_table(
-            declared.data, features, declared.gates, runtime, log, counted, Path(scratch) / "table",
-            preprocessing=own, only=frozenset((*days.validation, *days.test)),
+            declared.data, features, declared.gates, runtime, log, fitted_for_champion, Path(scratch) / "table",
+            preprocessing=preprocessing, only_days=frozenset((*days.validation, *days.test)),
         )  # fmt: skip
         scores = score(load_ranker(model), table, Path(scratch) / "scores")
         scores.rename(out / Files.SCORES)
         if release is not None:
             evaluate_candidates(
-                release, declared.data, {SLATES: model}, log, counted, out, runtime.seed, simulate=False
+                release, declared.data, {SLATES: model}, log, fitted_for_champion, out, runtime.seed, simulate=False
             )

@@ -14,17 +14,17 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 from shortlist.contracts import ShortlistError
-from shortlist.rollout.kserve.api import Kind, KubernetesAPI
+from shortlist.rollout.kserve.api import KubernetesAPI, ResourceKind
 from shortlist.rollout.kserve.errors import ClusterError, ConflictError
 from shortlist.spec.cluster import Cluster, Workers
 from shortlist.storage.artefacts import folder_digest, sha256
 from shortlist.storage.objects import ObjectStore
 from shortlist.system.progress import emit
-from shortlist.training.job import MODEL, Failure, Job
+from shortlist.training.job import MODEL, DistributedJob, WorkerFailure
 from shortlist.training.train_job import train_job
 
-TRAIN_JOB: Final = Kind("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
-_SECONDS_BETWEEN_LOOKS: Final = 5.0
+TRAIN_JOB: Final = ResourceKind("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
+_POLL_SECONDS: Final = 5.0
 
 
 class TrainJobContext(NamedTuple):
@@ -37,11 +37,11 @@ class TrainJobContext(NamedTuple):
     sleep: Callable[[float], None] = time.sleep
 
 
-def train_on_cluster(place: TrainJobContext, job: Job, out_model: Path) -> None:
+def train_on_cluster(context: TrainJobContext, job: DistributedJob, out_model: Path) -> None:
     """Train a job's model on the cluster; the model's folder appears whole or not at all.
 
     Args:
-        place: Cluster, object store, and how many pods and processes.
+        context: Cluster, object store, and how many pods and processes.
         job: What to train.
         out_model: Folder to write.
 
@@ -51,24 +51,24 @@ def train_on_cluster(place: TrainJobContext, job: Job, out_model: Path) -> None:
     """
     name = job_name(job)
     key = f"trainings/{name}"
-    if place.objects.read(f"{key}/{MODEL}/published.json") is None:
-        manifest = train_job(name, place.cluster, place.workers, place.objects.root, key)
-        _publish(place.objects, key, job)
-        _start(place, manifest, f"{key}/failed.json")
-        _wait(place, name, f"{key}/failed.json")
-    place.objects.fetch_folder(f"{key}/{MODEL}", out_model)
+    if context.objects.read(f"{key}/{MODEL}/published.json") is None:
+        manifest = train_job(name, context.cluster, context.workers, context.objects.root, key)
+        _publish(context.objects, key, job)
+        _start(context, manifest, f"{key}/failed.json")
+        _wait(context, name, f"{key}/failed.json")
+    context.objects.fetch_folder(f"{key}/{MODEL}", out_model)
 
 
-def job_name(job: Job) -> str:
+def job_name(job: DistributedJob) -> str:
     """Return a DNS label that says what is trained from what."""
-    said = job.model_dump_json(exclude={"table", "champion", "wait_seconds"})
+    job_json = job.model_dump_json(exclude={"table", "champion", "wait_seconds"})
     files = [sha256(Path(job.table) / name) for share in job.shares for name in share]
     champion = folder_digest(Path(job.champion)) if job.champion else ""
-    digest = hashlib.sha256("\0".join([said, *files, champion]).encode()).hexdigest()
+    digest = hashlib.sha256("\0".join([job_json, *files, champion]).encode()).hexdigest()
     return f"train-{job.kind.replace('_', '-')}-{digest[:16]}"
 
 
-def _publish(objects: ObjectStore, key: str, job: Job) -> None:
+def _publish(objects: ObjectStore, key: str, job: DistributedJob) -> None:
     """Put what workers read below a key: the job, every share of the table, and the champion; what is there stays."""
     with TemporaryDirectory(prefix="shortlist-shares-", dir=Path(job.table).parent) as scratch:
         folder = Path(scratch) / "job"
@@ -87,70 +87,74 @@ def _publish(objects: ObjectStore, key: str, job: Job) -> None:
         objects.put_folder(Path(job.champion), f"{key}/champion")
 
 
-def _start(place: TrainJobContext, manifest: dict[str, Any], failure: str) -> None:
+def _start(context: TrainJobContext, manifest: dict[str, Any], failure: str) -> None:
     """Make the TrainJob, unless it is there and has not failed; one that failed is made anew."""
     name = manifest["metadata"]["name"]
-    known = place.kubernetes.get(TRAIN_JOB, name)
-    if known is not None and _condition(known, "Failed"):
-        place.kubernetes.delete(TRAIN_JOB, known)
-        while place.kubernetes.get(TRAIN_JOB, name) is not None:
-            place.sleep(_SECONDS_BETWEEN_LOOKS)
-        known = None
-    if known is None:
-        place.objects.write(failure, b"")
+    existing_job = context.kubernetes.get(TRAIN_JOB, name)
+    if existing_job is not None and _find_condition(existing_job, "Failed"):
+        context.kubernetes.delete(TRAIN_JOB, existing_job)
+        while context.kubernetes.get(TRAIN_JOB, name) is not None:
+            context.sleep(_POLL_SECONDS)
+        existing_job = None
+    if existing_job is None:
+        context.objects.write(failure, b"")
         try:
-            place.kubernetes.create(TRAIN_JOB, manifest)
+            context.kubernetes.create(TRAIN_JOB, manifest)
         except ConflictError:  # an earlier try, or the same step elsewhere, got through
             return
 
 
-def _wait(place: TrainJobContext, name: str, failure: str) -> None:
+def _wait(context: TrainJobContext, name: str, failure: str) -> None:
     """Follow a TrainJob to its end, and say how it goes."""
     last_text = ""
     while True:
-        found = place.kubernetes.get(TRAIN_JOB, name)
-        if found is None:
+        train_job = context.kubernetes.get(TRAIN_JOB, name)
+        if train_job is None:
             raise ShortlistError(f"TrainJob {name}: somebody deleted it while it was training; run the step again")
-        if _condition(found, "Complete"):
+        if _find_condition(train_job, "Complete"):
             return
-        if (failed := _condition(found, "Failed")) is not None:
-            raise _why(place, name, failed, failure)
-        text = _progress(found)
+        if (failed_condition := _find_condition(train_job, "Failed")) is not None:
+            raise _failure_error(context, name, failed_condition, failure)
+        text = _describe_progress(train_job)
         if text != last_text:
             emit({"event": "progress", "label": f"TrainJob {name}", "done": 0, "total": None, "unit": "", "text": text})
             last_text = text
-        place.sleep(_SECONDS_BETWEEN_LOOKS)
+        context.sleep(_POLL_SECONDS)
 
 
-def _condition(found: dict[str, Any], kind: str) -> dict[str, Any] | None:
-    conditions: list[dict[str, Any]] = found.get("status", {}).get("conditions", [])
-    return next((one for one in conditions if one["type"] == kind and one["status"] == "True"), None)
+def _find_condition(train_job: dict[str, Any], kind: str) -> dict[str, Any] | None:
+    conditions: list[dict[str, Any]] = train_job.get("status", {}).get("conditions", [])
+    return next(
+        (condition for condition in conditions if condition["type"] == kind and condition["status"] == "True"), None
+    )
 
 
-def _progress(found: dict[str, Any]) -> str:
-    jobs = found.get("status", {}).get("jobsStatus", [])
-    counts = {state: sum(one[state] for one in jobs) for state in ("active", "ready", "failed", "succeeded")}
-    said = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
-    return said or ("suspended: waiting for a place" if _condition(found, "Suspended") else "waiting for pods")
+def _describe_progress(train_job: dict[str, Any]) -> str:
+    jobs = train_job.get("status", {}).get("jobsStatus", [])
+    counts = {state: sum(job[state] for job in jobs) for state in ("active", "ready", "failed", "succeeded")}
+    pod_counts = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    return pod_counts or (
+        "suspended: waiting for a place" if _find_condition(train_job, "Suspended") else "waiting for pods"
+    )
 
 
-def _why(place: TrainJobContext, name: str, failed: dict[str, Any], failure: str) -> ShortlistError:
+def _failure_error(context: TrainJobContext, name: str, condition: dict[str, Any], failure: str) -> ShortlistError:
     """Return a worker's own words where it had time for them, else the cluster's."""
-    written = place.objects.read(failure)
-    if written:
-        return Failure.model_validate_json(written).error()
+    worker_failure = context.objects.read(failure)
+    if worker_failure:
+        return WorkerFailure.model_validate_json(worker_failure).error()
     return ShortlistError(
-        f"TrainJob {name} in namespace {place.cluster.namespace} failed: {failed['reason']}: {failed['message']}"
-        f"{_noted(place, name)}"
-        f"\nAll its workers were stopped; no model was written. Look at: kubectl -n {place.cluster.namespace} logs"
+        f"TrainJob {name} in namespace {context.cluster.namespace} failed: {condition['reason']}: {condition['message']}"
+        f"{_recent_events(context, name)}"
+        f"\nAll its workers were stopped; no model was written. Look at: kubectl -n {context.cluster.namespace} logs"
         f" -l jobset.sigs.k8s.io/jobset-name={name} --prefix"
     )
 
 
-def _noted(place: TrainJobContext, name: str) -> str:
+def _recent_events(context: TrainJobContext, name: str) -> str:
     """Return what the cluster noted last; nothing where this account may not read it."""
     try:
-        events = place.kubernetes.events(name)[-3:]
+        events = context.kubernetes.events(name)[-3:]
     except ClusterError:
         return ""
-    return "".join(f"\n  {one.get('reason')}: {one.get('message')}" for one in events)
+    return "".join(f"\n  {event.get('reason')}: {event.get('message')}" for event in events)

@@ -17,7 +17,7 @@ from models.ranker import IncompatibleModelError, Ranker
 from models.record import TrainedModel, read_record
 from shortlist.contracts import Files
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import kinds_of
+from shortlist.features.feature_kind import declared_kinds
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.models import ModelSection
@@ -29,7 +29,7 @@ from shortlist.tracking.steps import note
 from shortlist.tracking.store_access import TrackingError
 
 
-def find_earlier(name: str, section: ModelSection, tracker: Tracker, input_digest: str, until: str) -> str:
+def find_previous_run(name: str, section: ModelSection, tracker: Tracker, input_digest: str, until: str) -> str:
     """Return the MLflow run of the model to go on from; empty when none is wanted, or there is none.
 
     It is the champion if that has this name and kind, else the newest such model that passed its gates; never one that
@@ -44,13 +44,13 @@ def find_earlier(name: str, section: ModelSection, tracker: Tracker, input_diges
     """
     if section.continuation is None:
         return ""
-    passed = tracker.passed_runs(name, section.kind)
-    runs = [run.run_id for run in passed if not _is_of_log(run.tags, input_digest, until)]
-    if not runs:
+    passed_runs = tracker.passed_runs(name, section.kind)
+    run_ids = [run.run_id for run in passed_runs if not _reads_same_log(run.tags, input_digest, until)]
+    if not run_ids:
         note(f"{name} was trained from scratch: no earlier model of this name has passed the gates yet.")
         return ""
     champion = tracker.registry.run_of("champion")
-    return champion if champion in runs else runs[0]
+    return champion if champion in run_ids else run_ids[0]
 
 
 class PreviousModel(NamedTuple):
@@ -63,7 +63,7 @@ class PreviousModel(NamedTuple):
 
     @classmethod
     @contextmanager
-    def fetched(cls, run: str, tracker: Tracker) -> Iterator[Self]:
+    def fetch(cls, run: str, tracker: Tracker) -> Iterator[Self]:
         """Give the model of an MLflow run.
 
         Raises:
@@ -91,121 +91,130 @@ class PreviousModel(NamedTuple):
         Raises:
             MisfitError: The model was made otherwise, knows too much already, or has nothing to learn.
         """
-        how = section.continuation
-        assert how is not None
-        ranker.check_earlier(self.record, section)
+        continuation = section.continuation
+        assert continuation is not None
+        ranker.check_previous_model(self.record, section)
         for label in section.labels:  # those with a model of their own, which went on for as long as it was worth it
             if (head := self.folder / HEADS / label / Files.MODEL).exists():
-                ranker.check_earlier(read_record(head.parent), section)
-        if how.learns_all_days:
+                ranker.check_previous_model(read_record(head.parent), section)
+        if continuation.learns_all_days:
             return table
         names = [feature.name for feature in self.record.features]
         check_feature_compatibility(names, self.folder / Files.PREPROCESSING, fitted)
         split = split_of(table)
         _check_unseen_days(self.record, split.validation, split.test)
-        days = days_to_learn(split.train, self.record, how.overlap_days)
-        learnt = {"warmup": [], "train": [day.isoformat() for day in days]}
-        notes = {**table.notes, "split": {**table.notes["split"], **learnt}}
+        days = days_to_learn(split.train, self.record, continuation.overlap_days)
+        days_by_part = {"warmup": [], "train": [day.isoformat() for day in days]}
+        notes = {**table.notes, "split": {**table.notes["split"], **days_by_part}}
         return table.model_copy(update={"notes": notes})
 
     def describe(self, section: ModelSection, learnt: TrainedModel) -> ContinuedFrom:
         """Return what the lineage says of a training that went on from here."""
         assert section.continuation is not None
         days = f"{learnt.train_days[0]}..{learnt.train_days[-1]}"
-        return ContinuedFrom(run=self.run, version=self.version, how=section.continuation.how, learnt=days)
+        return ContinuedFrom(run=self.run, version=self.version, how=section.continuation.retrain_mode, learnt=days)
 
 
-def days_to_learn(train: tuple[date, ...], earlier: TrainedModel, overlap: int) -> tuple[date, ...]:
+def days_to_learn(train: tuple[date, ...], previous_model: TrainedModel, overlap: int) -> tuple[date, ...]:
     """Return the training days after the earlier model's last one, and so many before them.
 
     Raises:
         MisfitError: There is no day after it.
     """
-    last = date.fromisoformat(earlier.train_days[-1])
-    new = [day for day in train if day > last]
-    if not new:
+    last = date.fromisoformat(previous_model.train_days[-1])
+    new_days = [day for day in train if day > last]
+    if not new_days:
         raise IncompatibleModelError(
             f"the earlier model has learnt up to {last}, and there is no training day after it"
         )
-    return train[max(0, len(train) - len(new) - overlap) :]
+    return train[max(0, len(train) - len(new_days) - overlap) :]
 
 
-def _is_of_log(tags: Mapping[str, str], input_digest: str, until: str) -> bool:
+def _reads_same_log(tags: Mapping[str, str], input_digest: str, until: str) -> bool:
     # What the clock starts reads the log as it is then and has no digest of it beforehand: never the same log.
-    same = bool(input_digest) and tags.get("data_digest", "").partition("/")[0] == input_digest
-    return same and tags.get("until", "") == until
+    has_same_digest = bool(input_digest) and tags.get("data_digest", "").partition("/")[0] == input_digest
+    return has_same_digest and tags.get("until", "") == until
 
 
-def _check_unseen_days(earlier: TrainedModel, validation: tuple[date, ...], test: tuple[date, ...]) -> None:
+def _check_unseen_days(previous_model: TrainedModel, validation: tuple[date, ...], test: tuple[date, ...]) -> None:
     """Days that the earlier model saw can neither stop a training nor judge it."""
-    learnt = earlier.validation_days if earlier.params.get("refit") else earlier.train_days
-    chosen_on = earlier.validation_days[-1]
-    if date.fromisoformat(learnt[-1]) >= validation[0]:
-        raise IncompatibleModelError(f"the earlier model has learnt {learnt[-1]}; validation begins on {validation[0]}")
-    if date.fromisoformat(chosen_on) >= test[0]:
+    learnt_days = previous_model.validation_days if previous_model.params.get("refit") else previous_model.train_days
+    last_validation_day = previous_model.validation_days[-1]
+    if date.fromisoformat(learnt_days[-1]) >= validation[0]:
         raise IncompatibleModelError(
-            f"the earlier model was chosen by its loss on {chosen_on}; the test begins on {test[0]}"
+            f"the earlier model has learnt {learnt_days[-1]}; validation begins on {validation[0]}"
+        )
+    if date.fromisoformat(last_validation_day) >= test[0]:
+        raise IncompatibleModelError(
+            f"the earlier model was chosen by its loss on {last_validation_day}; the test begins on {test[0]}"
         )
 
 
-def check_feature_compatibility(features: Sequence[str], before: Path, now: Path) -> None:
+def check_feature_compatibility(features: Sequence[str], previous_fit: Path, current_fit: Path) -> None:
     """Refuse to go on from weights whose inputs are made otherwise now.
 
     Ids may have been appended, and the means of standardised numbers may have moved a little with the new days.
 
     Args:
         features: What the earlier model reads.
-        before: The preprocessing that it was trained with.
-        now: What features are fitted to now.
+        previous_fit: The preprocessing that it was trained with.
+        current_fit: What features are fitted to now.
 
     Raises:
         MisfitError: Names the first difference.
     """
-    then, declared = (read_json(folder / Files.FEATURES) for folder in (before, now))
-    for name in declared["data"].keys() - _NOT_MEANING:
-        if then["data"].get(name) != declared["data"][name]:
+    previous_features, current_features = (read_json(folder / Files.FEATURES) for folder in (previous_fit, current_fit))
+    for name in current_features["data"].keys() - _IGNORED_DATA_KEYS:
+        if previous_features["data"].get(name) != current_features["data"][name]:
             raise IncompatibleModelError(f"data.{name} is declared otherwise than for the earlier model")
-    made_then, made_now = _operations(then["features"]), _operations(declared["features"])
-    counted = _counted_columns(declared)
+    previous_operations, current_operations = (
+        _operation_by_feature(previous_features["features"]),
+        _operation_by_feature(current_features["features"]),
+    )
+    vocabulary_columns = _vocabulary_columns(current_features)
     for name in features:
-        if made_now.get(name) != made_then.get(name):
+        if current_operations.get(name) != previous_operations.get(name):
             raise IncompatibleModelError(f"feature '{name}' is declared otherwise than for the earlier model")
-        if counted[name]:
-            _check_stable_ids(name, Path("vocabularies") / f"{counted[name]}.parquet", before, now)
+        if vocabulary_columns[name]:
+            _check_stable_ids(
+                name, Path("vocabularies") / f"{vocabulary_columns[name]}.parquet", previous_fit, current_fit
+            )
 
 
-def _check_stable_ids(name: str, file: Path, before: Path, now: Path) -> None:
-    known, grown = pl.read_parquet(before / file), pl.read_parquet(now / file)
-    if not grown.head(known.height).equals(known):
+def _check_stable_ids(name: str, file: Path, previous_fit: Path, current_fit: Path) -> None:
+    previous_vocabulary, current_vocabulary = pl.read_parquet(previous_fit / file), pl.read_parquet(current_fit / file)
+    if not current_vocabulary.head(previous_vocabulary.height).equals(previous_vocabulary):
         raise IncompatibleModelError(
             f"ids of '{name}' mean other values than for the earlier model: its log had other days or rows"
         )
 
 
-def _counted_columns(saved: dict[str, Any]) -> dict[str, str]:
+def _vocabulary_columns(saved: dict[str, Any]) -> dict[str, str]:
     """Return the column whose vocabulary gives each feature its ids; empty for the others."""
     declared = DeclaredColumns(Data.model_validate(saved["data"]))
-    found = {}
-    for operation in kinds_of(Features.model_validate(saved["features"])):
+    column_by_feature = {}
+    for operation in declared_kinds(Features.model_validate(saved["features"])):
         for number, name in enumerate(operation.outputs):
             ids = operation.declared_ids(number, declared)
-            found[name] = ids.counted_column if ids is not None else ""
-    return found
+            column_by_feature[name] = ids.counted_column if ids is not None else ""
+    return column_by_feature
 
 
-def _operations(features: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _operation_by_feature(features: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return what makes each feature, by the feature's name."""
-    made, declared = {}, Features.model_validate(features)
+    operations, declared = {}, Features.model_validate(features)
     for operation in declared.columns:
         columns = getattr(operation, "each", (None,) * len(operation.outputs))
         for name, column in zip(operation.outputs, columns, strict=True):
-            made[name] = operation.model_dump(mode="json", exclude={"each", *_NOT_VALUES}) | {"column": column}
+            operations[name] = operation.model_dump(mode="json", exclude={"each", *_IGNORED_FEATURE_KEYS}) | {
+                "column": column
+            }
             if operation.streamed:
-                made[name]["streaming"] = declared.streaming and declared.streaming.delay
-    return made
+                operations[name]["streaming"] = declared.streaming and declared.streaming.delay
+    return operations
 
 
-_NOT_MEANING = {"source", "rules", "split"}
+_IGNORED_DATA_KEYS = {"source", "rules", "split"}
 """Keys of the data section that do not change what a row means."""
-_NOT_VALUES = {"admit_after", "evict_after_days"}
+_IGNORED_FEATURE_KEYS = {"admit_after", "evict_after_days"}
 """Keys of a feature that do not change its values, only how networks learn them."""

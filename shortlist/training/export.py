@@ -12,8 +12,8 @@ from models.heads import add_labels
 from models.record import TrainedModel, read_record
 from models.registry import kind_of
 from shortlist.contracts import Files
-from shortlist.features.learning import LEARNT
 from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.training_log import LEARNT
 from shortlist.serving.export.calibration import Calibration
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import EXTERNAL_BYTES, ExportError, save
@@ -25,9 +25,9 @@ AddModel = Callable[[FeatureGraph, TrainedModel, Path], str]
 """add(graph, record, model folder) adds features and model to a graph; returns its log-odds, shape (rows, 1): the
 label's, and of a model that learns further labels by heads of its own one column more for each."""
 
-_SMALLEST = np.array(1e-7, np.float32)
+_MIN_SCORE = np.array(1e-7, np.float32)
 """Scores stay this far from 0 and 1, as `Ranker.predict` gives them."""
-_SHAPE = {"name", "kind", "size", "width"}
+_COMPARED_FIELDS = {"name", "kind", "size", "width"}
 
 
 def export(model_folder: Path, spec_name: str, external_bytes: int = EXTERNAL_BYTES) -> None:
@@ -53,13 +53,13 @@ def export(model_folder: Path, spec_name: str, external_bytes: int = EXTERNAL_BY
         graph.run_whole()
         columns = add_labels(graph, record, model_folder)
     else:
-        logits = graph.nodes.described(add_model(graph, record, model_folder), LOG_ODDS, np.float32, 1)
+        logits = graph.nodes.add_described(add_model(graph, record, model_folder), LOG_ODDS, np.float32, 1)
         columns = [logits if calibration is None else calibration.add_nodes(graph.nodes, logits)]
-    score = _within(graph, graph.nodes.add("Sigmoid", graph.nodes.joined(columns, axis=1)))
+    score = _clip_score(graph, graph.nodes.add("Sigmoid", graph.nodes.joined(columns, axis=1)))
     model, signature = graph.finished(score, SCORE, len(columns), spec_name, record.kind)
     runs_as: RunsAs = "graph" if record.labels else kind.runs_as
-    found = {"runs_as": runs_as, "calibration": calibration, "labels": record.labels}
-    signature = signature.model_copy(update=found)
+    serving_fields = {"runs_as": runs_as, "calibration": calibration, "labels": record.labels}
+    signature = signature.model_copy(update=serving_fields)
     with atomic_folder(model_folder / FOLDER) as staging:
         save(model, staging / MODEL_FILE, external_bytes)
         signature.write(staging)
@@ -69,21 +69,23 @@ def export(model_folder: Path, spec_name: str, external_bytes: int = EXTERNAL_BY
 
 def _graph(record: TrainedModel, folder: Path) -> FeatureGraph:
     preprocessing = Preprocessing.load(folder / Files.PREPROCESSING)
-    made = {column["name"]: {key: column[key] for key in _SHAPE} for column in preprocessing.columns()}
+    column_by_name = {
+        column["name"]: {key: column[key] for key in _COMPARED_FIELDS} for column in preprocessing.columns()
+    }
     for feature in record.features:
-        read = feature.model_dump(include=_SHAPE)
-        if made.get(feature.name) != read:
+        model_feature = feature.model_dump(include=_COMPARED_FIELDS)
+        if column_by_name.get(feature.name) != model_feature:
             raise ExportError(
-                f"{folder}: the model reads '{feature.name}' as {read}, its preprocessing makes"
-                f" {made.get(feature.name)}. Train again."
+                f"{folder}: the model reads '{feature.name}' as {model_feature}, its preprocessing makes"
+                f" {column_by_name.get(feature.name)}. Train again."
             )
     return FeatureGraph(preprocessing)
 
 
-def _within(graph: FeatureGraph, score: str) -> str:
+def _clip_score(graph: FeatureGraph, score: str) -> str:
     # By comparison, not by Clip: NaN must stay NaN, so that whoever serves the model can tell.
-    add, largest = graph.nodes.add, np.float32(1) - _SMALLEST
-    at_least = add("Where", add("Less", score, _SMALLEST), _SMALLEST, score)
+    add, largest = graph.nodes.add, np.float32(1) - _MIN_SCORE
+    at_least = add("Where", add("Less", score, _MIN_SCORE), _MIN_SCORE, score)
     return add("Where", add("Greater", at_least, largest), largest, at_least)
 
 

@@ -11,15 +11,15 @@ import sys
 from pathlib import Path
 
 from shortlist.contracts import ShortlistError
-from shortlist.training.job import MODEL, Job, first_failure
+from shortlist.training.job import MODEL, DistributedJob, first_failure
 
 _LOG = "workers.log"
-_LAUNCHERS = re.compile(r"^[EW]\d{4} ", re.MULTILINE)
+_LAUNCHER_LINE = re.compile(r"^[EW]\d{4} ", re.MULTILINE)
 """How the launcher's own lines begin."""
-_DEAD = re.compile(r"rank\s*:\s*(?P<rank>\d+).*?exitcode\s*:\s*(?P<code>-?\d+)", re.DOTALL)
+_DEAD_PROCESS = re.compile(r"rank\s*:\s*(?P<rank>\d+).*?exitcode\s*:\s*(?P<code>-?\d+)", re.DOTALL)
 
 
-def train_locally(job: Job, out_model: Path) -> None:
+def train_locally(job: DistributedJob, out_model: Path) -> None:
     """Train a job's model by as many processes as it has shares; the model's folder appears whole or not at all.
 
     Args:
@@ -45,10 +45,10 @@ def _run(job: Path, world: int) -> None:
     """Run the processes to their end; torchrun ends them all when one ends badly."""
     # Nothing listens beyond this machine, and the cores are shared fairly.
     threads = str(max(1, (os.cpu_count() or 1) // world))
-    own = {"OMP_NUM_THREADS": threads, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}
+    worker_environment = {"OMP_NUM_THREADS": threads, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}
     command = [*torchrun(world), "-m", "shortlist.training.worker", str(job)]
     with (job.parent / _LOG).open("wb") as log:
-        process = subprocess.Popen(command, env={**os.environ, **own}, stdout=log, stderr=log)  # noqa: S603 - our own
+        process = subprocess.Popen(command, env={**os.environ, **worker_environment}, stdout=log, stderr=log)  # noqa: S603 - our own
         try:
             code = process.wait()
         except BaseException:
@@ -56,7 +56,7 @@ def _run(job: Path, world: int) -> None:
             process.wait()
             raise
     if code:
-        raise _why(job.parent, world)
+        raise _failure_error(job.parent, world)
 
 
 def torchrun(world: int) -> list[str]:
@@ -67,26 +67,28 @@ def torchrun(world: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _why(folder: Path, world: int) -> ShortlistError:
+def _failure_error(folder: Path, world: int) -> ShortlistError:
     failure = first_failure(folder)
     if failure is not None:
         return failure.error()
     log = (folder / _LOG).read_text(errors="replace")
     # torchrun names the process that ended first under "Root Cause"; the others ended because of it.
-    dead = _DEAD.search(log.rpartition("Root Cause")[2])
-    who = f"process {dead['rank']} of {world}" if dead else f"one of {world} processes"
-    code = int(dead["code"]) if dead else 1
+    dead_process = _DEAD_PROCESS.search(log.rpartition("Root Cause")[2])
+    process_title = f"process {dead_process['rank']} of {world}" if dead_process else f"one of {world} processes"
+    code = int(dead_process["code"]) if dead_process else 1
     if code < 0:
-        how = f"was killed by {signal.Signals(-code).name}" + (
+        reason = f"was killed by {signal.Signals(-code).name}" + (
             ", most often for want of memory. Declare fewer processes, a smaller batch_size or a smaller"
             " runtime.memory_budget_mib" if -code == signal.SIGKILL else ""
         )  # fmt: skip
     else:
-        how = f"ended with exit code {code}:\n{_traceback(log)}"
-    return ShortlistError(f"training by {world} processes stopped: {who} {how}. All were stopped; nothing was written.")
+        reason = f"ended with exit code {code}:\n{_traceback(log)}"
+    return ShortlistError(
+        f"training by {world} processes stopped: {process_title} {reason}. All were stopped; nothing was written."
+    )
 
 
 def _traceback(log: str) -> str:
     """Return the last lines that a process wrote before torchrun's own."""
-    own = _LAUNCHERS.split(log)[0]
-    return "\n".join([line for line in own.splitlines() if line.strip()][-15:])
+    worker_output = _LAUNCHER_LINE.split(log)[0]
+    return "\n".join([line for line in worker_output.splitlines() if line.strip()][-15:])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from models.record import read_record
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.features.feature_changes import FeatureChanges, ReadBy
+from shortlist.features.feature_changes import AffectedModel, FeatureChanges
 from shortlist.features.previous_fit import newest_fit
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
@@ -44,17 +44,17 @@ def with_readers(changes: FeatureChanges, context: RunContext) -> FeatureChanges
     Raises:
         ShortlistError: A store cannot be reached, or a model's files are not the ones that were trained.
     """
-    found: list[ReadBy] = []
+    readers: list[AffectedModel] = []
     for alias in ("champion", "candidate"):
         with TemporaryDirectory(prefix="shortlist-reader-") as files:
             model = context.tracker.registry.find(alias, Path(files))
-            if model is None or any(model.version == one.version for one in found):
+            if model is None or any(model.version == reader.version for reader in readers):
                 continue
-            read = {column.name for column in read_record(model.folder).features}
-        names = tuple(name for name in changes.features if name in read)
+            read_names = {column.name for column in read_record(model.folder).features}
+        names = tuple(name for name in changes.features if name in read_names)
         if names:
-            found.append(ReadBy(version=model.version, model=model.name, alias=alias, features=names))
-    return changes.model_copy(update={"read_by": tuple(found)})
+            readers.append(AffectedModel(version=model.version, model=model.name, alias=alias, features=names))
+    return changes.model_copy(update={"read_by": tuple(readers)})
 
 
 def find_served_features(context: RunContext, data: Data, features: Features) -> ServedFeatures:
@@ -78,15 +78,18 @@ def find_served_features(context: RunContext, data: Data, features: Features) ->
                 f" SPEC={context.name} first"
             )
         saved = read_json(champion.folder / Files.PREPROCESSING / Files.FEATURES)
-    own, delay = Features.model_validate(saved["features"]), Data.model_validate(saved["data"]).outcome_delay
-    if (own, delay) != (features, data.outcome_delay):
+    champion_features, delay = (
+        Features.model_validate(saved["features"]),
+        Data.model_validate(saved["data"]).outcome_delay,
+    )
+    if (champion_features, delay) != (features, data.outcome_delay):
         note(f"The spec's features are not those of version {champion.version}, which serves; its own are refreshed.")
     changed: dict[str, object] = {"outcome_delay": delay}
     if data.live.collect and delay != data.outcome_delay:  # rows are collected after the declared delay all the same
         changed["live"] = data.live.model_copy(update={"outcome_delay": data.live_outcome_delay})
     return ServedFeatures(
         data=canonical_json(data.model_copy(update=changed)),
-        features=canonical_json(own),
+        features=canonical_json(champion_features),
         previous=newest_fit(spec_feast_store_location(stores, context.name)),
         version=str(champion.version),
     )

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import kfp_server_api
+import kube_rbac
 import yaml
 from croniter import croniter
 from kfp_schema import Operation, Refused, check, check_cron, check_graph, check_parameters, check_query, operations
@@ -24,6 +25,13 @@ from listening import listening
 
 _LISTS = {"experiments": "experiment_id", "pipelines": "pipeline_id", "pipeline_versions": "pipeline_version_id"}
 _LISTS |= {"runs": "run_id", "recurring_runs": "recurring_run_id"}
+API_GROUP = "pipelines.kubeflow.org"
+"""Group of the resources in the server's SubjectAccessReviews (`RbacPipelinesGroup`, backend/src/apiserver/common)."""
+_REVIEWED_RESOURCES = {
+    "experiment": "experiments", "pipeline": "pipelines", "pipeline_version": "pipelines", "run": "runs",
+    "recurring_run": "jobs",
+}  # fmt: skip
+"""Resource in the server's SubjectAccessReview, by the subject of the operation (backend/src/apiserver/server)."""
 
 
 @dataclass
@@ -51,6 +59,8 @@ class KubeflowServer:
     token: str = ""
     """The token it wants; empty: none."""
     multi_user: bool = False
+    reviews_access: bool = False
+    """Whether each call is allowed only by the roles of deploy/k8s; the bearer token is a service account's name."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     """Its clock; a second passes with each thing it makes."""
     there: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {name: [] for name in _LISTS})
@@ -78,6 +88,8 @@ class KubeflowServer:
                 raise Refused(401, f"Unauthenticated: {headers.get('authorization')}")
             operation, path = self._operation(method, parts.path)
             self.asked.append(operation.name)
+            if self.reviews_access:
+                _review_access(operation.name, headers.get("authorization", "").removeprefix("Bearer "))
             fault = next(
                 (one for one in self.faults if one.times and re.fullmatch(one.operation, operation.name)), None
             )
@@ -229,6 +241,27 @@ class KubeflowServer:
                         one["last"] = newest
                         started.append((newest, one["recurring_run_id"]))
         return started
+
+
+def access_review(operation: str) -> tuple[str, str] | None:
+    """Return resource and verb of the SubjectAccessReview that an operation causes; None for one without.
+
+    >>> access_review("recurring_run_service_enable_recurring_run"), access_review("upload_pipeline_version")
+    (('jobs', 'enable'), ('pipelines', 'create'))
+    """
+    if operation == "healthz_service_get_healthz":
+        return None
+    verb, _, subject = re.sub(r"^\w+_service_", "", operation).partition("_")
+    return _REVIEWED_RESOURCES[subject.removesuffix("s")], "create" if verb == "upload" else verb
+
+
+def _review_access(operation: str, account: str) -> None:
+    review = access_review(operation)
+    if review is None:
+        return
+    resource, verb = review
+    if not kube_rbac.may(account, verb, API_GROUP, resource, kube_rbac.NAMESPACE, None):
+        raise Refused(403, f"User '{account}' is not authorized with reason: (verb {verb}, resource {resource})")
 
 
 def _refuse_bad_name(name: str) -> None:

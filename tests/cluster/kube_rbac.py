@@ -33,12 +33,16 @@ def verb_of(method: str, name: str | None) -> str:
 
 def may(account: str, verb: str, group: str, resource: str, namespace: str, name: str | None) -> bool:
     """Whether a service account may; `namespace` is None's own for the namespace of the release."""
-    return any(
+    return any(allows(rule, verb, group, resource, name) for rule in rules_of(account, namespace))
+
+
+def allows(rule: Object, verb: str, group: str, resource: str, name: str | None) -> bool:
+    """Whether a rule of a role allows a request; `name` is None where the request names no object."""
+    return (
         verb in rule["verbs"]
         and group in rule["apiGroups"]
         and resource in rule["resources"]
         and (not rule.get("resourceNames") or name in rule["resourceNames"])
-        for rule in rules_of(account, namespace)
     )
 
 

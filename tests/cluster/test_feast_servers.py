@@ -96,12 +96,12 @@ def test_servers_find_users_views_and_log_by_address(
     (tmp_path / "log").mkdir()
     (tmp_path / "log/log.json").write_text("{}")
     with pytest.raises(IntegrityError, match=r"serving\.json: missing"):
-        place.expected()
+        place.require_announcement()
     assert newest_fit(place) == ""
     apply(views, place, "my-spec", ONLINE, "user").materialize(START + DAY)
     announce_views(views, place, START + DAY, tmp_path / "log")
     elsewhere = spec_feast_store_location(stores, "my-spec")
-    announced = elsewhere.expected()
+    announced = elsewhere.require_announcement()
     assert sorted(path.name for path in local_copy(announced["views"]).iterdir()) == ["users.parquet", "views.json"]
     assert (local_copy(announced["log"]) / "log.json").read_text() == "{}"
     assert (local_copy(newest_fit(elsewhere)) / "views/views.json").exists()
@@ -150,8 +150,8 @@ def test_a_servers_settings_name_the_stores(stores: StorageConfig, place: FeastS
     said = {"model": "my-spec", "version": 1, "model_folder": "/model", "predictor": "127.0.0.1:1", "http_port": 1}
     said |= {"grpc_port": 2, "project": "my-spec", "predictions": "/log"}
     settings = ServerSettings.model_validate_json(json.dumps(said | {"store": stores.model_dump(mode="json")}))
-    assert settings.place is not None and settings.place.registry == place.registry
-    assert settings.place.objects.root == f"{stores.objects}/feast/my-spec"
+    assert settings.store_location is not None and settings.store_location.registry == place.registry
+    assert settings.store_location.objects.root == f"{stores.objects}/feast/my-spec"
     assert "pa55" not in settings.model_dump_json()
     here = ServerSettings.model_validate(said | {"store": "/runs/stores/feast/my-spec"})
     assert here.place is not None and here.place.folder == Path("/runs/stores/feast/my-spec")

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from monitoring.monitoring_job import address_of, live_logs, publish
+from monitoring.monitoring_job import fetch_live_logs, page_address, publish_pages
 from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.spans import Span
 from monitoring.windows.windows import Windows
@@ -360,13 +360,13 @@ def put(folder: Path, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
 
 
 def test_windows_of_the_object_store_are_those_of_local_files(s3: Any, tmp_path: Path) -> None:
-    paths = ServingPaths.of(tmp_path / "runs", "shop")
+    paths = ServingPaths.for_spec(tmp_path / "runs", "shop")
     live_traffic(paths)
     for kind, folder in (("predictions", paths.predictions), ("outcomes", paths.outcomes)):
         objects = open_object_store(StorageConfig(objects=s3.url))
         LogShipper(folder, objects, f"logs/shop/{kind}", "pod", 3600.0).ship()
     stores = StorageConfig(folder=tmp_path / "elsewhere" / "stores", objects=s3.url, log_in_objects=True)
-    mirrored = live_logs(stores, "shop")
+    mirrored = fetch_live_logs(stores, "shop")
     assert mirrored != paths
     schema = prediction_schema(DATA)
     for folder in (mirrored.predictions, mirrored.outcomes):
@@ -385,12 +385,12 @@ def test_windows_of_the_object_store_are_those_of_local_files(s3: Any, tmp_path:
 
 def test_without_an_object_store_windows_are_read_where_servers_wrote_them(tmp_path: Path) -> None:
     stores = StorageConfig(folder=tmp_path / "runs" / "stores", objects="s3://bucket/prefix")
-    assert live_logs(stores, "shop") == ServingPaths.of(tmp_path / "runs", "shop")
+    assert fetch_live_logs(stores, "shop") == ServingPaths.for_spec(tmp_path / "runs", "shop")
 
 
 @pytest.mark.long
 def test_a_stack_on_this_machine_brings_its_logs_to_the_object_store(s3: Any, tmp_path: Path) -> None:
-    paths = ServingPaths.of(tmp_path / "runs", "shop")
+    paths = ServingPaths.for_spec(tmp_path / "runs", "shop")
     try:
         Stack.up(paths, "shop", Serving(), SQLiteOnline(), "shop", log_objects=s3.url)
         write(paths.predictions / "v3-17-1", "a")
@@ -411,14 +411,14 @@ def test_pages_are_put_where_people_find_them_and_stay_here_while_the_store_is_a
     (folder / "windows" / "20260302").mkdir(parents=True)
     for name in ("status.html", "windows/20260302/drift.html", "metrics.prom"):
         (folder / name).touch()
-    publish(stores, "shop", folder)
+    publish_pages(stores, "shop", folder)
     assert keys_of(s3) == [
         "shortlist/monitoring/shop/status.html", "shortlist/monitoring/shop/windows/20260302/drift.html"
     ]  # fmt: skip
-    assert address_of(stores, "shop", "status.html") == f"{s3.url}/monitoring/shop/status.html"
-    assert address_of(StorageConfig(folder=tmp_path), "shop", "status.html") == ""
+    assert page_address(stores, "shop", "status.html") == f"{s3.url}/monitoring/shop/status.html"
+    assert page_address(StorageConfig(folder=tmp_path), "shop", "status.html") == ""
     store.stop()
-    publish(stores, "shop", folder)
+    publish_pages(stores, "shop", folder)
     (why,) = said
     assert why.startswith("Pages stay on this machine: ")
 

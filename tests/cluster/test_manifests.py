@@ -10,16 +10,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import kfp.client
+import kfp.client.client as kfp_client
+import kfp_server
+import kube_rbac
 import kubernetes_validate
 import pytest
 import yaml
 from crd_schemas import has_schema, validator
 from jsonschema import Draft202012Validator
+from kfp.compiler import Compiler
 
 from monitoring.alerts.alerts import ALARM
+from pipelines.monitoring import monitoring
 from shortlist.kubeflow import monitoring_cronjob as watch_job
 from shortlist.kubeflow import trigger_service
-from shortlist.kubeflow.start import read_specs
+from shortlist.kubeflow.retraining_starter import HOST_VARIABLE, read_specs
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import ObjectOwner
 from shortlist.rollout.kserve.pods import SERVICE_ACCOUNT
@@ -182,7 +188,8 @@ def rights(objects: list[Object]) -> list[str]:
         for rule in found.get("rules", []) if found["kind"] == "Role" else []:
             words = [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
             said += [f"{name_of(found)}: *"] * ("*" in words)
-            said += [f"{name_of(found)}: secrets"] * ("secrets" in rule["resources"])
+            named_secret = rule["verbs"] == ["get"] and rule.get("resourceNames")
+            said += [f"{name_of(found)}: secrets"] * ("secrets" in rule["resources"] and not named_secret)
             said += [
                 f"{name_of(found)}: {verb}" for verb in rule["verbs"] if verb in {"escalate", "bind", "impersonate"}
             ]
@@ -349,15 +356,131 @@ def test_each_account_may_what_its_work_needs(objects: list[Object]) -> None:
     steps = {("trainjobs", verb) for verb in ("create", "get", "delete")}
     steps |= {("workflowtaskresults", verb) for verb in ("create", "patch")}
     steps |= {(what, verb) for what in ("pods", "configmaps") for verb in ("get", "list", "watch")}
-    steps |= {("events", "list")}
+    steps |= {("events", "list"), ("secrets", "get")}
     assert bound(objects, "shortlist-pipeline") == steps  # ingest cannot change what is served
-    assert bound(objects, "shortlist-server") == bound(objects, "shortlist-trigger") == set()
+    assert bound(objects, "shortlist-server") == set()
+    starts_runs = {(resource, verb) for resource in ("experiments", "pipelines") for verb in ("list", "create")}
+    starts_runs |= {("runs", verb) for verb in ("list", "create", "delete")}
+    assert bound(objects, "shortlist-trigger") == starts_runs  # in Kubeflow Pipelines, and nothing in Kubernetes
+
+
+LAUNCHER_CALLS = (
+    ("get", "", "configmaps", "kfp-launcher"),  # backend/src/v2/config/env.go
+    ("get", "", "secrets", "mlpipeline-minio-artifact"),  # the same, and backend/src/v2/objectstore/object_store.go
+    ("get", "", "pods", "step-pod"),  # backend/src/v2/component/launcher_v2.go
+    ("create", "argoproj.io", "workflowtaskresults", None),  # Argo's executor
+    ("patch", "argoproj.io", "workflowtaskresults", "step-pod"),
+)
+"""Verb, API group, resource and name of what Kubeflow's driver, launcher and executor ask with the account of a run,
+where the object store is the one that Kubeflow Pipelines installs."""
+
+
+@pytest.mark.parametrize(("verb", "group", "resource", "name"), LAUNCHER_CALLS)
+def test_the_account_of_a_run_may_do_what_the_containers_of_kubeflow_do(
+    objects: list[Object], verb: str, group: str, resource: str, name: str | None
+) -> None:
+    rules = list(kube_rbac.rules_of("shortlist-pipeline", kube_rbac.NAMESPACE, objects))
+    assert any(kube_rbac.allows(rule, verb, group, resource, name) for rule in rules)
+
+
+def test_the_account_of_a_run_reads_no_other_secret(objects: list[Object]) -> None:
+    for rule in kube_rbac.rules_of("shortlist-pipeline", kube_rbac.NAMESPACE, objects):
+        for verb, name in (("get", "shortlist-stores"), ("get", None), ("list", None), ("watch", None)):
+            assert not kube_rbac.allows(rule, verb, "", "secrets", name)
+
+
+@pytest.fixture(scope="module")
+def kfp_group(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The API group of Kubeflow Pipelines, as its own compiler writes it into a manifest."""
+
+    file = tmp_path_factory.mktemp("compiled") / "monitoring.yaml"
+    Compiler().compile(monitoring, str(file), kubernetes_manifest_format=True)
+    return str(yaml.safe_load(file.read_text())["apiVersion"]).partition("/")[0]
+
+
+def test_tokens_labels_and_roles_name_the_api_group_of_kubeflow_pipelines(
+    objects: list[Object], kfp_group: str
+) -> None:
+    """The API server accepts tokens for its group alone; the compiler of its backend labels every pod of a run."""
+    tokens = [
+        source["serviceAccountToken"]["audience"]
+        for _, pod, _ in pods(objects)
+        for volume in pod["volumes"]
+        for source in volume.get("projected", {}).get("sources", [])
+    ]
+    assert tokens == [kfp_group] * 2  # trigger and watch
+    label = f"{kfp_group}/v2_component"  # backend/src/v2/compiler/argocompiler/argo.go
+    policies = {found["metadata"]["name"]: found["spec"] for found in objects if found["kind"] == "NetworkPolicy"}
+    run_pods = {"matchExpressions": [{"key": label, "operator": "Exists"}]}
+    assert policies["shortlist-pipeline"]["podSelector"] == run_pods
+    assert {"podSelector": run_pods} in policies["shortlist-transformer"]["ingress"][0]["from"]
+    (role,) = (
+        found for found in objects if (found["kind"], found["metadata"]["name"]) == ("Role", "shortlist-trigger")
+    )
+    assert {group for rule in role["rules"] for group in rule["apiGroups"]} == {kfp_group, kfp_server.API_GROUP}
+
+
+def test_the_programs_read_the_variables_of_the_client_of_kubeflow_pipelines(objects: list[Object]) -> None:
+    assert kfp_client.KF_PIPELINES_ENDPOINT_ENV == HOST_VARIABLE
+    (settings,) = (
+        found["data"]
+        for found in objects
+        if found["kind"] == "ConfigMap" and found["metadata"]["name"].startswith("shortlist-settings")
+    )
+    assert HOST_VARIABLE in settings
+    for name, container, pod in containers(objects):
+        (token,) = (each["value"] for each in container["env"] if each["name"] == kfp.client.KF_PIPELINES_SA_TOKEN_ENV)
+        folder, _, file = token.rpartition("/")
+        (volume,) = (mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == folder)
+        sources = [each["projected"]["sources"] for each in pod["volumes"] if each["name"] == volume]
+        assert [source["serviceAccountToken"]["path"] for source in sources[0]] == [file], name
+
+
+KUBEFLOW_PODS = (
+    {"application-crd-id": "kubeflow-pipelines", "app": "ml-pipeline"},
+    {"application-crd-id": "kubeflow-pipelines", "app": "workflow-controller"},
+    {"app": "ml-pipeline-ui-artifact"},  # of a profile
+)
+"""Labels of Kubeflow's own pods, where it is installed in the namespace of the runs or makes a profile of it."""
+
+
+def selects(selector: Object, labels: dict[str, str]) -> bool:
+    """Whether a selector of pods selects one with these labels."""
+    for expression in selector.get("matchExpressions", []):
+        assert expression["operator"] == "Exists"
+        if expression["key"] not in labels:
+            return False
+    return bool(selector.get("matchLabels", {}).items() <= labels.items())
+
+
+@pytest.mark.parametrize("labels", KUBEFLOW_PODS, ids=lambda labels: labels["app"])
+def test_no_policy_cuts_off_the_pods_of_kubeflow_itself(objects: list[Object], labels: dict[str, str]) -> None:
+    policies = [found["spec"] for found in objects if found["kind"] == "NetworkPolicy"]
+    assert not [policy for policy in policies if selects(policy["podSelector"], labels)]
+    deny_all = yaml.safe_load((DEPLOY / "deny-all.yaml").read_text())
+    check(deny_all)
+    assert selects(deny_all["spec"]["podSelector"], labels), "its first lines say where not to apply it"
+
+
+@pytest.mark.parametrize("name", ["shortlist-pipeline", "shortlist-trigger", "shortlist-watch"])
+def test_pods_may_reach_kubeflow_pipelines_in_its_own_namespace_and_in_theirs(objects: list[Object], name: str) -> None:
+    policies = {found["metadata"]["name"]: found["spec"] for found in objects if found["kind"] == "NetworkPolicy"}
+    peers = [peer for rule in policies[name]["egress"] for peer in rule["to"] if "ports" not in rule]
+    here = [peer["podSelector"] for peer in peers if "podSelector" in peer]
+    assert [selects(selector, KUBEFLOW_PODS[0]) for selector in here] == [True]
+    assert any("kubeflow" in json.dumps(peer["namespaceSelector"]) for peer in peers if "namespaceSelector" in peer)
+
+
+def test_each_policy_denies_what_it_does_not_list_and_allows_names(objects: list[Object]) -> None:
+    for policy in (found["spec"] for found in objects if found["kind"] == "NetworkPolicy"):
+        assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+        (names,) = (rule for rule in policy["egress"] if rule.get("ports", [{}])[0].get("port") == 53)
+        assert {port["protocol"] for port in names["ports"]} == {"UDP", "TCP"}
 
 
 def test_whatever_runs_has_an_account_and_a_network_policy_of_its_own(objects: list[Object]) -> None:
     accounts = {found["metadata"]["name"] for found in objects if found["kind"] == "ServiceAccount"}
     policies = [found["spec"] for found in objects if found["kind"] == "NetworkPolicy"]
-    assert {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]} in policies
     for name, pod, labels in pods(objects):
         assert pod["serviceAccountName"] in accounts - {"default"}
         chosen = [one for one in policies if one["podSelector"].get("matchLabels", {}).items() <= labels.items()]
@@ -502,8 +625,8 @@ def test_the_gateway_sends_a_version_no_more_than_its_servers_may_have(objects: 
     bounds = by_kind["BackendTrafficPolicy"]["circuitBreaker"]
     assert set(bounds) == {"maxConnections", "maxPendingRequests", "maxParallelRequests", "maxParallelRetries"}
     (bound,) = set(bounds.values())
-    assert Overload().most * Autoscaling().min_replicas <= bound
-    assert envoys * bound <= Overload().most * Autoscaling().max_replicas
+    assert Overload().max_requests * Autoscaling().min_replicas <= bound
+    assert envoys * bound <= Overload().max_requests * Autoscaling().max_replicas
 
 
 def test_the_alert_rules_have_one_source(objects: list[Object]) -> None:

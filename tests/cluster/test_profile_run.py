@@ -17,7 +17,7 @@ from shortlist.contracts import ShortlistError
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.features.online_stores.redis import RedisOnline
 from shortlist.features.store import user_reader
-from shortlist.runs.submit import run_locally
+from shortlist.runs.local_training import run_locally
 from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import folder_digest, sha256
 from shortlist.storage.objects import local_copy
@@ -79,7 +79,7 @@ def test_the_cluster_profile_gives_what_the_laptop_gives(
     champion = registry.champion(tmp_path / "champion")
     assert champion is not None and champion.version == 1
     place = spec_feast_store_location(stores, "demo")
-    announced = place.expected()
+    announced = place.require_announcement()
     assert announced["views"].startswith(f"{servers.url}/feast/demo/fits/")
     monkeypatch.setenv("SHORTLIST_CACHE", str(tmp_path / "cache"))
     views = local_copy(announced["views"])

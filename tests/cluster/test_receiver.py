@@ -22,9 +22,9 @@ from monitoring.alerts.alert import Alert
 from monitoring.alerts.webhook import Webhook
 from monitoring.receiver import app as receiver_module
 from monitoring.receiver.app import receiver_app
-from monitoring.receiver.bearer import Bearer
-from monitoring.receiver.retrainer import Retrainer, RetrainerResponse, begin
-from monitoring.retraining.retrain_policy import decide
+from monitoring.receiver.bearer import BearerTokens
+from monitoring.receiver.retrainer import Retrainer, RetrainerResponse, begin_retraining
+from monitoring.retraining.retrain_policy import decide_retraining
 from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
 from monitoring.windows.records import Finding, RetrainDecision, WindowReport
 from shortlist.contracts import ShortlistError
@@ -129,14 +129,14 @@ def retrainer(store: MonitoringStore, kubeflow: Kubeflow, **policy: Any) -> Retr
 
 
 @pytest.fixture
-def bearer(tmp_path: Path) -> Bearer:
+def bearer(tmp_path: Path) -> BearerTokens:
     file = tmp_path / "tokens"
     file.write_text(f"{TOKEN}\n")
-    return Bearer(file)
+    return BearerTokens(file)
 
 
 @contextmanager
-def served(retrainers: dict[str, Retrainer], bearer: Bearer) -> Iterator[httpx.Client]:
+def served(retrainers: dict[str, Retrainer], bearer: BearerTokens) -> Iterator[httpx.Client]:
     """Serve with a real uvicorn on a free port."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -154,14 +154,14 @@ def served(retrainers: dict[str, Retrainer], bearer: Bearer) -> Iterator[httpx.C
 
 
 @pytest.fixture
-def client(files_book: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer) -> Iterator[httpx.Client]:
+def client(files_book: MonitoringStore, kubeflow: Kubeflow, bearer: BearerTokens) -> Iterator[httpx.Client]:
     with served({"demo": retrainer(files_book, kubeflow)}, bearer) as found:
         yield found
 
 
 @pytest.mark.long
 def test_ten_identical_webhooks_at_two_receivers_start_one_run(
-    store: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer
+    store: MonitoringStore, kubeflow: Kubeflow, bearer: BearerTokens
 ) -> None:
     kubeflow.seconds = 0.1
     with ExitStack() as stack:
@@ -183,7 +183,7 @@ def test_ten_identical_webhooks_at_two_receivers_start_one_run(
 
 
 def test_without_kubeflow_nothing_stays_claimed_and_the_next_one_starts_it(
-    store: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer, caplog: pytest.LogCaptureFixture
+    store: MonitoringStore, kubeflow: Kubeflow, bearer: BearerTokens, caplog: pytest.LogCaptureFixture
 ) -> None:
     kubeflow.is_away = True
     with served({"demo": retrainer(store, kubeflow)}, bearer) as client, caplog.at_level(logging.INFO):
@@ -202,7 +202,7 @@ def test_without_kubeflow_nothing_stays_claimed_and_the_next_one_starts_it(
 def test_a_claim_of_another_process_is_waited_for_and_not_passed_over(
     files_book: MonitoringStore, client: httpx.Client, kubeflow: Kubeflow
 ) -> None:
-    claimed = decide("demo", files_book.reports(), (), RetrainPolicy(), FIRST)
+    claimed = decide_retraining("demo", files_book.reports(), (), RetrainPolicy(), FIRST)
     assert files_book.claim(claimed)
     assert client.post("/alerts", json=ALARM).status_code == 503
     files_book.release(claimed.key)  # what its owner does when it cannot begin
@@ -218,10 +218,10 @@ def test_a_training_that_began_cannot_be_given_back(files_book: MonitoringStore,
 
 
 def test_who_was_too_slow_to_begin_says_that_somebody_else_did(files_book: MonitoringStore, kubeflow: Kubeflow) -> None:
-    decision = decide("demo", files_book.reports(), (), RetrainPolicy(), FIRST)
+    decision = decide_retraining("demo", files_book.reports(), (), RetrainPolicy(), FIRST)
     assert files_book.claim(decision)
     assert files_book.start(decision, "run-of-the-other")
-    assert begin(files_book, decision, kubeflow) == RetrainerResponse(
+    assert begin_retraining(files_book, decision, kubeflow) == RetrainerResponse(
         "hold", f"another process has begun {decision.key}", f"run-{decision.key}"
     )
 
@@ -255,10 +255,10 @@ def test_an_alert_starts_nothing_that_the_policy_forbids(
     says: str,
     store: MonitoringStore,
     kubeflow: Kubeflow,
-    bearer: Bearer,
+    bearer: BearerTokens,
 ) -> None:
     for _ in ended:
-        before = decide("demo", store.reports(), (), RetrainPolicy(), FIRST)
+        before = decide_retraining("demo", store.reports(), (), RetrainPolicy(), FIRST)
         assert before.action == "retrain"
         assert store.claim(before)
         assert store.start(before, "run-before")
@@ -303,7 +303,7 @@ def test_a_spec_of_others_is_named_and_does_not_hold_up_ours(client: httpx.Clien
 
 
 def test_one_spec_that_cannot_start_does_not_hold_up_another(
-    files_book: MonitoringStore, tmp_path: Path, kubeflow: Kubeflow, bearer: Bearer
+    files_book: MonitoringStore, tmp_path: Path, kubeflow: Kubeflow, bearer: BearerTokens
 ) -> None:
     away = Kubeflow()
     away.is_away = True
@@ -355,7 +355,7 @@ def test_a_token_is_replaced_without_a_restart(tmp_path: Path, client: httpx.Cli
 
 def test_tokens_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHORTLIST_WEBHOOK_TOKEN", f"{TOKEN}\n{OTHER}")
-    assert all(Bearer(None).admits(f"Bearer {token}") for token in (TOKEN, OTHER))
+    assert all(BearerTokens(None).is_authorized(f"Bearer {token}") for token in (TOKEN, OTHER))
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_no_receiver_starts_without_a_token_that_cannot_be_guessed(text: str | N
     if text is not None:
         file.write_text(text)
     with pytest.raises(ShortlistError, match=says) as problem:
-        Bearer(file)
+        BearerTokens(file)
     assert "1234" not in str(problem.value)
 
 
@@ -430,7 +430,7 @@ def test_the_log_says_why_nothing_was_started(client: httpx.Client, caplog: pyte
 
 
 def test_every_spec_is_shown_to_prometheus_once_per_number(
-    files_book: MonitoringStore, tmp_path: Path, kubeflow: Kubeflow, bearer: Bearer
+    files_book: MonitoringStore, tmp_path: Path, kubeflow: Kubeflow, bearer: BearerTokens
 ) -> None:
     other = open_monitoring_store(str(StorageConfig(folder=tmp_path / "other" / "stores", epoch="1")), "other")
     retrainers = {"demo": retrainer(files_book, kubeflow), "other": retrainer(other, kubeflow)}
@@ -459,7 +459,11 @@ def test_a_book_that_cannot_be_read_holds_the_alert_back(client: httpx.Client, f
 
 
 def test_a_database_that_goes_away_holds_the_alert_back_and_takes_it_when_it_is_back(
-    postgres: str, kubeflow: Kubeflow, bearer: Bearer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    postgres: str,
+    kubeflow: Kubeflow,
+    bearer: BearerTokens,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     import psycopg
 
@@ -490,7 +494,7 @@ def test_a_database_that_goes_away_holds_the_alert_back_and_takes_it_when_it_is_
 
 
 def test_a_second_request_does_not_wait_for_ever(
-    files_book: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer, monkeypatch: pytest.MonkeyPatch
+    files_book: MonitoringStore, kubeflow: Kubeflow, bearer: BearerTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receiver_module, "_PATIENCE", 0.05)
     inside, leave = threading.Event(), threading.Event()
@@ -521,7 +525,7 @@ def test_silent_connections_keep_nobody_out(client: httpx.Client, kubeflow: Kube
 
 
 def test_a_connection_that_says_nothing_is_closed(
-    files_book: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer, monkeypatch: pytest.MonkeyPatch
+    files_book: MonitoringStore, kubeflow: Kubeflow, bearer: BearerTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SERVER["http"], "idle_seconds", 0.2)
     with served({"demo": retrainer(files_book, kubeflow)}, bearer) as client:
@@ -536,7 +540,7 @@ def test_a_connection_that_says_nothing_is_closed(
 
 
 def test_probes_are_answered_though_many_alerts_are_under_way(
-    files_book: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer, monkeypatch: pytest.MonkeyPatch
+    files_book: MonitoringStore, kubeflow: Kubeflow, bearer: BearerTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receiver_module, "_MOST_REQUESTS", 1)
     inside, leave = threading.Event(), threading.Event()

@@ -70,7 +70,7 @@ class Shipped(Shop):
         """Read the log itself and what was collected, as the graphs' steps do."""
         declared = self.data.model_copy(update={"rules": self.data.rules.model_copy(update=rules)})
         folder = self.folder / name
-        collected = CollectedRows.parse(CollectedRows.newest(declared, self.stores, "shop"))
+        collected = CollectedRows.parse(CollectedRows.describe_newest(declared, self.stores, "shop"))
         ingest(declared, self.folder, folder / "raw", RUNTIME, collected=collected)
         validate(declared, folder / "raw", folder / "valid", folder / "quarantine", RUNTIME, NOW)
         return folder / "valid"

@@ -14,9 +14,9 @@ from shortlist.features.table import build_table
 from shortlist.spec.runtime import Gpu, Runtime
 from shortlist.spec.spec import Spec
 from shortlist.system import query_engine as frames
-from shortlist.system.accelerator import device, device_memory
+from shortlist.system.accelerator import device_memory, find_device
 from shortlist.system.execution import EXECUTION
-from shortlist.system.query_engine import Engine, EngineError, collect, prepare
+from shortlist.system.query_engine import Engine, EngineError, collect, prepare_engine
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def table_of(spec: Spec, log: Path, out: Path, engine: Engine) -> pl.DataFrame:
 def test_the_demos_features_are_the_same_on_both(demo: Spec, log: Path, tmp_path: Path) -> None:
     pytest.importorskip("cudf_polars", reason="requirements/gpu.txt is not installed")
     wanted = table_of(demo, log, tmp_path / "cpu", "cpu")
-    prepare("gpu", Gpu(fallback="refuse"))  # a query that cuDF cannot run would stop it
+    prepare_engine("gpu", Gpu(fallback="refuse"))  # a query that cuDF cannot run would stop it
     found = table_of(demo, log, tmp_path / "gpu", "gpu")
     assert_frame_equal(found, wanted, rel_tol=1e-6, abs_tol=1e-6)
     record = EXECUTION.record()
@@ -50,11 +50,11 @@ def test_the_demos_features_are_the_same_on_both(demo: Spec, log: Path, tmp_path
 def test_what_cudf_cannot_run_is_counted(log: Path) -> None:
     pytest.importorskip("cudf_polars", reason="requirements/gpu.txt is not installed")
     query = pl.LazyFrame({"a": [3, 1, 2]}).select(pl.col("a").hash(1, 2, 3, 4))
-    prepare("gpu", Gpu())
+    prepare_engine("gpu", Gpu())
     assert collect(query, "gpu").equals(query.collect())
     record = EXECUTION.record()
     assert record is not None and record["on_cpu"] == {"Unary function name='hash'": 1}
-    prepare("gpu", Gpu(fallback="refuse"))
+    prepare_engine("gpu", Gpu(fallback="refuse"))
     with pytest.raises(EngineError, match="cuDF cannot run: Unary function name='hash'"):
         collect(query, "gpu")
 
@@ -62,7 +62,7 @@ def test_what_cudf_cannot_run_is_counted(log: Path) -> None:
 @pytest.mark.gpu
 def test_a_query_that_needs_more_than_it_may_take_is_told_so() -> None:
     pytest.importorskip("cudf_polars", reason="requirements/gpu.txt is not installed")
-    prepare("gpu", Gpu(memory_mib=256))
+    prepare_engine("gpu", Gpu(memory_mib=256))
     rows = pl.LazyFrame({"a": pl.Series(range(1_000), dtype=pl.Int64)})
     squared = rows.join(rows.rename({"a": "b"}), how="cross").join(rows.rename({"a": "c"}), how="cross")
     with pytest.raises(EngineError, match=r"the GPU ran out of memory"):
@@ -75,7 +75,7 @@ def test_the_driver_tells_of_the_device_that_torch_uses() -> None:
     import torch
 
     properties = torch.cuda.get_device_properties(0)
-    found = device()
+    found = find_device()
     assert (found.name, found.capability) == (properties.name, (properties.major, properties.minor))
     free, total = device_memory()
     assert 0 < free <= total

@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from shortlist.cli.commands import app
-from shortlist.cli.compare_orderings import formulas_of, run_folders, scoring
+from shortlist.cli.compare_orderings import read_formulas, run_folders, scoring_model
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.split import split_days
 from shortlist.spec.load import parse_spec
@@ -78,16 +78,16 @@ def test_the_command_prints_the_best_first_and_refuses_a_formula_that_does_not_f
 def test_a_file_without_a_formula_and_an_unknown_model_are_refused(declared: Spec, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("# nothing yet\n\n")
     with pytest.raises(ShortlistError, match=r"empty\.txt: has no formula; wanted one a line"):
-        formulas_of(tmp_path / "empty.txt")
+        read_formulas(tmp_path / "empty.txt")
     with pytest.raises(ShortlistError, match=r"none\.txt: cannot be read"):
-        formulas_of(tmp_path / "none.txt")
+        read_formulas(tmp_path / "none.txt")
     with pytest.raises(ShortlistError, match="no model is called 'xgbost'; did you mean 'xgboost'"):
-        scoring(declared, "xgbost")
+        scoring_model(declared, "xgbost")
 
 
 def test_what_cannot_be_ordered_is_refused(finished: Any, declared: Spec, tmp_path: Path) -> None:
     bare = parse_spec(yaml.safe_dump(finished.spec))
     with pytest.raises(ShortlistError, match="declares no retrieval"):
         compare_orderings(bare, "xgboost", ["score"], run_folders(bare, finished.runs, "demo", None), tmp_path)
-    with pytest.raises(ShortlistError, match="left a feature table here"):
+    with pytest.raises(ShortlistError, match="wrote a feature table here"):
         run_folders(declared, tmp_path, "demo", None)

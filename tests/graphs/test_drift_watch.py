@@ -14,7 +14,7 @@ import yaml
 from served_days import Served
 
 from shortlist.contracts import Columns, ShortlistError
-from shortlist.runs.monitoring_runs import due, run_monitoring_locally
+from shortlist.runs.monitoring_runs import run_monitoring_locally, start_scheduled_training
 from shortlist.spec.load import parse_spec
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
@@ -91,12 +91,14 @@ def test_the_schedule_starts_each_of_its_moments_once(served: Served) -> None:
     watch = MonitoringJob("demo", str(served.stores), served.spec.monitoring, ())
     four = datetime(2026, 3, 1, 4, tzinfo=UTC)
     begun, now = four - timedelta(hours=1), four + timedelta(minutes=5)
-    assert due(served.spec, watch, since=four + timedelta(minutes=1), now=now) is None  # the watching began after it
-    decision = due(served.spec, watch, begun, now)
+    assert (
+        start_scheduled_training(served.spec, watch, since=four + timedelta(minutes=1), now=now) is None
+    )  # the watching began after it
+    decision = start_scheduled_training(served.spec, watch, begun, now)
     assert decision is not None and (decision.trigger, decision.until) == ("schedule", four)
-    assert due(served.spec, watch, begun, now) is None  # somebody runs it already
+    assert start_scheduled_training(served.spec, watch, begun, now) is None  # somebody runs it already
     watch.monitoring_store.finish(decision.key, "failed", reason="a test")
-    assert due(served.spec, watch, begun, now) is None  # and it is not run again
+    assert start_scheduled_training(served.spec, watch, begun, now) is None  # and it is not run again
 
 
 def test_looking_before_anybody_asked_says_what_is_missing(small_spec: dict[str, Any], tmp_path: Path) -> None:

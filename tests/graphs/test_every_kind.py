@@ -22,8 +22,8 @@ from shortlist.evaluation.blessing import bless, read_blessing, write_blessing
 from shortlist.evaluation.records import Measures
 from shortlist.rollout.local.lifecycle import stop_stack
 from shortlist.rollout.phases import Phase
-from shortlist.rollout.verdict import EVIDENCE, Verdict
-from shortlist.runs.submit import run_locally
+from shortlist.rollout.verdict import EVIDENCE, RolloutVerdict
+from shortlist.runs.local_training import run_locally
 from shortlist.serving.processes.orphan_processes import orphan_processes
 from shortlist.spec.load import parse_spec
 from shortlist.spec.serving import Serving
@@ -185,7 +185,7 @@ def live(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]
 def test_each_is_rolled_out_to_all_users(live: Live, name: str) -> None:
     record = live.deployer.canary(live.versions[name])
     assert record.state.phase is Phase.PROMOTED, record.state.reason
-    evidence = Verdict.model_validate(read_json(live.deployer.rollouts.folder_of(record.id) / EVIDENCE))
+    evidence = RolloutVerdict.model_validate(read_json(live.deployer.rollouts.rollout_folder(record.id) / EVIDENCE))
     assert (evidence.verdict, evidence.candidate) == ("promoted", live.versions[name])
     assert [(step.weight, step.decision) for step in evidence.steps] == [(50, "proceed"), (100, "promote")]
     assert all(step.failed == 0 and step.requests >= 25 for step in evidence.steps)

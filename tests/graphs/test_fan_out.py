@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from shortlist.runs.submit import run_locally
+from shortlist.runs.local_training import run_locally
 from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import folder_digest
 from shortlist.storage.groups import read

@@ -88,7 +88,7 @@ def test_a_refresh_alone_collects_served_rows_and_serves_what_they_say(
     assert log.by_day[day].rows == shown.height
     counted = log.scan().group_by("user_id").agg(pl.len().cast(pl.Int64), pl.sum("label").cast(pl.Int64)).collect()
     users = shown.select("user_id").unique(maintain_order=True)
-    place = spec_feast_store_location(StorageConfig.parse(str(served.stores)), served.spec.name).served
+    place = spec_feast_store_location(StorageConfig.parse(str(served.stores)), served.spec.name).served_location
     store = connect(Path(announced["views"]), place, served.spec.name, served.spec.runtime.online_store)
     online = store.online(users, ["by_user_id"]).select("by_user_id:rows", "by_user_id:sum_label").cast(pl.Int64)
     assert online.rows() == users.join(counted, "user_id", maintain_order="left").drop("user_id").rows()

@@ -12,15 +12,15 @@ import pytest
 import yaml
 from served_days import Served
 
-from monitoring.retraining.moments import begin_moment, newest_moment
+from monitoring.retraining.training_starts import begin_scheduled_training, newest_scheduled_time
 from monitoring.store.monitoring_store import open_monitoring_store
 from pipelines.compile import COMPILED
 from shortlist.contracts import Columns
 from shortlist.data.collected import CollectedLog
 from shortlist.runs.display import Display
+from shortlist.runs.local_training import run_child, run_locally, training_arguments
 from shortlist.runs.monitoring_runs import monitoring_arguments
 from shortlist.runs.runs_folder import RunsFolder
-from shortlist.runs.submit import run_child, run_locally, training_arguments
 from shortlist.spec.load import load_spec, parse_spec
 from shortlist.storage.artefacts import write_json
 
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_clocks_run_and_a_persons_learn_from_collected_rows_before_their_moment(finished: Any) -> None:
     # Once a year, so that there are days after its newest moment; after all that other tests of the group trained on.
     cron = "0 0 28 4 *"
-    moment = newest_moment(cron, datetime.now(UTC))
+    moment = newest_scheduled_time(cron, datetime.now(UTC))
     day = moment.date() - timedelta(days=1)
     live = {"collect": True, "since": "2026-01-21T00:00:00Z"}
     data = {**finished.spec["data"], "outcome_delay": "1h", "live": live, "rules": {"min_volume_ratio": 0}}
@@ -70,7 +70,7 @@ def test_while_another_training_is_running_the_clocks_run_ends_at_once(tmp_path:
     spec = load_spec(ROOT / "pipelines/specs/demo.yaml")
     state = RunsFolder.open(tmp_path / "runs")
     stores = state.storage_parameter(spec.runtime)
-    begun, running = begin_moment(
+    begun, running = begin_scheduled_training(
         open_monitoring_store(stores, spec.name), CRON, spec.monitoring.retrain, datetime.now(UTC)
     )
     assert begun
@@ -90,7 +90,7 @@ def test_while_another_training_is_running_a_submitted_run_ends_without_an_error
     state = RunsFolder.open(tmp_path / "runs")
     stores = state.storage_parameter(spec.runtime)
     store = open_monitoring_store(stores, spec.name)
-    assert begin_moment(store, CRON, spec.monitoring.retrain, datetime.now(UTC))[0]
+    assert begin_scheduled_training(store, CRON, spec.monitoring.retrain, datetime.now(UTC))[0]
     run, graph = state.new_run(spec.name), COMPILED / "submitted.yaml"
     write_json(run / "arguments.json", training_arguments(spec, "", stores) | {"cause": {"key": "0123456789abcdef"}})
     with Display(run / "events.jsonl", graph) as display:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shortlist.runs.submit import run_locally
+from shortlist.runs.local_training import run_locally
 from shortlist.spec.load import parse_spec
 
 pytestmark = pytest.mark.long

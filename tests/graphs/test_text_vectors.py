@@ -13,11 +13,11 @@ import pytest
 import yaml
 from onnx import TensorProto, helper, save
 
-from shortlist.data.generate import generate
+from shortlist.data.generate import generate_log
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.features.previous_fit import newest_fit
 from shortlist.features.view_index import ViewIndex
-from shortlist.runs.submit import run_locally
+from shortlist.runs.local_training import run_locally
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.spec.data import GeneratedSource
 from shortlist.spec.generated_options import GeneratedContent
@@ -53,7 +53,7 @@ def word_counts(path: Path) -> None:
 @pytest.fixture(scope="module")
 def run(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("texts")
-    generate(WORLD, folder / "data")
+    generate_log(WORLD, folder / "data")
     word_counts(folder / "data" / "words.onnx")
     items = folder / "data" / "items.parquet"
     pl.read_parquet(items).drop("text_vector", "image_vector").write_parquet(items)

@@ -23,7 +23,7 @@ from monitoring.store.monitoring_store import open_monitoring_store
 from monitoring.windows.records import RetrainDecision
 from shortlist.evaluation.comparison import ModelComparison
 from shortlist.report.summary import Summary
-from shortlist.runs.submit import run_locally
+from shortlist.runs.local_training import run_locally
 from shortlist.spec.load import parse_spec
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
@@ -242,7 +242,7 @@ RUN_UNTIL = """
 import sys
 from datetime import datetime
 from pathlib import Path
-from shortlist.runs.submit import run_locally
+from shortlist.runs.local_training import run_locally
 from shortlist.spec.load import parse_spec
 spec, runs, until = sys.argv[1:]
 sys.exit(run_locally(parse_spec(Path(spec).read_text()), None, Path(runs), until=datetime.fromisoformat(until)))

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from pipelines.compile import COMPILED
 from shortlist.cli.commands import app
-from shortlist.cli.tune import table_of
+from shortlist.cli.tune import newest_matching_table
 from shortlist.contracts import ShortlistError
 from shortlist.runs.display import Display
+from shortlist.runs.local_training import run_child, tuning_arguments
 from shortlist.runs.runs_folder import RunsFolder
-from shortlist.runs.submit import run_child, tuning_arguments
 from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import write_json
 from shortlist.tracking.mlflow_store import Tracker
@@ -48,10 +48,10 @@ def test_the_command_leaves_a_patch_and_changes_nothing(finished: Any, tmp_path:
 
 def test_a_table_of_another_declaration_is_not_taken(finished: Any, tmp_path: Path) -> None:
     spec = parse_spec(yaml.safe_dump(finished.spec))
-    assert table_of(spec, finished.runs, "demo").name == "table"
+    assert newest_matching_table(spec, finished.runs, "demo").name == "table"
     other = parse_spec(yaml.safe_dump(finished.spec), changes=["data.source.seed=8"])
-    with pytest.raises(ShortlistError, match="left a feature table here that is made as the spec now says"):
-        table_of(other, finished.runs, "demo")
+    with pytest.raises(ShortlistError, match="wrote a feature table here with the data and features that it declares now"):
+        newest_matching_table(other, finished.runs, "demo")
 
 
 def test_the_graph_makes_trials_in_batches_and_takes_features_from_the_cache(finished: Any) -> None:

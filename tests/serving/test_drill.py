@@ -13,7 +13,7 @@ import yaml
 
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.data.collected import ROWS, CollectedLog
-from shortlist.drill.drill import TRAIN_DAYS, drill
+from shortlist.drill.drill import TRAIN_DAYS, run_drill
 from shortlist.rollout.rollouts import open_rollouts
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.orphan_processes import orphan_processes
@@ -73,7 +73,7 @@ def small() -> Spec:
 def test_live_traffic_becomes_the_next_champion(tmp_path: Path) -> None:
     """Served, collected, judged, trained, rolled out to users and promoted, by the compiled graphs alone."""
     runs = tmp_path / "runs"
-    drill(small(), runs)
+    run_drill(small(), runs)
     (scenario,) = json.loads((runs / "latest/drill.json").read_text())["scenarios"]
     assert (scenario["decision"], scenario["retrained"], scenario["promoted"]) == ("retrain", True, True)
     assert scenario["auc_promoted"] > scenario["auc_frozen"] > 0.5  # on later live rows
@@ -96,7 +96,7 @@ def test_live_traffic_becomes_the_next_champion(tmp_path: Path) -> None:
     assert (verdict.verdict, verdict.champion, verdict.candidate) == ("promoted", 1, 2)
     assert (verdict.requests.failed_stable, verdict.requests.failed_canary, verdict.requests.lost) == (0, 0, 0)
     collected = CollectedLog.open(str(runs / "stores"), "drill")
-    rows = pl.concat(pl.read_parquet(files / ROWS) for _, files in collected.fetched(collected.batches()))
+    rows = pl.concat(pl.read_parquet(files / ROWS) for _, files in collected.fetch_batches(collected.batches()))
     later = rows.filter(pl.col(Columns.TIME) >= datetime.fromisoformat(scenario["alarm_at"]))
     assert later.filter(pl.col(Columns.SERVED_TRACK) == "canary")[Columns.SERVED_VERSION].unique().to_list() == [2]
     assert set(later[Columns.SERVED_VERSION]) == {1, 2}
@@ -118,7 +118,7 @@ def test_a_broken_column_pages_and_new_items_are_learnt_and_rolled_out(tmp_path:
     broken = {"kind": "broken_column", "from_day": 12, "until_day": 13, "strength": 1.0, "column": "duration"}
     spec = shorter(broken, {"kind": "new_items", "from_day": 14, "strength": 0.5}, days=22)
     runs = tmp_path / "runs"
-    assert drill(spec, runs).passed
+    assert run_drill(spec, runs).passed
     facts = json.loads((runs / "latest/drill.json").read_text())
     page, trained = facts["scenarios"]
     assert (facts["false_alarms"], facts["quiet_windows"]) == (0, 2)
@@ -136,9 +136,9 @@ def test_a_broken_column_pages_and_new_items_are_learnt_and_rolled_out(tmp_path:
     assert trained["auc_promoted"] > trained["auc_frozen"] > 0.5  # on the days after the training
     status = (runs / "monitoring/drill/status.html").read_text()
     assert "version 2" in status and "duration" in status
-    assert orphan_processes(ServingPaths.of(runs, "drill").programs) == {}  # nothing is left running
-    with pytest.raises(ShortlistError, match="a drill starts from nothing"):
-        drill(spec, runs)
+    assert orphan_processes(ServingPaths.for_spec(runs, "drill").programs) == {}  # nothing is left running
+    with pytest.raises(ShortlistError, match="a drill needs a new folder"):
+        run_drill(spec, runs)
 
 
 @pytest.mark.long
@@ -147,7 +147,7 @@ def test_changed_tastes_are_learnt_from_what_was_served(tmp_path: Path) -> None:
     """No column looks different: what tells is how well the model ranks."""
     spec = shorter({"kind": "changed_tastes", "from_day": 12, "strength": 1.0}, days=20)
     runs = tmp_path / "runs"
-    assert drill(spec, runs).passed
+    assert run_drill(spec, runs).passed
     (scenario,) = json.loads((runs / "latest/drill.json").read_text())["scenarios"]
     assert (scenario["decision"], scenario["retrained"], scenario["promoted"]) == ("retrain", True, True)
     assert "auc" in scenario["columns_named"]
@@ -157,4 +157,4 @@ def test_changed_tastes_are_learnt_from_what_was_served(tmp_path: Path) -> None:
 
 def test_a_world_that_does_not_break_is_no_drill(tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match="'drill': wanted data\\.source of kind generated with drifts"):
-        drill(shorter(days=12), tmp_path / "runs")
+        run_drill(shorter(days=12), tmp_path / "runs")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shortlist.system.accelerator import EngineError, NoDeviceError, device, device_memory, no_gpu_reason
+from shortlist.system.accelerator import EngineError, NoDeviceError, device_memory, find_device, no_gpu_reason
 
 Machine = Callable[..., None]
 H200 = {"name": "NVIDIA H200"}
@@ -17,7 +17,7 @@ MIB = 2**20
 
 def test_a_gpu_is_found_with_its_driver_and_memory(machine: Machine) -> None:
     machine({**H200, "total_mib": 143_771, "free_mib": 100_000})
-    found = device()
+    found = find_device()
     assert (found.name, found.driver, found.capability) == ("NVIDIA H200", "580.65.06", (9, 0))
     assert device_memory() == (100_000 * MIB, 143_771 * MIB)
     assert found.facts == {"device": "NVIDIA H200", "driver": "580.65.06", "device_mib": 143_771}
@@ -48,20 +48,20 @@ def test_what_is_missing_or_too_old_is_named(
 ) -> None:
     machine(*gpus, **said)
     with pytest.raises(EngineError, match=rf"{message}.*or declare runtime\.engine: cpu"):
-        device()
+        find_device()
     assert no_gpu_reason() is not None
 
 
 def test_the_oldest_that_is_wanted_is_taken(machine: Machine) -> None:
     machine({"name": "Tesla T4", "capability": (7, 5)}, driver="580.0")
-    assert device().name == "Tesla T4"
+    assert find_device().name == "Tesla T4"
 
 
 def test_the_visible_gpu_is_the_one_that_counts(machine: Machine) -> None:
     machine({"name": "first"}, {"name": "second", "uuid": "GPU-1"}, visible="1,0")
-    assert device().name == "second"
+    assert find_device().name == "second"
     machine({"name": "first"}, {"name": "second", "uuid": "GPU-1"}, visible="GPU-1")
-    assert device().name == "second"
+    assert find_device().name == "second"
 
 
 @pytest.mark.parametrize("visible", [None, "MIG-1"])
@@ -69,11 +69,11 @@ def test_a_part_of_a_gpu_has_its_own_memory_and_the_wholes_name(machine: Machine
     machine(
         {**H200, "mig": True, "parts": [{"uuid": "MIG-1", "total_mib": 16_384, "free_mib": 16_000}]}, visible=visible
     )
-    assert device().name == "NVIDIA H200"
+    assert find_device().name == "NVIDIA H200"
     assert device_memory() == (16_000 * MIB, 16_384 * MIB)
 
 
 def test_without_the_package_that_asks_the_driver_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(NoDeviceError, match=r"nvidia-ml-py is not installed\. Install requirements/gpu\.txt, or"):
-        device()
+        find_device()

@@ -37,9 +37,9 @@ def test_a_step_that_declares_no_engine_has_none() -> None:
 
 def test_a_gpu_step_counts_its_queries_and_what_stayed_on_the_cpu() -> None:
     step = ExecutionStats()
-    step.runs_on("gpu", device="NVIDIA H200")
+    step.set_engine("gpu", device="NVIDIA H200")
     for _ in range(3):
-        step.queried()
+        step.count_gpu_query()
     step.on_cpu("ids of texts")
     step.on_cpu("ids of texts")
     assert step.record() == {"name": "gpu", "device": "NVIDIA H200", "queries": 3, "on_cpu": {"ids of texts": 2}}
@@ -49,6 +49,6 @@ def test_a_gpu_step_counts_its_queries_and_what_stayed_on_the_cpu() -> None:
 
 def test_on_the_cpu_nothing_is_a_fallback() -> None:
     step = ExecutionStats()
-    step.runs_on("cpu", reason="the package cudf-polars is not installed")
+    step.set_engine("cpu", reason="the package cudf-polars is not installed")
     step.on_cpu("ids of texts")
     assert step.record() == {"name": "cpu", "reason": "the package cudf-polars is not installed"}

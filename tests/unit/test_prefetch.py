@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shortlist.system.prefetch import prefetch, prefetch_map
+from shortlist.system.prefetch import parallel_map_pairs, prefetch
 
 
 def test_items_come_in_order_and_from_another_thread() -> None:
@@ -55,7 +55,7 @@ def test_results_come_in_order_whatever_is_done_first() -> None:
         later.set()
         return -number
 
-    assert list(prefetch_map(work, range(9), workers=2)) == [(number, -number) for number in range(9)]
+    assert list(parallel_map_pairs(work, range(9), workers=2)) == [(number, -number) for number in range(9)]
 
 
 def test_an_error_of_the_work_comes_out_at_its_item() -> None:
@@ -64,7 +64,7 @@ def test_an_error_of_the_work_comes_out_at_its_item() -> None:
             raise ValueError("torn")
         return number
 
-    results = prefetch_map(work, range(5), workers=2)
+    results = parallel_map_pairs(work, range(5), workers=2)
     assert next(results) == (0, 0)
     with pytest.raises(ValueError, match="torn"):
         next(results)
@@ -79,7 +79,7 @@ def test_no_more_items_are_taken_than_are_worked_on() -> None:
             taken.append(number)
             yield number
 
-    results = prefetch_map(abs, numbers(), workers=2)
+    results = parallel_map_pairs(abs, numbers(), workers=2)
     assert next(results) == (0, 0)
     results.close()  # type: ignore[attr-defined]
     assert taken == [0, 1, 2]

@@ -12,11 +12,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.spec.engine import prepared
+from shortlist.spec.engine import load_runtime
 from shortlist.spec.runtime import Gpu, Runtime
 from shortlist.system import query_engine as frames
 from shortlist.system.execution import EXECUTION
-from shortlist.system.query_engine import EngineError, collect, collect_all, prepare, resolve
+from shortlist.system.query_engine import EngineError, collect, collect_all, prepare_engine, resolve_engine
 
 Machine = Callable[..., None]
 QUERY = pl.LazyFrame({"a": [1, 2]}).select(pl.col("a").sum())
@@ -71,7 +71,7 @@ def cudf_polars(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
 
     vars(modules["cudf_polars.engine.ray"])["RayEngine"] = RayEngine
     monkeypatch.setattr(frames, "_options", Gpu())
-    caches = (resolve, frames._gpu_engine)
+    caches = (resolve_engine, frames._gpu_engine)
     for each in caches:
         each.cache_clear()
     EXECUTION.clear()
@@ -91,25 +91,25 @@ def test_a_query_runs_on_the_cpu() -> None:
 
 def test_without_cudf_a_declared_gpu_is_refused_and_auto_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "find_spec", lambda _: None)
-    resolve.cache_clear()
+    resolve_engine.cache_clear()
     with pytest.raises(EngineError, match=r"engine is gpu, but the package cudf-polars is not installed.*engine: cpu"):
-        prepare("gpu", Gpu())
-    assert prepare("auto", Gpu()) == "Engine: cpu (the package cudf-polars is not installed)"
+        prepare_engine("gpu", Gpu())
+    assert prepare_engine("auto", Gpu()) == "Engine: cpu (the package cudf-polars is not installed)"
     assert recorded() == {"name": "cpu", "reason": "the package cudf-polars is not installed"}
-    assert prepare("cpu", Gpu()) == "Engine: cpu"
-    resolve.cache_clear()
+    assert prepare_engine("cpu", Gpu()) == "Engine: cpu"
+    resolve_engine.cache_clear()
 
 
 def test_a_driver_that_is_too_old_stops_the_step_before_it_reads(cudf_polars: CudfPolars, machine: Machine) -> None:
     machine({"name": "NVIDIA H200"}, driver="550.54.14")
     with pytest.raises(EngineError, match=r"runtime\.engine is gpu, but the NVIDIA driver is 550\.54\.14"):
-        prepared(Runtime(engine="gpu").model_dump_json())
-    assert resolve("auto") == "cpu"
+        load_runtime(Runtime(engine="gpu").model_dump_json())
+    assert resolve_engine("auto") == "cpu"
 
 
 @pytest.mark.parametrize("engine", ["auto", "gpu"])
 def test_a_query_runs_on_the_gpu_and_is_counted(cudf_polars: CudfPolars, engine: frames.Engine) -> None:
-    said = prepare(engine, Gpu())
+    said = prepare_engine(engine, Gpu())
     assert said == "Engine: gpu (NVIDIA H200, 143,771 MiB, driver 580.65.06, single)"
     assert collect(QUERY, engine).item() == -1
     assert [rows.item() for rows in collect_all([QUERY, QUERY], engine)] == [-1, -1]
@@ -121,7 +121,7 @@ def test_a_query_runs_on_the_gpu_and_is_counted(cudf_polars: CudfPolars, engine:
 
 
 def test_what_cudf_refuses_runs_on_the_cpu_and_is_counted_by_operation(cudf_polars: CudfPolars) -> None:
-    prepare("gpu", Gpu())
+    prepare_engine("gpu", Gpu())
     cudf_polars.refuses = ["Unary function name='clip'", "rolling_mean"]
     assert collect(QUERY, "gpu").item() == 3
     assert collect(QUERY, "gpu").item() == 3
@@ -130,14 +130,14 @@ def test_what_cudf_refuses_runs_on_the_cpu_and_is_counted_by_operation(cudf_pola
 
 
 def test_an_operation_that_fails_only_while_it_runs_is_counted_too(cudf_polars: CudfPolars) -> None:
-    prepare("gpu", Gpu())
+    prepare_engine("gpu", Gpu())
     cudf_polars.while_running = NotImplementedError("sum of decimals")
     assert collect(QUERY, "gpu").item() == 3
     assert recorded()["on_cpu"] == {"sum of decimals": 1}
 
 
 def test_refused_fallbacks_stop_the_step_and_name_the_operation(cudf_polars: CudfPolars) -> None:
-    prepare("gpu", Gpu(fallback="refuse"))
+    prepare_engine("gpu", Gpu(fallback="refuse"))
     assert collect(QUERY, "gpu").item() == -1
     cudf_polars.refuses = ["Unary function name='clip'"]
     with pytest.raises(
@@ -161,7 +161,7 @@ class CUDARuntimeError(RuntimeError):
     ],
 )
 def test_a_gpu_that_fails_is_a_message_and_no_fallback(cudf_polars: CudfPolars, error: Exception, message: str) -> None:
-    prepare("gpu", Gpu())
+    prepare_engine("gpu", Gpu())
     cudf_polars.while_running = error
     with pytest.raises(EngineError, match=message):
         collect(QUERY, "gpu")
@@ -184,15 +184,15 @@ def test_our_own_mistakes_stay_what_they_are(cudf_polars: CudfPolars) -> None:
 
 def test_memory_that_is_not_free_is_refused_before_any_work(cudf_polars: CudfPolars) -> None:
     with pytest.raises(EngineError, match=r"memory_mib: wanted 120,000 MiB, but 100,000 of 143,771 MiB of NVIDIA H200"):
-        prepare("gpu", Gpu(memory_mib=120_000))
-    prepare("gpu", Gpu(memory_mib=90_000))
+        prepare_engine("gpu", Gpu(memory_mib=120_000))
+    prepare_engine("gpu", Gpu(memory_mib=90_000))
     collect(QUERY, "gpu")
     name, limit = cudf_polars.asked[0]["memory_resource_config"]
     assert (name, limit["allocation_limit"]) == ("rmm.mr.LimitingResourceAdaptor", 90_000 * 2**20)
 
 
 def test_many_gpus_are_one_setting_away(cudf_polars: CudfPolars) -> None:
-    prepare("gpu", Gpu(executor="ray"))
+    prepare_engine("gpu", Gpu(executor="ray"))
     assert collect(QUERY, "gpu").item() == -1
     assert cudf_polars.asked == [{"executor": "streaming", "raise_on_fail": True}]
     assert recorded()["executor"] == "ray"
@@ -201,4 +201,4 @@ def test_many_gpus_are_one_setting_away(cudf_polars: CudfPolars) -> None:
 def test_many_gpus_without_their_package_are_refused(cudf_polars: CudfPolars, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "find_spec", lambda name: None if name == "distributed" else SimpleNamespace())
     with pytest.raises(EngineError, match=r"executor is dask, but the package distributed is not installed"):
-        prepare("gpu", Gpu(executor="dask"))
+        prepare_engine("gpu", Gpu(executor="dask"))

@@ -1,1 +1,1 @@
-"""The kinds of features: a file per kind with everything that is its own, and the registry that lists them."""
+"""The kinds of features: one file per kind, and the registry that lists them."""

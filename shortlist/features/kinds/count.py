@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns, PlanError
-from shortlist.features.feature_kind import Fitted, Number, OverDays, log1p, summed_nodes
+from shortlist.features.feature_kind import Fitted, NumberQuery, WindowedFeature, log1p, window_sum_nodes
 from shortlist.features.graph import Graph
 from shortlist.features.keyed import KeyedView, with_rows
 from shortlist.features.static_view_plan import check_holds_items
@@ -16,7 +16,7 @@ from shortlist.spec.features import check_is_history
 from shortlist.system.query_engine import Engine
 
 
-class Count(OverDays):
+class CountFeature(WindowedFeature):
     """log(1 + n): how often the key occurred on the days before."""
 
     kind: Literal["count"]
@@ -39,16 +39,16 @@ class Count(OverDays):
         else:
             yield KeyedView(keys, tags, with_rows(*self.totals(Columns.ROWS)))
 
-    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[Number]:
-        """Return the logged count."""
+    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[NumberQuery]:
+        """Return the logarithm of the count."""
         view = self.view(fitted.declared)
-        yield Number(self.name, log1p(self.summed(view, self._measure)))
+        yield NumberQuery(self.name, log1p(self.window_sum(view, self._measure)))
 
     @classmethod
-    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
+    def nodes(cls, graph: Graph, fitted: Fitted, feature_outputs: Sequence[tuple[Self, int]]) -> str:
         """Compile the counts of all keys at once."""
-        asked = [(feature, feature.view(fitted.declared), feature._measure) for feature, _ in wanted]
-        return graph.log1p(summed_nodes(graph, asked))
+        summands = [(feature, feature.view(fitted.declared), feature._measure) for feature, _ in feature_outputs]
+        return graph.log1p(window_sum_nodes(graph, summands))
 
     @property
     def _measure(self) -> str:
@@ -64,8 +64,10 @@ class Count(OverDays):
         check_holds_items(history, declared)
         data = declared.data
         for name in self.key:
-            table = declared.owner(name)
-            if name not in (data.user, data.item) and (table is None or table.key not in (data.user, data.item)):
+            side_table = declared.side_table_of(name)
+            if name not in (data.user, data.item) and (
+                side_table is None or side_table.key not in (data.user, data.item)
+            ):
                 raise PlanError(
                     f"features: count '{self.name}': '{name}' is not known of a user or an item alone, so '{history}'"
                     " cannot be counted by it; use columns of their side tables."

@@ -9,14 +9,14 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import DeclaredIds, FeatureKind, FeatureName, Fitted, Form
+from shortlist.features.feature_kind import DeclaredIds, FeatureKind, FeatureName, Fitted, OutputForm
 from shortlist.features.graph import Graph
-from shortlist.features.kinds.hash import bucket, hashed
+from shortlist.features.kinds.hash import bucket_id_nodes, bucket_ids
 from shortlist.spec.base import Names
 from shortlist.system.query_engine import Engine
 
 
-class Cross(FeatureKind):
+class CrossFeature(FeatureKind):
     """One id for the ordered combination of two or more columns, by an order-aware hash; 0 when one is null."""
 
     kind: Literal["cross"]
@@ -47,10 +47,10 @@ class Cross(FeatureKind):
 
     @property
     def learning(self) -> dict[str, Any]:
-        """Several combinations may share a bucket."""
+        """Marks the ids as hash buckets, which several combinations may share."""
         return {"hashed": True}
 
-    def forms(self, declared: DeclaredColumns) -> list[Form]:
+    def forms(self, declared: DeclaredColumns) -> list[OutputForm]:
         """Return one id."""
         return ["id"]
 
@@ -63,9 +63,9 @@ class Cross(FeatureKind):
         return DeclaredIds(self.buckets)
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
-        """Give the ids."""
-        columns = [rows[fitted.declared.place(name)] for name in self.columns]
-        yield bucket(columns, self.buckets, engine).alias(self.name)
+        """Yield the ids."""
+        columns = [rows[fitted.declared.row_column(name)] for name in self.columns]
+        yield bucket_ids(columns, self.buckets, engine).alias(self.name)
 
     @property
     def group(self) -> Hashable:
@@ -73,6 +73,6 @@ class Cross(FeatureKind):
         return type(self), len(self.columns)
 
     @classmethod
-    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
+    def nodes(cls, graph: Graph, fitted: Fitted, feature_outputs: Sequence[tuple[Self, int]]) -> str:
         """Compile the ids."""
-        return hashed(graph, [(feature.columns, feature.buckets) for feature, _ in wanted])
+        return bucket_id_nodes(graph, [(feature.columns, feature.buckets) for feature, _ in feature_outputs])

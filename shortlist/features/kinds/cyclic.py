@@ -12,8 +12,8 @@ import polars as pl
 from shortlist.contracts import Columns
 from shortlist.features.columns import SECOND_OF_DAY, WEEKDAY
 from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted
-from shortlist.features.graph import Graph, column
-from shortlist.system.execution import on_cpu
+from shortlist.features.graph import Graph, constant_per_output
+from shortlist.system.execution import count_cpu_operation
 from shortlist.system.query_engine import Engine
 
 _DAY_SECONDS: Final = 86_400
@@ -21,7 +21,7 @@ _PI: Final = (math.pi, 1.2246467991473532e-16)
 """Pi as a sum of two doubles: its first 106 bits."""
 
 
-class Cyclic(FeatureKind):
+class CyclicFeature(FeatureKind):
     """Sine and cosine of the time of day or of the week, in the clock's timezone."""
 
     kind: Literal["cyclic"]
@@ -42,14 +42,14 @@ class Cyclic(FeatureKind):
         return ()
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
-        """Give sine and cosine: timezones are the CPU's alone."""
-        on_cpu("wall clock in a timezone")
+        """Yield sine and cosine, on the CPU, which alone knows timezones."""
+        count_cpu_operation("wall clock in a timezone")
         angle = self._angle(fitted.declared.timezone)
         values = zip(self.outputs, (angle.sin(), angle.cos()), strict=True)
         yield from rows.select(value.cast(pl.Float32).alias(name) for name, value in values)
 
     @classmethod
-    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
+    def nodes(cls, graph: Graph, fitted: Fitted, feature_outputs: Sequence[tuple[Self, int]]) -> str:
         """Compile sines (output 0) and cosines (output 1) of the wall clock's angle.
 
         Both are taken as the sine of the distance to their nearest zero, known to 106 bits: onnxruntime's own sine of
@@ -57,26 +57,31 @@ class Cyclic(FeatureKind):
         """
         add = graph.add
         second, weekday = graph.split(graph.numbers([SECOND_OF_DAY, WEEKDAY]), [1, 1])
-        if all(feature.period == "day" for feature, _ in wanted):
+        if all(feature.period == "day" for feature, _ in feature_outputs):
             elapsed = second
         else:
-            of_week = column(float(feature.period == "week") for feature, _ in wanted)
-            elapsed = add("Add", second, add("Mul", add("Mul", weekday, np.array([float(_DAY_SECONDS)])), of_week))
-        days = column(7.0 if feature.period == "week" else 1.0 for feature, _ in wanted)
+            weekly_flags = constant_per_output(float(feature.period == "week") for feature, _ in feature_outputs)
+            elapsed = add("Add", second, add("Mul", add("Mul", weekday, np.array([float(_DAY_SECONDS)])), weekly_flags))
+        days = constant_per_output(7.0 if feature.period == "week" else 1.0 for feature, _ in feature_outputs)
         angle = add("Mul", elapsed, 2 * math.pi / (days * _DAY_SECONDS))
         zeros = [(0.0, 1.0, 2.0), (0.5, 1.5, 2.5)]  # of sine and cosine, in units of pi
         signs = [(1.0, -1.0, 1.0), (-1.0, 1.0, -1.0)]  # of the slope there
-        before = [add("Less", angle, column((zeros[n][i] + 0.5) * math.pi for _, n in wanted)) for i in range(2)]
+        is_before = [
+            add("Less", angle, constant_per_output((zeros[output][i] + 0.5) * math.pi for _, output in feature_outputs))
+            for i in range(2)
+        ]
 
-        def nearest(constants: Sequence[Sequence[float]], unit: float) -> str:
-            first, middle, last = (column(constants[number][i] * unit for _, number in wanted) for i in range(3))
-            return add("Where", before[0], first, add("Where", before[1], middle, last))
+        def nearest_constant(constants: Sequence[Sequence[float]], unit: float) -> str:
+            first, middle, last = (
+                constant_per_output(constants[output][i] * unit for _, output in feature_outputs) for i in range(3)
+            )
+            return add("Where", is_before[0], first, add("Where", is_before[1], middle, last))
 
-        distance = add("Sub", add("Sub", angle, nearest(zeros, _PI[0])), nearest(zeros, _PI[1]))
-        return add("Mul", add("Sin", distance), nearest(signs, 1.0))
+        distance = add("Sub", add("Sub", angle, nearest_constant(zeros, _PI[0])), nearest_constant(zeros, _PI[1]))
+        return add("Mul", add("Sin", distance), nearest_constant(signs, 1.0))
 
     def _angle(self, timezone: str) -> pl.Expr:
-        """Angle of the wall clock, 0 at midnight (of Monday, for a week)."""
+        """Return the angle of the wall clock, 0 at midnight (of Monday, for a week)."""
         local = pl.col(Columns.TIME).dt.convert_time_zone(timezone).dt
         second = (
             local.hour().cast(pl.Float64) * 3600 + local.minute() * 60.0 + local.second() + local.microsecond() / 1e6

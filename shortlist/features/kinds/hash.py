@@ -10,17 +10,17 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import DeclaredIds, Fitted, Form, PerColumn
+from shortlist.features.feature_kind import ColumnwiseFeature, DeclaredIds, Fitted, OutputForm
 from shortlist.features.graph import Graph
 from shortlist.features.hashing import LIMB, NO_CODE, NULL_IN_LIST, PRIME, ROUND_KEYS, codes_of, with_buckets
-from shortlist.features.lists import of_each_value
+from shortlist.features.lists import map_column
 from shortlist.system.query_engine import Engine, collect
 
 _PRIME = np.array([PRIME])
 _LIMB = np.array([LIMB])
 
 
-class Hash(PerColumn):
+class HashFeature(ColumnwiseFeature):
     """Ids by hashing, for columns whose values need no vocabulary, whatever values will come; 0 is null."""
 
     kind: Literal["hash"]
@@ -44,10 +44,10 @@ class Hash(PerColumn):
 
     @property
     def learning(self) -> dict[str, Any]:
-        """How the embeddings of buckets are learnt."""
+        """Settings of learning the embeddings of buckets."""
         return {"hashed": True, "admit_after": self.admit_after, "evict_after_days": self.evict_after_days}
 
-    def forms(self, declared: DeclaredColumns) -> list[Form]:
+    def forms(self, declared: DeclaredColumns) -> list[OutputForm]:
         """Return ids; lists of them for tags."""
         return ["ids" if declared.is_tags(name) else "id" for name in self.each]
 
@@ -60,57 +60,61 @@ class Hash(PerColumn):
         return DeclaredIds(self.buckets, per_row=None if declared.is_tags(self.each[output]) else 1)
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
-        """Give the ids."""
+        """Yield the ids."""
         for name, output in zip(self.each, self.outputs, strict=True):
-            values = rows[fitted.declared.place(name)]
-            yield of_each_value(values, lambda each: bucket([each], self.buckets, engine)).alias(output)
+            values = rows[fitted.declared.row_column(name)]
+            yield map_column(values, lambda column_values: bucket_ids([column_values], self.buckets, engine)).alias(
+                output
+            )
 
     @classmethod
-    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
+    def nodes(cls, graph: Graph, fitted: Fitted, feature_outputs: Sequence[tuple[Self, int]]) -> str:
         """Compile the ids of columns with one value per row."""
-        return hashed(graph, [((feature.each[number],), feature.buckets) for feature, number in wanted])
+        return bucket_id_nodes(
+            graph, [((feature.each[output],), feature.buckets) for feature, output in feature_outputs]
+        )
 
     def list_nodes(self, graph: Graph, fitted: Fitted, output: int) -> tuple[str, str]:
         """Compile the ids of a tags column."""
         codes = graph.tags(self.each[output], None)
-        there = graph.add("Not", graph.add("Equal", codes, np.array([NO_CODE])))
-        return _bucket_nodes(graph, [codes], np.array([[self.buckets]]), (NO_CODE, NULL_IN_LIST)), there
+        is_present = graph.add("Not", graph.add("Equal", codes, np.array([NO_CODE])))
+        return _hash_nodes(graph, [codes], np.array([[self.buckets]]), (NO_CODE, NULL_IN_LIST)), is_present
 
 
-def bucket(columns: Sequence[pl.Series], buckets: int, engine: Engine) -> pl.Series:
+def bucket_ids(columns: Sequence[pl.Series], buckets: int, engine: Engine) -> pl.Series:
     """Return the ids, UInt32, of the ordered combination of columns; 0 where one is null."""
     codes = pl.DataFrame([codes_of(column).alias(f"{number}") for number, column in enumerate(columns)])
     return collect(with_buckets(codes.lazy(), "bucket", codes.columns, buckets).select("bucket"), engine).to_series()
 
 
-def hashed(graph: Graph, crosses: Sequence[tuple[tuple[str, ...], int]]) -> str:
+def bucket_id_nodes(graph: Graph, crosses: Sequence[tuple[tuple[str, ...], int]]) -> str:
     """Compile ordered combinations of columns; return their ids, shape (crosses, rows).
 
     Args:
-        graph: Takes the nodes.
-        crosses: Columns, as many in every cross, and buckets.
+        graph: The graph to which nodes are added.
+        crosses: Columns, the same number in every cross, and buckets.
     """
     count, depth = len(crosses), len(crosses[0][0])
-    columns = [names[place] for place in range(depth) for names, _ in crosses]
+    columns = [names[position] for position in range(depth) for names, _ in crosses]
     codes = graph.split(graph.codes(columns, "ids by hash"), [count] * depth)
-    return _bucket_nodes(graph, codes, np.array([[buckets] for _, buckets in crosses]), (NO_CODE,))
+    return _hash_nodes(graph, codes, np.array([[buckets] for _, buckets in crosses]), (NO_CODE,))
 
 
-def _bucket_nodes(graph: Graph, codes: Sequence[str], buckets: np.ndarray, nulls: Sequence[int]) -> str:
+def _hash_nodes(graph: Graph, codes: Sequence[str], buckets: np.ndarray, nulls: Sequence[int]) -> str:
     """Return `shortlist.features.hashing.with_buckets` of code tensors, one round per tensor and limb."""
     add = graph.add
-    mixed, missing = "", ""
+    mixed, is_missing = "", ""
     for code in codes:
-        for null in nulls:
-            is_null = add("Equal", code, np.array([null]))
-            missing = add("Or", missing, is_null) if missing else is_null
+        for null_code in nulls:
+            is_null = add("Equal", code, np.array([null_code]))
+            is_missing = add("Or", is_missing, is_null) if is_missing else is_null
         low = add("Mod", code, _LIMB)  # floor modulo, so the difference is a multiple and divides exactly
         high = add("Mod", add("Div", add("Sub", code, low), _LIMB), _PRIME)
         for limb, key in zip((low, high), ROUND_KEYS, strict=True):
             keyed = add("Add", limb, np.array([key]))
             mixed = _fifth_power(graph, add("Mod", add("Add", mixed, keyed) if mixed else keyed, _PRIME))
-    found = add("Add", add("Mod", mixed, buckets - 1), np.array([1]))
-    return add("Where", missing, np.array([0]), found)
+    ids = add("Add", add("Mod", mixed, buckets - 1), np.array([1]))
+    return add("Where", is_missing, np.array([0]), ids)
 
 
 def _fifth_power(graph: Graph, value: str) -> str:

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, Self
 
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import Fitted, Number, PerKey, looked_up, view_column
-from shortlist.features.graph import Graph, column
+from shortlist.features.feature_kind import Fitted, KeyedFeature, NumberQuery, view_column, view_value
+from shortlist.features.graph import Graph, constant_per_output
 from shortlist.features.keyed import KeyedView
 from shortlist.spec.data import Data
 from shortlist.spec.features import check_is_outcome
 from shortlist.system.query_engine import Engine
 
 
-class Lag(PerKey):
+class LagFeature(KeyedFeature):
     """A column's value at the key's last impression on an earlier day."""
 
     kind: Literal["lag"]
@@ -38,20 +38,25 @@ class Lag(PerKey):
     def views(self, declared: DeclaredColumns) -> Iterator[KeyedView]:
         """Return the value at the key's last impression."""
         keys, tags = self.keys_and_tags(declared)
-        yield KeyedView(keys, tags, lasts=(declared.in_log(self.column),), timed=True)
+        yield KeyedView(keys, tags, last_value_columns=(declared.log_column(self.column),), timed=True)
 
-    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[Number]:
+    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[NumberQuery]:
         """Return the value."""
         view = self.view(fitted.declared)
-        value = looked_up(view, self._statistic(fitted.declared))
-        yield Number(self.name, value if self.fill is None else value.fill_null(self.fill))
+        value = view_value(view, self._statistic(fitted.declared))
+        yield NumberQuery(self.name, value if self.fill is None else value.fill_null(self.fill))
 
     @classmethod
-    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
+    def nodes(cls, graph: Graph, fitted: Fitted, feature_outputs: Sequence[tuple[Self, int]]) -> str:
         """Compile the values of all keys at once."""
         declared = fitted.declared
-        value = graph.numbers([view_column(one.view(declared), one._statistic(declared)) for one, _ in wanted])
-        return graph.filled(value, column(math.nan if one.fill is None else one.fill for one, _ in wanted))
+        value = graph.numbers(
+            [view_column(feature.view(declared), feature._statistic(declared)) for feature, _ in feature_outputs]
+        )
+        return graph.fill_missing(
+            value,
+            constant_per_output(math.nan if feature.fill is None else feature.fill for feature, _ in feature_outputs),
+        )
 
     def _statistic(self, declared: DeclaredColumns) -> str:
-        return f"last_{declared.in_log(self.column)}"
+        return f"last_{declared.log_column(self.column)}"

@@ -11,15 +11,15 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import DeclaredIds, FeatureKind, FeatureName, Fitted, Form, view_column
+from shortlist.features.feature_kind import DeclaredIds, FeatureKind, FeatureName, Fitted, OutputForm, view_column
 from shortlist.features.graph import Graph
 from shortlist.features.hashing import NO_CODE
 from shortlist.features.joined_lists import ItemColumn, JoinedList
-from shortlist.features.keyed import NEWEST_TIMES, NEWEST_VALUES, KeyedView, Newest
-from shortlist.features.kinds.vocabulary import encoded
+from shortlist.features.keyed import NEWEST_TIMES, NEWEST_VALUES, KeyedView, NewestEvents
+from shortlist.features.kinds.vocabulary import vocabulary_id_nodes
 from shortlist.features.lists import map_values
 from shortlist.features.open_events import OpenList
-from shortlist.features.vectors import Matrix, as_series, matrix
+from shortlist.features.vectors import Matrix, matrix, vector_series
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data, RowClock, SideTable
@@ -30,27 +30,27 @@ SECONDS_AGO: Final = "seconds_ago"
 _MICROSECONDS: Final = 1_000_000.0
 
 
-def one_key(key: object) -> object:
-    """Return the column of a key that names one."""
+def single_key_column(key: object) -> object:
+    """Return the column of a key that is a list of one column; any other key as it is."""
     return key[0] if isinstance(key, list | tuple) and len(key) == 1 else key
 
 
-class Sequence(FeatureKind):
+class SequenceFeature(FeatureKind):
     """The values of a column at a key's last events, as a list of ids: the newest event first.
 
-    Numbers beside it are vectors, `last` wide: number k belongs to id k, and 0 stands where there is no event. A value
-    that is in no vocabulary keeps its place with the id 0.
+    Numbers of the events are vectors, `last` wide: number k belongs to id k, and is 0 where there is no event. A value
+    that is not in the vocabulary has the id 0 in the list.
     """
 
     kind: Literal["sequence"]
     """Last events of a key, in order; a log with a clock."""
     of: str
     """Column of the log whose values are listed, usually the item."""
-    key: Annotated[str, BeforeValidator(one_key)]
+    key: Annotated[str, BeforeValidator(single_key_column)]
     """Column of the log whose events they are: the user, or a session."""
     last: int = Field(default=50, ge=1, le=1_000)
     """Most events; older ones are left out, however long a session is."""
-    beside: Names = Field(
+    event_columns: Names = Field(
         default=(),
         alias="with",
         description="What stands beside every event, named `<name>_<column>`: `seconds_ago`, which is log(1 + seconds)"
@@ -79,13 +79,13 @@ class Sequence(FeatureKind):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the list and of the numbers beside it."""
-        return (self.name, *(f"{self.name}_{number}" for number in self.beside))
+        """Names of the list, and of the columns of its events."""
+        return (self.name, *(f"{self.name}_{column}" for column in self.event_columns))
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The key, and the list that a request may bring: of the impression itself nothing else is read."""
-        return (self.key, *self._sent)
+        """The key, and the list that a request may send; nothing else of the impression itself is read."""
+        return (self.key, *self._sent_columns)
 
     @property
     def read_as_keys(self) -> tuple[str, ...]:
@@ -99,8 +99,8 @@ class Sequence(FeatureKind):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The key, and what is listed."""
-        return (self.key, self.of, *self._sent, *self._columns)
+        """The key, the listed column, and the columns of the events."""
+        return (self.key, self.of, *self._sent_columns, *self._declared_event_columns)
 
     def check(self, data: Data) -> None:
         """Check also that events have a time, and that values and numbers are the log's."""
@@ -110,43 +110,45 @@ class Sequence(FeatureKind):
                 f"{self.title}: rows of this log have no times of their own, so nothing says which events came before;"
                 " declare data.clock: {kind: column}"
             )
-        for name in (self.key, self.of, *self._columns):
+        for name in (self.key, self.of, *self._declared_event_columns):
             self._check_column(name, data)
         self._check_sent(data)
         if self.live:
             self._check_live(data)
 
     def _check_column(self, name: str, data: Data) -> None:
-        kind, owner = declared_column(name, data, self.title).type, _owner_of(name, data)
-        wanted: tuple[str, ...] = ("integer", "number")
+        column_type, side_table = declared_column(name, data, self.title).type, _side_table_of(name, data)
+        allowed_types: tuple[str, ...] = ("integer", "number")
         if name in (self.key, self.of):
-            wanted = ("integer", "hex", "string")
-        elif owner is not None:
-            wanted = ("integer", "number", "hex", "string", "tags")
-        if owner is not None and (name in (self.key, self.of) or owner.key != self.of):
+            allowed_types = ("integer", "hex", "string")
+        elif side_table is not None:
+            allowed_types = ("integer", "number", "hex", "string", "tags")
+        if side_table is not None and (name in (self.key, self.of) or side_table.key != self.of):
             raise ValueError(
                 f"{self.title}: '{name}' is a column of a side table; events have columns of the log, and of the side"
                 f" table whose key is '{self.of}'"
             )
-        if kind not in wanted:
-            raise ValueError(f"{self.title}: '{name}' is of type {kind}; wanted {' or '.join(wanted)}")
+        if column_type not in allowed_types:
+            raise ValueError(f"{self.title}: '{name}' is of type {column_type}; wanted {' or '.join(allowed_types)}")
 
     def _check_sent(self, data: Data) -> None:
         if self.sent_times is not None and self.sent is None:
             raise ValueError(f"{self.title}: sent_times has times of no list; declare `sent`, or leave it out")
-        if self.sent is not None and SECONDS_AGO in self.beside and self.sent_times is None:
+        if self.sent is not None and SECONDS_AGO in self.event_columns and self.sent_times is None:
             raise ValueError(
                 f"{self.title}: nothing says when the events in '{self.sent}' happened; declare sent_times, or leave"
                 f" '{SECONDS_AGO}' out of `with`"
             )
-        text = data.by_name[self.of].type == "string"
-        for name, tag in ((self.sent, "string" if text else "integer"), (self.sent_times, "integer")):
-            if name is not None and _owner_of(name, data) is not None:
+        is_text = data.by_name[self.of].type == "string"
+        for name, tag_type in ((self.sent, "string" if is_text else "integer"), (self.sent_times, "integer")):
+            if name is not None and _side_table_of(name, data) is not None:
                 raise ValueError(
                     f"{self.title}: '{name}' is a column of a side table; requests send columns of the log"
                 )
-            if name is not None and (data.by_name[name].type, data.by_name[name].tag_type) != ("tags", tag):
-                raise ValueError(f"{self.title}: '{name}' holds no list of {tag}s; wanted type: tags, tag_type: {tag}")
+            if name is not None and (data.by_name[name].type, data.by_name[name].tag_type) != ("tags", tag_type):
+                raise ValueError(
+                    f"{self.title}: '{name}' holds no list of {tag_type}s; wanted type: tags, tag_type: {tag_type}"
+                )
 
     def _check_live(self, data: Data) -> None:
         if self.counts == "positives" and data.outcome_delay is None:
@@ -154,158 +156,168 @@ class Sequence(FeatureKind):
                 f"{self.title}: nothing says when an outcome is known; declare data.outcome_delay, so that training"
                 " lists no positive event sooner than a server can"
             )
-        late = [name for name in (self.key, self.of) if data.by_name[name].known == "after"]
-        if late:
+        unsent_columns = [name for name in (self.key, self.of) if data.by_name[name].known == "after"]
+        if unsent_columns:
             raise ValueError(
-                f"{self.title}: requests do not send '{late[0]}' (known: after), so that servers cannot list it; leave"
-                " live out"
+                f"{self.title}: requests do not send '{unsent_columns[0]}' (known: after), so that servers cannot list"
+                " it; leave live out"
             )
 
-    def forms(self, declared: DeclaredColumns) -> list[Form]:
+    def forms(self, declared: DeclaredColumns) -> list[OutputForm]:
         """Return a list of ids, and vectors or further lists."""
-        return ["ids", *("ids" if self._is_category(name, declared) else "vector" for name in self.beside)]
+        return ["ids", *("ids" if self._is_category(name, declared) else "vector" for name in self.event_columns)]
 
     def views(self, declared: DeclaredColumns) -> Iterator[KeyedView]:
         """Return the newest events of the key."""
         yield self._view(declared)
 
     def open_list(self, declared: DeclaredColumns) -> OpenList | None:
-        """Return what is listed of the open tiles."""
-        view, in_log = self._view(declared), declared.in_log
-        known = tuple(in_log(name) for name in self._logged(declared) if declared.column(name).known == "before")
+        """Return the list of events of the open tiles; None where events are not live."""
+        view, log_column = self._view(declared), declared.log_column
+        columns_known_before = tuple(
+            log_column(name) for name in self._logged_columns(declared) if declared.column(name).known == "before"
+        )
         positives = self.counts == "positives"
-        wanted = OpenList(view.name, in_log(self.key), in_log(self.of), self.last, positives, known)
-        return wanted if self.live else None
+        open_list = OpenList(
+            view.name, log_column(self.key), log_column(self.of), self.last, positives, columns_known_before
+        )
+        return open_list if self.live else None
 
     def joined_list(self, declared: DeclaredColumns) -> JoinedList | None:
-        """Return what is put together behind the look-up; None where the view holds all there is."""
+        """Return the list that is joined after the look-up; None where the view holds the whole list."""
         items = tuple(
-            ItemColumn(owner.name, declared.in_log(owner.key), name, not self._is_category(name, declared))
-            for name in self._columns
-            if (owner := declared.owner(name)) is not None
+            ItemColumn(owner.name, declared.log_column(owner.key), name, not self._is_category(name, declared))
+            for name in self._declared_event_columns
+            if (owner := declared.side_table_of(name)) is not None
         )
-        view, opened = self._view(declared), self.open_list(declared)
-        if opened is None and self.sent is None and not items:
+        view, open_list = self._view(declared), self.open_list(declared)
+        if open_list is None and self.sent is None and not items:
             return None
         assert view.newest is not None
         return JoinedList(
-            view.name, declared.in_log(self.of), self.last, opened, self.sent or "", self.sent_times or "",
+            view.name, declared.log_column(self.of), self.last, open_list, self.sent or "", self.sent_times or "",
             view.newest.numbers, items,
         )  # fmt: skip
 
     def vocabularies(self, declared: DeclaredColumns) -> Iterator[VocabularyLimits]:
-        """Return the listed column, and those of its side table that are no numbers."""
-        categories = (name for name in self._columns if self._is_category(name, declared))
+        """Return the limits of the listed column, and of columns of its side table that are no numbers."""
+        categories = (name for name in self._declared_event_columns if self._is_category(name, declared))
         yield from (VocabularyLimits(name, self.min_rows, self.max_size) for name in (self.of, *categories))
 
     def shape(self, output: int, fitted: Fitted) -> tuple[int | None, int | None]:
         """Return the size of the vocabulary, or the number of events."""
-        column = self._encoded(output, fitted.declared)
+        column = self._vocabulary_column(output, fitted.declared)
         return (None, self.last) if column is None else (fitted.vocabularies[column].size, None)
 
     def declared_ids(self, output: int, declared: DeclaredColumns) -> DeclaredIds | None:
         """Return as many ids as there are values, `max_size` at most."""
-        column = self._encoded(output, declared)
+        column = self._vocabulary_column(output, declared)
         return None if column is None else DeclaredIds(self.max_size, column, self.last)
 
-    def events(self, output: int) -> int | None:
-        """Return the most events: those of the list, and of the numbers beside it."""
+    def max_events(self, output: int) -> int | None:
+        """Return the most events of the list, and of the columns of its events."""
         return self.last
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
-        """Give the ids and the numbers."""
-        for number, output in enumerate(self.outputs):
-            column = self._encoded(number, fitted.declared)
+        """Yield the ids and the numbers."""
+        for index, output in enumerate(self.outputs):
+            column = self._vocabulary_column(index, fitted.declared)
             if column is not None:
-                values = rows[self.place(fitted.declared, self._feature(number, fitted.declared))]
+                values = rows[self.row_column(fitted.declared, self._view_feature(index, fitted.declared))]
                 yield map_values(values, fitted.vocabularies[column].ids).alias(output)
-            elif self.beside[number - 1] == SECONDS_AGO:
-                yield as_series(output, self._seconds_ago(rows, fitted.declared))
+            elif self.event_columns[index - 1] == SECONDS_AGO:
+                yield vector_series(output, self._seconds_ago(rows, fitted.declared))
             else:
-                values = rows[self.place(fitted.declared, self._feature(number, fitted.declared))]
-                yield as_series(output, matrix(values, self.last))
+                values = rows[self.row_column(fitted.declared, self._view_feature(index, fitted.declared))]
+                yield vector_series(output, matrix(values, self.last))
 
     def list_nodes(self, graph: Graph, fitted: Fitted, output: int) -> tuple[str, str]:
         """Compile the ids."""
-        column = self._encoded(output, fitted.declared)
+        column = self._vocabulary_column(output, fitted.declared)
         assert column is not None
-        codes = graph.listed(self.place(fitted.declared, self._feature(output, fitted.declared)), self.last)
-        there = graph.add("Not", graph.add("Equal", codes, np.array([NO_CODE])))
-        return encoded(graph, codes, column, fitted), there
+        codes = graph.list_codes(
+            self.row_column(fitted.declared, self._view_feature(output, fitted.declared)), self.last
+        )
+        is_present = graph.add("Not", graph.add("Equal", codes, np.array([NO_CODE])))
+        return vocabulary_id_nodes(graph, codes, column, fitted), is_present
 
     def vector_nodes(self, graph: Graph, fitted: Fitted, output: int) -> str:
         """Compile the numbers."""
-        if self.beside[output - 1] != SECONDS_AGO:
-            return graph.vector(self.place(fitted.declared, self._feature(output, fitted.declared)), self.last)
-        times = graph.listed(self.place(fitted.declared, NEWEST_TIMES), self.last)
-        wide = self._widened(graph, times)
-        there = graph.add("Not", graph.add("Equal", wide, np.array([NO_CODE])))
-        now = graph.turned(graph.numbers([Columns.TIME]))
-        elapsed = graph.add("Sub", now, graph.add("Cast", wide, to=_DOUBLE))
-        seconds = graph.at_least(graph.add("Div", elapsed, np.array([_MICROSECONDS])), np.zeros(1))
-        logged = graph.add("Where", there, graph.log1p(seconds), np.zeros(1))
+        if self.event_columns[output - 1] != SECONDS_AGO:
+            return graph.vector(
+                self.row_column(fitted.declared, self._view_feature(output, fitted.declared)), self.last
+            )
+        times = graph.list_codes(self.row_column(fitted.declared, NEWEST_TIMES), self.last)
+        padded_times = self._pad_to_last(graph, times)
+        is_present = graph.add("Not", graph.add("Equal", padded_times, np.array([NO_CODE])))
+        now = graph.transpose(graph.numbers([Columns.TIME]))
+        elapsed = graph.add("Sub", now, graph.add("Cast", padded_times, to=_DOUBLE))
+        seconds = graph.clip_min(graph.add("Div", elapsed, np.array([_MICROSECONDS])), np.zeros(1))
+        logged = graph.add("Where", is_present, graph.log1p(seconds), np.zeros(1))
         return graph.add("Cast", logged, to=_FLOAT)
 
-    def _widened(self, graph: Graph, lists: str) -> str:
-        """Return lists, as wide as the longest of a request, padded to `last`."""
+    def _pad_to_last(self, graph: Graph, lists: str) -> str:
+        """Return lists, which are as wide as the longest one of a request, padded to `last`."""
         rows = graph.add("Slice", graph.add("Shape", lists), np.array([0]), np.array([1]))
         shape = graph.add("Concat", rows, np.array([self.last]), axis=0)
-        none = graph.add("Expand", np.array([[NO_CODE]]), shape)
+        padding = graph.add("Expand", np.array([[NO_CODE]]), shape)
         return graph.add(
-            "Slice", graph.add("Concat", lists, none, axis=1), np.array([0]), np.array([self.last]), np.array([1])
+            "Slice", graph.add("Concat", lists, padding, axis=1), np.array([0]), np.array([self.last]), np.array([1])
         )
 
     def _seconds_ago(self, rows: pl.DataFrame, declared: DeclaredColumns) -> Matrix:
-        times = rows[self.place(declared, NEWEST_TIMES)]
+        times = rows[self.row_column(declared, NEWEST_TIMES)]
         lengths = times.list.len().fill_null(0).to_numpy()
-        now = np.repeat(rows[Columns.TIME].dt.epoch("us").to_numpy().astype(np.float64), lengths)
-        then = times.explode(empty_as_null=False, keep_nulls=False).to_numpy().astype(np.float64)
-        found = np.zeros((rows.height, self.last), np.float32)
-        found[np.arange(self.last) < lengths[:, None]] = np.log(np.maximum((now - then) / _MICROSECONDS, 0.0) + 1.0)
-        return found
+        impression_times = np.repeat(rows[Columns.TIME].dt.epoch("us").to_numpy().astype(np.float64), lengths)
+        event_times = times.explode(empty_as_null=False, keep_nulls=False).to_numpy().astype(np.float64)
+        logged_seconds = np.zeros((rows.height, self.last), np.float32)
+        logged_seconds[np.arange(self.last) < lengths[:, None]] = np.log(
+            np.maximum((impression_times - event_times) / _MICROSECONDS, 0.0) + 1.0
+        )
+        return logged_seconds
 
     @property
-    def _columns(self) -> tuple[str, ...]:
-        return tuple(name for name in self.beside if name != SECONDS_AGO)
+    def _declared_event_columns(self) -> tuple[str, ...]:
+        return tuple(name for name in self.event_columns if name != SECONDS_AGO)
 
     @property
-    def _sent(self) -> tuple[str, ...]:
+    def _sent_columns(self) -> tuple[str, ...]:
         return tuple(name for name in (self.sent, self.sent_times) if name is not None)
 
-    def _logged(self, declared: DeclaredColumns) -> tuple[str, ...]:
-        return tuple(name for name in self._columns if declared.owner(name) is None)
+    def _logged_columns(self, declared: DeclaredColumns) -> tuple[str, ...]:
+        return tuple(name for name in self._declared_event_columns if declared.side_table_of(name) is None)
 
     def _is_category(self, name: str, declared: DeclaredColumns) -> bool:
         return name != SECONDS_AGO and declared.column(name).type not in ("integer", "number")
 
-    def _encoded(self, output: int, declared: DeclaredColumns) -> str | None:
+    def _vocabulary_column(self, output: int, declared: DeclaredColumns) -> str | None:
         """Return the column by whose vocabulary an output's values get ids; None for a vector."""
-        column = self.beside[output - 1] if output else self.of
+        column = self.event_columns[output - 1] if output else self.of
         return column if not output or self._is_category(column, declared) else None
 
-    def _feature(self, output: int, declared: DeclaredColumns) -> str:
+    def _view_feature(self, output: int, declared: DeclaredColumns) -> str:
         if not output:
             return NEWEST_VALUES
-        name = self.beside[output - 1]
-        return f"newest_{declared.in_log(name)}" if declared.owner(name) is None else f"item_{name}"
+        name = self.event_columns[output - 1]
+        return f"newest_{declared.log_column(name)}" if declared.side_table_of(name) is None else f"item_{name}"
 
     def _view(self, declared: DeclaredColumns) -> KeyedView:
-        in_log = declared.in_log
-        numbers = tuple(map(in_log, self._logged(declared)))
-        newest = Newest(in_log(self.of), self.last, numbers, self.counts == "positives")
+        log_column = declared.log_column
+        numbers = tuple(map(log_column, self._logged_columns(declared)))
+        newest = NewestEvents(log_column(self.of), self.last, numbers, self.counts == "positives")
         return KeyedView(declared.key((self.key,)), newest=newest)
 
-    def place(self, declared: DeclaredColumns, name: str) -> str:
+    def row_column(self, declared: DeclaredColumns, name: str) -> str:
         """Return the name under which looked-up rows hold a list or a vector of the events."""
-        wanted = self.joined_list(declared)
-        return view_column(self._view(declared), name) if wanted is None else wanted.place(name)
+        joined_list = self.joined_list(declared)
+        return view_column(self._view(declared), name) if joined_list is None else joined_list.row_column(name)
 
 
-def _owner_of(name: str, data: Data) -> SideTable | None:
+def _side_table_of(name: str, data: Data) -> SideTable | None:
     """Return the side table of a column that is not the log's."""
     return None if name in {column.name for column in data.columns} else owner_of(name, data)
 
 
 _FLOAT: Final = 1
-"""FP32 and FP64, as ONNX numbers them."""
+"""ONNX data types of FP32 and FP64."""
 _DOUBLE: Final = 11

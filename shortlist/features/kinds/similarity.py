@@ -1,4 +1,4 @@
-"""How close an item is to the user's history."""
+"""Similarity of an item to the user's history."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from shortlist.features.static_view_plan import MeanView, check_holds_items
 from shortlist.features.vectors import matrix, normalised
 from shortlist.spec.data import Data
 from shortlist.spec.features import check_is_history, owner_of
-from shortlist.system.execution import on_cpu
+from shortlist.system.execution import count_cpu_operation
 from shortlist.system.query_engine import Engine
 
 
-class Similarity(FeatureKind):
+class SimilarityFeature(FeatureKind):
     """Cosine of the item's vector and the mean vector of the items in the user's list; 0 when either is missing."""
 
     kind: Literal["similarity"]
@@ -37,8 +37,8 @@ class Similarity(FeatureKind):
         """Check also that the list holds items, and that the vector is an item's."""
         super().check(data)
         check_is_history(self.list, data, self.title)
-        owner = owner_of(self.vector, data)
-        if owner is None or owner.key != data.item or data.by_name[self.vector].type != "vector":
+        side_table = owner_of(self.vector, data)
+        if side_table is None or side_table.key != data.item or data.by_name[self.vector].type != "vector":
             raise ValueError(f"{self.title}: '{self.vector}' must be a vector column of the item's side table")
 
     @property
@@ -56,28 +56,28 @@ class Similarity(FeatureKind):
         """The vector alone: of the list, only the mean is looked up."""
         return (self.vector,)
 
-    def means(self, declared: DeclaredColumns) -> Iterator[MeanView]:
+    def mean_views(self, declared: DeclaredColumns) -> Iterator[MeanView]:
         """Return the mean vectors of the list."""
         check_holds_items(self.list, declared)
         yield MeanView(declared.key((str(declared.data.user),)), self.list, self.vector)
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
-        """Give the cosine."""
-        on_cpu("similarity of vectors (numpy)")
+        """Yield the cosine."""
+        count_cpu_operation("similarity of vectors (numpy)")
         width = fitted.widths[self.vector]
-        item, history = (normalised(matrix(rows[place], width)) for place in self._places(fitted.declared))
+        item, history = (normalised(matrix(rows[column], width)) for column in self._vector_columns(fitted.declared))
         yield pl.Series(self.name, (item * history).sum(axis=1), dtype=pl.Float32)
 
     @classmethod
-    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
+    def nodes(cls, graph: Graph, fitted: Fitted, feature_outputs: Sequence[tuple[Self, int]]) -> str:
         """Compile the cosines."""
-        return graph.joined([graph.turned(feature._cosine(graph, fitted)) for feature, _ in wanted])
+        return graph.concat([graph.transpose(feature._cosine_nodes(graph, fitted)) for feature, _ in feature_outputs])
 
-    def _cosine(self, graph: Graph, fitted: Fitted) -> str:
-        width, places = fitted.widths[self.vector], self._places(fitted.declared)
-        item, history = (graph.normalised(graph.vector(place, width)) for place in places)
+    def _cosine_nodes(self, graph: Graph, fitted: Fitted) -> str:
+        width, columns = fitted.widths[self.vector], self._vector_columns(fitted.declared)
+        item, history = (graph.l2_normalise(graph.vector(column, width)) for column in columns)
         return graph.add("ReduceSum", graph.add("Mul", item, history), np.array([1]), keepdims=1)
 
-    def _places(self, declared: DeclaredColumns) -> tuple[str, str]:
+    def _vector_columns(self, declared: DeclaredColumns) -> tuple[str, str]:
         view = MeanView((), self.list, self.vector)
-        return declared.place(self.vector), f"{view.name}:{view.features[0]}"
+        return declared.row_column(self.vector), f"{view.name}:{view.features[0]}"

@@ -1,4 +1,4 @@
-"""Where an item stands among the candidates of its request."""
+"""Rank and share of a value among the candidates of its request."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pydantic import Field, model_validator
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns, PlanError
-from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted, Number
+from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted, NumberQuery
 from shortlist.features.graph import Graph
-from shortlist.features.slates import Given, SlateValue
+from shortlist.features.slates import SlateStatistic, SlateValue
 from shortlist.spec.data import Data
 from shortlist.system.query_engine import Engine
 
 _NO_FIT: Mapping[str, object] = {}
 
 
-class Slate(FeatureKind):
-    """Place of a value among the candidates of a request; `data.slate` says which rows of the log were one request.
+class SlateFeature(FeatureKind):
+    """Rank and share of a value among the candidates of a request; `data.slate` tells which rows were one request.
 
     A log holds what was shown, a request what is asked: if users are shown fewer items than are ranked, these features
     differ between training and serving. Refused beside `retrieval`, where that is always so.
@@ -34,7 +34,7 @@ class Slate(FeatureKind):
     """Other feature, a number, that is compared."""
     name: FeatureName | None = None
     """What the features' names begin with; the compared name by default."""
-    gives: tuple[Given, ...] = Field(default=("rank", "share", "difference"), min_length=1)
+    gives: tuple[SlateStatistic, ...] = Field(default=("rank", "share", "difference"), min_length=1)
     """`rank`: 1 and the candidates of greater value. `share`: of the sum. `difference`: to the mean. `size`: number of
     candidates. Each gives a feature `<name>_slate_<what>`."""
 
@@ -42,7 +42,7 @@ class Slate(FeatureKind):
     compares_candidates: ClassVar[bool] = True
 
     @model_validator(mode="after")
-    def _compares_one_thing(self) -> Self:
+    def _compares_column_or_feature(self) -> Self:
         if (self.column is None) == (self.feature is None):
             raise ValueError("wanted either column or feature: the number that is compared")
         if len(set(self.gives)) < len(self.gives):
@@ -52,7 +52,7 @@ class Slate(FeatureKind):
     @property
     def outputs(self) -> tuple[str, ...]:
         """Names of the features, in the order of `gives`."""
-        return tuple(f"{self.name or self.column or self.feature}_slate_{what}" for what in self.gives)
+        return tuple(f"{self.name or self.column or self.feature}_slate_{statistic}" for statistic in self.gives)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ class Slate(FeatureKind):
         return () if self.feature is None else (self.feature,)
 
     def check(self, data: Data) -> None:
-        """Check also that the log says what a slate is."""
+        """Check also that `data.slate` is declared."""
         super().check(data)
         if data.slate is None:
             raise ValueError(
@@ -74,45 +74,53 @@ class Slate(FeatureKind):
             )
 
     def slate_value(self, declared: DeclaredColumns, features: Sequence[FeatureKind]) -> SlateValue:
-        """Return what is compared.
+        """Return the compared value, and the columns of its statistics.
 
         Raises:
             PlanError: The compared feature is no number that a server computes from what it looks up.
         """
         if self.column is not None:
-            value = pl.col(declared.place(self.column)).cast(pl.Float64)
+            value = pl.col(declared.row_column(self.column)).cast(pl.Float64)
             value = pl.when(value.is_finite()).then(value)
         else:
-            value = self._of_feature(declared, features)
+            value = self._feature_value(declared, features)
         return SlateValue(
-            value, tuple((_place(output), what) for output, what in zip(self.outputs, self.gives, strict=True))
+            value,
+            tuple(
+                (_statistic_column(output), statistic)
+                for output, statistic in zip(self.outputs, self.gives, strict=True)
+            ),
         )
 
-    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[Number]:
-        """Return what was told of the value."""
+    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[NumberQuery]:
+        """Return the statistics that were computed within the slate."""
         for output in self.outputs:
-            yield Number(output, pl.col(_place(output)))
+            yield NumberQuery(output, pl.col(_statistic_column(output)))
 
     @classmethod
-    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
-        """Read what the server was told: a graph sees rows of several requests, or a part of one."""
-        return graph.numbers([_place(feature.outputs[number]) for feature, number in wanted])
+    def nodes(cls, graph: Graph, fitted: Fitted, feature_outputs: Sequence[tuple[Self, int]]) -> str:
+        """Read the statistics from the server: a graph sees rows of several requests, or a part of one."""
+        return graph.numbers([_statistic_column(feature.outputs[output]) for feature, output in feature_outputs])
 
-    def _of_feature(self, declared: DeclaredColumns, features: Sequence[FeatureKind]) -> pl.Expr:
-        owner = next(one for one in features if self.feature in one.outputs)
+    def _feature_value(self, declared: DeclaredColumns, features: Sequence[FeatureKind]) -> pl.Expr:
+        source = next(feature for feature in features if self.feature in feature.outputs)
         fitted = Fitted(declared, {}, {}, {})
-        why = ""
-        if any(one.output == self.feature for one in owner.measured(declared)):
-            why = "it is standardised; leave standardise out"
-        elif owner.reads_features:
-            why = "it is itself computed within a request"
+        reason = ""
+        if any(number.output == self.feature for number in source.standardised_numbers(declared)):
+            reason = "it is standardised; leave standardise out"
+        elif source.reads_features:
+            reason = "it is itself computed within a request"
         else:
-            value = next((one.value for one in owner.numbers(fitted, "cpu") if one.output == self.feature), None)
+            value = next(
+                (number.value for number in source.numbers(fitted, "cpu") if number.output == self.feature), None
+            )
             if value is not None and Columns.TIME not in value.meta.root_names():
                 return value
-            why = f"features of kind {owner.kind} are no number of what is looked up"
-        raise PlanError(f"{self.title}: cannot compare '{self.feature}': {why}. Compare another feature, or a column")
+            reason = f"features of kind {source.kind} are no number of what is looked up"
+        raise PlanError(
+            f"{self.title}: cannot compare '{self.feature}': {reason}. Compare another feature, or a column"
+        )
 
 
-def _place(output: str) -> str:
+def _statistic_column(output: str) -> str:
     return f"slate:{output}"

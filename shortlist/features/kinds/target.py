@@ -11,8 +11,8 @@ from pydantic import Field
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import Fitted, Number, OverDays, summed_nodes
-from shortlist.features.graph import Graph, column
+from shortlist.features.feature_kind import Fitted, NumberQuery, WindowedFeature, window_sum_nodes
+from shortlist.features.graph import Graph, constant_per_output
 from shortlist.features.keyed import KeyedView, with_rows
 from shortlist.spec.data import Data
 from shortlist.spec.features import check_is_outcome
@@ -22,7 +22,7 @@ _NO_ROWS_MEAN: Final = 0.5
 """The overall mean while nothing at all has been seen."""
 
 
-class Target(OverDays):
+class TargetFeature(WindowedFeature):
     """Smoothed mean of the label or an earlier outcome over the days before: (sum + prior * mean) / (rows + prior)."""
 
     kind: Literal["target"]
@@ -47,41 +47,41 @@ class Target(OverDays):
         """Return the sums of the key, and of all rows for the overall mean."""
         totals = with_rows(*(total for measure in self._measures(declared) for total in self.totals(measure)))
         yield KeyedView(*self.keys_and_tags(declared), totals)
-        yield KeyedView((Columns.EVERYTHING,), totals=totals)
+        yield KeyedView((Columns.GLOBAL_KEY,), totals=totals)
 
-    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[Number]:
+    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[NumberQuery]:
         """Return the smoothed mean."""
         rows, total = self._measures(fitted.declared)
-        view, everything = self.views(fitted.declared)
+        view, all_rows_view = self.views(fitted.declared)
         scale = self._scale(fitted.declared)
-        all_rows = self.summed(everything, rows)
-        overall = self.summed(everything, total) / scale / all_rows
+        all_rows = self.window_sum(all_rows_view, rows)
+        overall = self.window_sum(all_rows_view, total) / scale / all_rows
         mean = pl.when(all_rows > 0).then(overall).otherwise(_NO_ROWS_MEAN)
-        weighted = self.summed(view, total) / scale + self.prior * mean
-        yield Number(self.name, weighted / (self.summed(view, rows) + self.prior))
+        weighted = self.window_sum(view, total) / scale + self.prior * mean
+        yield NumberQuery(self.name, weighted / (self.window_sum(view, rows) + self.prior))
 
     @classmethod
-    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
+    def nodes(cls, graph: Graph, fitted: Fitted, feature_outputs: Sequence[tuple[Self, int]]) -> str:
         """Compile the smoothed means of all keys at once."""
-        add, features = graph.add, [feature for feature, _ in wanted]
+        add, features = graph.add, [feature for feature, _ in feature_outputs]
         views = [tuple(feature.views(fitted.declared)) for feature in features]
-        asked = [
-            (feature, view[which], feature._measures(fitted.declared)[number])
-            for which in (0, 1)  # of the key, of all rows
-            for number in (0, 1)  # rows, sum
+        summands = [
+            (feature, view[view_index], feature._measures(fitted.declared)[measure_index])
+            for view_index in (0, 1)  # of the key, of all rows
+            for measure_index in (0, 1)  # rows, sum
             for feature, view in zip(features, views, strict=True)
         ]
-        known = summed_nodes(graph, asked)
-        rows, sums, all_rows, all_sums = graph.split(known, [len(features)] * 4)
-        scale = column(feature._scale(fitted.declared) for feature in features)
+        window_sums = window_sum_nodes(graph, summands)
+        rows, sums, all_rows, all_sums = graph.split(window_sums, [len(features)] * 4)
+        scale = constant_per_output(feature._scale(fitted.declared) for feature in features)
         mean = add("Div", add("Div", all_sums, scale), all_rows)
         mean = add("Where", add("Greater", all_rows, np.zeros(1)), mean, np.array([_NO_ROWS_MEAN]))
-        prior = column(feature.prior for feature in features)
+        prior = constant_per_output(feature.prior for feature in features)
         weighted = add("Add", add("Div", sums, scale), add("Mul", mean, prior))
         return add("Div", weighted, add("Add", rows, prior))
 
     def _outcome(self, declared: DeclaredColumns) -> str:
-        return declared.in_log(self.of or declared.data.label)
+        return declared.log_column(self.of or declared.data.label)
 
     def _measures(self, declared: DeclaredColumns) -> tuple[str, str]:
         """Return the rows and the sum; a null outcome counts in neither."""

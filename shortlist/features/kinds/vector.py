@@ -8,14 +8,14 @@ from typing import ClassVar, Literal
 import polars as pl
 
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import Fitted, Form, PerColumn
+from shortlist.features.feature_kind import ColumnwiseFeature, Fitted, OutputForm
 from shortlist.features.graph import Graph
-from shortlist.features.vectors import as_series, matrix, normalised
-from shortlist.system.execution import on_cpu
+from shortlist.features.vectors import matrix, normalised, vector_series
+from shortlist.system.execution import count_cpu_operation
 from shortlist.system.query_engine import Engine
 
 
-class Vector(PerColumn):
+class VectorFeature(ColumnwiseFeature):
     """A dense vector column, L2-normalised; a null is the zero vector."""
 
     kind: Literal["vector"]
@@ -26,7 +26,7 @@ class Vector(PerColumn):
     own_suffix: ClassVar[str] = "vector"
     column_types: ClassVar[tuple[str, ...]] = ("vector",)
 
-    def forms(self, declared: DeclaredColumns) -> list[Form]:
+    def forms(self, declared: DeclaredColumns) -> list[OutputForm]:
         """Return vectors."""
         return ["vector"] * len(self.each)
 
@@ -35,14 +35,14 @@ class Vector(PerColumn):
         return None, fitted.widths[self.each[output]]
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
-        """Give the vectors."""
-        on_cpu("vectors (numpy)")
+        """Yield the vectors."""
+        count_cpu_operation("vectors (numpy)")
         for name, output in zip(self.each, self.outputs, strict=True):
-            vectors = matrix(rows[fitted.declared.place(name)], fitted.widths[name])
-            yield as_series(output, normalised(vectors) if self.normalise else vectors)
+            vectors = matrix(rows[fitted.declared.row_column(name)], fitted.widths[name])
+            yield vector_series(output, normalised(vectors) if self.normalise else vectors)
 
     def vector_nodes(self, graph: Graph, fitted: Fitted, output: int) -> str:
         """Compile a vector."""
         name = self.each[output]
-        vectors = graph.vector(fitted.declared.place(name), fitted.widths[name])
-        return graph.normalised(vectors) if self.normalise else vectors
+        vectors = graph.vector(fitted.declared.row_column(name), fitted.widths[name])
+        return graph.l2_normalise(vectors) if self.normalise else vectors

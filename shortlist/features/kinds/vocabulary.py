@@ -10,15 +10,15 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import DeclaredIds, Fitted, Form, PerColumn
+from shortlist.features.feature_kind import ColumnwiseFeature, DeclaredIds, Fitted, OutputForm
 from shortlist.features.graph import ML, ExportError, Graph
 from shortlist.features.hashing import NO_CODE, NULL_IN_LIST, codes_of
-from shortlist.features.lists import of_each_value
+from shortlist.features.lists import map_column
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.system.query_engine import Engine
 
 
-class Vocabulary(PerColumn):
+class VocabularyFeature(ColumnwiseFeature):
     """Dense ids for values seen often enough; 0 is unknown or rare. Ids never change; new values are appended."""
 
     kind: Literal["vocabulary"]
@@ -38,7 +38,7 @@ class Vocabulary(PerColumn):
         """Every column."""
         return self.each
 
-    def forms(self, declared: DeclaredColumns) -> list[Form]:
+    def forms(self, declared: DeclaredColumns) -> list[OutputForm]:
         """Return ids; lists of them for tags."""
         return ["ids" if declared.is_tags(name) else "id" for name in self.each]
 
@@ -56,29 +56,31 @@ class Vocabulary(PerColumn):
         return DeclaredIds(self.max_size, name, self.max_values if declared.is_tags(name) else 1)
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
-        """Give the ids."""
+        """Yield the ids."""
         for name, output in zip(self.each, self.outputs, strict=True):
-            values = rows[fitted.declared.place(name)]
+            values = rows[fitted.declared.row_column(name)]
             if fitted.declared.is_tags(name):
                 values = values.list.head(self.max_values)
-            yield of_each_value(values, fitted.vocabularies[name].ids).alias(output)
+            yield map_column(values, fitted.vocabularies[name].ids).alias(output)
 
     @classmethod
-    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
+    def nodes(cls, graph: Graph, fitted: Fitted, feature_outputs: Sequence[tuple[Self, int]]) -> str:
         """Compile the ids of columns with one value per row."""
-        names = [feature.each[number] for feature, number in wanted]
+        names = [feature.each[output] for feature, output in feature_outputs]
         codes = graph.split(graph.codes(names, "ids by vocabulary"), [1] * len(names))
-        return graph.joined([encoded(graph, code, name, fitted) for code, name in zip(codes, names, strict=True)])
+        return graph.concat(
+            [vocabulary_id_nodes(graph, code, name, fitted) for code, name in zip(codes, names, strict=True)]
+        )
 
     def list_nodes(self, graph: Graph, fitted: Fitted, output: int) -> tuple[str, str]:
         """Compile the ids of a tags column."""
         name = self.each[output]
         codes = graph.tags(name, self.max_values)
-        there = graph.add("Not", graph.add("Equal", codes, np.array([NO_CODE])))
-        return encoded(graph, codes, name, fitted), there
+        is_present = graph.add("Not", graph.add("Equal", codes, np.array([NO_CODE])))
+        return vocabulary_id_nodes(graph, codes, name, fitted), is_present
 
 
-def encoded(graph: Graph, codes: str, column: str, fitted: Fitted) -> str:
+def vocabulary_id_nodes(graph: Graph, codes: str, column: str, fitted: Fitted) -> str:
     """Return the ids of codes by the vocabulary of a column; 0 for those that are not in it."""
     keys = vocabulary_codes(column, fitted.vocabularies[column].values)
     if not len(keys):  # no value was seen often enough
@@ -93,20 +95,20 @@ def vocabulary_codes(column: str, values: pl.Series) -> np.ndarray:
     """Return the code of every value of a vocabulary, in order of its id.
 
     Raises:
-        ExportError: Two values have one code, or a value's code says null.
+        ExportError: Two values have one code, or a value has the code of null.
     """
     codes = codes_of(values)
-    twice = codes.is_duplicated()
-    if twice.any():
-        pair = values.filter(codes == codes.filter(twice)[0]).to_list()
+    is_duplicated = codes.is_duplicated()
+    if is_duplicated.any():
+        pair = values.filter(codes == codes.filter(is_duplicated)[0]).to_list()
         raise ExportError(
             f"features: vocabulary of '{column}': {pair[0]!r} and {pair[1]!r} have one fingerprint, so an exported"
             " graph cannot tell them apart. Rename one of them in the log, or hash the column."
         )
-    reserved = codes.is_in([NO_CODE, NULL_IN_LIST])
-    if reserved.any():
+    is_reserved = codes.is_in([NO_CODE, NULL_IN_LIST])
+    if is_reserved.any():
         raise ExportError(
-            f"features: vocabulary of '{column}' holds {values.filter(reserved)[0]}, which stands for null in an"
+            f"features: vocabulary of '{column}' holds {values.filter(is_reserved)[0]}, which stands for null in an"
             " exported graph. Declare the column as a string."
         )
     return codes.to_numpy()

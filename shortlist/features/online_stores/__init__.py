@@ -1,1 +1,1 @@
-"""The online stores of Feast that a spec may name: a file each, and the registry that lists them."""
+"""The online stores of Feast that a spec may name: one file per store, and the registry that lists them."""

@@ -30,38 +30,38 @@ class RedisOnline(OnlineStore):
         return self.connection_variable
 
     def configuration(self, file: FileOf) -> dict[str, Any]:
-        """Return what Feast is told."""
+        """Return Feast's configuration of the store."""
         # skip_dedup: Redis would otherwise keep an old value whose moment equals the new one's, as every side table's
         # does.
         return {"type": "redis", "connection_string": self._connection(), "skip_dedup": True}
 
-    def reach(self) -> None:
+    def check_reachable(self) -> None:
         """See that the server answers; whether it takes the password, Feast will say.
 
         Raises:
             ShortlistError: It cannot be reached, or the variable with its address is not set.
         """
-        where = self._connection().partition(",")[0]
-        host, _, port = where.rpartition(":")
+        address = self._connection().partition(",")[0]
+        host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=_REACH_SECONDS).close()
         except OSError as error:
             raise ShortlistError(
-                f"runtime.online_store: Redis at {where} cannot be reached ({error.strerror or error}); check the"
+                f"runtime.online_store: Redis at {address} cannot be reached ({error.strerror or error}); check the"
                 f" environment variable {self.connection_variable} and at the server"
             ) from None
 
     @classmethod
-    def explained(cls, error: Exception) -> str:
-        """Return what Redis says."""
+    def explain_error(cls, error: Exception) -> str:
+        """Return a message about an error of Redis; empty for other errors."""
         return f"Redis says: {error}" if type(error).__module__.startswith("redis.") else ""
 
     def _connection(self) -> str:
         connection = os.environ.get(self.connection_variable, "")
         if not _CONNECTION.match(connection):
-            found = "does not hold one" if connection else "is not set"  # what it holds may be a password
+            problem = "does not hold one" if connection else "is not set"  # what it holds may be a password
             raise ShortlistError(
                 f"runtime.online_store: wanted `host:port[,password=...]`, but the environment variable"
-                f" {self.connection_variable} {found}. Set it, or declare `online_store: {{kind: sqlite}}`."
+                f" {self.connection_variable} {problem}. Set it, or declare `online_store: {{kind: sqlite}}`."
             )
         return connection

@@ -1,4 +1,4 @@
-"""Every online store by the name that a spec gives it; one is added by a line here and a file beside this one."""
+"""Every online store by its name in a spec; to add one, add a file beside this one and a line here."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class SQLiteOnline(OnlineStore):
     is_shared: ClassVar[bool] = False
 
     def configuration(self, file: FileOf) -> dict[str, Any]:
-        """Return what Feast is told."""
+        """Return Feast's configuration of the store."""
         return {"type": "sqlite", "path": str(file(_FILE))}
 
     def files(self, file: FileOf) -> tuple[Path, ...]:
@@ -33,12 +33,12 @@ class SQLiteOnline(OnlineStore):
         return (file(_FILE),)
 
     def prepare(self, file: FileOf) -> None:
-        """Keep changes in a log beside the file, for good: else whoever serves waits while a nightly run writes."""
+        """Switch the file to a write-ahead log for good, so that servers do not wait while a nightly run writes."""
         with closing(sqlite3.connect(file(_FILE))) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
 
     def probe(self, file: FileOf) -> Callable[[], None]:
-        """Return a check by a connection of its own: Feast's waits as long as SQLite does."""
+        """Return a check by a connection of its own, because Feast's waits as long as SQLite does."""
         connection = sqlite3.connect(file(_FILE), timeout=_LONGEST_LOCK_SECONDS, check_same_thread=False)
 
         def check() -> None:

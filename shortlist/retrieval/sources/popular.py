@@ -10,8 +10,8 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.contracts import DataError
-from shortlist.retrieval.catalogue import Rows, mapped_array
-from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Scores, Source, SourceKind, padded
+from shortlist.retrieval.catalogue import Rows, open_mapped_array
+from shortlist.retrieval.source import ROW, FitInputs, Queries, RankedItems, Scores, Source, SourceKind, pad_lists
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_columns, check_days, columns_of, user_tables
@@ -38,9 +38,11 @@ class Popular(SourceKind):
 
     def check(self, data: Data) -> None:
         """Check the keys and the clock; see `SourceSection.check`."""
-        known = {column.name: column for column in data.columns if column.known == "before"}
-        known |= columns_of(user_tables(data))
-        check_columns(self.keys, known, ("integer", "string", "hex"), "the log that is known before, or of a user")
+        key_columns = {column.name: column for column in data.columns if column.known == "before"}
+        key_columns |= columns_of(user_tables(data))
+        check_columns(
+            self.keys, key_columns, ("integer", "string", "hex"), "the log that is known before, or of a user"
+        )
         if self.window_days is not None:
             check_days(data, "window_days")
 
@@ -54,57 +56,57 @@ class Popular(SourceKind):
         """No: what is popular is so for everybody."""
         return False
 
-    def fit(self, given: FitData, folder: Path) -> None:
+    def fit(self, inputs: FitInputs, folder: Path) -> None:
         """Count, and write the lists of every value of the keys; line 0 is that of everybody."""
-        counted = self._counted(given)
-        everybody = counted.group_by(ROW).agg(pl.col(_COUNT).sum()).sort([_COUNT, ROW], descending=[True, False])
+        counts = self._count_positives(inputs)
+        overall = counts.group_by(ROW).agg(pl.col(_COUNT).sum()).sort([_COUNT, ROW], descending=[True, False])
         # More than a request takes: where filters leave few, a request asks again for more.
-        most = min(_DEPTH * given.most, given.catalogue.size)
-        everybody = everybody.head(most)
-        groups = self._groups(counted)
-        own = (
-            counted.join(groups, on=list(self.keys), nulls_equal=True)
+        list_length = min(_DEPTH * inputs.max_items, inputs.catalogue.size)
+        overall = overall.head(list_length)
+        groups = self._groups(counts)
+        by_group = (
+            counts.join(groups, on=list(self.keys), nulls_equal=True)
             .sort([_GROUP, _COUNT, ROW], descending=[False, True, False])
             .group_by(_GROUP, maintain_order=True)
-            .head(most)
+            .head(list_length)
             if self.keys
             else pl.DataFrame(schema={_GROUP: pl.UInt32, ROW: pl.Int32, _COUNT: pl.UInt32})
         )
-        items = np.full((groups.height + 1, most), -1, np.int32)
+        items = np.full((groups.height + 1, list_length), -1, np.int32)
         scores = np.full(items.shape, -np.inf, np.float32)
-        shares = everybody[_COUNT].to_numpy() / everybody[_COUNT].sum()
-        _fill(items[0], scores[0], everybody[ROW].to_numpy(), shares, everybody[ROW].to_numpy(), shares)
-        for (group,), rows in own.group_by([_GROUP], maintain_order=True):
+        shares = overall[_COUNT].to_numpy() / overall[_COUNT].sum()
+        _fill(items[0], scores[0], overall[ROW].to_numpy(), shares, overall[ROW].to_numpy(), shares)
+        for (group,), rows in by_group.group_by([_GROUP], maintain_order=True):
             line = int(str(group))
-            ours = rows[_COUNT].to_numpy() / rows[_COUNT].sum()
-            _fill(items[line], scores[line], rows[ROW].to_numpy(), ours, everybody[ROW].to_numpy(), shares)
+            group_shares = rows[_COUNT].to_numpy() / rows[_COUNT].sum()
+            _fill(items[line], scores[line], rows[ROW].to_numpy(), group_shares, overall[ROW].to_numpy(), shares)
         groups.write_parquet(folder / _GROUPS)
         np.save(folder / _ITEMS, items)
         np.save(folder / _SCORES, scores)
 
     def load(self, folder: Path) -> PopularItems:
         """Return the lists in a folder."""
-        items, scores = (mapped_array(folder / name) for name in (_ITEMS, _SCORES))
+        items, scores = (open_mapped_array(folder / name) for name in (_ITEMS, _SCORES))
         return PopularItems(pl.read_parquet(folder / _GROUPS), items, scores)
 
-    def _counted(self, given: FitData) -> pl.DataFrame:
+    def _count_positives(self, inputs: FitInputs) -> pl.DataFrame:
         """Return the positives of every item for every value of the keys."""
         by = [*self.keys, ROW]
         total: pl.DataFrame | None = None
-        for rows in given.positives(given.last_days(self.window_days), *self.keys):
-            found = rows.group_by(by).agg(pl.len().alias(_COUNT))
-            both = found if total is None else pl.concat([total, found])
-            total = both.group_by(by).agg(pl.col(_COUNT).sum())
+        for rows in inputs.positives(inputs.last_days(self.window_days), *self.keys):
+            file_counts = rows.group_by(by).agg(pl.len().alias(_COUNT))
+            all_counts = file_counts if total is None else pl.concat([total, file_counts])
+            total = all_counts.group_by(by).agg(pl.col(_COUNT).sum())
         if total is None or not total.height:
             raise DataError(f"there is no positive row in the last {self.window_days} days; declare a longer window")
         return total
 
-    def _groups(self, counted: pl.DataFrame) -> pl.DataFrame:
+    def _groups(self, counts: pl.DataFrame) -> pl.DataFrame:
         """Return the values of the keys that have a list, with its line."""
         keys = list(self.keys)
         if not keys:
             return pl.DataFrame(schema={_GROUP: pl.UInt32})
-        enough = counted.group_by(keys).agg(pl.col(_COUNT).sum()).filter(pl.col(_COUNT) >= self.min_positives)
+        enough = counts.group_by(keys).agg(pl.col(_COUNT).sum()).filter(pl.col(_COUNT) >= self.min_positives)
         return enough.select(keys).sort(keys).with_row_index(_GROUP, offset=1)
 
 
@@ -115,21 +117,28 @@ class PopularItems(Source):
         self._groups, self._items, self._scores = groups, items, scores
         self._keys = [name for name in groups.columns if name != _GROUP]
 
-    def retrieve(self, queries: Queries, most: int) -> Ranked:
+    def retrieve(self, queries: Queries, max_items: int) -> RankedItems:
         """Return the list of every query's values; that of everybody where they are unknown or not told."""
         lines = np.zeros(queries.size, np.int64)
         if self._keys and set(self._keys) <= set(queries.context.columns):
-            asked = queries.context.select(pl.col(name).cast(self._groups.schema[name]) for name in self._keys)
-            found = asked.join(self._groups, on=self._keys, how="left", nulls_equal=True, maintain_order="left")
-            lines = found[_GROUP].fill_null(0).to_numpy().astype(np.int64)
-        return padded(self._items[lines, :most], self._scores[lines, :most], most)
+            query_keys = queries.context.select(pl.col(name).cast(self._groups.schema[name]) for name in self._keys)
+            query_groups = query_keys.join(
+                self._groups, on=self._keys, how="left", nulls_equal=True, maintain_order="left"
+            )
+            lines = query_groups[_GROUP].fill_null(0).to_numpy().astype(np.int64)
+        return pad_lists(self._items[lines, :max_items], self._scores[lines, :max_items], max_items)
 
 
-def _fill(items: Rows, scores: Scores, own: Rows, shares: np.ndarray, others: Rows, of_others: np.ndarray) -> None:
+def _fill(
+    items: Rows, scores: Scores, group_items: Rows, shares: np.ndarray, overall_items: Rows, overall_shares: np.ndarray
+) -> None:
     """Write a list: its own items, then those of everybody that it lacks, scored below."""
-    count = min(len(own), len(items))
-    items[:count], scores[:count] = own[:count], shares[:count]
-    more = ~np.isin(others, own)
-    rest, room = others[more][: len(items) - count], of_others[more][: len(items) - count]
-    items[count : count + len(rest)] = rest
-    scores[count : count + len(rest)] = room * (shares[count - 1] if count else 1.0)
+    count = min(len(group_items), len(items))
+    items[:count], scores[:count] = group_items[:count], shares[:count]
+    is_missing = ~np.isin(overall_items, group_items)
+    missing_items, missing_shares = (
+        overall_items[is_missing][: len(items) - count],
+        overall_shares[is_missing][: len(items) - count],
+    )
+    items[count : count + len(missing_items)] = missing_items
+    scores[count : count + len(missing_items)] = missing_shares * (shares[count - 1] if count else 1.0)

@@ -1,4 +1,4 @@
-"""KServe's servers and the Gateway's route, as a rollout sees them."""
+"""InferenceServices of KServe and the HTTPRoute of the gateway, as a `Fleet`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from shortlist.rollout.kserve.owner import (
     Object,
     ObjectOwner,
     annotations_of,
-    was_changed,
+    was_modified,
 )
 from shortlist.rollout.kserve.pods import checked_image
 from shortlist.rollout.kserve.published import model_key, publish, release_key, repository_key, verify_published
 from shortlist.rollout.kserve.route_writer import ACCEPTED_SECONDS, RouteWriter
-from shortlist.rollout.kserve.routing import http_route, sent_to, service_of
+from shortlist.rollout.kserve.routing import http_route, service_of, weights_by_service
 from shortlist.rollout.kserve.settings import server_settings
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving
@@ -32,7 +32,7 @@ from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.objects import ObjectStore
 
 READY_SECONDS: Final = 900.0
-"""Longest wait for a version's servers: nodes may have to be added, and images of gigabytes pulled."""
+"""Longest wait for the servers of a version: nodes may be added, and images of gigabytes pulled."""
 _LOOK_SECONDS: Final = 2.0
 _PODS_OF: Final = "serving.kserve.io/inferenceservice"
 
@@ -41,13 +41,13 @@ class KubeFleet:
     """InferenceServices, one per version and never changed, behind one HTTPRoute: a `Fleet`.
 
     Args:
-        api: Of the cluster's namespace.
-        objects: Where versions are published, and pods fetch them.
+        api: Client of the cluster's namespace.
+        objects: Object store to which versions are published, and from which pods fetch them.
         spec: Name of the spec.
         runtime: The spec's section.
-        serving: What servers of new versions are told.
-        ready_seconds: Longest wait for a version's servers.
-        accepted_seconds: Longest wait for the gateway to take a route.
+        serving: Settings of the servers of new versions.
+        ready_seconds: Longest wait for the servers of a version.
+        accepted_seconds: Longest wait for the gateway to accept a route.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class KubeFleet:
         self._routes = RouteWriter(api, self.owner, accepted_seconds)
 
     def serving(self) -> Route | None:
-        """Return who gets what at present; None when nothing serves."""
+        """Return the present route; None when nothing serves."""
         return self._routes.read()
 
     def deploy(self, deployment: Deployment) -> None:
-        """See that a version is published and its InferenceService is there; one that is there is never changed.
+        """Publish a version and create its InferenceService; an existing one is never changed.
 
         Raises:
-            ClusterError: An image is not named by digest, a quota is used up, or the API refuses or is unavailable.
-            IntegrityError: Files, or the version that is there, are not those that were judged.
+            ClusterError: An image is not named by digest, a quota is exceeded, or the API refuses or is unavailable.
+            IntegrityError: The files, or the deployed version, are not those that passed the gates.
         """
-        if self._kept(deployment):
+        if self._is_deployed(deployment):
             return
         images = self._cluster.images
         for name in ("pipeline", "triton"):  # before anything is published
@@ -95,15 +95,15 @@ class KubeFleet:
         )
         try:
             self._api.create(INFERENCE_SERVICE, inference_service(version, self._cluster))
-        except ConflictError:  # an earlier try got through, or somebody else's object has the name
-            if not self._kept(deployment):
+        except ConflictError:  # an earlier attempt succeeded, or another object has the name
+            if not self._is_deployed(deployment):
                 raise
 
     def wait_ready(self, version: int) -> None:
-        """Wait until KServe says that a version is ready.
+        """Wait until KServe reports that a version is ready.
 
         Raises:
-            ClusterError: It does not become ready; with the last that the cluster said.
+            ClusterError: It does not become ready; the message has the latest conditions and events.
         """
         deadline = time.monotonic() + self._ready_seconds
         while True:
@@ -115,12 +115,12 @@ class KubeFleet:
             time.sleep(min(_LOOK_SECONDS, self._ready_seconds / 20))
 
     def verify(self, version: int) -> None:
-        """Raise `IntegrityError` when a version is not what was deployed: its object, or its published files."""
+        """Raise `IntegrityError` when the InferenceService or the published files of a version were changed."""
         service = self._find(version)
         if service is None:
             raise IntegrityError(f"version {version} is not deployed any more; make deploy-canary deploys it again")
         name = service["metadata"]["name"]
-        if was_changed(service):
+        if was_modified(service):
             raise IntegrityError(
                 f"InferenceService {self.owner.namespace}/{name}: somebody changed it since it was made; delete it, and"
                 " make deploy-canary makes it again"
@@ -134,41 +134,43 @@ class KubeFleet:
             verify_published(self._objects, release_key(self.owner, version, digest, release), release)
 
     def route(self, route: Route) -> None:
-        """Send users where a route says; a version gets more of them only while it is ready.
+        """Apply a route; the share of a version grows only while it is ready.
 
-        Unless everybody goes back to the version that was stable, which needs nobody's leave.
+        Returning all users to the stable version is always allowed.
         """
         services: dict[int, str] = {}
         ready: dict[str, bool] = {}
         for version in {route.stable, route.canary or route.stable}:
-            found = self._find(version)
-            if found is None:
+            version_service = self._find(version)
+            if version_service is None:
                 raise ClusterError(f"version {version} is not deployed; nobody can be sent there. Deploy it first.")
-            services[version] = found["metadata"]["name"]
-            ready[service_of(services[version])] = is_ready(found)
+            services[version] = version_service["metadata"]["name"]
+            ready[service_of(services[version])] = is_ready(version_service)
         body = http_route(self.owner, self._cluster, route, services, self._serving.hold_seconds)
 
-        def check(weights: Mapping[str, int], back: bool) -> None:
-            for service, weight in sent_to(body).items():
-                before = weights.get(service, 0)
-                if weight > before and not ready[service] and not (back and before):
-                    more = "nobody is sent there" if not before else f"its share stays at {before} %"
-                    raise ClusterError(f"Service {self.owner.namespace}/{service}: not ready, so {more}")
+        def check(weights: Mapping[str, int], is_return: bool) -> None:
+            for service, weight in weights_by_service(body).items():
+                current_weight = weights.get(service, 0)
+                if weight > current_weight and not ready[service] and not (is_return and current_weight):
+                    effect_text = (
+                        "nobody is sent there" if not current_weight else f"its share stays at {current_weight} %"
+                    )
+                    raise ClusterError(f"Service {self.owner.namespace}/{service}: not ready, so {effect_text}")
 
         self._routes.write(body, check)
 
     def withdraw(self) -> None:
-        """Send nobody anywhere: the HTTPRoute is removed."""
+        """Remove the HTTPRoute: no version serves."""
         self._routes.remove()
 
     def retire(self, version: int) -> None:
-        """See that a version's servers are stopped; its published files stay, as its record does.
+        """Stop the servers of a version; its published files and its record stay.
 
         Raises:
             ClusterError: Users are still sent to it.
         """
         weights = self._routes.weights()
-        for service in self._all(version):
+        for service in self._find_all(version):
             name = service["metadata"]["name"]
             if service_of(name) in weights:
                 raise ClusterError(
@@ -177,7 +179,7 @@ class KubeFleet:
             self._api.delete(INFERENCE_SERVICE, service)
 
     def health(self, version: int) -> Health:
-        """Return how a version's servers are."""
+        """Return the health of a version's servers."""
         service = self._find(version)
         name = None if service is None else service["metadata"]["name"]
         return health(service, [] if name is None else self._api.pods({_PODS_OF: name}))
@@ -188,29 +190,29 @@ class KubeFleet:
         Raises:
             ClusterError: It is not deployed.
         """
-        found = self._find(version)
-        if found is None:
+        service = self._find(version)
+        if service is None:
             raise ClusterError(f"version {version} is not deployed")
-        return service_of(found["metadata"]["name"])
+        return service_of(service["metadata"]["name"])
 
-    def _kept(self, deployment: Deployment) -> bool:
-        """Whether the version is there; waits for one that is just being removed to be gone."""
+    def _is_deployed(self, deployment: Deployment) -> bool:
+        """Whether the version is deployed; waits until one that is being deleted is gone."""
         deadline = time.monotonic() + self._ready_seconds
-        while (found := self._find(deployment.version)) is not None:
-            name = found["metadata"]["name"]
-            if (got := annotations_of(found).get(DIGEST_ANNOTATION)) != deployment.digest:
+        while (service := self._find(deployment.version)) is not None:
+            name = service["metadata"]["name"]
+            if (got := annotations_of(service).get(DIGEST_ANNOTATION)) != deployment.digest:
                 raise IntegrityError(
                     f"InferenceService {self.owner.namespace}/{name}: serves digest {got}, and version"
                     f" {deployment.version} has digest {deployment.digest}; delete it, and run again"
                 )
-            # Those that an earlier Shortlist made have no such annotation, and only score.
-            kept = annotations_of(found).get(RELEASE_ANNOTATION, deployment.release_digest)
-            if kept != deployment.release_digest:
+            # InferenceServices of earlier Shortlist versions lack the annotation; they have no release.
+            release_digest = annotations_of(service).get(RELEASE_ANNOTATION, deployment.release_digest)
+            if release_digest != deployment.release_digest:
                 raise IntegrityError(
-                    f"InferenceService {self.owner.namespace}/{name}: serves release '{kept}', and version"
+                    f"InferenceService {self.owner.namespace}/{name}: serves release '{release_digest}', and version"
                     f" {deployment.version} has release '{deployment.release_digest}'; delete it, and run again"
                 )
-            if not is_going(found):
+            if not is_being_deleted(service):
                 return True
             if time.monotonic() >= deadline:
                 raise ClusterError(f"InferenceService {self.owner.namespace}/{name}: is being deleted, and does not go")
@@ -218,60 +220,68 @@ class KubeFleet:
         return False
 
     def _find(self, version: int) -> Object | None:
-        found = self._all(version)
-        if len(found) > 1:
-            names = ", ".join(one["metadata"]["name"] for one in found)
+        matches = self._find_all(version)
+        if len(matches) > 1:
+            names = ", ".join(match["metadata"]["name"] for match in matches)
             raise IntegrityError(f"version {version} is deployed twice ({names}); delete the one that is wrong")
-        return found[0] if found else None
+        return matches[0] if matches else None
 
-    def _all(self, version: int) -> list[Object]:
-        # The version once more: a selector is only as good as the server that reads it.
-        found = self._api.find(INFERENCE_SERVICE, self.owner.labels(version))
-        return [self.owner.check(one) for one in found if one["metadata"]["labels"][VERSION_LABEL] == str(version)]
+    def _find_all(self, version: int) -> list[Object]:
+        # Check the version again, without relying on the server's selector.
+        services = self._api.find(INFERENCE_SERVICE, self.owner.labels(version))
+        return [
+            self.owner.check(match) for match in services if match["metadata"]["labels"][VERSION_LABEL] == str(version)
+        ]
 
     def _not_ready(self, version: int, service: Object | None) -> ClusterError:
         if service is None:
             return ClusterError(f"version {version} is not deployed; it was deleted while it was waited for")
         name = service["metadata"]["name"]
-        said = describe(service, self._api.pods({_PODS_OF: name}), self._api.events(name))
+        cluster_text = describe(service, self._api.pods({_PODS_OF: name}), self._api.events(name))
         how_long = (
             "never becomes ready" if is_terminal_failure(service) else f"is not ready after {self._ready_seconds:g} s"
         )
-        return ClusterError(f"InferenceService {self.owner.namespace}/{name} {how_long}; the cluster says:\n{said}")
+        return ClusterError(
+            f"InferenceService {self.owner.namespace}/{name} {how_long}; the cluster says:\n{cluster_text}"
+        )
 
 
 _TERMINAL_REASONS: Final = frozenset({"InvalidSpec", "BlockedByFailedLoad"})
-"""KServe's words for a model that does not become ready by waiting."""
-_GIVEN_UP: Final = frozenset({"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "CreateContainerConfigError"})
+"""KServe's reasons for a model that will never become ready."""
+_FATAL_REASONS: Final = frozenset(
+    {"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "CreateContainerConfigError"}
+)
 _MOST_EVENTS: Final = 5
 
 
-def is_going(service: Object) -> bool:
-    """Whether the InferenceService is being deleted: a finalizer may take its time, and the status stays as it was."""
+def is_being_deleted(service: Object) -> bool:
+    """Whether the InferenceService is being deleted: a finalizer may delay it, without a change of the status."""
     return "deletionTimestamp" in service["metadata"]
 
 
 def is_ready(service: Object) -> bool:
-    """Whether KServe says so of the InferenceService as it is now, and it is to stay."""
-    if is_going(service):
+    """Whether KServe reports the present generation of the InferenceService as ready, and it is not being deleted."""
+    if is_being_deleted(service):
         return False
     status = service.get("status") or {}
     generation = service["metadata"].get("generation", 0)
     if status.get("observedGeneration", generation) < generation:
         return False
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", []))
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in status.get("conditions", [])
+    )
 
 
 def is_terminal_failure(service: Object) -> bool:
     """Whether waiting longer cannot help."""
-    if is_going(service):
+    if is_being_deleted(service):
         return True
     model = (service.get("status") or {}).get("modelStatus") or {}
     return model.get("transitionStatus") in _TERMINAL_REASONS
 
 
 def health(service: Object | None, pods: Sequence[Object]) -> Health:
-    """Return how a version's servers are.
+    """Return the health of a version's servers.
 
     Args:
         service: Its InferenceService; None when it is gone.
@@ -281,12 +291,12 @@ def health(service: Object | None, pods: Sequence[Object]) -> Health:
     return Health(
         ready=service is not None and is_ready(service),
         restarts=sum(int(status.get("restartCount", 0)) for status in statuses),
-        fatal=tuple(sorted({str(status["name"]) for status in statuses if _waiting(status) in _GIVEN_UP})),
+        fatal=tuple(sorted({str(status["name"]) for status in statuses if _waiting(status) in _FATAL_REASONS})),
     )
 
 
 def describe(service: Object | None, pods: Sequence[Object], events: Sequence[Object]) -> str:
-    """Return the last that the cluster said, a line each, indented."""
+    """Return the latest conditions, failures and events, one indented line each."""
     return "\n".join(f"  {line[:300]}" for line in _lines(service, pods, events)) or "  (the cluster says nothing)"
 
 
@@ -294,12 +304,13 @@ def _lines(service: Object | None, pods: Sequence[Object], events: Sequence[Obje
     if service is None:
         yield "the InferenceService is gone"
         return
-    if is_going(service):
+    if is_being_deleted(service):
         yield f"somebody is deleting the InferenceService since {service['metadata']['deletionTimestamp']}"
     status = service.get("status") or {}
-    for one in status.get("conditions", []):
-        if one["status"] != "True":
-            yield f"{one['type']} is {one['status']}: {one.get('reason', '')} {one.get('message', '')}".rstrip()
+    for condition in status.get("conditions", []):
+        if condition["status"] != "True":
+            cause = f"{condition.get('reason', '')} {condition.get('message', '')}"
+            yield f"{condition['type']} is {condition['status']}: {cause}".rstrip()
     if failure := (status.get("modelStatus") or {}).get("lastFailureInfo"):
         yield f"model: {failure.get('reason', '')} {failure.get('message', '')}".rstrip()
     for pod in pods:

@@ -1,4 +1,4 @@
-"""What the gateway counted of a version's requests, those included that never reached a server."""
+"""The gateway's metrics of a version's requests, including those that never reached a server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from shortlist.rollout.checks import AS_BAD, SLOW_SHARE, Check
+from shortlist.rollout.checks import MAX_RATIO_TO_STABLE, SLOW_SHARE, CheckResult
 from shortlist.rollout.evidence import RolloutEvidence, StepEvidence, TrackEvidence
 from shortlist.rollout.kserve.owner import ObjectOwner
 from shortlist.rollout.kserve.prometheus import Prometheus
@@ -14,65 +14,67 @@ from shortlist.rollout.kserve.routing import PLACES
 from shortlist.rollout.sequential import lower_bound
 from shortlist.spec.serving import Canary
 
-FEWEST_KNOWN: Final = 0.5
-"""Share of the served requests that the gateway's numbers must know of; they lag behind by a scrape."""
+MIN_KNOWN_SHARE: Final = 0.5
+"""Smallest share of the served requests in the gateway's metrics, which lag behind by a scrape."""
 _CLASS: Final = "envoy_response_code_class"
 
 
 @dataclass(frozen=True)
 class GatewayMetrics:
-    """One version's requests within a window, as Envoy ended them."""
+    """Counts of one version's requests within a window, by Envoy's response."""
 
     answered: int = 0
-    """2xx."""
+    """Responses 2xx."""
     client_errors: int = 0
-    """4xx."""
+    """Responses 4xx."""
     failed: int = 0
-    """5xx, Envoy's own included: no server, no connection, a timeout."""
+    """Responses 5xx, including Envoy's own: no server, no connection, a timeout."""
     slow: int = 0
-    """Slower for certain than the longest latency allowed; Envoy's buckets are wide."""
+    """Responses that certainly exceed the longest latency allowed; Envoy's buckets are wide."""
     timed: int = 0
-    """Those whose time is known."""
+    """Responses with a known latency."""
 
     @property
     def requests(self) -> int:
-        """All of them."""
+        """Number of all requests."""
         return self.answered + self.client_errors + self.failed
 
 
 def gateway_metrics(
     prometheus: Prometheus, owner: ObjectOwner, track: str, seconds: float, max_ms: float
 ) -> GatewayMetrics | None:
-    """Return what the gateway counted of a track's requests; None when it knows of none.
+    """Return the gateway's metrics of a track's requests; None when there are none.
 
     Args:
-        prometheus: Where Envoy's own metrics are. Envoy Gateway calls the cluster of a backend
+        prometheus: Prometheus with Envoy's metrics. Envoy Gateway names the cluster of a backend
             `httproute/<namespace>/<route>/rule/<rule>/backend/<place>`, see deploy/k8s/base/gateway.yaml.
-        owner: Of the route.
+        owner: Owner of the route.
         track: `canary` or `stable`.
-        seconds: The window, up to now; within one step, so that the places of the tracks are the same.
-        max_ms: Latency beyond which an answer is slow.
+        seconds: Length of the window up to now, within one step, so that the places of the tracks are the same.
+        max_ms: Latency above which an answer is slow.
 
     Raises:
         PrometheusUnavailableError: Prometheus does not answer.
     """
-    places = "|".join(map(str, PLACES[track]))
-    chosen = f'envoy_cluster_name=~"httproute/{owner.namespace}/{owner.route_name}/rule/0/backend/({places})"'
+    backend_places = "|".join(map(str, PLACES[track]))
+    selector = f'envoy_cluster_name=~"httproute/{owner.namespace}/{owner.route_name}/rule/0/backend/({backend_places})"'
     window = f"{math.ceil(max(seconds, 1))}s"
-    classes = prometheus.by(_CLASS, f"sum by ({_CLASS}) (increase(envoy_cluster_upstream_rq_xx{{{chosen}}}[{window}]))")
+    classes = prometheus.query_by(
+        _CLASS, f"sum by ({_CLASS}) (increase(envoy_cluster_upstream_rq_xx{{{selector}}}[{window}]))"
+    )
     if not classes:
         return None
-    buckets = prometheus.by(
-        "le", f"sum by (le) (increase(envoy_cluster_upstream_rq_time_bucket{{{chosen}}}[{window}]))"
+    buckets = prometheus.query_by(
+        "le", f"sum by (le) (increase(envoy_cluster_upstream_rq_time_bucket{{{selector}}}[{window}]))"
     )
-    within = {float(le): count for le, count in buckets.items()}
-    timed = within.get(math.inf, 0.0)
-    quick = within[min(le for le in within if le >= max_ms)] if within else 0.0
+    cumulative_counts = {float(le): count for le, count in buckets.items()}
+    timed = cumulative_counts.get(math.inf, 0.0)
+    within_limit = cumulative_counts[min(le for le in cumulative_counts if le >= max_ms)] if cumulative_counts else 0.0
     return GatewayMetrics(
         answered=round(classes.get("2", 0.0)),
         client_errors=round(classes.get("4", 0.0)),
         failed=round(classes.get("5", 0.0)),
-        slow=max(round(timed - quick), 0),
+        slow=max(round(timed - within_limit), 0),
         timed=round(timed),
     )
 
@@ -80,29 +82,29 @@ def gateway_metrics(
 def merge_gateway_metrics(
     evidence: RolloutEvidence, step: int, stable: GatewayMetrics | None, canary: GatewayMetrics | None, sampling: float
 ) -> RolloutEvidence:
-    """Return the evidence of a step with what only the gateway knows of.
+    """Return the evidence with the counts of a step merged with the gateway's metrics.
 
-    Each count is the larger one: the log misses what never reached a server, or was refused there, and Prometheus what
-    it has not scraped yet.
+    Each count is the larger one: the log misses requests that never reached a server or were refused there, and
+    Prometheus misses those that it has not scraped yet.
 
     Args:
-        evidence: From the prediction log.
-        step: Its number.
-        stable: Since the step began.
-        canary: Likewise.
-        sampling: Share of the answers that the prediction log keeps.
+        evidence: Evidence from the prediction log.
+        step: Number of the step.
+        stable: Metrics of the stable track since the step began.
+        canary: Metrics of the canary since the step began.
+        sampling: Share of the answers in the prediction log.
     """
-    now = evidence.at(step)
-    tracks = _joined(now.stable, stable, sampling), _joined(now.canary, canary, sampling)
+    now = evidence.at_step(step)
+    tracks = _merge_track(now.stable, stable, sampling), _merge_track(now.canary, canary, sampling)
     whole = evidence.whole
     return replace(
         evidence,
-        steps=tuple(replace(one, stable=tracks[0], canary=tracks[1]) if number == step else one
-                    for number, one in enumerate(evidence.steps)),
+        steps=tuple(replace(step_evidence, stable=tracks[0], canary=tracks[1]) if number == step else step_evidence
+                    for number, step_evidence in enumerate(evidence.steps)),
         whole=replace(
             whole,
-            stable=_plus(whole.stable, now.stable, tracks[0]),
-            canary=_plus(whole.canary, now.canary, tracks[1]),
+            stable=_replace_step_counts(whole.stable, now.stable, tracks[0]),
+            canary=_replace_step_counts(whole.canary, now.canary, tracks[1]),
         ),
     )  # fmt: skip
 
@@ -113,60 +115,64 @@ def gateway_check(
     served: StepEvidence,
     stable: GatewayMetrics | None,
     canary: GatewayMetrics | None,
-    blind: str = "",
-) -> Check:
-    """Wait while the gateway's numbers are missing; breach when too many answers were slow on their whole way.
+    unavailable_reason: str = "",
+) -> CheckResult:
+    """Wait while the gateway's metrics are missing; breach when too many answers were slow at the gateway.
 
-    Errors need no check of their own: `with_gateway` counts them.
+    Errors need no check here: `merge_gateway_metrics` adds them to the evidence.
 
     Args:
         policy: The declared rollout.
-        step: Its number.
-        served: Of the step, from the prediction log alone.
-        stable: What the gateway counted since the step began.
-        canary: Likewise.
-        blind: Why Prometheus could not be asked; empty: it answered.
+        step: Number of the step.
+        served: Evidence of the step from the prediction log alone.
+        stable: Metrics of the stable track since the step began.
+        canary: Metrics of the canary since the step began.
+        unavailable_reason: Why Prometheus could not be asked; empty: it answered.
     """
-    if blind:
-        return Check("gateway", "wait", f"{blind}; what did not reach a server cannot be seen")
+    if unavailable_reason:
+        return CheckResult("gateway", "wait", f"{unavailable_reason}; what did not reach a server cannot be seen")
     tracks = [("canary", canary, served.canary)]
     if policy.steps[step] < 100:
         tracks.append(("stable track", stable, served.stable))
-    for name, counted, logged in tracks:
-        known = 0 if counted is None else counted.requests
-        if known < max(FEWEST_KNOWN * logged.requests, 1):
-            reason = f"Prometheus knows {known:,} requests of the {name} at this step, its log {logged.requests:,}"
-            return Check("gateway", "wait", reason, {"known": known, "logged": logged.requests})
+    for name, metrics, logged in tracks:
+        known_requests = 0 if metrics is None else metrics.requests
+        if known_requests < max(MIN_KNOWN_SHARE * logged.requests, 1):
+            reason = (
+                f"Prometheus knows {known_requests:,} requests of the {name} at this step, its log {logged.requests:,}"
+            )
+            return CheckResult("gateway", "wait", reason, {"known": known_requests, "logged": logged.requests})
     assert canary is not None
     limits = policy.guardrails
     bound = lower_bound(canary.slow, canary.timed, limits.confidence)
     numbers = {"requests": canary.requests, "failed": canary.failed, "slow": canary.slow, "low": bound}
     if bound > SLOW_SHARE:
-        slow = f"{canary.slow:,} of {canary.timed:,} answers took longer than {limits.max_p99_ms:g} ms at the gateway"
+        slow_text = (
+            f"{canary.slow:,} of {canary.timed:,} answers took longer than {limits.max_p99_ms:g} ms at the gateway"
+        )
         if stable is not None and stable.timed:
             low, rate = lower_bound(stable.slow, stable.timed, limits.confidence), stable.slow / stable.timed
-            if low > SLOW_SHARE and bound <= AS_BAD * rate:
-                return Check("gateway", "wait", f"{slow}; the stable track is as slow ({rate:.1%})", numbers)
-        return Check("gateway", "breach", slow, numbers)
+            if low > SLOW_SHARE and bound <= MAX_RATIO_TO_STABLE * rate:
+                return CheckResult("gateway", "wait", f"{slow_text}; the stable track is as slow ({rate:.1%})", numbers)
+        return CheckResult("gateway", "breach", slow_text, numbers)
     reason = f"the gateway ended {canary.requests:,} requests of the canary, {canary.failed:,} with 5xx"
-    return Check("gateway", "ok", reason, numbers)
+    return CheckResult("gateway", "ok", reason, numbers)
 
 
-def _joined(track: TrackEvidence, counted: GatewayMetrics | None, sampling: float) -> TrackEvidence:
-    if counted is None:
+def _merge_track(track: TrackEvidence, metrics: GatewayMetrics | None, sampling: float) -> TrackEvidence:
+    if metrics is None:
         return track
     return replace(
         track,
-        requests=max(track.requests, counted.requests),
-        failed=max(track.failed, counted.failed),
-        client_errors=max(track.client_errors, counted.client_errors),
-        answered=max(track.answered, counted.answered),
-        to_log=max(track.to_log, round(counted.answered * sampling)),
+        requests=max(track.requests, metrics.requests),
+        failed=max(track.failed, metrics.failed),
+        client_errors=max(track.client_errors, metrics.client_errors),
+        answered=max(track.answered, metrics.answered),
+        to_log=max(track.to_log, round(metrics.answered * sampling)),
     )
 
 
-def _plus(whole: TrackEvidence, before: TrackEvidence, after: TrackEvidence) -> TrackEvidence:
+def _replace_step_counts(whole: TrackEvidence, old_step: TrackEvidence, new_step: TrackEvidence) -> TrackEvidence:
     names = ("requests", "failed", "client_errors", "answered", "to_log")
     return replace(
-        whole, **{name: getattr(whole, name) + getattr(after, name) - getattr(before, name) for name in names}
+        whole, **{name: getattr(whole, name) + getattr(new_step, name) - getattr(old_step, name) for name in names}
     )

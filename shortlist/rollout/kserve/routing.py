@@ -1,4 +1,4 @@
-"""The HTTPRoute of a spec: which users get which version, marked as Envoy on one machine marks them."""
+"""The manifest of a spec's HTTPRoute, which splits users between versions and sets the same headers as local Envoy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Final
 from shortlist.rollout.deployment import Route
 from shortlist.rollout.kserve.api import HTTP_ROUTE
 from shortlist.rollout.kserve.owner import (
-    ASKED_ANNOTATION,
     CLUSTER_ANNOTATION,
     MANAGED_BY,
     ROUTE_ANNOTATION,
+    SPEC_ANNOTATION,
     SPEC_LABEL,
     Object,
     ObjectOwner,
@@ -28,27 +28,27 @@ from shortlist.serving.server.headers import (
 from shortlist.spec.cluster import Cluster
 
 SHARES: Final = 100
-"""Total weight, always: a user's hash modulo this is the user's place, whatever the weights."""
+"""Total weight, which is constant: a user's hash modulo this is the user's position, whatever the weights."""
 PLACES: Final[Mapping[str, tuple[int, ...]]] = {"canary": (0, 2), "stable": (1, 3)}
-"""Where each track is among the backends while there is a canary."""
+"""Positions of each track among the backends while there is a canary."""
 _PORT: Final = 80
-"""Of every Service that KServe makes."""
+"""Port of every Service of KServe."""
 _LONGEST_ANSWER: Final = 30
-"""Seconds that an answer may take once its server is there."""
-_OURS: Final = (TRACK_HEADER, ROLLOUT_HEADER, STEP_HEADER, VERSION_HEADER)
+"""Longest time in seconds for an answer of an available server."""
+_INTERNAL_HEADERS: Final = (TRACK_HEADER, ROLLOUT_HEADER, STEP_HEADER, VERSION_HEADER)
 
 
 def http_route(
     owner: ObjectOwner, cluster: Cluster, route: Route, services: Mapping[int, str], hold_seconds: float
 ) -> Object:
-    """Return the HTTPRoute that sends users where a route says.
+    """Return the HTTPRoute that implements a route.
 
     Args:
-        owner: Whose.
-        cluster: Names the Gateway and the host.
-        route: Who gets what.
+        owner: Owner of the HTTPRoute.
+        cluster: The spec's section with the Gateway and the host.
+        route: Share of the users for each version.
         services: Name of the InferenceService of each version in the route.
-        hold_seconds: How long a request may wait for a server that is being restarted.
+        hold_seconds: How long a request may wait for a server that restarts.
     """
     spec: Object = {
         "parentRefs": [{"name": cluster.gateway}],
@@ -66,7 +66,7 @@ def http_route(
             "annotations": {
                 CLUSTER_ANNOTATION: owner.cluster,
                 ROUTE_ANNOTATION: route.model_dump_json(exclude_none=True),
-                ASKED_ANNOTATION: json.dumps(spec, sort_keys=True),
+                SPEC_ANNOTATION: json.dumps(spec, sort_keys=True),
             },
         },
         "spec": spec,
@@ -74,7 +74,7 @@ def http_route(
 
 
 def gateway_duration(seconds: float) -> str:
-    """Return a duration as the Gateway API takes it: at most five digits for each unit.
+    """Return a duration in the Gateway API's format: at most five digits for each unit.
 
     >>> [gateway_duration(seconds) for seconds in (45, 100, 30.25, 0.5, 200_000)]
     ['45s', '100s', '30s250ms', '500ms', '55h2000s']
@@ -89,33 +89,33 @@ def gateway_duration(seconds: float) -> str:
 def shares(route: Route) -> list[tuple[str, int, int]]:
     """Return tracks, versions and weights in order; the weights add up to `SHARES`.
 
-    The gateway picks by a hash of the user, which it cannot salt. So the canary's users are not always the first ones:
-    each rollout begins at a place of its own, and its share grows from there, around the end if need be. Whoever got
-    the canary keeps it while the share grows.
+    The gateway chooses by a hash of the user, without a salt. To vary the canary's users, the canary's share of each
+    rollout begins at another position and grows from there, wrapping around at the end. Users of the canary keep it
+    while the share grows.
 
     >>> shares(Route(stable=4, canary=5, percent=25, rollout="b"))
     [('canary', 5, 0), ('stable', 4, 65), ('canary', 5, 25), ('stable', 4, 10)]
     """
     if route.canary is None:
         return [("stable", route.stable, SHARES)]
-    begins = int(hashlib.sha256((route.rollout or "").encode()).hexdigest(), 16) % SHARES
-    beyond = max(begins + route.percent - SHARES, 0)
-    before = begins - beyond
-    # Always four, some of nobody: the gateway counts requests by place, and a place must not change its track.
+    start = int(hashlib.sha256((route.rollout or "").encode()).hexdigest(), 16) % SHARES
+    wrapped = max(start + route.percent - SHARES, 0)
+    stable_first = start - wrapped
+    # Always four, also with weight 0: the gateway counts requests by position, which must keep its track.
     return [
-        ("canary", route.canary, beyond),
-        ("stable", route.stable, before),
-        ("canary", route.canary, route.percent - beyond),
-        ("stable", route.stable, SHARES - before - route.percent),
+        ("canary", route.canary, wrapped),
+        ("stable", route.stable, stable_first),
+        ("canary", route.canary, route.percent - wrapped),
+        ("stable", route.stable, SHARES - stable_first - route.percent),
     ]
 
 
-def sent_to(live: Object) -> dict[str, int]:
-    """Return the weights of an HTTPRoute's users, summed up by Service."""
-    found: dict[str, int] = {}
+def weights_by_service(live: Object) -> dict[str, int]:
+    """Return the weights of an HTTPRoute by Service; without Services of weight 0."""
+    weights: dict[str, int] = {}
     for backend in live["spec"]["rules"][0].get("backendRefs", []):
-        found[backend["name"]] = found.get(backend["name"], 0) + int(backend.get("weight", 1))
-    return {name: weight for name, weight in found.items() if weight}
+        weights[backend["name"]] = weights.get(backend["name"], 0) + int(backend.get("weight", 1))
+    return {name: weight for name, weight in weights.items() if weight}
 
 
 def service_of(inference_service: str) -> str:
@@ -125,13 +125,13 @@ def service_of(inference_service: str) -> str:
 
 def _rules(model: str, route: Route, services: Mapping[int, str], timeout: str) -> list[Object]:
     paths = [f"/v2/models/{name}" for name in (model, recommend_model(model))]
-    users = {
+    inference_rule = {
         "matches": [_match(f"{path}/infer", "POST") for path in paths],
         "backendRefs": [_share(route, *share, service=services[share[1]]) for share in shares(route)],
         "timeouts": {"request": timeout},
     }
-    # A client that names a version gets it and counts for no track.
-    named = [
+    # A client that names a version gets that version; its requests count for no track.
+    version_rules = [
         {
             "matches": [_match(f"{path}/versions/{version}/infer", "POST") for path in paths],
             "filters": [_remove_internal_headers()],
@@ -140,14 +140,14 @@ def _rules(model: str, route: Route, services: Mapping[int, str], timeout: str) 
         }
         for version in sorted({route.stable, route.canary or route.stable})
     ]
-    of_models = (side for path in paths for side in (path, f"{path}/ready"))
-    sides = ("/v2", "/v2/health/live", "/v2/health/ready", *of_models)
-    asides = {
-        "matches": [_match(side, "GET") for side in sides],
+    model_paths = (side for path in paths for side in (path, f"{path}/ready"))
+    status_paths = ("/v2", "/v2/health/live", "/v2/health/ready", *model_paths)
+    status_rule = {
+        "matches": [_match(side, "GET") for side in status_paths],
         "backendRefs": [_backend(services[route.stable])],
         "timeouts": {"request": "5s"},
     }
-    return [users, *named, asides]
+    return [inference_rule, *version_rules, status_rule]
 
 
 def _share(route: Route, track: str, version: int, weight: int, *, service: str) -> Object:
@@ -157,11 +157,11 @@ def _share(route: Route, track: str, version: int, weight: int, *, service: str)
         request_headers.append(_header(ROLLOUT_HEADER, route.rollout))
     if route.step is not None:
         request_headers.append(_header(STEP_HEADER, str(route.step)))
-    names = {each["name"] for each in request_headers}
+    header_names = {header["name"] for header in request_headers}
     changes: Object = {"set": request_headers}
-    if absent := [name for name in _OURS if name not in names]:
+    if absent := [name for name in _INTERNAL_HEADERS if name not in header_names]:
         changes["remove"] = absent  # a client may not send them either
-    # Without filters of its own, Envoy Gateway joins all backends and forgets who belongs to which.
+    # Every backend has filters of its own; otherwise Envoy Gateway merges all backends into one cluster.
     filters = [
         {"type": "RequestHeaderModifier", "requestHeaderModifier": changes},
         {"type": "ResponseHeaderModifier", "responseHeaderModifier": {"set": answer_headers}},
@@ -174,7 +174,7 @@ def _backend(service: str) -> Object:
 
 
 def _remove_internal_headers() -> Object:
-    return {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": list(_OURS)}}
+    return {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": list(_INTERNAL_HEADERS)}}
 
 
 def _header(name: str, value: str) -> Object:

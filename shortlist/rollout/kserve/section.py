@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from shortlist.spec.runtime import Fleet
+from shortlist.spec.runtime import FleetSection
 
 
-class KServe(Fleet):
+class KServe(FleetSection):
     """KServe's servers behind Envoy Gateway; `runtime.cluster` says which."""
 
     option: ClassVar[str] = "cluster"

@@ -1,4 +1,4 @@
-"""The settings of a version's server in a pod: written into its InferenceService, read when it starts."""
+"""Settings of a version's server in a pod, passed in an environment variable of its InferenceService."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from shortlist.spec.serving import Serving
 from shortlist.storage.storage_config import StorageConfig
 
 VARIABLE: Final = "SHORTLIST_SERVER"
-"""Environment variable with the settings as JSON, but for the predictor's address, which KServe knows."""
+"""Environment variable with the settings as JSON, without the predictor's address, which KServe passes."""
 HTTP_PORT: Final = 8080
 GRPC_PORT: Final = 9000
 FILES: Final = "/mnt/shortlist"
 """Folder of the version's files in a pod."""
 RELEASE: Final = "release"
-"""Folder inside that of what is released with the model."""
+"""Subfolder with the release: sources, filters and ordering."""
 LOG: Final = "/mnt/log"
 """Folder of the prediction log in a pod."""
 _SERVICE_PORT: Final = 80
 
 
 def server_settings(spec: str, deployment: Deployment, serving: Serving, online_store: OnlineStore) -> dict[str, Any]:
-    """Return a version's settings as they are written; they name environment variables and hold no secret.
+    """Return the settings of a version's server as JSON; they name environment variables and contain no secret.
 
     Raises:
-        ClusterError: Features are in files of this machine, which no pod sees.
+        ClusterError: Features are in files of this machine, which pods cannot read.
     """
     store = deployment.store
     if store is not None and (not isinstance(store, StorageConfig) or store.folder is not None):
@@ -65,25 +65,25 @@ def settings_in_pod(arguments: Sequence[str]) -> ServerSettings:
     """Return the settings of the server of this pod.
 
     Args:
-        arguments: KServe adds `--predictor_host`, `--model_name` and `--http_port` to the command; only the first one
-            says something new.
+        arguments: Arguments that KServe adds to the command: `--predictor_host`, which is used, `--model_name` and
+            `--http_port`.
 
     Raises:
-        ClusterError: The variable is missing or says something else.
+        ClusterError: The variable is missing or invalid.
     """
     parser = argparse.ArgumentParser(prog="shortlist.rollout.kserve.serve")
     parser.add_argument("--predictor_host", required=True, help="Triton's Service; KServe sets it")
-    asked, _ = parser.parse_known_args(list(arguments))
-    predictor = asked.predictor_host if ":" in asked.predictor_host else f"{asked.predictor_host}:{_SERVICE_PORT}"
+    options, _ = parser.parse_known_args(list(arguments))
+    predictor = options.predictor_host if ":" in options.predictor_host else f"{options.predictor_host}:{_SERVICE_PORT}"
     try:
-        known = ServerSettings.model_validate_json(_with(os.environ.get(VARIABLE, "{}"), predictor))
+        settings = ServerSettings.model_validate_json(_with_predictor(os.environ.get(VARIABLE, "{}"), predictor))
     except ValidationError as error:
         first = error.errors()[0]
         raise ClusterError(f"{VARIABLE}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    return known
+    return settings
 
 
-def _with(settings: str, predictor: str) -> str:
+def _with_predictor(settings: str, predictor: str) -> str:
     try:
         return json.dumps({**json.loads(settings), "predictor": predictor})
     except (ValueError, TypeError):

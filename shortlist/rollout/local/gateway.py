@@ -12,12 +12,12 @@ from shortlist.rollout.local.envoy import (
     CLUSTERS_FILE,
     ENVOYS,
     ROUTES_FILE,
+    applied_version,
     begin_draining,
     bootstrap,
+    count_in_flight,
     envoy_program,
     is_ready,
-    taken,
-    under_way,
 )
 from shortlist.rollout.local.record import StackRecord
 from shortlist.rollout.local.routes import clusters, routes
@@ -30,7 +30,7 @@ from shortlist.storage.artefacts import write_json
 _LONGEST_LOG = 256 * 1024 * 1024
 """Bytes of an access log (about 800 000 requests) from which the next start begins another; one older is kept."""
 _READY_SECONDS = 15.0
-_TAKEN_SECONDS = 5.0
+_APPLY_SECONDS = 5.0
 _IDLE_SECONDS = 2.0
 """Time that clients with idle connections get to send another request, whose answer ends the connection."""
 _DRAIN_SECONDS = 30.0
@@ -53,15 +53,15 @@ class Gateway:
             serving: What clients may take, and when requests are refused.
         """
         self._paths.envoy.mkdir(parents=True, exist_ok=True)
-        found = {}
+        programs_by_name = {}
         for name in ENVOYS:
             config = self._paths.envoy / f"{name}.json"
             log = self._paths.logs / f"{name}.access.jsonl"
             if not is_ready(self._admin(name)) and log.exists() and log.stat().st_size > _LONGEST_LOG:
                 log.replace(log.with_name(f"{log.name}.1"))
             write_json(config, bootstrap(name, port, self._paths.envoy, self._admin(name), log, serving))
-            found[name] = envoy_program(name, config)
-        return found
+            programs_by_name[name] = envoy_program(name, config)
+        return programs_by_name
 
     def send(self, record: StackRecord) -> None:
         """Send users where a record says; returns when the Envoys do so, or when none runs yet.
@@ -71,7 +71,7 @@ class Gateway:
         """
         starting = not any(self.ready().values())
         # In this order no route ever names a server that Envoy does not know.
-        for what, file, content in (
+        for resource, file, content in (
             ("clusters", CLUSTERS_FILE, _clusters(record)),
             ("routes", ROUTES_FILE, _routes(record)),
         ):
@@ -79,20 +79,20 @@ class Gateway:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, content)
             if not starting:
-                self._confirm(what, content["version_info"])
+                self._confirm(resource, content["version_info"])
 
     def ready(self) -> dict[str, bool]:
         """Return whether each Envoy says that it is ready."""
         return {name: is_ready(self._admin(name)) for name in ENVOYS}
 
-    def questions(self) -> dict[str, Callable[[], bool]]:
+    def readiness_probes(self) -> dict[str, Callable[[], bool]]:
         """Return, for each Envoy, what asks it whether it is ready."""
         return {name: partial(is_ready, self._admin(name)) for name in ENVOYS}
 
-    def behind(self, record: StackRecord) -> list[str]:
+    def stale_envoys(self, record: StackRecord) -> list[str]:
         """Return which Envoys answer, but send users elsewhere than a record says."""
-        wanted = _routes(record)["version_info"]
-        return [name for name in ENVOYS if taken(self._admin(name), "routes") not in {wanted, None}]
+        expected_version = _routes(record)["version_info"]
+        return [name for name in ENVOYS if applied_version(self._admin(name), "routes") not in {expected_version, None}]
 
     def drain(self, name: str) -> None:
         """Let clients of an Envoy that is about to be stopped move to the other one.
@@ -103,7 +103,7 @@ class Gateway:
         begin_draining(admin)
         began = time.monotonic()
         while (waited := time.monotonic() - began) < _DRAIN_SECONDS:
-            connections, requests = under_way(admin)
+            connections, requests = count_in_flight(admin)
             if not connections or (waited > _IDLE_SECONDS and not requests):
                 return
             time.sleep(0.02)
@@ -115,25 +115,25 @@ class Gateway:
             StackError: They do not within some seconds; the message ends with a log.
         """
         deadline = time.monotonic() + _READY_SECONDS
-        while waiting := [name for name, ready in self.ready().items() if not ready]:
+        while not_ready := [name for name, ready in self.ready().items() if not ready]:
             if time.monotonic() > deadline:
-                log = self._paths.logs / f"{waiting[0]}.log"
+                log = self._paths.logs / f"{not_ready[0]}.log"
                 raise StackError(
-                    f"{waiting[0]} is not ready after {_READY_SECONDS:g} s; {log} ends:\n{last_lines(log)}"
+                    f"{not_ready[0]} is not ready after {_READY_SECONDS:g} s; {log} ends:\n{last_lines(log)}"
                 )
             time.sleep(0.02)
 
-    def _confirm(self, what: str, version: str) -> None:
-        deadline = time.monotonic() + _TAKEN_SECONDS
+    def _confirm(self, resource: str, version: str) -> None:
+        deadline = time.monotonic() + _APPLY_SECONDS
         while True:
-            found = [taken(self._admin(name), what) for name in ENVOYS]
+            versions = [applied_version(self._admin(name), resource) for name in ENVOYS]
             # One that does not answer reads the file when it starts: it was written before we asked.
-            if version in found and all(each in {version, None} for each in found):
+            if version in versions and all(each in {version, None} for each in versions):
                 return
             if time.monotonic() > deadline:
                 log = self._paths.logs / f"{ENVOYS[0]}.log"
                 raise StackError(
-                    f"Envoy does not take the new {what} ({version}; it has {found}); {log} ends:\n{last_lines(log)}"
+                    f"Envoy does not take the new {resource} ({version}; it has {versions}); {log} ends:\n{last_lines(log)}"
                 )
             time.sleep(0.005)
 
@@ -143,10 +143,10 @@ class Gateway:
 
 def _clusters(record: StackRecord) -> dict[str, Any]:
     replicas = {version: deployed.replicas for version, deployed in record.versions.items()}
-    return clusters(replicas, record.serving.overload.most)
+    return clusters(replicas, record.serving.overload.max_requests)
 
 
 def _routes(record: StackRecord) -> dict[str, Any]:
     serving = record.serving
-    most = serving.limits.max_request_bytes
-    return routes(record.model, record.route, serving.hold_seconds, most, serving.replicas)
+    max_body_bytes = serving.limits.max_request_bytes
+    return routes(record.model, record.route, serving.hold_seconds, max_body_bytes, serving.replicas)

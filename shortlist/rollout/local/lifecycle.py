@@ -1,4 +1,4 @@
-"""The edges of a stack's life: one command at a time, a port of its own, and an end that leaves nothing."""
+"""Start and stop of a stack: the lock for commands, the ports, and the cleanup of processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shortlist.rollout.local.record import DeployedVersion, StackRecord, Version
 from shortlist.rollout.local.supervisor import Supervisor
 from shortlist.rollout.local.version import shared_memory_of
 from shortlist.serving.paths import ServingPaths
-from shortlist.serving.processes.adoption import BUSY_SECONDS, silent
+from shortlist.serving.processes.adoption import BUSY_SECONDS, unresponsive
 from shortlist.serving.processes.errors import StackError
 from shortlist.serving.processes.launch import clear_shared_memory
 from shortlist.serving.processes.orphan_processes import (
@@ -21,7 +21,7 @@ from shortlist.serving.processes.orphan_processes import (
     wait_for_process_groups,
 )
 from shortlist.serving.processes.ports import free_ports, is_free, require_free
-from shortlist.serving.processes.probe import LIVE, READY, answers
+from shortlist.serving.processes.probe import LIVE, READY, is_answered
 from shortlist.storage.artefacts import IntegrityError
 
 
@@ -32,10 +32,10 @@ def stack_supervisor(paths: ServingPaths, record: StackRecord) -> Supervisor:
 
 @contextmanager
 def exclusive_stack_lock(paths: ServingPaths) -> Iterator[None]:
-    """Hold the stack for a block; a killed process lets go of it.
+    """Hold the lock of the stack inside the block; the lock of a killed process is released.
 
     Raises:
-        StackError: Another command holds it for very long.
+        StackError: Another command has held the lock for a minute.
     """
     from filelock import FileLock, Timeout
 
@@ -52,10 +52,10 @@ def exclusive_stack_lock(paths: ServingPaths) -> Iterator[None]:
 
 
 def stop_stack(paths: ServingPaths) -> list[str]:
-    """Stop everything of a stack, also what a killed supervisor left; return the names of what was stopped."""
+    """Stop all processes of a stack, also orphans of a killed supervisor; return the names of the stopped ones."""
     try:
         record = StackRecord.read(paths.record)
-    except IntegrityError:  # what runs is known without it
+    except IntegrityError:  # running processes are found without it
         record = None
     stopped: set[str] = set()
     if record is not None and (supervisor := stack_supervisor(paths, record)).is_up():
@@ -70,89 +70,93 @@ def stop_stack(paths: ServingPaths) -> list[str]:
 
 
 def stack_down_reason(paths: ServingPaths) -> str:
-    """Return in a sentence why there is no stack to connect to."""
-    if left := orphan_processes(paths.programs):
-        return f"the supervisor was killed; still running: {', '.join(sorted(left))}. Serve again or stop to clean up."
+    """Return one sentence that says why there is no stack to connect to."""
+    if orphans := orphan_processes(paths.programs):
+        return (
+            f"the supervisor was killed; still running: {', '.join(sorted(orphans))}. Serve again or stop to clean up."
+        )
     return "nothing is being served."
 
 
-def choose_port(paths: ServingPaths, before: StackRecord | None, port: int) -> int:
-    """Return the port to listen on: the one asked for, or for 0 the one that the stack had, or a free one.
+def choose_port(paths: ServingPaths, previous: StackRecord | None, port: int) -> int:
+    """Return the port to listen on: the requested one; for 0 the previous one of the stack, or a free one.
 
     Raises:
-        PortTakenError: Somebody else listens on it.
+        PortTakenError: Another program listens on it.
     """
-    if before is not None and port in {0, before.port}:
-        # Our own Envoys, of this stack or of one whose supervisor was killed, are not somebody else.
-        ours = stack_supervisor(paths, before).is_up() or any(
+    if previous is not None and port in {0, previous.port}:
+        # The stack's own Envoys, also orphans of a killed supervisor, may hold the port.
+        is_held_by_us = stack_supervisor(paths, previous).is_up() or any(
             name in orphan_processes(paths.programs) for name in ENVOYS
         )
-        if ours or (port == 0 and is_free(before.port)):
-            return before.port
+        if is_held_by_us or (port == 0 and is_free(previous.port)):
+            return previous.port
     if port:
         require_free(port)
         return port
-    return free_ports(1, before.ports if before else ())[0]
+    return free_ports(1, previous.ports if previous else ())[0]
 
 
-def replica_ports(record: StackRecord, count: int, known: tuple[VersionPorts, ...] = ()) -> tuple[VersionPorts, ...]:
-    """Return the ports of so many replicas of a version: those that are known, then free ones.
+def replica_ports(
+    record: StackRecord, count: int, known_ports: tuple[VersionPorts, ...] = ()
+) -> tuple[VersionPorts, ...]:
+    """Return the ports of a number of replicas of a version: the known ones first, then free ports.
 
     Raises:
-        StackError: There are not that many free ports.
+        StackError: There are not enough free ports.
     """
     names = tuple(VersionPorts.model_fields)
-    missing = max(0, count - len(known))
+    missing = max(0, count - len(known_ports))
     free = iter(free_ports(missing * len(names), record.ports))
     new = tuple(VersionPorts(**{name: next(free) for name in names}) for _ in range(missing))
-    return (*known[:count], *new)
+    return (*known_ports[:count], *new)
 
 
 def with_replicas(record: StackRecord) -> StackRecord:
-    """Return the record with as many replicas of every version as its serving section says."""
+    """Return the record with the number of replicas of every version that its serving section declares."""
     for version, deployed in record.versions.items():
         replicas = replica_ports(record, record.serving.replicas, deployed.replicas)
-        record = _with(record, version, deployed.model_copy(update={"replicas": replicas}))
+        record = _with_version(record, version, deployed.model_copy(update={"replicas": replicas}))
     return record
 
 
-def reassign_taken_ports(record: StackRecord, kept: Set[str] = frozenset()) -> StackRecord:
-    """Return the record with other ports for versions of which somebody has taken one while nothing of it ran.
+def reassign_taken_ports(record: StackRecord, running: Set[str] = frozenset()) -> StackRecord:
+    """Return the record with new ports for versions that do not run and of which another program took a port.
 
     Args:
-        record: Of a stack whose supervisor does not run.
-        kept: Programs whose processes still run, and hold their ports.
+        record: Record of a stack whose supervisor does not run.
+        running: Programs whose processes still run and hold their ports.
     """
     for version, deployed in record.versions.items():
-        if not kept & _programs_of(version, deployed) and not all(map(is_free, deployed.all_ports())):
-            moved = replica_ports(record, len(deployed.replicas))
-            record = _with(record, version, deployed.model_copy(update={"replicas": moved}))
+        if not running & _programs_of(version, deployed) and not all(map(is_free, deployed.all_ports())):
+            new_replicas = replica_ports(record, len(deployed.replicas))
+            record = _with_version(record, version, deployed.model_copy(update={"replicas": new_replicas}))
     return record
 
 
-def keep_what_is_well(
+def keep_healthy_programs(
     paths: ServingPaths, record: StackRecord, is_envoy_ready: Mapping[str, Callable[[], bool]]
 ) -> set[str]:
-    """Stop what a killed supervisor left and what does not answer; return the programs that go on running.
+    """Stop orphans of a killed supervisor that do not answer or are not needed; return the programs that keep running.
 
     Args:
-        paths: Of the stack.
+        paths: Paths of the stack.
         record: What should run.
-        is_envoy_ready: Asks each Envoy.
+        is_envoy_ready: Readiness probe of each Envoy.
     """
-    left = orphan_processes(paths.programs)
-    asked = {name: is_ready for name, is_ready in is_envoy_ready.items() if name in left}
+    orphans = orphan_processes(paths.programs)
+    probes = {name: is_ready for name, is_ready in is_envoy_ready.items() if name in orphans}
     for version, deployed in record.versions.items():
         for replica, ports in enumerate(deployed.replicas):
             triton, server = triton_name(version, replica), server_name(version, replica)
-            if triton in left:
-                asked[triton] = partial(answers, record.triton_socket(version, replica), READY)
-            if server in left:
-                # Without its Triton a server is not ready, and still need not be started again.
-                asked[server] = partial(answers, ports.health, READY if triton in left else LIVE)
-    kept = set(asked) - set(silent(asked, BUSY_SECONDS))
-    stop_orphan_processes(paths.programs, kept)
-    return kept
+            if triton in orphans:
+                probes[triton] = partial(is_answered, record.triton_socket(version, replica), READY)
+            if server in orphans:
+                # Without its Triton a server is not ready, but need not be restarted.
+                probes[server] = partial(is_answered, ports.health, READY if triton in orphans else LIVE)
+    running = set(probes) - set(unresponsive(probes, BUSY_SECONDS))
+    stop_orphan_processes(paths.programs, running)
+    return running
 
 
 def _programs_of(version: int, deployed: DeployedVersion) -> set[str]:
@@ -160,5 +164,5 @@ def _programs_of(version: int, deployed: DeployedVersion) -> set[str]:
     return {name(version, replica) for name in (triton_name, server_name) for replica in replicas}
 
 
-def _with(record: StackRecord, version: int, deployed: DeployedVersion) -> StackRecord:
+def _with_version(record: StackRecord, version: int, deployed: DeployedVersion) -> StackRecord:
     return record.model_copy(update={"versions": {**record.versions, version: deployed}})

@@ -21,7 +21,7 @@ _WAIT_SHARE: Final = 0.5
 """Of the longest wait, for requests under lasting overload; the server refuses beyond the whole of it."""
 _PERCENTILE: Final = 95
 """Of the latencies that are compared: under overload most answers may be a server's quick refusals."""
-_LEAST_TURNS: Final = 4
+_MIN_TURNS: Final = 4
 """Requests that always get in, in multiples of those that a server works on at once, for a latency of a second or less.
 
 For a longer one there are as many for each of its seconds: the limit starts here, and cannot grow before the first
@@ -40,7 +40,7 @@ def shedding_filters(overload: Overload, servers_per_envoy: float) -> list[Confi
     return [_shedding_filter(track, overload, servers_per_envoy) for track in TRACKS]
 
 
-def sheds(track: str) -> Config:
+def enable_shedding(track: str) -> Config:
     """Return what makes a share of a route use its track's filter."""
     kind = "type.googleapis.com/envoy.config.route.v3.FilterConfig"
     return {"typed_per_filter_config": {f"{_FILTER}.{track}": {"@type": kind, "config": {}}}}
@@ -48,17 +48,17 @@ def sheds(track: str) -> Config:
 
 def _shedding_filter(track: str, overload: Overload, servers_per_envoy: float) -> Config:
     latency_seconds = max(_WAIT_SHARE * overload.max_wait_ms / 1000, 0.001)  # Envoy takes no less
-    least = min(int(_LEAST_TURNS * overload.max_concurrent * max(latency_seconds, 1)), overload.most)
+    min_concurrency = min(int(_MIN_TURNS * overload.max_concurrent * max(latency_seconds, 1)), overload.max_requests)
     controller = {
         "sample_aggregate_percentile": {"value": _PERCENTILE},
         "concurrency_limit_params": {
-            "max_concurrency_limit": max(least, int(servers_per_envoy * overload.most)),
+            "max_concurrency_limit": max(min_concurrency, int(servers_per_envoy * overload.max_requests)),
             "concurrency_update_interval": f"{max(latency_seconds, _SHORTEST_INTERVAL):g}s",
         },
         # A declared time, not a measured one: to measure it Envoy would refuse nearly everything for a while.
         "min_rtt_calc_params": {
             "fixed_value": f"{latency_seconds:.6f}s",
-            "min_concurrency": least,
+            "min_concurrency": min_concurrency,
         },
     }
     return {

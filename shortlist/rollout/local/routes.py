@@ -1,4 +1,4 @@
-"""Who gets which version, as Envoy reads it: routes, and the servers behind them."""
+"""Envoy's routes, which split users between versions, and the clusters of servers behind them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from shortlist.rollout.deployment import Route
-from shortlist.rollout.local.load_shedding import sheds
+from shortlist.rollout.local.load_shedding import enable_shedding
 from shortlist.rollout.local.record import VersionPorts
 from shortlist.serving.processes.ports import HOST
 from shortlist.serving.server.headers import (
@@ -26,31 +26,35 @@ Config = dict[str, Any]
 ROUTES = "shortlist"
 """Name of the route configuration."""
 BUFFER = "envoy.filters.http.buffer"
-"""Name of the filter that holds a request until its body is whole."""
-NOTHING_SERVED = "no version of the model is being served yet; deploy one, then ask again"
-NOT_SERVED = "not found: only inference and health of the served model are reachable here"
+"""Name of the filter that buffers a request until its body is complete."""
+NO_VERSION_SERVED = "no version of the model is being served yet; deploy one, then ask again"
+PATH_NOT_SERVED = "not found: only inference and health of the served model are reachable here"
 _SERVICE = "/inference.GRPCInferenceService"
 _SIDE_CALLS = ("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata")
 _LONGEST_ANSWER = 30.0
-"""Seconds that an answer may take once its server is there."""
+"""Longest time in seconds for an answer of an available server."""
 _RETRY_MEAN = 0.1
-"""Seconds between two tries to reach a server: uniform between 0 and twice this."""
+"""Mean time in seconds between two attempts to reach a server: uniform between 0 and twice this."""
 _WINDOW = 1024 * 1024
-"""Bytes under way to or from a server on a stream; twice as many on a connection."""
+"""Flow-control window in bytes of a stream to a server; twice as many for a connection."""
 
 
 def routes(model: str, route: Route | None, hold_seconds: float, max_request_bytes: int, replicas: int = 1) -> Config:
     """Return the content of the routes' file.
 
     Args:
-        model: Name under which clients ask.
-        route: Who gets what; None answers everything with 503.
-        hold_seconds: How long a request waits for a server that is being restarted.
-        max_request_bytes: A body that says that it is longer is refused before it comes.
-        replicas: How many servers a version has.
+        model: Model name in requests.
+        route: Share of the users for each version; None answers everything with 503.
+        hold_seconds: How long a request waits for a server that restarts.
+        max_request_bytes: Requests with a larger content-length are refused at once.
+        replicas: Number of servers of a version.
     """
-    table = [_nothing()] if route is None else _table(model, route, _Retries(hold_seconds, replicas), max_request_bytes)
-    table.insert(0, _too_long(max_request_bytes))
+    table = (
+        [_no_version_route()]
+        if route is None
+        else _table(model, route, _Retries(hold_seconds, replicas), max_request_bytes)
+    )
+    table.insert(0, _body_too_long_route(max_request_bytes))
     return _resource(
         {
             "@type": "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
@@ -60,81 +64,81 @@ def routes(model: str, route: Route | None, hold_seconds: float, max_request_byt
     )
 
 
-def clusters(versions: Mapping[int, Sequence[VersionPorts]], most: int) -> Config:
-    """Return the content of the servers' file: every version once for HTTP and once for gRPC.
+def clusters(versions: Mapping[int, Sequence[VersionPorts]], max_requests: int) -> Config:
+    """Return the content of the clusters' file: every version once for HTTP and once for gRPC.
 
     Args:
-        versions: The ports of each one's replicas.
-        most: Requests that a version's servers may have at once, waiting ones too.
+        versions: Ports of the replicas of each version.
+        max_requests: Most requests of one server at once, including waiting ones.
     """
-    found = []
+    address = []
     for version, replicas in sorted(versions.items()):
         http = [_Endpoint(ports.http, ports.health) for ports in replicas]
         grpc = [_Endpoint(ports.grpc, ports.health) for ports in replicas]
         windows = {"initial_stream_window_size": _WINDOW, "initial_connection_window_size": 2 * _WINDOW}
-        limit = most * len(replicas)
-        found.append(_cluster(f"v{version}-http", http, {"http_protocol_options": {}}, "3s", limit))
-        found.append(_cluster(f"v{version}-grpc", grpc, {"http2_protocol_options": windows}, "3600s", limit))
-    return _resource(*found)
+        limit = max_requests * len(replicas)
+        address.append(_cluster(f"v{version}-http", http, {"http_protocol_options": {}}, "3s", limit))
+        address.append(_cluster(f"v{version}-grpc", grpc, {"http2_protocol_options": windows}, "3600s", limit))
+    return _resource(*address)
 
 
 class _Endpoint(NamedTuple):
-    """A server."""
+    """A server of a cluster."""
 
     port: int
     health_port: int
-    """Where it says whether it is ready."""
+    """Port of its readiness endpoint."""
 
 
 class _Retries(NamedTuple):
-    """How failed requests are tried again."""
+    """Settings for retries of failed requests."""
 
     hold_seconds: float
     replicas: int
 
 
-def _table(model: str, route: Route, retries: _Retries, most: int) -> list[Config]:
-    table = [_route(f"{_SERVICE}/ModelInfer", _split(route, "grpc", retries), grpc=True) | _whole_first(most)]
+def _table(model: str, route: Route, retries: _Retries, max_requests: int) -> list[Config]:
+    table = [_route(f"{_SERVICE}/ModelInfer", _split(route, "grpc", retries), grpc=True) | _buffered(max_requests)]
     paths = [f"/v2/models/{name}" for name in (model, recommend_model(model))]
     for path in paths:
-        table.append(_route(f"{path}/infer", _split(route, "http", retries), method="POST") | _whole_first(most))
+        table.append(_route(f"{path}/infer", _split(route, "http", retries), method="POST") | _buffered(max_requests))
         for version in sorted({route.stable, route.canary or route.stable}):
-            # A client that names a version gets it and counts for no track.
-            action = {**_to(version, "http"), **_patience(retries, "http")}
-            one = _route(f"{path}/versions/{version}/infer", action, method="POST", version=version)
-            table.append(one | _whole_first(most))
-    http, grpc = _quick(route, "http"), _quick(route, "grpc")
+            # A client that names a version gets that version; its requests count for no track.
+            action = {**_cluster_action(version, "http"), **_retry_policy(retries, "http")}
+            route_entry = _route(f"{path}/versions/{version}/infer", action, method="POST", version=version)
+            table.append(route_entry | _buffered(max_requests))
+    http, grpc = _status_action(route, "http"), _status_action(route, "grpc")
     stable = route.stable
     calls = [_route(f"{_SERVICE}/{name}", grpc, grpc=True, version=stable) for name in _SIDE_CALLS]
-    table += [call | _whole_first(most) for call in calls]
-    of_models = [side for path in paths for side in (path, f"{path}/ready")]
-    sides = ("/v2", "/v2/health/live", "/v2/health/ready", *of_models)
-    table += [_route(side, http, method="GET", version=stable) for side in sides]
-    return [*table, {"match": {"prefix": "/"}, "direct_response": _says(404, NOT_SERVED)}]
+    table += [call | _buffered(max_requests) for call in calls]
+    model_paths = [side for path in paths for side in (path, f"{path}/ready")]
+    status_paths = ("/v2", "/v2/health/live", "/v2/health/ready", *model_paths)
+    table += [_route(side, http, method="GET", version=stable) for side in status_paths]
+    return [*table, {"match": {"prefix": "/"}, "direct_response": _direct_response(404, PATH_NOT_SERVED)}]
 
 
-def _nothing() -> Config:
-    return {"match": {"prefix": "/"}, "direct_response": _says(503, NOTHING_SERVED)}
+def _no_version_route() -> Config:
+    return {"match": {"prefix": "/"}, "direct_response": _direct_response(503, NO_VERSION_SERVED)}
 
 
-def _too_long(most: int) -> Config:
-    header = {"name": "content-length", "range_match": {"start": most + 1, "end": 2**63 - 1}}
-    said = f"the body: wanted at most {most} bytes (serving.limits.max_request_bytes)"
-    return {"match": {"prefix": "/", "headers": [header]}, "direct_response": _says(413, said)}
+def _body_too_long_route(max_requests: int) -> Config:
+    header = {"name": "content-length", "range_match": {"start": max_requests + 1, "end": 2**63 - 1}}
+    body_text = f"the body: wanted at most {max_requests} bytes (serving.limits.max_request_bytes)"
+    return {"match": {"prefix": "/", "headers": [header]}, "direct_response": _direct_response(413, body_text)}
 
 
-def _whole_first(most: int) -> Config:
-    """Hold a request until it is whole, and keep it for another try.
+def _buffered(max_requests: int) -> Config:
+    """Return the route settings that buffer a request until it is complete, and keep it for retries.
 
-    Envoy closes a connection of HTTP/1 over which it refuses a request that is not whole; and a server cannot bound
-    what all messages of gRPC's together take, Envoy ends streams.
+    Without them Envoy would close an HTTP/1 connection when it refuses an incomplete request, and the memory of all
+    gRPC messages together would be unbounded.
     """
     kind = "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.BufferPerRoute"
-    buffer = {BUFFER: {"@type": kind, "buffer": {"max_request_bytes": most}}}
-    return {"request_body_buffer_limit": most, "typed_per_filter_config": buffer}
+    buffer = {BUFFER: {"@type": kind, "buffer": {"max_request_bytes": max_requests}}}
+    return {"request_body_buffer_limit": max_requests, "typed_per_filter_config": buffer}
 
 
-def _says(status: int, text: str) -> Config:
+def _direct_response(status: int, text: str) -> Config:
     return {"status": status, "body": {"inline_string": text}}
 
 
@@ -165,7 +169,7 @@ def _split(route: Route, protocol: str, retries: _Retries) -> Config:
                 }
             }
         ],
-        **_patience(retries, protocol),
+        **_retry_policy(retries, protocol),
     }
 
 
@@ -181,7 +185,7 @@ def _share(route: Route, track: str, version: int, percent: int, *, protocol: st
         "weight": percent,
         "request_headers_to_add": request_headers,
         "response_headers_to_add": answer_headers,
-        **sheds(track),
+        **enable_shedding(track),
     }
 
 
@@ -191,31 +195,34 @@ def _header(name: str, value: str) -> Config:
     return {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
 
 
-def _to(version: int, protocol: str) -> Config:
+def _cluster_action(version: int, protocol: str) -> Config:
     return {"cluster": f"v{version}-{protocol}"}
 
 
-def _quick(route: Route, protocol: str) -> Config:
-    # Whether a server is ready must be answered now, not after it has come back.
-    # The limit of requests under way is not for it.
-    return {**_to(route.stable, protocol), "timeout": "5s", "priority": "HIGH"}
+def _status_action(route: Route, protocol: str) -> Config:
+    # Readiness must be answered at once, not after a server has restarted.
+    # Priority HIGH: the limit of requests in flight does not apply.
+    return {**_cluster_action(route.stable, protocol), "timeout": "5s", "priority": "HIGH"}
 
 
-def _patience(retries: _Retries, protocol: str) -> Config:
-    """Return how long an answer may take, and when a request is sent again.
+def _retry_policy(retries: _Retries, protocol: str) -> Config:
+    """Return the timeout and the retry policy of a route.
 
-    Only what never reached a server is sent again by itself: an answer, even 5xx, is an answer. Where there is another
-    replica it also gets what broke off half way, as scoring changes nothing, and what a server refused that is not
-    ready.
+    By default only requests that never reached a server are retried: any answer, even 5xx, is final. With several
+    replicas, requests whose connection broke (scoring has no side effects) and those that an unready server refused
+    are also retried, on another replica.
     """
-    hold, replicas = retries
-    timeout = {"timeout": f"{_LONGEST_ANSWER + hold:g}s"}
+    hold_seconds, replicas = retries
+    timeout = {"timeout": f"{_LONGEST_ANSWER + hold_seconds:g}s"}
     if replicas == 1:
-        return {**timeout, **_retry(hold, ["connect-failure", "refused-stream", "reset-before-request"], _RETRY_MEAN)}
+        return {
+            **timeout,
+            **_retry(hold_seconds, ["connect-failure", "refused-stream", "reset-before-request"], _RETRY_MEAN),
+        }
     never_reached = ["connect-failure", "refused-stream"]
     broken_off = ["reset", "unavailable" if protocol == "grpc" else "retriable-headers"]
-    policy = _retry(max(hold, 1.0), never_reached + broken_off, _RETRY_MEAN / 8)
-    other: Config = {
+    policy = _retry(max(hold_seconds, 1.0), never_reached + broken_off, _RETRY_MEAN / 8)
+    replica_policy: Config = {
         "retriable_headers": [{"name": UNREADY_HEADER, "present_match": True}],
         "retry_host_predicate": [
             {
@@ -227,7 +234,7 @@ def _patience(retries: _Retries, protocol: str) -> Config:
         ],
         "host_selection_retry_max_attempts": 2 * replicas,
     }
-    return {**timeout, "retry_policy": {**policy["retry_policy"], **other}}
+    return {**timeout, "retry_policy": {**policy["retry_policy"], **replica_policy}}
 
 
 def _retry(hold_seconds: float, reasons: list[str], first_mean: float) -> Config:
@@ -241,8 +248,13 @@ def _retry(hold_seconds: float, reasons: list[str], first_mean: float) -> Config
     return {"retry_policy": policy}
 
 
-def _cluster(name: str, endpoints: Sequence[_Endpoint], protocol: Config, idle: str, most: int) -> Config:
-    limits = {"max_connections": most, "max_pending_requests": most, "max_requests": most, "max_retries": most}
+def _cluster(name: str, endpoints: Sequence[_Endpoint], protocol: Config, idle: str, max_requests: int) -> Config:
+    limits = {
+        "max_connections": max_requests,
+        "max_pending_requests": max_requests,
+        "max_requests": max_requests,
+        "max_retries": max_requests,
+    }
     return {
         "@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster",
         "name": name,
@@ -253,34 +265,34 @@ def _cluster(name: str, endpoints: Sequence[_Endpoint], protocol: Config, idle: 
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-                # Shorter than a server keeps an idle connection (5 s with uvicorn): Envoy lets go first.
+                # Shorter than the server's own timeout (5 s with uvicorn), so that Envoy closes idle connections first.
                 "common_http_protocol_options": {"idle_timeout": idle},
                 "explicit_http_config": protocol,
             }
         },
         "load_assignment": {
             "cluster_name": name,
-            "endpoints": [{"lb_endpoints": [_endpoint(each, len(endpoints) > 1) for each in endpoints]}],
+            "endpoints": [{"lb_endpoints": [_endpoint(endpoint, len(endpoints) > 1) for endpoint in endpoints]}],
         },
-        # One server: nothing to choose from, so nothing may be found unfit.
-        **(_choosing() if len(endpoints) > 1 else {}),
+        # A single server must never be ejected.
+        **(_load_balancing() if len(endpoints) > 1 else {}),
     }
 
 
 def _endpoint(endpoint: _Endpoint, is_asked: bool) -> Config:
-    found: Config = {"address": {"socket_address": {"address": HOST, "port_value": endpoint.port}}}
+    address: Config = {"address": {"socket_address": {"address": HOST, "port_value": endpoint.port}}}
     if is_asked:
-        found["health_check_config"] = {"port_value": endpoint.health_port}
-    return {"endpoint": found}
+        address["health_check_config"] = {"port_value": endpoint.health_port}
+    return {"endpoint": address}
 
 
-def _choosing() -> Config:
-    """Return how one of several servers is chosen: in turn, but for those that are not ready or refuse connections.
+def _load_balancing() -> Config:
+    """Return the load balancing between several servers: in turn, without those that are not ready or unreachable.
 
-    While no more than half of them are fit, all get requests: a request that waits for one is better than none.
+    While at most half of them are healthy, all get requests: a waiting request is better than a refused one.
     """
     return {
-        # A server that is gone has no request under way: who prefers the least busy one would prefer it.
+        # Not LEAST_REQUEST, which would prefer a dead server because it has no requests in flight.
         "lb_policy": "ROUND_ROBIN",
         "health_checks": [
             {
@@ -293,7 +305,7 @@ def _choosing() -> Config:
             }
         ],
         "outlier_detection": {
-            # The canary analysis reads its answers, and a busy one is not unfit; only whether it can be reached counts.
+            # Only unreachable servers are ejected: bad answers are for the canary analysis, busy servers are healthy.
             "split_external_local_origin_errors": True,
             "consecutive_local_origin_failure": 2,
             "enforcing_consecutive_local_origin_failure": 100,
@@ -310,6 +322,6 @@ def _choosing() -> Config:
 
 
 def _resource(*resources: Config) -> Config:
-    """Return a file's content under a version that follows from it: the same content is the same version."""
+    """Return the content of a file with a version that is a digest of the content."""
     digest = hashlib.sha256(json.dumps(resources, sort_keys=True).encode()).hexdigest()[:16]
     return {"version_info": digest, "resources": list(resources)}

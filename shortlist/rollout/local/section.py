@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from shortlist.spec.runtime import Fleet
+from shortlist.spec.runtime import FleetSection
 
 
-class Stack(Fleet):
+class Stack(FleetSection):
     """This machine's Triton and Envoy, supervised."""
 
     connection: ClassVar[str] = "shortlist.rollout.local.connection:StackConnection"

@@ -15,7 +15,7 @@ from shortlist.serving.processes.launch import check_repository
 from shortlist.serving.processes.program import Program
 from shortlist.serving.server.settings import SERVER_ENVIRONMENT, ServerSettings
 from shortlist.serving.triton.triton import TritonSocket, triton_program
-from shortlist.spec.serving import MOST_REPLICAS, Serving
+from shortlist.spec.serving import MAX_REPLICAS, Serving
 from shortlist.storage.artefacts import (
     IntegrityError,
     atomic_folder,
@@ -44,8 +44,8 @@ def install(
         IntegrityError: The model folder is not what it was when it was verified.
     """
     folder = paths.versions / f"v{deployment.version}"
-    known = record.versions.get(deployment.version)
-    if known is None or not _holds(folder, known):
+    deployed_before = record.versions.get(deployment.version)
+    if deployed_before is None or not _holds(folder, deployed_before):
         _verify(deployment.model_folder, deployment.digest)
         if deployment.release is not None:
             _verify(deployment.release, deployment.release_digest)
@@ -63,14 +63,14 @@ def version_programs(
     paths: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion
 ) -> dict[str, Program]:
     """Return the programs of a version, a Triton and a server per replica; the servers' settings are written."""
-    found = {}
+    programs_by_name = {}
     for replica in range(len(deployed.replicas)):
         for program in (
             _triton(paths, record, version, deployed, replica),
             _server(paths, record, version, deployed, replica),
         ):
-            found[program.name] = program
-    return found
+            programs_by_name[program.name] = program
+    return programs_by_name
 
 
 def _triton(paths: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion, replica: int) -> Program:
@@ -110,7 +110,7 @@ def _settings(
     paths: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion, replica: int
 ) -> ServerSettings:
     # Of as many replicas as there may be: another number of them must not restart those that run.
-    tritons = [f"unix:{record.triton_socket(version, other)}" for other in range(MOST_REPLICAS)]
+    tritons = [f"unix:{record.triton_socket(version, number)}" for number in range(MAX_REPLICAS)]
     ports = deployed.replicas[replica]
     return ServerSettings(
         model=record.model,
@@ -166,10 +166,10 @@ def _verify(folder: Path, digest: str) -> None:
         raise IntegrityError(f"{folder}: digest {got}, but {digest} was blessed; train again")
 
 
-def _holds(folder: Path, known: DeployedVersion) -> bool:
+def _holds(folder: Path, deployed_before: DeployedVersion) -> bool:
     try:
-        check_repository(folder / "repository", known.repository_digest)
-        verify_deployed(folder, known.deployment)
+        check_repository(folder / "repository", deployed_before.repository_digest)
+        verify_deployed(folder, deployed_before.deployment)
     except IntegrityError:
         return False
     return True

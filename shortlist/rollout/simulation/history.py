@@ -1,4 +1,4 @@
-"""What happens in one simulated rollout: a few plain values, from a seed or written in a test."""
+"""The scenario of one simulated rollout, drawn from a seed or written in a test."""
 
 from __future__ import annotations
 
@@ -9,69 +9,69 @@ from random import Random
 
 
 class Fault(StrEnum):
-    """What happens at one call that a controller makes: to the store, the servers, the registry or the clock."""
+    """Fault at one call of a controller to the store, the servers, the registry or the clock."""
 
     KILL = "kill"
-    """The controller dies before the call; the next one goes on."""
+    """The controller is killed before the call; the next one resumes."""
     KILL_AFTER = "kill after"
-    """It dies when the call has done its work."""
+    """The controller is killed after the call took effect."""
     KILL_THEN_ROLL_BACK = "kill, then roll back"
-    """It dies, and the next command is `make rollback`."""
+    """The controller is killed, and the next command is `make rollback`."""
     KILL_THEN_PROMOTE = "kill, then promote"
-    """It dies, and the next command is `make promote`."""
+    """The controller is killed, and the next command is `make promote`."""
     STACK_DOWN = "stack down"
-    """It dies together with all servers, which start again by themselves."""
+    """The controller is killed together with all servers, which restart by themselves."""
     FAIL = "fail"
-    """The call does nothing and says so."""
+    """The call fails without effect."""
     FAIL_AFTER = "fail after"
-    """The call has done its work, but its answer is lost."""
+    """The call takes effect, but its answer is lost."""
     OUTAGE = "outage"
     """This and the next five calls of the kind fail."""
     SIGNAL = "signal"
-    """SIGTERM."""
+    """The controller gets SIGTERM."""
     ROLL_BACK = "roll back"
-    """Another process orders a rollback."""
+    """Another process sends the command rollback."""
     PROMOTE = "promote"
-    """Another process orders a promotion."""
+    """Another process sends the command promote."""
     TAMPER = "tamper"
-    """The files that the candidate is served from are swapped at the next wait."""
+    """The candidate's served files are replaced at the next wait."""
     RIVAL = "rival"
     """Another process tries to become the controller."""
 
 
 @dataclass(frozen=True)
 class History:
-    """One history; the same one always plays in the same way."""
+    """One scenario; a simulation of it is deterministic."""
 
     steps: tuple[int, ...] = (5, 50, 100)
-    """Of the rollout."""
+    """Steps of the rollout, in percent."""
     first: bool = False
-    """The candidate is the first model ever."""
+    """The candidate is the first model."""
     champion: bool = True
-    """The registry calls the version that serves champion; of a first model: calls that one so, as blessing it did."""
+    """The champion alias points to the serving version; for a first model to that model, as after its blessing."""
     serving: bool = True
-    """The former version serves when it begins; else it only should."""
+    """The former version serves when the rollout begins; else it has to be started first."""
     bad_from: int | None = None
-    """Step at which the judge says that the candidate is bad; None: it is good."""
+    """Step at which the analysis rolls the candidate back; None: the candidate is good."""
     slow: bool = False
-    """The candidate does not stand the declared load."""
+    """The candidate fails the load test."""
     holds: int = 0
-    """Looks at each step before the judge has seen enough."""
+    """Number of analyses that hold at each step."""
     commands: tuple[str, ...] = ("canary",)
-    """What is asked for, one after the other: canary, promote, rollback."""
+    """Commands in order: canary, promote, rollback."""
     faults: tuple[tuple[int, Fault], ...] = ()
-    """By the number of the call, from 1, over all controllers."""
+    """Faults with the number of their call, from 1, over all controllers."""
 
     @classmethod
     def seeded(cls, seed: int) -> History:
-        """Return a history that a seed gives."""
+        """Return a history drawn from a seed."""
         random = Random(seed)
         steps = random.choice([(5, 50, 100), (10, 100), (50, 100), (1, 5, 25, 100)])
         faults = {
             random.randint(1, 140): random.choice([*Fault, *_OFTEN])
             for _ in range(random.choice((0, 1, 1, 2, 2, 3, 5)))
         }
-        if random.random() < 0.1:  # rare by chance, and what a controller that goes on has to find
+        if random.random() < 0.1:  # rare by chance: files replaced before a resumed controller checks them
             at = random.randint(15, 80)
             faults |= {at: Fault.TAMPER, at + random.randint(3, 18): Fault.KILL}
         first = random.random() < 0.15
@@ -89,50 +89,52 @@ class History:
             faults=tuple(sorted(faults.items())),
         )
 
-    def shrunk(self, still_fails: Callable[[History], bool]) -> History:
-        """Return a history with as little in it as possible that still fails.
+    def shrink(self, still_fails: Callable[[History], bool]) -> History:
+        """Return a minimal history that still fails.
 
         Args:
-            still_fails: Whether one does, in the same way.
+            still_fails: Whether a history breaks the same rule.
         """
-        best, before = self, None
-        while best != before:
-            before = best
-            for simpler in best._simpler():
+        best, previous = self, None
+        while best != previous:
+            previous = best
+            for simpler in best._simpler_histories():
                 if still_fails(simpler):
                     best = simpler
                     break
         return best
 
-    def _simpler(self) -> Iterator[History]:
+    def _simpler_histories(self) -> Iterator[History]:
         for number in range(len(self.faults)):
             yield replace(self, faults=self.faults[:number] + self.faults[number + 1 :])
         if len(self.commands) > 1:
             yield replace(self, commands=self.commands[:-1])
             yield replace(self, commands=self.commands[1:])
-        plain = History()
+        default = History()
         for field in fields(self):
-            if field.name != "faults" and getattr(self, field.name) != getattr(plain, field.name):
-                yield replace(self, **{field.name: getattr(plain, field.name)})
+            if field.name != "faults" and getattr(self, field.name) != getattr(default, field.name):
+                yield replace(self, **{field.name: getattr(default, field.name)})
         for number, (at, kind) in enumerate(self.faults):
             if kind not in {Fault.KILL, Fault.FAIL}:
-                for plainer in (Fault.KILL, Fault.FAIL):
-                    yield self._with(number, (at, plainer))
-            if at > 1 and all(at - 1 != other for other, _ in self.faults):
-                yield self._with(number, (at - 1, kind))
+                for simpler_fault in (Fault.KILL, Fault.FAIL):
+                    yield self._with_fault(number, (at, simpler_fault))
+            if at > 1 and all(at - 1 != number_before for number_before, _ in self.faults):
+                yield self._with_fault(number, (at - 1, kind))
 
-    def _with(self, number: int, fault: tuple[int, Fault]) -> History:
+    def _with_fault(self, number: int, fault: tuple[int, Fault]) -> History:
         return replace(self, faults=tuple(sorted((*self.faults[:number], fault, *self.faults[number + 1 :]))))
 
-    def as_test(self, name: str, why: str) -> str:
-        """Return the text of a test that plays it."""
-        plain = History()
-        said = [
-            f"{field.name}={_text(getattr(self, field.name))}"
+    def as_test(self, name: str, comment: str) -> str:
+        """Return the source of a test that simulates it."""
+        default = History()
+        arguments = [
+            f"{field.name}={_literal(getattr(self, field.name))}"
             for field in fields(self)
-            if getattr(self, field.name) != getattr(plain, field.name)
+            if getattr(self, field.name) != getattr(default, field.name)
         ]
-        return f"def test_{name}() -> None:\n    # {why}\n    assert play(History({', '.join(said)})) is None\n"
+        return (
+            f"def test_{name}() -> None:\n    # {comment}\n    assert play(History({', '.join(arguments)})) is None\n"
+        )
 
 
 _OFTEN = (Fault.KILL, Fault.KILL_AFTER, Fault.FAIL, Fault.OUTAGE)
@@ -142,7 +144,7 @@ _COMMANDS = (
 )  # fmt: skip
 
 
-def _text(value: object) -> str:
+def _literal(value: object) -> str:
     if isinstance(value, tuple) and value and isinstance(value[0], tuple):
         return "(" + "".join(f"({at}, Fault.{kind.name}), " for at, kind in value).rstrip() + ")"
     return repr(value)

@@ -57,35 +57,45 @@ def write_fil_repository(
         )
     (features,) = signature.border
     name, inputs, graph = signature.model, input_tensors(signature), serving / MODEL_FILE
-    floats = [_width_of(graph, features)]
-    first = model_config(
-        f"{name}_transform", "onnxruntime", batching, version, inputs, (features, _FLOATS, floats), TritonPlacement()
+    dimensions = [_tensor_width(graph, features)]
+    transform_config = model_config(
+        f"{name}_transform",
+        "onnxruntime",
+        batching,
+        version,
+        inputs,
+        (features, _FLOATS, dimensions),
+        TritonPlacement(),
     )
-    second = model_config(
-        f"{name}_trees", "fil", batching, version, [("input__0", _FLOATS, floats)], ("output__0", _FLOATS, [1]),
+    trees_config = model_config(
+        f"{name}_trees", "fil", batching, version, [("input__0", _FLOATS, dimensions)], ("output__0", _FLOATS, [1]),
         placement or TritonPlacement(),
     )  # fmt: skip
-    both = ensemble_config(
+    ensemble = ensemble_config(
         name, batching, version, inputs, (SCORE, _FLOATS, [1]),
         [
-            {"model_name": first.name, "input_map": {each: each for each, _, _ in inputs},
+            {"model_name": transform_config.name, "input_map": {input_name: input_name for input_name, _, _ in inputs},
              "output_map": {features: features}},
-            {"model_name": second.name, "input_map": {"input__0": features}, "output_map": {"output__0": SCORE}},
+            {"model_name": trees_config.name, "input_map": {"input__0": features}, "output_map": {"output__0": SCORE}},
         ],
     )  # fmt: skip
     with atomic_folder(out) as staging:
-        model_folder(staging, name, version, as_text(both))
-        transform = model_folder(staging, first.name, version, as_text(first))
+        model_folder(staging, name, version, as_text(ensemble))
+        transform = model_folder(staging, transform_config.name, version, as_text(transform_config))
         write_features(graph, signature.border, transform)
         (transform / FEATURES_FILE).rename(transform / MODEL_FILE)
         copy_weights(serving, transform)
-        shutil.copyfile(trees, model_folder(staging, second.name, version, as_text(second)) / _TREES_IN_FIL)
+        shutil.copyfile(trees, model_folder(staging, trees_config.name, version, as_text(trees_config)) / _TREES_IN_FIL)
         write_manifest(staging)
 
 
-def _width_of(graph: Path, tensor: str) -> int:
+def _tensor_width(graph: Path, tensor: str) -> int:
     """Return the columns of a tensor inside a graph."""
     import onnx
 
-    (found,) = (one for one in onnx.load(graph, load_external_data=False).graph.value_info if one.name == tensor)
-    return int(found.type.tensor_type.shape.dim[1].dim_value)
+    (tensor_description,) = (
+        tensor_description
+        for tensor_description in onnx.load(graph, load_external_data=False).graph.value_info
+        if tensor_description.name == tensor
+    )
+    return int(tensor_description.type.tensor_type.shape.dim[1].dim_value)

@@ -11,7 +11,7 @@ import numpy as np
 from shortlist.features.feature_kind import FeatureKind
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.graph_builder import ROWS, ExportError, GraphBuilder, tensor_info
-from shortlist.serving.export.inputs import Inputs, tensors_of
+from shortlist.serving.export.inputs import GraphInputs, describe_tensors
 from shortlist.serving.export.signature import Signature
 
 
@@ -26,7 +26,7 @@ class FeatureGraph:
         self.nodes = GraphBuilder()
         plan = preprocessing.plan
         self._fitted = preprocessing.fitted
-        self._inputs = Inputs(self.nodes, plan.declared)
+        self._inputs = GraphInputs(self.nodes, plan.declared)
         self._by_name: dict[str, tuple[FeatureKind, int]] = {
             name: (feature, number) for feature in plan.features for number, name in enumerate(feature.outputs)
         }
@@ -50,15 +50,15 @@ class FeatureGraph:
             )
         narrow = [name for name in names if self._kind(name) != "vector"]
         transposed = self._narrow(narrow) if narrow else ""
-        pieces: list[str] = []
+        blocks: list[str] = []
         for is_vector, run in groupby(names, lambda name: self._kind(name) == "vector"):
             members = list(run)
             if is_vector:
-                pieces += [self._vector(name) for name in members]
+                blocks += [self._vector(name) for name in members]
             else:
                 numbers = [narrow.index(name) for name in members]
-                pieces.append(self.nodes.transposed(self.nodes.gathered(transposed, numbers, len(narrow))))
-        return self.nodes.joined(pieces, axis=1)
+                blocks.append(self.nodes.transposed(self.nodes.gathered(transposed, numbers, len(narrow))))
+        return self.nodes.joined(blocks, axis=1)
 
     def ids(self, names: Sequence[str]) -> str:
         """Return features of kind id as one INT64 matrix, shape (rows, names).
@@ -89,10 +89,10 @@ class FeatureGraph:
             ExportError: The feature cannot be computed inside a graph, or not from one list.
         """
         with self._inputs.by_run() as runs:
-            ids, there = self.lists(name)
+            ids, is_filled = self.lists(name)
         if len(runs) != 1:
             raise ExportError(f"features: '{name}' follows from {len(runs)} lists; wanted one")
-        return ids, there, runs[0]
+        return ids, is_filled, runs[0]
 
     def border(self, tensor: str, name: str, dtype: type[np.generic], width: int | str, rows: str = ROWS) -> str:
         """Name a tensor at which the features end: `shortlist.serving.export.graph_split` cuts there.
@@ -107,7 +107,7 @@ class FeatureGraph:
         if not self._is_cut:
             return tensor
         self._border.append(f"border_{name}")
-        return self.nodes.described(tensor, self._border[-1], dtype, width, rows)
+        return self.nodes.add_described(tensor, self._border[-1], dtype, width, rows)
 
     def run_whole(self) -> None:
         """Leave borders out from now on: a graph of several models is not cut."""
@@ -124,8 +124,8 @@ class FeatureGraph:
             kind: Of the model.
         """
         signature = self._inputs.signature(model, kind).model_copy(update={"border": tuple(self._border)})
-        renamed = self.nodes.add_named("Identity", output, name)
-        return self.nodes.model(tensors_of(signature), [tensor_info(renamed, np.float32, width)]), signature
+        output_tensor = self.nodes.add_named("Identity", output, name)
+        return self.nodes.model(describe_tensors(signature), [tensor_info(output_tensor, np.float32, width)]), signature
 
     def _narrow(self, names: Sequence[str]) -> str:
         """Return numbers and ids as FP32, shape (names, rows)."""
@@ -133,36 +133,38 @@ class FeatureGraph:
         single = [name for name in dense if self._by_name[name][0].single_precision]
         double = [name for name in dense if name not in single]
         ids = [name for name in names if self._kind(name) == "id"]
-        blocks, found = [], []
+        blocks, block_names = [], []
         for members, is_single in ((double, False), (single, True), (ids, False)):
             if members:
-                block, order = self._compiled(members)
+                block, order = self._add_compiled(members)
                 blocks.append(block if is_single else self.nodes.cast(block, np.float32))
-                found += order
-        return self._in_order(blocks, found, names)
+                block_names += order
+        return self._in_order(blocks, block_names, names)
 
     def _transposed_ids(self, names: Sequence[str]) -> str:
         """Return ids, shape (names, rows)."""
-        block, order = self._compiled(names)
+        block, order = self._add_compiled(names)
         return self._in_order([block], order, names)
 
-    def _compiled(self, names: Sequence[str]) -> tuple[str, list[str]]:
+    def _add_compiled(self, names: Sequence[str]) -> tuple[str, list[str]]:
         """Return numbers or ids, shape (names, rows), in an order that groups what is compiled together."""
         groups: dict[Hashable, list[str]] = {}
         for name in names:
             groups.setdefault(self._by_name[name][0].group, []).append(name)
         blocks = []
         for members in groups.values():
-            wanted = [self._by_name[name] for name in members]
-            blocks.append(wanted[0][0].nodes(self._inputs, self._fitted, wanted))
+            outputs = [self._by_name[name] for name in members]
+            blocks.append(outputs[0][0].nodes(self._inputs, self._fitted, outputs))
         return self.nodes.joined(blocks), [name for members in groups.values() for name in members]
 
     def _vector(self, name: str) -> str:
         feature, number = self._by_name[name]
         return feature.vector_nodes(self._inputs, self._fitted, number)
 
-    def _in_order(self, blocks: Sequence[str], found: Sequence[str], names: Sequence[str]) -> str:
-        return self.nodes.gathered(self.nodes.joined(blocks), [found.index(name) for name in names], len(found))
+    def _in_order(self, blocks: Sequence[str], block_names: Sequence[str], names: Sequence[str]) -> str:
+        return self.nodes.gathered(
+            self.nodes.joined(blocks), [block_names.index(name) for name in names], len(block_names)
+        )
 
     def _kind(self, name: str) -> str:
         if name not in self._kinds:

@@ -20,7 +20,7 @@ _FLOATS = ("number", "date")
 _KEYS = ("integer", "hex", "string")
 
 
-class Inputs(Graph):
+class GraphInputs(Graph):
     """The graph as kinds of features see it; its inputs grow by what is read for the first time.
 
     Attributes:
@@ -34,7 +34,7 @@ class Inputs(Graph):
         self._numbers: dict[str, int] = {}
         self._codes: dict[str, int] = {}
         self._vectors: dict[str, int] = {}
-        self._turned: dict[str, str] = {}
+        self._transposed: dict[str, str] = {}
         self._runs: list[str] | None = None
 
     def add(self, operator: str, *inputs: str | np.ndarray, domain: str = "", **attributes: Any) -> str:
@@ -45,7 +45,7 @@ class Inputs(Graph):
         """Return the parts of a tensor, cut along its first dimension."""
         return self._nodes.split(tensor, sizes)
 
-    def joined(self, tensors: Sequence[str]) -> str:
+    def concat(self, tensors: Sequence[str]) -> str:
         """Return tensors one after another along their first dimension."""
         return self._nodes.joined(tensors)
 
@@ -60,8 +60,8 @@ class Inputs(Graph):
             ExportError: The values of one are no numbers.
         """
         for name in names:
-            self._must_be(name, (*_FLOATS, "integer", "hex"), reader)
-        return self.numbers([self.declared.place(name) for name in names])
+            self._check_type(name, (*_FLOATS, "integer", "hex"), reader)
+        return self.numbers([self.declared.row_column(name) for name in names])
 
     def codes(self, names: Sequence[str], reader: str) -> str:
         """Return declared columns as INT64 codes, shape (names, rows); NO_CODE is null.
@@ -70,18 +70,18 @@ class Inputs(Graph):
             ExportError: One of them has no single code per row.
         """
         for name in names:
-            self._must_be(name, (*_KEYS, *_FLOATS), reader)
+            self._check_type(name, (*_KEYS, *_FLOATS), reader)
         floats = [name for name in names if self._type(name) in _FLOATS]
         keys = [name for name in names if name not in floats]
         blocks = []
         if keys:
-            blocks.append(self._gathered(CODES, self._codes, [self.declared.place(name) for name in keys]))
+            blocks.append(self._gathered(CODES, self._codes, [self.declared.row_column(name) for name in keys]))
         if floats:  # hashed as the integers they are cut to
-            numbers = self.numbers([self.declared.place(name) for name in floats])
-            cut = self._nodes.cast(self._nodes.add("Where", self.missing(numbers), np.zeros(1), numbers), np.int64)
-            blocks.append(self._nodes.add("Where", self.missing(numbers), np.array([NO_CODE]), cut))
-        found = [*keys, *floats]
-        return self._nodes.gathered(self._nodes.joined(blocks), [found.index(name) for name in names], len(names))
+            numbers = self.numbers([self.declared.row_column(name) for name in floats])
+            cut = self._nodes.cast(self._nodes.add("Where", self.is_missing(numbers), np.zeros(1), numbers), np.int64)
+            blocks.append(self._nodes.add("Where", self.is_missing(numbers), np.array([NO_CODE]), cut))
+        order = [*keys, *floats]
+        return self._nodes.gathered(self._nodes.joined(blocks), [order.index(name) for name in names], len(names))
 
     def tags(self, name: str, values: int | None) -> str:
         """Return a tags column as INT64 codes, shape (rows, longest), padded with NO_CODE.
@@ -93,13 +93,13 @@ class Inputs(Graph):
         Raises:
             ExportError: It is not of type tags.
         """
-        self._must_be(name, ("tags",), "a list")
-        return self.listed(self.declared.place(name), values)
+        self._check_type(name, ("tags",), "a list")
+        return self.list_codes(self.declared.row_column(name), values)
 
-    def listed(self, place: str, values: int | None) -> str:
+    def list_codes(self, place: str, values: int | None) -> str:
         """Return lists of looked-up rows as INT64 codes, shape (rows, longest), padded with NO_CODE."""
-        known = self.longest.get(place, values)
-        self.longest[place] = None if known is None or values is None else max(known, values)
+        max_values = self.longest.get(place, values)
+        self.longest[place] = None if max_values is None or values is None else max(max_values, values)
         tensor = f"list_{list(self.longest).index(place)}"
         if values is not None:
             tensor = self._nodes.add("Slice", tensor, np.array([0]), np.array([values]), np.array([1]))
@@ -109,9 +109,9 @@ class Inputs(Graph):
         self._runs.append(runs)
         return tensor
 
-    def listed_by_run(self, place: str, values: int | None) -> tuple[str, str]:
-        """Return lists as `listed` does, once per run of equal ones, and the number of each row's run."""
-        return self._first_of_runs(self.listed(place, values))
+    def list_codes_by_run(self, place: str, values: int | None) -> tuple[str, str]:
+        """Return lists as `list_codes` does, once per run of equal ones, and the number of each row's run."""
+        return self._first_of_runs(self.list_codes(place, values))
 
     @contextmanager
     def by_run(self) -> Iterator[list[str]]:
@@ -128,10 +128,10 @@ class Inputs(Graph):
         """Return the first row of every run of equal rows, and the number of each row's run."""
         add = self._nodes.add
         end = np.array([np.iinfo(np.int64).max])
-        after = add("Slice", rows, np.array([1]), end, np.array([0]))
-        before = add("Slice", rows, np.array([0]), np.array([-1]), np.array([0]))
+        next_rows = add("Slice", rows, np.array([1]), end, np.array([0]))
+        previous_rows = add("Slice", rows, np.array([0]), np.array([-1]), np.array([0]))
         # Least of floats: ONNX Runtime sums 25 000 integers in 45 microseconds, and this takes a few.
-        equal = self._nodes.cast(add("Equal", before, after), np.float32)
+        equal = self._nodes.cast(add("Equal", previous_rows, next_rows), np.float32)
         differs = add("Less", add("ReduceMin", equal, axes=[1], keepdims=0), np.ones(1, np.float32))
         is_first = add("Concat", np.array([True]), differs, axis=0)
         runs = add("CumSum", add("Concat", np.array([0]), self._nodes.cast(differs, np.int64), axis=0), np.array(0))
@@ -159,13 +159,13 @@ class Inputs(Graph):
             ),
         )
 
-    def _gathered(self, tensor: str, known: dict[str, int], places: Sequence[str]) -> str:
-        if tensor not in self._turned:
-            self._turned[tensor] = self._nodes.transposed(tensor)
-        numbers = np.array([known.setdefault(place, len(known)) for place in places])
-        return self._nodes.add("Gather", self._turned[tensor], numbers, axis=0)
+    def _gathered(self, tensor: str, column_numbers: dict[str, int], places: Sequence[str]) -> str:
+        if tensor not in self._transposed:
+            self._transposed[tensor] = self._nodes.transposed(tensor)
+        numbers = np.array([column_numbers.setdefault(place, len(column_numbers)) for place in places])
+        return self._nodes.add("Gather", self._transposed[tensor], numbers, axis=0)
 
-    def _must_be(self, name: str, kinds: Sequence[str], reader: str) -> None:
+    def _check_type(self, name: str, kinds: Sequence[str], reader: str) -> None:
         if self._type(name) not in kinds:
             raise ExportError(
                 f"features: '{name}' is of type {self._type(name)} and read as {reader}, which an exported graph cannot"
@@ -176,13 +176,15 @@ class Inputs(Graph):
         return self.declared.column(name).type
 
 
-def tensors_of(signature: Signature) -> list[ValueInfoProto]:
+def describe_tensors(signature: Signature) -> list[ValueInfoProto]:
     """Return the descriptions of a signature's tensors, in order."""
-    own = []
+    descriptions = []
     if signature.numbers:
-        own.append(tensor_info(NUMBERS, np.float64, len(signature.numbers)))
+        descriptions.append(tensor_info(NUMBERS, np.float64, len(signature.numbers)))
     if signature.codes:
-        own.append(tensor_info(CODES, np.int64, len(signature.codes)))
-    own += [tensor_info(one.tensor, np.int64, f"{one.tensor}_longest") for one in signature.lists]
-    own += [tensor_info(one.tensor, np.float32, one.width) for one in signature.vectors]
-    return own
+        descriptions.append(tensor_info(CODES, np.int64, len(signature.codes)))
+    descriptions += [
+        tensor_info(list_input.tensor, np.int64, f"{list_input.tensor}_longest") for list_input in signature.lists
+    ]
+    descriptions += [tensor_info(vector.tensor, np.float32, vector.width) for vector in signature.vectors]
+    return descriptions

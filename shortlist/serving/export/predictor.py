@@ -52,9 +52,9 @@ class TritonPythonModel:
         Args:
             requests: Triton's requests.
         """
-        read = [self._read(request) for request in requests]
-        answers = iter(self._scored([tensors for tensors in read if isinstance(tensors, dict)]))
-        return [_response(next(answers) if isinstance(tensors, dict) else tensors) for tensors in read]
+        tensors_or_failures = [self._read(request) for request in requests]
+        answers = iter(self._score_requests([tensors for tensors in tensors_or_failures if isinstance(tensors, dict)]))
+        return [_response(next(answers) if isinstance(tensors, dict) else tensors) for tensors in tensors_or_failures]
 
     def scores(self, tensors: Tensors) -> np.ndarray:
         """Return the scores of rows, worked out part by part by all threads."""
@@ -63,9 +63,9 @@ class TritonPythonModel:
         cuts = [rows * number // parts for number in range(parts + 1)]
         todo = deque(zip(range(parts), cuts[:-1], cuts[1:], strict=True))
         scores: list[Any] = [None] * parts
-        helpers = [self._pool.submit(self._work, tensors, todo, scores) for _ in range(parts - 1)]
+        helpers = [self._pool.submit(self._score_parts, tensors, todo, scores) for _ in range(parts - 1)]
         try:
-            self._work(tensors, todo, scores)
+            self._score_parts(tensors, todo, scores)
         finally:  # they read Triton's memory, which must not go before they have ended; who has not begun never will
             errors = [helper.exception() for helper in helpers if not helper.cancel()]
         for error in filter(None, errors):
@@ -88,20 +88,22 @@ class TritonPythonModel:
             return Failure("INVALID_ARG", f"inputs differ in rows: {rows}; wanted one number of rows")
         return tensors
 
-    def _scored(self, requests: Sequence[Tensors]) -> list[np.ndarray | Failure]:
+    def _score_requests(self, requests: Sequence[Tensors]) -> list[np.ndarray | Failure]:
         """Return the scores of each request, or what went wrong."""
         if not requests:
             return []
         try:
-            scores = self.scores(self._joined(requests))
+            scores = self.scores(self._concat(requests))
         except Exception as error:  # whatever runs the model raises what it likes
             if len(requests) == 1:
                 return [Failure("INTERNAL", f"the model did not run: {error}")]
-            return [answer for tensors in requests for answer in self._scored([tensors])]  # find out which it is
+            return [
+                answer for tensors in requests for answer in self._score_requests([tensors])
+            ]  # find out which it is
         ends = np.cumsum([len(tensors[self._names[0]]) for tensors in requests])
         return list(np.split(scores, ends[:-1]))
 
-    def _work(self, tensors: Tensors, todo: deque[tuple[int, int, int]], scores: list[Any]) -> None:
+    def _score_parts(self, tensors: Tensors, todo: deque[tuple[int, int, int]], scores: list[Any]) -> None:
         """Score one part after another until none is left."""
         while todo:
             try:
@@ -111,17 +113,17 @@ class TritonPythonModel:
             part = {name: values[start:end] for name, values in tensors.items()}
             scores[number] = self._scorer.scores(part)
 
-    def _joined(self, requests: Sequence[Tensors]) -> Tensors:
+    def _concat(self, requests: Sequence[Tensors]) -> Tensors:
         """Return the rows of all requests, one request after another."""
-        joined = {}
+        tensors_by_name = {}
         for name in self._names:
             parts = [tensors[name] for tensors in requests]
-            parts = widened(parts) if name in self._lists else parts
-            joined[name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return joined
+            parts = widen_lists(parts) if name in self._lists else parts
+            tensors_by_name[name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return tensors_by_name
 
 
-def widened(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+def widen_lists(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return lists padded to the longest of all.
 
     >>> [part.tolist() for part in widened([np.array([[5]]), np.array([[6, 7]])])] == [[[5, NO_CODE]], [[6, 7]]]

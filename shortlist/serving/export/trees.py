@@ -27,11 +27,11 @@ def write_trees(graph: Path, out: Path) -> None:
         IntegrityError: The graph is missing or broken, or holds no trees.
         ShortlistError: They are of a sort that `tree_walk` does not walk.
     """
-    found = [node for node in read_graph(graph).graph.node if node.op_type == _OPERATION]
-    if len(found) != 1:
-        raise IntegrityError(f"{graph}: holds {len(found)} ensembles of trees, wanted one; export the model again")
-    ensemble = _Ensemble(_attributes(found[0]), graph)
-    tops, thresholds, nodes, values = ensemble.walked()
+    ensembles = [node for node in read_graph(graph).graph.node if node.op_type == _OPERATION]
+    if len(ensembles) != 1:
+        raise IntegrityError(f"{graph}: holds {len(ensembles)} ensembles of trees, wanted one; export the model again")
+    ensemble = _Ensemble(_attributes(ensembles[0]), graph)
+    tops, thresholds, nodes, values = ensemble.flatten()
     np.savez(
         out / TREES, columns=ensemble.columns, tops=tops, thresholds=thresholds, nodes=nodes, values=values,
         base=ensemble.base,
@@ -46,56 +46,62 @@ class _Ensemble:
         base: Likewise.
     """
 
-    def __init__(self, given: dict[str, Any], graph: Path) -> None:
+    def __init__(self, attributes: dict[str, Any], graph: Path) -> None:
         """Read them.
 
         Raises:
             ShortlistError: See `write_trees`.
         """
-        trees, modes = given["nodes_treeids"], given["nodes_modes"]
-        place = {key: at for at, key in enumerate(zip(trees, given["nodes_nodeids"], strict=True))}
-        self._roots = [place[tree, 0] for tree in sorted(set(trees))]
+        trees, modes = attributes["nodes_treeids"], attributes["nodes_modes"]
+        position_by_key = {
+            key: position for position, key in enumerate(zip(trees, attributes["nodes_nodeids"], strict=True))
+        }
+        self._roots = [position_by_key[tree, 0] for tree in sorted(set(trees))]
         self._leaf = np.array([mode == b"LEAF" for mode in modes])
-        self._left = [place[key] for key in zip(trees, given["nodes_truenodeids"], strict=True)]
-        self._right = [place[key] for key in zip(trees, given["nodes_falsenodeids"], strict=True)]
-        self._values = np.array(given["nodes_values"], np.float32)
+        self._left = [position_by_key[key] for key in zip(trees, attributes["nodes_truenodeids"], strict=True)]
+        self._right = [position_by_key[key] for key in zip(trees, attributes["nodes_falsenodeids"], strict=True)]
+        self._values = np.array(attributes["nodes_values"], np.float32)
         if set(modes) - {b"BRANCH_LT", b"LEAF"} or not np.isfinite(self._values).all():
             raise ShortlistError(
                 f"{graph}: trees of {', '.join(sorted({mode.decode() for mode in modes}))}; our program walks those of"
                 " BRANCH_LT with finite thresholds. Declare serving.scoring.runtime: onnxruntime."
             )
-        leaves = [place[key] for key in zip(given["target_treeids"], given["target_nodeids"], strict=True)]
-        self._values[leaves] = given["target_weights"]
-        self.base = np.array(given["base_values"], np.float32)
-        read = np.column_stack([given["nodes_featureids"], given["nodes_missing_value_tracks_true"]])[~self._leaf]
-        columns, numbers = np.unique(read, axis=0, return_inverse=True)
+        leaves = [
+            position_by_key[key] for key in zip(attributes["target_treeids"], attributes["target_nodeids"], strict=True)
+        ]
+        self._values[leaves] = attributes["target_weights"]
+        self.base = np.array(attributes["base_values"], np.float32)
+        columns_read = np.column_stack([attributes["nodes_featureids"], attributes["nodes_missing_value_tracks_true"]])[
+            ~self._leaf
+        ]
+        columns, numbers = np.unique(columns_read, axis=0, return_inverse=True)
         self.columns = columns.astype(np.int32)
         self._column = np.full(len(self._leaf), len(columns), np.int32)  # a leaf's
         self._column[~self._leaf] = numbers.ravel()
 
-    def walked(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def flatten(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return `tops`, `thresholds`, `nodes` and `values` of `tree_walk.walk`."""
         order: list[int] = []
-        number: dict[int, int] = {}
+        number_by_node: dict[int, int] = {}
         tops, inner_nodes = [], []
         for root in self._roots:
             members, levels = self._by_level(root)
-            number |= {node: len(order) + at for at, node in enumerate(members)}
+            number_by_node |= {node: len(order) + at for at, node in enumerate(members)}
             order += members
             inner, exits = self._top(root)
             inner_nodes.append(inner)
-            tops.append([*self._column[inner], *(number[node] for node in exits), max(0, levels - _TOP_LEVELS)])
-        left = [number[node] - 1 if self._leaf[node] else number[self._left[node]] for node in order]
+            tops.append([*self._column[inner], *(number_by_node[node] for node in exits), max(0, levels - _TOP_LEVELS)])
+        left = [number_by_node[node] - 1 if self._leaf[node] else number_by_node[self._left[node]] for node in order]
         nodes = np.column_stack([self._column[order], left]).astype(np.int32)
         return np.array(tops, np.int32), self._values[np.array(inner_nodes)], nodes, self._values[order]
 
     def _by_level(self, root: int) -> tuple[list[int], int]:
         """Return a tree's nodes, siblings side by side, and its levels below the root."""
-        found, level, levels = [root], [root], 0
+        nodes, level, levels = [root], [root], 0
         while level := [child for node in level if not self._leaf[node] for child in self._children(node)]:
-            found += level
+            nodes += level
             levels += 1
-        return found, levels
+        return nodes, levels
 
     def _top(self, root: int) -> tuple[list[int], list[int]]:
         """Return the nodes of the first three levels, and those that follow; a leaf follows itself."""

@@ -17,15 +17,15 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from shortlist.features.open_events import Impressions, OpenRequest, Outcome, StreamingPlan
+from shortlist.features.open_events import AnsweredRequest, OpenRequest, RowOutcome, StreamingPlan
 from shortlist.features.open_sessions import Sessions
-from shortlist.features.open_tiles import NEVER, OpenState, Pending, TileCounts
-from shortlist.serving.log.event_log import framed, records
+from shortlist.features.open_tiles import BEFORE_ALL_TIMES, OpenState, Pending, TileCounts
+from shortlist.serving.log.event_log import frame_record, iter_records
 
 SUFFIX: Final = ".checkpoint"
-_Entry = TypeVar("_Entry")
+_Item = TypeVar("_Item")
 _FORMAT: Final = 4
-_AT_ONCE: Final = 1_000
+_ITEMS_PER_RECORD: Final = 1_000
 """Entries of a record: encoding one keeps other threads waiting for about a millisecond."""
 
 
@@ -45,7 +45,7 @@ def checkpoint_path(folder: Path, plan: StreamingPlan) -> Path:
     return folder / (hashlib.blake2b(f"{_FORMAT} {plan}".encode(), digest_size=8).hexdigest() + SUFFIX)
 
 
-def write_checkpoint(path: Path, found: EventCheckpoint) -> None:
+def write_checkpoint(path: Path, checkpoint: EventCheckpoint) -> None:
     """Replace a checkpoint.
 
     Raises:
@@ -54,8 +54,8 @@ def write_checkpoint(path: Path, found: EventCheckpoint) -> None:
     staging = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         with staging.open("wb") as file:
-            for record in _encoded(found):
-                file.write(framed(orjson.dumps(record)))
+            for record in _encode(checkpoint):
+                file.write(frame_record(orjson.dumps(record)))
             file.flush()
             os.fsync(file.fileno())
         staging.replace(path)
@@ -70,107 +70,126 @@ def read_checkpoint(path: Path, plan: StreamingPlan) -> EventCheckpoint | None:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
-    found = [orjson.loads(record) for record, _ in records(content)]
-    if not found or found[-1] != ["end", len(found) - 1]:
+    checkpoint_records = [orjson.loads(record) for record, _ in iter_records(content)]
+    if not checkpoint_records or checkpoint_records[-1] != ["end", len(checkpoint_records) - 1]:
         return None
-    return _decoded(found[:-1], plan)
+    return _decode(checkpoint_records[:-1], plan)
 
 
-def _encoded(found: EventCheckpoint) -> Iterator[list[Any]]:
+def _encode(checkpoint: EventCheckpoint) -> Iterator[list[Any]]:
     count = 0
-    for record in _parts(found.state, found):
+    for record in _encode_state(checkpoint.state, checkpoint):
         yield record
         count += 1
     yield ["end", count]
 
 
-def _parts(state: OpenState, found: EventCheckpoint) -> Iterator[list[Any]]:
-    lacks_until = None if state.lacks_until == NEVER else state.lacks_until  # NEVER has more than 64 bits
+def _encode_state(state: OpenState, checkpoint: EventCheckpoint) -> Iterator[list[Any]]:
+    lacks_until = None if state.lacks_until == BEFORE_ALL_TIMES else state.lacks_until  # NEVER has more than 64 bits
     lacking = [state.uncounted, lacks_until]
-    yield ["about", state.now, state.open_since, state.too_late, dict(found.read), dict(found.outcomes), lacking]
+    yield [
+        "about",
+        state.now,
+        state.open_since,
+        state.too_late,
+        dict(checkpoint.read),
+        dict(checkpoint.outcomes),
+        lacking,
+    ]
     for start, counts in state.tiles.items():
         for kind in fields(TileCounts):
             for key, values in getattr(counts, kind.name).items():
                 yield ["tile", start, kind.name, key, []]  # a key of which nothing was counted, too
-                yield from (["tile", start, kind.name, key, some] for some in _some(values.items()))
+                yield from (["tile", start, kind.name, key, batch] for batch in _batches(values.items()))
     for start, views in state.sessions.items():
         for view, keys in views.items():
-            listed = ((key, b64encode(events).decode()) for key, events in keys.items())
-            yield from (["sessions", start, view, some] for some in _some(listed))
-    for some in _some(state.requests):
-        yield ["requests", [_request_values(one) for one in some]]
+            encoded_events = ((key, b64encode(events).decode()) for key, events in keys.items())
+            yield from (["sessions", start, view, batch] for batch in _batches(encoded_events))
+    for batch in _batches(state.requests):
+        yield ["requests", [_request_values(request) for request in batch]]
     for name in ("to_show", "to_settle"):
-        waiting = ((time, one.impressions.request) for time, _, one in sorted(getattr(state, name), key=_by_time))
-        yield from ([name, some] for some in _some(waiting))
+        pending = (
+            (time, request.impressions.request) for time, _, request in sorted(getattr(state, name), key=_by_time)
+        )
+        yield from ([name, batch] for batch in _batches(pending))
     forgotten = ((time, request) for time, _, request in sorted(state.to_forget))
-    yield from (["to_forget", some] for some in _some(forgotten))
-    for several in _some(state.unmatched):
-        told = ([(one.request, one.row, one.label, one.time) for one in outcomes] for outcomes in several)
-        yield ["unmatched", list(told)]
+    yield from (["to_forget", batch] for batch in _batches(forgotten))
+    for unmatched in _batches(state.unmatched):
+        outcome_values = (
+            [(outcome.request, outcome.row, outcome.label, outcome.time) for outcome in outcomes] for outcomes in unmatched
+        )
+        yield ["unmatched", list(outcome_values)]
 
 
-def _decoded(found: Iterable[list[Any]], plan: StreamingPlan) -> EventCheckpoint:
+def _decode(checkpoint_records: Iterable[list[Any]], plan: StreamingPlan) -> EventCheckpoint:
     tiles: dict[int, TileCounts] = {}
     requests: dict[str, OpenRequest] = {}
-    waiting: dict[str, list[tuple[int, str]]] = {"to_show": [], "to_settle": [], "to_forget": []}
-    unmatched: list[Sequence[Outcome]] = []
+    pending_by_name: dict[str, list[tuple[int, str]]] = {"to_show": [], "to_settle": [], "to_forget": []}
+    unmatched: list[Sequence[RowOutcome]] = []
     sessions: Sessions = {}
-    about: list[Any] = []
-    for kind, *values in found:
+    counters: list[Any] = []
+    for kind, *values in checkpoint_records:
         if kind == "about":
-            about = values
+            counters = values
         elif kind == "tile":
             start, name, key, counts = values
             getattr(tiles.setdefault(start, TileCounts({}, {})), name).setdefault(key, {}).update(counts)
         elif kind == "sessions":
-            start, view, listed = values
-            known = sessions.setdefault(start, {}).setdefault(view, {})
-            known.update((key, b64decode(events)) for key, events in listed)
+            start, view, encoded_events = values
+            events_by_key = sessions.setdefault(start, {}).setdefault(view, {})
+            events_by_key.update((key, b64decode(events)) for key, events in encoded_events)
         elif kind == "requests":
-            requests |= {one[0]: _request(one) for one in values[0]}
+            requests |= {request_values[0]: _request(request_values) for request_values in values[0]}
         elif kind == "unmatched":
-            unmatched += [[Outcome(*one) for one in outcomes] for outcomes in values[0]]
+            unmatched += [[RowOutcome(*outcome_values) for outcome_values in outcomes] for outcomes in values[0]]
         else:
-            waiting[kind] += values[0]
-    now, open_since, too_late, read, outcomes, (uncounted, lacks_until) = about
-    to_show, to_settle = (_pending(waiting[name], requests) for name in ("to_show", "to_settle"))
+            pending_by_name[kind] += values[0]
+    now, open_since, too_late, read, outcomes, (uncounted, lacks_until) = counters
+    to_show, to_settle = (_pending(pending_by_name[name], requests) for name in ("to_show", "to_settle"))
     _settle(requests.values(), to_settle, plan)
-    forget = [(time, number, request) for number, (time, request) in enumerate(waiting["to_forget"])]
+    forget = [(time, number, request) for number, (time, request) in enumerate(pending_by_name["to_forget"])]
     state = OpenState(
         now, open_since, too_late, tiles, [*requests.values()], to_show, to_settle, forget, unmatched, sessions,
-        uncounted, NEVER if lacks_until is None else lacks_until,
+        uncounted, BEFORE_ALL_TIMES if lacks_until is None else lacks_until,
     )  # fmt: skip
     return EventCheckpoint(state, read, outcomes)
 
 
-def _request_values(one: OpenRequest) -> list[Any]:
-    shown = one.impressions
-    return [shown.request, shown.answered, shown.times, shown.keys, shown.rows, list(one.labels.items())]
+def _request_values(request: OpenRequest) -> list[Any]:
+    impressions = request.impressions
+    return [
+        impressions.request,
+        impressions.answered,
+        impressions.times,
+        impressions.keys,
+        impressions.rows,
+        list(request.labels.items()),
+    ]
 
 
 def _request(values: Sequence[Any]) -> OpenRequest:
-    *shown, labels = values
-    return OpenRequest(Impressions(*shown), {row: (time, label) for row, (time, label) in labels})
+    *impression_values, labels = values
+    return OpenRequest(AnsweredRequest(*impression_values), {row: (time, label) for row, (time, label) in labels})
 
 
-def _pending(waiting: Sequence[tuple[int, str]], requests: Mapping[str, OpenRequest]) -> Pending:
-    return [(time, number, requests[request]) for number, (time, request) in enumerate(waiting)]
+def _pending(pending: Sequence[tuple[int, str]], requests: Mapping[str, OpenRequest]) -> Pending:
+    return [(time, number, requests[request]) for number, (time, request) in enumerate(pending)]
 
 
 def _settle(requests: Iterable[OpenRequest], to_settle: Pending, plan: StreamingPlan) -> None:
     """Mark the times of rows whose labels are counted: all that no label is waited for, but those of no row."""
-    for one in requests:
-        latest = one.impressions.answered + plan.clock_skew_us
-        one.settled = {time for time in one.impressions.times if time <= latest}
-    for time, _, one in to_settle:
-        one.settled.discard(time)
+    for request in requests:
+        latest = request.impressions.answered + plan.clock_skew_us
+        request.settled = {time for time in request.impressions.times if time <= latest}
+    for time, _, request in to_settle:
+        request.settled.discard(time)
 
 
-def _some(entries: Iterable[_Entry]) -> Iterator[list[_Entry]]:
-    left = iter(entries)
-    while some := list(islice(left, _AT_ONCE)):
-        yield some
+def _batches(items: Iterable[_Item]) -> Iterator[list[_Item]]:
+    remaining_items = iter(items)
+    while batch := list(islice(remaining_items, _ITEMS_PER_RECORD)):
+        yield batch
 
 
-def _by_time(entry: tuple[int, int, OpenRequest]) -> tuple[int, int]:
-    return entry[:2]
+def _by_time(pending_request: tuple[int, int, OpenRequest]) -> tuple[int, int]:
+    return pending_request[:2]

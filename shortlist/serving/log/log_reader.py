@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from polars.exceptions import PanicException, PolarsError
 
 from shortlist.contracts import ShortlistError
-from shortlist.serving.log.logs import NEEDED, PART
+from shortlist.serving.log.logs import PART, REQUIRED_COLUMNS
 
 _ADVICE = "restore the file, or move it out of the log, and run again"
 _BROKEN = (pa.ArrowException, OSError, UnicodeError, MemoryError, PolarsError, PanicException)
@@ -85,7 +85,7 @@ def _read(path: Path, every: pl.Schema, wanted: pl.Schema) -> pl.DataFrame:
 
 def _check(path: Path, found: pl.Schema, every: pl.Schema) -> None:
     for name, kind in every.items():
-        if name not in found and name in NEEDED:
+        if name not in found and name in REQUIRED_COLUMNS:
             raise LogPartError(f"{path}: got no column '{name}' ({', '.join(found)}); {_ADVICE}")
         if name in found and not _fits(found[name], kind):
             raise LogPartError(f"{path}: column '{name}': got {found[name]}; wanted {kind}; {_ADVICE}")

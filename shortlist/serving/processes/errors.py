@@ -8,7 +8,7 @@ from pathlib import Path
 from shortlist.contracts import ShortlistError
 
 _TAIL_BYTES = 16_384
-_CHATTER = re.compile(r"[|+]|I\d{4} ")
+_INFO_LINE = re.compile(r"[|+]|I\d{4} ")
 """A row of a table, or a line of information (`I1121 04:03:14.808368 ...`)."""
 
 
@@ -31,5 +31,5 @@ def last_lines(log: Path, count: int = 12) -> str:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except FileNotFoundError:
         lines = []
-    telling = [line for line in lines if line.strip() and not _CHATTER.match(line)]
-    return "\n".join(f"  {line[:400]}" for line in (telling or lines)[-count:]) or "  (its log is empty)"
+    informative_lines = [line for line in lines if line.strip() and not _INFO_LINE.match(line)]
+    return "\n".join(f"  {line[:400]}" for line in (informative_lines or lines)[-count:]) or "  (its log is empty)"

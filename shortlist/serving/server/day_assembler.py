@@ -46,9 +46,11 @@ class DayAssembler:
         """
         slates = rows[SLATE].to_numpy() if SLATE in rows.columns else None
         columns = self.columns(rows)
-        return self._assembler.tensors(columns, self._as_of(day, columns[Columns.TIME]).tables, rows.height, slates)
+        return self._assembler.tensors(
+            columns, self._snapshot_for(day, columns[Columns.TIME]).tables, rows.height, slates
+        )
 
-    def requested(self, body: bytes, header_length: str | None, rows: int, day: date) -> Tensors:
+    def request_tensors(self, body: bytes, header_length: str | None, rows: int, day: date) -> Tensors:
         """Return the inputs of the model for a request, every view as for rows of the log.
 
         Args:
@@ -60,15 +62,15 @@ class DayAssembler:
         Raises:
             BadRequestError: It is refused.
         """
-        reader = InputReader(self.needs, self.widths, rows)
+        reader = InputReader(self.requirements, self.widths, rows)
         inputs = reader.read(read_body(body, header_length).tensors, 0)
-        tables = self._as_of(day, inputs.columns[Columns.TIME]).tables
+        tables = self._snapshot_for(day, inputs.columns[Columns.TIME]).tables
         return self._assembler.tensors(inputs.columns, tables, inputs.rows)
 
     @property
-    def needs(self) -> FeatureRequirements:
+    def requirements(self) -> FeatureRequirements:
         """What the model needs of a request and of the views."""
-        return self._assembler.needs
+        return self._assembler.requirements
 
     @property
     def open_lists(self) -> tuple[str, ...]:
@@ -80,7 +82,7 @@ class DayAssembler:
         """Of vectors, by place."""
         return self._assembler.widths
 
-    def _as_of(self, day: date, times: Column) -> Snapshot:
+    def _snapshot_for(self, day: date, times: Column) -> Snapshot:
         tiles = self._views.tiles
         moment = self._views.start_of(day)
         if tiles.within_days:
@@ -95,18 +97,20 @@ class DayAssembler:
 
     def columns(self, rows: pl.DataFrame) -> dict[str, Column]:
         """Return rows as the columns of a request."""
-        needs, widths = self._assembler.needs, self._assembler.widths
-        columns = {name: log_column(rows[name], name, self._declared, widths.get(name)) for name in needs.columns}
+        requirements, widths = self._assembler.requirements, self._assembler.widths
+        columns = {
+            name: log_column(rows[name], name, self._declared, widths.get(name)) for name in requirements.columns
+        }
         columns[Columns.TIME] = rows[Columns.TIME].dt.epoch("us").to_numpy()
-        counted = {place: rows[place].to_numpy() for place in needs.counted if place in rows.columns}
-        lists = {place: _listed(rows[place]) for place in self._assembler.open_lists if place in rows.columns}
+        counted = {place: rows[place].to_numpy() for place in requirements.counted_places if place in rows.columns}
+        lists = {place: _to_ragged(rows[place]) for place in self._assembler.open_lists if place in rows.columns}
         return {**columns, **counted, **lists}
 
 
-def _listed(lists: pl.Series) -> Ragged:
+def _to_ragged(lists: pl.Series) -> Ragged:
     """Return lists of the open tiles; numbers stay numbers."""
     if lists.dtype != pl.List(pl.Float32):
-        return Ragged.of(lists)
+        return Ragged.from_series(lists)
     lengths = lists.list.len().fill_null(0).to_numpy().astype(np.intp)
     numbers = lists.explode(empty_as_null=False, keep_nulls=False).to_numpy()
     return Ragged(numbers, np.cumsum(lengths) - lengths, lengths)
@@ -126,7 +130,7 @@ def log_column(values: pl.Series, name: str, declared: DeclaredColumns, width: i
             numbers = values.cast(pl.Float64).fill_null(np.nan).to_numpy()
             return np.where(np.isfinite(numbers), numbers, np.nan)  # as the training table has it
         case "tags":
-            return Ragged.of(values)
+            return Ragged.from_series(values)
         case "vector":
             assert width is not None
             return matrix(values, width)

@@ -1,4 +1,4 @@
-"""Counts of the open tiles in a server: every answer is kept before it is given, and counted by all servers."""
+"""Live counts of open tiles: rows are written to the event log before the response, and counted by all servers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import pyarrow as pa
 from polars.exceptions import PanicException
 
 from shortlist.contracts import Columns
-from shortlist.features.open_counts import open_positives, open_rows
-from shortlist.features.open_events import Impressions, Key, OpenList, Outcome, StreamingPlan
-from shortlist.features.open_lists import open_list
-from shortlist.features.open_sessions import Listed
+from shortlist.features.open_counts import open_positives_column, open_rows_column
+from shortlist.features.open_events import AnsweredRequest, Key, OpenList, RowOutcome, StreamingPlan
+from shortlist.features.open_lists import open_list_column
+from shortlist.features.open_sessions import EventLists
 from shortlist.features.open_tiles import ClosedTile, OpenTiles
 from shortlist.features.tiles import moment_of
 from shortlist.serving.export.signature import NO_CODE
@@ -30,7 +30,7 @@ from shortlist.serving.log.event_checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from shortlist.serving.log.event_log import LONGEST_RECORD, EventLogError, EventReader, EventWriter, remove_older
+from shortlist.serving.log.event_log import MAX_RECORD_BYTES, EventLogError, EventReader, EventWriter, remove_old_files
 from shortlist.serving.log.log_reader import LogPartError, parts, read_parts
 from shortlist.serving.log.logs import item_type, outcome_schema
 from shortlist.serving.server.columns import Column, Ragged
@@ -40,28 +40,28 @@ from shortlist.spec.data import Data
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS: Final = 0.02
-_LOOK_FOR_OUTCOMES_SECONDS: Final = 0.2
-_TIDY_SECONDS: Final = 60.0
-"""Between two checkpoints, too: a start reads the events of so long, and what is open."""
+_POLL_SECONDS: Final = 0.02
+_OUTCOME_POLL_SECONDS: Final = 0.2
+_CHECKPOINT_SECONDS: Final = 60.0
+"""Time between two checkpoints: a start reads the last checkpoint and the events since."""
 _ROTATE_SECONDS: Final = 600.0
-_KEPT_LONGER: Final = timedelta(hours=1)
-"""Than the events of open tiles: clocks differ, and files are removed as wholes."""
-_BYTES_OF_A_CHARACTER: Final = 6
-"""At most, as JSON."""
-_BYTES_OF_A_NUMBER: Final = 24
-_AT_ONCE: Final = 64
-"""Requests that are counted while a request may wait for the counts."""
-_ROWS_AT_ONCE: Final = 10_000
-"""Of them, about."""
+_RETENTION_MARGIN: Final = timedelta(hours=1)
+"""Added to the retention of events: clocks differ, and files are removed as a whole."""
+_MAX_BYTES_PER_CHARACTER: Final = 6
+"""Most bytes of a character in JSON."""
+_MAX_BYTES_PER_NUMBER: Final = 24
+_REQUESTS_PER_LOCK: Final = 64
+"""Requests that are counted while the lock is held."""
+_ROWS_PER_LOCK: Final = 10_000
+"""Approximate rows that are counted while the lock is held."""
 
 
 class EventCounts:
-    """Keeps answers in the event log, and counts what it and the outcome log hold.
+    """Writes rows to the event log, and counts the rows and outcomes of all servers' logs.
 
     Args:
-        streaming: What is counted.
-        data: The log's declaration.
+        streaming: Keys and lists that are counted.
+        data: Declared columns of the log.
         events: Folder of the event log.
         outcomes: Folder of the outcome log.
     """
@@ -70,206 +70,218 @@ class EventCounts:
         self._streaming = streaming
         self._events, self._outcomes = events, outcomes
         self._schema = outcome_schema(item_type(data))
-        kept = streaming.tiles.length + 2 * streaming.tiles.delay + streaming.delay + _KEPT_LONGER
-        self._keep_seconds = kept.total_seconds()
+        retention = streaming.tiles.length + 2 * streaming.tiles.delay + streaming.delay + _RETENTION_MARGIN
+        self._retention_seconds = retention.total_seconds()
         self._writer = EventWriter(events, _ROTATE_SECONDS)
         self._reader = EventReader(events)
         self._tiles = OpenTiles(streaming)
-        self._counting = threading.Lock()
-        self._seen: dict[Path, float] = {}
-        self._looked_for_outcomes = self._tidied = 0.0
+        self._count_lock = threading.Lock()
+        self._outcome_parts: dict[Path, float] = {}
+        self._outcomes_polled_at = self._checkpointed_at = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="event-counts", daemon=True)
-        self._broken: str | None = None
-        self._unreadable: str | None = None
+        self._count_error: str | None = None
+        self._outcome_error: str | None = None
         self.counted_at: float | None = None
-        """Everything that was acknowledged by then is counted, in seconds since 1970; None before the first look."""
+        """All rows acknowledged before this time are counted, in seconds since 1970; None before the first poll."""
         self.counted = 0
-        """Rows and outcomes that were counted."""
+        """Number of rows and outcomes that were counted."""
 
     @property
     def problem(self) -> str | None:
-        """Why events are not kept, or not counted; None when all is well."""
-        own = self._writer.problem, self._broken, self._reader.problem, self._unreadable, self._tiles.problem
-        return next(filter(None, own), None)
+        """Why events cannot be written or counted; None when they can."""
+        problems = (
+            self._writer.problem,
+            self._count_error,
+            self._reader.problem,
+            self._outcome_error,
+            self._tiles.problem,
+        )
+        return next(filter(None, problems), None)
 
     @property
     def delay_seconds(self) -> float:
-        """How far behind the counts are; infinite before the first look."""
+        """Delay of the counts; infinite before the first poll."""
         return float("inf") if self.counted_at is None else max(0.0, time.time() - self.counted_at)
 
     @property
     def max_delay_seconds(self) -> float:
-        """How far behind the counts may be: so long after an impression training counts it."""
+        """Allowed delay of the counts: the delay after which training counts an impression."""
         return self._streaming.delay.total_seconds()
 
     @property
     def too_late(self) -> int:
-        """Rows and outcomes that came when their tile was closed."""
+        """Number of rows and outcomes that arrived after their tile was closed."""
         return self._tiles.too_late
 
     @property
     def dropped(self) -> int:
-        """Keys whose events were given up because the declared memory was used up."""
+        """Number of keys whose events were dropped because the declared memory was used up."""
         return self._tiles.sessions.dropped
 
     @property
     def uncounted(self) -> int:
-        """Rows that were not counted because the declared memory was used up."""
+        """Number of rows that were not counted because the declared memory was used up."""
         return self._tiles.uncounted
 
     @property
     def bytes(self) -> int:
-        """Memory of the counts, and of requests whose outcomes may come."""
+        """Memory of the counts, and of requests that wait for outcomes."""
         return self._tiles.bytes
 
     @property
     def sessions_bytes(self) -> int:
-        """Memory of the events that are listed."""
+        """Memory of the listed events."""
         return self._tiles.sessions.bytes
 
     def start(self) -> None:
-        """Begin to count: what is in the log first."""
+        """Start counting, beginning with the existing log."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Count no more; what was taken is written."""
+        """Stop counting; accepted events are written."""
         self._stop.set()
         self._writer.close()
 
-    def check(self, inputs: Inputs) -> None:
-        """Refuse rows that would make a longer record than the event log takes.
+    def check_record_length(self, inputs: Inputs) -> None:
+        """Check that the rows fit into a record of the event log.
 
         Raises:
-            BadRequestError: They would.
+            BadRequestError: They may take more bytes.
         """
         texts = (inputs.sent.get(key) for key in self._streaming.columns)
-        characters = sum(len(text) for one in texts if isinstance(one, list) for text in one if text is not None)
+        characters = sum(
+            len(text) for column in texts if isinstance(column, list) for text in column if text is not None
+        )
         numbers = inputs.rows * (len(self._streaming.columns) + 1)
-        if (most := _BYTES_OF_A_CHARACTER * characters + _BYTES_OF_A_NUMBER * numbers) > LONGEST_RECORD:
+        if (max_bytes := _MAX_BYTES_PER_CHARACTER * characters + _MAX_BYTES_PER_NUMBER * numbers) > MAX_RECORD_BYTES:
             raise BadRequestError(
-                f"inputs {', '.join(self._streaming.columns)}: their {inputs.rows} rows may take {most} bytes of the"
-                f" event log; wanted at most {LONGEST_RECORD}"
+                f"inputs {', '.join(self._streaming.columns)}: their {inputs.rows} rows may take {max_bytes} bytes of the"
+                f" event log; wanted at most {MAX_RECORD_BYTES}"
             )
 
-    async def keep(self, request: str, answered: int, inputs: Inputs) -> None:
-        """Keep the rows of an answer; the answer may be given when this returns.
+    async def log_rows(self, request_id: str, answered_at: int, inputs: Inputs) -> None:
+        """Write the rows of a response to the event log; they are on disk when this returns.
 
         Args:
-            request: Its id.
-            answered: Microseconds since 1970-01-01 UTC.
+            request_id: Its id.
+            answered_at: Microseconds since 1970-01-01 UTC.
             inputs: Of the request.
         """
         keys = {key: self._values(inputs, key) for key in self._streaming.columns if key in inputs.sent}
         times = _times(inputs.columns[Columns.TIME])
         try:
-            await asyncio.wrap_future(self.append(Impressions(request, answered, times, keys, inputs.rows)))
+            await asyncio.wrap_future(self.append(AnsweredRequest(request_id, answered_at, times, keys, inputs.rows)))
         except EventLogError:
-            return  # `problem` says so; whoever asked for scores gets them
+            return  # reported by `problem`; the client still gets its scores
 
-    def append(self, event: Impressions) -> Future[None]:
-        """Keep an event; see `EventWriter.append`."""
+    def append(self, event: AnsweredRequest) -> Future[None]:
+        """Append an event; see `EventWriter.append`."""
         return self._writer.append(event)
 
     def columns(self, inputs: Inputs) -> Mapping[str, Column]:
-        """Return what the rows of a request see of the open tiles, by place: counts, and lists of events."""
+        """Return the features from open tiles for the rows of a request, by column: counts, and lists of events."""
         latest = time.time_ns() // 1000 + self._streaming.clock_skew // timedelta(microseconds=1)
-        # A request that claims to be of next year must not close the tiles of today.
+        # A request with a time in the future must not close the tiles of today.
         now = min(max(_times(inputs.columns[Columns.TIME])), latest)
-        found: dict[str, Column] = {}
-        with self._counting:
+        columns: dict[str, Column] = {}
+        with self._count_lock:
             closed = self._tiles.advance(now)
             for key in self._streaming.keys:
                 rows, positives = self._tiles.counts(key, self._values(inputs, key))
-                found[open_rows(key)] = rows.astype(np.float64)
-                found[open_positives(key)] = positives.astype(np.float64)
-            for wanted in self._streaming.lists:
-                found |= _lists(wanted, self._tiles.sessions.listed(wanted, self._values(inputs, wanted.key)))
+                columns[open_rows_column(key)] = rows.astype(np.float64)
+                columns[open_positives_column(key)] = positives.astype(np.float64)
+            for live_list in self._streaming.lists:
+                columns |= _lists(
+                    live_list, self._tiles.sessions.event_lists(live_list, self._values(inputs, live_list.key))
+                )
         for tile in closed:
-            self._note(tile)
-        return found
+            self._log_closed_tile(tile)
+        return columns
 
     def poll(self) -> None:
-        """Count what is new; the first time, what is not in the checkpoint."""
+        """Count new events and outcomes; at first, those that are not in the checkpoint."""
         began = time.time()
         if self.counted_at is None:
             self._restore()
-        waiting: list[Impressions] = []
-        for event in self._reader.new():
-            waiting.append(event)
-            if len(waiting) == _AT_ONCE or sum(one.rows for one in waiting) >= _ROWS_AT_ONCE:
-                self._show(waiting)
-                waiting = []
-        self._show(waiting)
-        if began - self._looked_for_outcomes >= _LOOK_FOR_OUTCOMES_SECONDS:
-            self._look_for_outcomes(began)
-            self._looked_for_outcomes = began
-        # What follows in a file that is spoilt is never counted: until it is removed, the counts fall behind.
+        impressions: list[AnsweredRequest] = []
+        for event in self._reader.read_new():
+            impressions.append(event)
+            if len(impressions) == _REQUESTS_PER_LOCK or sum(event.rows for event in impressions) >= _ROWS_PER_LOCK:
+                self._count_impressions(impressions)
+                impressions = []
+        self._count_impressions(impressions)
+        if began - self._outcomes_polled_at >= _OUTCOME_POLL_SECONDS:
+            self._count_new_outcomes(began)
+            self._outcomes_polled_at = began
+        # The rest of a broken file is never counted: until it is removed, the counts fall behind.
         if not self._reader.is_stuck or self.counted_at is None:
             self.counted_at = began
-        if began - self._tidied >= _TIDY_SECONDS:
-            remove_older(self._events, self._keep_seconds)
-            self._keep_checkpoint(began)
-            self._tidied = began
+        if began - self._checkpointed_at >= _CHECKPOINT_SECONDS:
+            remove_old_files(self._events, self._retention_seconds)
+            self._write_checkpoint(began)
+            self._checkpointed_at = began
 
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
                 self.poll()
-                self._broken = None
-            # A thread that ends would leave a server with old counts and nobody who says so.
+                self._count_error = None
+            # If the thread ended, the server would keep old counts without reporting it.
             except (Exception, PanicException) as error:
                 problem = f"{type(error).__name__}: {error}"
-                if self._broken != problem:
+                if self._count_error != problem:
                     _log.warning("events are not counted: %s", problem)
-                self._broken = problem
-            self._stop.wait(_LOOK_SECONDS)
+                self._count_error = problem
+            self._stop.wait(_POLL_SECONDS)
 
     def _restore(self) -> None:
-        found = read_checkpoint(checkpoint_path(self._events, self._streaming), self._streaming)
-        if found is None:
+        checkpoint = read_checkpoint(checkpoint_path(self._events, self._streaming), self._streaming)
+        if checkpoint is None:
             return
-        with self._counting:
+        with self._count_lock:
             self._tiles = OpenTiles(self._streaming)
-            self._tiles.restore(found.state)
-        self._reader = EventReader(self._events, found.read)
-        self._seen = {self._outcomes / part: written for part, written in found.outcomes.items()}
+            self._tiles.restore(checkpoint.state)
+        self._reader = EventReader(self._events, checkpoint.read)
+        self._outcome_parts = {self._outcomes / part: written for part, written in checkpoint.outcomes.items()}
 
-    def _keep_checkpoint(self, now: float) -> None:
-        with self._counting:
+    def _write_checkpoint(self, now: float) -> None:
+        with self._count_lock:
             state = self._tiles.state()
-        young = ((path, written) for path, written in self._seen.items() if now - written <= self._keep_seconds)
+        young = (
+            (path, written) for path, written in self._outcome_parts.items() if now - written <= self._retention_seconds
+        )
         outcomes = {path.relative_to(self._outcomes).as_posix(): written for path, written in young}
         try:
             path = checkpoint_path(self._events, self._streaming)
-            write_checkpoint(path, EventCheckpoint(state, self._reader.read, outcomes))
+            write_checkpoint(path, EventCheckpoint(state, self._reader.bytes_read, outcomes))
         except OSError as error:  # a full disk: a start takes longer then
             _log.warning("%s: no checkpoint of the counts was kept: %s", self._events, error)
 
-    def _show(self, events: Sequence[Impressions]) -> None:
-        with self._counting:
+    def _count_impressions(self, events: Sequence[AnsweredRequest]) -> None:
+        with self._count_lock:
             for event in events:
-                self._tiles.show(event)
+                self._tiles.add_request(event)
                 self.counted += event.rows
 
-    def _look_for_outcomes(self, now: float) -> None:
-        new = [path for path in parts(self._outcomes) if path not in self._seen]
+    def _count_new_outcomes(self, now: float) -> None:
+        new = [path for path in parts(self._outcomes) if path not in self._outcome_parts]
         for path in new:
-            self._seen[path] = written = path.stat().st_mtime
-            if now - written > self._keep_seconds:
+            self._outcome_parts[path] = written = path.stat().st_mtime
+            if now - written > self._retention_seconds:
                 continue
             try:
-                self._tell(_outcomes_of(path, self._schema))
-                self._unreadable = None
+                self._count_outcomes(_read_outcomes(path, self._schema))
+                self._outcome_error = None
             except LogPartError as error:
                 _log.warning("outcomes are not counted: %s", error)
-                self._unreadable = str(error)
+                self._outcome_error = str(error)
 
-    def _tell(self, outcomes: Sequence[Outcome]) -> None:
-        for first in range(0, len(outcomes), _AT_ONCE):
-            with self._counting:
-                for outcome in outcomes[first : first + _AT_ONCE]:
-                    self._tiles.tell(outcome)
+    def _count_outcomes(self, outcomes: Sequence[RowOutcome]) -> None:
+        for first in range(0, len(outcomes), _REQUESTS_PER_LOCK):
+            with self._count_lock:
+                for outcome in outcomes[first : first + _REQUESTS_PER_LOCK]:
+                    self._tiles.add_outcome(outcome)
         self.counted += len(outcomes)
 
     def _values(self, inputs: Inputs, key: str) -> list[Key | None]:
@@ -278,18 +290,21 @@ class EventCounts:
             return [None if value == NO_CODE or value != value else value for value in sent.tolist()]  # noqa: PLR0124
         return list(sent)
 
-    def _note(self, tile: ClosedTile) -> None:
+    def _log_closed_tile(self, tile: ClosedTile) -> None:
         for key in self._streaming.keys[:1]:
             rows, positives = (sum(counts[key].values()) for counts in (tile.counts.rows, tile.counts.positives))
             end = moment_of(tile.end).isoformat()
             _log.info("the tile until %s is closed: %d impressions, %d positive, by %s", end, rows, positives, key)
 
 
-def _lists(wanted: OpenList, listed: Listed) -> dict[str, Column]:
-    starts, lengths = np.cumsum(listed.lengths) - listed.lengths, listed.lengths
-    values: tuple[Any, ...] = (listed.codes, listed.times, *listed.numbers)
-    named = zip(wanted.features, values, strict=True)
-    return {open_list(wanted, feature): Ragged(own, starts, lengths) for feature, own in named}
+def _lists(live_list: OpenList, events: EventLists) -> dict[str, Column]:
+    starts, lengths = np.cumsum(events.lengths) - events.lengths, events.lengths
+    values: tuple[Any, ...] = (events.codes, events.times, *events.numbers)
+    values_by_feature = zip(live_list.features, values, strict=True)
+    return {
+        open_list_column(live_list, feature): Ragged(feature_values, starts, lengths)
+        for feature, feature_values in values_by_feature
+    }
 
 
 def _times(column: Column) -> list[int]:
@@ -297,10 +312,10 @@ def _times(column: Column) -> list[int]:
     return [int(time) for time in column]
 
 
-def _outcomes_of(path: Path, schema: pa.Schema) -> list[Outcome]:
+def _read_outcomes(path: Path, schema: pa.Schema) -> list[RowOutcome]:
     rows = read_parts([path], schema, ["request_id", "row", "label", "time"]).drop_nulls()
     return [
-        Outcome(request, row, label, time)
+        RowOutcome(request, row, label, time)
         for request, row, label, time in zip(
             rows["request_id"], rows["row"], rows["label"], rows["time"].dt.epoch("us"), strict=True
         )

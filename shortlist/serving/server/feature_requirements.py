@@ -10,20 +10,20 @@ from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.joined_lists import JoinedList
 from shortlist.features.keyed import LAST_TIME, KeyedView
-from shortlist.features.open_counts import open_places
-from shortlist.features.plan import Plan, View
+from shortlist.features.open_counts import open_count_columns
+from shortlist.features.plan import Plan, PlannedView
 from shortlist.serving.export.signature import SECOND_OF_DAY, WEEKDAY, Signature
 
 Role = Literal["number", "code", "list", "tags", "vector"]
 """How a column is read: `tags` are a row's distinct values, as keys."""
 
 _CLOCK = frozenset((Columns.TIME, Columns.DAY, SECOND_OF_DAY, WEEKDAY))
-Wanted = Mapping[str, frozenset[Role]]
+RolesByPlace = Mapping[str, frozenset[Role]]
 """By place."""
 
 
 @dataclass(frozen=True)
-class Step:
+class LookupStep:
     """One look-up: the columns that make its key, and what it is to give."""
 
     name: str
@@ -58,145 +58,161 @@ class FeatureRequirements:
 
     declared: DeclaredColumns
     signature: Signature
-    steps: tuple[Step, ...]
+    steps: tuple[LookupStep, ...]
     """One per view."""
     columns: Mapping[str, frozenset[Role]]
     """Columns of the log."""
-    counted: tuple[str, ...] = ()
+    counted_places: tuple[str, ...] = ()
     """Places of what is counted as it arrives."""
-    joined: tuple[JoinedList, ...] = ()
+    joined_lists: tuple[JoinedList, ...] = ()
     """Lists that are put together of what is looked up, of what is listed as it arrives, and of what is sent."""
 
     @classmethod
-    def of(cls, plan: Plan, signature: Signature) -> Self:
+    def from_plan(cls, plan: Plan, signature: Signature) -> Self:
         """Return what the model of a signature needs of the views in a plan.
 
         Lists that are put together are named `JoinedList.place` in it: what is read are their parts.
         """
-        joined = tuple(one for one in plan.joined if _is_read(one, signature))
-        wanted = {place: set(roles) for place, roles in _wanted(signature, plan.joined, plan.declared).items()}
+        joined_lists = tuple(joined_list for joined_list in plan.joined_lists if _is_read(joined_list, signature))
+        roles_by_place = {
+            place: set(roles) for place, roles in _part_roles(signature, plan.joined_lists, plan.declared).items()
+        }
         steps = []
-        counted = tuple(place for place in open_places(plan.streaming) if place in wanted)
-        for key in plan.streaming.keys if plan.streaming is not None and counted else ():
-            wanted.setdefault(key, set()).add("code")
+        counted_places = tuple(place for place in open_count_columns(plan.streaming) if place in roles_by_place)
+        for key in plan.streaming.keys if plan.streaming is not None and counted_places else ():
+            roles_by_place.setdefault(key, set()).add("code")
         for view in reversed(plan.views):
-            given = {name: f"{view.name}:{name}" for name in view.features}
-            if wanted.keys() & set(given.values()):
-                step = _step(view, given, plan.declared, wanted)
+            place_by_feature = {name: f"{view.name}:{name}" for name in view.features}
+            if roles_by_place.keys() & set(place_by_feature.values()):
+                step = _step(view, place_by_feature, plan.declared, roles_by_place)
                 steps.append(step)
-                for place, role in _keys(step):
-                    wanted.setdefault(place, set()).add(role)
-        looked_up = {place for step in steps for place in step.places} | _CLOCK | {*counted}
-        own = {place: frozenset(roles) for place, roles in wanted.items() if place not in looked_up}
-        return cls(plan.declared, signature, tuple(reversed(steps)), own, counted, joined)
+                for place, role in _key_roles(step):
+                    roles_by_place.setdefault(place, set()).add(role)
+        looked_up = {place for step in steps for place in step.places} | _CLOCK | {*counted_places}
+        log_columns = {place: frozenset(roles) for place, roles in roles_by_place.items() if place not in looked_up}
+        return cls(plan.declared, signature, tuple(reversed(steps)), log_columns, counted_places, joined_lists)
 
     @property
-    def of_user(self) -> tuple[Step, ...]:
+    def user_steps(self) -> tuple[LookupStep, ...]:
         """The views keyed by the user alone: their rows come fresh from the online store."""
         return tuple(step for step in self.steps if step.keys == (self.declared.data.user,))
 
     @property
-    def of_item(self) -> tuple[Step, ...]:
+    def item_steps(self) -> tuple[LookupStep, ...]:
         """The views that are known once the item is: by its key, or by what its side table says."""
         item = self.declared.data.item
-        known = {item} if item is not None else set()
+        known_places = {item} if item is not None else set()
         steps = []
         for step in self.steps:
-            if step.keys and set(step.keys) <= known:
-                known |= step.places
+            if step.keys and set(step.keys) <= known_places:
+                known_places |= step.places
                 steps.append(step)
         return tuple(steps)
 
     @property
-    def others(self) -> tuple[Step, ...]:
+    def other_steps(self) -> tuple[LookupStep, ...]:
         """The rest."""
-        return tuple(step for step in self.steps if step not in self.of_user and step not in self.of_item)
+        return tuple(step for step in self.steps if step not in self.user_steps and step not in self.item_steps)
 
-    def merged(self, steps: tuple[Step, ...], key: str) -> Step:
+    def merge_steps(self, steps: tuple[LookupStep, ...], key: str) -> LookupStep:
         """Return some steps as one, which gives only what is read outside of them."""
-        outside = {place: set(roles) for place, roles in _wanted(self.signature, self.joined, self.declared).items()}
+        outside_roles = {
+            place: set(roles) for place, roles in _part_roles(self.signature, self.joined_lists, self.declared).items()
+        }
         for step in self.steps:
             if step not in steps:
-                for place, role in _keys(step):
-                    outside.setdefault(place, set()).add(role)
-        given = [place for step in steps for place in sorted(step.places)]
-        return _with_roles(Step(key, (key,), (False,)), given, outside)
+                for place, role in _key_roles(step):
+                    outside_roles.setdefault(place, set()).add(role)
+        step_places = [place for step in steps for place in sorted(step.places)]
+        return _with_roles(LookupStep(key, (key,), (False,)), step_places, outside_roles)
 
 
-def _is_read(joined: JoinedList, signature: Signature) -> bool:
-    read = {*(each.place for each in signature.lists), *(each.place for each in signature.vectors)}
-    return any(joined.place(feature) in read for feature in (*joined.lists, *joined.vectors))
+def _is_read(joined_list: JoinedList, signature: Signature) -> bool:
+    read_places = {
+        *(tensor_input.place for tensor_input in signature.lists),
+        *(tensor_input.place for tensor_input in signature.vectors),
+    }
+    return any(joined_list.row_column(feature) in read_places for feature in (*joined_list.lists, *joined_list.vectors))
 
 
-def _wanted(signature: Signature, joined: Iterable[JoinedList], declared: DeclaredColumns) -> Wanted:
+def _part_roles(signature: Signature, joined_lists: Iterable[JoinedList], declared: DeclaredColumns) -> RolesByPlace:
     """Return what a signature reads, with the parts of lists that are put together in their place."""
-    wanted = {place: set(roles) for place, roles in _of_signature(signature).items()}
+    roles_by_place = {place: set(roles) for place, roles in _signature_roles(signature).items()}
 
-    def want(place: str, role: Role) -> None:
-        wanted.setdefault(place, set()).add(role)
+    def add_role(place: str, role: Role) -> None:
+        roles_by_place.setdefault(place, set()).add(role)
 
-    for one in joined:
-        if not _is_read(one, signature):
+    for joined_list in joined_lists:
+        if not _is_read(joined_list, signature):
             continue
-        for feature in (*one.lists, *one.vectors):
-            wanted.pop(one.place(feature), None)
-        for feature in one.lists[:2]:
-            want(one.stored(feature), "list")
-        for name in one.numbers:
-            want(one.stored(f"newest_{name}"), "vector")
-        for name in one.sent_columns:
-            want(name, "list")
-        if one.opened is not None:
-            want(one.opened.key, "code")
-        for item in one.items:
+        for feature in (*joined_list.lists, *joined_list.vectors):
+            roles_by_place.pop(joined_list.row_column(feature), None)
+        for feature in joined_list.lists[:2]:
+            add_role(joined_list.stored_column(feature), "list")
+        for name in joined_list.numbers:
+            add_role(joined_list.stored_column(f"newest_{name}"), "vector")
+        for name in joined_list.sent_columns:
+            add_role(name, "list")
+        if joined_list.open_list is not None:
+            add_role(joined_list.open_list.key, "code")
+        for item in joined_list.items:
             kind = declared.column(item.name).type
-            want(item.place, "list" if kind == "tags" else "number" if item.is_number else "code")
-    return {place: frozenset(roles) for place, roles in wanted.items()}
+            add_role(item.place, "list" if kind == "tags" else "number" if item.is_number else "code")
+    return {place: frozenset(roles) for place, roles in roles_by_place.items()}
 
 
-def _of_signature(signature: Signature) -> Wanted:
+def _signature_roles(signature: Signature) -> RolesByPlace:
     roles: dict[str, frozenset[Role]] = {}
     places: tuple[tuple[Role, Iterable[str]], ...] = (
         ("number", signature.numbers),
         ("code", signature.codes),
-        ("list", (each.place for each in signature.lists)),
-        ("vector", (each.place for each in signature.vectors)),
+        ("list", (list_input.place for list_input in signature.lists)),
+        ("vector", (vector.place for vector in signature.vectors)),
     )
-    for role, named in places:
-        for place in named:
+    for role, role_places in places:
+        for place in role_places:
             roles[place] = roles.get(place, frozenset()) | {role}
     return roles
 
 
-def _step(view: View, given: Mapping[str, str], declared: DeclaredColumns, wanted: Mapping[str, set[Role]]) -> Step:
-    keys = tuple(name for name in view.keys if name != Columns.EVERYTHING)
-    places = tuple(declared.place(name) for name in keys)
+def _step(
+    view: PlannedView,
+    place_by_feature: Mapping[str, str],
+    declared: DeclaredColumns,
+    roles_by_place: Mapping[str, set[Role]],
+) -> LookupStep:
+    keys = tuple(name for name in view.keys if name != Columns.GLOBAL_KEY)
+    places = tuple(declared.row_column(name) for name in keys)
     tags = view.tags if isinstance(view, KeyedView) else ()
-    step = _with_roles(Step(view.name, places, tuple(name in tags for name in keys)), given.values(), wanted)
+    step = _with_roles(
+        LookupStep(view.name, places, tuple(name in tags for name in keys)), place_by_feature.values(), roles_by_place
+    )
     if not tags or not isinstance(view, KeyedView) or not view.timed:
         return step
     # The newest of a row's tags is told by its time, then by its values: all of them are needed.
-    newest = [given[name] for name in (LAST_TIME, *(f"last_{name}" for name in view.lasts))]
-    sums = tuple(place for place in step.numbers if place not in newest)
-    if len(sums) == len(step.numbers):
+    newest_places = [
+        place_by_feature[name] for name in (LAST_TIME, *(f"last_{name}" for name in view.last_value_columns))
+    ]
+    sum_places = tuple(place for place in step.numbers if place not in newest_places)
+    if len(sum_places) == len(step.numbers):
         return step
-    return replace(step, numbers=(*sums, *newest), lasts=len(newest))
+    return replace(step, numbers=(*sum_places, *newest_places), lasts=len(newest_places))
 
 
-def _with_roles(step: Step, given: Iterable[str], wanted: Mapping[str, set[Role]]) -> Step:
-    def having(role: Role) -> tuple[str, ...]:
-        return tuple(place for place in given if role in wanted.get(place, ()))
+def _with_roles(step: LookupStep, places: Iterable[str], roles_by_place: Mapping[str, set[Role]]) -> LookupStep:
+    def places_with(role: Role) -> tuple[str, ...]:
+        return tuple(place for place in places if role in roles_by_place.get(place, ()))
 
-    given = tuple(dict.fromkeys(given))
+    places = tuple(dict.fromkeys(places))
     return replace(
         step,
-        numbers=having("number"),
-        codes=having("code"),
-        lists=having("list"),
-        tag_lists=having("tags"),
-        vectors=having("vector"),
+        numbers=places_with("number"),
+        codes=places_with("code"),
+        lists=places_with("list"),
+        tag_lists=places_with("tags"),
+        vectors=places_with("vector"),
     )
 
 
-def _keys(step: Step) -> Iterable[tuple[str, Role]]:
+def _key_roles(step: LookupStep) -> Iterable[tuple[str, Role]]:
     return ((place, "tags" if tags else "code") for place, tags in zip(step.keys, step.tags, strict=True))

@@ -12,7 +12,7 @@ import numpy as np
 from shortlist.contracts import Columns
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.server.columns import Codes, Column, Numbers, as_numbers
-from shortlist.serving.server.request_errors import BadRequestError, shown
+from shortlist.serving.server.request_errors import BadRequestError, shorten
 from shortlist.serving.server.tensors import BYTES, FLOATS, INTEGERS
 from shortlist.spec.data import Column as Declaration
 
@@ -22,7 +22,7 @@ _EPOCH: Final = date(1970, 1, 1).toordinal()
 _LARGEST_TIME: Final = 253_402_300_799_000_000  # the year 9999, beyond which there are no dates
 
 
-def accepted_by(declared: Declaration) -> frozenset[str]:
+def accepted_datatypes(declared: Declaration) -> frozenset[str]:
     """Return the datatypes that a column takes."""
     match declared.type:
         case "integer":
@@ -39,7 +39,7 @@ def accepted_by(declared: Declaration) -> frozenset[str]:
             return INTEGERS | {BYTES}
 
 
-def datatype_of(declared: Declaration) -> str:
+def preferred_datatype(declared: Declaration) -> str:
     """Return the datatype that fits a column best."""
     text = declared.type == "string" or (declared.type == "tags" and declared.tag_type == "string")
     if text or declared.type in ("hex", "date"):
@@ -47,36 +47,36 @@ def datatype_of(declared: Declaration) -> str:
     return {"number": "FP64", "vector": "FP32"}.get(declared.type, "INT64")
 
 
-def words_for(declared: Declaration) -> str:
+def describe_datatypes(declared: Declaration) -> str:
     """Return the words for what a column takes."""
-    accepted = accepted_by(declared)
+    accepted = accepted_datatypes(declared)
     kinds = (("an integer type", INTEGERS), ("FP16, FP32 or FP64", FLOATS), (BYTES, frozenset((BYTES,))))
-    return " or ".join(words for words, kind in kinds if kind <= accepted)
+    return " or ".join(description for description, kind in kinds if kind <= accepted)
 
 
-def plain_numbers(values: Any) -> Numbers:
+def finite_numbers(values: Any) -> Numbers:
     """Return INT64 or FP64 values as numbers; NaN for whatever is none."""
     numbers = as_numbers(values)
     return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
-def each_of(values: Sequence[str | None], read: Callable[[str], int], name: str, wanted: str) -> Codes:
+def parse_texts(values: Sequence[str | None], parse: Callable[[str], int], name: str, expected: str) -> Codes:
     """Return what every text says, NO_CODE for none.
 
     Raises:
-        BadRequestError: One cannot be read; the words for what was wanted are `wanted`.
+        BadRequestError: One cannot be read; the words for what was wanted are `expected`.
     """
     codes = np.full(len(values), NO_CODE, np.int64)
     for row, value in enumerate(values):
         try:
             # As in a log: blanks are no value.
-            codes[row] = read(text) if value is not None and (text := value.strip()) else NO_CODE
+            codes[row] = parse(text) if value is not None and (text := value.strip()) else NO_CODE
         except (ValueError, OverflowError):
-            raise BadRequestError(f"input '{name}': got {shown(value)}; wanted {wanted}") from None
+            raise BadRequestError(f"input '{name}': got {shorten(value)}; wanted {expected}") from None
     return codes
 
 
-def bits_of(text: str) -> int:
+def parse_hex(text: str) -> int:
     """Return the 64 bits that hexadecimal digits say, as the log keeps them."""
     if _HEX.fullmatch(text) is None:  # Python's own reader takes more than a log's
         raise ValueError
@@ -86,24 +86,24 @@ def bits_of(text: str) -> int:
     return bits - 2**64 if bits >= 2**63 else bits  # 16 digits fill 64 bits: the sign is one of them
 
 
-def day_of(text: str) -> int:
+def parse_day(text: str) -> int:
     """Return the days from 1970-01-01 to an ISO date, with or without a time behind it."""
-    found = _DATE.fullmatch(text)
-    if found is None:
+    match = _DATE.fullmatch(text)
+    if match is None:
         raise ValueError
-    return date.fromisoformat(found["date"]).toordinal() - _EPOCH
+    return date.fromisoformat(match["date"]).toordinal() - _EPOCH
 
 
-def moments_of(sent: Column | None, now: int) -> Codes:
+def request_times(sent_times: Column | None, now: int) -> Codes:
     """Return the moments of a request's rows: now, where it does not say.
 
     Raises:
         BadRequestError: A moment has no date.
     """
-    if sent is None:
+    if sent_times is None:
         return np.full(1, now, np.int64)
-    moments = cast(Codes, sent)
-    moments = np.where(moments == NO_CODE, now, moments)
-    if ((moments < 0) | (moments > _LARGEST_TIME)).any():
+    times = cast(Codes, sent_times)
+    times = np.where(times == NO_CODE, now, times)
+    if ((times < 0) | (times > _LARGEST_TIME)).any():
         raise BadRequestError(f"input '{Columns.TIME}': got a time outside the years 1970 to 9999; wanted microseconds")
-    return moments
+    return times

@@ -14,16 +14,16 @@ from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.server.columns import Codes, Column, Ragged, TextCodes
 from shortlist.serving.server.feature_requirements import FeatureRequirements
 from shortlist.serving.server.input_types import (
-    accepted_by,
-    bits_of,
-    datatype_of,
-    day_of,
-    each_of,
-    moments_of,
-    plain_numbers,
-    words_for,
+    accepted_datatypes,
+    describe_datatypes,
+    finite_numbers,
+    parse_day,
+    parse_hex,
+    parse_texts,
+    preferred_datatype,
+    request_times,
 )
-from shortlist.serving.server.logged_columns import Sent
+from shortlist.serving.server.logged_columns import SentValues
 from shortlist.serving.server.request_errors import BadRequestError
 from shortlist.serving.server.tensors import Tensor
 from shortlist.spec.data import Column as Declaration
@@ -33,10 +33,10 @@ from shortlist.spec.serving import Limits
 Key = Sequence[str | None] | Codes
 
 _TIME: Final = Declaration(name="event_time_", type="integer")
-_MOST_EVENTS: Final = 1_000
+_MAX_EVENTS: Final = 1_000
 """Of a list that a request brings; as many as a sequence lists at most."""
 _MATRICES: Final = ("tags", "vector")
-_EMPTY: Final = null_texts(())
+_EMPTY_TEXTS: Final = null_texts(())
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Inputs:
     """Those that the model needs and `event_time`, each of one row or of all."""
     keys: Mapping[str, Key]
     """The user and the item, those of them that were sent: texts, or integers with NO_CODE for null."""
-    sent: Mapping[str, Sent]
+    sent: Mapping[str, SentValues]
     """Everything that was sent, for the log, which reads it after the answer: it must not be changed in place."""
     typed: Mapping[str, Column]
     """The same, as columns."""
@@ -60,7 +60,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Input:
+class InputSpec:
     """What may be sent under a name."""
 
     name: str
@@ -75,7 +75,7 @@ class InputReader:
 
     def __init__(
         self,
-        needs: FeatureRequirements,
+        requirements: FeatureRequirements,
         widths: Mapping[str, int],
         max_rows: int,
         limits: Limits | None = None,
@@ -83,43 +83,54 @@ class InputReader:
         """Prepare.
 
         Args:
-            needs: What the model reads.
+            requirements: What the model reads.
             widths: Of the vectors that it reads, by column.
             max_rows: Most rows of a request.
             limits: Of texts and tags; None: there are none, for the log's own rows.
         """
-        self._needs = needs
-        self._data = needs.declared.data
+        self._requirements = requirements
+        self._data = requirements.declared.data
         self._widths = widths
         self._max_rows = max_rows
         self._limits = limits
         self._texts = TextCodes()
         source = self._data.source
         self._nulls = null_texts(source.null_values if isinstance(source, FileSource) else ())
-        before = [
+        request_columns = [
             column for column in self._data.columns if column.known == "before" and column.name != self._data.label
         ]
-        self._known = {column.name: column for column in before} | {Columns.TIME: _TIME}
+        self._accepted_columns = {column.name: column for column in request_columns} | {Columns.TIME: _TIME}
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
+    def inputs(self) -> tuple[InputSpec, ...]:
         """Everything that the model reads of a request."""
         roles = [name for name in (self._data.user, self._data.item) if name is not None]
-        names = dict.fromkeys([*roles, *(name for name in self._known if name in self._needs.columns), Columns.TIME])
+        names = dict.fromkeys(
+            [*roles, *(name for name in self._accepted_columns if name in self._requirements.columns), Columns.TIME]
+        )
         return tuple(
-            Input(name, datatype_of(self._known[name]), self._shape(name), optional=name != self._required)
+            InputSpec(
+                name,
+                preferred_datatype(self._accepted_columns[name]),
+                self._shape(name),
+                optional=name != self._required,
+            )
             for name in names
         )
 
     @property
     def histories(self) -> frozenset[str]:
         """Columns in which a request may bring a list of items, newest first, in place of the stored one."""
-        return frozenset(one.sent for one in self._needs.joined if one.sent and one.of == self._data.item)
+        return frozenset(
+            joined_list.sent
+            for joined_list in self._requirements.joined_lists
+            if joined_list.sent and joined_list.column == self._data.item
+        )
 
     @property
     def _required(self) -> str | None:
         item = self._data.item
-        return item if item in self._needs.columns else None
+        return item if item in self._requirements.columns else None
 
     def read(self, tensors: Sequence[Tensor], now: int) -> Inputs:
         """Return the columns of a request.
@@ -136,19 +147,21 @@ class InputReader:
             self._check_name(tensor.name)
             if tensor.name in sent:
                 raise BadRequestError(f"input '{tensor.name}' is given twice; wanted once")
-            sent[tensor.name] = self._without_null_texts(self._known[tensor.name], tensor)
+            sent[tensor.name] = self._without_null_texts(self._accepted_columns[tensor.name], tensor)
         if self._required is not None and self._required not in sent:
             raise BadRequestError(f"inputs: got {sorted(sent) or 'none'}; wanted '{self._required}' among them")
         if not sent:
-            raise BadRequestError(f"inputs: got none; wanted at least one of {', '.join(self._known)}")
-        rows = self._rows(sent)
-        columns = {name: self._column(self._known[name], tensor) for name, tensor in sent.items()}
-        said = {name: self._as_sent(tensor, columns[name]) for name, tensor in sent.items()}
-        keys = {name: cast(Key, said[name]) for name in _roles(self._data) if name in said}
-        needed = {name: columns[name] if name in columns else self._null(name) for name in self._needs.columns}
-        self._check_histories(needed)
-        needed[Columns.TIME] = moments_of(columns.get(Columns.TIME), now)
-        return Inputs(rows, needed, keys, said, columns)
+            raise BadRequestError(f"inputs: got none; wanted at least one of {', '.join(self._accepted_columns)}")
+        rows = self._row_count(sent)
+        columns = {name: self._column(self._accepted_columns[name], tensor) for name, tensor in sent.items()}
+        sent_values = {name: self._as_sent(tensor, columns[name]) for name, tensor in sent.items()}
+        keys = {name: cast(Key, sent_values[name]) for name in _roles(self._data) if name in sent_values}
+        model_columns = {
+            name: columns[name] if name in columns else self._null(name) for name in self._requirements.columns
+        }
+        self._check_histories(model_columns)
+        model_columns[Columns.TIME] = request_times(columns.get(Columns.TIME), now)
+        return Inputs(rows, model_columns, keys, sent_values, columns)
 
     def with_rows(self, inputs: Inputs, tensor: Tensor) -> Inputs:
         """Return what a request says of one row as what it says of several, which differ in one input.
@@ -163,14 +176,15 @@ class InputReader:
         name, rows = tensor.name, tensor.shape[0]
         if self._limits is not None:
             self._check_tags(
-                {own: sent.shape[1] for own, sent in inputs.sent.items() if isinstance(sent, Tensor)}, rows
+                {column_name: sent.shape[1] for column_name, sent in inputs.sent.items() if isinstance(sent, Tensor)},
+                rows,
             )
-        clean = self._without_null_texts(self._known[name], tensor)
-        column = self._column(self._known[name], clean)
-        said = self._as_sent(clean, column)
+        clean = self._without_null_texts(self._accepted_columns[name], tensor)
+        column = self._column(self._accepted_columns[name], clean)
+        sent_values = self._as_sent(clean, column)
         columns = {**inputs.columns, name: column} if name in inputs.columns else inputs.columns
-        keys = {**inputs.keys, name: cast(Key, said)} if name in inputs.keys else inputs.keys
-        return Inputs(rows, columns, keys, {**inputs.sent, name: said}, {**inputs.typed, name: column})
+        keys = {**inputs.keys, name: cast(Key, sent_values)} if name in inputs.keys else inputs.keys
+        return Inputs(rows, columns, keys, {**inputs.sent, name: sent_values}, {**inputs.typed, name: column})
 
     def values(self, declared: Declaration, tensor: Tensor) -> list[Any]:
         """Return the values of a column that is no column of the request's rows, without those that are null.
@@ -185,11 +199,11 @@ class InputReader:
 
     def _check_histories(self, columns: Mapping[str, Column]) -> None:
         """Refuse lists of events, sent in place of stored ones, that are too long."""
-        for joined in self._needs.joined:
+        for joined in self._requirements.joined_lists:
             for name in joined.sent_columns:
                 longest = int(cast(Ragged, columns[name]).lengths.max(initial=0))
-                if longest > _MOST_EVENTS:
-                    raise BadRequestError(f"input '{name}': got {longest} events; wanted at most {_MOST_EVENTS}")
+                if longest > _MAX_EVENTS:
+                    raise BadRequestError(f"input '{name}': got {longest} events; wanted at most {_MAX_EVENTS}")
 
     def _without_null_texts(self, declared: Declaration, tensor: Tensor) -> Tensor:
         """Return a tensor with None for every text that means no value; in a row of several only an empty one does.
@@ -205,36 +219,45 @@ class InputReader:
                 f"input '{tensor.name}': got a text of {longest} characters; wanted at most"
                 f" {self._limits.max_text_length}"
             )
-        nulls = _EMPTY if declared.type in _MATRICES else self._nulls
+        nulls = _EMPTY_TEXTS if declared.type in _MATRICES else self._nulls
         return replace(tensor, data=[None if text in nulls else text for text in tensor.data])
 
     def _check_name(self, name: str) -> None:
-        if name in self._known:
+        if name in self._accepted_columns:
             return
-        own = {column.name for column in self._data.columns}
-        if name in own:
+        log_columns = {column.name for column in self._data.columns}
+        if name in log_columns:
             raise BadRequestError(f"input '{name}' is known only after the impression; leave it out")
         for table in self._data.side_tables:
             if name in {column.name for column in table.columns}:
                 raise BadRequestError(f"input '{name}' is looked up in side table '{table.name}'; leave it out")
-        raise BadRequestError(f"no input '{name}'{did_you_mean(name, self._known)}; wanted {', '.join(self._known)}")
+        raise BadRequestError(
+            f"no input '{name}'{did_you_mean(name, self._accepted_columns)}; wanted {', '.join(self._accepted_columns)}"
+        )
 
-    def _rows(self, sent: Mapping[str, Tensor]) -> int:
+    def _row_count(self, sent: Mapping[str, Tensor]) -> int:
         lengths = {name: tensor.shape[0] for name, tensor in sent.items()}
         rows = next((length for length in lengths.values() if length != 1), 1)
         for name, length in lengths.items():
             if length not in (1, rows):
-                longest = next(other for other, theirs in lengths.items() if theirs == rows)
+                longest = next(other_name for other_name, other_length in lengths.items() if other_length == rows)
                 raise BadRequestError(f"input '{name}': got {length} rows; wanted 1, or {rows} as '{longest}' has")
         if rows > self._max_rows:
             raise BadRequestError(f"inputs: got {rows} rows; wanted at most {self._max_rows}")
         for name, tensor in sent.items():
-            wanted = 2 if self._known[name].type in _MATRICES else 1
-            if len(tensor.shape) != wanted:
-                form = "[rows, values]" if wanted == 2 else "[rows]"
+            dimensions = 2 if self._accepted_columns[name].type in _MATRICES else 1
+            if len(tensor.shape) != dimensions:
+                form = "[rows, values]" if dimensions == 2 else "[rows]"
                 raise BadRequestError(f"input '{name}': got shape {list(tensor.shape)}; wanted {form}")
         if self._limits is not None:
-            self._check_tags({n: one.shape[1] for n, one in sent.items() if self._known[n].type == "tags"}, rows)
+            self._check_tags(
+                {
+                    column_name: tags_tensor.shape[1]
+                    for column_name, tags_tensor in sent.items()
+                    if self._accepted_columns[column_name].type == "tags"
+                },
+                rows,
+            )
         return rows
 
     def _check_tags(self, widths: Mapping[str, int], rows: int) -> None:
@@ -252,9 +275,9 @@ class InputReader:
             )
 
     def _column(self, declared: Declaration, tensor: Tensor) -> Column:
-        if tensor.datatype not in accepted_by(declared):
+        if tensor.datatype not in accepted_datatypes(declared):
             raise BadRequestError(
-                f"input '{tensor.name}': got datatype {tensor.datatype}; wanted {words_for(declared)}"
+                f"input '{tensor.name}': got datatype {tensor.datatype}; wanted {describe_datatypes(declared)}"
                 f" for a column of type {declared.type}"
             )
         values = tensor.data
@@ -263,20 +286,20 @@ class InputReader:
             raise BadRequestError(f"input '{tensor.name}': a value is above {2**63 - 1}")
         match declared.type:
             case "number":
-                return plain_numbers(values)
+                return finite_numbers(values)
             case "vector":
                 return self._vectors(tensor)
             case "tags":
-                return Ragged.of_rows(self._codes(values).reshape(tensor.shape))
+                return Ragged.from_matrix(self._codes(values).reshape(tensor.shape))
             case "hex" if isinstance(values, list):
-                return each_of(values, bits_of, tensor.name, "at most 16 hexadecimal digits")
+                return parse_texts(values, parse_hex, tensor.name, "at most 16 hexadecimal digits")
             case "date" if isinstance(values, list):
-                return each_of(values, day_of, tensor.name, "ISO dates, such as 2026-01-31")
+                return parse_texts(values, parse_day, tensor.name, "ISO dates, such as 2026-01-31")
             case _:
                 return self._codes(values)
 
     def _codes(self, values: Any) -> Codes:
-        return self._texts.of(values) if isinstance(values, list) else cast(Codes, values)
+        return self._texts.encode(values) if isinstance(values, list) else cast(Codes, values)
 
     def _vectors(self, tensor: Tensor) -> Column:
         width = self._widths.get(tensor.name, tensor.shape[1])
@@ -286,8 +309,8 @@ class InputReader:
         matrix[~np.isfinite(matrix).all(axis=1)] = 0.0
         return cast(Column, matrix)
 
-    def _as_sent(self, tensor: Tensor, column: Column) -> Sent:
-        match self._known[tensor.name].type:
+    def _as_sent(self, tensor: Tensor, column: Column) -> SentValues:
+        match self._accepted_columns[tensor.name].type:
             case "string":
                 return cast(Sequence[str | None], tensor.data)
             case "tags":
@@ -296,7 +319,7 @@ class InputReader:
                 return column
 
     def _null(self, name: str) -> Column:
-        match self._known[name].type if name in self._known else "integer":
+        match self._accepted_columns[name].type if name in self._accepted_columns else "integer":
             case "number":
                 return np.full(1, np.nan)
             case "tags":
@@ -307,9 +330,9 @@ class InputReader:
                 return np.full(1, NO_CODE, np.int64)
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        if self._known[name].type == "vector":
+        if self._accepted_columns[name].type == "vector":
             return -1, self._widths[name]
-        return (-1, -1) if self._known[name].type == "tags" else (-1,)
+        return (-1, -1) if self._accepted_columns[name].type == "tags" else (-1,)
 
 
 def _is_above_signed(values: Any) -> bool:

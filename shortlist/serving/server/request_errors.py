@@ -1,4 +1,4 @@
-"""Why a request is not answered with scores."""
+"""Errors of requests, with their HTTP status and headers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import ClassVar, Final
 from shortlist.contracts import ShortlistError
 from shortlist.serving.server.headers import UNREADY_HEADER
 
-_LONGEST_MESSAGE: Final = 500
-"""Characters; gRPC sends a message in a header of at most 8 KB, where a character may take twelve bytes."""
+_MAX_MESSAGE_LENGTH: Final = 500
+"""In characters; gRPC sends the message in a header of at most 8 KB, where a character may take twelve bytes."""
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 _SHORT.maxlevel = 3
 
 
-def shown(value: object) -> str:
-    """Return a value that a client sent for a message, cut where it is long or deeply nested.
+def shorten(value: object) -> str:
+    """Return a client's value for an error message, cut where it is long or deeply nested.
 
     >>> shown([[[[[1]]]]]), len(shown("x" * 1_000_000))
     ('[[[[...]]]]', 80)
@@ -26,7 +26,7 @@ def shown(value: object) -> str:
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Return names for a message.
+    """Return quoted names for an error message.
 
     >>> quoted(["score", "score_like"])
     "'score' or 'score_like'"
@@ -35,66 +35,66 @@ def quoted(names: Iterable[str]) -> str:
 
 
 class RequestError(ShortlistError):
-    """A request that gets an error instead of scores."""
+    """A request is answered with an error instead of scores."""
 
     http: ClassVar[int] = 500
 
     def __init__(self, message: str) -> None:
-        super().__init__(message if len(message) <= _LONGEST_MESSAGE else f"{message[: _LONGEST_MESSAGE - 3]}...")
+        super().__init__(message if len(message) <= _MAX_MESSAGE_LENGTH else f"{message[: _MAX_MESSAGE_LENGTH - 3]}...")
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the answer's headers add."""
+        """Headers that the error adds to the response."""
         return {}
 
 
 class BadRequestError(RequestError):
-    """The client's mistake: what, got, wanted."""
+    """The request is invalid; the message names the input, the value and what is expected."""
 
     http = 400
 
 
 class TooLargeError(RequestError):
-    """More bytes than a request may have."""
+    """The request has more bytes than a request may have."""
 
     http = 413
 
 
 class TooManyBytesError(RequestError):
-    """All requests together have more bytes than a server holds; large ones are sent again later."""
+    """All buffered requests together exceed the limit; the client should retry later."""
 
     http = 429
 
 
 class TooSlowError(RequestError):
-    """A body that is not whole in time."""
+    """The body was not received in time."""
 
     http = 408
 
 
 class UnknownModelError(RequestError):
-    """Another model, or another version, than the one that is served here."""
+    """The model or version is not served here."""
 
     http = 404
 
 
 class ModelUnavailableError(RequestError):
-    """The model server cannot be reached, or broke, for longer than a request may wait."""
+    """The model server was unavailable for longer than a request may wait."""
 
     http = 503
 
     @property
     def headers(self) -> dict[str, str]:
-        """That another server may be able to."""
+        """Headers saying that another server may be able to score, and when to retry."""
         return {UNREADY_HEADER: "1", "retry-after": "1"}
 
 
 class OverloadedError(RequestError):
-    """The server has more to do than it can in time.
+    """The server has too many requests to answer this one in time.
 
     Args:
-        message: For the client.
-        retry_seconds: After which it may try again.
+        message: Message for the client.
+        retry_seconds: Time after which the client may retry.
     """
 
     http = 503
@@ -105,11 +105,11 @@ class OverloadedError(RequestError):
 
     @property
     def headers(self) -> dict[str, str]:
-        """When to come back."""
+        """Header saying when to retry."""
         return {"retry-after": str(self.retry_seconds)}
 
 
 class BadScoresError(RequestError):
-    """The model gave no usable score."""
+    """The model returned no usable scores."""
 
     http = 500

@@ -28,30 +28,30 @@ from shortlist.serving.server.event_counts import EventCounts
 from shortlist.serving.server.grpc_app import GRPCApp
 from shortlist.serving.server.health_server import HealthServer
 from shortlist.serving.server.http_app import http_app
-from shortlist.serving.server.http_inference import connections_of
-from shortlist.serving.server.logged_columns import as_column
+from shortlist.serving.server.http_inference import connection_class
+from shortlist.serving.server.logged_columns import to_arrow_column
 from shortlist.serving.server.metrics import Metrics, age_seconds
 from shortlist.serving.server.predictor import Predictor
-from shortlist.serving.server.recommending import Recommending
+from shortlist.serving.server.recommending import RecommendationService
 from shortlist.serving.server.release_refresher import ReleaseRefresher
 from shortlist.serving.server.service import Service
 from shortlist.serving.server.settings import ServerSettings
 from shortlist.serving.server.snapshot_refresher import SnapshotRefresher
 from shortlist.serving.server.tensor_assembler import TensorAssembler
 from shortlist.serving.server.user_items import UserItems
-from shortlist.serving.server.users import Users
-from shortlist.spec.durations import length_of
+from shortlist.serving.server.users import UserFeatureStore
+from shortlist.spec.durations import parse_duration
 from shortlist.spec.serving import Limits
 from shortlist.storage.artefacts import read_json
 
 _GRACE_SECONDS: Final = 30
 _IDLE_SECONDS: Final = 7_200
-"""Whoever keeps connections open closes them first: a request never meets a connection that is being closed."""
-_ACCEPTED_AT_ONCE: Final = 16
-"""Connections per round of the event loop."""
+"""Longer than the idle timeout of any client or gateway, so that the client closes first and no request is lost."""
+_ACCEPTED_PER_ROUND: Final = 16
+"""Connections accepted per round of the event loop."""
 _SWITCH_SECONDS: Final = 0.0005
-"""After which a thread lets another one that waits for Python go on: a scan of vectors begins as soon as it is asked
-for, and a request waits less for a thread that reads logs or views. Python's own 5 ms are half of a slate's time."""
+"""Interpreter switch interval. With Python's default of 5 ms, half of a slate's time, a request waits too long for
+threads that scan vectors, read logs or load views."""
 _log = logging.getLogger(__name__)
 
 
@@ -74,7 +74,7 @@ def read_settings(path: Path) -> ServerSettings:
     """Return the settings in a file.
 
     Raises:
-        ShortlistError: The file is missing or says something else.
+        ShortlistError: The file is missing or invalid.
     """
     try:
         return ServerSettings.model_validate(read_json(path))
@@ -84,41 +84,41 @@ def read_settings(path: Path) -> ServerSettings:
 
 
 async def serve(settings: ServerSettings, predictor: Predictor | None = None) -> None:
-    """Serve over HTTP and gRPC until SIGTERM or SIGINT; finish what is under way and write the log before returning.
+    """Serve over HTTP and gRPC until SIGTERM or SIGINT; then finish open requests and write the log.
 
     Args:
         settings: The version's.
-        predictor: What to ask for scores instead of the settings' Triton.
+        predictor: Used for scores instead of the Triton of the settings.
 
     Raises:
         ShortlistError: A port is taken, or the model folder is broken.
     """
     with contextlib.closing(listening_socket(settings.host, settings.http_port)) as http_socket:
-        parts = ServerComponents(settings, predictor)
+        components = ServerComponents(settings, predictor)
         grpc_server = grpc.aio.server(options=grpc_options(settings.serving.limits))
-        grpc_server.add_generic_rpc_handlers((GRPCApp(parts.service).handler,))
+        grpc_server.add_generic_rpc_handlers((GRPCApp(components.service).handler,))
         _bind(grpc_server, settings.host, settings.grpc_port)
-        http_server = _HTTPServer(_http_config(parts.service))
+        http_server = _HTTPServer(_http_config(components.service))
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         await grpc_server.start()
         http = asyncio.create_task(http_server.serve(sockets=listeners(http_socket)))
-        parts.start()
-        with _watched(settings, parts.service):
+        components.start()
+        with _background_tasks(settings, components.service):
             _log.info("version %d: HTTP on %d, gRPC on %d", settings.version, settings.http_port, settings.grpc_port)
             await stop.wait()
             _log.info("stopping")
-            parts.service.stopping = True
+            components.service.stopping = True
             http_server.should_exit = True
             await asyncio.gather(grpc_server.stop(_GRACE_SECONDS), http)
-        await parts.close()
+        await components.close()
 
 
 @contextlib.contextmanager
-def _watched(settings: ServerSettings, service: Service) -> Iterator[None]:
-    """While the block runs, keep time, and answer for health where a port is for that."""
-    tasks = [asyncio.create_task(service.admission.keep_time())]
+def _background_tasks(settings: ServerSettings, service: Service) -> Iterator[None]:
+    """While the block runs, measure the loop delay and serve health on its own port, if one is declared."""
+    tasks = [asyncio.create_task(service.admission.measure_loop_delay())]
     try:
         if settings.health_port is None:
             yield
@@ -126,8 +126,8 @@ def _watched(settings: ServerSettings, service: Service) -> Iterator[None]:
         try:
             health = HealthServer(settings.host, settings.health_port, service.problems, service.metrics.text)
         except OSError as error:
-            raise _taken(settings.host, settings.health_port, error) from None
-        tasks.append(asyncio.create_task(health.keep_looking(service.is_ready)))
+            raise _port_error(settings.host, settings.health_port, error) from None
+        tasks.append(asyncio.create_task(health.poll_readiness(service.is_ready)))
         with health:
             yield
     finally:
@@ -136,24 +136,26 @@ def _watched(settings: ServerSettings, service: Service) -> Iterator[None]:
 
 
 class ServerComponents:
-    """Everything behind the ports."""
+    """The components of a server: model, features, logs, live counts, recommendations."""
 
     def __init__(self, settings: ServerSettings, predictor: Predictor | None = None) -> None:
         plan = Preprocessing.load(settings.model_folder / Files.PREPROCESSING).plan
         assembler = TensorAssembler(plan, Signature.read(settings.model_folder / FOLDER))
-        self.users = Users(settings, assembler.user, assembler.widths) if assembler.user is not None else None
+        self.users = (
+            UserFeatureStore(settings, assembler.user, assembler.widths) if assembler.user is not None else None
+        )
         self.refresh = SnapshotRefresher(
             assembler,
-            settings.place,
+            settings.store_location,
             settings.serving.refresh_seconds,
-            self.users.reconnect_if_needed if self.users else None,
+            self.users.reconnect_if_stale if self.users else None,
         )
         self.predictor = predictor or Predictor(settings, assembler.one_row(), len(assembler.signature.scores))
         self.log = LogWriter(
             process_folder(settings.predictions, settings.version),
             prediction_schema(plan.declared.data),
             settings.serving.log,
-            as_column,
+            to_arrow_column,
         )
         self.counts = _event_counts(settings, plan)
         metrics = Metrics()
@@ -162,32 +164,32 @@ class ServerComponents:
         )
         self.release: ReleaseRefresher | None = None
         self.user_items = self._recommend(settings, plan)
-        self._watch(metrics)
+        self._add_gauges(metrics)
 
     def _recommend(self, settings: ServerSettings, plan: Plan) -> UserItems | None:
-        """Let the service recommend where something is released with the model; return what follows users."""
+        """Set up recommendations if the version has a release; return the items shown to users, if a stage reads them."""
         if settings.release is None:
             return None
         data = plan.declared.data
         recommender = open_release(settings.release, data)
-        self.release = ReleaseRefresher(recommender, data, settings.place, settings.serving.refresh_seconds)
+        self.release = ReleaseRefresher(recommender, data, settings.store_location, settings.serving.refresh_seconds)
         window = recommender.window
         items = None
         if window is not None:
             logs = settings.predictions, settings.predictions.with_name("outcomes")
-            most = settings.serving.limits.max_history_items
-            items = UserItems(data, recommender.item_type, *logs, window, most)
-        self.service.recommending = Recommending(self.service, self.release, items)
+            max_items = settings.serving.limits.max_history_items
+            items = UserItems(data, recommender.item_type, *logs, window, max_items)
+        self.service.recommending = RecommendationService(self.service, self.release, items)
         return items
 
     def start(self) -> None:
-        """Begin to follow what is published and logged."""
+        """Start the threads that poll views, releases, events and logs."""
         for part in (self.refresh, self.release, self.counts, self.user_items):
             if part is not None:
                 part.start()
 
     async def close(self) -> None:
-        """Write the logs and let go of everything."""
+        """Stop the threads, write the logs and close the connections."""
         self.refresh.stop()
         if self.release is not None:
             self.release.stop()
@@ -200,60 +202,60 @@ class ServerComponents:
         if self.users is not None:
             self.users.close()
 
-    def _watch(self, metrics: Metrics) -> None:
-        watched: tuple[tuple[str, str, Callable[[], float]], ...] = (
-            ("log_dropped", "Answers that the prediction log had no room for", lambda: self.log.dropped),
+    def _add_gauges(self, metrics: Metrics) -> None:
+        gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
+            ("log_dropped", "Answers dropped because the prediction log's buffer was full", lambda: self.log.dropped),
             ("log_written", "Answers in the prediction log's files", lambda: self.log.written),
-            ("log_waiting", "Answers in memory only", lambda: self.log.waiting),
-            ("log_waiting_bytes", "Memory of these answers, about", lambda: self.log.waiting_bytes),
+            ("log_waiting", "Answers in memory that are not written yet", lambda: self.log.waiting),
+            ("log_waiting_bytes", "Approximate memory of these answers in bytes", lambda: self.log.waiting_bytes),
             ("log_broken", "1 while the prediction log cannot be written", lambda: self.log.problem is not None),
-            ("snapshot_age_seconds", "Since the views in place were published", self._age),
+            ("snapshot_age_seconds", "Seconds since the loaded views were published", self._snapshot_age),
             (
                 "features_age_seconds",
-                "Since the end of the newest tile that the views in place count",
+                "Seconds since the end of the newest tile that the loaded views count",
                 self._feature_age,
             ),
-            ("features_max_age_seconds", "The declared limit of that; infinite where there is none", self._max_age),
+            ("features_max_age_seconds", "Limit of features_age_seconds, or infinity", self._max_age),
             ("snapshot_broken", "1 while newer views cannot be read", lambda: self.refresh.problem is not None),
             ("users_broken", "1 while users' features cannot be read", self._users_broken),
         )
         admission = self.service.admission
-        watched += (
-            ("requests_waiting", "Requests taken on that are not worked on yet", lambda: admission.waiting),
+        gauges += (
+            ("requests_waiting", "Requests that wait for a slot", lambda: admission.waiting),
             ("requests_refused", "Requests refused because too many wait", lambda: admission.refused),
         )
         if (recommending := self.service.recommending) is not None:
-            said = "Since the end of the newest day that the sources of candidates learnt from"
-            watched += (
-                ("index_age_seconds", said, lambda: recommending.index_age_seconds),
+            description = "Seconds since the end of the newest day that the candidate sources were fitted on"
+            gauges += (
+                ("index_age_seconds", description, lambda: recommending.index_age_seconds),
                 ("release_broken", "1 while a refreshed release cannot be read", self._release_broken),
             )
         if (history := self.user_items) is not None:
-            watched += (
-                ("history_broken", "1 while newer answers are not known", lambda: history.problem is not None),
-                ("history_items", "Items that users were shown, as remembered", lambda: history.items),
+            gauges += (
+                ("history_broken", "1 while newer answers cannot be read", lambda: history.problem is not None),
+                ("history_items", "Items shown to users that are remembered", lambda: history.items),
                 (
                     "history_forgotten",
-                    "Users who were forgotten because there were too many",
+                    "Users whose history was dropped because there were too many items",
                     lambda: history.forgotten,
                 ),
             )
         if (counts := self.counts) is not None:
-            watched += (
+            gauges += (
                 ("events_counted", "Rows and outcomes counted as they arrived", lambda: counts.counted),
-                ("events_too_late", "Of them, those whose tile was closed", lambda: counts.too_late),
-                ("events_delay_seconds", "How far behind the counts of open tiles are", lambda: counts.delay_seconds),
-                ("events_uncounted", "Rows that did not fit into the memory of the counts", lambda: counts.uncounted),
-                ("events_bytes", "Memory of the counts and of requests that wait for outcomes", lambda: counts.bytes),
-                ("sessions_bytes", "Memory of the events that live sequences list", lambda: counts.sessions_bytes),
-                ("sessions_dropped", "Keys whose events did not fit into it", lambda: counts.dropped),
-                ("events_max_delay_seconds", "The declared limit of that", lambda: counts.max_delay_seconds),
-                ("events_broken", "1 while events are not kept or not counted", lambda: counts.problem is not None),
+                ("events_too_late", "Rows and outcomes whose tile was closed", lambda: counts.too_late),
+                ("events_delay_seconds", "Delay of the counts of open tiles", lambda: counts.delay_seconds),
+                ("events_uncounted", "Rows not counted for lack of memory", lambda: counts.uncounted),
+                ("events_bytes", "Memory of counts and of requests without outcomes", lambda: counts.bytes),
+                ("sessions_bytes", "Memory of the events in live sequences", lambda: counts.sessions_bytes),
+                ("sessions_dropped", "Keys whose events were dropped for lack of memory", lambda: counts.dropped),
+                ("events_max_delay_seconds", "Limit of events_delay_seconds", lambda: counts.max_delay_seconds),
+                ("events_broken", "1 while events cannot be written or counted", lambda: counts.problem is not None),
             )
-        for name, says, value in watched:
-            metrics.watch(f"shortlist_{name}", says, value)
+        for name, description, value in gauges:
+            metrics.add_gauge(f"shortlist_{name}", description, value)
 
-    def _age(self) -> float:
+    def _snapshot_age(self) -> float:
         return age_seconds(self.refresh.published)
 
     def _feature_age(self) -> float:
@@ -261,7 +263,7 @@ class ServerComponents:
 
     def _max_age(self) -> float:
         limit = self.service.settings.serving.max_feature_age
-        return length_of(limit).total_seconds() if limit is not None else float("inf")
+        return parse_duration(limit).total_seconds() if limit is not None else float("inf")
 
     def _release_broken(self) -> bool:
         return self.release is not None and self.release.problem is not None
@@ -271,9 +273,9 @@ class ServerComponents:
 
 
 def _event_counts(settings: ServerSettings, plan: Plan) -> EventCounts | None:
-    """Return what counts events as they arrive; None where no model of the spec reads such counts.
+    """Return the live counts; None when no model of the spec reads live counts.
 
-    A model that reads none keeps its answers all the same: others count them.
+    A model that reads none still writes its rows to the event log, because other models of the spec count them.
     """
     if plan.streaming is None:
         return None
@@ -282,30 +284,30 @@ def _event_counts(settings: ServerSettings, plan: Plan) -> EventCounts | None:
 
 
 def grpc_options(limits: Limits) -> list[tuple[str, int]]:
-    """Return the options of a server of gRPC's; it refuses a longer message with RESOURCE_EXHAUSTED by itself."""
+    """Return the gRPC server options; gRPC refuses longer messages with RESOURCE_EXHAUSTED."""
     return [
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", limits.max_request_bytes),
         ("grpc.max_connection_idle_ms", 1_000 * _IDLE_SECONDS),
-        ("grpc.so_reuseport", 0),  # a port that is taken must be an error, not a share of somebody else's requests
+        ("grpc.so_reuseport", 0),  # a port in use must be an error; otherwise two servers would share its requests
     ]
 
 
 class _HTTPServer(uvicorn.Server):
-    """Leaves the signals to `serve`."""
+    """uvicorn without signal handlers; `serve` handles the signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Do not capture signals."""
         yield
 
 
 def _http_config(service: Service) -> uvicorn.Config:
     return uvicorn.Config(
         http_app(service),
-        http=connections_of(service),
+        http=connection_class(service),
         ws="none",
-        loop="none",  # ours runs already
+        loop="none",  # the event loop runs already
         lifespan="off",
         access_log=False,
         log_config=None,
@@ -316,12 +318,12 @@ def _http_config(service: Service) -> uvicorn.Config:
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
+    """Return a listening TCP socket.
 
     Raises:
-        ShortlistError: The port is taken.
+        ShortlistError: The port is in use.
     """
-    # By name: asyncio turns Nagle's algorithm off only for sockets that say TCP, and with it answers wait 40 ms.
+    # IPPROTO_TCP is explicit: asyncio disables Nagle's algorithm only for such sockets; with it, answers wait 40 ms.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -329,27 +331,27 @@ def listening_socket(host: str, port: int) -> socket.socket:
         listening.listen(2048)
     except OSError as error:
         listening.close()
-        raise _taken(host, port, error) from None
+        raise _port_error(host, port, error) from None
     return listening
 
 
 def listeners(listening: socket.socket) -> list[socket.socket]:
-    """Return a listening socket several times: libuv accepts one connection per socket and round of the event loop.
+    """Return duplicates of a listening socket: libuv accepts one connection per socket and loop round.
 
-    With one, a gateway's new connections wait for as many rounds as there are of them. The rounds are long when the
-    server has much to do, and a request that waits to be accepted is neither counted nor refused.
+    With one socket, n new connections of a gateway wait up to n rounds. Rounds are long under load, and a request that
+    waits to be accepted is neither counted nor refused.
     """
-    return [listening, *(listening.dup() for _ in range(_ACCEPTED_AT_ONCE - 1))]
+    return [listening, *(listening.dup() for _ in range(_ACCEPTED_PER_ROUND - 1))]
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int) -> None:
     try:
         server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as error:
-        raise _taken(host, port, error) from None
+        raise _port_error(host, port, error) from None
 
 
-def _taken(host: str, port: int, error: Exception) -> ShortlistError:
+def _port_error(host: str, port: int, error: Exception) -> ShortlistError:
     return ShortlistError(f"port {port} of {host} cannot be had: {error}; stop what uses it, or choose another")
 
 

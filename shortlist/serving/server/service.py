@@ -1,4 +1,4 @@
-"""Answers a request: columns, features, scores, and a line in the prediction log."""
+"""Scores one request: reads its columns, looks up features, asks the model, logs the response."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from shortlist.contracts import Columns, score_column
 from shortlist.serving.export.signature import NO_CODE, SCORE
 from shortlist.serving.log.log_writer import LogWriter, is_sampled
 from shortlist.serving.log.logs import NO_SLATE, logged_inputs
-from shortlist.serving.server.admission import Admission, Held, Place
+from shortlist.serving.server.admission import Admission, AdmissionSlot, BufferedBytes
 from shortlist.serving.server.columns import Codes
 from shortlist.serving.server.event_counts import EventCounts
 from shortlist.serving.server.feature_sample import NO_FEATURES, UsedFeatures
 from shortlist.serving.server.headers import RequestContext, recommend_model
-from shortlist.serving.server.inputs import Input, InputReader, Inputs
-from shortlist.serving.server.logged_columns import bytes_of
+from shortlist.serving.server.inputs import InputReader, Inputs, InputSpec
+from shortlist.serving.server.logged_columns import memory_bytes
 from shortlist.serving.server.metrics import Metrics
 from shortlist.serving.server.predictor import Predictor, Scores
 from shortlist.serving.server.request_errors import BadScoresError, UnknownModelError
@@ -34,7 +34,7 @@ from shortlist.serving.server.settings import ServerSettings
 from shortlist.serving.server.snapshot_refresher import SnapshotRefresher
 from shortlist.serving.server.tensor_assembler import Tables, TensorAssembler, Tensors
 from shortlist.serving.server.tensors import Tensor
-from shortlist.serving.server.users import Users, distinct_users
+from shortlist.serving.server.users import UserFeatureStore, distinct_users
 from shortlist.serving.server.view_table import ViewTable
 
 OK: Final = int(HTTPStatus.OK)
@@ -42,19 +42,19 @@ OK: Final = int(HTTPStatus.OK)
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """A request, whatever protocol it came by."""
+    """An inference request, independent of its protocol."""
 
     model: str
     version: str
-    """Empty: whichever is served."""
+    """Model version that was asked for; empty: the version that is served."""
     tensors: Sequence[Tensor]
     context: RequestContext
     id: str = ""
-    """The protocol's own name of the request; the answer repeats it."""
+    """Request id of the protocol, repeated in the response; empty when none was sent."""
 
 
 class Output(NamedTuple):
-    """A tensor of an answer, of one dimension."""
+    """A one-dimensional output tensor of a response."""
 
     name: str
     datatype: str
@@ -63,69 +63,69 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True)
 class InferenceResponse:
-    """Scores in the order of the request; of a request for recommendations, in the order in which items are shown."""
+    """Response to an inference request: scores in the order of its rows, or of the slate's items."""
 
     scores: Scores
     request_id: str
     degraded: bool
-    """Features that could not be read counted as unknown."""
-    beside: tuple[Output, ...] = ()
-    """Outputs beside the scores."""
-    told: Mapping[str, bool | str] = field(default_factory=dict)
-    """Further parameters."""
+    """Whether some features could not be read and counted as unknown."""
+    further_outputs: tuple[Output, ...] = ()
+    """Outputs besides the scores of the label."""
+    parameters: Mapping[str, bool | str] = field(default_factory=dict)
+    """Further response parameters, by name."""
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """Every tensor."""
-        return (Output(SCORE, "FP32", self.scores), *self.beside)
+        """All output tensors, the scores of the label first."""
+        return (Output(SCORE, "FP32", self.scores), *self.further_outputs)
 
-    def named(self, wanted: Collection[str]) -> tuple[Output, ...]:
-        """Return the scores, and of what is beside them the outputs that a client names, or all where it names none."""
-        return tuple(one for one in self.outputs if not wanted or one.name in wanted or one.name == SCORE)
+    def select_outputs(self, names: Collection[str]) -> tuple[Output, ...]:
+        """Return the scores and the named further outputs; all further outputs when no name is given."""
+        return tuple(output for output in self.outputs if not names or output.name in names or output.name == SCORE)
 
 
-class Given(NamedTuple):
-    """What was answered, as the prediction log has it."""
+class LoggedResponse(NamedTuple):
+    """A response as it is written to the prediction log."""
 
     status: int
     scores: Scores
     degraded: bool
-    used: UsedFeatures | None
-    """Features that scored it; None where nothing was scored."""
-    behind_seconds: float | None
-    """How far behind the counts of the open tiles were; None where nothing is counted."""
-    further: Mapping[str, Scores] = MappingProxyType({})
+    features: UsedFeatures | None
+    """Features that the model read; None when nothing was scored."""
+    counts_delay_seconds: float | None
+    """Delay of the live counts in seconds; None when the model reads no live counts."""
+    further_scores: Mapping[str, Scores] = MappingProxyType({})
     """Scores of further labels, by the name of their output."""
     slate: tuple[Any, ...] = NO_SLATE
-    """Values of `SLATE_COLUMNS`."""
+    """Values of the columns `SLATE_COLUMNS`, in their order."""
 
 
-class Scored(NamedTuple):
-    """What the model gave for some rows."""
+class ModelScores(NamedTuple):
+    """Scores that the model returned for some rows."""
 
     scores: Scores
     degraded: bool
-    used: UsedFeatures | None
-    """Features that scored them; None where there was no row."""
-    further: Mapping[str, Scores] = MappingProxyType({})
+    features: UsedFeatures | None
+    """Features that the model read; None when there were no rows."""
+    further_scores: Mapping[str, Scores] = MappingProxyType({})
     """Scores of further labels, by the name of their output."""
 
     @property
-    def unusable(self) -> int:
-        """Number of rows of which a score is no finite number."""
-        finite = np.isfinite(np.stack([self.scores, *self.further.values()]))
+    def unusable_rows(self) -> int:
+        """Number of rows with a score that is not a finite number."""
+        finite = np.isfinite(np.stack([self.scores, *self.further_scores.values()]))
         return int(np.count_nonzero(~finite.all(axis=0)))
 
 
-LookedUp = tuple[ViewTable, bool]
-"""Users' features, and whether all could be read."""
+UserFeatures = tuple[ViewTable, bool]
+"""Features of users, and whether all of them could be read."""
 
 
 class RecommendsItems(Protocol):
-    """Answers requests for recommendations; `Recommending` is one."""
+    """Interface of what answers requests for recommendations; see `RecommendationService`."""
 
     @property
-    def inputs(self) -> Sequence[Input]:
+    def inputs(self) -> Sequence[InputSpec]:
         """What may be sent."""
         ...
 
@@ -136,219 +136,225 @@ class RecommendsItems(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """What is wrong though answers are given."""
+        """Why recommendations are degraded; None when they are not."""
         ...
 
     @property
     def index_age_seconds(self) -> float:
-        """Seconds since the end (UTC) of the newest day that the sources of candidates learnt from."""
+        """Seconds since the end (UTC) of the newest day that the candidate sources were fitted on."""
         ...
 
     @property
     def is_ready(self) -> bool:
-        """Whether slates can be answered."""
+        """Whether slates can be served."""
         ...
 
-    async def answer(self, question: InferenceRequest, place: Place | None) -> InferenceResponse:
-        """Return the slate of a request; raises `RequestError`."""
+    async def answer(self, request: InferenceRequest, slot: AdmissionSlot | None) -> InferenceResponse:
+        """Return the slate of a request, or raise `RequestError`."""
         ...
 
 
 class Service:
-    """One model behind all protocols."""
+    """Scores requests to one model, for all protocols."""
 
     def __init__(
-        self, settings: ServerSettings, assembler: TensorAssembler, refresh: SnapshotRefresher, users: Users | None,
-        predictor: Predictor, log: LogWriter, metrics: Metrics, counts: EventCounts | None = None,
+        self, settings: ServerSettings, assembler: TensorAssembler, refresh: SnapshotRefresher,
+        users: UserFeatureStore | None, predictor: Predictor, log: LogWriter, metrics: Metrics, counts: EventCounts | None = None,
     ) -> None:  # fmt: skip
         self.recommending: RecommendsItems | None = None
-        """Answers requests for recommendations; None: there are none."""
+        """Serves recommendations; None when the version serves scores only."""
         self.settings = settings
         self.metrics = metrics
         serving = settings.serving
-        self.inputs = InputReader(assembler.needs, assembler.widths, serving.max_rows, serving.limits)
+        self.inputs = InputReader(assembler.requirements, assembler.widths, serving.max_rows, serving.limits)
         self._assembler = assembler
         self._refresh = refresh
         self._users = users
         self._predictor = predictor
         self._prediction_log = log
         self._counts = counts
-        data = assembler.needs.declared.data
+        data = assembler.requirements.declared.data
         self._user, self._item = data.user, data.item
         self.outputs = assembler.signature.scores
-        """Names of what it answers: the score of the label, then those of further labels."""
-        self._scores = dict.fromkeys(self.outputs, "FP32")
-        self._further = tuple(map(score_column, data.labels))
-        self._logged = (Columns.TIME, *logged_inputs(data))
+        """Output names: the score of the label, then the scores of further labels."""
+        self._score_datatypes = dict.fromkeys(self.outputs, "FP32")
+        self._further_columns = tuple(map(score_column, data.labels))
+        self._logged_columns = (Columns.TIME, *logged_inputs(data))
         self._feature_share = serving.log.sampling * serving.log.feature_sampling
         self.data = data
-        """The log's declaration."""
+        """Declared columns of the log."""
         self.admission = Admission(settings.serving.overload)
-        self.held = Held(serving.limits.max_buffered_bytes)
-        """The requests of all connections."""
+        self.buffered_bytes = BufferedBytes(serving.limits.max_buffered_bytes)
+        """Request bytes buffered by all connections."""
         self.stopping = False
 
     async def is_ready(self) -> bool:
-        """Whether there is a snapshot and a model to score with."""
+        """Whether views, live counts, recommendations and the model are ready."""
         counted = self._counts is None or self._counts.counted_at is not None
         recommends = self.recommending is None or self.recommending.is_ready
         ready = self._refresh.current is not None and counted and recommends and not self.stopping
         return ready and await self._predictor.is_ready()
 
     def problems(self) -> dict[str, str]:
-        """Return what is wrong though answers are given: views, users' features, the log, events, candidates."""
+        """Return the reason per degraded part: views, users, log, events, candidates."""
         parts = {
             "views": self._refresh, "users": self._users, "log": self._prediction_log, "events": self._counts,
             "candidates": self.recommending,
         }  # fmt: skip
-        found = {name: part.problem for name, part in parts.items() if part is not None and part.problem is not None}
-        if dropped := self._prediction_log.dropped:  # that stays so when the disk has room again
-            found["log"] = f"{found.get('log', 'it is written again')} ({dropped:,} answers are missing in it)"
-        return found
+        problem_by_part = {
+            name: part.problem for name, part in parts.items() if part is not None and part.problem is not None
+        }
+        if dropped := self._prediction_log.dropped:  # still missing after the disk has room again
+            problem_by_part["log"] = (
+                f"{problem_by_part.get('log', 'it is written again')} ({dropped:,} answers are missing in it)"
+            )
+        return problem_by_part
 
     def check_model(self, model: str, version: str) -> None:
-        """Refuse a model that is not served here.
+        """Check that a model and version are served here.
 
         Raises:
-            UnknownModelError: Its name or version is another.
+            UnknownModelError: Another name or version is served here.
         """
-        own = self.settings
-        names = [own.model] if self.recommending is None else [own.model, recommend_model(own.model)]
-        if model not in names or version not in ("", str(own.version)):
-            got = f"'{model}'" + (f" version {version}" if version else "")
-            here = " and ".join(f"'{name}'" for name in names)
+        settings = self.settings
+        names = [settings.model] if self.recommending is None else [settings.model, recommend_model(settings.model)]
+        if model not in names or version not in ("", str(settings.version)):
+            requested = f"'{model}'" + (f" version {version}" if version else "")
+            served = " and ".join(f"'{name}'" for name in names)
             verb = "is" if len(names) == 1 else "are"
-            raise UnknownModelError(f"got model {got}; here {verb} {here} version {own.version}")
+            raise UnknownModelError(f"got model {requested}; here {verb} {served} version {settings.version}")
 
     def recommends(self, model: str) -> bool:
-        """Whether a model that is served here answers with items that it finds itself."""
+        """Whether a model name is the one of the recommendations."""
         return self.recommending is not None and model == recommend_model(self.settings.model)
 
-    def inputs_of(self, model: str) -> Sequence[Input]:
-        """Return what may be sent to a model that is served here."""
+    def inputs_of(self, model: str) -> Sequence[InputSpec]:
+        """Return the inputs that a served model accepts."""
         if self.recommending is not None and self.recommends(model):
             return self.recommending.inputs
         return self.inputs.inputs
 
     def outputs_of(self, model: str) -> Mapping[str, str]:
-        """Return the datatype of every output by its name; of an unknown model those of the scores."""
+        """Return the datatype of every output by its name; for an unknown model name, of the scores."""
         if self.recommending is not None and self.recommends(model):
             return self.recommending.outputs
-        return self._scores
+        return self._score_datatypes
 
-    async def answer(self, question: InferenceRequest, place: Place | None = None) -> InferenceResponse:
+    async def answer(self, request: InferenceRequest, slot: AdmissionSlot | None = None) -> InferenceResponse:
         """Return the scores of a request.
 
         Args:
-            question: The request.
-            place: Its place of `admission`, left while it waits for the model server.
+            request: The request.
+            slot: Its admission slot, released while the model server cannot be reached.
 
         Raises:
-            RequestError: What is wrong with it, or with the model.
+            RequestError: The request is invalid, or the model cannot score it.
         """
         started = time.perf_counter()
         now = time.time_ns() // 1000
-        self.check_model(question.model, question.version)
-        if self.recommending is not None and self.recommends(question.model):
-            return await self.recommending.answer(question, place)
-        inputs = self.inputs.read(question.tensors, now)
+        self.check_model(request.model, request.version)
+        if self.recommending is not None and self.recommends(request.model):
+            return await self.recommending.answer(request, slot)
+        inputs = self.inputs.read(request.tensors, now)
         if self._counts is not None:
-            self._counts.check(inputs)
-        request_id = question.context.request_id or question.id or uuid.uuid4().hex
-        behind = self.behind_seconds
-        scored = await self.score(inputs, place)
-        bad = scored.unusable
-        given = Given(500 if bad else OK, *scored[:3], behind, scored.further)
+            self._counts.check_record_length(inputs)
+        request_id = request.context.request_id or request.id or uuid.uuid4().hex
+        delay_seconds = self.counts_delay_seconds
+        scored_rows = await self.score(inputs, slot)
+        bad_rows = scored_rows.unusable_rows
+        logged_response = LoggedResponse(
+            500 if bad_rows else OK, *scored_rows[:3], delay_seconds, scored_rows.further_scores
+        )
         times = now, (time.perf_counter() - started) * 1000
-        await self.note(question.context, request_id, times, lambda: (inputs, given))
-        if bad:
-            raise BadScoresError(f"the model gave {bad} of {inputs.rows} scores that are no finite numbers")
+        await self.record_response(request.context, request_id, times, lambda: (inputs, logged_response))
+        if bad_rows:
+            raise BadScoresError(f"the model gave {bad_rows} of {inputs.rows} scores that are no finite numbers")
         self.metrics.rows.inc(inputs.rows)
-        beside = tuple(Output(name, "FP32", own) for name, own in scored.further.items())
-        return InferenceResponse(scored.scores, request_id, scored.degraded, beside)
+        further_outputs = tuple(Output(name, "FP32", scores) for name, scores in scored_rows.further_scores.items())
+        return InferenceResponse(scored_rows.scores, request_id, scored_rows.degraded, further_outputs)
 
-    def _by_output(self, scores: Scores) -> tuple[Scores, Mapping[str, Scores]]:
-        """Return the scores of the label, and those of further labels by the name of their output."""
+    def _split_by_label(self, scores: Scores) -> tuple[Scores, Mapping[str, Scores]]:
+        """Return the scores of the label, and the scores of further labels by output name."""
         if len(self.outputs) == 1:
             return scores, {}
-        first, *others = np.ascontiguousarray(scores.reshape(-1, len(self.outputs)).T)
-        return first, dict(zip(self.outputs[1:], others, strict=True))
+        label_scores, *further_scores = np.ascontiguousarray(scores.reshape(-1, len(self.outputs)).T)
+        return label_scores, dict(zip(self.outputs[1:], further_scores, strict=True))
 
     @property
-    def behind_seconds(self) -> float | None:
-        """How far behind the counts of the open tiles are; None where nothing is counted."""
+    def counts_delay_seconds(self) -> float | None:
+        """Delay of the live counts in seconds; None when the model reads no live counts."""
         return None if self._counts is None else self._counts.delay_seconds
 
-    async def note(
+    async def record_response(
         self, context: RequestContext, request_id: str, times: tuple[int, float],
-        answered: Callable[[], tuple[Inputs, Given]],
+        rows_and_response: Callable[[], tuple[Inputs, LoggedResponse]],
     ) -> None:  # fmt: skip
-        """See that an answer is logged, and its rows counted where rows are counted as they arrive.
+        """Schedule the log row of a response, and add its rows to the event log when live counts are used.
 
         Args:
-            context: Of the request.
+            context: Headers of the request.
             request_id: Its id.
-            times: Microseconds since 1970-01-01 UTC when it began, and milliseconds that were spent on it.
-            answered: Returns what the rows that are shown say, and what is answered.
+            times: Start of the request in microseconds since 1970-01-01 UTC, and its duration in milliseconds.
+            rows_and_response: Returns the inputs of the rows shown, and the response to log.
         """
-        answered = cache(answered)
-        # After the answer is on its way: nobody waits for the log.
-        asyncio.get_running_loop().call_soon(self._log, context, request_id, times, answered)
+        rows_and_response = cache(rows_and_response)
+        # Scheduled, not awaited: the response does not wait for the log.
+        asyncio.get_running_loop().call_soon(self._log, context, request_id, times, rows_and_response)
         if self._counts is not None:
-            inputs, given = answered()
-            if inputs.rows and given.status == OK:
-                await self._counts.keep(request_id, times[0], inputs)
+            inputs, response = rows_and_response()
+            if inputs.rows and response.status == OK:
+                await self._counts.log_rows(request_id, times[0], inputs)
 
-    async def score(self, inputs: Inputs, place: Place | None, users: LookedUp | None = None) -> Scored:
+    async def score(self, inputs: Inputs, slot: AdmissionSlot | None, users: UserFeatures | None = None) -> ModelScores:
         """Return the scores of rows.
 
         Args:
-            inputs: What is known of them.
-            place: The request's; see `Predictor.scores`.
+            inputs: The rows.
+            slot: Admission slot of the request; see `Predictor.scores`.
             users: From `users_of`; None: they are looked up.
 
         Raises:
-            RequestError: What is wrong with the model.
+            RequestError: The model cannot score the rows.
         """
         if not inputs.rows:
-            none = np.zeros(0, np.float32)
-            return Scored(none, False, None, dict.fromkeys(self.outputs[1:], none))
+            no_scores = np.zeros(0, np.float32)
+            return ModelScores(no_scores, False, None, dict.fromkeys(self.outputs[1:], no_scores))
         counted_until = self._refresh.counted_until
         tables, degraded = await self.tables(inputs, users)
         if degraded:
             self.metrics.degraded.inc()
         tensors = self.tensors(inputs, tables)
-        scores = await self._predictor.scores(tensors, inputs.rows, place)
-        first, further = self._by_output(scores)
-        return Scored(first, degraded, UsedFeatures(tensors, counted_until), further)
+        scores = await self._predictor.scores(tensors, inputs.rows, slot)
+        label_scores, further_scores = self._split_by_label(scores)
+        return ModelScores(label_scores, degraded, UsedFeatures(tensors, counted_until), further_scores)
 
-    async def tables(self, inputs: Inputs, users: LookedUp | None = None) -> tuple[Tables, bool]:
-        """Return what there is to look up for a request, and whether some of it counts as unknown.
+    async def tables(self, inputs: Inputs, users: UserFeatures | None = None) -> tuple[Tables, bool]:
+        """Return the tables to look features up in, and whether some features count as unknown.
 
         Args:
-            inputs: What is known of its rows.
+            inputs: The rows of the request.
             users: From `users_of`; None: they are looked up.
         """
         snapshot = self._refresh.current
         tables = dict(snapshot.tables) if snapshot is not None else {}
-        degraded = snapshot is None or bool(snapshot.unknown)
+        degraded = snapshot is None or bool(snapshot.empty_views)
         for step in self._assembler.steps:
             if step is not self._assembler.user and step.name not in tables:
-                tables[step.name] = ViewTable.unknown(step, self._assembler.widths)
-        users = users or await self.users_of(inputs)
+                tables[step.name] = ViewTable.empty(step, self._assembler.widths)
+        users = users or await self.look_up_users(inputs)
         if self._assembler.user is not None and users is not None:
-            tables[self._assembler.user.name], whole = users
-            degraded = degraded or not whole
+            tables[self._assembler.user.name], is_complete = users
+            degraded = degraded or not is_complete
         return tables, degraded
 
     def tensors(self, inputs: Inputs, tables: Tables) -> Tensors:
-        """Return the inputs of the model for a request."""
+        """Return the model's input tensors for a request."""
         counts = {} if self._counts is None else self._counts.columns(inputs)
-        most_tags = self.settings.serving.limits.max_tag_values
-        return self._assembler.tensors({**inputs.columns, **counts}, tables, inputs.rows, most_tags=most_tags)
+        max_tags = self.settings.serving.limits.max_tag_values
+        return self._assembler.tensors({**inputs.columns, **counts}, tables, inputs.rows, max_tags=max_tags)
 
-    async def users_of(self, inputs: Inputs) -> LookedUp | None:
-        """Return the features of a request's users; None: the model reads none."""
+    async def look_up_users(self, inputs: Inputs) -> UserFeatures | None:
+        """Return the features of a request's users; None when the model reads no user features."""
         if self._users is None:
             return None
         assert self._user is not None
@@ -358,36 +364,36 @@ class Service:
 
     def _log(
         self, context: RequestContext, request_id: str, times: tuple[int, float],
-        answered: Callable[[], tuple[Inputs, Given]],
+        rows_and_response: Callable[[], tuple[Inputs, LoggedResponse]],
     ) -> None:  # fmt: skip
-        """Add a row to the prediction log; its columns are `prediction_schema`'s."""
+        """Add a row to the prediction log, in the column order of `prediction_schema`."""
         if not is_sampled(request_id, self.settings.serving.log.sampling):
             return
-        inputs, given = answered()
+        inputs, response = rows_and_response()
         now, spent_ms = times
-        behind_ms = None if given.behind_seconds is None else given.behind_seconds * 1000
+        counts_delay_ms = None if response.counts_delay_seconds is None else response.counts_delay_seconds * 1000
         features = NO_FEATURES
-        # The hashes that are in the smaller share are in the larger one too.
-        if given.used is not None and self.keeps_features(request_id):
-            features = given.used.columns(self._assembler.signature)
+        # A request that is in the smaller sample is in the larger one too.
+        if response.features is not None and self.samples_features(request_id):
+            features = response.features.columns(self._assembler.signature)
         row = (
-            datetime.fromtimestamp(now / 1e6, UTC), request_id, context.user or self._user_of(inputs),
-            context.user is not None, context.track, context.rollout, context.step, self.settings.version, given.status,
-            inputs.digest, spent_ms, given.degraded, behind_ms, self.settings.serving.log.sampling,
-            self._items_of(inputs), given.scores, *map(given.further.get, self._further),
-            *map(inputs.sent.get, self._logged), *features, *given.slate,
+            datetime.fromtimestamp(now / 1e6, UTC), request_id, context.user or self._user_id(inputs),
+            context.user is not None, context.track, context.rollout, context.step, self.settings.version,
+            response.status, inputs.digest, spent_ms, response.degraded, counts_delay_ms, self.settings.serving.log.sampling,
+            self._item_ids(inputs), response.scores, *map(response.further_scores.get, self._further_columns),
+            *map(inputs.sent.get, self._logged_columns), *features, *response.slate,
         )  # fmt: skip
-        self._prediction_log.add(row, bytes_of(row))
+        self._prediction_log.add(row, memory_bytes(row))
 
-    def keeps_features(self, request_id: str) -> bool:
-        """Whether an answer is logged with what scored it, and a slate with all stages of its request."""
+    def samples_features(self, request_id: str) -> bool:
+        """Whether a response is logged with its features, and a slate with all stages of its request."""
         return self._feature_share > 0 and is_sampled(request_id, self._feature_share)
 
-    def _user_of(self, inputs: Inputs) -> str | None:
+    def _user_id(self, inputs: Inputs) -> str | None:
         sent = inputs.keys.get(self._user or "", ())
         return str(sent[0]) if len(sent) == 1 and sent[0] not in (None, NO_CODE) else None
 
-    def _items_of(self, inputs: Inputs) -> Sequence[Any] | Codes | None:
+    def _item_ids(self, inputs: Inputs) -> Sequence[Any] | Codes | None:
         sent = inputs.keys.get(self._item or "")
         if sent is None:
             return None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shortlist.serving.export.signature import NO_CODE
-from shortlist.serving.server.request_errors import BadRequestError, shown
+from shortlist.serving.server.request_errors import BadRequestError, shorten
 
 Datatype = Literal[
     "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "FP16", "FP32", "FP64", "BYTES"
@@ -40,13 +40,13 @@ class Tensor:
     data: NDArray[Any] | list[str | None]
 
 
-class Message(BaseModel):
+class ProtocolMessage(BaseModel):
     """A part of a request: its fields are of exactly these types, unknown ones are ignored, as the protocol has it."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
 
-class Head(Message):
+class TensorHead(ProtocolMessage):
     """What a tensor says of itself before its values."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
@@ -54,39 +54,39 @@ class Head(Message):
     shape: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, max_length=8, fail_fast=True)]
 
 
-Part = TypeVar("Part", bound=Message)
+Part = TypeVar("Part", bound=ProtocolMessage)
 
 
-def checked(kind: type[Part], said: object, place: str = "") -> Part:
+def validate_message(kind: type[Part], received: object, location: str = "") -> Part:
     """Return a part of a request.
 
     Args:
         kind: What it must be.
-        said: What the client sent.
-        place: Where in the request that is; empty: all of it.
+        received: What the client sent.
+        location: Where in the request that is; empty: all of it.
 
     Raises:
         BadRequestError: The first thing that is wrong.
     """
     try:
-        return kind.model_validate(said)
+        return kind.model_validate(received)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(part for part in (place, *map(str, first["loc"])) if part) or "the body"
+        path = ".".join(part for part in (location, *map(str, first["loc"])) if part) or "the body"
         if first["type"] == "missing":
-            raise BadRequestError(f"{where}: is missing") from None
-        raise BadRequestError(f"{where}: got {shown(first['input'])}; {_wanted(first)}") from None
+            raise BadRequestError(f"{path}: is missing") from None
+        raise BadRequestError(f"{path}: got {shorten(first['input'])}; {_expectation(first)}") from None
 
 
-def _wanted(error: Mapping[str, Any]) -> str:
-    said = error["msg"]
+def _expectation(error: Mapping[str, Any]) -> str:
+    message = error["msg"]
     if error["type"] == "model_type":
         return "wanted an object"
-    rest = said.removeprefix("Input should be ")
-    return f"wanted {rest}" if rest != said else said[0].lower() + said[1:]
+    expected = message.removeprefix("Input should be ")
+    return f"wanted {expected}" if expected != message else message[0].lower() + message[1:]
 
 
-def from_bytes(head: Head, raw: bytes | memoryview) -> Tensor:
+def from_bytes(head: TensorHead, raw: bytes | memoryview) -> Tensor:
     """Return a tensor in the binary form: little-endian numbers, or texts with their length before them.
 
     Raises:
@@ -96,7 +96,7 @@ def from_bytes(head: Head, raw: bytes | memoryview) -> Tensor:
     if head.datatype == BYTES:
         texts = list(_texts(head.name, raw))
         if len(texts) != count:
-            raise _miscounted(head, len(texts))
+            raise _count_error(head, len(texts))
         return _tensor(head, texts)
     dtype = np.dtype(_DTYPES[head.datatype])
     if len(raw) != count * dtype.itemsize:
@@ -104,10 +104,10 @@ def from_bytes(head: Head, raw: bytes | memoryview) -> Tensor:
             f"input '{head.name}': got {len(raw)} bytes; its shape {head.shape} of {head.datatype} says"
             f" {count * dtype.itemsize}"
         )
-    return _tensor(head, _plain(np.frombuffer(raw, dtype)))
+    return _tensor(head, _to_wide_numbers(np.frombuffer(raw, dtype)))
 
 
-def from_values(head: Head, values: Sequence[Any]) -> Tensor:
+def from_values(head: TensorHead, values: Sequence[Any]) -> Tensor:
     """Return a tensor whose values are Python's, flat or nested as its shape says, None for null.
 
     Raises:
@@ -121,23 +121,23 @@ def from_values(head: Head, values: Sequence[Any]) -> Tensor:
             raise BadRequestError(f"input '{head.name}': got lists among values; wanted either, as its shape says")
         flat = list(chain.from_iterable(flat))
     if len(flat) != math.prod(head.shape):
-        raise _miscounted(head, len(flat))
+        raise _count_error(head, len(flat))
     if head.datatype == BYTES:
         return _tensor(head, [_text(head.name, value) for value in flat])
     return _tensor(head, _numbers(head.name, head.datatype, flat))
 
 
-def _tensor(head: Head, data: NDArray[Any] | list[str | None]) -> Tensor:
+def _tensor(head: TensorHead, data: NDArray[Any] | list[str | None]) -> Tensor:
     return Tensor(head.name, head.datatype, tuple(head.shape), data)
 
 
-def _miscounted(head: Head, count: int) -> BadRequestError:
+def _count_error(head: TensorHead, count: int) -> BadRequestError:
     return BadRequestError(
         f"input '{head.name}': got {count} values; its shape {head.shape} says {math.prod(head.shape)}"
     )
 
 
-def _plain(values: NDArray[Any]) -> NDArray[Any]:
+def _to_wide_numbers(values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype.kind == "f":
         return values.astype(np.float64)
     # An identifier of 64 bits keeps its bits; see `hex` columns.
@@ -145,20 +145,20 @@ def _plain(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _numbers(name: str, datatype: str, values: Sequence[Any]) -> NDArray[Any]:
-    whole = datatype in INTEGERS
+    is_integer = datatype in INTEGERS
     if None in values:
-        null = NO_CODE if whole else math.nan
+        null = NO_CODE if is_integer else math.nan
         values = [null if value is None else value for value in values]
-    kinds = set(map(type, values))
-    if not kinds <= ({int, bool} if whole else {int, float, bool}):
-        wrong = next(
-            value for value in values if type(value) not in (int, bool, float) or (whole and type(value) is float)
+    value_types = set(map(type, values))
+    if not value_types <= ({int, bool} if is_integer else {int, float, bool}):
+        invalid_value = next(
+            value for value in values if type(value) not in (int, bool, float) or (is_integer and type(value) is float)
         )
         raise BadRequestError(
-            f"input '{name}': got {shown(wrong)} in a tensor of {datatype}; wanted a number of that type"
+            f"input '{name}': got {shorten(invalid_value)} in a tensor of {datatype}; wanted a number of that type"
         )
     try:
-        if not whole:
+        if not is_integer:
             return np.array(values, np.float64)
         return (
             np.array(values, np.uint64).view(np.int64)
@@ -170,16 +170,16 @@ def _numbers(name: str, datatype: str, values: Sequence[Any]) -> NDArray[Any]:
 
 
 def _texts(name: str, raw: bytes | memoryview) -> Iterator[str | None]:
-    raw, place = bytes(raw), 0
-    while place < len(raw):
-        if place + 4 > len(raw):
+    raw, offset = bytes(raw), 0
+    while offset < len(raw):
+        if offset + 4 > len(raw):
             raise BadRequestError(f"input '{name}': its bytes end within the length of a text")
-        (length,) = struct.unpack_from("<I", raw, place)
-        place += 4
-        if place + length > len(raw):
+        (length,) = struct.unpack_from("<I", raw, offset)
+        offset += 4
+        if offset + length > len(raw):
             raise BadRequestError(f"input '{name}': its bytes end within a text of {length} bytes")
-        yield _text(name, raw[place : place + length])
-        place += length
+        yield _text(name, raw[offset : offset + length])
+        offset += length
 
 
 def _text(name: str, value: object) -> str | None:
@@ -189,5 +189,5 @@ def _text(name: str, value: object) -> str | None:
         except UnicodeDecodeError:
             raise BadRequestError(f"input '{name}': got bytes that are not UTF-8 text") from None
     if value is not None and not isinstance(value, str):
-        raise BadRequestError(f"input '{name}': got {shown(value)} in a tensor of BYTES; wanted text")
+        raise BadRequestError(f"input '{name}': got {shorten(value)} in a tensor of BYTES; wanted text")
     return value

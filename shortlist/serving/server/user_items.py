@@ -22,17 +22,17 @@ from shortlist.serving.server.refresher import Refresher
 from shortlist.spec.data import Data
 from shortlist.spec.serving import Limits
 
-_LOOK_SECONDS: Final = 1.0
-_TIDY_SECONDS: Final = 60.0
-MOST_ITEMS: Final = 1_000
+_POLL_SECONDS: Final = 1.0
+_FORGET_SECONDS: Final = 60.0
+MAX_ITEMS_PER_USER: Final = 1_000
 """Of a user; the oldest are forgotten."""
-MOST_REQUESTS: Final = 200_000
+MAX_REQUESTS: Final = 200_000
 """Whose outcomes can still be told; the oldest are forgotten."""
-_USERS_AT_ONCE: Final = 1_000
+_USERS_PER_LOCK: Final = 1_000
 """Users that are looked through while a request may wait for its user's items."""
 
 
-class _Shown:
+class _ShownItems:
     """What a user was shown, column by column, in the order in which it was told: a request reads all of it."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class _Shown:
         self.items += items
         self.times.extend([time] * len(items))
         self.positive += bytes(positive)
-        self.forget(len(self) - MOST_ITEMS)
+        self.forget(len(self) - MAX_ITEMS_PER_USER)
         return first
 
     def forget(self, count: int) -> None:
@@ -61,20 +61,20 @@ class _Shown:
             del self.items[:count], self.times[:count], self.positive[:count]
             self.forgotten += count
 
-    def tell(self, number: int, positive: bool) -> None:
+    def set_outcome(self, number: int, positive: bool) -> None:
         """Take an item's outcome."""
         if number >= self.forgotten:
             self.positive[number - self.forgotten] = positive
 
-    def older_than(self, time: int) -> int:
+    def count_older(self, time: int) -> int:
         """Return how many of the first items are older than a moment."""
-        return next((count for count, own in enumerate(self.times) if own >= time), len(self))
+        return next((count for count, item_time in enumerate(self.times) if item_time >= time), len(self))
 
 
-class _Answer(NamedTuple):
+class _LoggedSlate(NamedTuple):
     """Items that a request was answered with."""
 
-    shown: _Shown
+    shown_items: _ShownItems
     first: int
     """Number of the first one."""
     size: int
@@ -97,25 +97,25 @@ class UserItems(Refresher):
 
     def __init__(
         self, data: Data, item_type: pl.DataType, predictions: Path, outcomes: Path, window: timedelta,
-        most: int = Limits().max_history_items,
+        max_items: int = Limits().max_history_items,
     ) -> None:  # fmt: skip
-        super().__init__("items that users were shown", _LOOK_SECONDS)
+        super().__init__("items that users were shown", _POLL_SECONDS)
         assert data.user
         self._item_type, self._window = item_type, window
         self._predictions, self._outcomes = predictions, outcomes
         self._schemas = prediction_schema(data), outcome_schema(logged_item_type(data))
         self._user = logged_name(data.user)
-        self._most = most
-        self._users: OrderedDict[Any, _Shown] = OrderedDict()
-        self._requests: OrderedDict[str, _Answer] = OrderedDict()
+        self._max_items = max_items
+        self._users: OrderedDict[Any, _ShownItems] = OrderedDict()
+        self._slates: OrderedDict[str, _LoggedSlate] = OrderedDict()
         """Answers whose outcomes may come."""
-        self._answered = 0
-        self._early: OrderedDict[str, dict[int, bool]] = OrderedDict()
+        self._slate_items = 0
+        self._early_outcomes: OrderedDict[str, dict[int, bool]] = OrderedDict()
         """Outcomes by row of requests that are not known yet: another server's log may be written later."""
         self._lock = threading.Lock()
-        self._seen: set[Path] = set()
-        self._tidied = -_TIDY_SECONDS
-        self.has_looked = False
+        self._read_paths: set[Path] = set()
+        self._forgot_at = -_FORGET_SECONDS
+        self.has_polled = False
         """Whether what was in the logs before is known."""
         self.items = 0
         """Items of all users."""
@@ -125,94 +125,94 @@ class UserItems(Refresher):
     def history(self, user: int | str | None) -> UserHistory | None:
         """Return what a user was shown, oldest first; None for one who was shown nothing, or whom nobody names."""
         with self._lock:
-            shown = self._users.get(user) if user is not None else None
-            if not shown:
+            shown_items = self._users.get(user) if user is not None else None
+            if not shown_items:
                 return None
-            items, times = shown.items.copy(), np.array(shown.times, np.int64)
-            positive = np.array(shown.positive, np.bool_)
-        known = UserHistory(
+            items, times = shown_items.items.copy(), np.array(shown_items.times, np.int64)
+            positive = np.array(shown_items.positive, np.bool_)
+        history = UserHistory(
             pl.Series("item", items, self._item_type),
             pl.Series("time", times).cast(pl.Datetime("us", "UTC")),
             pl.Series("positive", positive),
         )
         if (times[1:] >= times[:-1]).all():
-            return known
+            return history
         order = np.argsort(times, kind="stable")
-        return UserHistory(known.items[order], known.times[order], known.positive[order])
+        return UserHistory(history.items[order], history.times[order], history.positive[order])
 
-    def show(self, request_id: str, user: int | str | None, items: list[Any], moment: datetime) -> None:
+    def record_slate(self, request_id: str, user: int | str | None, items: list[Any], moment: datetime) -> None:
         """Remember what a user is shown; an answer that is known already is not counted again."""
         if user is None:
             return
         with self._lock:
-            if request_id in self._requests:
+            if request_id in self._slates:
                 return
-            early = self._early.pop(request_id, {})
-            at = microseconds(moment)
-            shown = self._users.setdefault(user, _Shown())
-            before = len(shown)
-            first = shown.add(items, at, [early.get(row, False) for row in range(len(items))])
-            self._requests[request_id] = _Answer(shown, first, len(items))
+            early = self._early_outcomes.pop(request_id, {})
+            shown_at = microseconds(moment)
+            shown_items = self._users.setdefault(user, _ShownItems())
+            old_length = len(shown_items)
+            first = shown_items.add(items, shown_at, [early.get(row, False) for row in range(len(items))])
+            self._slates[request_id] = _LoggedSlate(shown_items, first, len(items))
             self._users.move_to_end(user)
-            self.items += len(shown) - before
-            self._answered += len(items)
-            while len(self._requests) > MOST_REQUESTS or self._answered > self._most:
-                self._answered -= self._requests.popitem(last=False)[1].size
-            while self.items > self._most:
+            self.items += len(shown_items) - old_length
+            self._slate_items += len(items)
+            while len(self._slates) > MAX_REQUESTS or self._slate_items > self._max_items:
+                self._slate_items -= self._slates.popitem(last=False)[1].size
+            while self.items > self._max_items:
                 self.items -= len(self._users.popitem(last=False)[1])
                 self.forgotten += 1
 
     def read_logs(self) -> None:
         """Read what is new in the logs; now and then, forget what is older than the window."""
         oldest = datetime.now(UTC) - self._window
-        for path in self._new(self._predictions, oldest):
+        for path in self._new_files(self._predictions, oldest):
             rows = read_parts([path], self._schemas[0], ["time", "request_id", "status", "items", self._user])
             for moment, name, status, items, users in rows.iter_rows():
                 if status == 200 and items and users and len(users) == 1 and moment >= oldest:
-                    self.show(name, users[0], items, moment)
-        for path in self._new(self._outcomes, oldest):
-            self._tell(read_parts([path], self._schemas[1], ["request_id", "row", "label"]))
-        if time.monotonic() - self._tidied >= _TIDY_SECONDS:
-            self._tidied = time.monotonic()
+                    self.record_slate(name, users[0], items, moment)
+        for path in self._new_files(self._outcomes, oldest):
+            self._record_outcomes(read_parts([path], self._schemas[1], ["request_id", "row", "label"]))
+        if time.monotonic() - self._forgot_at >= _FORGET_SECONDS:
+            self._forgot_at = time.monotonic()
             self._forget(oldest)
 
     def _forget(self, oldest: datetime) -> None:
-        first_kept = microseconds(oldest)
+        oldest_time = microseconds(oldest)
         with self._lock:
             users = list(self._users)
-        for first in range(0, len(users), _USERS_AT_ONCE):
+        for first in range(0, len(users), _USERS_PER_LOCK):
             with self._lock:
-                for user in users[first : first + _USERS_AT_ONCE]:
-                    shown = self._users.get(user)
-                    if shown is None:
+                for user in users[first : first + _USERS_PER_LOCK]:
+                    shown_items = self._users.get(user)
+                    if shown_items is None:
                         continue
-                    old = shown.older_than(first_kept)
-                    shown.forget(old)
-                    self.items -= old
-                    if not shown:
+                    old_count = shown_items.count_older(oldest_time)
+                    shown_items.forget(old_count)
+                    self.items -= old_count
+                    if not shown_items:
                         del self._users[user]
 
-    def _new(self, folder: Path, oldest: datetime) -> Iterator[Path]:
+    def _new_files(self, folder: Path, oldest: datetime) -> Iterator[Path]:
         """Give the files that were not read before, those left out that hold nothing of the window."""
         for path in parts(folder):
-            if path not in self._seen:
+            if path not in self._read_paths:
                 if path.stat().st_mtime >= oldest.timestamp():
                     yield path
-                self._seen.add(path)
+                self._read_paths.add(path)
 
-    def _tell(self, outcomes: pl.DataFrame) -> None:
+    def _record_outcomes(self, outcomes: pl.DataFrame) -> None:
         with self._lock:
             for name, row, label in outcomes.iter_rows():
                 if row is None:
                     continue
-                answer = self._requests.get(name)
-                if answer is None:
-                    self._early.setdefault(name, {})[row] = bool(label)
-                elif 0 <= row < answer.size:
-                    answer.shown.tell(answer.first + row, bool(label))
-            while len(self._early) > MOST_REQUESTS:
-                self._early.popitem(last=False)
+                slate = self._slates.get(name)
+                if slate is None:
+                    self._early_outcomes.setdefault(name, {})[row] = bool(label)
+                elif 0 <= row < slate.size:
+                    slate.shown_items.set_outcome(slate.first + row, bool(label))
+            while len(self._early_outcomes) > MAX_REQUESTS:
+                self._early_outcomes.popitem(last=False)
 
     def _refresh(self) -> None:
         self.read_logs()
-        self.problem, self.has_looked = None, True
+        self.problem, self.has_polled = None, True

@@ -1,4 +1,4 @@
-"""The KServe V2 protocol over HTTP: its JSON, and its binary tensors behind the JSON."""
+"""The KServe V2 protocol over HTTP: JSON, optionally followed by binary tensors."""
 
 from __future__ import annotations
 
@@ -14,122 +14,137 @@ from pydantic import Field
 
 from shortlist.serving.export.signature import SCORE
 from shortlist.serving.server.predictor import Scores
-from shortlist.serving.server.request_errors import BadRequestError, quoted, shown
-from shortlist.serving.server.tensors import Head, Message, Tensor, checked, from_bytes, from_values
+from shortlist.serving.server.request_errors import BadRequestError, quoted, shorten
+from shortlist.serving.server.tensors import (
+    ProtocolMessage,
+    Tensor,
+    TensorHead,
+    from_bytes,
+    from_values,
+    validate_message,
+)
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
-MOST_INPUTS: Final = 1_000
-LONGEST_ID: Final = 256
+MAX_INPUTS: Final = 1_000
+MAX_ID_LENGTH: Final = 256
 
 
-class _InputParameters(Message):
+class _InputParameters(ProtocolMessage):
     binary_data_size: Annotated[int, Field(ge=0)] | None = None
 
 
-class _Input(Head):
+class _Input(TensorHead):
     data: list[Any] | None = None
     parameters: _InputParameters | None = None
 
 
-class _OutputParameters(Message):
+class _OutputParameters(ProtocolMessage):
     binary_data: bool | None = None
 
 
-class _Output(Message):
+class _Output(ProtocolMessage):
     name: str
     parameters: _OutputParameters | None = None
 
 
-class _Parameters(Message):
+class _Parameters(ProtocolMessage):
     binary_data_output: bool | None = None
 
 
-class _Request(Message):
-    """The JSON of a request."""
+class _Request(ProtocolMessage):
+    """JSON object of a request."""
 
-    inputs: Annotated[list[_Input], Field(max_length=MOST_INPUTS, fail_fast=True)]
-    outputs: Annotated[list[_Output], Field(max_length=MOST_INPUTS, fail_fast=True)] | None = None
-    id: Annotated[str, Field(max_length=LONGEST_ID)] | None = None
+    inputs: Annotated[list[_Input], Field(max_length=MAX_INPUTS, fail_fast=True)]
+    outputs: Annotated[list[_Output], Field(max_length=MAX_INPUTS, fail_fast=True)] | None = None
+    id: Annotated[str, Field(max_length=MAX_ID_LENGTH)] | None = None
     parameters: _Parameters | None = None
 
 
 @dataclass(frozen=True)
-class Body:
-    """What the body of a request says."""
+class InferenceBody:
+    """Parsed body of an inference request."""
 
     id: str
     tensors: Sequence[Tensor]
     binary: bool
-    """Whether the scores are wanted in binary form."""
+    """Whether the response should be binary."""
     outputs: tuple[str, ...] = ()
-    """Which outputs are wanted; none named: all."""
+    """Requested outputs; empty for all."""
 
 
-def read_body(body: bytes | bytearray, header_length: str | None, known: Collection[str] = (SCORE,)) -> Body:
-    """Return what the body of a request says.
+def read_body(
+    body: bytes | bytearray, header_length: str | None, output_names: Collection[str] = (SCORE,)
+) -> InferenceBody:
+    """Return the parsed body of a request.
 
     Args:
-        body: JSON, and behind it the binary tensors.
-        header_length: The header that says how long the JSON is; None: all of it.
-        known: Outputs that may be asked for.
+        body: JSON, followed by the binary tensors.
+        header_length: Header with the length of the JSON; None when the body is JSON alone.
+        output_names: Outputs that may be requested.
 
     Raises:
-        BadRequestError: It is not what the protocol asks for.
+        BadRequestError: It violates the protocol.
     """
-    whole = memoryview(body)
+    body_view = memoryview(body)
     end = len(body) if header_length is None else _json_length(header_length, len(body))
     try:
-        said = orjson.loads(whole[:end])
+        document = orjson.loads(body_view[:end])
     except orjson.JSONDecodeError as error:
         raise BadRequestError(f"the body is no JSON: {error}") from None
-    request = checked(_Request, said)
-    wanted = tuple(output.name for output in request.outputs or ())
-    return Body(request.id or "", _tensors(request.inputs, whole[end:]), _wants_binary(request, known), wanted)
+    request = validate_message(_Request, document)
+    requested_outputs = tuple(output.name for output in request.outputs or ())
+    return InferenceBody(
+        request.id or "",
+        _tensors(request.inputs, body_view[end:]),
+        _wants_binary(request, output_names),
+        requested_outputs,
+    )
 
 
-def check_output(name: str, known: Collection[str]) -> None:
-    """Refuse an output that there is not.
+def check_output(name: str, output_names: Collection[str]) -> None:
+    """Check that an output exists.
 
     Raises:
-        BadRequestError: It is not among the known ones.
+        BadRequestError: It does not.
     """
-    if name not in known:
-        raise BadRequestError(f"no output {shown(name)}; wanted {quoted(tuple(known))}")
+    if name not in output_names:
+        raise BadRequestError(f"no output {shorten(name)}; wanted {quoted(tuple(output_names))}")
 
 
 def write_answer(head: Mapping[str, Any], scores: Scores, binary: bool) -> tuple[bytes, dict[str, str]]:
-    """Return the body of an answer that has scores alone, and its headers; see `write_outputs`."""
+    """Return body and headers of a response with scores only; see `write_outputs`."""
     return write_outputs(head, [(SCORE, "FP32", scores)], binary)
 
 
 def write_outputs(
     head: Mapping[str, Any], outputs: Iterable[tuple[str, str, NDArray[Any] | Sequence[str]]], binary: bool
 ) -> tuple[bytes, dict[str, str]]:
-    """Return the body of an answer, and its headers.
+    """Return body and headers of a response.
 
     Args:
         head: Model, version, id and parameters.
-        outputs: Name, datatype and values of each; of one dimension.
-        binary: Whether the values go behind the JSON.
+        outputs: Name, datatype and one-dimensional values of each output.
+        binary: Whether the values follow the JSON in binary form.
     """
     heads: list[tuple[dict[str, Any], NDArray[Any] | Sequence[str]]] = [
         ({"name": name, "datatype": kind, "shape": [len(values)]}, values) for name, kind, values in outputs
     ]
     if not binary:
-        told = [{**output, "data": values} for output, values in heads]
-        body = orjson.dumps({**head, "outputs": told}, option=orjson.OPT_SERIALIZE_NUMPY)
+        output_objects = [{**output, "data": values} for output, values in heads]
+        body = orjson.dumps({**head, "outputs": output_objects}, option=orjson.OPT_SERIALIZE_NUMPY)
         return body, {"content-type": "application/json"}
-    raw = [raw_of(values) for _, values in heads]
-    told = [
-        {**output, "parameters": {"binary_data_size": len(one)}} for (output, _), one in zip(heads, raw, strict=True)
+    raw = [encode_raw(values) for _, values in heads]
+    output_objects = [
+        {**output, "parameters": {"binary_data_size": len(tensor_bytes)}}
+        for (output, _), tensor_bytes in zip(heads, raw, strict=True)
     ]
-    text = orjson.dumps({**head, "outputs": told})
+    text = orjson.dumps({**head, "outputs": output_objects})
     headers = {"content-type": "application/octet-stream", HEADER_LENGTH.lower(): str(len(text))}
     return b"".join((text, *raw)), headers
 
 
-def raw_of(values: NDArray[Any] | Sequence[str]) -> bytes:
-    r"""Return values in the binary form: little-endian numbers, or texts with their length before them.
+def encode_raw(values: NDArray[Any] | Sequence[str]) -> bytes:
+    r"""Return values in binary form: little-endian numbers, or texts preceded by their lengths.
 
     >>> raw_of(["ab"])
     b'\x02\x00\x00\x00ab'
@@ -139,40 +154,40 @@ def raw_of(values: NDArray[Any] | Sequence[str]) -> bytes:
     return b"".join(struct.pack("<I", len(text)) + text for text in (value.encode() for value in values))
 
 
-def _json_length(header: str, longest: int) -> int:
-    # Python refuses to read numbers of thousands of digits.
-    if not (header.isascii() and header.isdecimal() and len(header) <= 18 and int(header) <= longest):
+def _json_length(header: str, max_length: int) -> int:
+    # Python refuses to parse numbers with thousands of digits.
+    if not (header.isascii() and header.isdecimal() and len(header) <= 18 and int(header) <= max_length):
         raise BadRequestError(
-            f"header {HEADER_LENGTH}: got {shown(header)}; wanted at most {longest}, the body's bytes"
+            f"header {HEADER_LENGTH}: got {shorten(header)}; wanted at most {max_length}, the body's bytes"
         )
     return int(header)
 
 
 def _tensors(inputs: Sequence[_Input], tail: memoryview) -> list[Tensor]:
     tensors = []
-    place = 0
-    for each in inputs:
-        size = each.parameters.binary_data_size if each.parameters is not None else None
+    offset = 0
+    for input_tensor in inputs:
+        size = input_tensor.parameters.binary_data_size if input_tensor.parameters is not None else None
         if size is None:
-            if each.data is None:
-                raise BadRequestError(f"input '{each.name}': wanted a list \"data\"")
-            tensors.append(from_values(each, each.data))
+            if input_tensor.data is None:
+                raise BadRequestError(f"input '{input_tensor.name}': wanted a list \"data\"")
+            tensors.append(from_values(input_tensor, input_tensor.data))
             continue
-        if place + size > len(tail):
+        if offset + size > len(tail):
             raise BadRequestError(
-                f"input '{each.name}': got binary_data_size {size}; {len(tail) - place} bytes are left"
+                f"input '{input_tensor.name}': got binary_data_size {size}; {len(tail) - offset} bytes are left"
             )
-        tensors.append(from_bytes(each, tail[place : place + size]))
-        place += size
-    if place != len(tail):
-        raise BadRequestError(f"the body: {len(tail) - place} bytes behind the JSON belong to no input")
+        tensors.append(from_bytes(input_tensor, tail[offset : offset + size]))
+        offset += size
+    if offset != len(tail):
+        raise BadRequestError(f"the body: {len(tail) - offset} bytes behind the JSON belong to no input")
     return tensors
 
 
-def _wants_binary(request: _Request, known: Collection[str]) -> bool:
-    wanted = request.parameters is not None and bool(request.parameters.binary_data_output)
+def _wants_binary(request: _Request, output_names: Collection[str]) -> bool:
+    is_binary = request.parameters is not None and bool(request.parameters.binary_data_output)
     for output in request.outputs or ():
-        check_output(output.name, known)
+        check_output(output.name, output_names)
         if output.parameters is not None and output.parameters.binary_data is not None:
-            wanted = output.parameters.binary_data
-    return wanted
+            is_binary = output.parameters.binary_data
+    return is_binary

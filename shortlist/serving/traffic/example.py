@@ -15,8 +15,8 @@ from shortlist.serving.server.headers import USER_HEADER, recommend_model
 from shortlist.spec.data import Data
 from shortlist.storage.tables import DayTable
 
-_ITEMS: Final = 3
-_PLACES: Final = 10
+_EXAMPLE_ITEMS: Final = 3
+_EXAMPLE_K: Final = 10
 _DATATYPES: Final = {int: "INT64", float: "FP64", str: "BYTES"}
 
 
@@ -36,12 +36,14 @@ def example_requests(url: str, model: str, data: Data, log: Path, context: Seque
     newest = DayTable.open(log, Files.LOG).paths()[-1]
     columns = list(dict.fromkeys([data.user, data.item, *(context or ())]))
     rows = pl.read_parquet(newest, columns=columns, hive_partitioning=False)
-    last = rows.row(-1, named=True)
-    user, items = last[data.user], rows[data.item].unique(maintain_order=True).tail(_ITEMS).to_list()
+    last_row = rows.row(-1, named=True)
+    user, items = last_row[data.user], rows[data.item].unique(maintain_order=True).tail(_EXAMPLE_ITEMS).to_list()
     commands = [_curl(url, model, user, {data.user: [user], data.item: items})]
     if context is not None:
-        known = {name: [last[name]] for name in context if type(last[name]) in _DATATYPES}
-        commands.append(_curl(url, recommend_model(model), user, {"k": [_PLACES], data.user: [user]} | known))
+        context_inputs = {name: [last_row[name]] for name in context if type(last_row[name]) in _DATATYPES}
+        commands.append(
+            _curl(url, recommend_model(model), user, {"k": [_EXAMPLE_K], data.user: [user]} | context_inputs)
+        )
     return "\n".join(commands)
 
 

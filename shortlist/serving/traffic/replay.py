@@ -25,7 +25,7 @@ from shortlist.serving.log.log_writer import LogWriter
 from shortlist.serving.log.logs import item_type, outcome_columns, outcome_schema
 from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Client, Endpoint, connect
-from shortlist.serving.traffic.ledger import Entry, Ledger
+from shortlist.serving.traffic.ledger import Ledger, LedgerEntry
 from shortlist.serving.traffic.load import DueRequest, Load
 from shortlist.serving.traffic.requests import Array
 from shortlist.serving.traffic.sessions import Session, Sessions
@@ -97,7 +97,7 @@ class _Replay:
         self._settings, self._stop = settings, stop
         self._sessions = Sessions(settings.data, settings.log, traffic.days, settings.rows)
         self._name = uuid.uuid4().hex[:10]
-        self._under_way: dict[str, Session] = {}
+        self._pending_sessions: dict[str, Session] = {}
         self._rounds = 0
 
     async def play(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class _Replay:
         settings.out.mkdir(parents=True, exist_ok=True)
         schema = outcome_schema(item_type(settings.data), outcome_columns(settings.data))
         with closing(LogWriter(settings.outcomes / f"replay-{self._name}", schema, _OUTCOME_LOG)) as log:
-            self._outcomes = Outcomes(settings.traffic.outcome_delay_seconds, _whole(log))
+            self._outcomes = DelayedOutcomes(settings.traffic.outcome_delay_seconds, _outcome_writer(log))
             ledger = await self._load()
         summary = {
             **ledger.summary(),
@@ -122,35 +122,35 @@ class _Replay:
     async def _load(self) -> Ledger:
         settings, traffic = self._settings, self._settings.traffic
         async with connect(settings.endpoint) as client:
-            load = Load(client, self._asks(client), settings.seconds, self._stop, self._note)
-            clock = asyncio.create_task(self._release())
+            load = Load(client, self._iter_requests(client), settings.seconds, self._stop, self._record_response)
+            clock = asyncio.create_task(self._release_outcomes())
             try:
-                ledger = await load.open(traffic.rate, "poisson", settings.seed, settings.max_under_way)
+                ledger = await load.run_open(traffic.rate, "poisson", settings.seed, settings.max_under_way)
             finally:
                 clock.cancel()
             self._outcomes.release(float("inf"))
         return ledger
 
-    def _asks(self, client: Client) -> Iterator[DueRequest]:
+    def _iter_requests(self, client: Client) -> Iterator[DueRequest]:
         while self._settings.rounds is None or self._rounds < self._settings.rounds:
             self._rounds += 1
             for number, session in enumerate(self._sessions):
                 name = f"{self._name}-{self._rounds}-{number}"
-                self._under_way[name] = session
+                self._pending_sessions[name] = session
                 yield DueRequest(client.prepare(session.inputs), name, session.user)
 
-    def _note(self, entry: Entry, answer: ClientResponse) -> None:
-        session = self._under_way.pop(entry.id)
+    def _record_response(self, entry: LedgerEntry, answer: ClientResponse) -> None:
+        session = self._pending_sessions.pop(entry.id)
         if answer.scores is not None:
             self._outcomes.expect(entry.id, session, entry.answered)
 
-    async def _release(self) -> None:
+    async def _release_outcomes(self) -> None:
         while True:
             self._outcomes.release(asyncio.get_running_loop().time())
             await asyncio.sleep(_TICK_SECONDS)
 
 
-def _whole(log: LogWriter) -> Callable[[Sequence[Sequence[Any]]], None]:
+def _outcome_writer(log: LogWriter) -> Callable[[Sequence[Sequence[Any]]], None]:
     """Return what writes the outcomes of a request; all that are due at once may be more than a log holds."""
 
     def write(rows: Sequence[Sequence[Any]]) -> None:
@@ -177,8 +177,8 @@ def main() -> int:
     """Run as a program: `python -m shortlist.serving.traffic.replay SETTINGS.json [--while-stdin-is-open]`."""
     path, *options = sys.argv[1:]
     stopped = threading.Event()
-    for wanted in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(wanted, lambda *_: stopped.set())
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: stopped.set())
     if WHILE_STDIN_IS_OPEN in options:
         threading.Thread(target=_stop_with_stdin, args=(stopped,), daemon=True).start()
     try:
@@ -195,11 +195,11 @@ def _stop_with_stdin(stopped: threading.Event) -> None:
     stopped.set()
 
 
-_Waiting = tuple[float, int, str, Sequence[Any] | None, Array, Sequence[Sequence[Any]]]
+_PendingOutcomes = tuple[float, int, str, Sequence[Any] | None, Array, Sequence[Sequence[Any]]]
 
 
 @dataclass
-class Outcomes:
+class DelayedOutcomes:
     """Outcomes that are not known yet; handed over when their time comes.
 
     A log's impressions were all shown, so every row of a session has its outcome, however a model would have ordered
@@ -209,24 +209,31 @@ class Outcomes:
     delay_seconds: float
     write: Callable[[Sequence[Sequence[Any]]], object]
     """Takes the rows of one request, each in the order of the outcome log's schema."""
-    _waiting: list[_Waiting] = field(default_factory=list)
+    _pending: list[_PendingOutcomes] = field(default_factory=list)
     _order: count[int] = field(default_factory=count)
 
     def expect(self, request_id: str, session: Session, now: float) -> None:
         """Note that a session was answered; of it, only the items and what became of them are kept."""
         due = now + self.delay_seconds
         heapq.heappush(
-            self._waiting, (due, next(self._order), request_id, session.items, session.labels, session.after)
+            self._pending, (due, next(self._order), request_id, session.items, session.labels, session.after_columns)
         )
 
     def release(self, now: float) -> None:
         """Write every outcome whose time has come; `now` may be infinite."""
-        while self._waiting and self._waiting[0][0] <= now:
-            _, _, request_id, items, labels, after = heapq.heappop(self._waiting)
+        while self._pending and self._pending[0][0] <= now:
+            _, _, request_id, items, labels, after_columns = heapq.heappop(self._pending)
             moment = datetime.now(UTC)
             self.write(
                 [
-                    (moment, request_id, None if items is None else items[row], row, label, *(of[row] for of in after))
+                    (
+                        moment,
+                        request_id,
+                        None if items is None else items[row],
+                        row,
+                        label,
+                        *(values[row] for values in after_columns),
+                    )
                     for row, label in enumerate(labels.tolist())
                 ]
             )

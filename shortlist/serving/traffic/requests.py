@@ -13,7 +13,7 @@ import orjson
 from shortlist.contracts import ShortlistError
 
 Array = npt.NDArray[Any]
-Protocol = Literal["http", "json", "grpc"]
+WireProtocol = Literal["http", "json", "grpc"]
 """`http`: binary tensors over HTTP; `json`: everything as JSON over HTTP."""
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
@@ -33,12 +33,12 @@ _DATATYPES: Final = {
 }
 
 
-class RequestError(ShortlistError):
+class UnsupportedInputError(ShortlistError):
     """A request that the protocol cannot carry."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRequest:
     """A request without its id and user, ready to be sent any number of times."""
 
     body: bytes
@@ -48,7 +48,7 @@ class Prepared:
     """Longest of the inputs."""
 
 
-def prepare(inputs: Mapping[str, Array], protocol: Protocol, model: str, output: str = "score") -> Prepared:
+def prepare(inputs: Mapping[str, Array], protocol: WireProtocol, model: str, output: str = "score") -> PreparedRequest:
     """Return a request as bytes.
 
     Args:
@@ -63,25 +63,27 @@ def prepare(inputs: Mapping[str, Array], protocol: Protocol, model: str, output:
     rows = max((len(values) for values in inputs.values()), default=0)
     match protocol:
         case "grpc":
-            return Prepared(_protobuf(inputs, model, output), {}, rows)
+            return PreparedRequest(_protobuf(inputs, model, output), {}, rows)
         case "json":
-            tensors = [{**_described(name, values), "data": _plain(values)} for name, values in inputs.items()]
+            tensors = [
+                {**_tensor_head(name, values), "data": _to_json_values(values)} for name, values in inputs.items()
+            ]
             body = orjson.dumps({"inputs": tensors, "outputs": [{"name": output}]}, option=orjson.OPT_SERIALIZE_NUMPY)
-            return Prepared(body, {"Content-Type": "application/json"}, rows)
+            return PreparedRequest(body, {"Content-Type": "application/json"}, rows)
         case "http":
             return _binary(inputs, output, rows)
 
 
-def _binary(inputs: Mapping[str, Array], output: str, rows: int) -> Prepared:
-    raw = [_raw(values) for values in inputs.values()]
+def _binary(inputs: Mapping[str, Array], output: str, rows: int) -> PreparedRequest:
+    raw_tensors = [_raw(values) for values in inputs.values()]
     tensors = [
-        {**_described(name, values), "parameters": {"binary_data_size": len(data)}}
-        for (name, values), data in zip(inputs.items(), raw, strict=True)
+        {**_tensor_head(name, values), "parameters": {"binary_data_size": len(tensor_bytes)}}
+        for (name, values), tensor_bytes in zip(inputs.items(), raw_tensors, strict=True)
     ]
-    wanted = {"name": output, "parameters": {"binary_data": True}}
-    header = orjson.dumps({"inputs": tensors, "outputs": [wanted]})
+    output_head = {"name": output, "parameters": {"binary_data": True}}
+    header = orjson.dumps({"inputs": tensors, "outputs": [output_head]})
     headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(header))}
-    return Prepared(b"".join((header, *raw)), headers, rows)
+    return PreparedRequest(b"".join((header, *raw_tensors)), headers, rows)
 
 
 def _protobuf(inputs: Mapping[str, Array], model: str, output: str) -> bytes:
@@ -90,16 +92,16 @@ def _protobuf(inputs: Mapping[str, Array], model: str, output: str) -> bytes:
     request = service_pb2.ModelInferRequest(model_name=model)
     request.outputs.add(name=output)
     for name, values in inputs.items():
-        request.inputs.add(**_described(name, values))
+        request.inputs.add(**_tensor_head(name, values))
         request.raw_input_contents.append(_raw(values))
     body: bytes = request.SerializeToString()
     return body
 
 
-def _described(name: str, values: Array) -> dict[str, Any]:
+def _tensor_head(name: str, values: Array) -> dict[str, Any]:
     datatype = _DATATYPES.get(values.dtype.name)
     if datatype is None:
-        raise RequestError(
+        raise UnsupportedInputError(
             f"input '{name}': an array of {values.dtype} cannot be sent; wanted one of {', '.join(_DATATYPES)}"
         )
     return {"name": name, "shape": list(values.shape), "datatype": datatype}
@@ -112,7 +114,7 @@ def _raw(values: Array) -> bytes:
     return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
 
 
-def _plain(values: Array) -> Any:
+def _to_json_values(values: Array) -> Any:
     """Return what orjson can write; NaN becomes null."""
     flat = values.ravel()
     return flat.tolist() if values.dtype == object else np.ascontiguousarray(flat)

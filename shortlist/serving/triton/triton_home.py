@@ -33,9 +33,9 @@ class TritonHome:
     @property
     def environment(self) -> dict[str, str]:
         """The whole environment of a Triton: nothing of ours leaks into its Python."""
-        kept = {name: os.environ[name] for name in ("HOME", "TMPDIR", "LANG", "TZ") if name in os.environ}
+        inherited = {name: os.environ[name] for name in ("HOME", "TMPDIR", "LANG", "TZ") if name in os.environ}
         return {
-            **kept,
+            **inherited,
             "PATH": f"{self.venv / 'bin'}:/usr/local/bin:/usr/bin:/bin",
             "LD_LIBRARY_PATH": ":".join(str(folder) for folder in self.libraries),
             "VIRTUAL_ENV": str(self.venv),
@@ -59,9 +59,9 @@ def find_triton() -> TritonHome:
             f"Triton runs here on Linux x86-64 only (this is {sys.platform} {platform.machine()});"
             " deploy to a cluster, or serve from such a machine."
         )
-    configured = os.environ.get(VARIABLE)
-    venv = Path(configured).resolve() if configured else project_root() / ".venv-triton"
-    version = _python_version(venv, f" (from {VARIABLE})" if configured else "")
+    venv_setting = os.environ.get(VARIABLE)
+    venv = Path(venv_setting).resolve() if venv_setting else project_root() / ".venv-triton"
+    version = _python_version(venv, f" (from {VARIABLE})" if venv_setting else "")
     packages = venv / "lib" / f"python{version}" / "site-packages"
     tree = packages / "pytriton" / "tritonserver"
     # Named after the file's size and time: another version of the wheel gets another folder.

@@ -147,7 +147,7 @@ def agreement(impressions: npt.NDArray[np.int64], reference: Floats, got: Floats
         rank_differences=rank_differences(reference, got),
         not_finite=broken,
         worst=LargestDifference(
-            impression=int(impressions[worst]), reference=float(reference[worst]), got=float(got[worst])
+            impression=int(impressions[worst]), reference=float(reference[worst]), score=float(got[worst])
         ),
     )
 

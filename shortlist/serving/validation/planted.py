@@ -13,12 +13,12 @@ import numpy.typing as npt
 import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError
-from shortlist.data.convert import convert
+from shortlist.data.convert import convert_columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
 from shortlist.serving.server.day_assembler import DayAssembler
-from shortlist.serving.server.input_types import datatype_of
+from shortlist.serving.server.input_types import preferred_datatype
 from shortlist.spec.data import Column, FileSource, null_texts
 
 Tensors = dict[str, npt.NDArray[Any]]
@@ -47,7 +47,7 @@ _DATES: Final = (
 _DTYPES: Final[Mapping[str, pl.DataType]] = {"integer": pl.Int64(), "number": pl.Float64()}
 
 
-def planted_difference(
+def edge_case_difference(
     assembler: DayAssembler, signature: Signature, example: pl.DataFrame, day: date,
     look_up: Callable[[pl.DataFrame, date], pl.DataFrame],
 ) -> str | None:  # fmt: skip
@@ -62,55 +62,57 @@ def planted_difference(
         day: Its day.
         look_up: The training table's query.
     """
-    declared = assembler.needs.declared
+    declared = assembler.requirements.declared
     columns = _columns(assembler)
-    raw = planted(columns, assembler.widths, nulls_of(declared))
-    own = typed(raw, columns, declared)
-    log = pl.concat([example] * ROWS).with_columns(own[name].cast(example.schema[name]) for name in own.columns)
+    raw = edge_case_rows(columns, assembler.widths, null_texts_of(declared))
+    typed_rows = type_rows(raw, columns, declared)
+    log = pl.concat([example] * ROWS).with_columns(
+        typed_rows[name].cast(example.schema[name]) for name in typed_rows.columns
+    )
     # Nobody counts events here: open tiles are empty.
-    log = log.with_columns(pl.lit(0).alias(place) for place in assembler.needs.counted)
+    log = log.with_columns(pl.lit(0).alias(place) for place in assembler.requirements.counted_places)
     log = log.drop(assembler.open_lists, strict=False)
     table = encode(look_up(log, day), signature, declared)
     times = log[Columns.TIME].dt.epoch("us").to_list()
     for binary in (False, True):
         form = f"rows with rare values, sent as {'binary tensors' if binary else 'JSON'}"
         try:
-            served = dict(assembler.requested(*request(raw, columns, times, binary=binary), ROWS, day))
+            served = dict(assembler.request_tensors(*build_request(raw, columns, times, binary=binary), ROWS, day))
         except ShortlistError as error:
             return f"{form}: refused: {error}"
-        if found := differing(signature, served, table):
-            return f"{form}: inputs {', '.join(found)} differ from the training table's"
+        if different_inputs := differing_inputs(signature, served, table):
+            return f"{form}: inputs {', '.join(different_inputs)} differ from the training table's"
     return None
 
 
 def _columns(assembler: DayAssembler) -> list[Column]:
-    declared, needs = assembler.needs.declared, assembler.needs
+    declared, requirements = assembler.requirements.declared, assembler.requirements
     return [
         column
         for column in declared.data.columns
-        if (column.name in needs.columns or column.name == declared.data.item)
-        and declared.in_log(column.name) == column.name
+        if (column.name in requirements.columns or column.name == declared.data.item)
+        and declared.log_column(column.name) == column.name
         and column.known == "before"
         and (column.type != "vector" or column.name in assembler.widths)
     ]
 
 
-def differing(signature: Signature, served: Tensors, table: Tensors) -> list[str]:
+def differing_inputs(signature: Signature, served: Tensors, table: Tensors) -> list[str]:
     """Return the places of inputs that differ."""
     columns = {NUMBERS: signature.numbers, CODES: signature.codes}
-    places = {each.tensor: each.place for each in signature.lists}
-    places |= {each.tensor: each.place for each in signature.vectors}
-    found = []
+    places = {tensor_input.tensor: tensor_input.place for tensor_input in signature.lists}
+    places |= {tensor_input.tensor: tensor_input.place for tensor_input in signature.vectors}
+    different_places = []
     for name, expected in table.items():
         if name in columns:
             equal = np.isclose(served[name], expected, rtol=1e-12, atol=0, equal_nan=True)
-            found += [place for number, place in enumerate(columns[name]) if not equal[:, number].all()]
+            different_places += [place for number, place in enumerate(columns[name]) if not equal[:, number].all()]
         elif served[name].shape != expected.shape or not np.array_equal(served[name], expected):
-            found.append(places[name])
-    return found
+            different_places.append(places[name])
+    return different_places
 
 
-def planted(columns: Sequence[Column], widths: Mapping[str, int], nulls: Sequence[str]) -> pl.DataFrame:
+def edge_case_rows(columns: Sequence[Column], widths: Mapping[str, int], nulls: Sequence[str]) -> pl.DataFrame:
     """Return the values of `ROWS` rows as a log's reader gives them, before they are typed.
 
     Args:
@@ -118,27 +120,27 @@ def planted(columns: Sequence[Column], widths: Mapping[str, int], nulls: Sequenc
         widths: Of vector columns.
         nulls: Texts that mean "no value".
     """
-    made = []
+    series = []
     for shift, column in enumerate(columns):
         values = _values(column, widths.get(column.name, 1), tuple(nulls))
-        chosen = [values[(row + shift) % len(values)] for row in range(ROWS)]
-        made.append(pl.Series(column.source_name, chosen, _dtype(column)))
-    return pl.DataFrame(made)
+        row_values = [values[(row + shift) % len(values)] for row in range(ROWS)]
+        series.append(pl.Series(column.source_name, row_values, _dtype(column)))
+    return pl.DataFrame(series)
 
 
-def typed(raw: pl.DataFrame, columns: Sequence[Column], declared: DeclaredColumns) -> pl.DataFrame:
+def type_rows(raw: pl.DataFrame, columns: Sequence[Column], declared: DeclaredColumns) -> pl.DataFrame:
     """Return planted rows as ingest types them; infinities, which no valid log has, as features have them: null."""
-    made = convert(raw, columns, nulls_of(declared)).columns
-    return made.with_columns(pl.when(pl.col(pl.Float64()).is_finite()).then(pl.col(pl.Float64())))
+    rows = convert_columns(raw, columns, null_texts_of(declared)).columns
+    return rows.with_columns(pl.when(pl.col(pl.Float64()).is_finite()).then(pl.col(pl.Float64())))
 
 
-def nulls_of(declared: DeclaredColumns) -> list[str]:
+def null_texts_of(declared: DeclaredColumns) -> list[str]:
     """Return the texts that mean "no value" in a log."""
     source = declared.data.source
     return sorted(null_texts(source.null_values if isinstance(source, FileSource) else ()))
 
 
-def request(
+def build_request(
     raw: pl.DataFrame, columns: Sequence[Column], times: Sequence[int], *, binary: bool
 ) -> tuple[bytes, str | None]:
     """Return planted rows as a client sends them: a body, and the length of its JSON where tensors follow it.
@@ -157,16 +159,16 @@ def request(
         if column.type in ("tags", "vector"):
             width = max(len(row or ()) for row in rows)
             shape, rows = [ROWS, width], [value for row in rows for value in [*(row or ()), *[None] * width][:width]]
-        said: dict[str, Any] = {"name": column.name, "datatype": datatype_of(column), "shape": shape}
+        tensor: dict[str, Any] = {"name": column.name, "datatype": preferred_datatype(column), "shape": shape}
         if binary:
-            packed = _packed(said["datatype"], rows)
-            said["parameters"] = {"binary_data_size": len(packed)}
+            packed = _pack(tensor["datatype"], rows)
+            tensor["parameters"] = {"binary_data_size": len(packed)}
             tail += packed
         else:
-            said["data"] = [
+            tensor["data"] = [
                 None if isinstance(value, float) and not abs(value) < float("inf") else value for value in rows
             ]
-        inputs.append(said)
+        inputs.append(tensor)
     text = json.dumps({"inputs": inputs}, allow_nan=False).encode()
     return text + tail, str(len(text)) if binary else None
 
@@ -174,8 +176,8 @@ def request(
 def _values(column: Column, width: int, nulls: tuple[str, ...]) -> tuple[Any, ...]:
     if column.type == "tags":
         texts: tuple[Any, ...] = ("a", "漢字", "\U0001f600", " ", *nulls)
-        some = _INTEGERS[1:] if column.tag_type == "integer" else texts
-        return (None, [], *([value] for value in some), [some[0], some[1]], [some[0], None, some[0]])
+        tags = _INTEGERS[1:] if column.tag_type == "integer" else texts
+        return (None, [], *([value] for value in tags), [tags[0], tags[1]], [tags[0], None, tags[0]])
     if column.type == "vector":
         return (None, *([value] * width for value in (0.0, -0.0, 1.5, float("nan"), 1e30)))
     return {
@@ -194,7 +196,7 @@ def _dtype(column: Column) -> pl.DataType:
             return _DTYPES.get(kind, pl.String())
 
 
-def _packed(datatype: str, values: Sequence[Any]) -> bytes:
+def _pack(datatype: str, values: Sequence[Any]) -> bytes:
     if datatype == "BYTES":
         texts = [(value or "").encode() for value in values]
         return b"".join(struct.pack("<I", len(text)) + text for text in texts)

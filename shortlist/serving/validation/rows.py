@@ -22,7 +22,7 @@ from shortlist.features.view_index import ViewIndex
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.server.day_assembler import DayAssembler
-from shortlist.serving.validation.planted import Tensors, differing, planted_difference
+from shortlist.serving.validation.planted import Tensors, differing_inputs, edge_case_difference
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 
@@ -41,41 +41,43 @@ class ReferenceRows:
 
 
 @dataclass(frozen=True)
-class Batch:
+class ServedBatch:
     """Rows of one day as a model reads them."""
 
     impressions: npt.NDArray[np.int64]
     reference: npt.NDArray[np.float32]
     labels: npt.NDArray[np.float64]
     tensors: Tensors
-    further: npt.NDArray[np.float32] | None = None
+    further_references: npt.NDArray[np.float32] | None = None
     """Training's scores of further labels, shape (rows, labels); None: there are none."""
 
     @property
     def all_references(self) -> npt.NDArray[np.float32]:
         """Training's scores of all labels, shape (rows, 1 + further labels)."""
-        return np.column_stack([self.reference, *([] if self.further is None else [self.further])])
+        return np.column_stack(
+            [self.reference, *([] if self.further_references is None else [self.further_references])]
+        )
 
 
-def draw(scores: Path, wanted: int, seed: int) -> ReferenceRows:
+def draw_reference_rows(scores: Path, count: int, seed: int) -> ReferenceRows:
     """Return test rows drawn at random; all when there are no more than wanted.
 
     Args:
         scores: What the training step wrote.
-        wanted: How many.
+        count: How many.
         seed: Of the draw.
 
     Raises:
         UnmeasurableError: There are no scores.
     """
     scored = read_scores(scores_file(scores), "test")
-    drawn = np.random.default_rng(seed).permutation(scored.rows)[:wanted]
-    return ReferenceRows(_with_scores(scored)[np.sort(drawn)], scored.rows)
+    row_numbers = np.random.default_rng(seed).permutation(scored.rows)[:count]
+    return ReferenceRows(_with_scores(scored)[np.sort(row_numbers)], scored.rows)
 
 
 def _with_scores(scored: ScoredRows) -> pl.DataFrame:
-    further = [name for name in scored.frame.columns if name.startswith(score_column(""))]
-    frame = scored.frame.select(Columns.IMPRESSION, Columns.DAY, *further)
+    further_columns = [name for name in scored.frame.columns if name.startswith(score_column(""))]
+    frame = scored.frame.select(Columns.IMPRESSION, Columns.DAY, *further_columns)
     scores = pl.Series("score", scored.scores.astype(np.float32))
     return frame.with_columns(pl.Series(_TRUTH, scored.labels), scores)
 
@@ -96,7 +98,7 @@ class ServedRows:
             IntegrityError: The model was not exported.
         """
         self.signature = Signature.read(model / FOLDER)
-        self._further = [score_column(label) for label in self.signature.labels]
+        self._further_columns = [score_column(label) for label in self.signature.labels]
         self._plan = Preprocessing.load(model / Files.PREPROCESSING).plan
         self._paths = fitted, model / Files.PREPROCESSING
         views = ViewIndex.read(fitted / "views")
@@ -105,7 +107,7 @@ class ServedRows:
         self._table = DayTable.open(log, Files.LOG)
         self._reference = reference
 
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[ServedBatch]:
         """Return all rows, a file of the log at a time.
 
         Raises:
@@ -113,18 +115,28 @@ class ServedRows:
         """
         batches = []
         for day, rows in self._days(self._reference.rows):
-            wanted = rows["score"].is_not_null()
-            tensors = {name: tensor[wanted.to_numpy()] for name, tensor in self._assembler.tensors(rows, day).items()}
-            own = rows.filter(wanted)
-            further = own.select(self._further).to_numpy() if self._further else None
-            reference = own["score"].to_numpy()
-            batches.append(
-                Batch(own[Columns.IMPRESSION].to_numpy(), reference, own[_TRUTH].to_numpy(), tensors, further)
+            is_compared = rows["score"].is_not_null()
+            tensors = {
+                name: tensor[is_compared.to_numpy()] for name, tensor in self._assembler.tensors(rows, day).items()
+            }
+            compared_rows = rows.filter(is_compared)
+            further_references = (
+                compared_rows.select(self._further_columns).to_numpy() if self._further_columns else None
             )
-        found = sum(batch.impressions.size for batch in batches)
-        if found != self._reference.rows.height:
+            reference = compared_rows["score"].to_numpy()
+            batches.append(
+                ServedBatch(
+                    compared_rows[Columns.IMPRESSION].to_numpy(),
+                    reference,
+                    compared_rows[_TRUTH].to_numpy(),
+                    tensors,
+                    further_references,
+                )
+            )
+        row_count = sum(batch.impressions.size for batch in batches)
+        if row_count != self._reference.rows.height:
             raise DataError(
-                f"{self._table.folder}: holds {found} of the {self._reference.rows.height} rows that training scored;"
+                f"{self._table.folder}: holds {row_count} of the {self._reference.rows.height} rows that training scored;"
                 " these scores are of another log"
             )
         return batches
@@ -132,35 +144,39 @@ class ServedRows:
     def differing_inputs(self, impression: int) -> tuple[str, ...]:
         """Return the inputs of a row that differ from those that the training table's own query gives, by column."""
         transformer = Transformer.load(self._paths[0], Runtime().engine, self._paths[1])
-        wanted = self._reference.rows.filter(pl.col(Columns.IMPRESSION) == impression)
-        for day, rows in self._days(wanted):
+        reference_row = self._reference.rows.filter(pl.col(Columns.IMPRESSION) == impression)
+        for day, rows in self._days(reference_row):
             served = dict(self._assembler.tensors(rows, day))
             table = encode(transformer.look_up(rows, day), self.signature, self._plan.declared)
-            asked = rows["score"].is_not_null().to_numpy()
-            one, other = ({name: tensor[asked] for name, tensor in both.items()} for both in (served, table))
-            return tuple(differing(self.signature, one, other))
+            is_compared = rows["score"].is_not_null().to_numpy()
+            served_row, table_row = (
+                {name: tensor[is_compared] for name, tensor in tensors.items()} for tensors in (served, table)
+            )
+            return tuple(differing_inputs(self.signature, served_row, table_row))
         return ()
 
-    def planted_difference(self) -> str | None:
+    def edge_case_difference(self) -> str | None:
         """Return what serving makes of rare values otherwise than training; None where nothing differs.
 
         Nulls, empty texts, infinities and the like may be in none of the reference's rows.
         """
         day, rows = self._days(self._reference.rows.tail(1))[0]
         transformer = Transformer.load(self._paths[0], Runtime().engine, self._paths[1])
-        return planted_difference(self._assembler, self.signature, rows.head(1), day, transformer.look_up)
+        return edge_case_difference(self._assembler, self.signature, rows.head(1), day, transformer.look_up)
 
-    def _days(self, wanted: pl.DataFrame) -> list[tuple[date, pl.DataFrame]]:
+    def _days(self, reference_rows: pl.DataFrame) -> list[tuple[date, pl.DataFrame]]:
         """Return the wanted rows, about a file of the log at a time; of a slate all rows, their score null."""
-        keys = wanted.select(Columns.IMPRESSION, _TRUTH, "score", *self._further)
-        found = []
-        for day, rows in self._frames(set(wanted[Columns.DAY].to_list())):
-            theirs = rows.join(keys, Columns.IMPRESSION, maintain_order="left")
-            if SLATE in rows.columns and theirs.height:
-                slates = rows.join(theirs.select(SLATE).unique(), SLATE, "semi", maintain_order="left")
-                theirs = slates.join(keys, Columns.IMPRESSION, "left", maintain_order="left")
-            found += [(day, some) for some in self._of_one_moment(theirs)] if theirs.height else []
-        return found
+        keys = reference_rows.select(Columns.IMPRESSION, _TRUTH, "score", *self._further_columns)
+        rows_by_day = []
+        for day, rows in self._frames(set(reference_rows[Columns.DAY].to_list())):
+            matched = rows.join(keys, Columns.IMPRESSION, maintain_order="left")
+            if SLATE in rows.columns and matched.height:
+                slates = rows.join(matched.select(SLATE).unique(), SLATE, "semi", maintain_order="left")
+                matched = slates.join(keys, Columns.IMPRESSION, "left", maintain_order="left")
+            rows_by_day += (
+                [(day, moment_rows) for moment_rows in self._split_by_moment(matched)] if matched.height else []
+            )
+        return rows_by_day
 
     def _frames(self, days: set[date]) -> Iterator[tuple[date, pl.DataFrame]]:
         if not self._plan.slates:
@@ -171,11 +187,11 @@ class ServedRows:
             if part.day in days:
                 yield from ((part.day, rows) for rows in whole_slates(self._table, part, self._plan.declared.data))
 
-    def _of_one_moment(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
+    def _split_by_moment(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
         """Return the rows of a day, those together that see the same values."""
         if not self._tiles.within_days:
             return [rows]
-        together: dict[datetime, list[int]] = {}
+        numbers_by_moment: dict[datetime, list[int]] = {}
         for number, time in enumerate(rows[Columns.TIME].to_list()):
-            together.setdefault(self._tiles.known_at(time), []).append(number)
-        return [rows[numbers] for _, numbers in sorted(together.items())]
+            numbers_by_moment.setdefault(self._tiles.known_at(time), []).append(number)
+        return [rows[numbers] for _, numbers in sorted(numbers_by_moment.items())]

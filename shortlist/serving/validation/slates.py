@@ -16,7 +16,7 @@ from shortlist.contracts import Columns, Files
 from shortlist.data.best_candidates import best_candidates
 from shortlist.evaluation.list_metrics import Relevant, coverage, list_metrics
 from shortlist.evaluation.ranking import NDCG_AT
-from shortlist.evaluation.retrieval import ALL, BEST, PER_USER, EvaluatedList
+from shortlist.evaluation.retrieval import ALL_SOURCES, BEST_POSSIBLE, PER_USER, EvaluatedList
 from shortlist.evaluation.slates import (
     FILTERING,
     ORDERING,
@@ -40,10 +40,10 @@ from shortlist.retrieval.catalogue import Rows
 from shortlist.retrieval.evaluate import in_world, popularity_of, read_test_users
 from shortlist.serving.export.onnx_session import session
 from shortlist.serving.export.signature import FOLDER, SCORE, Signature
-from shortlist.serving.server.inputs import Input, InputReader
+from shortlist.serving.server.inputs import InputReader, InputSpec
 from shortlist.serving.server.snapshot import Snapshot, load_with_users
 from shortlist.serving.server.tensor_assembler import TensorAssembler
-from shortlist.serving.server.tensors import BYTES, Head, Tensor, from_values
+from shortlist.serving.server.tensors import BYTES, Tensor, TensorHead, from_values
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.tables import DayTable
@@ -131,7 +131,7 @@ def read_requests(stages: Recommender, data: Data, log: DayTable, test: frozense
     lists[POPULARITY] = np.tile(popular, (queries.size, 1))
     if isinstance(data.source, GeneratedSource) and in_world(data.source, queries.users):
         ids = best_candidates(data.source, queries.users, sorted(test), retriever.section.candidates)
-        lists[BEST] = retriever.catalogue.rows_of(pl.Series(ids.reshape(-1))).reshape(ids.shape)
+        lists[BEST_POSSIBLE] = retriever.catalogue.rows_of(pl.Series(ids.reshape(-1))).reshape(ids.shape)
     histories = _histories(data, log, test, queries.users)
     contexts = queries.context.drop(Columns.TIME).to_dicts()
     places = min(PLACES, retriever.section.candidates, retriever.catalogue.size)
@@ -175,7 +175,7 @@ def evaluate_slates(
     lines, evaluated = [], []
     for name, rows in {**asked.lists, **ranked.lists}.items():
         numbers = list_metrics(rows, asked.relevant, popularity)._asdict()
-        spread = diversity.of(rows) if name in {ALL, *ranked.lists} else np.full(len(rows), np.nan)
+        spread = diversity.of(rows) if name in {ALL_SOURCES, *ranked.lists} else np.full(len(rows), np.nan)
         lines.append(pl.DataFrame({USER: users, "list": [name] * len(rows), **numbers, "diversity": spread}))
         evaluated.append(EvaluatedList(name=name, coverage=coverage(rows, size)))
     count = len(asked.requests)
@@ -242,7 +242,7 @@ class PairScorer:
         rows, names = len(found.items), self._assembler.signature.scores
         if not rows:
             return np.empty(0, np.float32), {name: np.empty(0, np.float32) for name in names[1:]}
-        reader = InputReader(self._assembler.needs, self._assembler.widths, rows)
+        reader = InputReader(self._assembler.requirements, self._assembler.widths, rows)
         assert self._data.user
         told = {**request.context, self._data.user: request.user}
         tensors = [
@@ -262,10 +262,12 @@ class PairScorer:
         return self._snapshots[day]
 
 
-def _tensor(one: Input, values: list[Any]) -> Tensor:
+def _tensor(one: InputSpec, values: list[Any]) -> Tensor:
     texts = one.datatype == BYTES
     plain = [str(value) for value in values] if texts else values
-    return from_values(Head.model_validate({"name": one.name, "datatype": one.datatype, "shape": [len(values)]}), plain)
+    return from_values(
+        TensorHead.model_validate({"name": one.name, "datatype": one.datatype, "shape": [len(values)]}), plain
+    )
 
 
 class _Diversity:

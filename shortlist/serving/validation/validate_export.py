@@ -7,7 +7,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shortlist.contracts import Files, ShortlistError
-from shortlist.evaluation.export_validation import NARROW_SCORES, ExportValidation, LoadTestResult, Parity, ScoreParity
+from shortlist.evaluation.export_validation import (
+    BF16_MAX_SCORE_DIFFERENCE,
+    ExportValidation,
+    LoadTestResult,
+    Parity,
+    ScoreParity,
+)
 from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import FOLDER
 from shortlist.serving.triton.triton import running_triton
@@ -103,6 +109,6 @@ def _on_triton(
         repository = Path(scratch) / "repository"
         write_repository(model / FOLDER, _VERSION, serving.batching, repository, scoring=serving.scoring)
         with running_triton(repository, seconds=_PATIENCE * limits.infra.max_cold_start_seconds) as triton:
-            furthest = limits.max_score_difference if precision == "fp32" else NARROW_SCORES
+            furthest = limits.max_score_difference if precision == "fp32" else BF16_MAX_SCORE_DIFFERENCE
             found = rows.agreement(lambda: triton_scores(triton.ports.grpc, rows.model, rows.batches), furthest)
             return found, run_load_test(triton, rows.model, rows.batches, limits.infra)

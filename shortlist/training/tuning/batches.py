@@ -20,15 +20,15 @@ from shortlist.storage.artefacts import atomic_folder, read_json, write_json
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.steps import note
 from shortlist.training.tuning.outcome import write_outcome
-from shortlist.training.tuning.search import Result, Search, joined, search
+from shortlist.training.tuning.search import SearchOutcome, SearchSettings, merge_outcomes, search
 from shortlist.training.tuning.tracked import TrackedSearch
 
-RESULT: Final = "result.json"
-RUNS: Final = "runs.json"
+OUTCOME_FILE: Final = "result.json"
+RUNS_FILE: Final = "runs.json"
 """MLflow run of every model's search, beside the outcomes."""
 
 
-class Batch(BaseModel):
+class TrialBatch(BaseModel):
     """The trials that one step makes."""
 
     model_config = ConfigDict(frozen=True)
@@ -45,9 +45,9 @@ class Batch(BaseModel):
         """The model's section."""
         return kind_of(self.declared.kind).section.model_validate(self.declared.section)
 
-    def search(self, runtime: Runtime, table: Path) -> Search:
+    def search(self, runtime: Runtime, table: Path) -> SearchSettings:
         """Return what to search."""
-        whole = Search.of(self.tune, self.declared.name, self.section, runtime, table)
+        whole = SearchSettings.from_spec(self.tune, self.declared.name, self.section, runtime, table)
         return whole._replace(seed=self.number, tries_shipped=self.number == 0)
 
 
@@ -70,27 +70,27 @@ def plan_batches(models: Sequence[str], tune: Tune, runtime: Runtime, table: Pat
         if declared.role != "candidate" or not (tune.models.get(declared.name) or kind.tuning.space):
             continue
         section = kind.section.model_validate(declared.section)
-        key = Search.of(tune, declared.name, section, runtime, table).key
+        key = SearchSettings.from_spec(tune, declared.name, section, runtime, table).key
         run = TrackedSearch(tracker, declared.name, section, key).run
         count = min(tune.batches, tune.trials or tune.batches)
         share = tune.model_copy(update={"trials": ceil(tune.trials / count) if tune.trials else None})
-        batches += [Batch(declared=declared, tune=share, number=one, run=run) for one in range(count)]
+        batches += [TrialBatch(declared=declared, tune=share, number=number, run=run) for number in range(count)]
     if not batches:
         raise ShortlistError("tune: no candidate has a search space; declare one in tune.models")
     return [batch.model_dump_json() for batch in batches]
 
 
-def run_batch(batch: Batch, runtime: Runtime, table: Path, tracker: Tracker, out: Path) -> Result:
+def run_trial_batch(batch: TrialBatch, runtime: Runtime, table: Path, tracker: Tracker, out: Path) -> SearchOutcome:
     """Make a batch's trials; the folder gets its study and result."""
-    what = batch.search(runtime, table)
-    tracked = TrackedSearch(tracker, what.model, what.section, what.key, batch.run)
+    settings = batch.search(runtime, table)
+    tracked = TrackedSearch(tracker, settings.model, settings.section, settings.key, batch.run)
     with atomic_folder(out) as staging:
-        found = search(what, staging, tracked.log)
-        write_json(staging / RESULT, {"run": batch.run, "result": found.model_dump(mode="json")})
-    return found
+        outcome = search(settings, staging, tracked.log)
+        write_json(staging / OUTCOME_FILE, {"run": batch.run, "result": outcome.model_dump(mode="json")})
+    return outcome
 
 
-def choose(studies: Sequence[Path], spec: str, tracker: Tracker, out: Path) -> str:
+def choose_best_trials(studies: Sequence[Path], spec: str, tracker: Tracker, out: Path) -> str:
     """Write the outcome of every model's search into a folder of its name; return what was found, as JSON.
 
     Args:
@@ -102,22 +102,22 @@ def choose(studies: Sequence[Path], spec: str, tracker: Tracker, out: Path) -> s
     Raises:
         ShortlistError: No trial of a model was measured.
     """
-    found: dict[str, list[Result]] = {}
+    outcomes_by_model: dict[str, list[SearchOutcome]] = {}
     runs: dict[str, str] = {}
     for folder in studies:
-        saved = read_json(folder / RESULT)
-        result = Result.model_validate(saved["result"])
-        found.setdefault(result.model, []).append(result)
-        runs[result.model] = saved["run"]
-    results = {model: joined(parts) for model, parts in found.items()}
+        saved = read_json(folder / OUTCOME_FILE)
+        outcome = SearchOutcome.model_validate(saved["result"])
+        outcomes_by_model.setdefault(outcome.model, []).append(outcome)
+        runs[outcome.model] = saved["run"]
+    merged_by_model = {model: merge_outcomes(outcomes) for model, outcomes in outcomes_by_model.items()}
     with atomic_folder(out) as staging:
-        for model, result in results.items():
-            for line in write_outcome(result, spec, staging / model):
+        for model, outcome in merged_by_model.items():
+            for line in write_outcome(outcome, spec, staging / model):
                 note(line.replace(str(staging), str(out)))
-            tracker.close_run(runs[model], {"trials": len(result.trials)})
-        write_json(staging / RUNS, runs)
-    unmeasured = [model for model, result in results.items() if result.best is None]
+            tracker.close_run(runs[model], {"trials": len(outcome.trials)})
+        write_json(staging / RUNS_FILE, runs)
+    unmeasured = [model for model, outcome in merged_by_model.items() if outcome.best is None]
     if unmeasured:
         raise ShortlistError(f"tune: no trial of {', '.join(unmeasured)} was measured; its page says why: {out}")
-    best = {model: result.best.model_dump(mode="json") for model, result in results.items() if result.best}
+    best = {model: outcome.best.model_dump(mode="json") for model, outcome in merged_by_model.items() if outcome.best}
     return json.dumps(best)

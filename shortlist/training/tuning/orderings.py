@@ -11,8 +11,8 @@ import numpy as np
 from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.intervals import FEWEST_CLUSTERS, bootstrap_mean
 from shortlist.evaluation.list_metrics import list_metrics
-from shortlist.evaluation.records import Interval
-from shortlist.evaluation.retrieval import BEST
+from shortlist.evaluation.records import ConfidenceInterval
+from shortlist.evaluation.retrieval import BEST_POSSIBLE
 from shortlist.features.split import split_days
 from shortlist.features.view_index import ViewIndex
 from shortlist.recommending.candidate_columns import check_slates
@@ -50,7 +50,7 @@ class ComparedOrdering(NamedTuple):
     ndcg_at_10: float
     recall: float
     """Of the ten items shown."""
-    lead: Interval | None
+    lead: ConfidenceInterval | None
     """nDCG@10 minus that of the first formula, paired by user; None for the first, and with too few users."""
 
 
@@ -117,8 +117,8 @@ def compare_orderings(
         ]
         popularity = popularity_of(stages.retriever)
         measured.append(list_metrics(lists_of(stages, slates), asked.relevant, popularity))
-        if BEST in asked.lists:
-            best = float(np.mean(list_metrics(asked.lists[BEST], asked.relevant, popularity).ndcg_at_10))
+        if BEST_POSSIBLE in asked.lists:
+            best = float(np.mean(list_metrics(asked.lists[BEST_POSSIBLE], asked.relevant, popularity).ndcg_at_10))
     first = measured[0].ndcg_at_10
     compared = tuple(
         ComparedOrdering(
@@ -148,7 +148,7 @@ def _trained(spec: Spec, model: str, run: RunFolders, scratch: Path) -> Path:
     return folder
 
 
-def _lead(spec: Spec, gaps: np.ndarray) -> Interval | None:
+def _lead(spec: Spec, gaps: np.ndarray) -> ConfidenceInterval | None:
     limits = spec.gates
     if len(gaps) < FEWEST_CLUSTERS:
         return None

@@ -14,7 +14,7 @@ from kube_server import KubeServer
 from prometheus_server import PrometheusServer
 from test_judge_on_kserve import POLICY, Traffic, prometheus
 
-from shortlist.cli.serving import _on_target
+from shortlist.cli.serving import _target_deployer
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.deployer import Deployer
 from shortlist.rollout.fleet_connection import FleetContext
@@ -81,7 +81,7 @@ def test_a_remote_fleet_without_a_log_in_the_object_store_is_refused(tmp_path: P
 )
 def test_another_target_than_the_specs_is_refused(tmp_path: Path, target: str, message: str) -> None:
     with pytest.raises(ShortlistError, match=message):
-        _on_target("demo", target, tmp_path)
+        _target_deployer("demo", target, tmp_path)
 
 
 def test_without_a_cluster_a_training_ends_with_a_sentence(

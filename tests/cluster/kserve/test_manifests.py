@@ -18,8 +18,8 @@ from shortlist.features.online_stores.redis import RedisOnline
 from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.kserve.errors import ClusterError
 from shortlist.rollout.kserve.manifests import Version, inference_service
-from shortlist.rollout.kserve.owner import ASKED_ANNOTATION, RELEASE_ANNOTATION, ObjectOwner, holds
-from shortlist.rollout.kserve.routing import PLACES, SHARES, http_route, sent_to, shares
+from shortlist.rollout.kserve.owner import RELEASE_ANNOTATION, SPEC_ANNOTATION, ObjectOwner, contains
+from shortlist.rollout.kserve.routing import PLACES, SHARES, http_route, shares, weights_by_service
 from shortlist.rollout.kserve.settings import VARIABLE, server_settings, settings_in_pod
 from shortlist.serving.server.settings import SERVER_ENVIRONMENT
 from shortlist.spec.cluster import Cluster, Secret, Task, Toleration
@@ -254,19 +254,19 @@ def test_weights_always_add_up_and_carry_filters() -> None:
     for asked in ROUTES:
         body = route(asked)
         backends = body["spec"]["rules"][0]["backendRefs"]
-        assert sum(sent_to(body).values()) == SHARES
+        assert sum(weights_by_service(body).values()) == SHARES
         kinds = {tuple(one["type"] for one in each["filters"]) for each in backends}
         assert kinds == {("RequestHeaderModifier", "ResponseHeaderModifier")}
 
 
 def test_what_the_cluster_adds_is_no_change_and_what_somebody_changes_is() -> None:
     body = inference_service(version(), FULL)
-    asked = json.loads(body["metadata"]["annotations"][ASKED_ANNOTATION])
+    asked = json.loads(body["metadata"]["annotations"][SPEC_ANNOTATION])
     live = copy.deepcopy(body["spec"])
     live["predictor"]["containers"][0]["imagePullPolicy"] = "Always"
-    assert holds(live, asked)
+    assert contains(live, asked)
     live["transformer"]["containers"].append({"name": "extra"})
-    assert not holds(live, asked)
+    assert not contains(live, asked)
 
 
 def test_a_server_in_a_pod_is_started_with_what_every_server_is() -> None:

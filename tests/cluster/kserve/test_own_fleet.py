@@ -11,7 +11,7 @@ import pytest
 import yaml
 from kserve_world import FolderModels, Script
 
-from shortlist.cli.serving import _on_target
+from shortlist.cli.serving import _target_deployer
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.deployer import Deployer
 from shortlist.deployment.fleets import FLEETS
@@ -22,7 +22,7 @@ from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.spec.load import load_spec
-from shortlist.spec.runtime import Fleet
+from shortlist.spec.runtime import FleetSection
 from shortlist.storage.artefacts import IntegrityError, folder_digest
 from shortlist.training.training import RunContext
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[3]
 CANARY = {"steps": [25, 100], "interval_seconds": 1, "drain_seconds": 0}
 
 
-class Memory(Fleet):
+class Memory(FleetSection):
     """Servers that are entries of a dictionary."""
 
     connection: ClassVar[str] = f"{__name__}:MemoryConnection"
@@ -119,7 +119,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def deployer_of(project: Path) -> Deployer:
     """Return what the commands use, from the spec on."""
-    return _on_target(str(project / "spec.yaml"), "memory", project / "runs")
+    return _target_deployer(str(project / "spec.yaml"), "memory", project / "runs")
 
 
 def test_a_release_is_deployed_tried_on_a_share_and_promoted_and_taken_back(project: Path) -> None:

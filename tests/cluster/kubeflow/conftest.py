@@ -57,7 +57,7 @@ def compile_spec(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spec], C
     @cache
     def compiled(cluster: str) -> CompiledGraphs:
         spec = load_spec(ROOT / "pipelines/specs/demo.yaml", [f"runtime={cluster}"])
-        return CompiledGraphs.of(spec, folder)
+        return CompiledGraphs.compile(spec, folder)
 
     return lambda spec: compiled(canonical_json(spec.runtime))
 

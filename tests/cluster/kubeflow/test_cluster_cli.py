@@ -73,7 +73,7 @@ def test_no_host_is_said(run: Run) -> None:
     assert run("submit") == (
         2,
         "",
-        "HOST: where is Kubeflow Pipelines? e.g. HOST=http://127.0.0.1:8888 after a port-forward\n",
+        "HOST: name the address of Kubeflow Pipelines, e.g. HOST=http://127.0.0.1:8888 after a port-forward\n",
     )
 
 
@@ -85,4 +85,4 @@ def test_images_needs_something_that_builds(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert "nothing here builds container images" in capfd.readouterr().err
+    assert "no builder of container images works here" in capfd.readouterr().err

@@ -46,7 +46,7 @@ def spec_with(**cluster: Any) -> Spec:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> CompiledGraphs:
-    return CompiledGraphs.of(spec_with(), tmp_path_factory.mktemp("compiled"))
+    return CompiledGraphs.compile(spec_with(), tmp_path_factory.mktemp("compiled"))
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
 def test_steps_for_which_nothing_is_declared_are_in_no_graph(compiled: CompiledGraphs) -> None:
     slates = {"exec-build-retrieval", "exec-build-release", "exec-evaluate-slates"}
     ranking = spec_with().model_copy(update=dict.fromkeys(("retrieval", "filters", "ordering")))
-    less = CompiledGraphs.of(ranking, compiled.folder.parent)
+    less = CompiledGraphs.compile(ranking, compiled.folder.parent)
     for graph in ("training", "retraining", "monitoring", "scheduled-retraining"):
         assert not {*slates, "exec-train-ensembles"} & set(executors_of(less.path(graph)))
         assert slates <= set(executors_of(compiled.path(graph)))
@@ -98,21 +98,21 @@ def test_only_what_a_person_starts_is_answered_from_the_cache(compiled: Compiled
 
 @pytest.mark.long
 def test_the_same_gives_the_same_and_anything_else_another_version(compiled: CompiledGraphs, tmp_path: Path) -> None:
-    again = CompiledGraphs.of(spec_with(), tmp_path)
+    again = CompiledGraphs.compile(spec_with(), tmp_path)
     assert again.digest == compiled.digest
     for graph in GRAPHS:
         assert again.path(graph).read_bytes() == compiled.path(graph).read_bytes()
     before = again.path("training").stat().st_mtime_ns
-    assert CompiledGraphs.of(spec_with(), tmp_path).path("training").stat().st_mtime_ns == before
+    assert CompiledGraphs.compile(spec_with(), tmp_path).path("training").stat().st_mtime_ns == before
     other_image = {"pipeline": IMAGE[:-1] + "0", "gpu": IMAGE}
     others = [spec_with(ttl_hours=1), spec_with(images=other_image), spec_with(tasks={"evaluate_gates": {"cpu": "2"}})]
-    digests = {CompiledGraphs.of(other, tmp_path).digest for other in others}
+    digests = {CompiledGraphs.compile(other, tmp_path).digest for other in others}
     assert len(digests | {compiled.digest}) == 4
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_the_manifests_are_valid_and_say_what_the_file_says(compiled: CompiledGraphs, graph: Any) -> None:
-    pipeline, version = documents(compiled.manifest(graph))
+    pipeline, version = documents(compiled.manifest_path(graph))
     for document, kind in ((pipeline, "Pipeline"), (version, "PipelineVersion")):
         assert document["kind"] == kind
         assert problems(document) == []
@@ -130,12 +130,12 @@ def test_file_and_manifests_say_what_kfps_own_writer_says(compiled: CompiledGrap
         json_format.ParseDict(one, kind())
         for one, kind in zip(plain, (pipeline_spec_pb2.PipelineSpec, pipeline_spec_pb2.PlatformSpec), strict=True)
     ]
-    version = compiled.version("refresh")
+    version = compiled.version_name("refresh")
     options = KubernetesManifestOptions(
         pipeline_name="demo-refresh", pipeline_version_name=version, pipeline_version_display_name=version,
         namespace="team-a", include_pipeline_manifest=True,
     )  # fmt: skip
-    for written, more in ((compiled.path("refresh"), ()), (compiled.manifest("refresh"), (options, True))):
+    for written, more in ((compiled.path("refresh"), ()), (compiled.manifest_path("refresh"), (options, True))):
         by_kfp = tmp_path / written.name
         write_pipeline_spec_to_file(messages[0], "Shortlist: refresh of spec 'demo'", messages[1], str(by_kfp), *more)
         assert documents(written) == documents(by_kfp)
@@ -149,16 +149,16 @@ def test_no_secret_is_written_anywhere(
     compiled: CompiledGraphs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SHORTLIST_DATABASE", "postgresql://me:hunter2@host/db")
-    for path in CompiledGraphs.of(spec_with(), tmp_path).folder.rglob("*.yaml"):
+    for path in CompiledGraphs.compile(spec_with(), tmp_path).folder.rglob("*.yaml"):
         assert "hunter2" not in path.read_text()
 
 
 def test_an_image_by_tag_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match=r"images\.pipeline: 'team/shortlist:1' has no digest"):
-        CompiledGraphs.of(spec_with(images={"pipeline": "team/shortlist:1"}), tmp_path)
+        CompiledGraphs.compile(spec_with(images={"pipeline": "team/shortlist:1"}), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_store_whose_address_no_secret_sets_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ShortlistError, match=r"nothing sets SHORTLIST_REDIS, from which runtime\.online_store reads"):
-        CompiledGraphs.of(spec_with(secrets=[]), tmp_path)
+    with pytest.raises(ShortlistError, match=r"no secret sets SHORTLIST_REDIS, from which runtime\.online_store reads"):
+        CompiledGraphs.compile(spec_with(secrets=[]), tmp_path)

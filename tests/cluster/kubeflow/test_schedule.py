@@ -12,10 +12,17 @@ from kfp_schema import check_cron
 from kfp_server import Fault, KubeflowServer
 
 from shortlist.contracts import ShortlistError
+from shortlist.kubeflow.client import KubeflowClient
 from shortlist.kubeflow.cluster_compile import CompiledGraphs
 from shortlist.kubeflow.kubeflow_requests import KubeflowError
-from shortlist.kubeflow.schedule import Clock, apply, change_lines, plan, six_fields, wanted
-from shortlist.kubeflow.server import Kubeflow
+from shortlist.kubeflow.schedule import (
+    Clock,
+    apply_schedule,
+    change_lines,
+    declared_recurring_runs,
+    plan_schedule,
+    six_fields,
+)
 from shortlist.kubeflow.training_runs import remote_location, storage_config
 from shortlist.runs.refresh_runs import refresh_arguments
 from shortlist.spec.spec import Spec
@@ -59,12 +66,12 @@ def schedule(
     def make(schedule: dict[str, str], *, dry_run: bool = False, **cluster: Any) -> list[str]:
         spec = make_spec(schedule=schedule, **cluster)
         compiled = compile_spec(spec)
-        kubeflow = Kubeflow(server.url, "team-a", pause=0.001)
-        declared = wanted(spec, "", compiled)
+        kubeflow = KubeflowClient(server.url, "team-a", pause=0.001)
+        declared = declared_recurring_runs(spec, "", compiled)
         return (
-            change_lines(plan(spec, declared, kubeflow))
+            change_lines(plan_schedule(spec, declared, kubeflow))
             if dry_run
-            else apply(spec, declared, compiled, kubeflow, clock)
+            else apply_schedule(spec, declared, compiled, kubeflow, clock)
         )
 
     return make
@@ -255,7 +262,7 @@ def test_kubeflow_reads_the_same_moments(expression: str) -> None:
 
 @pytest.mark.parametrize("expression", ["0 0 L * *", "0 0 * * 5#2", "0 0 * * L5"])
 def test_what_kubeflow_cannot_say_is_refused(expression: str) -> None:
-    with pytest.raises(ShortlistError, match=r"names a last day or an nth weekday, which Kubeflow's cron cannot say"):
+    with pytest.raises(ShortlistError, match=r"names a last day or an nth weekday, which Kubeflow's cron has not"):
         six_fields(expression)
 
 

@@ -9,15 +9,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import kube_rbac
 import pytest
-from kfp_server import Fault, KubeflowServer, running
+from kfp_server import Fault, KubeflowServer, access_review, running
 
 from monitoring.windows.records import RetrainDecision
 from shortlist.contracts import ShortlistError
+from shortlist.kubeflow.client import KubeflowClient
 from shortlist.kubeflow.cluster_compile import CompiledGraphs
 from shortlist.kubeflow.kubeflow_requests import KubeflowError
-from shortlist.kubeflow.server import Kubeflow
-from shortlist.kubeflow.training_runs import Submission, prepare, start
+from shortlist.kubeflow.training_runs import Submission, prepare_training, submit_run
 from shortlist.spec.spec import Spec
 from shortlist.storage.storage_config import StorageConfig
 
@@ -31,15 +32,15 @@ def spec(make_spec: Callable[..., Spec]) -> Spec:
 
 @pytest.fixture(scope="module")
 def submission(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Submission:
-    return prepare(spec, "", tmp_path_factory.mktemp("compiled"))
+    return prepare_training(spec, "", tmp_path_factory.mktemp("compiled"))
 
 
-def client(server: KubeflowServer, **options: Any) -> Kubeflow:
-    return Kubeflow(server.url, "team-a", **{"seconds": 20, "pause": 0.001, **options})
+def client(server: KubeflowServer, **options: Any) -> KubeflowClient:
+    return KubeflowClient(server.url, "team-a", **{"seconds": 20, "pause": 0.001, **options})
 
 
 def test_it_uploads_the_version_and_starts_the_run(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
-    done = start(submission, spec, client(server))
+    done = submit_run(submission, spec, client(server))
     assert done.new
     assert str(done).startswith(f"started run {submission.name} (")
     (pipeline,), (version,), (run,) = (server.there[name] for name in ("pipelines", "pipeline_versions", "runs"))
@@ -57,9 +58,9 @@ def test_it_uploads_the_version_and_starts_the_run(server: KubeflowServer, spec:
 
 
 def test_asked_twice_it_is_started_once(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
-    first = start(submission, spec, client(server))
+    first = submit_run(submission, spec, client(server))
     server.there["runs"][0]["state"] = "RUNNING"
-    second = start(submission, spec, client(server))
+    second = submit_run(submission, spec, client(server))
     assert not second.new
     assert second.run_id == first.run_id
     assert str(second) == f"already started: run {first.name} ({first.run_id}) is RUNNING: {first.page}."
@@ -69,23 +70,23 @@ def test_asked_twice_it_is_started_once(server: KubeflowServer, spec: Spec, subm
 def test_a_failed_run_is_started_again_only_when_that_is_said(
     server: KubeflowServer, spec: Spec, submission: Submission
 ) -> None:
-    start(submission, spec, client(server))
+    submit_run(submission, spec, client(server))
     server.there["runs"][0]["state"] = "FAILED"
-    assert "is FAILED" in (said := str(start(submission, spec, client(server))))
+    assert "is FAILED" in (said := str(submit_run(submission, spec, client(server))))
     assert said.endswith("Start it again with AGAIN=2.")
-    second = prepare(spec, "", submission.compiled.folder.parent, again=2)
+    second = prepare_training(spec, "", submission.compiled.folder.parent, attempt=2)
     assert second.name == f"{submission.name}-2"
-    assert [start(second, spec, client(server)).new for _ in range(2)] == [True, False]
+    assert [submit_run(second, spec, client(server)).new for _ in range(2)] == [True, False]
     assert len(server.there["pipeline_versions"]) == 1
 
 
 def test_a_run_claims_the_key_that_its_name_says(spec: Spec, submission: Submission) -> None:
     key = submission.arguments["cause"]["key"]
     assert submission.name == f"demo-training-{key}"
-    second = prepare(spec, "", submission.compiled.folder.parent, again=2)
+    second = prepare_training(spec, "", submission.compiled.folder.parent, attempt=2)
     assert len(second.arguments["cause"]["key"]) == 16
     assert second.arguments["cause"]["key"] != key
-    assert prepare(spec, "", submission.compiled.folder.parent).arguments["cause"]["key"] == key
+    assert prepare_training(spec, "", submission.compiled.folder.parent).arguments["cause"]["key"] == key
 
 
 def test_two_who_ask_at_the_same_moment_start_one(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
@@ -102,7 +103,9 @@ def test_two_who_ask_at_the_same_moment_start_one(server: KubeflowServer, spec: 
 
     server.handle = handle_together  # type: ignore[method-assign]
     done: list[Any] = []
-    threads = [threading.Thread(target=lambda one=one: done.append(start(submission, spec, one))) for one in clients]
+    threads = [
+        threading.Thread(target=lambda one=one: done.append(submit_run(submission, spec, one))) for one in clients
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -111,12 +114,37 @@ def test_two_who_ask_at_the_same_moment_start_one(server: KubeflowServer, spec: 
     assert {one.run_id for one in done} == {run["run_id"]}
 
 
+def test_the_shipped_role_of_the_trigger_allows_exactly_the_calls_that_start_a_run(
+    spec: Spec, submission: Submission
+) -> None:
+    def start_the_same_run_first(operation: str) -> None:
+        if operation == "run_service_create_run":  # so the run of this client is deleted again
+            experiment = kubeflow.there["experiments"][0]["experiment_id"]
+            kubeflow._add("runs", {"display_name": submission.name, "experiment_id": experiment, "state": "PENDING"})
+
+    with running(reviews_access=True) as kubeflow:
+        kubeflow.before = start_the_same_run_first
+        trigger = client(kubeflow, token="shortlist-trigger")  # noqa: S106 - an account's name
+        assert not submit_run(submission, spec, trigger).new
+        rules = kube_rbac.rules_of("shortlist-trigger", kube_rbac.NAMESPACE)
+        allowed = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+        assert allowed == {access_review(operation) for operation in kubeflow.asked} - {None}
+
+
+def test_an_account_without_the_role_may_start_nothing(spec: Spec, submission: Submission) -> None:
+    with running(reviews_access=True) as kubeflow:
+        server_account = client(kubeflow, token="shortlist-server")  # noqa: S106 - an account's name
+        with pytest.raises(KubeflowError, match=r"may not do this: User .* is not authorized.*resource experiments"):
+            submit_run(submission, spec, server_account)
+    assert kubeflow.changes == []
+
+
 def test_other_data_or_another_declaration_is_another_run(
     submission: Submission, make_spec: Any, tmp_path: Path
 ) -> None:
-    other = prepare(make_spec(ttl_hours=1), "", tmp_path)
+    other = prepare_training(make_spec(ttl_hours=1), "", tmp_path)
     assert other.name != submission.name
-    assert prepare(make_spec(), "", submission.compiled.folder.parent).name == submission.name
+    assert prepare_training(make_spec(), "", submission.compiled.folder.parent).name == submission.name
 
 
 @pytest.mark.parametrize(
@@ -129,7 +157,7 @@ def test_what_fails_in_passing_is_asked_again_and_done_once(
     server: KubeflowServer, spec: Spec, submission: Submission, operation: str, fault: dict[str, Any]
 ) -> None:
     server.faults.append(Fault(operation, **fault))
-    assert start(submission, spec, client(server)).name == submission.name
+    assert submit_run(submission, spec, client(server)).name == submission.name
     assert server.faults[0].times == 0
     assert [len(server.there[kind]) for kind in ("experiments", "pipelines", "pipeline_versions", "runs")] == [
         1,
@@ -145,14 +173,14 @@ def test_somebody_else_makes_the_pipeline_meanwhile(server: KubeflowServer, spec
             server._add("pipelines", {"name": "demo-training", "display_name": "demo-training"})
 
     server.before = make_it_first  # so ours is answered 409
-    assert start(submission, spec, client(server)).new
+    assert submit_run(submission, spec, client(server)).new
     assert len(server.there["pipelines"]) == 1
 
 
 def test_a_server_that_keeps_failing_is_given_up(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
     server.faults.append(Fault(".*create_run", status=500, message="cannot talk to Argo", times=99))
     with pytest.raises(KubeflowError, match=r"answers 500: cannot talk to Argo"):
-        start(submission, spec, client(server))
+        submit_run(submission, spec, client(server))
     assert not server.there["runs"]
 
 
@@ -163,25 +191,25 @@ def test_an_unreachable_host_is_said(spec: Spec) -> None:
     with pytest.raises(
         KubeflowError, match=rf"http://127\.0\.0\.1:{port}: no answer from Kubeflow Pipelines .*Is the address"
     ):
-        Kubeflow(f"http://127.0.0.1:{port}", "team-a", pause=0.001)
+        KubeflowClient(f"http://127.0.0.1:{port}", "team-a", pause=0.001)
 
 
 def test_the_default_namespace_is_given_up_as_fast(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(KubeflowError, match="no answer"):
-        Kubeflow("http://127.0.0.1:1", "kubeflow", pause=0.001)
+        KubeflowClient("http://127.0.0.1:1", "kubeflow", pause=0.001)
     assert "Traceback" not in caplog.text
 
 
 def test_a_login_page_is_told_from_the_api(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
     server.page = "<html><body>Log in</body></html>"
-    with pytest.raises(KubeflowError, match=r"something else than Kubeflow Pipelines' API, such as a login page"):
-        start(submission, spec, client(server))
+    with pytest.raises(KubeflowError, match=r"does not answer as Kubeflow Pipelines' API does; it may be a login page"):
+        submit_run(submission, spec, client(server))
 
 
 @pytest.mark.parametrize("host", ["ml-pipeline:8888", "ftp://host", "https://me:secret@host"])
 def test_what_is_no_address_is_said_without_its_secret(host: str) -> None:
     with pytest.raises(KubeflowError, match=r"HOST: got .*, wanted http\(s\)://host") as raised:
-        Kubeflow(host, "team-a")
+        KubeflowClient(host, "team-a")
     assert "secret" not in str(raised.value)
 
 
@@ -205,7 +233,7 @@ def test_not_even_a_part_of_the_token_is_printed(spec: Spec, submission: Submiss
     with running(token=TOKEN) as server:
         server.faults.append(Fault(".*create_run", status=403, message="x" * 295 + TOKEN, times=9))
         with pytest.raises(KubeflowError) as raised:
-            start(submission, spec, client(server, token=TOKEN))
+            submit_run(submission, spec, client(server, token=TOKEN))
     assert TOKEN[:3] not in str(raised.value)
 
 
@@ -215,7 +243,7 @@ def test_a_missing_token_is_said_and_the_right_one_works(spec: Spec, submission:
             KubeflowError, match=r"answers 401: it wants a token\. Put a fresh one into SHORTLIST_KFP_TOKEN"
         ):
             client(server)
-        assert start(submission, spec, client(server, token=TOKEN)).new
+        assert submit_run(submission, spec, client(server, token=TOKEN)).new
 
 
 def test_inside_a_cluster_the_pods_own_token_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +270,7 @@ def test_what_is_refused_is_not_asked_again(
 ) -> None:
     server.faults.append(Fault(".*create_run", status=status, message=message, times=99))
     with pytest.raises(KubeflowError, match=said):
-        start(submission, spec, client(server))
+        submit_run(submission, spec, client(server))
     assert server.asked.count("run_service_create_run") == 1
     assert not server.there["runs"]
 
@@ -251,14 +279,14 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
     server: KubeflowServer, spec: Spec, submission: Submission
 ) -> None:
     server.faults.append(Fault("run_service_create_run", seconds=1.0, after=True, status=200, times=1))
-    done = start(submission, spec, client(server, seconds=0.2))
+    done = submit_run(submission, spec, client(server, seconds=0.2))
     assert len(server.there["runs"]) == 1  # the answer was lost; the next look found the run
     assert not done.new
 
 
 def test_users_who_are_kept_apart_get_their_namespace(spec: Spec, submission: Submission) -> None:
     with running(multi_user=True) as server:
-        assert start(submission, spec, client(server)).new
+        assert submit_run(submission, spec, client(server)).new
         assert [one["namespace"] for kind in ("experiments", "pipelines") for one in server.there[kind]] == [
             "team-a"
         ] * 2
@@ -267,7 +295,7 @@ def test_users_who_are_kept_apart_get_their_namespace(spec: Spec, submission: Su
 def test_what_another_page_of_a_listing_holds_is_found(
     server: KubeflowServer, spec: Spec, submission: Submission
 ) -> None:
-    experiment = client(server).experiment(spec.runtime.cluster.kfp_experiment)
+    experiment = client(server).ensure_experiment(spec.runtime.cluster.kfp_experiment)
     for number in range(150):
         server._add("recurring_runs", {"experiment_id": experiment, "display_name": f"other-{number}"})
     assert len(client(server).recurring_runs(experiment)) == 150
@@ -278,25 +306,27 @@ def test_parameters_that_do_not_fit_the_graph_are_refused_by_the_server(
 ) -> None:
     broken = Submission(submission.compiled, "training", {**submission.arguments, "spce": "x"}, "run")
     with pytest.raises(KubeflowError, match="answers 400: parameter spce is not of this pipeline"):
-        start(broken, spec, client(server))
+        submit_run(broken, spec, client(server))
 
 
 def test_fields_that_the_api_does_not_have_are_refused_by_the_server(server: KubeflowServer) -> None:
     kubeflow = client(server)
     with pytest.raises(KubeflowError, match="unknown field 'no_catch_up' of V2beta1RecurringRun"):
-        kubeflow.recur({"experiment_id": kubeflow.experiment("e"), "description": "x", "no_catch_up": True})
+        kubeflow.create_recurring_run(
+            {"experiment_id": kubeflow.ensure_experiment("e"), "description": "x", "no_catch_up": True}
+        )
 
 
 def test_data_on_this_machine_is_refused(make_spec: Any, tmp_path: Path) -> None:
     kuairand = make_spec("kuairand", tasks={})
     with pytest.raises(ShortlistError, match=r"DATA: '/data/log' is on this machine, and no pod can read it; copy"):
-        prepare(kuairand, "/data/log", tmp_path)
-    with pytest.raises(ShortlistError, match=r"spec 'kuairand' reads files: say where they are, e\.g\. DATA=s3://"):
-        prepare(kuairand, "", tmp_path)
+        prepare_training(kuairand, "/data/log", tmp_path)
+    with pytest.raises(ShortlistError, match=r"spec 'kuairand' reads files: name their location, e\.g\. DATA=s3://"):
+        prepare_training(kuairand, "", tmp_path)
 
 
 def test_data_that_only_the_run_may_read_are_never_answered_from_a_cache(make_spec: Any, tmp_path: Path) -> None:
-    made = prepare(make_spec("kuairand", tasks={}), "s3://logs/kuairand/", tmp_path, read_later=True)
+    made = prepare_training(make_spec("kuairand", tasks={}), "s3://logs/kuairand/", tmp_path, read_later=True)
     assert made.graph == "retraining"
     assert made.arguments["log"] == {"location": "s3://logs/kuairand", "digest": ""}
 
@@ -304,19 +334,19 @@ def test_data_that_only_the_run_may_read_are_never_answered_from_a_cache(make_sp
 def test_a_laptops_stores_are_refused(make_spec: Any, tmp_path: Path) -> None:
     spec = make_spec()
     laptop = spec.model_copy(update={"runtime": type(spec.runtime)()})
-    with pytest.raises(ShortlistError, match=r"runtime: got online_store: sqlite, tracking: sqlite, .*pods share none"):
-        prepare(laptop, "", tmp_path)
+    with pytest.raises(ShortlistError, match=r"runtime: got online_store: sqlite, .*which pods do not share"):
+        prepare_training(laptop, "", tmp_path)
 
 
 def test_a_compiled_graph_that_kubeflow_could_not_read_is_refused(server: KubeflowServer, tmp_path: Path) -> None:
     kubeflow = client(server)
     (tmp_path / "graph.yaml").write_text("root: {dags: {}}")
     with pytest.raises(KubeflowError, match="answers 400: not a pipeline"):
-        kubeflow.version(kubeflow.pipeline("demo"), "demo-1", tmp_path / "graph.yaml")
+        kubeflow.ensure_version(kubeflow.ensure_pipeline("demo"), "demo-1", tmp_path / "graph.yaml")
 
 
 def test_the_compiled_files_are_written_once(submission: Submission, spec: Spec) -> None:
-    assert CompiledGraphs.of(spec, submission.compiled.folder.parent) == submission.compiled
+    assert CompiledGraphs.compile(spec, submission.compiled.folder.parent) == submission.compiled
 
 
 def test_a_decision_is_carried_out_once_whatever_is_said_of_it(
@@ -329,11 +359,11 @@ def test_a_decision_is_carried_out_once_whatever_is_said_of_it(
         reasons=("price drifted",), made=moment,
     )  # fmt: skip
     spec = make_spec()
-    first = start(prepare(spec, "", tmp_path, decision=decision), spec, client(server))
+    first = submit_run(prepare_training(spec, "", tmp_path, decision=decision), spec, client(server))
     monkeypatch.setattr("shortlist.tracking.lineage.code_version", lambda: "f" * 16)
     later = decision.model_copy(update={"reasons": ("price and clicks drifted",), "made": datetime.now(UTC)})
-    second = start(prepare(spec, "", tmp_path, decision=later), spec, client(server))
+    second = submit_run(prepare_training(spec, "", tmp_path, decision=later), spec, client(server))
     assert (first.new, second.new, second.run_id) == (True, False, first.run_id)
     assert first.name == "demo-retraining-0123456789abcdef"
     other = decision.model_copy(update={"key": "f" * 16})
-    assert start(prepare(spec, "", tmp_path, decision=other), spec, client(server)).new
+    assert submit_run(prepare_training(spec, "", tmp_path, decision=other), spec, client(server)).new

@@ -22,14 +22,14 @@ from kfp_server import Fault, KubeflowServer
 
 from monitoring.monitoring_job import MonitoringRun
 from monitoring.receiver.retrainer import RetryLaterError
-from monitoring.retraining.retrain_policy import decide
+from monitoring.retraining.retrain_policy import decide_retraining
 from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
 from monitoring.windows.records import Finding, RetrainDecision, WindowReport
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow import monitoring_cronjob as watch_job
 from shortlist.kubeflow import trigger_service
-from shortlist.kubeflow.monitoring_cronjob import act
-from shortlist.kubeflow.start import HOST_VARIABLE, kubeflow_starter, read_locations, read_specs
+from shortlist.kubeflow.monitoring_cronjob import start_decided_training
+from shortlist.kubeflow.retraining_starter import HOST_VARIABLE, kubeflow_starter, parse_data_locations, read_specs
 from shortlist.kubeflow.training_runs import storage_config
 from shortlist.spec.monitoring import RetrainPolicy
 from shortlist.spec.spec import Spec
@@ -191,11 +191,11 @@ def test_a_refusal_of_kubeflow_leaves_nothing_behind(
     spec: Spec, store: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
     start = kubeflow_starter(spec, "", server.url, tmp_path)
-    decision = decide("demo", store.reports(), (), RetrainPolicy(), FIRST)
+    decision = decide_retraining("demo", store.reports(), (), RetrainPolicy(), FIRST)
     server.faults.append(Fault("run_service_create_run", status=403, message="namespace is not yours"))
     monitoring_run = MonitoringRun((), decision, store.claim(decision), "", (), "")
     with pytest.raises(RetryLaterError, match=r"no training could be started: .*namespace is not yours"):
-        act(store, monitoring_run, start)
+        start_decided_training(store, monitoring_run, start)
     assert (store.decisions(), server.there["runs"]) == ((), [])
 
 
@@ -203,16 +203,16 @@ def test_the_watching_job_starts_what_its_look_decided_and_nothing_twice(
     spec: Spec, store: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
     start = kubeflow_starter(spec, "", server.url, tmp_path)
-    decision = decide("demo", store.reports(), (), RetrainPolicy(), FIRST)
+    decision = decide_retraining("demo", store.reports(), (), RetrainPolicy(), FIRST)
     monitoring_run = MonitoringRun((), decision, store.claim(decision), "", (), "")
-    (line,) = act(store, monitoring_run, start)
+    (line,) = start_decided_training(store, monitoring_run, start)
     (run,) = server.there["runs"]
     assert line.startswith("started: ")
     assert run["run_id"] in line
     again = MonitoringRun((), decision, store.claim(decision), "", (), "")
-    assert act(store, again, start) == ()
+    assert start_decided_training(store, again, start) == ()
     held = decision.model_copy(update={"action": "hold"})
-    assert act(store, MonitoringRun((), held, True, "", (), ""), start) == ()
+    assert start_decided_training(store, MonitoringRun((), held, True, "", (), ""), start) == ()
     assert len(server.there["runs"]) == 1
 
 
@@ -220,7 +220,7 @@ def test_asked_again_for_one_decision_the_same_run_is_found(
     spec: Spec, store: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
     start = kubeflow_starter(spec, "", server.url, tmp_path)
-    decision: RetrainDecision = decide("demo", store.reports(), (), RetrainPolicy(), FIRST)
+    decision: RetrainDecision = decide_retraining("demo", store.reports(), (), RetrainPolicy(), FIRST)
     assert start(decision) == start(decision.model_copy(update={"made": FIRST + DAY}))
     assert len(server.there["runs"]) == 1
 
@@ -269,5 +269,5 @@ def test_two_files_of_one_name_are_refused(specs: Path) -> None:
 
 
 def test_data_are_given_by_name(spec: Spec) -> None:
-    assert read_locations(["demo=s3://bucket/folder"], {"demo": spec}) == {"demo": "s3://bucket/folder"}
-    assert read_locations([], {"demo": spec}) == {"demo": ""}
+    assert parse_data_locations(["demo=s3://bucket/folder"], {"demo": spec}) == {"demo": "s3://bucket/folder"}
+    assert parse_data_locations([], {"demo": spec}) == {"demo": ""}

@@ -50,6 +50,7 @@ RESOURCES = {
     "gateway.networking.k8s.io": ("httproutes",),
     "trainer.kubeflow.org": ("trainjobs",),
     "argoproj.io": ("workflowtaskresults",),
+    "pipelines.kubeflow.org": ("experiments", "pipelines", "runs", "jobs"),
     "apps": ("deployments",),
     "": ("pods", "events", "secrets", "configmaps", "serviceaccounts"),
 }

@@ -25,13 +25,13 @@ from models.embedding.chunks import Batch, Lookups
 from models.embedding.layout import Layout
 from models.embedding.lists import FileLists
 from models.embedding.train import Loaders, Training
-from models.inputs import chosen
+from models.inputs import features_matching
 from models.moments import standardisation
 from models.objectives import learning_lists
 from shortlist.contracts import Files, ShortlistError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
-from shortlist.training.job import Job
+from shortlist.training.job import DistributedJob
 from shortlist.training.local_workers import torchrun, train_locally
 from shortlist.training.train import DistributedLaunch, load_ranker, train
 
@@ -65,12 +65,12 @@ class Joined:
 
 
 def one_process(
-    job: Job, table: DayTable, runtime: Runtime, section: DLRMModel
+    job: DistributedJob, table: DayTable, runtime: Runtime, section: DLRMModel
 ) -> tuple[list[float], list[dict[str, float]], DLRM]:
     """Train on the batches that the job's processes take together; return losses by step, history, model."""
-    learning = learning_lists(table, chosen(table, section.features), section)
-    lists = FileLists.of(learning)
-    layout = Layout.of(learning.features)
+    learning = learning_lists(table, features_matching(table, section.features), section)
+    lists = FileLists.read(learning)
+    layout = Layout.from_features(learning.features)
     store, pool = ChunkStore(learning, layout, 2**30), pool_rows(layout, runtime.chunk_rows)
     own = [[path for path in learning.paths("train") if path in job.files(rank)] for rank in (0, 1)]
     halves = [BatchLoader(store, paths, section.batch_size // 2, pool, runtime.seed, lists) for paths in own]
@@ -80,17 +80,17 @@ def one_process(
     mean, scale = standardisation(store.chunk(path).dense for path in learning.paths("train"))
     model.network.mean_F.copy_(torch.from_numpy(mean))
     model.network.scale_F.copy_(torch.from_numpy(scale))
-    model.network.start_from(learning.base_rate)
+    model.network.set_base_rates(learning.base_rate)
     training = Training(model, section, "cpu")
     losses: list[float] = []
-    take = training.take
+    train_batch = training.train_batch
 
     def recorded(batch: Batch) -> torch.Tensor:
-        loss = take(batch)
+        loss = train_batch(batch)
         losses.append(float(loss))
         return loss
 
-    training.take = recorded  # type: ignore[method-assign]
+    training.train_batch = recorded  # type: ignore[method-assign]
     history, _ = training.run(Loaders(Joined(*halves), validation), lambda line: None)  # type: ignore[arg-type]
     return losses, history, model
 
@@ -106,7 +106,7 @@ def test_every_step_has_the_loss_of_one_process(uneven: DayTable, tmp_path: Path
     runtime = Runtime(engine="cpu", seed=3)
     calibration = "none" if objective == "pointwise" else "platt"
     section = DLRMModel.model_validate({**SECTION.model_dump(), "objective": objective, "calibration": calibration})
-    job = Job.of("dlrm", section, uneven, runtime, None, 2)
+    job = DistributedJob.plan("dlrm", section, uneven, runtime, None, 2)
     rows = [sum(pl.scan_parquet(path).select(pl.len()).collect().item() for path in job.files(r)) for r in (0, 1)]
     assert rows[0] != rows[1]  # one process runs out of rows before the other
     ran = subprocess.run(
@@ -143,7 +143,7 @@ def test_workers_go_on_from_a_champion_and_their_model_scores(table: DayTable, t
 
 def test_a_killed_worker_stops_all_and_leaves_nothing(table: DayTable, tmp_path: Path) -> None:
     section = SECTION.model_copy(update={"epochs": 100_000, "patience": 100_000})
-    job = Job.of("dlrm", section, table, Runtime(engine="cpu", seed=3), None, 2)
+    job = DistributedJob.plan("dlrm", section, table, Runtime(engine="cpu", seed=3), None, 2)
     killed: list[int] = []
 
     def kill_rank_1() -> None:
@@ -165,13 +165,13 @@ def test_a_killed_worker_stops_all_and_leaves_nothing(table: DayTable, tmp_path:
 def test_a_users_mistake_in_one_process_is_the_message(table: DayTable, tmp_path: Path) -> None:
     section = SECTION.model_copy(update={"learning_rate": 1e30})
     with pytest.raises(ShortlistError, match=r"models\.dlrm: the loss is .* at step \d+ of epoch 1"):
-        train_locally(Job.of("dlrm", section, table, Runtime(engine="cpu"), None, 2), tmp_path / "model")
+        train_locally(DistributedJob.plan("dlrm", section, table, Runtime(engine="cpu"), None, 2), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_more_workers_than_files_are_refused(table: DayTable) -> None:
     with pytest.raises(ShortlistError, match="cannot be shared among 99 workers"):
-        Job.of("dlrm", SECTION, table, Runtime(), None, 99)
+        DistributedJob.plan("dlrm", SECTION, table, Runtime(), None, 99)
 
 
 def _is_worker(folder: Path, job: Path) -> bool:

@@ -16,7 +16,7 @@ from shortlist.contracts import Columns
 from shortlist.evaluation.gate_result import GateResult
 from shortlist.evaluation.gates import Case, Gate
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import Fitted, Number, PerKey, looked_up_number, view_column
+from shortlist.features.feature_kind import Fitted, KeyedFeature, NumberQuery, view_column, view_number
 from shortlist.features.graph import Graph
 from shortlist.features.keyed import ROWS, KeyedView, Total
 from shortlist.spec.base import Section
@@ -24,7 +24,7 @@ from shortlist.spec.runtime import FileOf, OnlineStore
 from shortlist.system.query_engine import Engine
 
 
-class Trend(PerKey):
+class Trend(KeyedFeature):
     """Share of a key's rows that fell on the last few days."""
 
     kind: Literal["trend"]
@@ -35,17 +35,17 @@ class Trend(PerKey):
     def views(self, declared: DeclaredColumns) -> Iterator[KeyedView]:
         yield KeyedView(*self.keys_and_tags(declared), (ROWS, self._recent))
 
-    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[Number]:
+    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[NumberQuery]:
         view = self.view(fitted.declared)
-        recent, whole = (looked_up_number(view, total.name) for total in (self._recent, ROWS))
-        yield Number(self.name, (recent + 1) / (whole + 2))
+        recent, whole = (view_number(view, total.name) for total in (self._recent, ROWS))
+        yield NumberQuery(self.name, (recent + 1) / (whole + 2))
 
     @classmethod
     def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
         views = [(feature, feature.view(fitted.declared)) for feature, _ in wanted]
         places = [view_column(view, feature._recent.name) for feature, view in views]
         places += [view_column(view, ROWS.name) for _, view in views]
-        known = graph.filled(graph.numbers(places), np.zeros(1))
+        known = graph.fill_missing(graph.numbers(places), np.zeros(1))
         recent, whole = graph.split(known, [len(wanted)] * 2)
         return graph.add("Div", graph.add("Add", recent, np.ones(1)), graph.add("Add", whole, np.full(1, 2.0)))
 
@@ -67,7 +67,7 @@ def spread_gate(case: Case) -> GateResult:
     assert case.scored.rows is not None
     found = float(case.scored.rows.scores.std())
     failures = [f"deviation {found:.3f} < {limit:.3f} (min_deviation)"] if found < limit else []
-    return GateResult.of("spread", failures, f"deviation {found:.3f}", deviation=found, min_deviation=limit)
+    return GateResult.from_failures("spread", failures, f"deviation {found:.3f}", deviation=found, min_deviation=limit)
 
 
 SPREAD: Final = Gate(spread_gate, SpreadLimits)

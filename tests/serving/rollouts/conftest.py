@@ -30,7 +30,7 @@ from shortlist.rollout.local.lifecycle import stop_stack
 from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
-from shortlist.rollout.verdict import EVIDENCE, Verdict
+from shortlist.rollout.verdict import EVIDENCE, RolloutVerdict
 from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.paths import ServingPaths
@@ -84,7 +84,7 @@ class Users:
                 DueRequest(request, f"user-{name}-{number}", user)
                 for number, (request, user) in enumerate(itertools.cycle(prepared))
             )
-            await Load(client, asks, stop=self._stop.is_set, ledger=self.ledger).open(self._rate)
+            await Load(client, asks, stop=self._stop.is_set, ledger=self.ledger).run_open(self._rate)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Live:
 
     def __init__(self, world: Any) -> None:
         self.world = world
-        self.paths = ServingPaths.of(world.runs, world.spec.name)
+        self.paths = ServingPaths.for_spec(world.runs, world.spec.name)
         self.deployer = self.deployer_with({}, {})
         self._pool = ThreadPoolExecutor(1)
         self._sessions = list(itertools.islice(Sessions(world.spec.data, world.log, 2, 10), 400))
@@ -233,11 +233,11 @@ class Live:
             assert time.monotonic() < deadline, f"{otherwise}; the newest rollout: {self.deployer.rollouts.latest()}"
             time.sleep(every)
 
-    def evidence(self, record: RolloutRecord) -> Verdict:
+    def evidence(self, record: RolloutRecord) -> RolloutVerdict:
         """Return what a rollout left for programs."""
-        return Verdict.model_validate(read_json(self.deployer.rollouts.folder_of(record.id) / EVIDENCE))
+        return RolloutVerdict.model_validate(read_json(self.deployer.rollouts.rollout_folder(record.id) / EVIDENCE))
 
-    def rolled_back(self, record: RolloutRecord, reason: str) -> Verdict:
+    def rolled_back(self, record: RolloutRecord, reason: str) -> RolloutVerdict:
         """Return the evidence of a rollout that was rolled back for a reason, and harmed nobody on the stable track."""
         evidence = self.evidence(record)
         assert evidence.verdict == "rolled_back"
@@ -362,7 +362,7 @@ class Live:
         assert (route.canary, route.percent, route.rollout) == (None, 0, None)
         assert self.world.origin.tracker.registry.version_of("champion") == route.stable
         assert rollouts.unfinished() is None
-        assert not rollouts.is_held()
+        assert not rollouts.is_locked()
         assert set(record.versions) == {route.stable}
         programs = {"supervisord", *ENVOYS, f"triton-v{route.stable}", f"server-v{route.stable}"}
         assert set(orphan_processes(self.paths.programs)) == programs

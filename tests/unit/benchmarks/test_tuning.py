@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.targets import below
 from benchmarks.tuning import BAD, MODEL, Found, world
-from shortlist.spec.tune import changed
+from shortlist.spec.tune import apply_section_changes
 
 
 @pytest.mark.parametrize(("best", "missed"), [(0.7570, []), (0.7569, ["below the best possible"])])
@@ -27,5 +27,5 @@ def test_the_bad_settings_are_valid_ones_of_the_shipped_model_in_a_world_of_its_
     spec = world()
     source = spec.data.source
     assert source.kind == "generated" and (source.rows, source.users, source.taste) == (300_000, 300, 0.2)
-    bad = changed(spec.models[MODEL], BAD).model_dump()
+    bad = apply_section_changes(spec.models[MODEL], BAD).model_dump()
     assert {key: bad[key] for key in BAD} == BAD

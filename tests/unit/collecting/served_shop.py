@@ -12,11 +12,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shortlist.collecting.collector import Collected, Collector
+from shortlist.collecting.collector import Collector, CollectorRun
 from shortlist.data.base_rows import clock_failures
 from shortlist.data.collected import ANSWERED, ROWS, CollectedLog
 from shortlist.data.failures import split_failures
-from shortlist.data.rules import broken_checks, log_checks
+from shortlist.data.rules import build_log_checks, find_broken_checks
 from shortlist.serving.log.logs import PART, item_type, outcome_columns, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
@@ -61,7 +61,7 @@ class Shop:
 
     @property
     def paths(self) -> ServingPaths:
-        return ServingPaths.of(self.folder / "runs", "shop")
+        return ServingPaths.for_spec(self.folder / "runs", "shop")
 
     @property
     def data(self) -> Data:
@@ -87,7 +87,7 @@ class Shop:
     def collector(self, log: CollectedLog | None = None, most_rows: int = 500_000) -> Collector:
         return Collector("shop", self.stores, self.data, self.serving, most_rows, log)
 
-    def collect(self, after: timedelta = timedelta(minutes=12), **options: Any) -> Collected:
+    def collect(self, after: timedelta = timedelta(minutes=12), **options: Any) -> CollectorRun:
         return self.collector(**options).collect(NOON + after)
 
     def rows(self) -> pl.DataFrame:
@@ -98,9 +98,11 @@ class Shop:
         return self._judged()[1]
 
     def _judged(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        found = [pl.read_parquet(files / ROWS) for _, files in self.log.fetched(self.log.batches())]
+        found = [pl.read_parquet(files / ROWS) for _, files in self.log.fetch_batches(self.log.batches())]
         rows = pl.concat([each for each in found if each.height])
-        return split_failures(rows, clock_failures(rows, self.data) + broken_checks(rows, log_checks(self.data)))
+        return split_failures(
+            rows, clock_failures(rows, self.data) + find_broken_checks(rows, build_log_checks(self.data))
+        )
 
     def _write(self, folder: Path, schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)

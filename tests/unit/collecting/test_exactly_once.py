@@ -122,7 +122,7 @@ def test_whoever_reads_while_batches_are_published_sees_whole_ones_only(tmp_path
 
     def read() -> None:
         batches = shop.log.batches()
-        heights = [pl.read_parquet(files / ROWS).height for _, files in shop.log.fetched(batches)]
+        heights = [pl.read_parquet(files / ROWS).height for _, files in shop.log.fetch_batches(batches)]
         assert heights == [batch.counts.rows for batch in batches]
         seen.append(len(batches))
 

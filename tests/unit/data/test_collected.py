@@ -12,7 +12,7 @@ import pytest
 
 from shortlist.contracts import Columns, DataError, Files, ShortlistError
 from shortlist.data.base_rows import clock_failures
-from shortlist.data.collected import ANSWERED, REQUESTS, ROWS, Batch, BatchCounts, CollectedLog, CollectedRows
+from shortlist.data.collected import ANSWERED, REQUESTS, ROWS, BatchCounts, CollectedBatch, CollectedLog, CollectedRows
 from shortlist.data.ingest import ingest
 from shortlist.data.quarantine import QUARANTINE_SCHEMA
 from shortlist.data.validate import validate
@@ -82,8 +82,8 @@ def publish(stores: str, *times: datetime, price: Any = 2.0, lost: int = 0, behi
         rows = rows.with_columns((pl.col(Columns.TIME) - timedelta(minutes=behind)).alias(ANSWERED))
     rows.write_parquet(folder / ROWS)
     pl.DataFrame({"request": [number]}).write_parquet(folder / REQUESTS / f"{REQUESTS}.parquet")
-    batch = Batch(
-        number=number, spec="shop", made=NOON, folder=collected.folder_of(number, "a"), digest=str(times), spans=(),
+    batch = CollectedBatch(
+        number=number, spec="shop", made=NOON, folder=collected.files_key(number, "a"), digest=str(times), spans=(),
         answered_from=None, answered_to=None, first=min(times), last=max(times), counts=BatchCounts(rows=count),
     )  # fmt: skip
     assert collected.publish(batch, folder)
@@ -265,18 +265,18 @@ def test_what_is_no_reference_to_batches_is_refused() -> None:
 
 def test_other_rows_make_another_training(log: Path, declare: Declare) -> None:
     stores, data = f"{log.parent}/stores#1", declare(**LIVE)
-    assert CollectedRows.newest(declare(), stores, "shop") == ""
-    none = CollectedRows.newest(data, stores, "shop")
+    assert CollectedRows.describe_newest(declare(), stores, "shop") == ""
+    none = CollectedRows.describe_newest(data, stores, "shop")
     publish(stores, NOON + timedelta(hours=1))
-    one = CollectedRows.newest(data, stores, "shop")
+    one = CollectedRows.describe_newest(data, stores, "shop")
     assert none != one
-    assert one == CollectedRows.newest(data, stores, "shop")
+    assert one == CollectedRows.describe_newest(data, stores, "shop")
 
 
 @pytest.mark.parametrize("name", [Columns.SERVED_VERSION, Columns.SERVED_TRACK])
 def test_who_served_a_row_is_no_feature(name: str, declare: Declare) -> None:
-    from shortlist.features.kinds.count import Count
+    from shortlist.features.kinds.count import CountFeature
 
-    feature: Any = Count.model_validate({"kind": "count", "key": name, "name": "n"})
+    feature: Any = CountFeature.model_validate({"kind": "count", "key": name, "name": "n"})
     with pytest.raises(ValueError, match=f"'{name}' tells who served a row"):
         feature.check(declare(**LIVE))

@@ -9,14 +9,14 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.data.convert import convert
+from shortlist.data.convert import convert_columns
 from shortlist.spec.data import Column
 
 
 def converted(kind: str, values: list[Any] | pl.Series, **settings: Any) -> tuple[list[Any], list[int]]:
     """Return the values and the places of those that failed."""
     column = Column(name="x", source="raw", type=kind, **settings)
-    result = convert(pl.Series("raw", values).to_frame(), [column], ("", "NA"))
+    result = convert_columns(pl.Series("raw", values).to_frame(), [column], ("", "NA"))
     failed = result.failed.get("x", pl.Series([False])).arg_true().to_list()
     return result.columns["x"].to_list(), failed
 

@@ -14,9 +14,9 @@ from sklearn.metrics import roc_auc_score
 from shortlist.contracts import Columns, DataError
 from shortlist.data.best_candidates import best_candidates
 from shortlist.data.click_model import ClickModel
-from shortlist.data.generate import FIRST_ITEM, FIRST_USER, generate
+from shortlist.data.generate import FIRST_ITEM, FIRST_USER, generate_log
 from shortlist.data.synthetic_world import build_world
-from shortlist.data.traffic import draw_impressions, exposure, plan_parts
+from shortlist.data.traffic import draw_impressions, item_exposure, plan_parts
 from shortlist.spec.data import Drift, GeneratedChapters, GeneratedSource
 from shortlist.storage.artefacts import folder_digest
 
@@ -25,7 +25,7 @@ FROM_DAY = 5
 
 
 def generated(folder: Path, *drifts: Drift) -> pl.DataFrame:
-    generate(WORLD.model_copy(update={"drifts": drifts}), folder)
+    generate_log(WORLD.model_copy(update={"drifts": drifts}), folder)
     rows = pl.read_parquet(folder / "impressions" / "*.parquet")
     return rows.with_columns((pl.col("event_time").dt.date() - WORLD.start).dt.total_days().alias("number"))
 
@@ -49,8 +49,8 @@ def after(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def test_the_same_seed_gives_the_same_bytes(folder: Path, log: pl.DataFrame, tmp_path: Path) -> None:
-    generate(WORLD, tmp_path / "again")
-    generate(WORLD.model_copy(update={"seed": 8}), tmp_path / "other")
+    generate_log(WORLD, tmp_path / "again")
+    generate_log(WORLD.model_copy(update={"seed": 8}), tmp_path / "other")
     digests = [folder_digest(one) for one in (folder, tmp_path / "again", tmp_path / "other")]
     assert digests[0] == digests[1] != digests[2]
 
@@ -159,13 +159,13 @@ def test_changed_tastes_change_who_clicks_what(log: pl.DataFrame, tmp_path: Path
 def test_a_column_that_cannot_break_is_refused(tmp_path: Path) -> None:
     drift = Drift(kind="broken_column", from_day=1, column="durations")
     with pytest.raises(DataError, match=r"cannot break 'durations'.*did you mean 'duration'"):
-        generate(WORLD.model_copy(update={"drifts": (drift,)}), tmp_path / "log")
+        generate_log(WORLD.model_copy(update={"drifts": (drift,)}), tmp_path / "log")
     assert not (tmp_path / "log").exists()
 
 
 def test_no_file_is_longer_than_a_part(tmp_path: Path) -> None:
     large = GeneratedSource(kind="generated", rows=900_000, users=1_000, items=500, days=3, start=date(2026, 1, 5))
-    generate(large, tmp_path / "log")
+    generate_log(large, tmp_path / "log")
     heights = [
         pl.scan_parquet(path).select(pl.len()).collect().item() for path in (tmp_path / "log/impressions").iterdir()
     ]
@@ -180,7 +180,7 @@ CHAPTERS = WORLD.model_copy(update={"chapters": GeneratedChapters(count=5, follo
 def chaptered(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
     """The log with chapters, and which chapter its items and users are in."""
     folder = tmp_path_factory.mktemp("chapters") / "log"
-    generate(CHAPTERS, folder)
+    generate_log(CHAPTERS, folder)
     rows = pl.read_parquet(folder / "impressions" / "*.parquet")
     chapters = build_world(CHAPTERS).chapters
     assert chapters is not None
@@ -233,11 +233,11 @@ SESSIONS = WORLD.model_copy(
 
 def test_within_a_session_an_item_follows_the_one_before() -> None:
     world = build_world(SESSIONS)
-    truth, chapters, part = ClickModel.of(SESSIONS, world), world.chapters, plan_parts(SESSIONS)[1]
+    truth, chapters, part = ClickModel.calibrate(SESSIONS, world), world.chapters, plan_parts(SESSIONS)[1]
     assert chapters is not None
     shown = draw_impressions(SESSIONS, world, part)
     first = shown.previous < 0
-    next_one = chapters.of_item[shown.item] == chapters.after(shown.previous)
+    next_one = chapters.of_item[shown.item] == chapters.next_chapter(shown.previous)
     assert first.mean() == pytest.approx(1 / 7, abs=0.02) and not next_one[first].any()
     assert next_one[~first].mean() == pytest.approx(0.6 + 0.4 / 5, abs=0.08)
     # The item before counts in the log-odds, and nothing else of the session does.
@@ -251,8 +251,8 @@ def test_the_chapters_that_a_user_may_be_in_are_as_likely_as_in_the_log() -> Non
     world = build_world(SESSIONS)
     chapters, part = world.chapters, plan_parts(SESSIONS)[1]
     assert chapters is not None
-    found = chapters.after(draw_impressions(SESSIONS, world, part).previous)
-    likely = chapters.likely(np.arange(3), 1, exposure(world, 1))
+    found = chapters.next_chapter(draw_impressions(SESSIONS, world, part).previous)
+    likely = chapters.chapter_probabilities(np.arange(3), 1, item_exposure(world, 1))
     assert sum(chance for chance, _ in likely) == pytest.approx(1.0)
     for chance, chapter in likely:
         assert chance == pytest.approx((found == chapter[0]).mean(), abs=0.05)

@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from shortlist.contracts import Columns, best_column
 from shortlist.data.best_candidates import best_candidates
-from shortlist.data.generate import FIRST_ITEM, FIRST_USER, generate
+from shortlist.data.generate import FIRST_ITEM, FIRST_USER, generate_log
 from shortlist.data.lifetimes import Lifetimes
 from shortlist.data.synthetic_world import build_world
 from shortlist.spec.data import GeneratedSource
@@ -40,7 +40,7 @@ def value_digest(rows: pl.DataFrame) -> str:
 
 
 def written(source: GeneratedSource, folder: Path) -> pl.DataFrame:
-    generate(source, folder)
+    generate_log(source, folder)
     return pl.read_parquet(folder / "impressions" / "*.parquet")
 
 
@@ -134,9 +134,9 @@ def test_new_items_leave_the_contents_of_the_others() -> None:
     before, after = (build_world(world(content={}, drifts=drifts)).content for drifts in ((), (drift,)))
     assert before is not None and after is not None
     assert after.properties_IK.shape[0] == 550
-    for old, new in zip(before.columns()[1:], after.columns()[1:], strict=True):
+    for old, new in zip(before.item_columns()[1:], after.item_columns()[1:], strict=True):
         assert new.head(500).equals(old)
-    assert after.columns()[0].head(500).equals(before.columns()[0])
+    assert after.item_columns()[0].head(500).equals(before.item_columns()[0])
 
 
 def test_the_best_list_of_a_user_is_of_appealing_contents() -> None:
@@ -198,7 +198,7 @@ def test_short_lived_items_appear_all_over_the_log(folder: Path, shortlived: pl.
 def test_popular_ones_of_the_items_alive_are_shown_more_often() -> None:
     lives = Lifetimes(np.array([0, 10, 20]), 15, np.zeros(3))
     moments = np.repeat([5, 12, 22, 30], 4_000)
-    drawn = lives.draw(np.array([3.0, 1.0, 4.0]), moments, np.random.default_rng(1)).reshape(4, -1)
+    drawn = lives.draw_items(np.array([3.0, 1.0, 4.0]), moments, np.random.default_rng(1)).reshape(4, -1)
     shares = [np.bincount(row, minlength=3) / 4_000 for row in drawn]
     np.testing.assert_allclose(shares, [[1, 0, 0], [0.75, 0.25, 0], [0, 0.2, 0.8], [0, 0, 1]], atol=0.03)
 

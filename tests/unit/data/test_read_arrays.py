@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import DataError
-from shortlist.data.layout import Layout
+from shortlist.data.layout import FileLayout
 from shortlist.data.read_arrays import npz_fields, read_npz
 from shortlist.data.sources import InputFile
 from shortlist.spec.data import Column
@@ -76,7 +76,7 @@ def archive(tmp_path: Path, **arrays: Any) -> InputFile:
 
 def test_arrays_of_an_archive_are_columns(tmp_path: Path) -> None:
     file = archive(tmp_path, item=np.arange(5), place=np.arange(10.0).reshape(5, 2))
-    layout = Layout("side table 'items'", VECTORS, None, header=True, null_values=(), undeclared="refuse")
+    layout = FileLayout("side table 'items'", VECTORS, None, header=True, null_values=(), undeclared="refuse")
     blocks = list(read_npz(file, layout, 2))
     assert [block.columns.height for block in blocks] == [2, 2, 1]
     assert blocks[1].columns.rows() == [(2, [4.0, 5.0]), (3, [6.0, 7.0])]

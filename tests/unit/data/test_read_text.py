@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from shortlist.contracts import DataError
 from shortlist.data import read_text as read_text_module
 from shortlist.data import text_blocks
-from shortlist.data.layout import Layout
+from shortlist.data.layout import FileLayout
 from shortlist.data.read_text import read_text
 from shortlist.data.sources import InputFile
 from shortlist.spec.data import Column
@@ -287,7 +287,7 @@ def test_any_text_survives_any_cut_into_blocks(
     csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(table)
     path = written(tmp_path, text.getvalue())
     columns = tuple(Column(name=name, type="string") for name in ("a", "b"))
-    layout = Layout("the log", columns, None, header=False, null_values=("",), undeclared="refuse")
+    layout = FileLayout("the log", columns, None, header=False, null_values=("",), undeclared="refuse")
     blocks = list(read_text(InputFile(path, "log.csv", "csv"), layout, ["a", "b"], 1))
     assert pl.concat(block.columns for block in blocks).rows() == [(a or None, b or None) for a, b in table]
     starts = [1 + sum(f"{a}{b}\n".count("\n") for a, b in table[:place]) for place in range(len(table))]

@@ -94,7 +94,7 @@ def test_a_split_that_needs_more_days_than_the_log_has_is_named(most_rows: int, 
     found = check_sample(data, folder, most_rows)
     (problem,) = found.problems
     assert "the log has 5 day(s), the split needs 8" in problem
-    assert found.whole == (most_rows == 100_000)
+    assert found.is_complete == (most_rows == 100_000)
 
 
 def test_the_beginning_of_a_longer_log_is_judged_as_far_as_it_can_be(write: Callable[..., Path]) -> None:

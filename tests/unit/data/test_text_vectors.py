@@ -78,7 +78,7 @@ def test_only_new_texts_are_computed_and_a_new_model_computes_all(
     pl.concat([rows, pl.DataFrame({"item": [5], "title": ["red book"]})]).write_parquet(items)
     assert write_text_vectors(items, "item", "title", model, out).computed == 1
     assert vectors(out)[5] == [1, 0, 1]
-    monkeypatch.setattr(text_model, "_session", lambda model: pytest.fail("nothing is new"))
+    monkeypatch.setattr(text_model, "_open_session", lambda model: pytest.fail("nothing is new"))
     assert write_text_vectors(items, "item", "title", model, out).computed == 0
     monkeypatch.undo()
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
@@ -199,12 +199,12 @@ def many(texts: list[str | None]) -> tuple[pl.Series, pl.Series]:
 def test_a_text_is_computed_once_whatever_block_or_table_it_is_in(tmp_path: Path, cache: Path) -> None:
     model = word_counts(tmp_path / "words.onnx")
     with TextVectors(model, 2) as first:
-        assert first.of(*many([None, None])).to_list() == [None, None]
-        assert first.of(*many(["red", None, "book", "red"])).to_list() == [[1, 0, 0], None, [0, 0, 1], [1, 0, 0]]
-        assert first.of(*many(["book", "shoe", ""])).to_list() == [[0, 0, 1], [0, 1, 0], [0, 0, 0]]
+        assert first.compute(*many([None, None])).to_list() == [None, None]
+        assert first.compute(*many(["red", None, "book", "red"])).to_list() == [[1, 0, 0], None, [0, 0, 1], [1, 0, 0]]
+        assert first.compute(*many(["book", "shoe", ""])).to_list() == [[0, 0, 1], [0, 1, 0], [0, 0, 0]]
         assert first.computed == 4
     with TextVectors(model, 2) as second:
-        assert second.of(*many(["shoe", "red shoe"])).to_list() == [[0, 1, 0], [1, 1, 0]]
+        assert second.compute(*many(["shoe", "red shoe"])).to_list() == [[0, 1, 0], [1, 1, 0]]
         assert (second.computed, second.width) == (1, 3)
     assert len(list(cache.glob("*.sqlite"))) == 1
 
@@ -214,7 +214,7 @@ def test_vectors_that_nobody_asks_for_are_forgotten(tmp_path: Path, monkeypatch:
 
     def computed(*texts: str | None) -> int:
         with TextVectors(model, 2) as vectors:
-            vectors.of(*many([*texts]))
+            vectors.compute(*many([*texts]))
             return vectors.computed
 
     monkeypatch.setattr(vector_cache.time, "time", lambda: 0.0)
@@ -229,11 +229,11 @@ def test_vectors_that_nobody_asks_for_are_forgotten(tmp_path: Path, monkeypatch:
 def test_a_cache_that_is_no_cache_is_made_anew_and_one_without_room_says_so(tmp_path: Path, cache: Path) -> None:
     model = word_counts(tmp_path / "words.onnx")
     with TextVectors(model, 2) as vectors:
-        vectors.of(*many(["red"]))
+        vectors.compute(*many(["red"]))
     (file,) = cache.glob("*.sqlite")
     file.write_bytes(b"no database at all, and long enough to be looked at" * 100)
     with TextVectors(model, 2) as vectors:
-        assert vectors.of(*many(["red"])).to_list() == [[1, 0, 0]]
+        assert vectors.compute(*many(["red"])).to_list() == [[1, 0, 0]]
     file.unlink()
     file.mkdir()
     with pytest.raises(
@@ -254,10 +254,10 @@ def test_weights_beside_the_model_are_part_of_it(tmp_path: Path) -> None:
     whole.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 300
     save(whole, model, save_as_external_data=True, location="weights.bin", size_threshold=0)
     with TextVectors(model, 2) as vectors:
-        assert vectors.of(*many(["red shoe"])).to_list() == [[2.0] * 300]
+        assert vectors.compute(*many(["red shoe"])).to_list() == [[2.0] * 300]
     (tmp_path / "weights.bin").write_bytes(np.full(900, 5, np.float32).tobytes())
     with TextVectors(model, 2) as vectors:
-        assert vectors.of(*many(["red shoe"])).to_list() == [[10.0] * 300]
+        assert vectors.compute(*many(["red shoe"])).to_list() == [[10.0] * 300]
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(DataError, match=r"weights\.bin: no such file; words\.onnx keeps weights in it"):
         TextVectors(model, 2)

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import DataError
-from shortlist.data.until import cut_day, freshness_moment, until_of
+from shortlist.data.until import find_cut_day, freshness_moment, parse_until
 from shortlist.storage.tables import DayTable
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -107,17 +107,17 @@ def test_a_day_cut_short_is_no_fall_of_volume_but_a_short_day_is(judged: Callabl
 def test_a_day_is_cut_where_the_clock_says_it_begins(declare: Callable[..., Any]) -> None:
     shanghai = declare(clock={"kind": "column", "column": "time", "unit": "s", "timezone": "Asia/Shanghai"})
     midnight_there = datetime(2024, 1, 4, 16, tzinfo=UTC)
-    assert cut_day(midnight_there, shanghai) is None
-    assert cut_day(UNTIL, shanghai) == date(2024, 1, 5)
-    assert cut_day(UNTIL, declare()) is None
-    assert cut_day(None, declare()) is None
+    assert find_cut_day(midnight_there, shanghai) is None
+    assert find_cut_day(UNTIL, shanghai) == date(2024, 1, 5)
+    assert find_cut_day(UNTIL, declare()) is None
+    assert find_cut_day(None, declare()) is None
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2024-01-05T00:00:00", "2024-01-05"])
 def test_a_moment_without_its_offset_is_refused(text: str) -> None:
     with pytest.raises(DataError, match=f"until: got '{text}', wanted a moment as ISO 8601 with its offset"):
-        until_of(text)
-    assert until_of("") is None
+        parse_until(text)
+    assert parse_until("") is None
 
 
 def test_freshness_is_judged_against_a_moment_only_where_a_rule_asks_for_it(declare: Callable[..., Any]) -> None:

@@ -12,8 +12,8 @@ import pytest
 from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
 from shortlist.evaluation.gates import champion_gate
 from shortlist.evaluation.metrics import auc
-from shortlist.evaluation.records import Champion, Comparison
-from shortlist.evaluation.verdict import Verdict
+from shortlist.evaluation.records import Champion, PairedComparison
+from shortlist.evaluation.verdict import GateVerdict
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import write_json, write_manifest
 
@@ -41,7 +41,7 @@ class Spec:
         frame.write_parquet(self.root / folder / "scores.parquet")
         return self.root / folder
 
-    def train(self, frame: pl.DataFrame) -> Verdict:
+    def train(self, frame: pl.DataFrame) -> GateVerdict:
         """Judge a candidate as a run does; promote it when it is blessed."""
         place = f"run-{len(list(self.root.glob('run-*')))}"
         model = self.write(f"{place}/model", "model.json", {"history": [{"validation_log_loss": 0.5}]})
@@ -58,11 +58,11 @@ class Spec:
         popular = self.score(f"{place}/popularity", frame.with_columns(score=pl.lit(0.25)))
         evidence = self.root / "log", self.root / "skew", champion, popular
         blessed = evaluate_gates(self.limits, 7, {"trees": candidate}, *evidence, self.root / place / "verdict")
-        verdict = Verdict.read(self.root / place / "verdict")
+        verdict = GateVerdict.read(self.root / place / "verdict")
         if blessed:
             self.champion = len(self.versions) + 1
             self.versions[self.champion] = frame
-            self.best[self.champion] = verdict.best_after("trees")
+            self.best[self.champion] = verdict.best_version_after_promotion("trees")
         return verdict
 
 
@@ -93,7 +93,7 @@ def of(tmp_path: Path, validate_export: Callable[..., None], **limits: object) -
                 validate_export)  # fmt: skip
 
 
-def held(verdict: Verdict) -> list[str]:
+def held(verdict: GateVerdict) -> list[str]:
     return [gate.name for gate in verdict.reports[0].gates if not gate.passed]
 
 
@@ -131,11 +131,13 @@ def test_a_candidate_that_is_no_worse_is_the_new_best(
 
 def test_a_best_champion_that_cannot_be_scored_holds() -> None:
     champion = Champion(version="9", best="4", best_problem="column 'tab' is not declared any more")
-    same = Comparison.model_validate(
+    same = PairedComparison.model_validate(
         {"reference": "champion", "differences": {"auc": {"candidate": 0.7, "reference": 0.7, "value": 0.0,
                                                           "low": -0.0001, "error": 0.0001, "rows": 4_000}}}
     )  # fmt: skip
-    result = champion_gate(champion, same, "auc", Gates(), Comparison(reference="version 4", problem="not scored"))
+    result = champion_gate(
+        champion, same, "auc", Gates(), PairedComparison(reference="version 4", problem="not scored")
+    )
     assert (result.passed, result.reason) == (
         False,
         "version 4, the best champion so far: no comparison, column 'tab' is not declared any more;"

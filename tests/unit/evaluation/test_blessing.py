@@ -9,7 +9,7 @@ from shortlist.evaluation.blessing import bless, read_blessing, verify_blessing,
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.gate_result import GateResult
 from shortlist.evaluation.gates import GATES
-from shortlist.evaluation.records import Interval, Measures
+from shortlist.evaluation.records import ConfidenceInterval, Measures
 from shortlist.storage.artefacts import IntegrityError, folder_digest, write_json, write_manifest
 
 
@@ -19,11 +19,11 @@ def report(model: str, held: str = "", folder: Path | None = None) -> GateReport
         GateResult(name=name, passed=name != held, reason=f"{name} says so", numbers={"digests": digests})
         for name in GATES
     ]
-    return GateReport.of(model, folder_digest(folder) if folder else "00", gates)
+    return GateReport.from_results(model, folder_digest(folder) if folder else "00", gates)
 
 
 def measures(model: str, validation_log_loss: float | None, auc: float = 0.7) -> Measures:
-    interval = Interval(low=auc - 0.01, value=auc, high=auc + 0.01)
+    interval = ConfidenceInterval(low=auc - 0.01, value=auc, high=auc + 0.01)
     return Measures(model=model, role="candidate", auc=interval, validation_log_loss=validation_log_loss)
 
 

@@ -24,7 +24,7 @@ LOSSES = {"trees": 0.52, "network": 0.51}
 
 def chosen(limits: Gates, **scores: Path) -> Blessing:
     passes = [GateResult(name=name, passed=True, reason="fine") for name in GATES]
-    reports = [GateReport.of(name, "00", passes) for name in scores]
+    reports = [GateReport.from_results(name, "00", passes) for name in scores]
     measures = [Measures(model=name, role="candidate", validation_log_loss=LOSSES[name]) for name in scores]
     return bless(reports, measures, choose(scores, "gauc", limits, 1))
 

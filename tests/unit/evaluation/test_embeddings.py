@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shortlist.contracts import Files
-from shortlist.evaluation.embeddings import EmbeddingNumbers, embeddings_of
+from shortlist.evaluation.embeddings import EmbeddingNumbers, read_embedding_numbers
 from shortlist.report.assembly import summary_of
 from shortlist.report.page import RunPage
 from shortlist.report.report import render
@@ -60,6 +60,6 @@ def test_the_page_says_how_many_values_collide_and_which_table_is_full(page: Run
 
 
 def test_a_run_without_hashes_and_cache_says_nothing_of_them() -> None:
-    assert embeddings_of({"trees": XGBOOST, "line": {"kind": "logistic"}}) == {}
-    whole = embeddings_of({"dlrm": {**DLRM, "cached_rows": None, "history": [{"epoch": 1}]}})["dlrm"]
+    assert read_embedding_numbers({"trees": XGBOOST, "line": {"kind": "logistic"}}) == {}
+    whole = read_embedding_numbers({"dlrm": {**DLRM, "cached_rows": None, "history": [{"epoch": 1}]}})["dlrm"]
     assert whole == EmbeddingNumbers(hashed=HASHED, cached_rows=None, cache_hit_rate=None)  # type: ignore[arg-type]

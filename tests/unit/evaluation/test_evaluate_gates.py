@@ -15,7 +15,7 @@ from shortlist.evaluation.blessing import read_blessing, verify_blessing
 from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
 from shortlist.evaluation.gate_result import GateResult
 from shortlist.evaluation.gates import GATES, Case, Gate
-from shortlist.evaluation.verdict import Verdict
+from shortlist.evaluation.verdict import GateVerdict
 from shortlist.report.assembly import gate_lines
 from shortlist.spec.base import Section
 from shortlist.spec.gates import Gates
@@ -55,7 +55,7 @@ class Run:
         (self.root / name).mkdir(exist_ok=True)
         frame.write_parquet(self.root / name / "scores.parquet")
 
-    def evaluate_gates(self) -> tuple[str | None, Verdict]:
+    def evaluate_gates(self) -> tuple[str | None, GateVerdict]:
         candidates = {
             name: Candidate(self.root / f"{name}_model", self.root / name, self.root / f"{name}_proof", members)
             for name, members in (("xgboost", ()), ("dlrm", ()), ("both", ("xgboost", "dlrm")))
@@ -63,7 +63,7 @@ class Run:
         }
         evidence = (self.root / name for name in ("log", "skew", "champion", "popularity"))
         blessed = evaluate_gates(self.limits, 7, candidates, *evidence, self.root / "verdict")
-        return blessed, Verdict.read(self.root / "verdict")
+        return blessed, GateVerdict.read(self.root / "verdict")
 
     def held_by(self) -> set[str]:
         blessed, verdict = self.evaluate_gates()
@@ -251,10 +251,10 @@ def spread_gate(case: Case) -> GateResult:
     """Hold when the scores hardly differ."""
     limit = case.settings("spread", Spread).min_deviation
     if case.scored.rows is None:
-        return GateResult.of("spread", ["no scores"], "")
+        return GateResult.from_failures("spread", ["no scores"], "")
     found = float(case.scored.rows.scores.std())
     failures = [f"deviation {found:.3f} < {limit:.3f} (min_deviation)"] if found < limit else []
-    return GateResult.of("spread", failures, f"deviation {found:.3f}", deviation=found, min_deviation=limit)
+    return GateResult.from_failures("spread", failures, f"deviation {found:.3f}", deviation=found, min_deviation=limit)
 
 
 @pytest.fixture
@@ -281,7 +281,7 @@ def test_a_gate_of_ones_own_holds_by_its_own_rule(run: Run, settings: dict[str, 
 def test_a_gate_that_was_added_later_was_not_passed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.evaluate_gates()
     monkeypatch.setitem(GATES, "spread", Gate(spread_gate, Spread))
-    with pytest.raises(IntegrityError, match="passed is True, but its gates say False"):
+    with pytest.raises(IntegrityError, match="passed is True, but its gate results say False"):
         read_blessing(run.root / "verdict/blessing.json")
 
 

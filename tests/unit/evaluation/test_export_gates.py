@@ -110,7 +110,7 @@ class TestParity:
         [((), "inputs are equal"), (("duration", "by_user:rows"), "inputs duration, by_user:rows differ")],
     )
     def test_says_where_to_look(self, inputs: tuple[str, ...], words: str) -> None:
-        worst = LargestDifference(impression=192_716, reference=0.5, got=0.6, inputs=inputs)
+        worst = LargestDifference(impression=192_716, reference=0.5, score=0.6, inputs=inputs)
         reason = _held(parity(proof(triton=same(max_difference=0.1, worst=worst))))
         assert reason.endswith(f"(max_score_difference), most in impression 192716, {words}")
 

@@ -23,12 +23,12 @@ from shortlist.evaluation.gates import (
 )
 from shortlist.evaluation.records import (
     Champion,
-    Comparison,
-    Difference,
-    Interval,
+    ConfidenceInterval,
     Measures,
     Metric,
-    SkewReport,
+    MetricDifference,
+    PairedComparison,
+    SkewMeasures,
     SliceComparison,
 )
 from shortlist.spec.gates import Gates
@@ -44,8 +44,8 @@ def measures(**changed: Any) -> Measures:
         "role": "candidate",
         "rows": 4_000,
         "positives": 1_000,
-        "auc": Interval(low=0.70, value=0.72, high=0.74),
-        "log_loss": Interval(low=0.48, value=0.50, high=0.52),
+        "auc": ConfidenceInterval(low=0.70, value=0.72, high=0.74),
+        "log_loss": ConfidenceInterval(low=0.48, value=0.50, high=0.52),
         "calibration_error": 0.02,
         "calibration_noise": 0.01,
         "mean_score": 0.255,
@@ -54,28 +54,28 @@ def measures(**changed: Any) -> Measures:
     return Measures(**{**good, **changed})
 
 
-GAIN = Comparison(
+GAIN = PairedComparison(
     reference="popularity",
-    differences={"auc": Difference(candidate=0.72, reference=0.62, value=0.1, low=0.09, error=0.006, rows=4_000)},
+    differences={"auc": MetricDifference(candidate=0.72, reference=0.62, value=0.1, low=0.09, error=0.006, rows=4_000)},
 )
 
 
-def difference(value: float, low: float) -> Difference:
-    return Difference(
+def difference(value: float, low: float) -> MetricDifference:
+    return MetricDifference(
         candidate=0.75 + value, reference=0.75, value=value, low=low, error=(value - low) / 1.645, rows=4_000
     )
 
 
-def gain(low: float, gauc_low: float | None = None, reference: str = "popularity") -> Comparison:
+def gain(low: float, gauc_low: float | None = None, reference: str = "popularity") -> PairedComparison:
     """A candidate against the baseline: AUC 0.72 against 0.62, with these lower bounds of the differences."""
-    found: dict[Metric, Difference] = {"auc": difference(0.1, low)}
+    found: dict[Metric, MetricDifference] = {"auc": difference(0.1, low)}
     if gauc_low is not None:
         found["gauc"] = difference(0.02, gauc_low).model_copy(update={"metric": "gauc"})
-    return Comparison(reference=reference, differences=found)
+    return PairedComparison(reference=reference, differences=found)
 
 
-def against(difference: Difference) -> Comparison:
-    return Comparison(reference="champion", differences={difference.metric: difference})
+def against(difference: MetricDifference) -> PairedComparison:
+    return PairedComparison(reference="champion", differences={difference.metric: difference})
 
 
 def a_slice(p_value: float | None, judged: bool = True) -> SliceComparison:
@@ -111,14 +111,14 @@ class TestData:
         assert "scores.parquet is missing" in reason
 
 
-def skew(**changed: Any) -> SkewReport:
+def skew(**changed: Any) -> SkewMeasures:
     good = {"rows_checked": 500, "keys_checked": 900, "historical_mismatches": 0, "online_mismatches": 0}
-    return SkewReport(**{**good, "row_count_ok": True, "columns": {"users:rows": 0, "items:rows": 0}, **changed})
+    return SkewMeasures(**{**good, "row_count_ok": True, "columns": {"users:rows": 0, "items:rows": 0}, **changed})
 
 
-def lead(low: float, metric: Metric = "auc", reference: str = "trees") -> Comparison:
+def lead(low: float, metric: Metric = "auc", reference: str = "trees") -> PairedComparison:
     ahead = difference(0.01, low).model_copy(update={"metric": metric})
-    return Comparison(reference=reference, differences={metric: ahead})
+    return PairedComparison(reference=reference, differences={metric: ahead})
 
 
 class TestMembers:
@@ -141,7 +141,7 @@ class TestMembers:
         assert held.startswith("GAUC lead -0.0030 <= 0")
 
     def test_holds_what_could_not_be_compared(self) -> None:
-        unread = Comparison(reference="trees", differences={}, problem="scores.parquet is missing")
+        unread = PairedComparison(reference="trees", differences={}, problem="scores.parquet is missing")
         held = _held(absolute_gate(measures(), GAIN, "auc", LIMITS, [unread]))
         assert held == "its member trees: no comparison, scores.parquet is missing"
 
@@ -182,12 +182,12 @@ class TestAbsolute:
         assert "AUC gain +0.0900 over popularity" in result.reason
 
     def test_holds_when_only_the_value_reaches_the_floor(self) -> None:
-        weak = measures(auc=Interval(low=0.549, value=0.56, high=0.57))
+        weak = measures(auc=ConfidenceInterval(low=0.549, value=0.56, high=0.57))
         reason = _held(absolute_gate(weak, GAIN, "auc", LIMITS))
         assert reason == "AUC 0.5490 < 0.5500 (min_auc; 95% bound, 4 000 test rows)"
 
     def test_holds_a_log_loss_no_better_than_a_constant_rate(self) -> None:
-        useless = measures(log_loss=Interval(low=0.55, value=0.56, high=0.57))  # entropy of 0.25: 0.5623
+        useless = measures(log_loss=ConfidenceInterval(low=0.55, value=0.56, high=0.57))  # entropy of 0.25: 0.5623
         reason = _held(absolute_gate(useless, GAIN, "auc", LIMITS))
         assert "log loss 0.5700 >= 0.5623 (log loss of a constant rate" in reason
 
@@ -231,7 +231,7 @@ class TestAbsolute:
 
     @pytest.mark.parametrize("problem", ["popularity has no scores", "they were not scored on the same rows", ""])
     def test_holds_without_a_comparison(self, problem: str) -> None:
-        missing = Comparison(reference="popularity", problem=problem)
+        missing = PairedComparison(reference="popularity", problem=problem)
         reason = _held(absolute_gate(measures(), missing, "auc", LIMITS))
         assert reason == f"no baseline to beat: {problem or 'popularity was not scored'}"
 
@@ -269,7 +269,7 @@ class TestChampion:
         [
             (None, None, "whether there is a champion was not looked up"),
             (CHAMPION, None, "champion, version 17: no comparison, it was not scored"),
-            (CHAMPION, Comparison(reference="champion", problem="not scored on the same rows"), "the same rows"),
+            (CHAMPION, PairedComparison(reference="champion", problem="not scored on the same rows"), "the same rows"),
             (CHAMPION, against(difference(0.1, 0.09).model_copy(update={"metric": "gauc"})), "too few users"),
             (
                 Champion(version="17", problem="its features are gone"),
@@ -279,7 +279,7 @@ class TestChampion:
         ],
     )
     def test_holds_what_cannot_be_compared(
-        self, champion: Champion | None, comparison: Comparison | None, message: str
+        self, champion: Champion | None, comparison: PairedComparison | None, message: str
     ) -> None:
         assert message in _held(champion_gate(champion, comparison, "auc", LIMITS))
 
@@ -354,30 +354,30 @@ class TestReport:
     PASSES = tuple(GateResult(name=name, passed=True, reason="fine") for name in GATES)
 
     def test_passes_when_every_gate_does(self) -> None:
-        report = GateReport.of("xgboost", "ab12", self.PASSES)
+        report = GateReport.from_results("xgboost", "ab12", self.PASSES)
         assert report.passed
         assert report.holds == ()
 
     def test_one_hold_holds(self) -> None:
         held = GateResult(name="skew", passed=False, reason="3 answers differ")
-        report = GateReport.of("xgboost", "ab12", [held if one.name == "skew" else one for one in self.PASSES])
+        report = GateReport.from_results("xgboost", "ab12", [held if one.name == "skew" else one for one in self.PASSES])
         assert not report.passed
         assert report.holds == ("Gate 'skew' holds the candidate: 3 answers differ.",)
 
     @pytest.mark.parametrize("left_out", sorted(required_gates()))
     def test_a_gate_that_did_not_speak_holds(self, left_out: str) -> None:
-        report = GateReport.of("xgboost", "ab12", [one for one in self.PASSES if one.name != left_out])
+        report = GateReport.from_results("xgboost", "ab12", [one for one in self.PASSES if one.name != left_out])
         assert not report.passed
         assert report.holds == (f"Gate '{left_out}' holds the candidate: it gave no result.",)
 
     def test_an_edited_report_is_refused(self) -> None:
-        held = GateReport.of("xgboost", "ab12", ()).model_dump()
-        with pytest.raises(ValidationError, match="passed is True, but its gates say False"):
+        held = GateReport.from_results("xgboost", "ab12", ()).model_dump()
+        with pytest.raises(ValidationError, match="passed is True, but its gate results say False"):
             GateReport.model_validate({**held, "passed": True})
 
     def test_not_a_number_is_no_number(self) -> None:
         with pytest.raises(ValidationError, match="finite number"):
-            Interval(low=0.1, value=float("nan"), high=0.2)
+            ConfidenceInterval(low=0.1, value=float("nan"), high=0.2)
 
 
 def _held(result: GateResult) -> str:

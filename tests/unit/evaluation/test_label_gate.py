@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from shortlist.evaluation.label_gate import LabelLimits, labels_gate
-from shortlist.evaluation.measure import Scored, measure
+from shortlist.evaluation.measure import ScoredModel, measure
 from shortlist.evaluation.metrics import UnmeasurableError
 from shortlist.evaluation.scores import further_labels, read_scores
 from shortlist.report.summary import label_numbers
@@ -29,7 +29,7 @@ def labelled(frame: Frame) -> pl.DataFrame:
     return rows.with_columns(pl.Series("label_like", likes), pl.Series("score_like", planted.astype(np.float32)))
 
 
-def scored(write: Write, limits: Gates, name: str, rows: pl.DataFrame) -> Scored:
+def scored(write: Write, limits: Gates, name: str, rows: pl.DataFrame) -> ScoredModel:
     return measure(name, "candidate", write(name, rows), limits, 1)
 
 

@@ -50,7 +50,7 @@ def every(models: list[Measures]) -> list[Plot]:
         calibration_plot(models),
         scores_plot(models),
         importance_plot({"user_rate": 0.7, "item_rate": 0.3}, "xgboost"),
-        loss_plot(HISTORY, "dlrm", kept=2),
+        loss_plot(HISTORY, "dlrm", kept_epoch=2),
         days_plot(DAYS, SPLIT),
     ]
     assert all(drawn)

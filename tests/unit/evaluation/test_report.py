@@ -15,10 +15,10 @@ import pytest
 from shortlist.contracts import Files
 from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
 from shortlist.evaluation.records import Measures, Scores, TrainingOnlyEffect
-from shortlist.evaluation.verdict import Verdict
+from shortlist.evaluation.verdict import GateVerdict
 from shortlist.report.page import PageStep, RunPage
 from shortlist.report.report import render, write_report
-from shortlist.report.summary import EngineNumbers, Failure
+from shortlist.report.summary import EngineNumbers, RunFailure
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import IntegrityError, read_json, write_json, write_manifest
 from shortlist.storage.tables import DayTableWriter
@@ -132,7 +132,9 @@ def test_the_page_names_the_engine_and_what_it_left_to_the_cpu() -> None:
 
 
 STOPPED = RunPage(
-    spec="demo", steps=(PageStep(name="ingest", cached=True),), failure=Failure(step="validate", message="3 of 10 <i>")
+    spec="demo",
+    steps=(PageStep(name="ingest", cached=True),),
+    failure=RunFailure(step="validate", message="3 of 10 <i>"),
 )
 
 
@@ -166,7 +168,7 @@ def test_the_page_is_whole_and_runs_nothing(page: RunPage, stopped: bool) -> Non
 
 
 def test_the_models_table_and_the_slices_have_the_metrics_of_ranking(page: RunPage) -> None:
-    (chosen,) = (one for one in Verdict.read(page.verdict or Path()).models if one.model == "xgboost")
+    (chosen,) = (one for one in GateVerdict.read(page.verdict or Path()).models if one.model == "xgboost")
     assert chosen.gauc and chosen.ndcg_at_10
     text = Outline(render(page)).text
     for found in (chosen.gauc, chosen.ndcg_at_10):
@@ -201,7 +203,7 @@ def test_no_text_of_a_run_runs_on_its_page(
     evidence = (tmp_path / name for name in ("log", "skew", "champion", "popularity"))
     evaluate_gates(limits, 1, candidates, *evidence, tmp_path / "verdict")
     folders = {"models": page.models, "mlflow_runs": {"xgboost": HOSTILE}}
-    failed = page.model_copy(update={"failure": Failure(step="validate", message="no"), "notice": "no better"})
+    failed = page.model_copy(update={"failure": RunFailure(step="validate", message="no"), "notice": "no better"})
     for one in (page, failed):
         html = render(planted(one, kept={"started", "role"}).model_copy(update=folders))
         assert injected(html, least=12) == []

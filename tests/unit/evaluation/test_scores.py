@@ -76,6 +76,6 @@ def test_models_scored_on_other_rows_are_not_compared(write: Write) -> None:
 
 
 def test_a_part_of_the_rows_numbers_its_users_anew(write: Write) -> None:
-    part = read_scores(write("m", SIX) / "scores.parquet", "test").where(np.array([True, False, False, False, True]))
+    part = read_scores(write("m", SIX) / "scores.parquet", "test").filter_rows(np.array([True, False, False, False, True]))
     assert part.frame["user"].to_list() == ["b", "b"]
     assert part.clusters.tolist() == [0, 0]

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 from shortlist.evaluation.metrics import UnmeasurableError
-from shortlist.evaluation.records import Difference, SliceComparison
+from shortlist.evaluation.records import MetricDifference, SliceComparison
 from shortlist.evaluation.scores import ScoredRows, read_scores
-from shortlist.evaluation.slices import compare_slices, corrected, holm
+from shortlist.evaluation.slices import compare_slices, correct_p_values, holm
 from shortlist.spec.gates import Gates
 
 Frame = Callable[..., pl.DataFrame]
@@ -25,7 +25,7 @@ Rows = Callable[[str, pl.DataFrame], ScoredRows]
 
 
 def gap(value: float, error: float) -> SliceComparison:
-    difference = Difference(candidate=0.7 + value, reference=0.7, value=value, low=value, error=error, rows=900)
+    difference = MetricDifference(candidate=0.7 + value, reference=0.7, value=value, low=value, error=error, rows=900)
     return SliceComparison(column="tab", value="1", rows=900, positives=200, difference=difference)
 
 
@@ -36,15 +36,17 @@ def test_holm_multiplies_the_smallest_by_how_many_there_are() -> None:
 
 
 def test_a_gap_at_the_margin_is_a_coin_toss() -> None:
-    assert corrected([gap(-0.02, 0.01)], margin=0.02)[0].p_value == pytest.approx(0.5)
+    assert correct_p_values([gap(-0.02, 0.01)], margin=0.02)[0].p_value == pytest.approx(0.5)
 
 
 def test_a_known_gap_needs_no_statistics() -> None:
-    assert [one.p_value for one in corrected([gap(-0.03, 0.0), gap(-0.01, 0.0)], margin=0.02)] == [0.0, 1.0]
+    assert [one.p_value for one in correct_p_values([gap(-0.03, 0.0), gap(-0.01, 0.0)], margin=0.02)] == [0.0, 1.0]
 
 
 def test_a_bad_slice_is_found_among_thirty() -> None:
-    slices = corrected([gap(-0.10, 0.02)] + 29 * [gap(0.0, 0.02)], margin=0.02)  # 4 standard errors beyond the margin
+    slices = correct_p_values(
+        [gap(-0.10, 0.02)] + 29 * [gap(0.0, 0.02)], margin=0.02
+    )  # 4 standard errors beyond the margin
     assert slices[0].p_value is not None
     assert slices[0].p_value < 0.05
     assert all(one.p_value == 1 for one in slices[1:])

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.gate_result import GateResult
-from shortlist.evaluation.records import Interval, Measures
+from shortlist.evaluation.records import ConfidenceInterval, Measures
 from shortlist.report.summary import (
     BestPossible,
     BlessedVersion,
@@ -27,14 +27,14 @@ from shortlist.report.summary import (
 MEASURES = Measures(
     model="xgboost",
     role="candidate",
-    auc=Interval(low=0.70, value=0.71, high=0.72),
-    log_loss=Interval(low=0.4, value=0.5, high=0.6),
-    gauc=Interval(low=0.58, value=0.6, high=0.62),
-    ndcg_at_10=Interval(low=0.3, value=0.4, high=0.5),
+    auc=ConfidenceInterval(low=0.70, value=0.71, high=0.72),
+    log_loss=ConfidenceInterval(low=0.4, value=0.5, high=0.6),
+    gauc=ConfidenceInterval(low=0.58, value=0.6, high=0.62),
+    ndcg_at_10=ConfidenceInterval(low=0.3, value=0.4, high=0.5),
     ranked_users=80,
     one_class_users=20,
 )
-REPORT = GateReport.of("xgboost", "ab", [GateResult(name="data", passed=True, reason="9 990 valid rows")])
+REPORT = GateReport.from_results("xgboost", "ab", [GateResult(name="data", passed=True, reason="9 990 valid rows")])
 HISTORY = [
     {"round": 1, "validation_log_loss": 0.6, "validation_auc": 0.72},
     {"round": 2, "validation_log_loss": 0.45, "validation_auc": 0.74},

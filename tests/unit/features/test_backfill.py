@@ -14,7 +14,7 @@ from shortlist.features.backfill import parse_range, recount
 from shortlist.features.feast_store_location import SECOND_SLOT, SERVING, feast_store_location
 from shortlist.features.feature_changes import compare_fits, served_until
 from shortlist.features.fit import fit, fit_incrementally
-from shortlist.features.materialised import Materialised
+from shortlist.features.materialised import MaterialisationRecord
 from shortlist.features.previous_fit import DayRange, newest_fit
 from shortlist.features.publish import publish
 from shortlist.features.store import connect, user_reader
@@ -83,7 +83,7 @@ def same(one: dict[str, pl.DataFrame], other: dict[str, pl.DataFrame]) -> bool:
     return all(one[name].equals(other[name], null_equal=True) for name in one)
 
 
-BEGIN, FINISH = Materialised.begin, Materialised.finish
+BEGIN, FINISH = MaterialisationRecord.begin, MaterialisationRecord.finish
 
 
 def dies_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def dies_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
 
     def counted(original: Any) -> Any:
-        def call(self: Materialised, view: Any, until: datetime) -> None:
+        def call(self: MaterialisationRecord, view: Any, until: datetime) -> None:
             nonlocal calls
             calls += 1
             if calls == moment:
@@ -100,8 +100,8 @@ def dies_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
         return call
 
-    monkeypatch.setattr(Materialised, "begin", counted(BEGIN))
-    monkeypatch.setattr(Materialised, "finish", counted(FINISH))
+    monkeypatch.setattr(MaterialisationRecord, "begin", counted(BEGIN))
+    monkeypatch.setattr(MaterialisationRecord, "finish", counted(FINISH))
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_a_backfill_equals_a_full_count_and_a_kill_leaves_what_was_served(
 
     first, last = sorted(int(day) for day in random.integers(0, 5, 2))
     corrected = DayRange(DAYS[first], DAYS[last])
-    kept = [one for one in rows if not corrected.has(one["day"]) or random.random() < 0.7]
+    kept = [one for one in rows if not corrected.contains(one["day"]) or random.random() < 0.7]
     if seed == 2:  # a day in between has no good row at all
-        kept = [one for one in kept if one["day"] != DAYS[max(1, first)] or not corrected.has(one["day"])]
+        kept = [one for one in kept if one["day"] != DAYS[max(1, first)] or not corrected.contains(one["day"])]
     more = [row(world, random, int(random.integers(first, last + 1)), 900 + number) for number in range(3)]
     if seed != 2:
         kept += more

@@ -99,7 +99,7 @@ class Wide:
     def table(self, log: Path, groups: Sequence[str], fitted: Path) -> Path:
         parts = [self.folder / f"part-{number}" for number in range(len(groups))]
         for part, days in zip(parts, groups, strict=True):
-            build_table(*self.declared, RUNTIME, log, fitted, part, only=read(days))
+            build_table(*self.declared, RUNTIME, log, fitted, part, only_days=read(days))
         join_tables(parts, log, self.folder / "table")
         return self.folder / "table"
 
@@ -241,7 +241,7 @@ def test_tables_of_different_fits_are_refused(world: Any) -> None:
         fit(*declared, RUNTIME, log, world.folder / f"fitted-{number}")
         parts.append(world.folder / f"part-{number}")
         days = frozenset(date(2026, 3, 2 + 2 * number + more) for more in (0, 1))
-        build_table(*declared, RUNTIME, log, world.folder / f"fitted-{number}", parts[-1], only=days)
+        build_table(*declared, RUNTIME, log, world.folder / f"fitted-{number}", parts[-1], only_days=days)
     with pytest.raises(DataError, match=r"part-1 and .*part-0: built from different fits; build both again"):
         join_tables(parts, log, world.folder / "table")
 
@@ -271,7 +271,7 @@ def test_the_files_of_a_day_do_not_depend_on_the_days_before(world: Any) -> None
     whole = build_table(*declared, small, log, fitted, world.folder / "whole")
     assert [len(part.files) for part in whole.days] == [1, 1, 1, 1]
     second = whole.days[1]
-    alone = build_table(*declared, small, log, fitted, world.folder / "alone", only=frozenset([second.day]))
+    alone = build_table(*declared, small, log, fitted, world.folder / "alone", only_days=frozenset([second.day]))
     assert alone.days == (second,)
     assert alone.paths()[0].read_bytes() == whole.paths({second.day})[0].read_bytes()
 

@@ -127,7 +127,7 @@ def test_a_side_table_that_changed_for_counted_rows_is_refused(world: Any) -> No
     world.fit(world.log(rows(world, 4)), [MAKER], "before")
     moved = pl.when(pl.col("item_id") == 10).then(8).otherwise(pl.col("maker")).alias("maker")
     log = with_items(world.log(rows(world, 5), "later"), lambda items: items.with_columns(moved))
-    with pytest.raises(IncompatibleFitError, match="before: side table 'items' says other things of old rows now"):
+    with pytest.raises(IncompatibleFitError, match="before: side table 'items' has other values for counted rows now"):
         world.fit(log, [MAKER], "after", previous="before")
 
 

@@ -20,7 +20,7 @@ from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.fit import fit
 from shortlist.features.integer_count import IntegerCount, is_large
-from shortlist.features.integers import LARGE, MANY, IdTable, ValueCounts
+from shortlist.features.integers import COMPILED_MIN_ROWS, COMPILED_MIN_VALUES, IdTable, ValueCounts
 from shortlist.features.keyed import KeyedView, Total
 from shortlist.features.lookup_table import LookupTable
 from shortlist.features.plan import plan
@@ -77,7 +77,7 @@ def test_values_are_told_once_on_the_day_that_brings_them_to_the_least_rows(
     tally, sums = ValueCounts(), Counter[int]()
     for day in days:
         values, rows = (pl.Series(each, dtype=pl.Int64) for each in (list(day), list(day.values())))
-        found, reached = tally.reaching(values, rows, least)
+        found, reached = tally.add_counts(values, rows, least)
         before = dict(sums)
         sums.update(day)
         expected = [(value, sums[value]) for value in day if before.get(value, 0) < least <= sums[value]]
@@ -100,7 +100,9 @@ def test_many_values_get_the_ids_that_few_get(tmp_path: Path) -> None:
     known = np.random.default_rng(1).permutation(np.arange(-2_000, 2_000)) * 7_919
     path = tmp_path / "x.parquet"
     pl.DataFrame({VALUE: known[:3_000]}).write_parquet(path)
-    asked = pl.Series("x", np.resize(known, MANY + 5)).set(pl.Series(np.arange(MANY + 5) % 11 == 0), None)
+    asked = pl.Series("x", np.resize(known, COMPILED_MIN_ROWS + 5)).set(
+        pl.Series(np.arange(COMPILED_MIN_ROWS + 5) % 11 == 0), None
+    )
     vocabulary = ValueIds(path)
     few = pl.concat(vocabulary.ids(asked[at : at + 1_000]) for at in range(0, len(asked), 1_000))
     assert vocabulary.ids(asked).equals(few)
@@ -178,7 +180,7 @@ def test_what_is_more_than_rows_of_an_integer_is_counted_by_queries(world: Any) 
 
 
 def test_a_gpu_counts_by_queries(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shortlist.features.integer_count.resolve", lambda engine: engine)
+    monkeypatch.setattr("shortlist.features.integer_count.resolve_engine", lambda engine: engine)
     assert not IntegerCount.suits(KeyedView(("item_id",)), DeclaredColumns(world.data), "gpu")
 
 
@@ -203,11 +205,11 @@ def test_a_number_by_table_has_the_same_bits(fill: float | None, nulls: bool) ->
     number = ((number.clip(0.0, None) + 1.0).log() / 3.0).cast(pl.Float32)
     for column_ in (values, values[3:], values[:11].append(values[11:])):
         expected = column_.to_frame().select(number).to_series()
-        assert LookupTable("x", number).of(column_).equals(expected, null_equal=True, check_dtypes=True)
+        assert LookupTable("x", number).look_up(column_).equals(expected, null_equal=True, check_dtypes=True)
 
 
 def test_a_table_is_for_many_integers_on_the_cpu() -> None:
-    many = pl.Series(np.zeros(MANY, np.int64))
+    many = pl.Series(np.zeros(COMPILED_MIN_ROWS, np.int64))
     assert LookupTable.suits(many, "cpu")
     assert not LookupTable.suits(many[1:], "cpu")
     assert not LookupTable.suits(many.cast(pl.Float64), "cpu")
@@ -249,8 +251,8 @@ def test_a_large_log_is_fitted_as_a_small_one(world: Any, tmp_path: Path, monkey
     log = world.log([world.row(n // 8, n % 8 + 0.5, item_id=n % 5 * 10, page="ab"[n % 2]) for n in range(40)])
     columns = [{"kind": "vocabulary", "each": ["item_id", "page"], "min_rows": 3}]
     features = Features.model_validate({"columns": columns})
-    for name, large in (("small", LARGE), ("large", 0)):
-        monkeypatch.setattr("shortlist.features.integer_count.LARGE", large)
+    for name, large in (("small", COMPILED_MIN_VALUES), ("large", 0)):
+        monkeypatch.setattr("shortlist.features.integer_count.COMPILED_MIN_VALUES", large)
         fit(world.data, features, Gates(), Runtime(engine="cpu"), log, tmp_path / name)
     files = sorted(path.relative_to(tmp_path / "small") for path in (tmp_path / "small").rglob("*.parquet"))
     assert {path.parts[0] for path in files} >= {"statistics", "vocabularies"}
@@ -274,4 +276,4 @@ def test_only_many_values_of_plain_keys_are_counted_by_compiled_loops(
     columns = tuple(one for one in spec.features.columns if one.kind in kinds)
     assert {one.kind for one in columns} == {*kinds}
     planned = plan(spec.data, spec.features.model_copy(update={"columns": columns}), spec.gates)
-    assert is_large(rows, planned.counted, planned.declared, "cpu") == large
+    assert is_large(rows, planned.counted_views, planned.declared, "cpu") == large

@@ -44,11 +44,11 @@ def refusing(machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> I
     module.__spec__ = ModuleSpec("cudf_polars", None)
     vars(module)["execute_with_cudf"] = refuse
     monkeypatch.setitem(sys.modules, "cudf_polars", module)
-    for each in (frames.resolve, frames._gpu_engine):
+    for each in (frames.resolve_engine, frames._gpu_engine):
         each.cache_clear()
     EXECUTION.clear()
     yield
-    for each in (frames.resolve, frames._gpu_engine):
+    for each in (frames.resolve_engine, frames._gpu_engine):
         each.cache_clear()
     EXECUTION.clear()
 
@@ -65,7 +65,7 @@ def test_what_stays_on_the_cpu_is_counted_and_nothing_changes(world: Any, refusi
     for engine in ("cpu", "gpu"):
         runtime = Runtime(engine=engine)
         EXECUTION.clear()
-        frames.prepare(runtime.engine, Gpu())
+        frames.prepare_engine(runtime.engine, Gpu())
         fit(world.data, features, Gates(), runtime, log, world.folder / engine)
         table = build_table(
             world.data, features, Gates(), runtime, log, world.folder / engine, world.folder / f"{engine}-table"

@@ -19,9 +19,9 @@ from shortlist.features.columns import DeclaredColumns
 from shortlist.features.hashing import codes_of
 from shortlist.features.keyed import KeyedView, Total, with_rows
 from shortlist.features.lists import map_values
-from shortlist.features.open_counts import OpenCounts, open_positives, open_rows
-from shortlist.features.open_events import Impressions, OpenList, OpenRequest, Outcome, StreamingPlan
-from shortlist.features.open_lists import open_list
+from shortlist.features.open_counts import OpenCounts, open_positives_column, open_rows_column
+from shortlist.features.open_events import AnsweredRequest, OpenList, OpenRequest, RowOutcome, StreamingPlan
+from shortlist.features.open_lists import open_list_column
 from shortlist.features.open_sessions import OpenSessions
 from shortlist.features.open_tiles import ClosedTile, OpenTiles
 from shortlist.features.statistics import KeyCount, count, countable
@@ -95,16 +95,16 @@ class Log:
     """Requests and their outcomes, as events and as rows of the log."""
 
     def __init__(self, requests: Sequence[tuple], how: StreamingPlan) -> None:
-        self.impressions: list[Impressions] = []
-        self.outcomes: list[Outcome] = []
+        self.impressions: list[AnsweredRequest] = []
+        self.outcomes: list[RowOutcome] = []
         rows = []
         for number, (seconds, user, shown, one_time) in enumerate(requests):
             times = [at(seconds)] if one_time else [at(seconds + later) for later, _, _ in shown]
             keys = {"user_id": [user], "page": [page for _, page, _ in shown]}
-            request = Impressions(str(number), at(seconds), times, keys, len(shown))
+            request = AnsweredRequest(str(number), at(seconds), times, keys, len(shown))
             self.impressions.append(request)
             for row, (_, page, told) in enumerate(shown):
-                outcomes = [Outcome(str(number), row, label, at(seconds + after)) for after, label in told]
+                outcomes = [RowOutcome(str(number), row, label, at(seconds + after)) for after, label in told]
                 self.outcomes += outcomes
                 counted = sorted(
                     (one.time, one.label)
@@ -123,18 +123,18 @@ class Log:
     def deliver(self, tiles: OpenTiles, seed: int) -> None:
         """Tell all events, in any order, some of them twice."""
         random = Random(seed)
-        events: list[Impressions | Outcome] = [*self.impressions, *self.outcomes]
+        events: list[AnsweredRequest | RowOutcome] = [*self.impressions, *self.outcomes]
         events += random.choices(events, k=len(events) // 2)
         random.shuffle(events)
         for event in events:
-            tiles.show(event) if isinstance(event, Impressions) else tiles.tell(event)
+            tiles.add_request(event) if isinstance(event, AnsweredRequest) else tiles.add_outcome(event)
 
 
 def seen(tiles: OpenTiles, users: Sequence[int | None], pages: Sequence[str | None]) -> list[list]:
     found: list[list] = [counts.tolist() for key, values in zip(KEYS, (users, pages), strict=True)
                          for counts in tiles.counts(key, values)]  # fmt: skip
     for wanted, values in zip(LISTS, (users, pages), strict=True):
-        listed = tiles.sessions.listed(wanted, values)
+        listed = tiles.sessions.event_lists(wanted, values)
         ends = np.cumsum(listed.lengths)[:-1]
         found += [[part.tolist() for part in np.split(each, ends)] for each in (listed.codes, listed.times)]
     return found
@@ -144,8 +144,10 @@ def trained(counts: OpenCounts, moment: int, users: Sequence[int | None], pages:
     times = pl.Series([moment] * len(users)).cast(pl.Datetime("us", "UTC"))
     rows = pl.DataFrame({"user_id": users, "page": pages, Columns.TIME: times})
     found = counts.columns(rows)
-    counted: list[list] = [found[place(key)].to_list() for key in KEYS for place in (open_rows, open_positives)]
-    listed = [found[open_list(one, feature)] for one in LISTS for feature in one.features]
+    counted: list[list] = [
+        found[place(key)].to_list() for key in KEYS for place in (open_rows_column, open_positives_column)
+    ]
+    listed = [found[open_list_column(one, feature)] for one in LISTS for feature in one.features]
     return [*counted, *(map_values(each, codes_of).to_list() for each in listed)]
 
 
@@ -181,7 +183,7 @@ def test_a_collected_row_is_counted_as_far_behind_as_its_server_was(
 
     assert served(float(behind_ms)).equals(slower.columns(rows))
     assert served(None).equals(counts.columns(rows))  # a row of the declared source
-    never = served(float("inf")).select(open_rows(key) for key in KEYS)
+    never = served(float("inf")).select(open_rows_column(key) for key in KEYS)
     assert never.sum_horizontal().sum() == 0  # nothing was counted yet
 
 
@@ -192,15 +194,15 @@ def test_a_restored_checkpoint_goes_on_as_if_nothing_had_happened(
 ) -> None:
     log, tiles, random = Log(requests, how), OpenTiles(how), Random(seed)
     ahead = [
-        Impressions("ahead", at(0), [at(3)], {"user_id": [1], "page": ["home"]}, 1),
-        Outcome("nobody", 0, 1, at(9)),
+        AnsweredRequest("ahead", at(0), [at(3)], {"user_id": [1], "page": ["home"]}, 1),
+        RowOutcome("nobody", 0, 1, at(9)),
     ]
-    events: list[Impressions | Outcome] = [*log.impressions, *log.outcomes, *ahead]
+    events: list[AnsweredRequest | RowOutcome] = [*log.impressions, *log.outcomes, *ahead]
     random.shuffle(events)
     users, pages = [1, 2, 2**60, None, 7], ["home", "Zürich", None, "never seen", "home"]
     for moment in sorted(map(at, moments)):
         for event in events[: len(events) // 2]:
-            tiles.show(event) if isinstance(event, Impressions) else tiles.tell(event)
+            tiles.add_request(event) if isinstance(event, AnsweredRequest) else tiles.add_outcome(event)
         random.shuffle(events)
         tiles.advance(moment)
         with TemporaryDirectory() as folder:
@@ -213,7 +215,7 @@ def test_a_restored_checkpoint_goes_on_as_if_nothing_had_happened(
         again.restore(found.state)
         for event in events:
             for one in (tiles, again):
-                one.show(event) if isinstance(event, Impressions) else one.tell(event)
+                one.add_request(event) if isinstance(event, AnsweredRequest) else one.add_outcome(event)
         later = moment + random.randrange(2 * SECONDS) * SECOND
         assert tiles.advance(later) == again.advance(later)
         assert seen(tiles, users, pages) == seen(again, users, pages)
@@ -234,7 +236,7 @@ def test_at_its_end_a_tile_is_what_batch_counting_gives_byte_by_byte(
         for key, dtype in zip(KEYS, (pl.Int64(), pl.String()), strict=True):
             view = KeyedView((key,), totals=with_rows(Total("sum_label")), by_tile=True)
             batch, streamed = (KeyCount(view, Path(folder), "cpu") for _ in range(2))
-            ends = [how.tiles.around(time)[1] for time in log.rows[Columns.TIME].to_physical()]
+            ends = [how.tiles.tile_bounds(time)[1] for time in log.rows[Columns.TIME].to_physical()]
             rows = log.rows.with_columns(pl.Series(TILE, ends))
             batch.add(count(countable(rows, [view], DeclaredColumns(DATA)), [view], "cpu")[0])
             for tile in closed:
@@ -248,8 +250,8 @@ def test_at_its_end_a_tile_is_what_batch_counting_gives_byte_by_byte(
 HOUR = StreamingPlan(KEYS, Tiles(timedelta(hours=1), timedelta(minutes=5)), timedelta(seconds=1), timedelta(minutes=5))
 
 
-def shown(request: str, seconds: float, user: int = 1, rows: int = 1) -> Impressions:
-    return Impressions(request, at(seconds), [at(seconds)], {"user_id": [user]}, rows)
+def shown(request: str, seconds: float, user: int = 1, rows: int = 1) -> AnsweredRequest:
+    return AnsweredRequest(request, at(seconds), [at(seconds)], {"user_id": [user]}, rows)
 
 
 def rows_and_positives(tiles: OpenTiles, user: int = 1) -> tuple[int, int]:
@@ -259,8 +261,8 @@ def rows_and_positives(tiles: OpenTiles, user: int = 1) -> tuple[int, int]:
 
 def test_an_impression_counts_after_the_delay_and_its_outcome_after_outcome_delay() -> None:
     tiles = OpenTiles(HOUR)
-    tiles.show(shown("a", 0))
-    tiles.tell(Outcome("a", 0, 1, at(2)))
+    tiles.add_request(shown("a", 0))
+    tiles.add_outcome(RowOutcome("a", 0, 1, at(2)))
     found = []
     for seconds in (1, 1.001, 301, 301.001, 3_600, 3_899.9, 3_900):
         tiles.advance(at(seconds))
@@ -270,73 +272,73 @@ def test_an_impression_counts_after_the_delay_and_its_outcome_after_outcome_dela
 
 def test_of_several_outcomes_of_a_row_the_last_one_counts() -> None:
     tiles = OpenTiles(HOUR)
-    tiles.show(shown("a", 0))
-    tiles.tell(Outcome("a", 0, 1, at(20)))
-    tiles.tell(Outcome("a", 0, 0, at(10)))  # delivered later, but happened earlier
+    tiles.add_request(shown("a", 0))
+    tiles.add_outcome(RowOutcome("a", 0, 1, at(20)))
+    tiles.add_outcome(RowOutcome("a", 0, 0, at(10)))  # delivered later, but happened earlier
     tiles.advance(at(350))
     assert rows_and_positives(tiles) == (1, 1)
-    tiles.tell(Outcome("a", 0, 0, at(30)))  # also after its label was counted
+    tiles.add_outcome(RowOutcome("a", 0, 0, at(30)))  # also after its label was counted
     assert rows_and_positives(tiles) == (1, 0)
 
 
 @pytest.mark.parametrize(
     "outcome",
     [
-        Outcome("a", 1, 1, at(2)),  # there is no such row
-        Outcome("a", -1, 1, at(2)),
-        Outcome("a", 0, 1, at(301)),  # later than the log would count it
-        Outcome("a", 0, 1, at(-1)),  # earlier than the answer, and clocks are said to agree
-        Outcome("b", 0, 1, at(2)),  # there is no such request
+        RowOutcome("a", 1, 1, at(2)),  # there is no such row
+        RowOutcome("a", -1, 1, at(2)),
+        RowOutcome("a", 0, 1, at(301)),  # later than the log would count it
+        RowOutcome("a", 0, 1, at(-1)),  # earlier than the answer, and clocks are said to agree
+        RowOutcome("b", 0, 1, at(2)),  # there is no such request
     ],
 )
-def test_outcomes_that_batch_counting_would_not_count_do_not(outcome: Outcome) -> None:
+def test_outcomes_that_batch_counting_would_not_count_do_not(outcome: RowOutcome) -> None:
     tiles = OpenTiles(HOUR)
-    tiles.show(shown("a", 0))
-    tiles.tell(outcome)
+    tiles.add_request(shown("a", 0))
+    tiles.add_outcome(outcome)
     tiles.advance(at(400))
     assert rows_and_positives(tiles) == (1, 0)
 
 
 def test_clocks_that_differ_by_less_than_declared_lose_no_outcome() -> None:
     tiles = OpenTiles(replace(HOUR, clock_skew=timedelta(seconds=2)))
-    tiles.show(shown("a", 0))
-    tiles.tell(Outcome("a", 0, 1, at(-1)))
+    tiles.add_request(shown("a", 0))
+    tiles.add_outcome(RowOutcome("a", 0, 1, at(-1)))
     tiles.advance(at(400))
     assert rows_and_positives(tiles) == (1, 1)
 
 
 def test_a_request_of_a_clock_far_ahead_counts_nowhere_because_the_log_refuses_its_rows() -> None:
     tiles = OpenTiles(replace(HOUR, clock_skew=timedelta(seconds=2)))
-    tiles.show(Impressions("a", at(0), [at(2), at(2.001)], {"user_id": [1]}, 2))
+    tiles.add_request(AnsweredRequest("a", at(0), [at(2), at(2.001)], {"user_id": [1]}, 2))
     tiles.advance(at(100))
     assert rows_and_positives(tiles) == (1, 0)
 
 
 def test_what_comes_after_its_tile_was_closed_is_counted_as_too_late() -> None:
     tiles = OpenTiles(HOUR)
-    tiles.show(shown("a", 3_599, rows=2))
+    tiles.add_request(shown("a", 3_599, rows=2))
     tiles.advance(at(3_901))  # its hour ends at 3600, and views can hold it at 3900
-    tiles.show(shown("b", 3_000, rows=2))
-    tiles.tell(Outcome("a", 0, 1, at(3_600)))
+    tiles.add_request(shown("b", 3_000, rows=2))
+    tiles.add_outcome(RowOutcome("a", 0, 1, at(3_600)))
     tiles.advance(at(3_902))
     assert (rows_and_positives(tiles), tiles.too_late) == ((0, 0), 3)
 
 
 def test_a_request_is_forgotten_when_its_outcomes_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shortlist.features.open_tiles._FEWEST_REMEMBERED", 0)
+    monkeypatch.setattr("shortlist.features.open_tiles._MIN_REMEMBERED_REQUESTS", 0)
     tiles = OpenTiles(HOUR)
     for number in range(1000):
-        tiles.show(shown(str(number), number))
+        tiles.add_request(shown(str(number), number))
         tiles.advance(at(number))
     # Those of the last 300 s outcomes take, 60 s of grace, 1 s of delay.
     assert len(tiles._requests) == 300 + 60 + 1 + 1
 
 
 def test_outcomes_of_requests_that_never_come_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shortlist.features.open_tiles._MOST_STRANGERS", 10)
+    monkeypatch.setattr("shortlist.features.open_tiles._MAX_UNMATCHED_OUTCOMES", 10)
     tiles = OpenTiles(HOUR)
     for number in range(25):
-        tiles.tell(Outcome(f"never-{number}", 0, 1, at(0)))
+        tiles.add_outcome(RowOutcome(f"never-{number}", 0, 1, at(0)))
     assert (len(tiles._unmatched), tiles.too_late) == (10, 15)
 
 
@@ -345,14 +347,14 @@ def sessions(users: int, events: int, max_bytes: int) -> OpenSessions:
     found = OpenSessions(LISTS[:1], max_bytes)
     for user in range(users):
         for number in range(events):
-            shown = Impressions("a", at(0), [at(number)], {"user_id": [user], "page": [number]}, 1)
+            shown = AnsweredRequest("a", at(0), [at(number)], {"user_id": [user], "page": [number]}, 1)
             found.add(at(0), OpenRequest(shown), [0], positives=False)
     return found
 
 
 def test_a_session_of_10_000_events_keeps_the_newest() -> None:
     kept = sessions(users=1, events=10_000, max_bytes=2**20)
-    listed = kept.listed(LISTS[0], [0])
+    listed = kept.event_lists(LISTS[0], [0])
     assert listed.codes.tolist() == [9_999, 9_998, 9_997]
     assert kept.bytes == 240 + 3 * 15
 
@@ -360,13 +362,13 @@ def test_a_session_of_10_000_events_keeps_the_newest() -> None:
 def test_beyond_the_declared_memory_the_sessions_that_rested_longest_go() -> None:
     each = 240 + 2 * 15
     kept = sessions(users=40, events=2, max_bytes=20 * each)
-    lengths = kept.listed(LISTS[0], range(40)).lengths
+    lengths = kept.event_lists(LISTS[0], range(40)).lengths
     assert kept.bytes <= 20 * each
     assert kept.dropped == 40 - np.count_nonzero(lengths)
     assert lengths[-19:].tolist() == [2] * 19
     assert not lengths[:20].any()
     kept.close(at(0))
-    assert (kept.bytes, kept.listed(LISTS[0], [39]).codes.tolist()) == (0, [])
+    assert (kept.bytes, kept.event_lists(LISTS[0], [39]).codes.tolist()) == (0, [])
 
 
 @pytest.mark.long
@@ -383,15 +385,15 @@ def bounded(most: int) -> OpenTiles:
     return OpenTiles(replace(how, lists=(), max_count_bytes=most))
 
 
-def answer(number: int, seconds: float, rows: int = 1, text: str = "page") -> Impressions:
+def answer(number: int, seconds: float, rows: int = 1, text: str = "page") -> AnsweredRequest:
     keys = {"user_id": [number], "page": [f"{text} {number}"]}
-    return Impressions(str(number), at(seconds), [at(seconds)], keys, rows)
+    return AnsweredRequest(str(number), at(seconds), [at(seconds)], keys, rows)
 
 
 def test_memory_is_bounded_and_what_is_not_counted_is_said_until_its_tile_is_complete() -> None:
     tiles, most = bounded(200_000), 0
     for number in range(1_000):
-        tiles.show(answer(number, number / 100, text="x" * 500))
+        tiles.add_request(answer(number, number / 100, text="x" * 500))
         tiles.advance(at(number / 100))
         most = max(most, tiles.bytes)
     assert most <= 200_000
@@ -405,39 +407,39 @@ def test_memory_is_bounded_and_what_is_not_counted_is_said_until_its_tile_is_com
     tiles.advance(at(2 * 3600))
     assert (tiles.bytes < 200_000, tiles.problem) == (True, None)
     before = tiles.uncounted
-    tiles.show(answer(5_000, 2 * 3600 + 1))  # requests of which everything is counted make room
+    tiles.add_request(answer(5_000, 2 * 3600 + 1))  # requests of which everything is counted make room
     assert tiles.uncounted == before
 
 
 def test_new_values_are_not_counted_beyond_the_memory_and_known_ones_are() -> None:
     tiles = bounded(12_000)
     for number in range(8):
-        tiles.show(answer(number, number))
+        tiles.add_request(answer(number, number))
         tiles.advance(at(number + 1))
     assert tiles.bytes > 12_000 - 1_500
     before = tiles.counts("user_id", [0])[0][0]
-    tiles.show(Impressions("again", at(8), [at(8)], {"user_id": [0], "page": ["new"]}, 1))
+    tiles.add_request(AnsweredRequest("again", at(8), [at(8)], {"user_id": [0], "page": ["new"]}, 1))
     tiles._has_room = lambda size: True  # as if it had come before the others
-    tiles.show(Impressions("again", at(8), [at(8)], {"user_id": [0], "page": ["new"]}, 1))
+    tiles.add_request(AnsweredRequest("again", at(8), [at(8)], {"user_id": [0], "page": ["new"]}, 1))
     tiles.advance(at(9))
     assert tiles.counts("user_id", [0])[0][0] == before + 1
 
 
 def test_a_withdrawn_label_that_was_not_counted_is_not_counted_as_less_than_nothing() -> None:
     tiles = bounded(2**20)
-    tiles.show(answer(1, 0))
-    tiles.tell(Outcome("1", 0, 1, at(1)))
+    tiles.add_request(answer(1, 0))
+    tiles.add_outcome(RowOutcome("1", 0, 1, at(1)))
     tiles._streaming = replace(tiles._streaming, max_count_bytes=0)  # full when the label is counted
     tiles.advance(at(700))
-    tiles.tell(Outcome("1", 0, 0, at(2)))
+    tiles.add_outcome(RowOutcome("1", 0, 0, at(2)))
     assert tiles.counts("user_id", [1])[1][0] == 0
 
 
 def test_outcomes_of_requests_that_never_come_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shortlist.features.open_tiles._MOST_STRANGERS", 10)
+    monkeypatch.setattr("shortlist.features.open_tiles._MAX_UNMATCHED_OUTCOMES", 10)
     tiles = bounded(2**20)
     for number in range(100):
-        tiles.tell(Outcome("one", 0, 1, at(number)))
-        tiles.tell(Outcome(f"other {number}", 0, 1, at(number)))
+        tiles.add_outcome(RowOutcome("one", 0, 1, at(number)))
+        tiles.add_outcome(RowOutcome(f"other {number}", 0, 1, at(number)))
     assert sum(map(len, tiles._unmatched.values())) <= 10
     assert tiles.too_late == 200 - sum(map(len, tiles._unmatched.values()))

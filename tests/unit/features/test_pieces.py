@@ -54,7 +54,11 @@ def cut(log: Path, out: Path) -> None:
 def test_features_of_pieces_are_those_of_whole_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
 ) -> None:
-    for module, name in (("vocabulary", "MANY"), ("lookup_table", "MANY"), ("integer_count", "LARGE")):
+    for module, name in (
+        ("vocabulary", "COMPILED_MIN_ROWS"),
+        ("lookup_table", "COMPILED_MIN_ROWS"),
+        ("integer_count", "COMPILED_MIN_VALUES"),
+    ):
         monkeypatch.setattr(f"shortlist.features.{module}.{name}", many)
     spec = criteo(tmp_path)
     cut(tmp_path / "whole", tmp_path / "cut")

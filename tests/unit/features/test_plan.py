@@ -4,7 +4,7 @@ import pytest
 
 from shortlist.features.columns import PlanError
 from shortlist.features.keyed import Total
-from shortlist.features.plan import Output, Plan, plan
+from shortlist.features.plan import FeatureColumn, Plan, plan
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
@@ -19,13 +19,13 @@ def count(*key: str, **more: Any) -> dict[str, Any]:
 
 
 def test_user_and_item_are_counted_without_being_asked_for(world: Any) -> None:
-    views = planned(world, {"kind": "numeric", "each": "price"}).counted
+    views = planned(world, {"kind": "numeric", "each": "price"}).counted_views
     assert [(view.name, view.features) for view in views] == [("by_user_id", ("rows",)), ("by_item_id", ("rows",))]
 
 
 def test_one_key_has_one_view_however_it_is_written(world: Any) -> None:
     target = {"kind": "target", "key": ["user_id", "page"], "window_days": 3, "name": "rate"}
-    views = planned(world, count("page", "user_id"), target).counted
+    views = planned(world, count("page", "user_id"), target).counted_views
     assert [view.name for view in views] == ["by_user_id", "by_item_id", "by_user_id__page", "all_rows"]
     assert views[2].totals == (Total("rows"), Total("rows", 3), Total("sum_label", 3))
     assert views[3].totals == views[2].totals  # the mean over the same window
@@ -34,11 +34,11 @@ def test_one_key_has_one_view_however_it_is_written(world: Any) -> None:
 def test_a_nullable_outcome_has_its_own_row_count(world: Any) -> None:
     of = [{"kind": "target", "key": [], "of": name, "name": name} for name in ("seconds_rate", "likes_rate")]
     of = [{**feature, "of": feature["of"].removesuffix("_rate")} for feature in of]
-    assert planned(world, *of).counted[-1].features == ("rows", "rows_seconds", "sum_seconds", "sum_likes")
+    assert planned(world, *of).counted_views[-1].features == ("rows", "rows_seconds", "sum_seconds", "sum_likes")
 
 
 def test_only_the_columns_that_are_read_become_static_views(world: Any) -> None:
-    views = planned(world, count("maker"), count("city", of="watched"), slices=("released",)).statics
+    views = planned(world, count("maker"), count("city", of="watched"), slices=("released",)).static_views
     assert [(view.name, view.keys, view.features) for view in views] == [
         ("homes", ("user_id",), ("city",)),  # the list itself is only counted
         ("items", ("item_id",), ("maker", "released")),
@@ -53,18 +53,18 @@ def test_outputs_have_a_kind(world: Any) -> None:
         {"kind": "cyclic", "period": "day", "name": "hour"},
     ]
     assert planned(world, *columns).outputs == (
-        Output("page_id", "id"),
-        Output("words_id", "ids"),
-        Output("pair", "id"),
-        Output("vector_vector", "vector"),
-        Output("hour_sin", "dense"),
-        Output("hour_cos", "dense"),
+        FeatureColumn("page_id", "id"),
+        FeatureColumn("words_id", "ids"),
+        FeatureColumn("pair", "id"),
+        FeatureColumn("vector_vector", "vector"),
+        FeatureColumn("hour_sin", "dense"),
+        FeatureColumn("hour_cos", "dense"),
     )
 
 
 def test_a_vocabulary_alone_needs_no_view(world: Any) -> None:
     result = planned(world, {"kind": "vocabulary", "each": "page"})
-    assert [view.name for view in result.counted] == ["by_user_id", "by_item_id", "by_page"]
+    assert [view.name for view in result.counted_views] == ["by_user_id", "by_item_id", "by_page"]
     assert [view.name for view in result.views] == ["by_user_id", "by_item_id"]
 
 

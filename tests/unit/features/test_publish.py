@@ -51,7 +51,7 @@ def test_all_that_is_known_of_users_comes_in_one_call(published: Any) -> None:
 def test_a_store_that_is_not_there_is_a_sentence(published: Any, tmp_path: Any, name: str) -> None:
     shutil.copytree(published.folder / "store", tmp_path / "copy")
     (tmp_path / "copy" / name).unlink()
-    with pytest.raises(ShortlistError, match=f"{name}: not there; run the features step first"):
+    with pytest.raises(ShortlistError, match=f"{name}: does not exist; run the features step first"):
         user_reader(tmp_path / "copy", "my-spec", SQLiteOnline(), "user_id")
 
 

@@ -13,7 +13,7 @@ from shortlist.contracts import DataError
 from shortlist.features import publish as publishing
 from shortlist.features.feast_store_location import SERVING
 from shortlist.features.fit import fit, fit_incrementally
-from shortlist.features.materialised import Materialised
+from shortlist.features.materialised import MaterialisationRecord
 from shortlist.features.previous_fit import newest_fit
 from shortlist.features.publish import publish
 from shortlist.features.store import connect
@@ -84,7 +84,7 @@ def test_online_values_equal_a_full_count_after_any_order_lateness_and_kills(
     fatal, calls = np.random.default_rng(seed + 100).integers(1, 5, 3).tolist(), [0, 0, 0]
 
     def dying(original: Callable[..., None]) -> Callable[..., None]:
-        def call(self: Materialised, view: Any, until: datetime) -> None:
+        def call(self: MaterialisationRecord, view: Any, until: datetime) -> None:
             calls[part] += 1
             if calls[part] == fatal[part]:
                 raise KeyboardInterrupt
@@ -92,8 +92,8 @@ def test_online_values_equal_a_full_count_after_any_order_lateness_and_kills(
 
         return call
 
-    monkeypatch.setattr(Materialised, "begin", dying(Materialised.begin))
-    monkeypatch.setattr(Materialised, "finish", dying(Materialised.finish))
+    monkeypatch.setattr(MaterialisationRecord, "begin", dying(MaterialisationRecord.begin))
+    monkeypatch.setattr(MaterialisationRecord, "finish", dying(MaterialisationRecord.finish))
     log = fitted = Path()
     for part in range(3):
         now = start + timedelta(days=3 + part, hours=float(random.uniform(0, 24))) if part < 2 else now.replace(hour=23)

@@ -16,8 +16,8 @@ import models.sequence.scores
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.evaluation.metrics import auc
 from shortlist.features.fit import fit
-from shortlist.features.kinds.session_scores import FACTS, INDEX, Facts, SessionModel
-from shortlist.features.learning import LEARNT
+from shortlist.features.kinds.session_scores import FACTS_FILE, INDEX_FILE, SessionModel, SessionModelFacts
+from shortlist.features.training_log import LEARNT
 from shortlist.features.transform import Transformer
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.graph import FeatureGraph
@@ -57,11 +57,11 @@ def learnt(world: Any, name: str = "fitted") -> Path:
 
 
 def starts(folder: Path) -> list[date]:
-    return [date.fromisoformat(name) for name in read_json(folder / INDEX)["models"]]
+    return [date.fromisoformat(name) for name in read_json(folder / INDEX_FILE)["models"]]
 
 
 def what_was_learnt(folder: Path) -> dict[str, str]:
-    return {name: digest for name, digest in file_digests(folder).items() if name != FACTS}
+    return {name: digest for name, digest in file_digests(folder).items() if name != FACTS_FILE}
 
 
 def auc_of(scores: Any, rows: pl.DataFrame) -> float:
@@ -95,7 +95,7 @@ def test_no_row_is_scored_by_a_model_that_learnt_it(world: Any) -> None:
     transformer = Transformer.load(world.folder / "table-fitted", "cpu")
     *days, after = (part.day for part in table.days[2:])
     newest = learnt(world, "table-fitted") / str(after)
-    assert Facts(**read_json(newest / FACTS)).days.keys() >= set(map(str, days))
+    assert SessionModelFacts(**read_json(newest / FACTS_FILE)).days.keys() >= set(map(str, days))
     cheating = []
     for day in days:
         looked_up = transformer.look_up(DayTable.open(log, Files.LOG).scan({day}).collect(), day)
@@ -128,11 +128,11 @@ def test_a_model_that_learnt_what_its_rows_do_not_know_is_refused(world: Any) ->
     log = world.log(circles(world, range(6)))
     world.fit(log, [SCORE])
     folder = learnt(world) / starts(learnt(world))[-1].isoformat()
-    facts = Facts(**read_json(folder / FACTS))
+    facts = SessionModelFacts(**read_json(folder / FACTS_FILE))
     assert facts.learnt_until < facts.start
     facts._replace(learnt_until=facts.start + 1).write(folder)
     with pytest.raises(IntegrityError, match=r"learnt what was known at 2026-.* UTC, and would score rows from 2026-"):
-        Transformer.load(world.folder / "fitted", "cpu").preprocessing.learnt["next"].all  # noqa: B018
+        Transformer.load(world.folder / "fitted", "cpu").preprocessing.learnt["next"].models  # noqa: B018
 
 
 def test_an_outcome_that_was_not_known_when_a_period_began_is_not_learnt(world: Any) -> None:
@@ -145,14 +145,15 @@ def test_an_outcome_that_was_not_known_when_a_period_began_is_not_learnt(world: 
     for start in starts(learnt(world)):
         folder = learnt(world) / start.isoformat()
         # That of the evening before is not known yet at midnight; those of earlier evenings are.
-        assert SessionModel(folder).start - Facts(**read_json(folder / FACTS)).learnt_until >= 0
+        assert SessionModel(folder).start - SessionModelFacts(**read_json(folder / FACTS_FILE)).learnt_until >= 0
         events = pl.DataFrame(ordered).filter(
             pl.col("event_time") < pl.lit(midnight(world, start)), pl.col("label") == 1
         )
         known = events.filter(pl.col("event_time") < pl.lit(midnight(world, start) - timedelta(minutes=10)))
         assert known.height < events.height
         assert (
-            Facts(**read_json(folder / FACTS)).learnt_until == microseconds_of(known["event_time"].max()) + 600_000_000
+            SessionModelFacts(**read_json(folder / FACTS_FILE)).learnt_until
+            == microseconds_of(known["event_time"].max()) + 600_000_000
         )
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from shortlist.contracts import ShortlistError
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.features.skew import SkewReport, check_skew
-from shortlist.features.store import Store, apply, connect
-from shortlist.features.view_index import INDEX, View, ViewColumn, ViewIndex
+from shortlist.features.skew import FeatureSkewReport, check_skew
+from shortlist.features.store import FeastStore, apply, connect
+from shortlist.features.view_index import INDEX, StoredView, ViewColumn, ViewIndex
 from shortlist.storage.artefacts import write_json
 
 FIRST, SECOND, NEWEST = date(2026, 1, 5), date(2026, 1, 6), date(2026, 1, 7)
@@ -61,11 +61,11 @@ def table_look_up(view: str, keys: pl.DataFrame, day: date) -> pl.DataFrame:
     return keys.join(newest, on=keys.columns, how="left", maintain_order="left").drop(*keys.columns, "event_timestamp")
 
 
-def view(name: str, newest_keys: int) -> View:
+def view(name: str, newest_keys: int) -> StoredView:
     types = {"user": "Int64", "everything": "Int64", "tag": "String", "rows": "Int64", "rate": "Float64"}
     key, *features = (ViewColumn(name=one, dtype=types[one]) for one in FRAMES[name].columns if one in types)
     rows = FRAMES[name].height
-    return View(
+    return StoredView(
         name=name,
         keys=(key,),
         features=features,
@@ -95,17 +95,17 @@ def materialised(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(materialised: Path, tmp_path: Path) -> Store:
+def store(materialised: Path, tmp_path: Path) -> FeastStore:
     """A copy, so that a test may spoil it."""
     shutil.copytree(materialised / "store", tmp_path / "store")
     return connect(materialised / "views", tmp_path / "store", "skew", SQLiteOnline())
 
 
-def test_a_table_that_says_what_feast_says_has_no_skew(store: Store) -> None:
+def test_a_table_that_says_what_feast_says_has_no_skew(store: FeastStore) -> None:
     # user_rows: 5 rows with a user; tag_rows: a | a, b | b, zz | a; total: one per row and moment, 6 rows at 3 moments
     sample = 5 + (1 + 2 + 2 + 1) + 3
     newest = 2 + 3 + 1  # users 1, 2; tags b, zz, a; everything
-    assert check_skew(store, LOG, NEWEST_LOG, table_look_up) == SkewReport(
+    assert check_skew(store, LOG, NEWEST_LOG, table_look_up) == FeatureSkewReport(
         rows_checked=6 + 3,
         keys_checked=sample + newest,
         historical_mismatches=0,
@@ -115,7 +115,7 @@ def test_a_table_that_says_what_feast_says_has_no_skew(store: Store) -> None:
     )
 
 
-def test_a_table_that_sees_its_own_day_is_found(store: Store) -> None:
+def test_a_table_that_sees_its_own_day_is_found(store: FeastStore) -> None:
     def leaking(view: str, keys: pl.DataFrame, day: date) -> pl.DataFrame:
         return table_look_up(view, keys, day + timedelta(days=1))
 
@@ -125,7 +125,7 @@ def test_a_table_that_sees_its_own_day_is_found(store: Store) -> None:
     assert report.columns["user_rows:rate"] > 0
 
 
-def test_one_value_changed_in_the_online_store_is_found(store: Store, tmp_path: Path) -> None:
+def test_one_value_changed_in_the_online_store_is_found(store: FeastStore, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "store" / "online.db") as online:
         changed = online.execute(
             "UPDATE skew_user_rows SET value = (SELECT value FROM skew_total)"  # 3 in place of 2 or 1
@@ -156,15 +156,15 @@ def test_a_row_lost_from_the_files_is_found(tmp_path: Path) -> None:
     assert (report.historical_mismatches, report.online_mismatches) == (2, 1)  # b on two days; b among the newest
 
 
-def test_answers_that_feast_drops_are_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Store._at_event_time
-    monkeypatch.setattr(Store, "_at_event_time", lambda self, view, asked: whole(self, view, asked).head(-1))
+def test_answers_that_feast_drops_are_found(store: FeastStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = FeastStore._at_event_time
+    monkeypatch.setattr(FeastStore, "_at_event_time", lambda self, view, asked: whole(self, view, asked).head(-1))
     report = check_skew(store, LOG, NEWEST_LOG, table_look_up)
     assert not report.row_count_ok
     assert report.historical_mismatches == report.keys_checked - 6  # none of the sample's answers counts as right
 
 
-def test_a_store_that_is_a_day_ahead_is_compared_with_the_next_days_lookups(store: Store) -> None:
+def test_a_store_that_is_a_day_ahead_is_compared_with_the_next_days_lookups(store: FeastStore) -> None:
     store.materialize(AFTER)
     report = check_skew(store, LOG, NEWEST_LOG, table_look_up)
     assert report.online_mismatches == 0
@@ -190,7 +190,7 @@ def test_a_key_of_a_side_table_is_found_where_it_was_looked_up(tmp_path: Path) -
     index = ViewIndex.read(write(tmp_path / "views"))
     sizes = {"path": "items.parquet", "static": True, "rows": 1, "newest_keys": 1}
     item, tag = ViewColumn(name="item", dtype="Int64"), ViewColumn(name="tag", dtype="String")
-    views = (View(name="items", keys=(item,), features=(tag,), **sizes), index.view("tag_rows"))
+    views = (StoredView(name="items", keys=(item,), features=(tag,), **sizes), index.view("tag_rows"))
     write_json(index.folder / INDEX, index.model_copy(update={"views": views}).model_dump(mode="json"))
     pl.DataFrame({"item": [7], "event_timestamp": moments(start(FIRST)), "tag": ["a"]}).write_parquet(
         index.folder / "items.parquet"
@@ -209,6 +209,6 @@ def test_a_key_of_a_side_table_is_found_where_it_was_looked_up(tmp_path: Path) -
         check_skew(store, rows, rows, look_up)
 
 
-def test_nothing_to_compare_is_reported_as_nothing(store: Store) -> None:
+def test_nothing_to_compare_is_reported_as_nothing(store: FeastStore) -> None:
     report = check_skew(store, LOG.clear(), LOG.clear(), table_look_up)
     assert (report.rows_checked, report.keys_checked) == (0, 0)

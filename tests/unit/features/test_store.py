@@ -18,12 +18,12 @@ from polars.testing import assert_frame_equal
 
 from shortlist.contracts import DataError, ShortlistError
 from shortlist.features import store as store_module
-from shortlist.features.feast_environment import environment, quiet, variables
+from shortlist.features.feast_environment import environment_variables, silence_feast, temporary_environment
 from shortlist.features.online_stores.redis import RedisOnline
 from shortlist.features.online_stores.registry import ONLINE_STORES
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.features.store import ROW, Store, apply, connect, is_online_view, user_reader, with_answers
-from shortlist.features.view_index import INDEX, View, ViewColumn, ViewIndex
+from shortlist.features.store import ROW, FeastStore, apply, connect, is_online_view, user_reader, with_answers
+from shortlist.features.view_index import INDEX, StoredView, ViewColumn, ViewIndex
 from shortlist.spec.runtime import FileOf, OnlineStore, Runtime
 from shortlist.storage.artefacts import write_json
 from shortlist.system.project import project_root
@@ -36,8 +36,10 @@ def start(day: int) -> datetime:
     return datetime(2026, 1, day, tzinfo=UTC) - timedelta(hours=8)
 
 
-def view(name: str, keys: dict[str, str], features: dict[str, str], frame: pl.DataFrame, static: bool = False) -> View:
-    return View(
+def view(
+    name: str, keys: dict[str, str], features: dict[str, str], frame: pl.DataFrame, static: bool = False
+) -> StoredView:
+    return StoredView(
         name=name,
         keys=tuple(ViewColumn(name=key, dtype=dtype) for key, dtype in keys.items()),
         features=tuple(ViewColumn(name=feature, dtype=dtype) for feature, dtype in features.items()),
@@ -48,7 +50,7 @@ def view(name: str, keys: dict[str, str], features: dict[str, str], frame: pl.Da
     )
 
 
-def write(folder: Path, frames: dict[str, pl.DataFrame], views: list[View]) -> Path:
+def write(folder: Path, frames: dict[str, pl.DataFrame], views: list[StoredView]) -> Path:
     folder.mkdir(exist_ok=True)
     index = ViewIndex(
         folder=folder, views=tuple(views), first_day=date(2026, 1, 5), last_day=date(2026, 1, 7), timezone=ZONE
@@ -115,22 +117,22 @@ def views(applied: Path) -> Path:
 
 
 @pytest.fixture
-def store(applied: Path, tmp_path: Path) -> Store:
+def store(applied: Path, tmp_path: Path) -> FeastStore:
     shutil.copytree(applied / "store", tmp_path / "store")
     return connect(applied / "views", tmp_path / "store", "my-spec", SQLiteOnline())
 
 
-def apply_changed(tmp_path: Path, frames: dict[str, pl.DataFrame], views: list[View] = VIEWS) -> Store:
+def apply_changed(tmp_path: Path, frames: dict[str, pl.DataFrame], views: list[StoredView] = VIEWS) -> FeastStore:
     """Apply other views to the store of the test."""
     changed = write(tmp_path / "views", FRAMES | frames, views)
     return apply(changed, tmp_path / "store", "my-spec", SQLiteOnline(), user="user")
 
 
-def rows(store: Store, user: int = 1) -> int | None:
+def rows(store: FeastStore, user: int = 1) -> int | None:
     return store.online(pl.DataFrame({"user": [user]}), ["clicks"])["clicks:rows"][0]
 
 
-def test_historical_answers_hold_at_the_moment_of_the_row_in_its_order(store: Store) -> None:
+def test_historical_answers_hold_at_the_moment_of_the_row_in_its_order(store: FeastStore) -> None:
     asking = pl.DataFrame(
         {
             "user": [2, 1, 1, 1, None, 9, 2],
@@ -154,7 +156,7 @@ def test_historical_answers_hold_at_the_moment_of_the_row_in_its_order(store: St
     assert answers["users:name"].to_list() == ["bo", None, None, None, None, None, "bo"]
 
 
-def test_online_answers_are_what_was_valid_when_materialised(store: Store) -> None:
+def test_online_answers_are_what_was_valid_when_materialised(store: FeastStore) -> None:
     store.materialize(start(7))
     asking = pl.DataFrame({"user": [2, 1, 9, None, 1], "tab": ["b", "a", "a", "a", "a"], "everything": [0] * 5})
     answers = store.online(asking, ["clicks", "pairs", "overall", "users"])
@@ -173,7 +175,7 @@ def test_online_answers_are_what_was_valid_when_materialised(store: Store) -> No
     assert answers.schema["users:vector"] == pl.List(pl.Float32)
 
 
-def test_materialising_again_writes_only_what_is_new(store: Store) -> None:
+def test_materialising_again_writes_only_what_is_new(store: FeastStore) -> None:
     assert store.materialize(start(7)) == {"clicks": 2, "pairs": 2, "overall": 1, "users": 2}
     assert store.materialize(start(7)) == {"clicks": 0, "pairs": 0, "overall": 0, "users": 0}
     assert store.materialize(start(8)) == {"clicks": 1, "pairs": 0, "overall": 1, "users": 0}  # user 2 and the total
@@ -181,14 +183,14 @@ def test_materialising_again_writes_only_what_is_new(store: Store) -> None:
     assert store.valid_until("clicks") == start(8)
 
 
-def test_an_earlier_moment_does_not_take_the_store_back(store: Store) -> None:
+def test_an_earlier_moment_does_not_take_the_store_back(store: FeastStore) -> None:
     store.materialize(start(8))
     assert store.materialize(start(6))["clicks"] == 0
     assert rows(store, 2) == 2
     assert store.valid_until("clicks") == start(8)
 
 
-def test_a_new_day_that_leaves_the_past_alone_is_written_alone(store: Store, tmp_path: Path) -> None:
+def test_a_new_day_that_leaves_the_past_alone_is_written_alone(store: FeastStore, tmp_path: Path) -> None:
     store.materialize(start(8))
     later = pl.concat([CLICKS, CLICKS.tail(1).with_columns(event_timestamp=pl.lit(start(9)), rows=pl.lit(9, pl.Int64))])
     again = apply_changed(tmp_path, {"clicks": later})
@@ -196,7 +198,7 @@ def test_a_new_day_that_leaves_the_past_alone_is_written_alone(store: Store, tmp
     assert rows(again, 2) == 9
 
 
-def test_a_rewritten_past_is_written_whole_and_its_lost_keys_vanish(store: Store, tmp_path: Path) -> None:
+def test_a_rewritten_past_is_written_whole_and_its_lost_keys_vanish(store: FeastStore, tmp_path: Path) -> None:
     store.materialize(start(8))
     changed = CLICKS.filter(user=1).with_columns(rows=pl.col("rows") + 100)
     again = apply_changed(tmp_path, {"clicks": changed})
@@ -206,7 +208,7 @@ def test_a_rewritten_past_is_written_whole_and_its_lost_keys_vanish(store: Store
 
 
 def test_a_rewriting_that_was_killed_does_not_pass_for_the_past(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FeastStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.materialize(start(8))
     changed = apply_changed(tmp_path, {"clicks": CLICKS.filter(user=1)})
@@ -220,14 +222,14 @@ def test_a_rewriting_that_was_killed_does_not_pass_for_the_past(
     assert [rows(back, 1), rows(back, 2)] == [3, 2]
 
 
-def test_a_changed_row_of_a_side_table_reaches_the_store(store: Store, tmp_path: Path) -> None:
+def test_a_changed_row_of_a_side_table_reaches_the_store(store: FeastStore, tmp_path: Path) -> None:
     store.materialize(start(8))
     again = apply_changed(tmp_path, {"users": USERS.with_columns(name=pl.Series(["al", "bo"]))})
     assert again.materialize(start(8))["users"] == 2
     assert again.online(pl.DataFrame({"user": [1]}), ["users"])["users:name"][0] == "al"
 
 
-def test_a_new_feature_of_a_view_is_filled_for_every_key(store: Store, tmp_path: Path) -> None:
+def test_a_new_feature_of_a_view_is_filled_for_every_key(store: FeastStore, tmp_path: Path) -> None:
     store.materialize(start(8))
     wider = PAIRS.with_columns(clicks=pl.Series([1, 2]))
     both = {"rows": "Int64", "clicks": "Int64"}
@@ -237,7 +239,7 @@ def test_a_new_feature_of_a_view_is_filled_for_every_key(store: Store, tmp_path:
     assert again.online(pl.DataFrame({"user": [1], "tab": ["a"]}), ["pairs"])["pairs:clicks"][0] == 1
 
 
-def test_apply_again_keeps_what_is_online_and_forgets_views_that_are_gone(store: Store, tmp_path: Path) -> None:
+def test_apply_again_keeps_what_is_online_and_forgets_views_that_are_gone(store: FeastStore, tmp_path: Path) -> None:
     store.materialize(start(8))
     again = apply_changed(tmp_path, {}, VIEWS[:1])
     assert rows(again) == 3
@@ -248,7 +250,7 @@ def test_apply_again_keeps_what_is_online_and_forgets_views_that_are_gone(store:
     online.close()
 
 
-def test_another_process_reads_what_was_applied(store: Store, views: Path, tmp_path: Path) -> None:
+def test_another_process_reads_what_was_applied(store: FeastStore, views: Path, tmp_path: Path) -> None:
     store.materialize(start(8))
     assert rows(connect(views, tmp_path / "store", "my-spec", SQLiteOnline())) == 3
 
@@ -259,11 +261,11 @@ def test_connecting_to_nothing_says_what_to_run(views: Path, tmp_path: Path) -> 
 
 
 def test_feast_itself_finds_the_same_definitions(views: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store_module._feast()
+    store_module._import_feast()
     parse_repo = importlib.import_module("feast.repo_operations").parse_repo
     monkeypatch.chdir(project_root() / "feature_repo")
     monkeypatch.syspath_prepend(project_root() / "feature_repo")
-    with environment(variables(views, tmp_path / "store", "my-spec", SQLiteOnline(), "user")):
+    with temporary_environment(environment_variables(views, tmp_path / "store", "my-spec", SQLiteOnline(), "user")):
         found = parse_repo(project_root() / "feature_repo")
     sys.modules.pop("definitions")
     assert {entity.name for entity in found.entities} == {"everything", "tab", "user", "__dummy"}  # Feast adds its own
@@ -273,7 +275,7 @@ def test_feast_itself_finds_the_same_definitions(views: Path, tmp_path: Path, mo
     ]
 
 
-def test_an_integer_that_feast_would_round_is_refused(store: Store, tmp_path: Path) -> None:
+def test_an_integer_that_feast_would_round_is_refused(store: FeastStore, tmp_path: Path) -> None:
     rounded = CLICKS.with_columns(fill=pl.Series([None, BIG, None, None]))
     with pytest.raises(
         ShortlistError,
@@ -282,7 +284,7 @@ def test_an_integer_that_feast_would_round_is_refused(store: Store, tmp_path: Pa
         apply_changed(tmp_path, {"clicks": rounded}).materialize(start(8))
 
 
-def test_a_spec_that_looks_nothing_up_has_an_empty_store(store: Store, tmp_path: Path) -> None:
+def test_a_spec_that_looks_nothing_up_has_an_empty_store(store: FeastStore, tmp_path: Path) -> None:
     assert apply_changed(tmp_path, {}, []).materialize(start(8)) == {}
 
 
@@ -313,7 +315,7 @@ def test_a_snapshot_holds_the_latest_values_of_every_key(views: Path) -> None:
     assert index.snapshot("clicks", start(6)).rows() == [(1, 2, 0.5, BIG, None)]
 
 
-def test_an_unknown_view_names_the_likely_one(store: Store) -> None:
+def test_an_unknown_view_names_the_likely_one(store: FeastStore) -> None:
     with pytest.raises(ShortlistError, match="no view 'click'; did you mean 'clicks'"):
         store.online(pl.DataFrame({"user": [1]}), ["click"])
 
@@ -337,7 +339,7 @@ def test_a_day_begins_at_midnight_of_the_logs_own_clock(views: Path) -> None:
 def test_redis_takes_its_connection_from_the_named_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     redis = RedisOnline(kind="redis", connection_variable="MY_REDIS")
     monkeypatch.setenv("MY_REDIS", 'cache:6379,password=a"b#c: d$e')
-    value = variables(tmp_path, tmp_path, "my-spec", redis)["SHORTLIST_ONLINE_STORE"]
+    value = environment_variables(tmp_path, tmp_path, "my-spec", redis)["SHORTLIST_ONLINE_STORE"]
     assert json.loads(value) == {
         "type": "redis",
         "connection_string": 'cache:6379,password=a"b#c: d$e',
@@ -368,7 +370,7 @@ def test_a_redis_that_is_away_is_reported(views: Path, tmp_path: Path, monkeypat
 
 
 @pytest.mark.long
-def test_a_materialisation_killed_half_way_can_be_run_again(store: Store, views: Path, tmp_path: Path) -> None:
+def test_a_materialisation_killed_half_way_can_be_run_again(store: FeastStore, views: Path, tmp_path: Path) -> None:
     program = textwrap.dedent(
         f"""
         import os, signal
@@ -393,7 +395,7 @@ def test_a_materialisation_killed_half_way_can_be_run_again(store: Store, views:
     assert rows(store, 2) == 2
 
 
-def test_feast_does_not_speak(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
+def test_feast_does_not_speak(store: FeastStore, capfd: pytest.CaptureFixture[str]) -> None:
     store.materialize(start(8))
     store.historical(pl.DataFrame({"user": [1], "event_time": moments(8)}), ["clicks"])
     assert capfd.readouterr() == ("", "")
@@ -419,7 +421,7 @@ class ElsewhereOnline(OnlineStore):
         self.path.with_suffix(".prepared").touch()
 
     @classmethod
-    def explained(cls, error: Exception) -> str:
+    def explain_error(cls, error: Exception) -> str:
         return f"the file says: {error}" if isinstance(error, sqlite3.OperationalError) else ""
 
 
@@ -440,11 +442,14 @@ def test_an_online_store_of_ones_own_is_filled_and_answers(
         "clicks:last_time": [BIG + 2]
     }
     path.unlink()
-    with pytest.raises(ShortlistError, match=r"mine\.db: not there; run the features step first"):
+    with pytest.raises(ShortlistError, match=r"mine\.db: does not exist; run the features step first"):
         user_reader(place, "my-spec", online, "user")
 
 
 def test_an_online_store_of_ones_own_explains_its_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ONLINE_STORES, "elsewhere", ElsewhereOnline)
-    with pytest.raises(ShortlistError, match=r"runtime\.online_store: the file says: database is locked"), quiet():
+    with (
+        pytest.raises(ShortlistError, match=r"runtime\.online_store: the file says: database is locked"),
+        silence_feast(),
+    ):
         raise sqlite3.OperationalError("database is locked")

@@ -23,7 +23,7 @@ from shortlist.features.tiles import Tiles, start_of
 from shortlist.features.transform import Transformer
 from shortlist.features.view_index import ViewIndex
 from shortlist.spec.data import Data, RowClock
-from shortlist.spec.durations import length_of
+from shortlist.spec.durations import parse_duration
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import folder_digest, read_json
@@ -64,7 +64,7 @@ def looked_up(log: Path, fitted: Path) -> list[dict[str, Any]]:
 def counted(row: dict[str, Any], rows: Sequence[dict[str, Any]], sections: tuple[Data, Features]) -> list[Any]:
     """The rows of the same user that a row may see, by going through all of them, in order of time."""
     data, features = sections
-    tile, delay, zone = length_of(features.tile), length_of(data.outcome_delay or "0s"), data.clock.timezone
+    tile, delay, zone = parse_duration(features.tile), parse_duration(data.outcome_delay or "0s"), data.clock.timezone
 
     def known(other: dict[str, Any]) -> datetime:
         start, after = (start_of(other["day"] + timedelta(days=days), zone) for days in (0, 1))
@@ -109,7 +109,7 @@ def test_a_row_sees_the_tiles_that_were_complete_with_their_outcomes_known(
         row["day"] = row["event_time"].astimezone(local.row()["event_time"].tzinfo).date()
     for row, found in zip(rows, looked_up(log, fitted_by(sections, log, folder / "fitted")), strict=True):
         seen = counted(row, rows, sections)
-        as_of = (row["event_time"] - length_of(delay)).astimezone(local.row()["event_time"].tzinfo).date()
+        as_of = (row["event_time"] - parse_duration(delay)).astimezone(local.row()["event_time"].tzinfo).date()
         recent = [other for other in seen if other["day"] >= as_of - timedelta(days=1)]
         assert (found["by_user_id:rows"] or 0) == len(seen)
         assert (found["by_user_id:rows_1d"] or 0) == len(recent)
@@ -242,12 +242,12 @@ def test_an_index_without_tiles_is_of_whole_days(world: Any) -> None:
 def test_a_log_without_a_clock_gets_tiles_of_equal_row_counts(tile: str, rows: int) -> None:
     clock = RowClock(kind="row_order", days=2)
     log = row_times(pl.Series(Columns.ROWS, range(1_440), dtype=pl.Int64), 1_440, clock)
-    tiles = Tiles(length_of(tile))
+    tiles = Tiles(parse_duration(tile))
     for (day,), part in log.group_by(Columns.DAY, maintain_order=True):
         counts = part.group_by(tiles.ends(day)).len()["len"]
         assert counts.to_list() == [rows] * (720 // rows), day
 
 
 def test_a_delay_is_kept_in_whole_seconds(world: Any) -> None:
-    assert Tiles.declared(*declared(world, "1d", "1200ms"), "UTC").delay == timedelta(seconds=2)
-    assert Tiles.declared(*declared(world, "1d", "0s"), "UTC") == Tiles()
+    assert Tiles.from_declaration(*declared(world, "1d", "1200ms"), "UTC").delay == timedelta(seconds=2)
+    assert Tiles.from_declaration(*declared(world, "1d", "0s"), "UTC") == Tiles()

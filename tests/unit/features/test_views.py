@@ -156,5 +156,5 @@ def test_answers_are_the_same_however_the_view_is_read(
     monkeypatch.setattr(lookup, "_BATCH_ROWS", 7)
     assert all(one.equals(other) for one, other in zip(answers(days), at_once, strict=True))
     assert all(one.equals(other) for one, other in zip(answers(days[::-1]), at_once[::-1], strict=True))
-    monkeypatch.setattr(lookup, "_HELD_KEYS", 0)  # every key is searched for
+    monkeypatch.setattr(lookup, "_MAX_HELD_KEYS", 0)  # every key is searched for
     assert all(one.equals(other) for one, other in zip(answers(days), at_once, strict=True))

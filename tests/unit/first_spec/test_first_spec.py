@@ -20,8 +20,8 @@ from shortlist.data.sample_check import check_sample
 from shortlist.data.validate import validate
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
-from shortlist.first_spec.draft import Draft
-from shortlist.first_spec.write import draft_spec, likeliest, write_spec
+from shortlist.first_spec.draft import SpecDraft
+from shortlist.first_spec.write import choose_likeliest, draft_spec, write_spec
 from shortlist.spec.data import EventClock
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.load import load_spec, parse_spec
@@ -69,8 +69,8 @@ def clicks(folder: Path, requests: int = 900, days: int = 30) -> Path:
     return folder
 
 
-def drafted(location: Path) -> tuple[Draft, Spec]:
-    draft = draft_spec(location, likeliest)
+def drafted(location: Path) -> tuple[SpecDraft, Spec]:
+    draft = draft_spec(location, choose_likeliest)
     text, problems = write_spec(draft, "mine")
     assert problems == []
     spec = parse_spec(text)
@@ -97,7 +97,7 @@ def test_a_sparse_log_of_clicks(tmp_path: Path) -> None:
     data = spec.data
     assert (data.label, data.user, data.item, data.request) == ("clicked", "visitor", "product", "request_id")
     assert isinstance(data.clock, EventClock) and data.clock.format == "%d/%m/%Y %H:%M"
-    assert data.positive is None and data.impression is None and draft.after == {}
+    assert data.positive is None and data.impression is None and draft.outcomes == {}
     assert {"product_rate", "visitor_category_rate", "slot_code", "price_number"} <= set(spec.features.names)
     assert not any("request" in name for name in spec.features.names)
     assert spec.gates.max_rate_error > 0.1  # few clicks: chance alone moves the rate
@@ -111,7 +111,7 @@ def test_a_log_without_a_header(tmp_path: Path) -> None:
     ]
     (tmp_path / "u.data").write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
     with pytest.raises(DataError, match="no column holds 0 and 1, ratings, or names of events; a log needs"):
-        draft_spec(tmp_path / "u.data", likeliest)
+        draft_spec(tmp_path / "u.data", choose_likeliest)
 
 
 def test_pairs_of_items_and_clicks(tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_outcomes_are_told_by_name_and_by_what_they_know(tmp_path: Path) -> None
         "is_click": label,
     }).write_parquet(tmp_path / "log.parquet")  # fmt: skip
     draft, spec = drafted(tmp_path / "log.parquet")
-    assert "its name is that of an outcome" in draft.after["is_like"]
-    assert "orders the labels with an AUC of 1.00" in draft.after["seconds"]
+    assert "its name is that of an outcome" in draft.outcomes["is_like"]
+    assert "orders the labels with an AUC of 1.00" in draft.outcomes["seconds"]
     assert {name for name, column in spec.data.by_name.items() if column.known == "after"} == {"is_like", "seconds"}
 
 
@@ -179,7 +179,7 @@ def test_the_command_says_why_and_never_replaces_a_file(tmp_path: Path, command:
     assert code == 0 and "item       product: named as items are; 150 of them" in said
     assert load_spec(out).name == "mine"
     code, _, error = command("init", str(folder), "--out", str(out), "--yes")
-    assert code == 2 and "is there already; give another --out, or --force" in error
+    assert code == 2 and "exists already; give another --out, or --force" in error
 
 
 def test_the_written_spec_trains_a_model_that_beats_popularity_without_editing(

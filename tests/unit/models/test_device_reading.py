@@ -167,7 +167,7 @@ def test_the_host_decodes_only_where_the_engine_is_left_open(monkeypatch: pytest
     with pytest.raises(EngineError, match=r"engine is gpu, but the package cudf is not installed: .* engine: auto"):
         reads_on_device("gpu", "cuda")
     EXECUTION.clear()
-    EXECUTION.runs_on("gpu")
+    EXECUTION.set_engine("gpu")
     assert not reads_on_device("auto", "cuda")
     assert EXECUTION.record() == {
         "name": "gpu", "on_cpu": {"decoding of training rows (the package cudf is not installed)": 1}

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from models.base import DeclaredModel
-from monitoring.versions import Versions
+from monitoring.versions import WatchedVersions
 from shortlist.contracts import Files, ShortlistError
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
@@ -150,7 +150,7 @@ def test_a_registered_version_carries_the_blessing_of_its_files(world: World, ve
 
 
 def test_a_version_that_came_without_a_reference_cannot_be_watched(world: World, version: str, tmp_path: Path) -> None:
-    watched = Versions(world.origin.tracker.registry, tmp_path)[int(version)]
+    watched = WatchedVersions(world.origin.tracker.registry, tmp_path)[int(version)]
     assert (watched.model, watched.preprocessing.plan.declared.data.label) == ("xgboost", world.spec.data.label)
     with pytest.raises(ShortlistError, match=r"version 1 was registered without a reference .*; train again"):
         _ = watched.quality
@@ -189,7 +189,7 @@ def test_a_network_that_diverges_is_a_held_candidate_and_no_stopped_run(world: W
     declared = DeclaredModel(name="dlrm", section=section)
     inputs, outputs = (world.folder / "fitted", world.folder / "table"), (tmp_path / "model", tmp_path / "scores")
     done = train_and_track(declared, world.spec.runtime, world.origin, *inputs, *outputs)
-    assert done.run and not done.begun
+    assert done.run and not done.continued_from
     limits = Gates(bootstrap_rounds=60, skew_rows=40)
     validate_export(*outputs, world.folder / "log", world.folder / "fitted", limits, Serving(), 1, tmp_path / "proof")
     evidence = world.folder / "log", tmp_path / "skew", tmp_path / "champion", world.folder / "popularity_scores"

@@ -19,13 +19,13 @@ from models.dlrm.section import DLRMModel
 from models.embedding.chunks import Lookups
 from models.embedding.layout import Layout
 from models.inputs import FeatureColumn
-from models.planning.accelerators import ACCELERATORS, accelerator
-from models.planning.plan import PUBLISHED, activation_bytes, costs, exchange_bytes, roofline, step_bytes
-from models.planning.plan_inputs import Shape, Table, shape_of
+from models.planning.accelerators import ACCELERATORS, find_accelerator
+from models.planning.plan import PUBLISHED, activation_bytes, exchange_bytes, model_costs, roofline, step_bytes
+from models.planning.plan_inputs import EmbeddingTable, ModelShape, shape_of
 from models.planning.sharding import row_wise_devices, smallest_sharding, too_many_ids, unplaceable_tables
 from shortlist.cli.commands import app
 from shortlist.cli.plan import plan
-from shortlist.cli.plan_view import fitted_sizes, given_cardinalities
+from shortlist.cli.plan_view import fitted_sizes, read_cardinalities
 from shortlist.contracts import ShortlistError
 from shortlist.spec.load import load_spec, parse_spec
 from shortlist.storage.tables import DayTable
@@ -39,16 +39,18 @@ FREQUENT = (
 """Rows of NVIDIA's tables: values of Criteo's terabyte seen at least 15 times."""
 
 
-def published() -> Shape:
-    return replace(PUBLISHED, tables=tuple(Table(f"C{i}", rows, 1, "given") for i, rows in enumerate(FREQUENT)))
+def published() -> ModelShape:
+    return replace(
+        PUBLISHED, tables=tuple(EmbeddingTable(f"C{i}", rows, 1, "given") for i, rows in enumerate(FREQUENT))
+    )
 
 
-def terabyte() -> Shape:
-    return shape_of(load_spec(TERABYTE), "dlrm", given_cardinalities(TERABYTE, None), {})
+def terabyte() -> ModelShape:
+    return shape_of(load_spec(TERABYTE), "dlrm", read_cardinalities(TERABYTE, None), {})
 
 
 def test_published_configuration_costs_what_is_published() -> None:
-    found = costs(published())
+    found = model_costs(published())
     assert found.training_flops / 1e6 == pytest.approx(14.8, abs=0.05)
     assert found.training_bytes / 1e3 == pytest.approx(53, abs=0.5)
     assert found.table_bytes / 2**30 == pytest.approx(15.6, abs=0.05)  # NVIDIA's table of model sizes
@@ -59,8 +61,10 @@ def test_published_configuration_costs_what_is_published() -> None:
 
 
 def test_costs_are_the_sums_by_hand() -> None:
-    shape = Shape((Table("a", 10, 1, "given"), Table("b", 5, 1, "given")), 3, 4, (3, 8, 4), (7, 6, 1), 16)
-    found = costs(shape)
+    shape = ModelShape(
+        (EmbeddingTable("a", 10, 1, "given"), EmbeddingTable("b", 5, 1, "given")), 3, 4, (3, 8, 4), (7, 6, 1), 16
+    )
+    found = model_costs(shape)
     assert found.forward_flops == 2 * (3 * 8 + 8 * 4 + 3 * 3 * 4 + 7 * 6 + 6 * 1)
     assert found.training_flops == 3 * found.forward_flops
     assert found.forward_bytes == 2 * 4 * 4
@@ -73,7 +77,7 @@ def test_costs_are_the_sums_by_hand() -> None:
 def test_activations_are_what_torch_keeps() -> None:
     section = DLRMModel(features=("*",), embedding_dim=16, bottom_mlp=(64,), top_mlp=(128, 64), precision="fp32")
     features = [FeatureColumn(name=f"C{i}", kind="id", size=50) for i in range(8)]
-    layout = Layout.of([*features, FeatureColumn(name="x", kind="dense")])
+    layout = Layout.from_features([*features, FeatureColumn(name="x", kind="dense")])
     model, rows = DLRM(layout, section), 512
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, 400, rows * 8).astype(np.int32))
     lookups = Lookups(ids, torch.arange(rows * 8 + 1, dtype=torch.int32), None)
@@ -88,8 +92,8 @@ def test_activations_are_what_torch_keeps() -> None:
     pooled = model.table(lookups).requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model.network(torch.zeros(rows, 1), pooled).sum()
-    tables = tuple(Table(one.name, 50, 1, "given") for one in features)
-    shape = Shape(tables, 1, 16, (1, 64, 16), (16 + 36, 128, 64, 1), rows)
+    tables = tuple(EmbeddingTable(one.name, 50, 1, "given") for one in features)
+    shape = ModelShape(tables, 1, 16, (1, 64, 16), (16 + 36, 128, 64, 1), rows)
     # The plan also counts what is alive beside it: the pooled slots and the products' matrix.
     assert sum(kept.values()) <= activation_bytes(shape, rows, "fp32") <= 2.2 * sum(kept.values())
 
@@ -110,7 +114,7 @@ def test_one_h200_holds_the_terabyte_tables_and_l4s_cut_them() -> None:
 
 
 def test_a_narrow_table_too_large_for_one_device_is_cut_by_rows() -> None:
-    shape = Shape((Table("ids", 2_000_000_000, 1, "declared"),), 1, 16, (1, 16), (17, 1), 1_024)
+    shape = ModelShape((EmbeddingTable("ids", 2_000_000_000, 1, "declared"),), 1, 16, (1, 16), (17, 1), 1_024)
     found = smallest_sharding(shape, ACCELERATORS["H100"], "bf16")
     assert (found.devices, found.placements[0].kind) == (4, "row-wise")  # 136 GB: two would be full to the brim
 
@@ -127,7 +131,9 @@ def test_a_table_that_does_not_fit_says_what_would() -> None:
 
 
 def test_more_ids_than_the_fused_table_can_number_are_told() -> None:
-    shape = Shape((Table("a", 2**31 - 1, 1, "bound"), Table("b", 10, 1, "bound")), 1, 4, (1, 4), (7, 1), 16)
+    shape = ModelShape(
+        (EmbeddingTable("a", 2**31 - 1, 1, "bound"), EmbeddingTable("b", 10, 1, "bound")), 1, 4, (1, 4), (7, 1), 16
+    )
     found = str(too_many_ids(shape))
     assert "2,147,483,657 ids in all; the fused table holds at most 2,147,483,647: 10 too many" in found
     assert too_many_ids(terabyte()) is None
@@ -142,8 +148,8 @@ def test_nothing_holds_a_step_that_is_larger_than_any_device() -> None:
 def test_an_unfitted_vocabulary_is_an_upper_bound_and_a_fitted_one_is_not(table: DayTable) -> None:
     spec = load_spec(TERABYTE)
     assert {one.source for one in shape_of(spec, "dlrm", {}, {}).tables} == {"bound"}
-    assert shape_of(spec, "dlrm", {}, {"C1_id": 7}).tables[0] == Table("C1_id", 7, 1, "fitted")
-    assert shape_of(spec, "dlrm", {"C1": 9}, {"C1_id": 7}).tables[0] == Table("C1_id", 10, 1, "given")
+    assert shape_of(spec, "dlrm", {}, {"C1_id": 7}).tables[0] == EmbeddingTable("C1_id", 7, 1, "fitted")
+    assert shape_of(spec, "dlrm", {"C1": 9}, {"C1_id": 7}).tables[0] == EmbeddingTable("C1_id", 10, 1, "given")
 
 
 def test_lists_vectors_and_buckets(make_spec: Callable[..., str]) -> None:
@@ -177,12 +183,12 @@ def test_bad_cardinalities_are_refused(text: str, message: str, tmp_path: Path) 
     file = tmp_path / "sizes.json"
     file.write_text(text)
     with pytest.raises(ShortlistError, match=message):
-        shape_of(load_spec(TERABYTE), "dlrm", given_cardinalities(TERABYTE, file), {})
+        shape_of(load_spec(TERABYTE), "dlrm", read_cardinalities(TERABYTE, file), {})
 
 
 def test_a_missing_file_of_cardinalities_is_named(tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match=r"no file .*nowhere\.json"):
-        given_cardinalities(TERABYTE, tmp_path / "nowhere.json")
+        read_cardinalities(TERABYTE, tmp_path / "nowhere.json")
 
 
 def test_trees_have_no_plan(tmp_path: Path) -> None:
@@ -223,7 +229,7 @@ def test_without_torchrec_its_planner_cannot_be_asked() -> None:
 
 def test_an_unknown_device_is_corrected() -> None:
     with pytest.raises(ShortlistError, match="no 'H20'; did you mean 'H200'"):
-        accelerator("H20")
+        find_accelerator("H20")
 
 
 def test_the_command_prints_tables_and_sources(tmp_path: Path) -> None:

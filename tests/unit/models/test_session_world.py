@@ -13,7 +13,7 @@ from models.din.section import DINModel
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
 from shortlist.contracts import Columns, Files
-from shortlist.data.generate import generate
+from shortlist.data.generate import generate_log
 from shortlist.evaluation.metrics import auc
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
@@ -60,7 +60,7 @@ SECTION: dict[str, Any] = {
 
 @pytest.mark.long
 def test_a_model_with_the_sequence_gains_over_one_without(tmp_path: Path) -> None:
-    generate(WORLD, tmp_path / "raw")
+    generate_log(WORLD, tmp_path / "raw")
     raw = pl.read_parquet(tmp_path / "raw/impressions/*.parquet").rename({"is_click": Columns.LABEL})
     writer = DayTableWriter(tmp_path / "log", Files.LOG, 250_000)
     writer.append(raw.with_columns(pl.col(Columns.TIME).dt.date().alias(Columns.DAY)))

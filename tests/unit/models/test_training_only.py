@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from models.ranker import Ranker
 from models.registry import kind_of
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.data.generate import generate
+from shortlist.data.generate import generate_log
 from shortlist.evaluation.measure import measure
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.features import Features
@@ -40,7 +40,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
 def biased(tmp_path_factory: pytest.TempPathFactory) -> DayTable:
     """A feature table of a world whose items were shown in the order of what an earlier ranker preferred."""
     folder, source = tmp_path_factory.mktemp("biased"), GeneratedSource.model_validate(SOURCE)
-    generate(source, folder / "log")
+    generate_log(source, folder / "log")
     rows = pl.read_parquet(folder / "log" / "impressions" / "*.parquet").select(
         pl.col("is_click").cast(pl.Int8).alias(Columns.LABEL),
         pl.col("event_time").dt.date().alias(Columns.DAY),
@@ -110,11 +110,11 @@ def test_scores_and_calibration_never_depend_on_the_real_position(biased: DayTab
     elsewhere = rows.with_columns(pl.lit(7.0, pl.Float32).alias("position_training"))
     np.testing.assert_array_equal(ranker.predict(rows), ranker.predict(elsewhere))
     np.testing.assert_array_equal(ranker.log_odds(rows), ranker.log_odds(elsewhere))
-    assert np.abs(ranker.predict_as_shown(rows) - ranker.predict(rows)).max() > 0.05
+    assert np.abs(ranker.predict_with_logged_values(rows) - ranker.predict(rows)).max() > 0.05
     # Calibrated on what is served: the mean score is the rate of the label, at whatever positions items were shown.
     known = pl.concat([frame for day, frame in biased.frames() if day == biased.days[-2].day])
     assert ranker.predict(known).mean() == pytest.approx(known[Columns.LABEL].to_numpy().mean(), abs=1e-3)
-    assert ranker.predict_as_shown(known).mean() < ranker.predict(known).mean() - 0.05
+    assert ranker.predict_with_logged_values(known).mean() < ranker.predict(known).mean() - 0.05
 
 
 def declared(**position: Any) -> Data:

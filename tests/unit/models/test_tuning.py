@@ -19,14 +19,14 @@ from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.spec.load import SpecError, parse_spec
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
-from shortlist.spec.tune import Dimension, Tune, changed, check_space
+from shortlist.spec.tune import Dimension, Tune, apply_section_changes, check_space
 from shortlist.storage.tables import DayTable, DayTableWriter
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import sqlite_uri
-from shortlist.training.tuning.batches import Batch, choose, plan_batches
+from shortlist.training.tuning.batches import TrialBatch, choose_best_trials, plan_batches
 from shortlist.training.tuning.outcome import PAGE, PATCH, write_outcome
-from shortlist.training.tuning.search import STUDY, Result, Search, Trial, search
-from shortlist.training.tuning.space import changes_of, distributions, shipped_params, space_of
+from shortlist.training.tuning.search import STUDY, SearchOutcome, SearchSettings, Trial, search
+from shortlist.training.tuning.space import optuna_distributions, search_space, section_changes, shipped_params
 from shortlist.training.tuning.tracked import TrackedSearch
 from shortlist.training.tuning.trial import OnLoss, TrialFailure, TrialJob, measure, run_trial
 from tests.page_rules import HOSTILE, injected, planted, problems_of
@@ -77,23 +77,25 @@ def test_the_usual_space_of_a_kind_is_within_its_bounds(name: str) -> None:
     needed = {"history": "past", "target": "item"} if "history" in kind.section.model_fields else {}
     usual = kind.section.model_validate({"kind": name, "features": ["age"], **needed})
     check_space(name, usual, kind.tuning.space)
-    space = space_of(Tune(), name, usual)
+    space = search_space(Tune(), name, usual)
     params = shipped_params(space, usual)
-    assert changed(usual, changes_of(space, params)) == usual  # the section's own values are in its space
-    assert set(distributions(space, usual)) == set(space)
+    assert (
+        apply_section_changes(usual, section_changes(space, params)) == usual
+    )  # the section's own values are in its space
+    assert set(optuna_distributions(space, usual)) == set(space)
     assert not kind.tuning.pace or kind.tuning.pace in type(usual).model_fields
 
 
 def test_a_space_takes_in_the_sections_own_values() -> None:
     own = section(max_depth=12, reg_lambda=0, subsample=0.31)
-    space = space_of(Tune(), "trees", own)
+    space = search_space(Tune(), "trees", own)
     assert space["max_depth"].high == 12
     assert space["subsample"].low == 0.31
     assert space["reg_lambda"].choices is not None  # 0 has no logarithm
     assert space["reg_lambda"].choices[:2] == (0, 0.1)
     grid = Tune.model_validate({"models": {"trees": {"max_depth": {"low": 2, "high": 9, "step": 2}}}})
     with pytest.raises(ShortlistError, match=r"own value, 5, is none of 2, 4\.?0?, \.\.\. 9"):
-        space_of(grid, "trees", section(max_depth=5))
+        search_space(grid, "trees", section(max_depth=5))
 
 
 def test_a_kind_without_a_usual_space_says_what_to_declare() -> None:
@@ -102,7 +104,7 @@ def test_a_kind_without_a_usual_space_says_what_to_declare() -> None:
     )
     usual = kind_of(plain).section.model_validate({"kind": plain, "features": ["age"]})
     with pytest.raises(ShortlistError, match=r"no usual search space; declare one as tune\.models\.plain"):
-        space_of(Tune(), "plain", usual)
+        search_space(Tune(), "plain", usual)
 
 
 @pytest.mark.parametrize(
@@ -146,16 +148,17 @@ def test_where_nothing_is_declared_the_users_of_the_validation_days_decide(
     table: DayTable, tmp_path: Path, users: pl.Expr | None, metric: str
 ) -> None:
     made = with_users(table, tmp_path / "table", users)
-    assert Search.of(Tune(), "trees", section(), Runtime(engine="cpu"), made.folder).metric == metric
+    assert SearchSettings.from_spec(Tune(), "trees", section(), Runtime(engine="cpu"), made.folder).metric == metric
     assert (
-        Search.of(Tune(metric="log_loss"), "trees", section(), Runtime(engine="cpu"), made.folder).metric == "log_loss"
+        SearchSettings.from_spec(Tune(metric="log_loss"), "trees", section(), Runtime(engine="cpu"), made.folder).metric
+        == "log_loss"
     )
 
 
 def test_trials_do_not_fit_the_validation_days() -> None:
     one = section(refit=True, retrain="refit")
     assert (one.without_refit.refit, one.without_refit.retrain) == (False, "scratch")  # type: ignore[attr-defined]
-    assert changed(one.without_refit, {}) == one.without_refit  # and it is valid so
+    assert apply_section_changes(one.without_refit, {}) == one.without_refit  # and it is valid so
 
 
 # --- the search, with trials that do as they are told ---------------------------------------------------------------
@@ -182,8 +185,8 @@ class Trials:
         return outcome if isinstance(outcome, dict) else {"auc": outcome, "log_loss": 1 - outcome}
 
 
-def searched(table: DayTable, **changes: Any) -> Search:
-    made = Search.of(
+def searched(table: DayTable, **changes: Any) -> SearchSettings:
+    made = SearchSettings.from_spec(
         Tune(trials=4, minutes=None, metric="auc"), "trees", section(), Runtime(engine="cpu"), table.folder
     )
     return made._replace(**changes)
@@ -369,19 +372,19 @@ def tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
 
 
 @pytest.fixture
-def result() -> Result:
+def result() -> SearchOutcome:
     shipped = Trial(number=0, state="finished", shipped=True, changes={}, value=0.7, auc=0.7, log_loss=0.5)
     better = shipped.model_copy(
         update={"number": 2, "shipped": False, "value": 0.72, "auc": 0.72,
                 "changes": {"max_depth": 4, "learning_rate": 0.05}}
     )  # fmt: skip
     failed = Trial(number=1, state="failed", shipped=False, changes={"max_depth": 16}, reason="<no memory>")
-    return Result(
+    return SearchOutcome(
         model="xgboost", metric="auc", trials=(shipped, failed, better), importance={"max_depth": 0.8, "x": 0.2}
     )
 
 
-def test_the_patch_and_the_printed_command_say_the_same(result: Result, tmp_path: Path) -> None:
+def test_the_patch_and_the_printed_command_say_the_same(result: SearchOutcome, tmp_path: Path) -> None:
     lines = write_outcome(result, "demo", tmp_path)
     patch = yaml.safe_load((tmp_path / PATCH).read_text())
     assert patch == {"models": {"xgboost": {"max_depth": 4, "learning_rate": 0.05}}}
@@ -396,7 +399,7 @@ def test_the_patch_and_the_printed_command_say_the_same(result: Result, tmp_path
     assert "&lt;no memory&gt;" in page
 
 
-def test_no_text_of_a_search_runs_on_its_page(result: Result, tmp_path: Path) -> None:
+def test_no_text_of_a_search_runs_on_its_page(result: SearchOutcome, tmp_path: Path) -> None:
     folder = tmp_path / "page"
     hostile = planted(result, kept={"importance"})
     one = hostile.trials[-1].model_copy(update={"state": "finished", "value": 0.72})
@@ -406,19 +409,19 @@ def test_no_text_of_a_search_runs_on_its_page(result: Result, tmp_path: Path) ->
     assert "default-src 'none'" in page
 
 
-def test_the_page_keeps_the_rules_of_pages(result: Result, tmp_path: Path) -> None:
+def test_the_page_keeps_the_rules_of_pages(result: SearchOutcome, tmp_path: Path) -> None:
     write_outcome(result, "demo", tmp_path)
     assert problems_of((tmp_path / PAGE).read_text()) == []
 
 
-def test_a_search_that_finds_nothing_removes_the_last_ones_patch(result: Result, tmp_path: Path) -> None:
+def test_a_search_that_finds_nothing_removes_the_last_ones_patch(result: SearchOutcome, tmp_path: Path) -> None:
     write_outcome(result, "demo", tmp_path)
     write_outcome(result.model_copy(update={"trials": result.trials[:1]}), "demo", tmp_path)
     assert not (tmp_path / PATCH).exists()
 
 
 @pytest.mark.long
-def test_every_trial_is_a_nested_run(result: Result, tracker: Tracker) -> None:
+def test_every_trial_is_a_nested_run(result: SearchOutcome, tracker: Tracker) -> None:
     tracked = TrackedSearch(tracker, "trees", section(), "study")
     for trial in result.trials:
         tracked.log(trial)
@@ -431,13 +434,13 @@ def test_every_trial_is_a_nested_run(result: Result, tracker: Tracker) -> None:
 
 
 def test_batches_share_the_trials_and_are_put_together(
-    table: DayTable, tmp_path: Path, result: Result, tracker: Tracker
+    table: DayTable, tmp_path: Path, result: SearchOutcome, tracker: Tracker
 ) -> None:
     declared = DeclaredModel(name="trees", section=section().model_dump(mode="json"))
     runtime = Runtime(engine="cpu")
     tune = Tune(trials=5, minutes=None, batches=2)
     batches = [
-        Batch.model_validate_json(text)
+        TrialBatch.model_validate_json(text)
         for text in plan_batches([declared.text], tune, runtime, table.folder, tracker)
     ]  # fmt: skip
     made = [batch.search(runtime, table.folder) for batch in batches]
@@ -454,19 +457,19 @@ def test_batches_share_the_trials_and_are_put_together(
         (folders[-1] / "result.json").write_text(
             f'{{"run": "{batch.run}", "result": {part.model_dump_json()}}}'
         )  # fmt: skip
-    assert '"number": 2' in choose(folders, "demo", tracker, tmp_path / "outcome")
+    assert '"number": 2' in choose_best_trials(folders, "demo", tracker, tmp_path / "outcome")
     assert (tmp_path / "outcome/xgboost" / PATCH).exists()
     with pytest.raises(ShortlistError, match="no trial of xgboost was measured"):
         (folders[0] / "result.json").write_text(
             f'{{"run": "{batches[0].run}", "result": {result.model_copy(update={"trials": ()}).model_dump_json()}}}'
         )
-        choose(folders[:1], "demo", tracker, tmp_path / "none")
+        choose_best_trials(folders[:1], "demo", tracker, tmp_path / "none")
 
 
 def test_dimension_choices_are_lists_too() -> None:
     widths = Dimension(choices=((32,), (64, 32)))
     network = next(kind_of(name) for name in KINDS if "top_mlp" in kind_of(name).section.model_fields)
     usual = network.section.model_validate({"kind": network.name, "features": ["age"], "top_mlp": [8]})
-    space = space_of(Tune(models={"net": {"top_mlp": widths}}), "net", usual)
+    space = search_space(Tune(models={"net": {"top_mlp": widths}}), "net", usual)
     assert space["top_mlp"].choices == ([8], [32], [64, 32])
-    assert changes_of(space, {"top_mlp": "[64, 32]"}) == {"top_mlp": [64, 32]}
+    assert section_changes(space, {"top_mlp": "[64, 32]"}) == {"top_mlp": [64, 32]}

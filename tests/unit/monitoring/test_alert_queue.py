@@ -19,7 +19,7 @@ from monitoring.alerts.alert import Alert
 from monitoring.alerts.alert_queue import AlertQueue
 from monitoring.alerts.alert_sender import AlertSender, Delivery
 from monitoring.alerts.alerts import send_alerts
-from monitoring.retraining.retrain_policy import key_of
+from monitoring.retraining.retrain_policy import decision_key
 from monitoring.store.monitoring_store import MonitoringStore
 from monitoring.store.record_files import RecordError
 from monitoring.windows.records import RetrainDecision
@@ -408,7 +408,7 @@ def decision(number: int, action: str, alarm: bool) -> RetrainDecision:
         spec="demo",
         action=action,
         trigger="drift",
-        key=key_of("demo", action, start, "drift"),
+        key=decision_key("demo", action, start, "drift"),
         window=start,
         until=start + timedelta(days=1),
         reasons=("price moved",),

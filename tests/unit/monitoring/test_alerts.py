@@ -8,7 +8,7 @@ import pytest
 
 from monitoring.alerts.alert import Alert
 from monitoring.alerts.alerts import decision_alerts, retraining_alerts
-from monitoring.retraining.retrain_policy import key_of
+from monitoring.retraining.retrain_policy import decision_key
 from monitoring.windows.records import RetrainDecision, Retraining
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
@@ -21,7 +21,7 @@ def decision(number: int, action: str, alarm: bool = False, trigger: str = "drif
         spec="demo",
         action=action,
         trigger=trigger,
-        key=key_of("demo", action, start, trigger),
+        key=decision_key("demo", action, start, trigger),
         window=start,
         until=start + DAY,
         reasons=("price moved", "so did brand"),
@@ -34,7 +34,7 @@ def decision(number: int, action: str, alarm: bool = False, trigger: str = "drif
 def retraining(number: int, state: str, reason: str = "") -> Retraining:
     moment = FIRST + number * DAY
     return Retraining(
-        key=key_of("demo", "retrain", moment, "drift"),
+        key=decision_key("demo", "retrain", moment, "drift"),
         started=moment + DAY,
         window=moment,
         state=state,
@@ -118,7 +118,7 @@ def test_an_alert_says_what_is_wrong_and_what_is_done() -> None:
         "action": "retrain",
         "columns": "price, brand",
         "window": "2026-01-20 00:00 to 2026-01-21 00:00",
-        "key": key_of("demo", "retrain", FIRST + DAY, "drift"),
+        "key": decision_key("demo", "retrain", FIRST + DAY, "drift"),
     }
 
 

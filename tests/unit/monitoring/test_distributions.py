@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitoring.reference.distributions import Bins, bins_of, compared_columns
+from shortlist.features.plan import plan
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.load import load_spec
@@ -131,7 +132,7 @@ def test_labels_have_as_many_digits_as_tell_them_apart() -> None:
 
 def test_columns_of_the_demo_are_compared_by_what_they_are() -> None:
     spec = load_spec(SPECS / "demo.yaml")
-    assert compared_columns(spec.data, spec.features, DriftLimits(ignore=("country",))) == {
+    assert compared_columns(plan(spec.data, spec.features), DriftLimits(ignore=("country",))) == {
         "user_id": "categorical",
         "item_id": "categorical",
         "surface": "categorical",
@@ -171,6 +172,6 @@ def test_an_integer_is_a_number_unless_something_reads_it_as_a_key() -> None:
         {"kind": "lag", "key": "lagged", "column": "read", "name": "d"},
         {"kind": "numeric", "each": "number"},
     ]
-    kinds = compared_columns(data, Features.model_validate({"columns": operations}), DriftLimits())
+    kinds = compared_columns(plan(data, Features.model_validate({"columns": operations})), DriftLimits())
     expected = dict.fromkeys(names[:8], "categorical") | {"number": "numeric", "read": "numeric", "C1": "categorical"}
     assert kinds == expected  # and no label, impression, vector, outcome, nor `version`, which rows have themselves

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from monitoring.alerts.alert import Alert
 from monitoring.alerts.alert_queue import AlertQueue
 from monitoring.exposition import metrics_text, serve_metrics, write_metrics
-from monitoring.retraining.retrain_policy import key_of
-from monitoring.served_features.record import ServedColumn, ServedFeatures
+from monitoring.retraining.retrain_policy import decision_key
+from monitoring.served_features.record import ServedColumn, ServedFeaturesReport
 from monitoring.store.monitoring_store import MonitoringStore
 from monitoring.windows.records import Finding, Measure, Problem, Quality, RetrainDecision, WindowReport
 from shortlist.contracts import ShortlistError
@@ -59,7 +59,7 @@ def decision(number: int, action: str, trigger: str = "drift", alarm: bool = Fal
         spec="demo",
         action=action,
         trigger=trigger,
-        key=key_of("demo", action, start, trigger),
+        key=decision_key("demo", action, start, trigger),
         window=start,
         until=start + DAY,
         reasons=("price moved",),
@@ -243,13 +243,13 @@ def test_odd_names_survive_the_format(store: MonitoringStore) -> None:
     assert sample.labels["column"] == odd
 
 
-def served(share: float | None) -> ServedFeatures:
+def served(share: float | None) -> ServedFeaturesReport:
     seen = ServedColumn(
         compared=100, equal=80, stale=5, counted=15, largest_difference=3.0, cause="default", reason="it differs"
     )
     sound = ServedColumn(compared=100, equal=100, largest_difference=0.0)
     code = ServedColumn(compared=100, equal=99, counted=1, largest_difference=None, cause="missing", reason="gone")
-    return ServedFeatures(
+    return ServedFeaturesReport(
         spec="demo", made=FIRST, first=FIRST, last=FIRST, requests=10, rows=100, max_unequal=share,
         columns={"by_user:rows": seen, "price": sound, "users:city": code},
     )  # fmt: skip

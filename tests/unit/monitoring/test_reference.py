@@ -130,8 +130,8 @@ class Training:
 
     def build(self, **drift: Any) -> Reference:
         fitted = self.folder / "fitted"
-        features = FEATURES if self.declared is DECLARED else Features(columns=FEATURES.columns[:1])
-        features = self.features or features
+        numeric_only = FEATURES.model_copy(update={"columns": FEATURES.columns[:1]})
+        features = self.features or (FEATURES if self.declared is DECLARED else numeric_only)
         if not fitted.exists():
             fit(self.data, features, None, Runtime(engine="cpu"), self.log, fitted)
         settings = Monitoring.model_validate({"drift": drift})

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitoring.retraining.retrain_policy import decide, key_of, scheduled
+from monitoring.retraining.retrain_policy import decide_retraining, decide_scheduled_retraining, decision_key
 from monitoring.windows.records import Finding, Measure, Problem, Quality, RetrainDecision, Retraining, WindowReport
 from shortlist.spec.monitoring import RetrainPolicy
 
@@ -68,7 +68,7 @@ def windows(signs: str, champion: int = 1) -> list[WindowReport]:
 def retraining(day: float, state: str = "promoted", version: int | None = None, reason: str = "") -> Retraining:
     moment = FIRST + day * DAY
     return Retraining(
-        key=key_of("demo", "retrain", moment, "drift"),
+        key=decision_key("demo", "retrain", moment, "drift"),
         started=moment + DAY,
         window=moment,
         state=state,
@@ -80,7 +80,7 @@ def retraining(day: float, state: str = "promoted", version: int | None = None, 
 def decided(
     reports: Sequence[WindowReport], retrainings: Sequence[Retraining] = (), **policy: float
 ) -> RetrainDecision:
-    return decide("demo", reports, retrainings, RetrainPolicy(**policy), MADE)
+    return decide_retraining("demo", reports, retrainings, RetrainPolicy(**policy), MADE)
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Story:
 
     def see(self, sign: str) -> RetrainDecision:
         self.reports.append(window(sign, len(self.reports), self.champion))
-        decision = decide("demo", self.reports, self.retrainings, self.policy, MADE)
+        decision = decide_retraining("demo", self.reports, self.retrainings, self.policy, MADE)
         if decision.action == "retrain":
             state = self.outcomes.pop(0)
             self.champion += state == "promoted"
@@ -305,14 +305,14 @@ def test_no_training_may_read_past_the_newest_window() -> None:
 
 def test_the_key_is_the_same_for_every_watcher_and_another_for_every_window() -> None:
     policy = RetrainPolicy()
-    one, later = (decide("demo", windows("dd"), [], policy, made) for made in (MADE, MADE + DAY))
+    one, later = (decide_retraining("demo", windows("dd"), [], policy, made) for made in (MADE, MADE + DAY))
     assert one.key == later.key
     keys = {
         one.key,
-        decide("other", windows("dd"), [], policy, MADE).key,
+        decide_retraining("other", windows("dd"), [], policy, MADE).key,
         decided(windows("ddd")).key,
         decided(windows("db")).key,
-        scheduled("demo", one.window, [], RetrainPolicy(), MADE).key,
+        decide_scheduled_retraining("demo", one.window, [], RetrainPolicy(), MADE).key,
     }
     assert len(keys) == 5
     assert all(len(key) == 16 and set(key) <= set("0123456789abcdef") for key in keys)
@@ -320,14 +320,16 @@ def test_the_key_is_the_same_for_every_watcher_and_another_for_every_window() ->
 
 def test_the_key_does_not_depend_on_the_timezone_in_which_a_moment_is_told() -> None:
     elsewhere = FIRST.astimezone(timezone(timedelta(hours=9)))
-    assert key_of("demo", "retrain", elsewhere, "drift") == key_of("demo", "retrain", FIRST, "drift")
+    assert decision_key("demo", "retrain", elsewhere, "drift") == decision_key("demo", "retrain", FIRST, "drift")
     with pytest.raises(AssertionError, match="without a timezone"):
-        key_of("demo", "retrain", FIRST.replace(tzinfo=None), "drift")
+        decision_key("demo", "retrain", FIRST.replace(tzinfo=None), "drift")
 
 
 def test_a_moment_of_the_schedule_starts_a_training_unless_one_is_running() -> None:
     moment = FIRST + timedelta(days=2, hours=3)
-    decision = scheduled("demo", moment, [retraining(0, "failed"), retraining(1, "failed")], RetrainPolicy(), MADE)
+    decision = decide_scheduled_retraining(
+        "demo", moment, [retraining(0, "failed"), retraining(1, "failed")], RetrainPolicy(), MADE
+    )
     assert (decision.action, decision.trigger, decision.window, decision.until) == (
         "retrain",
         "schedule",
@@ -335,7 +337,7 @@ def test_a_moment_of_the_schedule_starts_a_training_unless_one_is_running() -> N
         moment,
     )
     assert decision.reasons == ("the schedule's moment 2026-01-21 03:00 has come",)
-    held = scheduled("demo", moment, [retraining(0, "running")], RetrainPolicy(), MADE)
+    held = decide_scheduled_retraining("demo", moment, [retraining(0, "running")], RetrainPolicy(), MADE)
     assert held.action == "hold"
     assert "is running since" in held.reasons[0]
 
@@ -383,11 +385,11 @@ def test_whatever_happened_a_training_needs_an_alarm_sound_data_and_nobody_at_wo
 
 def test_feature_values_that_differ_hold_the_training_and_nothing_else() -> None:
     reason = "2 column(s) were served with other values"
-    raised = decide("demo", windows("hddd"), [], RetrainPolicy(), MADE, reason)
+    raised = decide_retraining("demo", windows("hddd"), [], RetrainPolicy(), MADE, reason)
     assert (raised.action, raised.reasons[0], raised.alarm) == ("hold", reason, True)
-    assert decide("demo", windows("hddd"), [], RetrainPolicy(), MADE).action == "retrain"
-    quiet = decide("demo", windows("hhh"), [], RetrainPolicy(), MADE, reason)
+    assert decide_retraining("demo", windows("hddd"), [], RetrainPolicy(), MADE).action == "retrain"
+    quiet = decide_retraining("demo", windows("hhh"), [], RetrainPolicy(), MADE, reason)
     assert quiet.action == "hold" and reason not in quiet.reasons
-    assert decide("demo", windows("hddb"), [], RetrainPolicy(), MADE, reason).action == "page"
-    held = scheduled("demo", MADE, [], RetrainPolicy(), MADE, reason)
+    assert decide_retraining("demo", windows("hddb"), [], RetrainPolicy(), MADE, reason).action == "page"
+    held = decide_scheduled_retraining("demo", MADE, [], RetrainPolicy(), MADE, reason)
     assert (held.action, held.reasons) == ("hold", (reason,))

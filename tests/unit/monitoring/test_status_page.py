@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from monitoring.pages.drift_heatmap import MOST_ROWS, MOST_WINDOWS, heat_map, slots
-from monitoring.pages.loop_status import loop_state
+from monitoring.pages.drift_heatmap import MAX_ROWS, MAX_WINDOWS, fill_gaps, make_heat_map
+from monitoring.pages.loop_status import loop_status
 from monitoring.pages.status_page import PAGE, StatusPageData, render, write_page
 from monitoring.pages.status_plots import kpi_plots
-from monitoring.served_features.record import ServedColumn, ServedFeatures
+from monitoring.served_features.record import ServedColumn, ServedFeaturesReport
 from monitoring.windows.records import (
     Finding,
     Measure,
@@ -134,7 +134,7 @@ def rollout(candidate: int, phase: Phase, second: int = 0) -> RolloutRecord:
 
 def loop(reports: Sequence[WindowReport] = (), **others: object) -> StatusPageData:
     known = StatusPageData(
-        spec="demo", made=NOW, champion=3, champion_since=NOW - 4 * DAY, reports=reports, decisions=(),
+        spec="demo", created_at=NOW, champion=3, champion_since=NOW - 4 * DAY, reports=reports, decisions=(),
         retrainings=(), rollouts=(), links={}, waiting="",
     )  # fmt: skip
     return replace(known, **others)
@@ -262,23 +262,23 @@ HEADLINES = [
 
 @pytest.mark.parametrize(("shown", "level", "said"), HEADLINES)
 def test_the_headline_says_the_worst_that_is_known(shown: StatusPageData, level: str, said: str) -> None:
-    state = loop_state(shown)
+    state = loop_status(shown)
     assert state.level == level
     assert said in state.sentence
 
 
 @pytest.mark.parametrize("shown", [HEADLINES[0][0], HEADLINES[1][0], HEADLINES[4][0], HEADLINES[5][0]])
 def test_the_page_begins_with_it(shown: StatusPageData) -> None:
-    state, page = loop_state(shown), read(shown)
+    state, page = loop_status(shown), read(shown)
     assert state.word in page.text
-    assert state.rest in page.text
+    assert state.detail in page.text
     assert not page.open
 
 
 def test_the_alarm_follows_the_declared_policy() -> None:
     strict = RetrainPolicy(bad_windows=1, of_windows=1)
-    assert loop_state(loop((*GOOD, BAD[0]), policy=strict)).word == "Alarm"
-    assert loop_state(loop((*GOOD, BAD[0]))).word == "No alarm yet"
+    assert loop_status(loop((*GOOD, BAD[0]), policy=strict)).word == "Alarm"
+    assert loop_status(loop((*GOOD, BAD[0]))).word == "No alarm yet"
 
 
 def test_without_windows_the_page_says_what_to_do_next(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_served_features_are_shown_by_column_with_the_likely_cause() -> None:
         compared=200, equal=170, stale=30, counted=30, largest_difference=12.0, cause="stale snapshot", reason=reason
     )
     sound = ServedColumn(compared=200, equal=200, largest_difference=0.0)
-    found = ServedFeatures(
+    found = ServedFeaturesReport(
         spec="demo", made=NOW, first=NOW - DAY, last=NOW, requests=20, rows=200, waiting=70, max_unequal=0.1,
         columns={"by_item:rows": stale, "price": sound},
     )  # fmt: skip
@@ -418,12 +418,12 @@ def test_a_measure_nobody_took_has_no_picture() -> None:
 
 
 def test_missing_windows_are_one_hole_however_many_they_are() -> None:
-    shown = slots((window(0), window(1), window(40)))
+    shown = fill_gaps((window(0), window(1), window(40)))
     assert [one and one.start for one in shown] == [FIRST, FIRST + DAY, None, FIRST + 40 * DAY]
 
 
 def test_the_heat_map_begins_with_the_worst_column() -> None:
-    heat = heat_map(story().windows)
+    heat = make_heat_map(story().windows)
     assert heat is not None
     assert [row.name for row in heat.rows][:4] == ["category", "item_id", "duration", "volume"]
     assert [row.marked for row in heat.rows] == [4, 4, 2, 1, 0, 0, 0]
@@ -435,7 +435,7 @@ def test_the_heat_map_begins_with_the_worst_column() -> None:
 def test_a_column_speaks_with_its_drifted_finding() -> None:
     shares, unknown = finding("item_id", 0.19), finding("item_id", 0.3, "unknown", 0.25)
     one = window(0).model_copy(update={"findings": (shares, unknown)})
-    heat = heat_map((one,))
+    heat = make_heat_map((one,))
     assert heat is not None
     (cell,) = heat.rows[0].cells
     assert cell is not None
@@ -444,7 +444,7 @@ def test_a_column_speaks_with_its_drifted_finding() -> None:
 
 def test_an_effect_past_its_limit_by_chance_is_shaded_but_not_marked() -> None:
     chance = finding("hour", 0.5).model_copy(update={"drifted": False})
-    heat = heat_map((window(0).model_copy(update={"findings": (chance,)}),))
+    heat = make_heat_map((window(0).model_copy(update={"findings": (chance,)}),))
     assert heat is not None
     (cell,) = heat.rows[0].cells
     assert cell is not None
@@ -455,9 +455,9 @@ def test_many_columns_and_windows_are_cut_and_counted() -> None:
     names = [f"column_{number:02d}" for number in range(60)]
     windows = [window(day, columns=names, drift=names[:30] if day == 69 else ()) for day in range(70)]
     shown = loop(windows, decisions=[decision(day) for day in range(70)])
-    heat = heat_map(shown.windows)
+    heat = make_heat_map(shown.windows)
     assert heat is not None
-    assert (len(heat.slots), len(heat.rows), heat.more, heat.more_marked) == (MOST_WINDOWS, MOST_ROWS, 35, 5)
+    assert (len(heat.slots), len(heat.rows), heat.hidden_columns, heat.hidden_marked) == (MAX_WINDOWS, MAX_ROWS, 35, 5)
     page = read(shown)
     assert "and 35 more, 5 of them marked somewhere." in page.text
     assert page.text.count("and 10 older.") == 2  # windows, decisions
@@ -470,8 +470,8 @@ def test_the_age_of_the_champion_is_known_from_its_rollout() -> None:
     changes = record.with_state(record.state).history
     at = changes[0].model_copy(update={"time": (NOW - 3 * DAY).isoformat()})
     shown = loop(GOOD, champion_since=None, rollouts=[record.model_copy(update={"history": (at,)})])
-    assert loop_state(shown).sentence == "Healthy: version 3 has served for 3 days; no alarm"
-    assert loop_state(replace(shown, rollouts=())).sentence == "Healthy: version 3 serves; no alarm"
+    assert loop_status(shown).sentence == "Healthy: version 3 has served for 3 days; no alarm"
+    assert loop_status(replace(shown, rollouts=())).sentence == "Healthy: version 3 serves; no alarm"
 
 
 def test_the_order_in_which_files_are_found_changes_nothing() -> None:

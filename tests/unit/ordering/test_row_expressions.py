@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shortlist.system.row_expressions import ExpressionError, Wanted, parse_expression
+from shortlist.system.row_expressions import ExpressionError, ExpressionKind, parse_expression
 
 TYPES = {
     "price": pl.Float64(),
@@ -33,7 +33,9 @@ TYPES = {
         ("price + " * 300 + "price", "number", "is too long: got 2,405 characters"),
     ],
 )
-def test_an_expression_that_does_not_fit_is_refused_with_the_reason(text: str, wanted: Wanted, message: str) -> None:
+def test_an_expression_that_does_not_fit_is_refused_with_the_reason(
+    text: str, wanted: ExpressionKind, message: str
+) -> None:
     with pytest.raises(ExpressionError) as refused:
         parse_expression(text, TYPES, wanted)
     assert message in str(refused.value)
@@ -42,7 +44,7 @@ def test_an_expression_that_does_not_fit_is_refused_with_the_reason(text: str, w
 def test_null_decides_like_sql() -> None:
     rows = pl.DataFrame({"stock": [1, None, 0], "region": ["DE", "DE", None]})
     both = parse_expression("stock > 0 AND region = 'DE'", TYPES, "condition")
-    assert both.over(rows).to_list() == [True, None, False]
+    assert both.evaluate(rows).to_list() == [True, None, False]
     assert both.columns == ("stock", "region")
 
 
@@ -50,7 +52,10 @@ def test_dates_are_compared_with_the_moment_of_the_request() -> None:
     rows = pl.DataFrame({"until": ["2026-01-31", "2026-02-02"], "now": ["2026-02-01", "2026-02-01"]}).with_columns(
         pl.col("until").str.to_date(), pl.col("now").str.to_datetime("%Y-%m-%d", time_zone="UTC", time_unit="us")
     )
-    assert parse_expression("until >= CAST(now AS DATE)", TYPES, "condition").over(rows).to_list() == [False, True]
+    assert parse_expression("until >= CAST(now AS DATE)", TYPES, "condition").evaluate(rows).to_list() == [
+        False,
+        True,
+    ]
 
 
 @given(st.text(alphabet="()+-*/<>=!'\"., ;\\\0\n%_axprice1stock\u00e9\U0001f600NULANDORCSEWHT", max_size=40))

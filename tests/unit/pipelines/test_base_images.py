@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shortlist.contracts import ShortlistError
-from shortlist.kubeflow.base_images import base_images, lock
+from shortlist.kubeflow.base_images import base_images, lock_base_images
 from shortlist.kubeflow.images import BASES, base_digests
 
 DIGEST = "sha256:" + "ab" * 32
@@ -77,19 +77,19 @@ def test_each_base_of_ours_has_a_tag_and_a_line() -> None:
 
 def test_what_a_tag_means_is_written_down(folder: Path, registry: str) -> None:
     bases = folder / "bases.env"
-    assert lock(folder, bases, write=False, url_of=lambda _: registry) == [
+    assert lock_base_images(folder, bases, write=False, url_of=lambda _: registry) == [
         f"locked: docker.io/library/python:3.11-slim is {DIGEST}"
     ]
     assert "PYTHON_DIGEST=\n" in bases.read_text()
-    lock(folder, bases, url_of=lambda _: registry)
+    lock_base_images(folder, bases, url_of=lambda _: registry)
     assert bases.read_text() == f"# a comment\nPYTHON_DIGEST={DIGEST}\nOTHER=1\n"
-    assert lock(folder, bases, url_of=lambda _: registry)[0].startswith("unchanged: ")
+    assert lock_base_images(folder, bases, url_of=lambda _: registry)[0].startswith("unchanged: ")
     assert set(Registry.asked) == {"/v2/library/python/manifests/3.11-slim"}
 
 
 def test_what_is_written_is_what_a_build_takes(folder: Path, registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bases = folder / "bases.env"
-    lock(folder, bases, url_of=lambda _: registry)
+    lock_base_images(folder, bases, url_of=lambda _: registry)
     monkeypatch.delenv("PYTHON_DIGEST", raising=False)
     monkeypatch.setattr("shortlist.kubeflow.images.BASES", bases)
     assert base_digests(["pipeline"])["PYTHON_DIGEST"] == DIGEST
@@ -98,20 +98,20 @@ def test_what_is_written_is_what_a_build_takes(folder: Path, registry: str, monk
 def test_a_tag_that_is_not_there_changes_nothing(folder: Path, registry: str) -> None:
     (folder / "pipeline.Dockerfile").write_text(REST.replace("3.11-slim", "3.99"))
     before = (folder / "bases.env").read_text()
-    with pytest.raises(ShortlistError, match=r"python:3\.99: its registry answers 404 .* is there such a tag"):
-        lock(folder, folder / "bases.env", url_of=lambda _: registry)
+    with pytest.raises(ShortlistError, match=r"python:3\.99: its registry answers 404 .* does the tag exist"):
+        lock_base_images(folder, folder / "bases.env", url_of=lambda _: registry)
     assert (folder / "bases.env").read_text() == before
 
 
 def test_a_registry_that_is_away_is_said(folder: Path) -> None:
     with pytest.raises(ShortlistError, match=r"python:3\.11-slim: its registry does not answer \(ConnectError"):
-        lock(folder, folder / "bases.env", url_of=lambda _: "http://127.0.0.1:9")
+        lock_base_images(folder, folder / "bases.env", url_of=lambda _: "http://127.0.0.1:9")
 
 
 def test_an_answer_that_is_no_digest_is_refused(folder: Path, registry: str) -> None:
     Registry.digest = "latest"
     with pytest.raises(ShortlistError, match=r"answers 200 with digest 'latest'"):
-        lock(folder, folder / "bases.env", url_of=lambda _: registry)
+        lock_base_images(folder, folder / "bases.env", url_of=lambda _: registry)
 
 
 def test_one_variable_for_two_images_is_refused(folder: Path) -> None:
@@ -124,8 +124,8 @@ def test_nobody_is_asked_for_a_token_without_https(
     folder: Path, registry: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Registry, "send_header", _elsewhere(Registry.send_header))
-    with pytest.raises(ShortlistError, match=r"wants to be asked for a token at 'http://evil\.example"):
-        lock(folder, folder / "bases.env", url_of=lambda _: registry)
+    with pytest.raises(ShortlistError, match=r"token address is 'http://evil\.example"):
+        lock_base_images(folder, folder / "bases.env", url_of=lambda _: registry)
 
 
 def _elsewhere(real: object) -> object:

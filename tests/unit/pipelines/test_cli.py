@@ -7,11 +7,15 @@ import json
 import sqlite3
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from shortlist.cli import main
 from shortlist.cli.options import find_spec
+from shortlist.rollout.phases import Phase, RolloutState
+from shortlist.rollout.record import RolloutRecord
+from shortlist.spec.serving import Canary
 
 ROOT = Path(__file__).parents[3]
 
@@ -60,7 +64,7 @@ def test_a_spec_that_reads_files_needs_to_be_told_where(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert shortlist(monkeypatch, "run", "criteo", "--runs", str(tmp_path / "runs")) == 2
-    assert "say where they are, e.g. make run SPEC=criteo DATA=path" in capsys.readouterr().err
+    assert "name their location, e.g. make run SPEC=criteo DATA=path" in capsys.readouterr().err
 
 
 def test_data_that_is_not_there_stops_before_anything_is_made(
@@ -69,6 +73,25 @@ def test_data_that_is_not_there_stops_before_anything_is_made(
     data = str(tmp_path / "gone.tsv")
     assert shortlist(monkeypatch, "run", "criteo", "--data", data, "--runs", str(tmp_path / "runs")) == 2
     assert "gone.tsv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("returning", "phase", "code"), [(False, Phase.ABORTED, 0), (True, Phase.PROMOTED, 0),
+                                                          (True, Phase.ROLLED_BACK, 2)])  # fmt: skip
+def test_rollback_succeeds_only_when_the_former_version_serves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], returning: bool, phase: Phase, code: int
+) -> None:
+    state = RolloutState(
+        rollout="r", candidate=2, former=1, champion=1, stable=1, steps=(5, 100), phase=phase, reason="it is odd"
+    )
+    record = RolloutRecord(
+        spec="demo", state=state, kind="xgboost", digest="", policy=Canary(steps=(5, 100)), returning=returning
+    )
+    rollouts = SimpleNamespace(page=lambda rollout, name: name, location=lambda rollout, name: name)
+    deployer = SimpleNamespace(name="demo", rollouts=rollouts, rollback=lambda: record)
+    monkeypatch.setattr("shortlist.cli.serving._target_deployer", lambda spec, target, runs: deployer)
+    assert shortlist(monkeypatch, "rollback", "demo") == code
+    next_step = "the rollout of version 2 was rolled back (it is odd). Then make rollback again."
+    assert (next_step in capsys.readouterr().err) == (code == 2)
 
 
 COMMANDS = ("serve", "status", "deploy-canary", "canary-status", "promote", "rollback", "replay")
@@ -96,8 +119,8 @@ def test_a_full_disk_is_words_and_exit_code_2(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("shortlist.runs.submit.RunsFolder.open", fail)
+    monkeypatch.setattr("shortlist.runs.local_training.RunsFolder.open", fail)
     assert shortlist(monkeypatch, "run", "demo", "--runs", str(tmp_path)) == 2
     said = capsys.readouterr().err
-    assert said.startswith("The disk is full (") and "Make room and run again" in said
+    assert said.startswith("The disk is full (") and "Free some space and run again" in said
     assert "Traceback" not in said

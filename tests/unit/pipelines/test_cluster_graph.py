@@ -11,7 +11,7 @@ from kfp.pipeline_spec import pipeline_spec_pb2 as ir
 from components.image import References
 from pipelines.compile import pipelines
 from shortlist.contracts import ShortlistError
-from shortlist.kubeflow.cluster_graph import check_step_names, configure, steps_of
+from shortlist.kubeflow.cluster_graph import check_step_names, configure_graph, iter_tasks
 from shortlist.spec.cluster import Cluster
 
 CPU, GPU = (f"registry/{name}@sha256:{digit * 64}" for name, digit in (("cpu", "a"), ("gpu", "b")))
@@ -108,7 +108,7 @@ def configured(graph: Any, cluster: Cluster = CLUSTER, *, cached: bool = True) -
     spec, platform = ir.PipelineSpec(), ir.PlatformSpec()
     spec.CopyFrom(graph.pipeline_spec)
     platform.CopyFrom(graph.platform_spec)
-    configure(spec, platform, cluster, IMAGES, cached=cached)
+    configure_graph(spec, platform, cluster, IMAGES, cached=cached)
     return json_format.MessageToDict(spec), json_format.MessageToDict(platform)
 
 
@@ -140,13 +140,13 @@ def test_every_step_of_our_graphs_gets_its_settings(name: str) -> None:
     assert {label for label, limit in cpu.items() if limit == "7"} == {
         label for label in cpu if label.startswith("exec-train") and "ensembles" not in label
     }
-    titles = {step.function for step in steps_of(graph.pipeline_spec)}
+    titles = {step.component for step in iter_tasks(graph.pipeline_spec)}
     assert {"train", "ingest", "finalize_run", "roll_out"} <= titles
 
 
 def test_a_gpu_without_an_image_is_refused() -> None:
     with pytest.raises(ShortlistError, match=r"images\.gpu: this spec needs that image and nothing names it"):
-        configure(
+        configure_graph(
             plain().pipeline_spec, ir.PlatformSpec(), CLUSTER, References(pipeline=CPU, gpu="", triton=""), cached=True
         )
 
@@ -170,7 +170,7 @@ def of_train(cluster: dict[str, Any]) -> dict[str, Any]:
     spec.CopyFrom(graph.pipeline_spec)
     platform.CopyFrom(graph.platform_spec)
     models = ["trees", "network"]
-    configure(spec, platform, Cluster.model_validate({"tasks": cluster}), IMAGES, cached=True, models=models)
+    configure_graph(spec, platform, Cluster.model_validate({"tasks": cluster}), IMAGES, cached=True, models=models)
     executors = json_format.MessageToDict(spec)["deploymentSpec"]["executors"]
     return {"loops": loops_of(spec), **executors["exec-train"]["container"]}
 
@@ -201,7 +201,7 @@ def test_models_take_turns_here_and_none_waits_on_a_cluster() -> None:
 def test_models_that_want_different_nodes_are_told() -> None:
     asked = {f"train_{name}": {"node_selector": {"pool": name}} for name in ("trees", "network")}
     with pytest.raises(
-        ShortlistError, match=r"models' steps share one pod template and want different .*node_selector"
+        ShortlistError, match=r"models' steps share one pod template and have different .*node_selector"
     ):
         of_train(asked)
 
@@ -221,15 +221,15 @@ def test_only_the_step_that_rolls_out_sees_the_token_for_it(name: str) -> None:
     spec, platform = ir.PipelineSpec(), ir.PlatformSpec()
     spec.CopyFrom(graph.pipeline_spec)
     platform.CopyFrom(graph.platform_spec)
-    configure(spec, platform, CLUSTER, IMAGES, cached=True)
+    configure_graph(spec, platform, CLUSTER, IMAGES, cached=True)
     executors = json_format.MessageToDict(spec.deployment_spec)["executors"]
     given = platform.platforms["kubernetes"].deployment_spec.executors
     seeing = {}
-    for step in steps_of(spec):
+    for step in iter_tasks(spec):
         names = {one["name"]: one["value"] for one in executors[step.executor]["container"].get("env", [])}
         mounts = json_format.MessageToDict(given[step.executor]).get("secretAsVolume", [])
         if mounts or "SHORTLIST_KUBERNETES_TOKEN" in names:
-            seeing[step.function] = (
+            seeing[step.component] = (
                 names["SHORTLIST_KUBERNETES_TOKEN"],
                 mounts[0]["secretName"],
                 mounts[0]["mountPath"],

@@ -36,7 +36,7 @@ def test_the_newest_table_with_the_declared_features_is_taken(tmp_path: Path) ->
     assert diagnose_cli.newest_table(tmp_path, ("a", "b"), "demo").folder.parent.name == "newer"
     assert diagnose_cli.newest_table(tmp_path, ("a",), "demo").folder.parent.name == "other"
     with pytest.raises(
-        ShortlistError, match=r"no run of 'demo' left a feature table .* Run it first: make run SPEC=demo"
+        ShortlistError, match=r"no run of 'demo' wrote a feature table .* Run it first: make run SPEC=demo"
     ):
         diagnose_cli.newest_table(tmp_path, ("b", "a"), "demo")
 
@@ -48,7 +48,7 @@ def test_without_a_run_the_user_is_told_to_make_one(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert "no run of 'demo' left a feature table" in capsys.readouterr().err
+    assert "no run of 'demo' wrote a feature table" in capsys.readouterr().err
 
 
 def test_figures_come_before_the_advice() -> None:
@@ -68,9 +68,9 @@ def test_figures_come_before_the_advice() -> None:
 def test_a_model_without_a_diagnosis_is_told(name: str | None, message: str) -> None:
     trees = load_spec(Path(__file__).parents[3] / "pipelines/specs/drill.yaml")
     with pytest.raises(ShortlistError, match=message):
-        diagnose_cli.diagnosed(trees, name)
+        diagnose_cli.choose_diagnosis(trees, name)
 
 
 def test_the_first_model_with_a_diagnosis_is_taken() -> None:
     demo = load_spec(Path(__file__).parents[3] / "pipelines/specs/demo.yaml")
-    assert diagnose_cli.diagnosed(demo, None)[0] == "dlrm"
+    assert diagnose_cli.choose_diagnosis(demo, None)[0] == "dlrm"

@@ -13,8 +13,8 @@ from pipelines.compile import COMPILED
 from shortlist.runs.display import Display
 
 
-def display_of(folder: Path, *events: dict[str, Any], asked: str = "") -> Display:
-    display = Display(folder / "events.jsonl", COMPILED / "training.yaml", asked=asked)
+def display_of(folder: Path, *events: dict[str, Any], spec_argument: str = "") -> Display:
+    display = Display(folder / "events.jsonl", COMPILED / "training.yaml", spec_argument=spec_argument)
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     display.refresh()
     return display
@@ -46,7 +46,7 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
 
 def test_a_stopped_run_ends_with_its_message_and_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     display = display_of(tmp_path, {"event": "failed", "step": "validate", "message": "3 of 10 rows break 'range'"})
-    display.conclude(tmp_path, 1, Path("runs"))
+    display.print_results(tmp_path, 1, Path("runs"))
     shown = capsys.readouterr().out
     assert "3 of 10 rows break 'range'" in shown
     assert "runs/latest/report.html" in shown
@@ -54,16 +54,16 @@ def test_a_stopped_run_ends_with_its_message_and_the_page(tmp_path: Path, capsys
 
 def test_our_own_fault_shows_the_end_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "pipeline.log").write_text("ZeroDivisionError: division by zero\n")
-    display_of(tmp_path).conclude(tmp_path, 1, Path("runs"))
+    display_of(tmp_path).print_results(tmp_path, 1, Path("runs"))
     shown = capsys.readouterr().out
-    assert "a fault of Shortlist" in shown and "ZeroDivisionError" in shown
+    assert "a bug in Shortlist" in shown and "ZeroDivisionError" in shown
 
 
 def test_an_interrupted_run_says_that_it_can_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     display = display_of(tmp_path)
     display.interrupted = True
-    display.conclude(tmp_path, 130, Path("runs"))
-    assert "run again and the finished steps are reused" in capsys.readouterr().out
+    display.print_results(tmp_path, 130, Path("runs"))
+    assert "the next run reuses the finished steps" in capsys.readouterr().out
 
 
 def test_a_finished_run_shows_what_to_tune_by_and_why_a_candidate_was_chosen(
@@ -87,7 +87,7 @@ def test_a_finished_run_shows_what_to_tune_by_and_why_a_candidate_was_chosen(
     }  # fmt: skip
     display = display_of(tmp_path)
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    display.conclude(tmp_path, 0, Path("runs"))
+    display.print_results(tmp_path, 0, Path("runs"))
     shown = capsys.readouterr().out
     assert "GAUC" not in shown
     assert all(heading in " ".join(shown.split()) for heading in ("validation", "test", "0.5100", "0.7600"))
@@ -109,7 +109,7 @@ def test_the_metrics_within_users_fit_a_narrow_terminal_and_the_notice_comes_fir
     }  # fmt: skip
     display = display_of(tmp_path)
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    display.conclude(tmp_path, 0, Path("runs"))
+    display.print_results(tmp_path, 0, Path("runs"))
     shown = capsys.readouterr().out
     assert shown.strip().startswith("No candidate beats the baseline 'logistic'.")
     figures = "0.7611", "0.5123", "0.7151", "0.8124", "0.701\N{EN DASH}0.729", "0.5234", "0.7670"
@@ -119,5 +119,5 @@ def test_the_metrics_within_users_fit_a_narrow_terminal_and_the_notice_comes_fir
 def test_a_finished_run_ends_with_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = {"spec": "mine", "rows": {"test": 2}, "best_possible": None, "gates": [], "blessed": None, "models": {}}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    display_of(tmp_path, asked="specs/mine.yaml").conclude(tmp_path, 0, Path("runs"))
+    display_of(tmp_path, spec_argument="specs/mine.yaml").print_results(tmp_path, 0, Path("runs"))
     assert "Next:\n  .venv/bin/shortlist check specs/mine.yaml" in capsys.readouterr().out

@@ -12,7 +12,7 @@ import pytest
 
 from monitoring.pages.drill_page import Drill
 from monitoring.windows.records import Measure, Problem, Quality, RetrainDecision, WindowReport
-from shortlist.drill.drill_report import ChangeOfChampion, Day, summarize_drill
+from shortlist.drill.drill_report import ChampionChange, DrillDay, summarize_drill
 from shortlist.drill.world import DrillWorld
 from shortlist.spec.data import Drift, GeneratedSource
 
@@ -23,7 +23,9 @@ DRIFTS = (
 )
 
 
-def day(number: int, action: Any = "hold", columns: tuple[str, ...] = (), *, kpi: float = 0.5, **ended: bool) -> Day:
+def day(
+    number: int, action: Any = "hold", columns: tuple[str, ...] = (), *, kpi: float = 0.5, **ended: bool
+) -> DrillDay:
     start = BEGIN + timedelta(days=number)
     end = start + timedelta(days=1)
     measure = Measure(name="hit_rate", value=kpi, low=kpi, high=kpi)
@@ -36,7 +38,7 @@ def day(number: int, action: Any = "hold", columns: tuple[str, ...] = (), *, kpi
         spec="drill", action=action, trigger="drift", key="0" * 16, window=start, until=end, reasons=("because",),
         columns=columns, made=end,
     )  # fmt: skip
-    return Day(number, report, decision, ended.get("trained", False), ended.get("promoted", False))
+    return DrillDay(number, report, decision, ended.get("trained", False), ended.get("promoted", False))
 
 
 def world() -> DrillWorld:
@@ -55,7 +57,7 @@ GOOD = {
 }  # fmt: skip
 
 
-def story(**changes: Day) -> Drill:
+def story(**changes: DrillDay) -> Drill:
     days = GOOD | {int(name.removeprefix("day")): changed for name, changed in changes.items()}
     return summarize_drill(world(), [days[number] for number in sorted(days)], 12.0)
 
@@ -70,11 +72,11 @@ def test_a_loop_that_closes_passes() -> None:
 
 
 def test_a_promotion_is_compared_with_what_both_models_served_with() -> None:
-    change = ChangeOfChampion(2, Path("fit-of-day-7"), 1, Path("fit-of-day-2"))
+    change = ChampionChange(2, Path("fit-of-day-7"), 1, Path("fit-of-day-2"))
     promoted = replace(GOOD[7], collected_rows=700, change=change)
     asked = []
 
-    def compare(change: ChangeOfChampion, days: frozenset[date]) -> tuple[float, float]:
+    def compare(change: ChampionChange, days: frozenset[date]) -> tuple[float, float]:
         asked.append((change, days))
         return 0.8, 0.7
 
@@ -87,7 +89,7 @@ def test_a_promotion_is_compared_with_what_both_models_served_with() -> None:
 
 def test_days_of_a_rollout_that_most_users_spent_with_the_old_model_are_no_recovery() -> None:
     """No decision is about the first of them, because it was looked at together with the next one."""
-    promoted = replace(GOOD[7], change=ChangeOfChampion(2, Path("new"), 1, Path("old")))
+    promoted = replace(GOOD[7], change=ChampionChange(2, Path("new"), 1, Path("old")))
     in_between = replace(day(8, kpi=0.2), decision=None)
     after = day(9, kpi=0.45)
     quality = tuple(one.model_copy(update={"version": 2}) for one in after.report.quality)
@@ -122,5 +124,5 @@ def test_a_second_training_may_be_the_one_that_wins_users_back() -> None:
         {"day8": day(8, kpi=0.2), "day9": day(9, kpi=0.2)},  # nobody is won back
     ],
 )
-def test_a_loop_that_does_not_close_fails(changed: dict[str, Day]) -> None:
+def test_a_loop_that_does_not_close_fails(changed: dict[str, DrillDay]) -> None:
     assert not story(**changed).passed

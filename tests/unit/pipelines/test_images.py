@@ -11,7 +11,7 @@ import pytest
 
 from components.image import resolve
 from shortlist.contracts import ShortlistError
-from shortlist.kubeflow.images import build, digest_lines, find_builder, plan
+from shortlist.kubeflow.images import build_images, digest_lines, find_builder, plan_build
 from shortlist.spec.cluster import Images
 from shortlist.tracking.lineage import code_version
 
@@ -57,9 +57,9 @@ def asked(path: Path) -> list[list[str]]:
 
 def test_where_nothing_builds_that_is_said(path: Path) -> None:
     with pytest.raises(
-        ShortlistError, match=r"nothing here builds container images \(docker: not installed; podman: not"
+        ShortlistError, match=r"no builder of container images works here \(docker: not installed; podman: not"
     ):
-        build(["pipeline"])
+        build_images(["pipeline"])
 
 
 def test_a_builder_that_does_not_work_is_passed_over(path: Path) -> None:
@@ -76,13 +76,13 @@ def test_a_base_without_digest_is_refused(path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(
         ShortlistError, match=r"TRITON_DIGEST: got '26\.10-py3', wanted sha256:.*deploy/docker/bases\.env"
     ):
-        build(["pipeline", "triton"])
+        build_images(["pipeline", "triton"])
     assert [command[0] for command in asked(path)] == ["info"]
 
 
 def test_it_is_told_the_base_and_the_code(path: Path) -> None:
     builder(path, "podman")
-    assert build(["pipeline"]) == {"pipeline": f"shortlist-pipeline:{code_version()}"}
+    assert build_images(["pipeline"]) == {"pipeline": f"shortlist-pipeline:{code_version()}"}
     command = asked(path)[1]
     assert command[:2] == ["build", "--file"]
     assert command[2].endswith("deploy/docker/pipeline.Dockerfile")
@@ -93,7 +93,7 @@ def test_it_is_told_the_base_and_the_code(path: Path) -> None:
 @pytest.mark.parametrize("name", ["docker", "podman", "buildah"])
 def test_what_is_pushed_is_named_by_its_digest(path: Path, name: str) -> None:
     builder(path, name)
-    made = build(["pipeline", "triton"], "registry.example/team/")
+    made = build_images(["pipeline", "triton"], "registry.example/team/")
     assert made["pipeline"] == f"registry.example/team/shortlist-pipeline@{PUSHED}"
     assert resolve(Images.model_validate(made)).triton == made["triton"]  # good enough for production
     assert f"export SHORTLIST_IMAGE={made['pipeline']}" in digest_lines(made)
@@ -102,18 +102,18 @@ def test_what_is_pushed_is_named_by_its_digest(path: Path, name: str) -> None:
 def test_a_build_that_fails_is_said(path: Path) -> None:
     builder(path, "docker", builds=False)
     with pytest.raises(ShortlistError, match=r"building shortlist-gpu:\w+ failed: step 3 went wrong"):
-        build(["gpu"])
+        build_images(["gpu"])
 
 
 def test_what_would_be_built_is_said_without_a_builder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_DIGEST")
     monkeypatch.setattr("shortlist.kubeflow.images.BASES", path / "bases.env")
     (path / "bases.env").write_text("TRITON_DIGEST=\n")
-    said = plan(["pipeline", "triton"], "registry.example/team")
+    said = plan_build(["pipeline", "triton"], "registry.example/team")
     tag = f"registry.example/team/shortlist-pipeline:{code_version()}"
     assert said[:2] == [f"would build {tag} from deploy/docker/pipeline.Dockerfile", f"would push {tag}"]
     assert said[2].endswith("triton.Dockerfile; TRITON_DIGEST is not known: make lock-images asks for it")
-    assert said[-1].startswith("images: nothing here builds container images")
+    assert said[-1].startswith("images: no builder of container images works here")
     builder(path, "podman")
-    assert plan(["pipeline"])[-1] == f"with {path / 'podman'}"
+    assert plan_build(["pipeline"])[-1] == f"with {path / 'podman'}"
     assert not [command for command in asked(path) if command[0] in ("build", "push")]

@@ -10,7 +10,7 @@ import pytest
 
 from models.base import DeclaredModel
 from shortlist.evaluation.gates import GATES
-from shortlist.runs.next_steps import _ADVICE, after_failure, next_steps
+from shortlist.runs.next_steps import _ADVICE, advice_after_failure, next_steps
 
 MODELS = {
     "trees": {"auc": 0.75, "gauc": 0.60, "role": "candidate"},
@@ -104,7 +104,7 @@ def test_a_blessed_model_is_served_and_tuned_only_where_a_baseline_is_not_beaten
     assert "prints a curl that recommends" in behind and "runs/latest/report.html#candidates" in behind
     change = "SET='models.logistic={kind: logistic, role: candidate, features: [\"*\"], bins: [24]}'"
     command, _, what = behind.partition(f"  make run SPEC=specs/mine.yaml DATA=/logs {change}\n")
-    assert command and what.strip().startswith("let 'logistic' be a candidate itself")  # below: it is long
+    assert command and what.strip().startswith("make 'logistic' a candidate")  # below: it is long
     ahead = MODELS | {"trees": {"auc": 0.75, "gauc": 0.62, "role": "candidate"}}  # of another one speaks the notice
     assert "make tune" not in "\n".join(ending(blessed=BLESSED, notice="'network' is behind.", models=ahead))
     worse = MODELS | {"popularity": {"auc": 0.9, "gauc": 0.9, "role": "baseline"}}  # of a kind that is never served
@@ -113,6 +113,6 @@ def test_a_blessed_model_is_served_and_tuned_only_where_a_baseline_is_not_beaten
 
 def test_a_run_that_stops_at_its_log_names_the_command_that_lists_all_problems(ending: Any, tmp_path: Path) -> None:
     ending()
-    advice = after_failure(tmp_path, "specs/mine.yaml", {"ingest": "column 'x' is missing"})
+    advice = advice_after_failure(tmp_path, "specs/mine.yaml", {"ingest": "column 'x' is missing"})
     assert advice.endswith(".venv/bin/shortlist check specs/mine.yaml --data /logs")
-    assert after_failure(tmp_path, "specs/mine.yaml", {"train_trees": "too large"}) == ""
+    assert advice_after_failure(tmp_path, "specs/mine.yaml", {"train_trees": "too large"}) == ""

@@ -93,7 +93,7 @@ def test_a_step_with_an_environment_of_its_own_is_a_fresh_process(
     with server():
         assert ended(start("print(forked, os.environ['OMP_NUM_THREADS'])", OMP_NUM_THREADS="3"))[:2] == (0, "False 3\n")
         assert ended(start("print(forked)"))[:2] == (0, "True\n")
-    assert "This step is a fresh process: its environment has its own OMP_NUM_THREADS." in capfd.readouterr().out
+    assert "This step runs in a new process: its environment differs in OMP_NUM_THREADS." in capfd.readouterr().out
 
 
 def test_nothing_is_forked_beside_a_thread(start: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from models.base import DeclaredModel
 from monitoring.windows.records import RetrainDecision
 from pipelines.compile import COMPILED
 from shortlist.contracts import ShortlistError
-from shortlist.runs.submit import training_arguments
+from shortlist.runs.local_training import training_arguments
 from shortlist.spec.cluster import Cluster
 from shortlist.spec.load import load_spec
 
@@ -59,7 +59,7 @@ def test_neither_limit_is_passed() -> None:
 
 
 def test_a_moment_without_timezone_is_refused() -> None:
-    with pytest.raises(ShortlistError, match=r"until: got 2026-01-15T00:00:00, wanted a moment with its offset"):
+    with pytest.raises(ShortlistError, match=r"until: got 2026-01-15T00:00:00, wanted a time with its offset"):
         training_arguments(SPEC, "", "stores", until=datetime(2026, 1, 15))
 
 

@@ -16,10 +16,10 @@ from test_sequence import section as sequence_section
 from models.sequence.train import train as train_sequence
 from models.two_tower.train import train
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.data.generate import generate
+from shortlist.data.generate import generate_log
 from shortlist.data.side_tables import SIDE_FOLDER
-from shortlist.retrieval.retriever import catalogue_of
-from shortlist.retrieval.source import FitData, Queries
+from shortlist.retrieval.retriever import build_catalogue
+from shortlist.retrieval.source import FitInputs, Queries
 from shortlist.retrieval.sources.two_tower import TwoTower
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.retrieval import ItemIndex, Retrieval
@@ -51,7 +51,7 @@ def data_of_the_world() -> Data:
 def world(tmp_path_factory: pytest.TempPathFactory) -> DayTable:
     """The log of a world in which a tenth of the items, on half of the impressions, are new on the last day."""
     folder, source = tmp_path_factory.mktemp("cold"), GeneratedSource.model_validate(SOURCE)
-    generate(source, folder / "made")
+    generate_log(source, folder / "made")
     (folder / "log" / SIDE_FOLDER).mkdir(parents=True)
     items = pl.read_parquet(folder / "made" / "items.parquet").with_columns(pl.col(*VECTORS["of"]).arr.to_list())
     items.write_parquet(folder / "log" / SIDE_FOLDER / "items.parquet")
@@ -67,7 +67,7 @@ def recall_of_new_items(world: DayTable, folder: Path, **changes: Any) -> float:
     data = data_of_the_world()
     first = GeneratedSource.model_validate(SOURCE).start
     known = frozenset(first + timedelta(days=day) for day in range(NEW_FROM))
-    given = FitData(world, data, known, catalogue_of(data, world, known), ItemIndex(), 100, 7)
+    given = FitInputs(world, data, known, build_catalogue(data, world, known), ItemIndex(), 100, 7)
     assert given.catalogue.size == 330
     section = TwoTower.model_validate(
         {"kind": "two_tower", "embedding_dim": 16, "epochs": 6, "batch_size": 512, "sampled_negatives": 128, **changes}
@@ -106,7 +106,7 @@ def test_a_new_item_of_a_session_model_lies_where_its_vector_says(log: Log) -> N
     rows = circles()
     given = fit_data(log.write(rows, items=new_item(rows, [1.0, 0.0])), declared(), 0)
     learnt = train_sequence(sequence_section(epochs=5, item_vectors={"of": ["content"], "norm": "l2"}), given)
-    new, *_ = given.catalogue.rows_of(pl.Series([100]))
+    new, *_ = given.catalogue.find_rows(pl.Series([100]))
     plain = train_sequence(sequence_section(epochs=5), given)
     assert np.linalg.norm(learnt.item_vectors[new]) > 0.05
     even, odd = (learnt.item_vectors[first:10:2].mean(axis=0) for first in (0, 1))

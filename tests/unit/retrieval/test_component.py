@@ -19,6 +19,7 @@ from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import verify_manifest
+from shortlist.tracking.artefact_metadata import read_metadata
 
 
 def artefact(path: Path) -> Any:
@@ -47,7 +48,7 @@ def test_with_a_section_it_leaves_a_release_and_what_the_gate_reads(log: Log, tm
     section = Retrieval.model_validate({"candidates": 2, "sources": {"recent": {"kind": "popular"}}})
     done, retrieval = built(canonical_json(section), canonical_json(data), log.folder, tmp_path / "out")
     assert done
-    assert retrieval.metadata["step"]["name"] == "build_retrieval"
+    assert read_metadata(retrieval, "step")["name"] == "build_retrieval"
     assert "sources/recent/items.npy" in verify_manifest(tmp_path / "out" / "release")
     found = read_retrieval(tmp_path / "out", Gates(), 1)["retrieval"]
     # Two of three items are everybody's candidates, and a third of the users takes each.

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from shortlist.retrieval.index import ExactIndex, build_index, found_share, index_recall, open_index
-from shortlist.retrieval.source import Queries, Ranked
+from shortlist.retrieval.index import ExactIndex, build_index, index_recall, mean_recall, open_index
+from shortlist.retrieval.source import Queries, RankedItems
 from shortlist.retrieval.sources.nearest import NearestItems
 from shortlist.spec.retrieval import ItemIndex
 from shortlist.storage.artefacts import IntegrityError, read_json, write_json
@@ -189,7 +189,7 @@ def test_a_folder_without_an_index_is_refused(tmp_path: Path) -> None:
 
 
 def test_found_share_counts_items_and_not_places() -> None:
-    assert found_share(np.array([[3, 1], [9, 9]]), np.array([[1, 3], [4, 5]])) == 0.5
+    assert mean_recall(np.array([[3, 1], [9, 9]]), np.array([[1, 3], [4, 5]])) == 0.5
 
 
 def test_more_probes_than_lists_are_refused() -> None:
@@ -205,7 +205,7 @@ def test_a_user_of_whom_nothing_is_known_is_not_searched_for(tmp_path: Path) -> 
     class Counted:
         approximate = False
 
-        def search(self, queries: np.ndarray, most: int) -> Ranked:
+        def search(self, queries: np.ndarray, most: int) -> RankedItems:
             asked.append(len(queries))
             return ExactIndex(made).search(queries, most)
 

@@ -13,9 +13,9 @@ from retrieval_log import Log, Row, days, declared
 from shortlist.contracts import DataError
 from shortlist.data.best_candidates import best_candidates
 from shortlist.data.click_model import ClickModel
-from shortlist.data.generate import FIRST_ITEM, FIRST_USER, generate
+from shortlist.data.generate import FIRST_ITEM, FIRST_USER, generate_log
 from shortlist.data.synthetic_world import build_world
-from shortlist.data.traffic import Impressions, Part, draw_impressions
+from shortlist.data.traffic import GeneratedImpressions, LogPart, draw_impressions
 from shortlist.evaluation.intervals import bootstrap_mean
 from shortlist.evaluation.retrieval import (
     EVALUATION,
@@ -31,7 +31,7 @@ from shortlist.report.plots import funnel_plot
 from shortlist.report.summary import stage_lines
 from shortlist.retrieval.evaluate import evaluate_retrieval
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
-from shortlist.retrieval.source import FitData, Queries, Ranked, Source, SourceKind, padded
+from shortlist.retrieval.source import FitInputs, Queries, RankedItems, Source, SourceKind, pad_lists
 from shortlist.retrieval.sources.registry import SOURCE_KINDS
 from shortlist.retrieval.step import RELEASE, build_retrieval
 from shortlist.spec.data import Data, GeneratedSource
@@ -80,7 +80,7 @@ def fitted(log: Log, folder: Path, **changes: Any) -> tuple[DayTable, Retriever]
 def test_candidates_of_all_sources_know_who_gave_them(log: Log, tmp_path: Path) -> None:
     _, retriever = fitted(log, tmp_path / "release", candidates=4)
     users = pl.Series([6], dtype=pl.Int64)
-    found = retriever.candidates(Queries(users, retriever.recent_of(users), pl.DataFrame()))
+    found = retriever.candidates(Queries(users, retriever.find_recent_items(users), pl.DataFrame()))
     ids = retriever.catalogue.ids.to_numpy()[found.items[0]]
     # Popular gives 10, 30, 20, 40 (3, 3, 2, 2 positives); together gives 40, the neighbour of 30.
     assert ids.tolist() == [40, 10, 30, 20]
@@ -89,7 +89,7 @@ def test_candidates_of_all_sources_know_who_gave_them(log: Log, tmp_path: Path) 
 
 def test_recent_items_are_the_newest_first(log: Log, tmp_path: Path) -> None:
     _, retriever = fitted(log, tmp_path / "release", recent_items=2)
-    rows = retriever.recent_of(pl.Series([1, 6, 99], dtype=pl.Int64))
+    rows = retriever.find_recent_items(pl.Series([1, 6, 99], dtype=pl.Int64))
     ids = [[retriever.catalogue.ids[int(row)] for row in line if row >= 0] for line in rows]
     assert ids == [[20, 10], [30], []]
 
@@ -199,18 +199,18 @@ WORLD = GeneratedSource(kind="generated", rows=20_000, users=300, items=200, day
 
 
 def test_expected_clicks_are_the_planted_probabilities() -> None:
-    truth = ClickModel.of(WORLD, build_world(WORLD))
+    truth = ClickModel.calibrate(WORLD, build_world(WORLD))
     user = np.array([4])
-    one = truth.clicks_expected(user, np.full(1, -1), np.array([-0.5]), 3)
-    two = truth.clicks_expected(user, np.full(1, -1), np.array([0.8]), 3)
-    both = truth.clicks_expected(user, np.full(1, -1), np.array([-0.5, 0.8]), 3)
+    one = truth.expected_clicks(user, np.full(1, -1), np.array([-0.5]), 3)
+    two = truth.expected_clicks(user, np.full(1, -1), np.array([0.8]), 3)
+    both = truth.expected_clicks(user, np.full(1, -1), np.array([-0.5, 0.8]), 3)
     assert both == pytest.approx((one + two) / 2)
     odds = np.log(two / (1 - two)) - np.log(one / (1 - one))
     assert odds == pytest.approx(np.full((1, 200), 1.3 * truth.scale))
 
 
 def test_no_list_is_better_than_that_of_the_world_itself(tmp_path: Path) -> None:
-    generate(WORLD, tmp_path)
+    generate_log(WORLD, tmp_path)
     log = pl.read_parquet(tmp_path / "impressions" / "*.parquet")
     last = log["event_time"].dt.date().max()
     test = log.filter(pl.col("event_time").dt.date() == last, pl.col("is_click") == 1)
@@ -231,15 +231,15 @@ def test_no_list_is_better_than_that_of_the_world_itself(tmp_path: Path) -> None
 def test_the_best_list_is_that_of_clicks_counted_in_another_way() -> None:
     # What is shown is counted in drawn traffic, and every item is put in place of what was shown in its contexts.
     world, day = build_world(WORLD), 5
-    truth = ClickModel.of(WORLD, world)
-    drawn = draw_impressions(WORLD, world, Part(day, (0.0, 1.0), 200_000, 0))
+    truth = ClickModel.calibrate(WORLD, world)
+    drawn = draw_impressions(WORLD, world, LogPart(day, (0.0, 1.0), 200_000, 0))
     shown = np.bincount(drawn.item, minlength=200) / 200_000
     moments = np.random.default_rng(1).choice(200_000, 150, replace=False)
     for user in (3, 50, 200):
         names = ("time_us", "surface", "device", "position")
         contexts = {name: np.tile(getattr(drawn, name)[moments], 200) for name in names}
         contexts |= {"user": np.full(200 * 150, user), "previous": np.full(200 * 150, -1)}
-        asked = Impressions(item=np.repeat(np.arange(200), 150), **contexts)
+        asked = GeneratedImpressions(item=np.repeat(np.arange(200), 150), **contexts)
         clicks = shown * truth.probability(asked, day).reshape(200, 150).mean(axis=1)
         (found,) = best_candidates(WORLD, pl.Series([user + FIRST_USER]), [WORLD.start + timedelta(days=day)], 20)
         own = np.argsort(-clicks, kind="stable")[:20]
@@ -258,7 +258,7 @@ class Newest(SourceKind):
     kind: Literal["newest"]
     """The newest items."""
 
-    def fit(self, given: FitData, folder: Path) -> None:
+    def fit(self, given: FitInputs, folder: Path) -> None:
         np.save(folder / "rows.npy", np.arange(given.catalogue.size, dtype=np.int32)[::-1])
 
     def load(self, folder: Path) -> NewestItems:
@@ -269,9 +269,9 @@ class NewestItems(Source):
     def __init__(self, rows: np.ndarray) -> None:
         self._rows = rows
 
-    def retrieve(self, queries: Queries, most: int) -> Ranked:
+    def retrieve(self, queries: Queries, most: int) -> RankedItems:
         rows = np.tile(self._rows[:most], (queries.size, 1))
-        return padded(rows, np.linspace(1, 0, rows.shape[1], dtype=np.float32)[None].repeat(queries.size, 0), most)
+        return pad_lists(rows, np.linspace(1, 0, rows.shape[1], dtype=np.float32)[None].repeat(queries.size, 0), most)
 
 
 def test_a_kind_of_ones_own_is_declared_fitted_loaded_and_asked(
@@ -280,7 +280,7 @@ def test_a_kind_of_ones_own_is_declared_fitted_loaded_and_asked(
     monkeypatch.setitem(SOURCE_KINDS, "newest", Newest)
     _, retriever = fitted(log, tmp_path / "release", sources={"latest": {"kind": "newest", "max_items": 1}})
     users = pl.Series([6], dtype=pl.Int64)
-    found = retriever.candidates(Queries(users, retriever.recent_of(users), pl.DataFrame()))
+    found = retriever.candidates(Queries(users, retriever.find_recent_items(users), pl.DataFrame()))
     assert [retriever.catalogue.ids[int(row)] for row in found.items[0] if row >= 0] == [50]
     assert found.sources == ("latest",)
 

@@ -10,9 +10,9 @@ from retrieval_log import Log, Row, days, declared, fit_data
 
 from models.sequence.export import export
 from models.sequence.network import Encoder
-from models.sequence.train import Sessions, Trainer, train
+from models.sequence.train import SequenceTrainer, Sessions, train
 from shortlist.contracts import DataError
-from shortlist.evaluation.retrieval import FILE
+from shortlist.evaluation.retrieval import EVALUATION_FILE
 from shortlist.retrieval.evaluate import evaluate_retrieval
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.retrieval.source import Queries
@@ -176,12 +176,12 @@ def test_the_same_seed_gives_the_same_vectors_and_the_loss_falls(log: Log) -> No
 
 def test_a_batch_is_cut_turned_and_masked_as_declared() -> None:
     items = pl.DataFrame({"item_id": range(20)})
-    sessions = Sessions.of(np.repeat([0, 1, 2], [6, 1, 9]), np.arange(16) % 20, 8)
+    sessions = Sessions.from_events(np.repeat([0, 1, 2], [6, 1, 9]), np.arange(16) % 20, 8)
     assert sessions.lengths.tolist() == [6, 9] and sessions.ends.tolist() == [6, 16]
     counts = np.ones(20, np.int64)
 
     def batch(**changes: object) -> object:
-        return next(Trainer(section(batch_events=1_000, **changes), items, counts, 1).batches(sessions))
+        return next(SequenceTrainer(section(batch_events=1_000, **changes), items, counts, 1).batches(sessions))
 
     plain = batch()
     assert plain.inputs_BL.tolist() == [[4, 3, 2, 1, 0, -1, -1, -1], [14, 13, 12, 11, 10, 9, 8, 7]]
@@ -203,8 +203,10 @@ def test_a_session_begins_with_what_led_another_user_to_its_oldest_item() -> Non
     found = set()
     for seed in range(20):
         for last in (8, 3):
-            sessions = Sessions.of(users, events, last)
-            trainer = Trainer(section(batch_events=1_000, joined=1.0, last=last), items, np.ones(20, np.int64), seed)
+            sessions = Sessions.from_events(users, events, last)
+            trainer = SequenceTrainer(
+                section(batch_events=1_000, joined=1.0, last=last), items, np.ones(20, np.int64), seed
+            )
             (batch,) = trainer.batches(sessions)
             ends = np.cumsum(batch.lengths_B)
             targets = np.split(batch.targets_T, ends[:-1])
@@ -219,20 +221,20 @@ def test_a_session_begins_with_what_led_another_user_to_its_oldest_item() -> Non
         (8, 5, 2, 1, 8), (3, 5, 2, 1, 8),  # nobody else took 1
         (8, 9, 9), (3, 9, 9), (8, 9, 9, 9), (3, 9, 9, 9),  # one's own past is as good as any
     }  # fmt: skip
-    turned = Trainer(section(batch_events=1_000, joined=1.0, reversed=1.0), items, np.ones(20, np.int64), 1)
+    turned = SequenceTrainer(section(batch_events=1_000, joined=1.0, reversed=1.0), items, np.ones(20, np.int64), 1)
     whole = {tuple(line[line >= 0].tolist()) for _ in range(20) for line in turned_inputs(turned, users, events)}
     assert (2, 5, 6, 7) in whole and (6, 7) in whole
 
 
-def turned_inputs(trainer: Trainer, users: np.ndarray, events: np.ndarray) -> np.ndarray:
-    return next(trainer.batches(Sessions.of(users, events, 8))).inputs_BL
+def turned_inputs(trainer: SequenceTrainer, users: np.ndarray, events: np.ndarray) -> np.ndarray:
+    return next(trainer.batches(Sessions.from_events(users, events, 8))).inputs_BL
 
 
 def test_the_sampled_softmax_estimates_the_whole_one() -> None:
     """The mean loss over draws of columns is that of all items, up to the bias of a logarithm."""
     items = pl.DataFrame({"item_id": range(50)})
     counts = np.arange(50, 0, -1) ** 2
-    trainer = Trainer(section(sampled_negatives=20), items, counts, 1)
+    trainer = SequenceTrainer(section(sampled_negatives=20), items, counts, 1)
     scores, random = torch.randn(50) * 0.5, np.random.default_rng(1)
     whole, sampled = [], []
     for _ in range(400):
@@ -252,7 +254,7 @@ def test_a_log_of_single_events_is_refused(log: Log) -> None:
 
 def test_a_training_that_diverges_is_refused(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = fit_data(log.write(circles()), declared(), 0)
-    monkeypatch.setattr(Trainer, "item_vectors", lambda self: np.full((10, 16), np.nan, np.float32))
+    monkeypatch.setattr(SequenceTrainer, "item_vectors", lambda self: np.full((10, 16), np.nan, np.float32))
     with pytest.raises(DataError, match="training diverged: items' vectors are not finite; declare a smaller"):
         section(epochs=1).fit(given, tmp_path)
 
@@ -273,5 +275,5 @@ def test_its_index_is_among_the_evaluated_ones(log: Log, tmp_path: Path) -> None
     table, data = log.write(rows), declared()
     fit_retrieval(retrieval, data, table, days(0), tmp_path / "release", 1)
     evaluate_retrieval(Retriever.open(tmp_path / "release"), data, table, days(1), tmp_path / "evaluation", 1)
-    facts = {one["name"]: one for one in read_json(tmp_path / "evaluation" / FILE)["lists"]}
+    facts = {one["name"]: one for one in read_json(tmp_path / "evaluation" / EVALUATION_FILE)["lists"]}
     assert facts["next"]["index"] == "exact"

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shortlist.features.open_events import Impressions, StreamingPlan
+from shortlist.features.open_events import AnsweredRequest, StreamingPlan
 from shortlist.features.tiles import Tiles
 from shortlist.serving.log import event_checkpoint
 from shortlist.serving.log.event_checkpoint import checkpoint_path, read_checkpoint
@@ -40,9 +40,9 @@ DATA = Data.model_validate(
 PLAN = StreamingPlan(("user_id",), Tiles(timedelta(days=1), timedelta(minutes=10)), timedelta())
 
 
-def event(number: int) -> Impressions:
+def event(number: int) -> AnsweredRequest:
     now = time.time_ns() // 1000
-    return Impressions(f"request-{number}", now, [now], {"user_id": [number % 7]}, 1)
+    return AnsweredRequest(f"request-{number}", now, [now], {"user_id": [number % 7]}, 1)
 
 
 def counts(folder: Path) -> EventCounts:
@@ -140,7 +140,7 @@ def count_until_killed(folder: Path, first: int, told: int) -> None:
 
     The outcome of each is written after it; outcomes are looked for with every look.
     """
-    event_counts._TIDY_SECONDS = event_counts._LOOK_FOR_OUTCOMES_SECONDS = 0.0
+    event_counts._CHECKPOINT_SECONDS = event_counts._OUTCOME_POLL_SECONDS = 0.0
     server = counts(folder)
     server.start()
     for number in range(first, first + 1_000_000):
@@ -176,7 +176,7 @@ def test_kills_around_checkpoints_lose_no_acknowledged_event_and_no_outcome(tmp_
     # In a process of its own: Polars, which reads outcomes, has threads here, and no fork has them.
     told = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, check=True)
     acknowledged = {int(number) for number in told.stdout.split()}
-    kept = [int(one.request.removeprefix("request-")) for one in EventReader(tmp_path / "events").new()]
+    kept = [int(one.request.removeprefix("request-")) for one in EventReader(tmp_path / "events").read_new()]
     assert len(acknowledged) > 20
     assert acknowledged <= set(kept)
     clicked = [int(path.stem.removeprefix("part-")) for path in parts(tmp_path / "outcomes")]

@@ -11,21 +11,21 @@ from random import Random
 
 import pytest
 
-from shortlist.features.open_events import Impressions
+from shortlist.features.open_events import AnsweredRequest
 from shortlist.serving.log import event_log
-from shortlist.serving.log.event_log import EventLogError, EventReader, EventWriter, remove_older
+from shortlist.serving.log.event_log import EventLogError, EventReader, EventWriter, remove_old_files
 
 
-def event(number: int) -> Impressions:
-    return Impressions(f"request-{number}", number, [number], {"user_id": [number], "page": ["Zürich", None]}, 2)
+def event(number: int) -> AnsweredRequest:
+    return AnsweredRequest(f"request-{number}", number, [number], {"user_id": [number], "page": ["Zürich", None]}, 2)
 
 
-def long_event(number: int) -> Impressions:
-    return Impressions(f"request-{number}", number, [number], {"page": ["x" * 1_000]}, 1)
+def long_event(number: int) -> AnsweredRequest:
+    return AnsweredRequest(f"request-{number}", number, [number], {"page": ["x" * 1_000]}, 1)
 
 
-def read(folder: Path) -> list[Impressions]:
-    return list(EventReader(folder).new())
+def read(folder: Path) -> list[AnsweredRequest]:
+    return list(EventReader(folder).read_new())
 
 
 @pytest.fixture
@@ -43,14 +43,14 @@ def test_what_was_acknowledged_is_read_as_it_was(writer: EventWriter, tmp_path: 
 
 def test_a_reader_gives_every_event_once_though_others_write_meanwhile(writer: EventWriter, tmp_path: Path) -> None:
     reader, other = EventReader(tmp_path / "events"), EventWriter(tmp_path / "events", rotate_seconds=600)
-    assert list(reader.new()) == []  # the folder is not there yet
+    assert list(reader.read_new()) == []  # the folder is not there yet
     found = []
     for number in range(10):
         (writer if number % 2 else other).append(event(number)).result(5)
-        found += list(reader.new())
+        found += list(reader.read_new())
     other.close()
     assert found == [event(number) for number in range(10)]
-    assert list(reader.new()) == []
+    assert list(reader.read_new()) == []
 
 
 @pytest.mark.parametrize("lost", range(1, 60, 7))
@@ -72,10 +72,10 @@ def test_a_spoilt_record_ends_a_file(writer: EventWriter, tmp_path: Path) -> Non
     content[content.index(b"request-1")] ^= 1
     path.write_bytes(content)
     reader = EventReader(tmp_path / "events")
-    assert list(reader.new()) == [event(0)]
+    assert list(reader.read_new()) == [event(0)]
     assert reader.is_stuck and "there is no record at byte" in str(reader.problem)
     path.unlink()
-    assert list(reader.new()) == []
+    assert list(reader.read_new()) == []
     assert not reader.is_stuck and reader.problem is None
 
 
@@ -94,7 +94,7 @@ def test_a_record_that_is_too_long_is_passed_over_and_said(
         head = content.index(b"request-1") - 10
         content[head + 4] ^= 1
         path.write_bytes(content)
-    assert list(reader.new()) == ([event(0)] if lost else [event(0), event(2)])
+    assert list(reader.read_new()) == ([event(0)] if lost else [event(0), event(2)])
     assert reader.is_stuck == bool(lost)
     assert ("there is no record" if lost else "got a record of 1") in str(reader.problem)
 
@@ -132,9 +132,9 @@ def test_a_record_that_grows_while_it_is_read_is_read_when_it_is_whole(writer: E
     copy.parent.mkdir()
     reader = EventReader(copy.parent)
     copy.write_bytes(whole[:20])
-    assert list(reader.new()) == []
+    assert list(reader.read_new()) == []
     copy.write_bytes(whole)
-    assert list(reader.new()) == [event(0)]
+    assert list(reader.read_new()) == [event(0)]
 
 
 def test_who_hangs_up_while_its_event_is_written_keeps_nobody_else_waiting(
@@ -200,8 +200,8 @@ def test_old_files_are_removed_and_young_ones_are_not(tmp_path: Path) -> None:
     paths = sorted(tmp_path.glob("*.events"))
     os.utime(paths[0], (time.time() - 3_601, time.time() - 3_601))
     reader = EventReader(tmp_path)
-    assert remove_older(tmp_path, 3_600) == 1
-    assert list(reader.new()) == [event(1), event(2)]
+    assert remove_old_files(tmp_path, 3_600) == 1
+    assert list(reader.read_new()) == [event(1), event(2)]
 
 
 def write_until_killed(folder: Path, first: int, told: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shortlist.contracts import DataError
-from shortlist.system.execution import EXECUTION, on_cpu
+from shortlist.system.execution import EXECUTION, count_cpu_operation
 from shortlist.tracking.steps import failure_of_run, step
 
 
@@ -25,8 +25,8 @@ def test_a_step_records_time_memory_and_rate() -> None:
 
 def test_a_step_records_where_it_ran_and_forgets_the_step_before() -> None:
     with step("build_table") as this:
-        EXECUTION.runs_on("gpu", device="NVIDIA H200")
-        on_cpu("ids of texts")
+        EXECUTION.set_engine("gpu", device="NVIDIA H200")
+        count_cpu_operation("ids of texts")
     assert this.record["engine"] == {"name": "gpu", "device": "NVIDIA H200", "on_cpu": {"ids of texts": 1}}
     with step("evaluate_gates") as after:
         pass
@@ -43,7 +43,7 @@ def test_a_users_mistake_has_no_traceback(capsys: pytest.CaptureFixture[str]) ->
 def test_a_full_disk_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit), step("ingest"):
         raise OSError(errno.ENOSPC, "No space left on device", "part-00000.parquet")
-    assert capsys.readouterr().err.startswith("The disk is full (part-00000.parquet). Make room and run again")
+    assert capsys.readouterr().err.startswith("The disk is full (part-00000.parquet). Free some space and run again")
 
 
 def test_our_own_fault_keeps_its_traceback() -> None:

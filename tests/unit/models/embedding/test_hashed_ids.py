@@ -19,7 +19,7 @@ from shortlist.features.fit import fit
 from shortlist.features.table import build_table
 from shortlist.features.transform import Transformer
 from shortlist.serving.export.encoding import encode
-from shortlist.serving.export.onnx_session import session
+from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import Signature
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
@@ -154,7 +154,9 @@ def test_the_exported_graph_scores_as_the_model_does_and_knows_of_no_admission(m
     rows = pl.concat([frame for day, frame in log.frames() if day == DAYS[-1]])
     looked_up = transformer.look_up(rows.select("user_id", "request_id", "price", Columns.TIME), DAYS[-1])
     signature = Signature.read(folder / "serving")
-    (scores,) = session(folder / "serving").run(["score"], encode(looked_up, signature, transformer.plan.declared))
+    (scores,) = create_session(folder / "serving").run(
+        ["score"], encode(looked_up, signature, transformer.plan.declared)
+    )
     expected = DLRMRanker.load(folder).predict(last_day(table))
     np.testing.assert_allclose(np.asarray(scores)[:, 0], expected, atol=1e-6)
     assert np.unique(expected).size > 1_000

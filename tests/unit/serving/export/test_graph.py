@@ -12,20 +12,22 @@ from hypothesis import strategies as st
 
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.hashing import with_buckets
-from shortlist.features.kinds.hash import hashed
+from shortlist.features.kinds.hash import bucket_id_nodes
 from shortlist.features.kinds.vocabulary import vocabulary_codes
-from shortlist.features.plan import Output
+from shortlist.features.plan import FeatureColumn
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import ExportError, GraphBuilder, save, tensor_info
-from shortlist.serving.export.inputs import Inputs, tensors_of
+from shortlist.serving.export.inputs import GraphInputs, describe_tensors
 from shortlist.serving.export.signature import CODES, NO_CODE, NULL_IN_LIST
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 
 
-def computed(fitted: Any, outputs: list[Output], rows: pl.DataFrame | None = None) -> tuple[dict[str, np.ndarray], Any]:
+def computed(
+    fitted: Any, outputs: list[FeatureColumn], rows: pl.DataFrame | None = None
+) -> tuple[dict[str, np.ndarray], Any]:
     """The graph's answers for looked-up rows: `floats`, `ids`, and ids and places of every list."""
     graph = FeatureGraph(fitted.transformer.preprocessing)
     asked: dict[str, tuple[str, Any, Any]] = {}
@@ -39,14 +41,14 @@ def computed(fitted: Any, outputs: list[Output], rows: pl.DataFrame | None = Non
             found, there = graph.lists(output.name)
             asked |= {output.name: (found, np.int64, "longest"), f"{output.name} there": (there, np.bool_, "longest")}
     _, signature = graph.finished(asked["floats"][0], "whole", 1, "spec", "test")
-    model = graph.nodes.model(tensors_of(signature), [tensor_info(*each) for each in asked.values()])
+    model = graph.nodes.model(describe_tensors(signature), [tensor_info(*each) for each in asked.values()])
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = encode(fitted.looked_up if rows is None else rows, signature, fitted.transformer.plan.declared)
     answers = session.run([name for name, _, _ in asked.values()], feeds)
     return dict(zip(asked, answers, strict=True)), signature
 
 
-def as_floats(table: pl.DataFrame, outputs: list[Output]) -> np.ndarray:
+def as_floats(table: pl.DataFrame, outputs: list[FeatureColumn]) -> np.ndarray:
     blocks = [
         table[output.name].to_numpy() if output.kind == "vector" else table[output.name].cast(pl.Float32).to_numpy()
         for output in outputs
@@ -55,7 +57,7 @@ def as_floats(table: pl.DataFrame, outputs: list[Output]) -> np.ndarray:
     return np.column_stack(blocks)
 
 
-def assert_same(fitted: Any, outputs: list[Output]) -> None:
+def assert_same(fitted: Any, outputs: list[FeatureColumn]) -> None:
     answers, _ = computed(fitted, outputs)
     table = fitted.transformer.compute(fitted.looked_up)
     np.testing.assert_allclose(answers["floats"], as_floats(table, outputs), rtol=1e-6, atol=1e-7)
@@ -93,7 +95,7 @@ def test_any_feature_can_be_alone(everything: Any, number: int) -> None:
 
 
 def test_what_is_not_asked_is_not_read(everything: Any) -> None:
-    _, signature = computed(everything, [Output("price_number", "dense"), Output("user_rate", "dense")])
+    _, signature = computed(everything, [FeatureColumn("price_number", "dense"), FeatureColumn("user_rate", "dense")])
     assert signature.numbers == (
         "price", "by_user_id:rows", "by_user_id:sum_label", "all_rows:rows", "all_rows:sum_label"
     )  # fmt: skip
@@ -102,7 +104,7 @@ def test_what_is_not_asked_is_not_read(everything: Any) -> None:
 
 def test_a_list_is_as_long_as_its_greediest_reader_wants(everything: Any) -> None:
     def longest(*names: str) -> dict[str, int | None]:
-        wanted = [Output("price_number", "dense"), *(Output(name, "ids") for name in names)]
+        wanted = [FeatureColumn("price_number", "dense"), *(FeatureColumn(name, "ids") for name in names)]
         return {tags.place: tags.longest for tags in computed(everything, wanted)[1].lists}
 
     assert longest("words_id", "words_more_id", "topics_id") == {"words": 3, "items:topics": 2}
@@ -131,9 +133,9 @@ def hashing(columns: int, buckets: int) -> onnxruntime.InferenceSession:
         "columns": [{"name": name, "type": "integer"} for name in (*names, "label")],
     }  # fmt: skip
     nodes = GraphBuilder()
-    inputs = Inputs(nodes, DeclaredColumns(Data.model_validate(declared)))
-    found = nodes.transposed(hashed(inputs, [(tuple(names), buckets)]))
-    model = nodes.model(tensors_of(inputs.signature("m", "k")), [tensor_info(found, np.int64, 1)])
+    inputs = GraphInputs(nodes, DeclaredColumns(Data.model_validate(declared)))
+    found = nodes.transposed(bucket_id_nodes(inputs, [(tuple(names), buckets)]))
+    model = nodes.model(describe_tensors(inputs.signature("m", "k")), [tensor_info(found, np.int64, 1)])
     return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
@@ -170,7 +172,7 @@ def test_a_text_read_as_a_number_is_refused_at_export(fit_random: Any, everythin
     fitted = fit_random(Data.model_validate(columns), texts).transformer.preprocessing
     numeric = Features.model_validate({"columns": [{"kind": "numeric", "each": "page"}]}).columns
     plan = fitted.plan
-    odd = type(plan)(**{**vars(plan), "features": numeric, "outputs": (Output("page_number", "dense"),)})
+    odd = type(plan)(**{**vars(plan), "features": numeric, "outputs": (FeatureColumn("page_number", "dense"),)})
     with pytest.raises(ExportError, match=r"'page' is of type string and read as a number.*wanted type number or date"):
         FeatureGraph(Preprocessing(odd, {}, {}, {})).floats(["page_number"])
 
@@ -187,7 +189,7 @@ def test_a_feature_that_is_not_made_is_named(everything: Any) -> None:
 
 
 def test_a_graph_too_large_for_one_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr("shortlist.serving.export.graph_builder._MOST_BYTES", 100)
+    monkeypatch.setattr("shortlist.serving.export.graph_builder._MAX_FILE_BYTES", 100)
     nodes = GraphBuilder()
     model = nodes.model([tensor_info("x", np.float32, 1)], [tensor_info(nodes.add("Neg", "x"), np.float32, 1)])
     with pytest.raises(ExportError, match=r"an ONNX file holds 100\. Declare smaller vocabularies"):
@@ -197,7 +199,7 @@ def test_a_graph_too_large_for_one_file_is_refused(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("period", ["hour", "weekday"])
 def test_the_clock_is_the_tables_to_the_last_bit_where_sine_and_cosine_are_zero(everything: Any, period: str) -> None:
-    outputs = [Output(f"{period}_{curve}", "dense") for curve in ("sin", "cos")]
+    outputs = [FeatureColumn(f"{period}_{curve}", "dense") for curve in ("sin", "cos")]
     quarters = pl.datetime_range(
         pl.datetime(2026, 6, 1, 4), pl.datetime(2026, 6, 8, 4), "6h", time_unit="us", time_zone="UTC", closed="left"
     )  # midnight, six, noon and six in New York, for a week

@@ -11,25 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shortlist.rollout.analysis import StepAnalysis, analyze_step
-from shortlist.rollout.analysis_observer import AnalysisObserver, observation
-from shortlist.rollout.checks import Check, CheckStatus, Health, stability_index
-from shortlist.rollout.checks_kpi import interval
+from shortlist.rollout.analysis_observer import AnalysisObserver, make_observation
+from shortlist.rollout.checks import CheckResult, CheckStatus, Health, stability_index
+from shortlist.rollout.checks_kpi import kpi_interval
 from shortlist.rollout.evidence import RolloutEvidence, StepEvidence, TrackEvidence
 from shortlist.rollout.evidence_latency import Latencies
 from shortlist.rollout.evidence_reader import EvidenceReader
-from shortlist.rollout.sequential_difference import Difference
+from shortlist.rollout.sequential_difference import TrackDifference
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.serving import KPI, Canary
 
 POLICY = Canary(steps=(5, 50, 100), interval_seconds=10, min_requests=100, min_users=100, deadline_seconds=300)
 WELL = Health(ready=True)
-EQUAL = Difference(0.0, 0.005**2, stable_users=5_000, canary_users=5_000, stable_mean=0.3, canary_mean=0.3)
+EQUAL = TrackDifference(0.0, 0.005**2, stable_users=5_000, canary_users=5_000, stable_mean=0.3, canary_mean=0.3)
 LAST = 2
 
 
 def track(requests: int = 1_000, users: int = 500, latency_ms: float = 10.0, **changes: Any) -> TrackEvidence:
     """A healthy one."""
-    times = Latencies.of(np.full(requests, latency_ms)) if requests else Latencies()
+    times = Latencies.from_milliseconds(np.full(requests, latency_ms)) if requests else Latencies()
     scores = np.linspace(0, 1, 200) if requests else np.zeros(0)
     counts = dict.fromkeys(("requests", "to_log", "logged", "rankable", "with_outcomes"), requests)
     seen = {"users": users, "settled_users": users, "answered": requests - changes.get("failed", 0)}
@@ -55,12 +55,12 @@ def with_step(step: int, stable: TrackEvidence | None = None, canary: TrackEvide
     return replace(evidence, steps=(*evidence.steps[:step], changed, *evidence.steps[step + 1 :]))
 
 
-def said(judgement: StepAnalysis, name: str) -> Check:
+def said(judgement: StepAnalysis, name: str) -> CheckResult:
     return next(check for check in judgement.checks if check.name == name)
 
 
 def words(judgement: StepAnalysis) -> dict[str, CheckStatus]:
-    return {check.name: check.word for check in judgement.checks if check.word != "ok"}
+    return {check.name: check.status for check in judgement.checks if check.status != "ok"}
 
 
 @pytest.mark.parametrize(("step", "decision"), [(0, "proceed"), (1, "proceed"), (2, "promote")])
@@ -299,7 +299,7 @@ def test_requests_that_no_user_routes_are_named() -> None:
 
 def test_users_sent_to_both_tracks_are_a_breach() -> None:
     evidence = healthy()
-    flapping = replace(evidence.steps[0], flapped=300)
+    flapping = replace(evidence.steps[0], users_on_both_tracks=300)
     judgement = analyze_step(replace(evidence, steps=(flapping, *evidence.steps[1:])), POLICY, 0, 10, WELL)
     assert judgement.reason == "at 5 %: 300 of 10,000 users were sent to both tracks"
 
@@ -311,7 +311,7 @@ def test_a_stable_track_that_still_gets_users_at_100_percent_is_a_breach() -> No
 
 
 def nothing(steps: int = 3) -> RolloutEvidence:
-    unknown = Difference(float("nan"), float("inf"), 0, 0, float("nan"), float("nan"))
+    unknown = TrackDifference(float("nan"), float("inf"), 0, 0, float("nan"), float("nan"))
     return RolloutEvidence("r1", (StepEvidence(),) * steps, StepEvidence(), unknown)
 
 
@@ -351,17 +351,17 @@ def test_early_steps_do_not_wait_for_the_proof_that_later_ones_can_give() -> Non
 
 def test_late_outcomes_that_move_the_interval_a_little_do_not_send_back_what_was_shown() -> None:
     shown, moved = (healthy(kpi=replace(EQUAL, value=value, variance=0.01**2)) for value in (-0.01, -0.02))
-    assert interval(shown.kpi, POLICY).low > -POLICY.kpi.max_drop > interval(moved.kpi, POLICY).low
+    assert kpi_interval(shown.kpi, POLICY).low > -POLICY.kpi.max_drop > kpi_interval(moved.kpi, POLICY).low
     assert analyze_step(shown, POLICY, LAST - 1, 10, WELL).decision == "proceed"
     assert analyze_step(moved, POLICY, LAST - 1, 10, WELL).decision == "hold"
     assert analyze_step(moved, POLICY, LAST, 10, WELL).decision == "promote"
 
 
-def proportions(users: np.ndarray, positive: np.ndarray) -> Difference:
+def proportions(users: np.ndarray, positive: np.ndarray) -> TrackDifference:
     """What is known of the stable track and the canary when so many of their users had a positive outcome."""
     mean = positive / users
     variance = float((mean * (1 - mean) / users).sum())
-    return Difference(float(mean[1] - mean[0]), variance, *map(int, users), *map(float, mean))
+    return TrackDifference(float(mean[1] - mean[0]), variance, *map(int, users), *map(float, mean))
 
 
 def test_late_outcomes_send_no_good_canary_back() -> None:
@@ -369,12 +369,12 @@ def test_late_outcomes_send_no_good_canary_back() -> None:
     random, limit, promoted, moved = np.random.default_rng(1), -POLICY.kpi.max_drop, 0, 0
     for _ in range(200):
         users, positive = np.zeros((2, 2)), np.zeros((2, 2))  # (in time or late, track)
-        while not users.any() or interval(proportions(users[0], positive[0]), POLICY).low <= limit:
+        while not users.any() or kpi_interval(proportions(users[0], positive[0]), POLICY).low <= limit:
             late, clicked = random.random((2, 60)) < 0.2, random.random((2, 60)) < 0.3
             users += np.stack([~late, late]).sum(2)
             positive += np.stack([clicked & ~late, clicked & late]).sum(2)
         known = proportions(users.sum(0), positive.sum(0))
-        moved += interval(known, POLICY).low <= limit
+        moved += kpi_interval(known, POLICY).low <= limit
         promoted += analyze_step(healthy(kpi=known), POLICY, LAST, POLICY.deadline_seconds, WELL).decision == "promote"
     assert moved >= 20  # found: 31, which went back at the deadline when the end of the interval decided
     assert promoted >= 198
@@ -402,7 +402,7 @@ def test_ten_users_are_too_few_for_a_verdict_on_the_kpi() -> None:
 def test_the_last_step_stands_on_the_stable_traffic_of_the_steps_before() -> None:
     judgement = analyze_step(healthy(), POLICY, LAST, 10, WELL)
     assert said(judgement, "traffic").reason == (
-        "20,000 requests of the canary; nothing is left for the stable track, so it stands on its 10,000 at 50 %"
+        "20,000 requests of the canary; the stable track gets none any more, so its 10,000 at 50 % are compared"
     )
     assert (
         analyze_step(healthy(), POLICY.model_copy(update={"min_requests": 19_500}), LAST, 10, WELL).decision == "hold"
@@ -427,7 +427,7 @@ def test_a_first_breach_gives_the_reason() -> None:
 
 def test_an_observation_holds_everything_a_page_needs() -> None:
     for evidence, step in ((nothing(), 0), (healthy(), 1)):
-        seen = observation(evidence, POLICY, step, analyze_step(evidence, POLICY, step, 10, WELL))
+        seen = make_observation(evidence, POLICY, step, analyze_step(evidence, POLICY, step, 10, WELL))
         json.dumps(seen.model_dump(), allow_nan=False)
         json.dumps(evidence.summary(), allow_nan=False)
     assert (seen.decision, seen.stable.requests, seen.stable.p99_ms) == ("proceed", 10_000, pytest.approx(10, rel=0.02))
@@ -465,7 +465,11 @@ def test_more_evidence_of_the_same_good_kind_never_turns_into_a_rollback(
     milliseconds[:slow] = 1_000.0
     failed = int(good["failed"] * milliseconds.size)
     canary = track(
-        milliseconds.size, users=int(20 * share), failed=failed, latencies=Latencies.of(milliseconds), score_users=20
+        milliseconds.size,
+        users=int(20 * share),
+        failed=failed,
+        latencies=Latencies.from_milliseconds(milliseconds),
+        score_users=20,
     )
     stable = track(many - milliseconds.size, users=20 - int(20 * share), score_users=20)
     for counted in (1, factor):
@@ -504,7 +508,7 @@ def test_a_smaller_alpha_asks_for_more() -> None:
 
 
 def test_aborted_and_mistaken_requests_of_one_user_send_nobody_back(tmp_path: Path) -> None:
-    paths = ServingPaths.of(tmp_path, "demo")
+    paths = ServingPaths.for_spec(tmp_path, "demo")
     paths.logs.mkdir(parents=True)
     line = {"user": "u", "track": "canary", "rollout": "r1", "step": "0", "path": "/v2/models/demo/infer", "us": None}
     lines = [{**line, "id": str(number), "status": (0, 400)[number % 2], "grpc": None} for number in range(200)]
@@ -516,7 +520,7 @@ def test_aborted_and_mistaken_requests_of_one_user_send_nobody_back(tmp_path: Pa
 
 
 def test_the_observer_reads_asks_and_judges(tmp_path: Path) -> None:
-    paths = ServingPaths.of(tmp_path, "demo")
+    paths = ServingPaths.for_spec(tmp_path, "demo")
     paths.logs.mkdir(parents=True)
     line = {"id": "a", "user": "u", "track": "canary", "rollout": "r1", "step": "0", "path": "/v2/models/demo/infer"}
     lines = [{**line, "id": str(number), "status": 503, "grpc": None, "us": None} for number in range(20)]

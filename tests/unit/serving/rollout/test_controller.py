@@ -22,12 +22,12 @@ from shortlist.evaluation.records import Measures
 from shortlist.rollout.commands import RolloutCommands
 from shortlist.rollout.controller_context import ControllerContext
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.observations import Observation, Requests, Track
+from shortlist.rollout.observations import Observation, RequestTotals, TrackSummary
 from shortlist.rollout.page import PAGE
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import FAULTS, RolloutError, Rollouts
-from shortlist.rollout.verdict import EVIDENCE, Verdict
+from shortlist.rollout.verdict import EVIDENCE, RolloutVerdict
 from shortlist.serving.processes.errors import StackError
 from shortlist.spec.serving import Canary
 from shortlist.storage.artefacts import IntegrityError, folder_digest, write_manifest
@@ -134,7 +134,7 @@ class MemoryModels:
         (model / "model.json").write_text(f'{{"version": {version}}}')
         digests = write_manifest(model)
         gates = [GateResult(name=name, passed=True, reason="fine", numbers={"digests": digests}) for name in GATES]
-        report = GateReport.of("xgboost", folder_digest(model), gates)
+        report = GateReport.from_results("xgboost", folder_digest(model), gates)
         measures = Measures(model="xgboost", role="candidate", validation_log_loss=0.5)
         write_blessing(model.parent / "blessing.json", bless([report], [measures]))
 
@@ -177,8 +177,8 @@ class Script:
             raise answer
         return answer
 
-    def total(self) -> Requests:
-        return Requests(total=1_000, failed_canary=3, logged=997)
+    def total(self) -> RequestTotals:
+        return RequestTotals(total=1_000, failed_canary=3, logged=997)
 
 
 def seen(decision: str, reason: str) -> Observation:
@@ -186,8 +186,8 @@ def seen(decision: str, reason: str) -> Observation:
         {
             "decision": decision,
             "reason": reason,
-            "stable": Track(requests=90, users=80, p99_ms=8.0, kpi=0.31),
-            "canary": Track(requests=10, failed=1, users=9, p99_ms=9.5, kpi=0.30),
+            "stable": TrackSummary(requests=90, users=80, p99_ms=8.0, kpi=0.31),
+            "canary": TrackSummary(requests=10, failed=1, users=9, p99_ms=9.5, kpi=0.30),
             "canary_share": 0.1,
         }
     )
@@ -261,8 +261,8 @@ class World:
             Route(stable=2), {2}, 2, [],
         )  # fmt: skip
 
-    def verdict(self, record: RolloutRecord) -> Verdict:
-        return Verdict.model_validate_json((self.rollouts.folder_of(record.id) / EVIDENCE).read_text())
+    def verdict(self, record: RolloutRecord) -> RolloutVerdict:
+        return RolloutVerdict.model_validate_json((self.rollouts.rollout_folder(record.id) / EVIDENCE).read_text())
 
 
 @pytest.fixture(autouse=True)
@@ -308,8 +308,8 @@ def test_the_evidence_says_what_the_issue_asks_for(world: World) -> None:
 
 def test_a_page_lies_beside_the_evidence(world: World) -> None:
     record = world.roll_out().canary()
-    assert "Promoted" in (world.rollouts.folder_of(record.id) / PAGE).read_text()
-    assert not (world.rollouts.folder_of(record.id) / FAULTS).exists()
+    assert "Promoted" in (world.rollouts.rollout_folder(record.id) / PAGE).read_text()
+    assert not (world.rollouts.rollout_folder(record.id) / FAULTS).exists()
 
 
 def test_the_judge_looks_until_it_has_seen_enough(world: World) -> None:
@@ -420,7 +420,7 @@ def test_a_candidate_that_does_not_work_is_rolled_back(
 def test_a_fault_of_ours_keeps_its_traceback(world: World) -> None:
     world.fleet.faults = {"deploy": [RuntimeError("our own")]}
     record = world.roll_out().canary()
-    assert "Traceback" in (world.rollouts.folder_of(record.id) / FAULTS).read_text()
+    assert "Traceback" in (world.rollouts.rollout_folder(record.id) / FAULTS).read_text()
 
 
 def test_a_candidate_that_is_too_slow_gets_no_user(world: World) -> None:
@@ -752,6 +752,57 @@ def test_a_running_controller_obeys_another_process(world: World, order: str, en
     assert world.is_promoted() if order == "promote" else world.is_back()
 
 
+@pytest.mark.parametrize("moment", ["the former servers stop", "the evidence is written"])
+def test_rollback_during_a_promotion_takes_effect(world: World, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    rolled_back: list[RolloutRecord] = []
+
+    def command() -> None:
+        rolled_back.append(world.roll_out().rollback("it is odd", seconds=20.0))
+
+    thread = threading.Thread(target=command)
+
+    def roll_back_now() -> None:
+        if thread.ident is None:
+            running = world.rollouts.unfinished()
+            assert running is not None
+            thread.start()
+            while world.rollouts.pending_command(running.id) is None:
+                time.sleep(0.002)
+
+    if moment == "the former servers stop":
+        retire = world.fleet.retire
+        monkeypatch.setattr(world.fleet, "retire", lambda version: (roll_back_now(), retire(version)))
+    else:
+        conclude = world.rollouts.write_verdict
+        monkeypatch.setattr(
+            world.rollouts, "write_verdict", lambda rollout, verdict: (roll_back_now(), conclude(rollout, verdict))
+        )
+    record = world.roll_out().canary()
+    thread.join()
+    assert world.is_back()
+    assert (rolled_back[0].state.reason, rolled_back[0].is_rolled_back) == ("it is odd", True)
+    if moment == "the former servers stop":
+        assert (record.state.phase, rolled_back) == (Phase.ABORTED, [record])
+    else:  # too late for this rollout: another one leads back
+        assert (record.state.phase, rolled_back[0].returning, rolled_back[0].state.candidate) == (
+            Phase.PROMOTED, True, 1,
+        )  # fmt: skip
+
+
+def test_rollback_of_a_promotion_with_no_former_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, first=True)
+    record = world.roll_out().canary()
+    unfinished = record.model_copy(update={"state": record.state.model_copy(update={"phase": Phase.DRAINING})})
+    monkeypatch.setattr(world.rollouts, "unfinished", lambda: unfinished)  # it is over right after this was read
+    with pytest.raises(
+        RolloutError, match=r"was over \(promoted\) before the rollback reached it, and it is the first"
+    ):
+        world.roll_out().rollback()
+    assert world.is_promoted()
+
+
 def test_an_order_takes_over_from_a_dead_controller(worlds: Callable[[], World]) -> None:
     for world in deaths(worlds, begin):
         unfinished = world.rollouts.unfinished()
@@ -790,17 +841,17 @@ def test_there_is_nothing_to_roll_back_when_nothing_serves(tmp_path: Path) -> No
 def test_a_killed_process_frees_the_lock(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from shortlist.rollout.rollouts import Rollouts\n"
-        "with Rollouts(Path(sys.argv[1]), 'demo').held():\n    print('held', flush=True); time.sleep(60)"
+        "with Rollouts(Path(sys.argv[1]), 'demo').lock():\n    print('held', flush=True); time.sleep(60)"
     )
     rollouts = Rollouts(tmp_path, "demo")
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None and process.stdout.readline() == b"held\n"
-            assert rollouts.is_held()
-            with pytest.raises(RolloutError, match="another rollout is just beginning or ending"), rollouts.held():
+            assert rollouts.is_locked()
+            with pytest.raises(RolloutError, match="another rollout is just beginning or ending"), rollouts.lock():
                 pass
         finally:
             process.kill()
-    assert not rollouts.is_held()
-    with rollouts.held():
-        assert rollouts.is_held()
+    assert not rollouts.is_locked()
+    with rollouts.lock():
+        assert rollouts.is_locked()

@@ -21,7 +21,7 @@ from shortlist.rollout.evidence_access import AccessLog
 from shortlist.rollout.evidence_latency import Latencies
 from shortlist.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
 from shortlist.rollout.evidence_reader import EvidenceReader, RequestAccountant
-from shortlist.rollout.evidence_users import Users
+from shortlist.rollout.evidence_users import UserTable
 from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
@@ -80,7 +80,7 @@ class Logs:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Logs:
-    return Logs(ServingPaths.of(tmp_path, "demo"))
+    return Logs(ServingPaths.for_spec(tmp_path, "demo"))
 
 
 def read(
@@ -95,7 +95,7 @@ def polled(reader: EvidenceReader) -> RolloutEvidence:
 
 
 def test_nothing_written_yet_is_no_evidence(tmp_path: Path) -> None:
-    reader = EvidenceReader(ServingPaths.of(tmp_path, "demo"), "r1", steps=2, kpi=KPI())
+    reader = EvidenceReader(ServingPaths.for_spec(tmp_path, "demo"), "r1", steps=2, kpi=KPI())
     reader.poll()
     seen = reader.snapshot()
     assert (seen.whole.stable.requests, seen.whole.canary_share, seen.kpi.variance) == (0, None, float("inf"))
@@ -122,9 +122,9 @@ def test_an_answer_is_good_or_ours_or_the_clients(
     logs: Logs, line: dict[str, Any], counts: tuple[int, int, int, int]
 ) -> None:
     logs.ask(logs.line("a", **line))
-    stable = read(logs).at(0).stable
+    stable = read(logs).at_step(0).stable
     assert (stable.failed, stable.client_errors, stable.disconnected, stable.answered) == counts
-    assert stable.judged == stable.failed + stable.answered
+    assert stable.judged_requests == stable.failed + stable.answered
     assert stable.latencies.total == stable.answered
 
 
@@ -151,7 +151,11 @@ def test_tracks_and_steps_are_told_apart_by_what_envoy_wrote(logs: Logs) -> None
     seen = read(logs)
     assert [(step.stable.requests, step.canary.requests) for step in seen.steps] == [(1, 1), (2, 2), (0, 0), (0, 0)]
     assert (seen.whole.stable.users, seen.whole.canary.users) == (3, 2)  # u1 moved and counts on both
-    assert (seen.at(0).canary_share, seen.at(1).canary_share, seen.whole.flapped) == (0.5, 1 / 3, 0)
+    assert (seen.at_step(0).canary_share, seen.at_step(1).canary_share, seen.whole.users_on_both_tracks) == (
+        0.5,
+        1 / 3,
+        0,
+    )
 
 
 def test_users_are_compared_up_to_the_newest_answer_of_the_slower_track(logs: Logs) -> None:
@@ -159,13 +163,13 @@ def test_users_are_compared_up_to_the_newest_answer_of_the_slower_track(logs: Lo
     reader = EvidenceReader(logs.paths, "r1", 4, KPI())
     for number in range(0, 20, 2):  # the canary has answered all of its users, the stable track is being restarted
         logs.ask(logs.line(f"c{number}", track="canary", user=f"c{number}", time=asked[number]))
-    assert polled(reader).at(0).canary_share is None
+    assert polled(reader).at_step(0).canary_share is None
     for number in range(1, 10, 2):  # it comes back
         logs.ask(logs.line(f"s{number}", user=f"s{number}", time=asked[number]))
-    now = polled(reader).at(0)
+    now = polled(reader).at_step(0)
     assert (now.canary.users, now.stable.users, now.canary.requests) == (5, 5, 10)
     logs.ask(logs.line("s19", user="s19", time=asked[19]))
-    now = polled(reader).at(0)
+    now = polled(reader).at_step(0)
     assert (now.canary.users, now.stable.users, now.stable.requests) == (
         10,
         5,
@@ -179,13 +183,13 @@ def test_users_are_settled_when_all_that_began_with_their_requests_must_have_end
     for number in range(4):  # the stable track is slow: only one of its requests has ended, and it began last
         logs.ask(logs.line(f"c{number}", track="canary", user=f"c{number}", time=asked.format(number)))
     logs.ask(logs.line("s4", user="s4", time=asked.format(4)), logs.line("n", user=None, time=asked.format(1)))
-    now = polled(reader).at(0)
+    now = polled(reader).at_step(0)
     assert (now.canary.users, now.stable.users, now.stable.anonymous) == (4, 1, 1)  # s4 is held back
     assert (now.canary.settled_users, now.stable.settled_users) == (0, 0)
     for number in range(4):
         logs.ask(logs.line(f"s{number}", user=f"s{number}", time=asked.format(number)))
     logs.ask(logs.line("s49", user="s49", time=asked.format(48)))
-    now = polled(reader).at(0)
+    now = polled(reader).at_step(0)
     assert (now.canary.settled_users, now.stable.settled_users) == (4, 5)  # s0 to s3, and the one without a name
 
 
@@ -194,14 +198,18 @@ def test_users_who_go_away_are_counted_once_and_move_no_track_forward(logs: Logs
     logs.ask(*(logs.line(f"c{second}", track="canary", user="c", time=times[second]) for second in range(6)))
     logs.ask(*(logs.line(f"s{second}", status=0, us=None, time=times[second]) for second in range(5)))
     logs.ask(logs.line("n", user=None, status=0, us=None, time=times[5]))
-    now = read(logs).at(0)
+    now = read(logs).at_step(0)
     assert (now.stable.disconnected, now.stable.disconnected_users, now.canary.disconnected_users) == (6, 2, 0)
-    assert (now.stable.judged, now.stable.failed, now.canary.users) == (0, 0, 0)  # the stable track answered nobody yet
+    assert (now.stable.judged_requests, now.stable.failed, now.canary.users) == (
+        0,
+        0,
+        0,
+    )  # the stable track answered nobody yet
 
 
 def test_at_the_last_step_nobody_is_left_to_compare_with(logs: Logs) -> None:
     logs.ask(logs.line("a", step="3", track="canary"), logs.line("b", step="3", track="canary", user="u2"))
-    assert read(logs).at(3).canary.users == 2
+    assert read(logs).at_step(3).canary.users == 2
 
 
 def test_users_who_are_refused_are_counted_once_by_each_tracks_own_word(logs: Logs) -> None:
@@ -213,7 +221,7 @@ def test_users_who_are_refused_are_counted_once_by_each_tracks_own_word(logs: Lo
         logs.line("e", status=404, user=None, track="canary"),
         logs.line("f", status=404, user=None, track="canary"),
     )
-    now = read(logs).at(0)
+    now = read(logs).at_step(0)
     assert (now.stable.client_errors, now.stable.refused_users) == (38, 1)
     assert (now.canary.client_errors, now.canary.refused_users) == (4, 4)  # who names no user is one for each request
 
@@ -228,21 +236,21 @@ def test_users_who_get_an_empty_slate_are_counted(logs: Logs) -> None:
         {"request_id": "e", **slate, "user": "u3", "items": [], "scores": [], "status": 500},  # a failure
         {"request_id": "f", "track": "canary", "user": "u4", "items": [], "scores": []},  # brought no candidates
     )
-    canary = read(logs).at(0).canary
+    canary = read(logs).at_step(0).canary
     assert (canary.slate_users, canary.empty_slate_users) == (2, 1)
     assert read(logs).whole.canary.empty_slate_users == 1
 
 
 def test_a_user_on_both_tracks_of_one_step_flaps(logs: Logs) -> None:
     logs.ask(logs.line("a"), logs.line("b", track="canary"), logs.line("c", user="u2"))
-    assert read(logs).at(0).flapped == 1
+    assert read(logs).at_step(0).users_on_both_tracks == 1
 
 
 def test_requests_without_a_user_are_users_of_their_own(logs: Logs) -> None:
     logs.ask(logs.line("a", user=None), logs.line("b", user=None), logs.line("c"), logs.line("d", track="canary"))
     logs.answer({"request_id": "a", "user": None}, {"request_id": "b", "user": None}, {"request_id": "c"})
     logs.outcome(("a", 1, 1), ("b", 1, 0), ("c", 1, 0))
-    stable = read(logs).at(0).stable
+    stable = read(logs).at_step(0).stable
     assert (stable.users, stable.kpi_users, stable.kpi) == (3, 3, pytest.approx(1 / 3))
 
 
@@ -263,8 +271,8 @@ def test_users_without_the_header_count_by_request_on_both_tracks(logs: Logs) ->
     logs.outcome(*((f"a{number}", 1, int(number % 3 == 0)) for number in range(600)))
     seen = read(logs)
     assert seen.kpi.stable_users + seen.kpi.canary_users == 600
-    assert seen.at(0).flapped == 0
-    assert seen.at(0).stable.anonymous + seen.at(0).canary.anonymous == 600
+    assert seen.at_step(0).users_on_both_tracks == 0
+    assert seen.at_step(0).stable.anonymous + seen.at_step(0).canary.anonymous == 600
     assert seen.kpi.value == pytest.approx(seen.kpi.canary_mean - seen.kpi.stable_mean)
 
 
@@ -274,7 +282,7 @@ def test_the_log_of_an_earlier_version_says_nothing_of_the_header(logs: Logs) ->
     pl.read_parquet(part).drop("routed_by_user").write_parquet(part)
     logs.answer({"request_id": "d", "routed_by_user": True}, {"request_id": "e", "routed_by_user": False})
     logs.outcome(*((name, 1, 1) for name in "abcde"))
-    stable = read(logs).at(0).stable
+    stable = read(logs).at_step(0).stable
     assert (stable.logged, stable.kpi_users) == (5, 3)  # u1, the request without a user, the one routed by chance
 
 
@@ -364,7 +372,7 @@ def test_parts_beyond_a_million_come_after_those_before(logs: Logs) -> None:
 
 
 def test_days_of_earlier_parts_are_not_read(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence_parts, "MOST_MISSES", 3)
+    monkeypatch.setattr(evidence_parts, "MAX_MISSES", 3)
     for number in range(20):
         rollout = "r1" if number in {12, 15, 17, 19} else "before"
         time = NOW - timedelta(days=number < 12)
@@ -377,7 +385,7 @@ def test_days_of_earlier_parts_are_not_read(logs: Logs, monkeypatch: pytest.Monk
 
 
 def test_a_late_reader_finds_what_others_wrote_over(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence_parts, "MOST_MISSES", 3)
+    monkeypatch.setattr(evidence_parts, "MAX_MISSES", 3)
     for number in range(10):
         logs.answer({"request_id": f"a{number}", "rollout": "r1" if number < 2 else None})
         logs.outcome((f"a{number}", 1, 1))
@@ -412,7 +420,7 @@ def test_what_sampling_leaves_out_is_not_lost(logs: Logs) -> None:
 
 
 def test_a_short_memory_forgets_ids_but_no_totals() -> None:
-    ledger, short = RequestAccountant(), RequestAccountant(kept=10)
+    ledger, short = RequestAccountant(), RequestAccountant(max_open=10)
     for number in range(20):
         ids = pl.Series([2 * number, 2 * number + 1], dtype=pl.UInt64)
         for book in (ledger, short):
@@ -432,7 +440,7 @@ def test_scores_that_are_no_numbers_are_bad(logs: Logs) -> None:
         {"request_id": "f", "scores": [0.5, 0.5]},
         {"request_id": "g", "scores": [0.5], "degraded": True},
     )
-    stable = read(logs).at(0).stable
+    stable = read(logs).at_step(0).stable
     assert (stable.logged, stable.bad, stable.rankable, stable.flat, stable.degraded) == (7, 3, 2, 1, 1)
     assert stable.scores.tolist() == pytest.approx([0.1, 0.2, 0.5, 0.5, 0.5])
 
@@ -440,7 +448,7 @@ def test_scores_that_are_no_numbers_are_bad(logs: Logs) -> None:
 def test_a_sample_is_as_independent_as_its_users(logs: Logs) -> None:
     heavy = [{"request_id": f"h{number}", "user": "heavy"} for number in range(9)]
     logs.answer(*heavy, {"request_id": "l", "user": "light"})
-    assert read(logs).at(0).stable.score_users == pytest.approx(20**2 / (18**2 + 2**2))
+    assert read(logs).at_step(0).stable.score_users == pytest.approx(20**2 / (18**2 + 2**2))
 
 
 def test_a_users_value_is_the_mean_over_the_best_scored_items_with_an_outcome(logs: Logs) -> None:
@@ -451,7 +459,7 @@ def test_a_users_value_is_the_mean_over_the_best_scored_items_with_an_outcome(lo
     )
     # Of a, the best row has no outcome: rows 3 and 2 are shown. Of b, both are.
     logs.outcome(("a", 3, 1), ("a", 2, 1), ("a", 0, 0), ("b", 0, 0), ("b", 1, 0), ("c", 1, 0), ("other", 0, 1))
-    stable = read(logs, top=2).at(0).stable
+    stable = read(logs, top=2).at_step(0).stable
     assert (stable.kpi, stable.kpi_users, stable.with_outcomes) == (pytest.approx((2 / 4 + 0 / 1) / 2), 2, 3)
 
 
@@ -460,7 +468,7 @@ def test_outcomes_may_come_first_or_late_or_change(logs: Logs) -> None:
 
     def kpi() -> tuple[float | None, int, int]:
         reader.poll()
-        stable = reader.snapshot().at(0).stable
+        stable = reader.snapshot().at_step(0).stable
         return stable.kpi, stable.kpi_users, stable.with_outcomes
 
     logs.outcome(("a", 0, 1), folder="w1")
@@ -493,7 +501,7 @@ def test_a_slate_counts_as_one_by_what_was_done_with_all_of_its_items(
     logs.outcome(*((f"c{number}", row, int(row != 1)) for number in (2, 3) for row in range(3)))
     seen = polled(EvidenceReader(logs.paths, "r1", steps=4, kpi=KPI(slate=slate)))
     assert (seen.kpi.stable_mean, seen.kpi.canary_mean) == (stable, canary)
-    of_stable, of_canary = seen.at(0).stable, seen.at(0).canary
+    of_stable, of_canary = seen.at_step(0).stable, seen.at_step(0).canary
     assert (of_stable.slates, of_stable.hits, of_stable.clicks) == (2, 1, 1)
     assert (of_canary.slates, of_canary.hit_rate, of_canary.clicks_per_slate) == (2, 1.0, 2.0)
     assert seen.summary()["steps"][0]["canary"]["clicks_per_slate"] == 2.0
@@ -505,7 +513,7 @@ def test_a_click_that_comes_later_turns_a_slate_into_a_hit_once(logs: Logs) -> N
     counted = []
     for outcome in (("s", 1, 0), ("s", 2, 1), ("s", 0, 1), ("brought", 1, 1)):
         logs.outcome(outcome)
-        stable = polled(reader).at(0).stable
+        stable = polled(reader).at_step(0).stable
         counted.append((stable.slates, stable.hits, stable.clicks, stable.with_outcomes, stable.kpi))
     # Candidates that the client brought count as before, beside the slates of the same user.
     assert counted == [(1, 0, 0, 1, 0.0), (1, 1, 1, 1, 1.0), (1, 1, 2, 1, 1.0), (1, 1, 2, 2, 1.0)]
@@ -522,7 +530,7 @@ def test_a_user_who_moved_has_a_value_on_each_track(logs: Logs) -> None:
 
 
 def test_the_join_forgets_the_oldest_requests() -> None:
-    join = OutcomeJoin(top=1, kept_scores=10, kept_outcomes=3)
+    join = OutcomeJoin(top=1, max_scores=10, max_outcomes=3)
     schema = {"request": pl.UInt64, "user": pl.UInt64, "step": pl.Int32, "canary": pl.Boolean}
 
     def requests(*ids: int) -> pl.DataFrame:
@@ -540,15 +548,15 @@ def test_the_join_forgets_the_oldest_requests() -> None:
 
 
 def test_many_users_are_sampled_without_moving_the_mean() -> None:
-    users, number = Users(kept=1_000), 20_000
+    users, number = UserTable(max_rows=1_000), 20_000
     ids = pl.Series(range(number)).hash()
     frame = pl.DataFrame({"user": ids, "step": [0] * number, "canary": np.arange(number) % 4 == 0})
-    users.count(frame, "seen")
-    users.show(frame.with_columns(shown=pl.lit(1), positive=(pl.int_range(pl.len()) % 10 < 3).cast(pl.Int64)))
+    users.add_event(frame, "seen")
+    users.add_shown(frame.with_columns(shown=pl.lit(1), positive=(pl.int_range(pl.len()) % 10 < 3).cast(pl.Int64)))
     values = users.values(1)
-    assert values.shown.shape[0] <= 1_000
-    assert values.positive.mean() == pytest.approx(0.3, abs=0.06)
-    seen = users.seen()[0]
+    assert values.shown_items.shape[0] <= 1_000
+    assert values.positive_items.mean() == pytest.approx(0.3, abs=0.06)
+    seen = users.count_by_step()[0]
     assert seen[True].users + seen[False].users == pytest.approx(number, rel=0.15)
 
 
@@ -556,7 +564,7 @@ def test_many_users_are_sampled_without_moving_the_mean() -> None:
 def test_a_quantile_is_exact_to_one_percent(microseconds: list[int], share: float) -> None:
     milliseconds = np.array(microseconds) / 1000
     exact = float(np.quantile(milliseconds, share, method="inverted_cdf"))
-    got = Latencies.of(milliseconds).quantile_ms(share)
+    got = Latencies.from_milliseconds(milliseconds).quantile_ms(share)
     assert got is not None
     assert exact * (1 - 1e-9) <= got * (1 + 1e-9)
     assert got <= exact * 1.011 + 0.001
@@ -564,6 +572,6 @@ def test_a_quantile_is_exact_to_one_percent(microseconds: list[int], share: floa
 
 @given(st.lists(st.integers(1, 10**7), max_size=100), st.integers(1, 10**7))
 def test_nothing_within_a_limit_counts_as_slower(microseconds: list[int], limit: int) -> None:
-    latencies = Latencies.of(np.array(microseconds, dtype=float) / 1000)
-    slower = latencies.slower_than(limit / 1000)
+    latencies = Latencies.from_milliseconds(np.array(microseconds, dtype=float) / 1000)
+    slower = latencies.count_slower(limit / 1000)
     assert sum(one > 1.02 * limit for one in microseconds) <= slower <= sum(one > limit for one in microseconds)

@@ -15,13 +15,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from shortlist.rollout.analysis import StepAnalysis, analyze_step
-from shortlist.rollout.analysis_observer import observation
-from shortlist.rollout.checks import Check, Health
-from shortlist.rollout.checks_kpi import guard_interval, interval
+from shortlist.rollout.analysis_observer import make_observation
+from shortlist.rollout.checks import CheckResult, Health
+from shortlist.rollout.checks_kpi import guard_interval, kpi_interval
 from shortlist.rollout.evidence import RolloutEvidence, StepEvidence, TrackEvidence
 from shortlist.rollout.evidence_latency import Latencies
 from shortlist.rollout.evidence_reader import EvidenceReader
-from shortlist.rollout.sequential_difference import NO_DIFFERENCE, Bools, Difference, Floats, UserValues, difference
+from shortlist.rollout.sequential_difference import (
+    NO_DIFFERENCE,
+    Bools,
+    Floats,
+    TrackDifference,
+    UserValues,
+    difference,
+)
 from shortlist.serving.log.logs import PART, outcome_columns, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
@@ -43,7 +50,7 @@ LIKES = policy(like={"max_drop": 0.02})
 LIKES_BY_A_FIFTH = policy(like={"max_relative_drop": 0.2})
 
 
-def rates(stable: float, canary: float, users: int = USERS) -> Difference:
+def rates(stable: float, canary: float, users: int = USERS) -> TrackDifference:
     """What is known when so large a share of either track's users had an outcome."""
     positive = np.concatenate([np.arange(users) < round(rate * users) for rate in (stable, canary)]).astype(float)
     on_canary = np.arange(2 * users) >= users
@@ -54,10 +61,10 @@ def track(users: int = USERS) -> TrackEvidence:
     """A healthy one."""
     counts = dict.fromkeys(("requests", "answered", "to_log", "logged", "rankable", "users", "settled_users"), users)
     scores: dict[str, Any] = {"scores": np.linspace(0, 1, 200), "score_users": users}
-    return TrackEvidence(**counts, latencies=Latencies.of(np.full(users, 10.0)), **scores)
+    return TrackEvidence(**counts, latencies=Latencies.from_milliseconds(np.full(users, 10.0)), **scores)
 
 
-def evidence(kpi: Difference, **guards: Difference) -> RolloutEvidence:
+def evidence(kpi: TrackDifference, **guards: TrackDifference) -> RolloutEvidence:
     step = StepEvidence(track(), track())
     last = StepEvidence(TrackEvidence(), track())
     return RolloutEvidence("r1", (step, last), step, kpi, guards=guards)
@@ -67,7 +74,7 @@ def said(seen: RolloutEvidence, declared: Canary, step: int = 0, seconds: float 
     return analyze_step(seen, declared, step, seconds, WELL)
 
 
-def check(judgement: StepAnalysis, name: str = "guard like") -> Check:
+def check(judgement: StepAnalysis, name: str = "guard like") -> CheckResult:
     return next(one for one in judgement.checks if one.name == name)
 
 
@@ -81,8 +88,8 @@ def test_a_better_kpi_does_not_excuse_a_label_that_falls_too_far(declared: Canar
     seen = evidence(BETTER, like=FALLEN)
     judgement = said(seen, declared, step)
     assert judgement.decision == "roll_back"
-    assert {one.name for one in judgement.checks if one.word != "ok"} == {"guard like"}
-    assert interval(BETTER, declared).low > 0
+    assert {one.name for one in judgement.checks if one.status != "ok"} == {"guard like"}
+    assert kpi_interval(BETTER, declared).low > 0
     assert "like difference -" in judgement.reason and "it falls by more than " in judgement.reason
 
 
@@ -138,10 +145,10 @@ def test_at_100_percent_a_drop_is_in_question_only_where_late_outcomes_show_a_la
         (rates(0.0, 0.0), "like: every outcome is 0 on both tracks, so they cannot be compared"),
     ],
 )
-def test_a_label_of_which_too_little_is_known_holds(declared: Canary, known: Difference, reason: str) -> None:
+def test_a_label_of_which_too_little_is_known_holds(declared: Canary, known: TrackDifference, reason: str) -> None:
     judgement = said(evidence(BETTER, like=known), declared, 1)
     assert (judgement.decision, judgement.reason) == ("hold", f"at 100 %: {reason}")
-    seen = observation(evidence(BETTER, like=known), declared, 1, judgement)
+    seen = make_observation(evidence(BETTER, like=known), declared, 1, judgement)
     json.loads(seen.model_dump_json())  # without NaN
 
 
@@ -159,10 +166,10 @@ def test_a_lift_where_the_stable_track_had_nothing_is_no_drop_and_has_no_ratio()
 
 def test_kpi_and_guards_share_alpha() -> None:
     alone, shared = policy(), policy(like={"max_drop": 0.02}, long_view={"max_drop": 0.02}, share={"max_drop": 0.02})
-    assert (alone.alpha_of_test, shared.alpha_of_test) == (0.01, 0.01 / 4)
+    assert (alone.alpha_per_test, shared.alpha_per_test) == (0.01, 0.01 / 4)
     seen = rates(0.3, 0.3)
-    assert interval(seen, shared).high > interval(seen, alone).high
-    of_guard, of_kpi = guard_interval("like", seen, shared), interval(seen, shared)
+    assert kpi_interval(seen, shared).high > kpi_interval(seen, alone).high
+    of_guard, of_kpi = guard_interval("like", seen, shared), kpi_interval(seen, shared)
     assert (of_guard.low, of_guard.high) == (of_kpi.low, of_kpi.high)
 
 
@@ -210,7 +217,7 @@ def played(like: float, long_view: float, rollouts: int, users: int = 800, share
             found = [_seen(asked[:seen], one[:seen], canary[:seen]) for one in done]
             labels = guard_interval("like", found[1], GUARDED), guard_interval("long_view", found[2], GUARDED)
             worse[rollout] |= [
-                interval(found[0], GUARDED).high < 0,
+                kpi_interval(found[0], GUARDED).high < 0,
                 labels[0].high < -0.2,
                 labels[1].high < -0.05,
                 any(one.value + margin + 1.96 * one.variance**0.5 < 0 for one, margin in zip(
@@ -225,7 +232,7 @@ def _rates(like: float, long_view: float) -> Sequence[tuple[float, float]]:
     return (0.3, 0.3), (like, 0.05), (long_view, 0.4)
 
 
-def _seen(asked: Any, done: Any, canary: Bools) -> Difference:
+def _seen(asked: Any, done: Any, canary: Bools) -> TrackDifference:
     shown: Floats = asked[:, None].astype(float)
     return difference(UserValues(shown, done[:, None].astype(float), canary[:, None]))
 
@@ -333,7 +340,7 @@ def read(paths: ServingPaths, declared: Canary = ON_DISK) -> RolloutEvidence:
 
 @pytest.mark.parametrize("slate", [False, True])
 def test_outcomes_of_every_guarded_label_are_joined_with_what_was_shown(tmp_path: Path, slate: bool) -> None:
-    paths, found = ServingPaths.of(tmp_path, "demo"), visits(canary_watches=0.5, slate=slate)
+    paths, found = ServingPaths.for_spec(tmp_path, "demo"), visits(canary_watches=0.5, slate=slate)
     write(paths, found)
     seen = read(paths)
     for canary in (False, True):
@@ -350,14 +357,14 @@ def test_outcomes_of_every_guarded_label_are_joined_with_what_was_shown(tmp_path
 
 
 def test_a_canary_with_more_clicks_and_fewer_long_views_goes_back_for_these(tmp_path: Path) -> None:
-    paths = ServingPaths.of(tmp_path, "demo")
+    paths = ServingPaths.for_spec(tmp_path, "demo")
     write(paths, visits(canary_watches=0.1))
     seen = read(paths)
     judgement = said(seen, ON_DISK)
     assert judgement.decision == "roll_back"
     assert judgement.reason.startswith("at 50 %: long_view difference -")
     assert said(seen, policy()).decision == "proceed"  # the clicks alone would have it go on
-    kept = observation(seen, ON_DISK, 0, judgement).guards
+    kept = make_observation(seen, ON_DISK, 0, judgement).guards
     assert [(one.label, one.allowed, one.relative) for one in kept] == [
         ("long_view", 0.05, False), ("glance", 0.5, False), ("shared", 0.9, True),
     ]  # fmt: skip
@@ -367,7 +374,7 @@ def test_a_canary_with_more_clicks_and_fewer_long_views_goes_back_for_these(tmp_
 
 
 def test_outcomes_without_the_labels_columns_hold_the_rollout(tmp_path: Path) -> None:
-    paths = ServingPaths.of(tmp_path, "demo")
+    paths = ServingPaths.for_spec(tmp_path, "demo")
     write(paths, visits(canary_watches=0.5), with_columns=False)
     seen = read(paths)
     assert (seen.kpi.canary_users, seen.guards["shared"].canary_users, seen.accounting.unreadable) == (300, 0, 0)
@@ -377,14 +384,14 @@ def test_outcomes_without_the_labels_columns_hold_the_rollout(tmp_path: Path) ->
 
 
 def test_columns_that_are_there_and_never_have_a_value_say_nothing(tmp_path: Path) -> None:
-    paths = ServingPaths.of(tmp_path, "demo")
+    paths = ServingPaths.for_spec(tmp_path, "demo")
     write(paths, [replace(one, deed=None) for one in visits(canary_watches=0.5)])
     seen = read(paths)
     assert (seen.guards["shared"].canary_users, seen.guards["long_view"].canary_users) == (0, 300)
 
 
 def test_parts_with_and_without_the_columns_are_read_together(tmp_path: Path) -> None:
-    paths, found = ServingPaths.of(tmp_path, "demo"), visits(canary_watches=0.5)
+    paths, found = ServingPaths.for_spec(tmp_path, "demo"), visits(canary_watches=0.5)
     write(paths, found)
     at = BEGAN + timedelta(minutes=1)
     late = {"time": at, "request_id": "request-0", "item": 8, "row": 1, "label": 1}

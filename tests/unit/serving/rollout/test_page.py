@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from shortlist.evaluation.records import Interval
-from shortlist.rollout.events import Abort, Done, Event, StepAnalyzed
-from shortlist.rollout.observations import CheckResult, GuardedRates, Observation, Requests, Track
+from shortlist.evaluation.records import ConfidenceInterval
+from shortlist.rollout.events import Abort, Event, PhaseCompleted, StepAnalyzed
+from shortlist.rollout.observations import CheckRecord, GuardedRates, Observation, RequestTotals, TrackSummary
 from shortlist.rollout.page import headline, render, rollout_plot, write_page
 from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.state_machine import advance
-from shortlist.rollout.terminal import line, verdict_table, watched
-from shortlist.rollout.verdict import verdict_of
+from shortlist.rollout.terminal import show_progress, status_line, verdict_table
+from shortlist.rollout.verdict import make_verdict
 from shortlist.spec.serving import Canary, Guard
 from tests.page_rules import injected, planted, problems_of
 
@@ -33,11 +33,11 @@ def observation(second: int, percent: int, decision: str, slower: float = 1.0, p
     canary = 12 * second * percent // 100
     wide = 0.9 / math.sqrt(second + 4 * percent)
     checks = (
-        CheckResult(name="minimum_traffic", passed=True, reason=f"{canary} requests on the canary"),
-        CheckResult(
+        CheckRecord(name="minimum_traffic", passed=True, reason=f"{canary} requests on the canary"),
+        CheckRecord(
             name="p99", passed=slower < 3, reason=f"p99 {9 * slower:.1f} ms against 8.6 ms of the stable track"
         ),
-        CheckResult(name="kpi", passed=None, reason="too few users to tell"),
+        CheckRecord(name="kpi", passed=None, reason="too few users to tell"),
     )
     return Observation(
         decision=decision,  # type: ignore[arg-type]
@@ -45,22 +45,22 @@ def observation(second: int, percent: int, decision: str, slower: float = 1.0, p
             decision, "enough traffic, no guardrail breached"
         ),
         checks=checks,
-        stable=Track(requests=12 * second - canary, users=300, p99_ms=8.6 + math.sin(second), kpi=0.31),
-        canary=Track(
+        stable=TrackSummary(requests=12 * second - canary, users=300, p99_ms=8.6 + math.sin(second), kpi=0.31),
+        canary=TrackSummary(
             requests=canary, failed=int(slower > 1), users=15, p99_ms=9 * slower + math.cos(second), kpi=0.315
         ),
         canary_share=percent / 100 + 0.002,
-        kpi_difference=Interval(
+        kpi_difference=ConfidenceInterval(
             low=0.005 - wide, value=0.005 + 0.02 * math.sin(second / 5) / percent, high=0.005 + wide
         ),
         guards=tuple(rates(label, guard, wide) for label, guard in policy.guards.items()),
-        requests=Requests(total=12 * second),
+        requests=RequestTotals(total=12 * second),
     )
 
 
 def rates(label: str, guard: Guard, wide: float) -> GuardedRates:
     """Of a label that the canary shows a little less of; nothing is known of the first bounds."""
-    known = Interval(low=-0.004 - wide, value=-0.004, high=-0.004 + wide) if wide < 0.1 else None
+    known = ConfidenceInterval(low=-0.004 - wide, value=-0.004, high=-0.004 + wide) if wide < 0.1 else None
     return GuardedRates(
         label=label, stable=0.051, canary=0.047, difference=known, allowed=guard.allowed, relative=guard.is_relative
     )
@@ -76,9 +76,9 @@ def story(
     record = RolloutRecord(spec="demo", state=state, kind="dlrm", digest="0123456789abcdef", policy=policy)
     record = record.with_state(state)
     while not record.state.final and record.state.phase is not stop:
-        record = record.at(record.elapsed_seconds + 1)
+        record = record.with_elapsed(record.elapsed_seconds + 1)
         state = record.state
-        event: Event = Done(state.phase, state.step)
+        event: Event = PhaseCompleted(state.phase, state.step)
         if state.phase is Phase.WATCHING:
             second = int(record.at_step_seconds)
             bad = state.step == bad_step and second > 8
@@ -88,13 +88,13 @@ def story(
             record = record.with_observation(seen)
             event = StepAnalyzed(state.step, seen.decision, seen.reason)
         record = record.with_state(advance(state, event)[0])
-    return record.model_copy(update={"requests": Requests(total=9_600, logged=9_600, failed_canary=1)})
+    return record.model_copy(update={"requests": RequestTotals(total=9_600, logged=9_600, failed_canary=1)})
 
 
 def aborted() -> RolloutRecord:
     record = story(stop=Phase.WATCHING)
     record = record.with_state(advance(record.state, Abort("interrupted by SIGTERM"))[0])
-    return record.with_state(advance(record.state, Done(Phase.ABORTING, 0))[0])
+    return record.with_state(advance(record.state, PhaseCompleted(Phase.ABORTING, 0))[0])
 
 
 def text(record: RolloutRecord, width: int = 160) -> str:
@@ -177,7 +177,7 @@ def test_the_terminal_and_the_verdict_have_the_guarded_labels() -> None:
     assert "long_view: 0.051 / 0.047, -0.4 % [" in said
     early = story(policy=GUARDED, stop=Phase.WATCHING).with_observation(observation(1, 5, "hold", policy=GUARDED))
     assert "like: 0.051 / 0.047, not known yet; may fall by 0.01" in text(early)
-    verdict = json.loads(verdict_of(record).model_dump_json())
+    verdict = json.loads(make_verdict(record).model_dump_json())
     first, second = verdict["steps"][-1]["guards"]
     assert (first["label"], first["allowed"], first["relative"], first["stable"]) == ("like", 0.01, False, 0.051)
     assert first["difference"]["low"] == pytest.approx(-0.004 - wide)
@@ -207,21 +207,21 @@ def test_the_table_fits_a_narrow_terminal(width: int) -> None:
 
 def test_a_rollout_is_one_line_while_it_runs() -> None:
     record = story(stop=Phase.WATCHING).with_observation(observation(20, 5, "hold"))
-    assert line(record) == (
+    assert status_line(record) == (
         "watching version 2 at 5 %  4.0\u202fs  228 / 12 requests  p99 9.5 / 9.4 ms"
         "  hold: 124 of 200 requests on the canary"
     )
 
 
 def test_nothing_is_shown_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
-    with watched() as show:
+    with show_progress() as show:
         show(story())
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_parent_that_draws_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHORTLIST_PROGRESS", str(tmp_path / "events.jsonl"))
-    with watched() as show:
+    with show_progress() as show:
         show(story(stop=Phase.SHIFTING))
     event = json.loads((tmp_path / "events.jsonl").read_text())
     assert (event["label"], event["done"], event["text"]) == ("rollout", 5.0, "shifting version 2 at 5 %  3.0\u202fs")

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from shortlist.rollout.analysis import StepAnalysis, analyze_step
-from shortlist.rollout.analysis_observer import observation
+from shortlist.rollout.analysis_observer import make_observation
 from shortlist.rollout.checks import Health
-from shortlist.rollout.checks_kpi import interval
+from shortlist.rollout.checks_kpi import kpi_interval
 from shortlist.rollout.evidence import RolloutEvidence
 from shortlist.rollout.evidence_reader import EvidenceReader
 from shortlist.rollout.sequential_difference import UserValues, difference
@@ -115,7 +115,7 @@ def judged(
     folder: Path, slates: Sequence[Slate], step: int, declared: Canary
 ) -> tuple[StepAnalysis, RolloutEvidence]:  # fmt: skip
     """Return what the analysis says, and the evidence."""
-    paths = ServingPaths.of(folder, "demo")
+    paths = ServingPaths.for_spec(folder, "demo")
     write(paths, slates)
     reader = EvidenceReader(paths, "r1", len(declared.steps), declared.kpi)
     reader.poll()
@@ -128,7 +128,7 @@ def test_a_canary_whose_slates_are_worse_is_rolled_back_for_it(tmp_path: Path, s
     said, evidence = judged(tmp_path, played(GOOD, ALONE, 0, 1), 0, policy(slate))
     assert said.decision == "roll_back", said.reason
     assert "the canary is worse" in said.reason and "KPI difference -" in said.reason
-    seen = observation(evidence, policy(slate), 0, said)
+    seen = make_observation(evidence, policy(slate), 0, said)
     assert (seen.stable.slates, seen.canary.slates) == (USERS // 2, USERS // 2)
     # One less than a miss of all three, and three and one times the chance of a click.
     assert seen.stable.hit_rate == pytest.approx(1 - 0.7**3, abs=0.1)
@@ -165,7 +165,7 @@ def is_rolled_back(slate: str, effect: float, seed: int) -> bool:
     for seen in range(50, users + 1, 50):
         some = order[:seen]
         shown, positive = (part[some].sum(axis=1, keepdims=True).astype(float) for part in (asked, done))
-        if interval(difference(UserValues(shown, positive, canary[some][:, None])), policy(slate)).high < 0:
+        if kpi_interval(difference(UserValues(shown, positive, canary[some][:, None])), policy(slate)).high < 0:
             return True
     return False
 

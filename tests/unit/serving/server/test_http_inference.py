@@ -14,9 +14,9 @@ import pytest
 import uvicorn
 import uvloop
 
-from shortlist.serving.server.admission import Admission, Held, Place
+from shortlist.serving.server.admission import Admission, AdmissionSlot, BufferedBytes
 from shortlist.serving.server.http_app import http_app
-from shortlist.serving.server.http_inference import connections_of
+from shortlist.serving.server.http_inference import connection_class
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.spec.serving import Overload, Serving
 
@@ -38,12 +38,12 @@ class Service:
         self.hold.set()
         self.error: Exception | None = None
         self.admission = Admission(Overload())
-        self.held = Held(self.settings.serving.limits.max_buffered_bytes)
+        self.buffered_bytes = BufferedBytes(self.settings.serving.limits.max_buffered_bytes)
 
     def outputs_of(self, model: str) -> dict[str, str]:
         return {"score": "FP32"}
 
-    async def answer(self, question: InferenceRequest, place: Place) -> InferenceResponse:
+    async def answer(self, question: InferenceRequest, place: AdmissionSlot) -> InferenceResponse:
         self.asked.append(question)
         await self.hold.wait()
         if self.error is not None:
@@ -83,7 +83,13 @@ class Connection:
 @asynccontextmanager
 async def serving(service: Any) -> AsyncIterator[tuple[uvicorn.Server, Connection]]:
     config = uvicorn.Config(
-        http_app(service), http=connections_of(service), ws="none", loop="none", lifespan="off", log_config=None, port=0
+        http_app(service),
+        http=connection_class(service),
+        ws="none",
+        loop="none",
+        lifespan="off",
+        log_config=None,
+        port=0,
     )
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve())

@@ -19,20 +19,21 @@ from monitoring.reference.distributions import compared_columns
 from shortlist.contracts import Columns, Files
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.feature_kind import (
+    ColumnwiseFeature,
     DeclaredIds,
     Fitted,
-    Form,
-    Number,
-    PerColumn,
-    PerKey,
-    looked_up_number,
+    KeyedFeature,
+    NumberQuery,
+    OutputForm,
     view_column,
+    view_number,
 )
 from shortlist.features.fit import fit
-from shortlist.features.graph import Graph, column
+from shortlist.features.graph import Graph, constant_per_output
 from shortlist.features.keyed import ROWS, KeyedView, Total
 from shortlist.features.kinds.registry import FEATURE_KINDS
 from shortlist.features.online_stores.sqlite import SQLiteOnline
+from shortlist.features.plan import plan
 from shortlist.features.publish import announce_views
 from shortlist.features.store import apply
 from shortlist.features.table import build_table
@@ -59,7 +60,7 @@ from shortlist.system.query_engine import Engine
 DEMO = Path(__file__).parents[4] / "pipelines" / "specs" / "demo.yaml"
 
 
-class Trend(PerKey):
+class Trend(KeyedFeature):
     """Share of a key's rows that fell on the last few days."""
 
     kind: Literal["trend"]
@@ -70,17 +71,17 @@ class Trend(PerKey):
     def views(self, declared: DeclaredColumns) -> Iterator[KeyedView]:
         yield KeyedView(*self.keys_and_tags(declared), (ROWS, self._recent))
 
-    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[Number]:
+    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[NumberQuery]:
         view = self.view(fitted.declared)
-        recent, whole = (looked_up_number(view, total.name) for total in (self._recent, ROWS))
-        yield Number(self.name, (recent + 1) / (whole + 2))
+        recent, whole = (view_number(view, total.name) for total in (self._recent, ROWS))
+        yield NumberQuery(self.name, (recent + 1) / (whole + 2))
 
     @classmethod
     def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
         views = [(feature, feature.view(fitted.declared)) for feature, _ in wanted]
         places = [view_column(view, feature._recent.name) for feature, view in views]
         places += [view_column(view, ROWS.name) for _, view in views]
-        known = graph.filled(graph.numbers(places), np.zeros(1))
+        known = graph.fill_missing(graph.numbers(places), np.zeros(1))
         recent, whole = graph.split(known, [len(wanted)] * 2)
         return graph.add("Div", graph.add("Add", recent, np.ones(1)), graph.add("Add", whole, np.full(1, 2.0)))
 
@@ -89,7 +90,7 @@ class Trend(PerKey):
         return Total(Columns.ROWS, self.window_days)
 
 
-class Bands(PerColumn):
+class Bands(ColumnwiseFeature):
     """Ids of ranges of a number, from 1 on; 0 is null."""
 
     kind: Literal["bands"]
@@ -100,7 +101,7 @@ class Bands(PerColumn):
     own_suffix: ClassVar[str] = "band"
     column_types: ClassVar[tuple[str, ...]] = ("number",)
 
-    def forms(self, declared: DeclaredColumns) -> list[Form]:
+    def forms(self, declared: DeclaredColumns) -> list[OutputForm]:
         return ["id"] * len(self.each)
 
     def shape(self, output: int, fitted: Fitted) -> tuple[int | None, int | None]:
@@ -111,16 +112,16 @@ class Bands(PerColumn):
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
         for name, output in zip(self.each, self.outputs, strict=True):
-            value = pl.col(fitted.declared.place(name))
+            value = pl.col(fitted.declared.row_column(name))
             band = pl.when(value.is_finite()).then(1 + (value >= self.edge).cast(pl.UInt32))
             yield rows.select(band.fill_null(0).cast(pl.UInt32).alias(output)).to_series()
 
     @classmethod
     def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
         value = graph.declared_numbers([feature.each[number] for feature, number in wanted], "a band")
-        edges = column(feature.edge for feature, _ in wanted)
+        edges = constant_per_output(feature.edge for feature, _ in wanted)
         band = graph.add("Where", graph.add("Less", value, edges), np.array([1]), np.array([2]))
-        return graph.add("Where", graph.missing(value), np.array([0]), band)
+        return graph.add("Where", graph.is_missing(value), np.array([0]), band)
 
 
 FEATURES = [
@@ -246,7 +247,7 @@ async def answered(settings: ServerSettings, sent: dict[str, list[Any]]) -> np.n
 def test_drift_compares_its_key_as_a_category(shop: Any) -> None:
     features = Features.model_validate({"columns": [{"kind": "trend", "key": "position", "name": "trend"}]})
     data, others = shop.plan.declared.data, Features.model_validate({"columns": FEATURES})
-    kinds = [compared_columns(data, declared, DriftLimits())["position"] for declared in (features, others)]
+    kinds = [compared_columns(plan(data, declared), DriftLimits())["position"] for declared in (features, others)]
     assert kinds == ["categorical", "numeric"]
 
 

@@ -16,15 +16,15 @@ from recommending_shop import Shop, outputs, places_of
 from shortlist.contracts import Columns, Files
 from shortlist.deployment.why import explain
 from shortlist.features.fit import fit
-from shortlist.features.learning import LEARNT
 from shortlist.features.online_stores.sqlite import SQLiteOnline
 from shortlist.features.publish import announce_views
 from shortlist.features.store import apply
+from shortlist.features.training_log import LEARNT
 from shortlist.features.transform import Transformer
 from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save
-from shortlist.serving.export.onnx_session import session
+from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE
 from shortlist.spec.features import Features
 from shortlist.spec.retrieval import Retrieval
@@ -44,7 +44,7 @@ class Scored(Shop):
     """A server whose score is how well an item follows the session."""
 
     async def scores(self, tensors: Any, rows: int, place: Any = None) -> Any:
-        return session(self._model / FOLDER).run([SCORE], dict(tensors))[0].ravel()
+        return create_session(self._model / FOLDER).run([SCORE], dict(tensors))[0].ravel()
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from shortlist.serving.log.log_writer import LogWriter
 from shortlist.serving.log.logs import SLATE_COLUMNS, item_type, outcome_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.server.headers import RequestContext
-from shortlist.serving.server.recommending import request_of
+from shortlist.serving.server.recommending import request_from_json
 from shortlist.serving.server.request_errors import BadRequestError, BadScoresError, UnknownModelError
 from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
@@ -69,7 +69,11 @@ def test_a_slate_is_in_the_order_of_value_and_says_where_items_come_from(local: 
     assert told["score"] == [own + weights[item] for item in told["item_id"]] == told["value"]
     assert told["item_id"][:2] == ["item 6", "item 5"]
     assert (told["source"], told["position"], told["propensity"]) == (["popular"] * 3, [1, 2, 3], [1.0] * 3)
-    assert isinstance(answer, InferenceResponse) and answer.told == {"explored": False, "short": False, "fallback": ""}
+    assert isinstance(answer, InferenceResponse) and answer.parameters == {
+        "explored": False,
+        "short": False,
+        "fallback": "",
+    }
 
 
 def test_whoever_asks_gets_a_slate(local: Shop) -> None:
@@ -169,7 +173,7 @@ def test_an_empty_slate_is_an_answer_that_says_why(
     (answer,) = local.ask(parts, {"user_id": 1})
     assert outputs(answer) == {name: [] for name in parts.service.outputs_of(RECOMMEND)}
     assert isinstance(answer, InferenceResponse)
-    assert answer.told == {"explored": False, "short": True, "fallback": "", "empty": why}
+    assert answer.parameters == {"explored": False, "short": True, "fallback": "", "empty": why}
     text = parts.service.metrics.text().decode()
     assert f'shortlist_empty_slates_total{{reason="{reason}"}} 1.0' in text
     assert "shortlist_slates_total 1.0" in text
@@ -203,14 +207,14 @@ def test_a_fallback_is_said_in_the_answer_and_counted(local: Shop) -> None:
     parts = local.parts({**rules, "fallback": ["popular"]})
     (answer,) = local.ask(parts, {"k": 7})  # six of eleven items are light
     assert isinstance(answer, InferenceResponse)
-    assert answer.told == {"explored": False, "short": True, "fallback": "popular"}
+    assert answer.parameters == {"explored": False, "short": True, "fallback": "popular"}
     assert len(outputs(answer)["item_id"]) == 6
     text = parts.service.metrics.text().decode()
     assert 'shortlist_fallbacks_total{source="popular"} 1.0' in text
     assert 'shortlist_removed_candidates_total{filter="light"}' in text
     assert "shortlist_slates_total 1.0" in text
     (short,) = local.ask(local.parts(rules), {"k": 7})
-    assert isinstance(short, InferenceResponse) and short.told["fallback"] == ""
+    assert isinstance(short, InferenceResponse) and short.parameters["fallback"] == ""
 
 
 def test_a_slate_is_one_record_that_can_be_collected(local: Shop) -> None:
@@ -245,7 +249,9 @@ def test_a_logged_journey_gives_the_same_slate_bit_by_bit(local: Shop) -> None:
     rows = local.logged(parts)
     stages = open_release(local.folder / "release", local.data)
     for row, answer in zip(rows, answers, strict=True):
-        asked = request_of(row["request_id"], row["slate:request"], stages.item_type, candidate_types(local.data))
+        asked = request_from_json(
+            row["request_id"], row["slate:request"], stages.item_type, candidate_types(local.data)
+        )
         found = stages.find(asked)
         assert found.rows["item"].to_list() == row["slate:candidates"]
         assert list(found.sources) == row["slate:candidate_sources"]
@@ -289,7 +295,7 @@ def test_two_requests_of_a_user_at_once_do_not_show_the_same_item(local: Shop) -
     stages = open_release(local.folder / "release", local.data)
     (second,) = (name for name, counts in removed.items() if counts == [4])
     row, answer = rows[second], {"one": one, "other": other}[second]
-    asked = request_of(second, row["slate:request"], stages.item_type, candidate_types(local.data))
+    asked = request_from_json(second, row["slate:request"], stages.item_type, candidate_types(local.data))
     found = stages.find(asked)
     assert found.rows["item"].to_list() == row["slate:candidates"]
     slate = stages.slate(asked, found, np.array(row["slate:candidate_scores"], np.float32))
@@ -351,7 +357,7 @@ class TestWhy:
     def test_the_command_prints_it_and_says_which_request_nobody_logged(
         self, places: ServingPaths, tmp_path: Path
     ) -> None:
-        served = ServingPaths.of(tmp_path / "runs", "demo")
+        served = ServingPaths.for_spec(tmp_path / "runs", "demo")
         shutil.copytree(places.predictions, served.predictions)
         shutil.copytree(places.versions, served.versions)
         (tmp_path / "runs" / "stores").mkdir()
@@ -438,15 +444,15 @@ class TestUserItems:
         log.close()
         items = followed()
         items.read_logs()
-        items.show("early", 1, ["a", "b"], datetime.now(UTC))
+        items.record_slate("early", 1, ["a", "b"], datetime.now(UTC))
         assert items.history(1).positive.to_list() == [False, True]
 
     def test_what_is_older_than_the_window_is_forgotten(self, followed: Any) -> None:
         items = followed(timedelta(hours=1))
         now = datetime.now(UTC)
-        items.show("old", 1, ["a"], now - timedelta(hours=2))
-        items.show("new", 1, ["b"], now)
-        items.show("other", 2, ["c"], now - timedelta(hours=2))
+        items.record_slate("old", 1, ["a"], now - timedelta(hours=2))
+        items.record_slate("new", 1, ["b"], now)
+        items.record_slate("other", 2, ["c"], now - timedelta(hours=2))
         items.read_logs()
         assert items.history(1).items.to_list() == ["b"]
         assert items.history(2) is None
@@ -457,8 +463,10 @@ class TestUserItems:
             log.add((datetime.now(UTC), request, "whatever", row, 1))
         log.close()
         items, now = followed(), datetime.now(UTC)
-        items.show("first", 1, ["a", "b"], now)
-        items.show("later", 1, [f"c{number}" for number in range(999)], now)  # the 1 001st item: 'a' is forgotten
+        items.record_slate("first", 1, ["a", "b"], now)
+        items.record_slate(
+            "later", 1, [f"c{number}" for number in range(999)], now
+        )  # the 1 001st item: 'a' is forgotten
         items.read_logs()
         history = items.history(1)
         assert history.items.to_list() == ["b", *(f"c{number}" for number in range(999))]
@@ -466,18 +474,18 @@ class TestUserItems:
 
     def test_what_becomes_known_later_takes_its_place_by_time(self, followed: Any) -> None:
         items, now = followed(), datetime.now(UTC)
-        items.show("now", 1, ["a", "b"], now)
-        items.show("before", 1, ["c"], now - timedelta(minutes=1))
+        items.record_slate("now", 1, ["a", "b"], now)
+        items.record_slate("before", 1, ["c"], now - timedelta(minutes=1))
         history = items.history(1)
         assert history.items.to_list() == ["c", "a", "b"]
         assert history.times.to_list() == [now - timedelta(minutes=1), now, now]
 
     def test_items_of_all_users_are_bounded_and_who_rested_longest_is_forgotten(self, local: Shop) -> None:
         logs = local.folder / "predictions", local.folder / "outcomes"
-        items = UserItems(local.data, pl.String(), *logs, timedelta(days=1), most=10)
+        items = UserItems(local.data, pl.String(), *logs, timedelta(days=1), max_items=10)
         now = datetime.now(UTC)
         for user in (1, 2, 3, 1, 4):
-            items.show(f"{user} {items.items}", user, ["a", "b", "c"], now)
+            items.record_slate(f"{user} {items.items}", user, ["a", "b", "c"], now)
         assert [items.history(user) is None for user in (1, 2, 3, 4)] == [False, True, True, False]
         assert (items.items, items.forgotten) == (9, 2)
         items._forget(now + timedelta(hours=1))
@@ -494,9 +502,9 @@ class TestUserItems:
         with monkeypatch.context() as once:
             once.setattr("shortlist.serving.server.user_items.parts", broken)
             items.poll()
-        assert (items.problem, items.has_looked) == ("PanicException: no", False)
+        assert (items.problem, items.has_polled) == ("PanicException: no", False)
         items.poll()
-        assert (items.problem, items.has_looked) == (None, True)
+        assert (items.problem, items.has_polled) == (None, True)
 
     def test_a_torn_log_is_said_and_does_not_end_it(self, local: Shop, followed: Any) -> None:
         folder = local.folder / "predictions" / "v1"

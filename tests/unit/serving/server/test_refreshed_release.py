@@ -88,7 +88,7 @@ def release_of(parts: ServerComponents) -> Any:
 
 def test_new_items_enter_and_removed_ones_are_gone_without_a_training(local: Refreshable) -> None:
     parts = local.parts(ordering=BEST)
-    assert not release_of(parts).has_looked and parts.service.recommending is not None
+    assert not release_of(parts).has_polled and parts.service.recommending is not None
     assert not parts.service.recommending.is_ready  # items that were removed must not be answered after a restart
     release_of(parts).poll()
     assert parts.service.recommending.is_ready

@@ -125,7 +125,7 @@ def test_served_rows_of_a_log_get_what_the_table_holds(
         assert np.abs(found[is_served, -1]).max(initial=0) > 0 or not is_served.any()
     assert served.differing_inputs(int(sample[Columns.IMPRESSION][0])) == ()
     assert (table["follows"] != 0).mean() > 0.2
-    assert served.planted_difference() is None
+    assert served.edge_case_difference() is None
 
 
 def test_feast_and_the_server_say_what_the_table_says(shop: Any, fitted: Path, model: Path) -> None:
@@ -198,7 +198,7 @@ def reader(shop: Any, model: Path) -> InputReader:
     signature = Signature.read(model / FOLDER)
     plan = Preprocessing.load(model / Files.PREPROCESSING).plan
     assembler = TensorAssembler(plan, signature)
-    return InputReader(assembler.needs, assembler.widths, 10)
+    return InputReader(assembler.requirements, assembler.widths, 10)
 
 
 def test_items_that_a_request_for_recommendations_brings_are_the_history_of_its_candidates(

@@ -111,7 +111,7 @@ def test_served_rows_of_a_log_get_what_the_table_holds(
         np.testing.assert_array_equal(got[:, slated], expected[:, slated])
         np.testing.assert_allclose(got, expected, rtol=1e-6)
     assert served.differing_inputs(int(sample[Columns.IMPRESSION][0])) == ()
-    assert served.planted_difference() is None
+    assert served.edge_case_difference() is None
 
 
 @settings(max_examples=15)
@@ -132,7 +132,7 @@ def test_a_request_gets_what_the_table_would_hold(
     assembler = TensorAssembler(transformer.plan, signature)
     whole = DayAssembler(transformer.plan, signature, ViewIndex.read(fitted / "views"))
     columns = whole.columns(rows.head(1)) | {
-        "item_id": TextCodes().of(items), "price": np.array(prices[:count])
+        "item_id": TextCodes().encode(items), "price": np.array(prices[:count])
     }  # fmt: skip
     views = ViewIndex.read(fitted / "views")
     tensors = assembler.tensors(columns, load_with_users(assembler, views, views.start_of(day)).tables, count)

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc as services
 
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.evidence_access import AccessLog, of_rollout
+from shortlist.rollout.evidence_access import AccessLog, rollout_requests
 from shortlist.rollout.local.envoy import ENVOYS
 from shortlist.rollout.local.stack import Stack
 from shortlist.serving.paths import ServingPaths
@@ -33,7 +33,7 @@ def stack(
     tmp_path_factory: pytest.TempPathFactory, bring_up: Callable[..., Stack], deployment: Callable[[int], Deployment]
 ) -> Stack:
     """Versions 1 and 2 of a tiny model, with stand-ins for their servers."""
-    stack = bring_up(ServingPaths.of(tmp_path_factory.mktemp("runs"), "demo"))
+    stack = bring_up(ServingPaths.for_spec(tmp_path_factory.mktemp("runs"), "demo"))
     for version in (1, 2):
         stack.deploy(deployment(version), Serving())
     for version in (1, 2):
@@ -227,7 +227,7 @@ def test_a_client_that_goes_away_is_told_apart_from_a_server_that_fails(
         ask(stack, "POST", INFER, b"answer 503, please", x_request_id="failed")
         for log in logs:
             for lines in log.read():
-                seen.update({row["id"]: row for row in of_rollout(lines, "one").to_dicts()})
+                seen.update({row["id"]: row for row in rollout_requests(lines, "one").to_dicts()})
         return {"gone", "failed"} <= set(seen)
 
     until(both)

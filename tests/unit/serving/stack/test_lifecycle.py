@@ -40,7 +40,7 @@ def mentions(paths: ServingPaths) -> list[psutil.Process]:
 def test_before_the_first_version_every_request_is_told_so(
     tmp_path: Path, bring_up: Callable[..., Stack], ask: Callable[..., Any]
 ) -> None:
-    paths = ServingPaths.of(tmp_path / "an %s odd; #1 [folder]", "demo")
+    paths = ServingPaths.for_spec(tmp_path / "an %s odd; #1 [folder]", "demo")
     assert Stack.connect(paths) is None
     stack = bring_up(paths)
     for method, path in (("POST", INFER), ("GET", "/v2/health/ready"), ("GET", "/nothing")):
@@ -66,7 +66,7 @@ def test_before_the_first_version_every_request_is_told_so(
 def test_a_taken_port_is_named_with_its_holder_and_nothing_is_started(
     tmp_path: Path, bring_up: Callable[..., Stack]
 ) -> None:
-    paths = ServingPaths.of(tmp_path, "demo")
+    paths = ServingPaths.for_spec(tmp_path, "demo")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(PortTakenError, match=rf"port {port} of 127.0.0.1 is taken by .*pid {os.getpid()}"):
@@ -76,7 +76,7 @@ def test_a_taken_port_is_named_with_its_holder_and_nothing_is_started(
 
 
 def test_a_stack_whose_record_is_broken_can_be_stopped(tmp_path: Path) -> None:
-    paths = ServingPaths.of(tmp_path, "demo")
+    paths = ServingPaths.for_spec(tmp_path, "demo")
     paths.root.mkdir(parents=True)
     write_json(paths.record, {"model": "demo"})
     with pytest.raises(IntegrityError, match="stop the stack, delete this file, and serve again"):
@@ -88,7 +88,7 @@ def test_a_stack_whose_record_is_broken_can_be_stopped(tmp_path: Path) -> None:
 def test_a_configuration_that_envoy_refuses_leaves_nothing_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bring_up: Callable[..., Stack]
 ) -> None:
-    paths = ServingPaths.of(tmp_path, "demo")
+    paths = ServingPaths.for_spec(tmp_path, "demo")
     monkeypatch.setattr("shortlist.rollout.local.gateway._READY_SECONDS", 10.0)
     monkeypatch.setattr("shortlist.rollout.local.gateway.bootstrap", lambda *_: {"nonsense": True})
     with pytest.raises(StackError, match=r"(?s)envoy-a is not ready after 10 s.*nonsense"):
@@ -100,7 +100,7 @@ def test_a_configuration_that_envoy_refuses_leaves_nothing_running(
 def stack(
     tmp_path_factory: pytest.TempPathFactory, bring_up: Callable[..., Stack], deployment: Callable[[int], Deployment]
 ) -> Stack:
-    stack = bring_up(ServingPaths.of(tmp_path_factory.mktemp("runs"), "demo"))
+    stack = bring_up(ServingPaths.for_spec(tmp_path_factory.mktemp("runs"), "demo"))
     stack.deploy(deployment(1), Serving())
     stack.wait_ready(1, 60)
     stack.route(Route(stable=1))

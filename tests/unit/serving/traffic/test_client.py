@@ -13,7 +13,7 @@ import pytest
 
 from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Endpoint, connect
-from shortlist.serving.traffic.requests import RequestError, prepare
+from shortlist.serving.traffic.requests import UnsupportedInputError, prepare
 from shortlist.serving.triton.triton import RunningTriton
 
 PROTOCOLS = ("http", "json", "grpc")
@@ -206,5 +206,7 @@ def test_an_unavailable_upstream_is_a_failure_that_keeps_its_track() -> None:
 
 
 def test_what_the_protocol_cannot_carry_is_refused() -> None:
-    with pytest.raises(RequestError, match="input 'x': an array of complex128 cannot be sent; wanted one of bool,"):
+    with pytest.raises(
+        UnsupportedInputError, match="input 'x': an array of complex128 cannot be sent; wanted one of bool,"
+    ):
         prepare({"x": np.zeros(1, np.complex128)}, "json", "m")

@@ -28,7 +28,7 @@ from shortlist.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import outcome_schema
 from shortlist.serving.traffic import replay as replay_module
-from shortlist.serving.traffic.background import replaying
+from shortlist.serving.traffic.background import run_replay
 from shortlist.serving.traffic.client import Endpoint
 from shortlist.serving.traffic.replay import (
     LEDGER,
@@ -256,7 +256,7 @@ def test_a_replay_in_the_background_lives_as_long_as_its_block(
     settings: Callable[..., ReplaySettings], server: Server
 ) -> None:
     declared = settings()
-    with replaying(declared):
+    with run_replay(declared):
         wait_until(lambda: len(server.asked) > 20)
     asked = len(server.asked)
     assert read_json(declared.out / "summary.json")["sent"] == asked

@@ -15,8 +15,8 @@ from shortlist.contracts import Files
 from shortlist.evaluation.export_gates import parity_gate
 from shortlist.evaluation.integrity import verify_model_folder
 from shortlist.serving.export.signature import FOLDER, Signature
-from shortlist.serving.validation.parity import compare, exported_scores
-from shortlist.serving.validation.rows import ServedRows, draw
+from shortlist.serving.validation.parity import compare_scores, score_exported
+from shortlist.serving.validation.rows import ServedRows, draw_reference_rows
 from shortlist.serving.validation.validate_export import validate_export
 from shortlist.spec.gates import Gates
 from shortlist.spec.serving import Serving
@@ -118,11 +118,11 @@ def test_triton_gives_the_scores_of_training_where_a_value_is_fixed(
     assert "shown_at" not in Signature.read(model / FOLDER).model_dump_json()  # no request sends it
     # Scores with the rows' own values are other scores, and are found.
     path, rows = scores / Files.SCORES, pl.concat([frame for _, frame in table.frames()])
-    own = rows.select("impression_id", pl.Series("score", load_ranker(model).predict_as_shown(rows)))
+    own = rows.select("impression_id", pl.Series("score", load_ranker(model).predict_with_logged_values(rows)))
     pl.read_parquet(path).drop("score").join(own, on="impression_id").write_parquet(path)
-    served = ServedRows(model, trained.log, trained.fitted, draw(scores, 400, 17))
+    served = ServedRows(model, trained.log, trained.fitted, draw_reference_rows(scores, 400, 17))
     batches = served.batches()
-    found = compare(served, batches, exported_scores(model, batches), 1e-5)
+    found = compare_scores(served, batches, score_exported(model, batches), 1e-5)
     assert found.max_difference is not None and found.max_difference > 0.005
 
 
@@ -147,7 +147,7 @@ def test_triton_gives_the_scores_of_every_label(trained: Any, limits: Gates, tmp
     # What was scored otherwise in training is found, though the label's own score is the same.
     path = scores / Files.SCORES
     pl.read_parquet(path).with_columns(pl.col("score_long_view") + 0.01).write_parquet(path)
-    served = ServedRows(model, trained.log, trained.fitted, draw(scores, 400, 17))
+    served = ServedRows(model, trained.log, trained.fitted, draw_reference_rows(scores, 400, 17))
     batches = served.batches()
-    found = compare(served, batches, exported_scores(model, batches), 1e-5)
+    found = compare_scores(served, batches, score_exported(model, batches), 1e-5)
     assert found.max_difference == pytest.approx(0.01, abs=1e-4)

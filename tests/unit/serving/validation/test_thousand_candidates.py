@@ -79,7 +79,7 @@ class Requests:
             for name, (datatype, values) in columns.items()
         ]
         body = json.dumps({"inputs": inputs}).encode()
-        return dict(self._assembler.requested(body, None, CANDIDATES, self.day))
+        return dict(self._assembler.request_tensors(body, None, CANDIDATES, self.day))
 
     def whole(self, user: int) -> dict[str, np.ndarray]:
         return self.tensors(user, 0, CANDIDATES)

@@ -1,4 +1,4 @@
-"""Runs a spec's training pipeline on this machine and shows how it goes."""
+"""Runs a spec's training pipeline on this machine and shows its progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from models.base import DeclaredModel
-from monitoring.retraining.moments import begin_by_hand
+from monitoring.retraining.training_starts import begin_manual_training
 from monitoring.store.monitoring_store import RetrainingState, open_monitoring_store
 from monitoring.windows.records import RetrainDecision
 from pipelines.compile import COMPILED, training_pipeline
@@ -23,7 +23,7 @@ from shortlist.contracts import Files, ShortlistError
 from shortlist.report.assembly import page_steps, summary_of
 from shortlist.report.page import RunPage
 from shortlist.report.report import write_report
-from shortlist.report.summary import Failure, write_summary
+from shortlist.report.summary import RunFailure, write_summary
 from shortlist.runs.display import Display
 from shortlist.runs.runner import roles_of
 from shortlist.runs.runs_folder import RunsFolder
@@ -33,7 +33,7 @@ from shortlist.spec.load import canonical_json
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json, write_json
 from shortlist.system.progress import EVENTS_VARIABLE
-from shortlist.system.query_engine import prepare
+from shortlist.system.query_engine import prepare_engine
 from shortlist.tracking.pipeline_run import RUN_VARIABLE
 from shortlist.training.training import RunContext
 
@@ -47,26 +47,26 @@ def training_arguments(
     *,
     read_later: bool = False,
 ) -> dict[str, Any]:
-    """Return the training pipeline's parameters: one per section, so that a changed section re-runs only what reads it.
+    """Return the training pipeline's parameters: one per section, so that a changed section re-runs only its readers.
 
     Args:
-        spec: The declaration.
+        spec: The spec.
         location: Path of the user's data; empty for a generated log.
-        stores: Where MLflow and Feast keep their files (see `State.reference`).
-        until: No row at or after this moment, with its timezone, is read, nor at or after the decision's.
-        decision: What starts the training; None: a person does. Days that the newest features have counted are not
-            counted again.
-        read_later: Whether the data are looked at by the run itself and not now, so that there is no digest of them.
+        stores: Location of MLflow's and Feast's files (see `RunsFolder.storage_parameter`).
+        until: Time with its timezone; rows at or after it, or at or after the decision's `until`, are not read.
+        decision: Decision that starts the training; None when a person starts it. Days that the newest features have
+            counted are not recounted.
+        read_later: Whether only the run reads the data, so that there is no digest of them yet.
 
     Raises:
-        ShortlistError: The data are not there, or `until` has no timezone.
+        ShortlistError: The data do not exist, or `until` has no timezone.
     """
     from shortlist.data.digest import input_digest
     from shortlist.recommending.step import lists_digest
     from shortlist.tracking.lineage import TrainingTrigger, code_version
 
     if until is not None and until.tzinfo is None:
-        raise ShortlistError(f"until: got {until.isoformat()}, wanted a moment with its offset from UTC")
+        raise ShortlistError(f"until: got {until.isoformat()}, wanted a time with its offset from UTC")
     limit = min((moment for moment in (until, decision.until if decision else None) if moment), default=None)
     stages = {"retrieval": spec.retrieval, "filters": spec.filters, "ordering": spec.ordering}
     return {
@@ -77,7 +77,7 @@ def training_arguments(
         "gates": canonical_json(spec.gates.model_copy(update={"baseline": spec.reference_baseline})),
         "monitoring": canonical_json(spec.monitoring),
         "serving": canonical_json(spec.serving),
-        # Whatever Kubernetes is asked for, the data and the models are the same: no step that makes them is told.
+        # Resources of pods change neither data nor models: the steps that make these do not get the cluster section.
         "runtime": canonical_json(spec.runtime.model_copy(update={"cluster": Cluster()})),
         "cluster": canonical_json(spec.runtime.cluster),
         "log": {"location": location, "digest": "" if read_later else input_digest(spec.data, location)},
@@ -85,8 +85,8 @@ def training_arguments(
         "code": code_version(),
         "cause": (decision.cause if decision else TrainingTrigger().model_dump(mode="json"))
         | ({"until": limit.astimezone(UTC).isoformat()} if limit else {}),
-        **{name: canonical_json(one) if one is not None else "" for name, one in stages.items()},
-        # Whoever looks at the log later looks at the lists then; a changed list is a changed release.
+        **{name: canonical_json(section) if section is not None else "" for name, section in stages.items()},
+        # A run that reads the log later reads the lists then; a changed list changes the release.
         "lists": "" if read_later else lists_digest(spec.filters, location),
     }
 
@@ -95,12 +95,12 @@ def tuning_arguments(spec: Spec, location: str, stores: str) -> dict[str, Any]:
     """Return the tuning pipeline's parameters; see `training_arguments`."""
     shared = ("name", "data", "features", "models", "runtime", "log", "stores", "code")
     training = training_arguments(spec, location, stores)
-    own = {"slices": list(spec.gates.slices), "tune": canonical_json(spec.search)}
-    return {name: training[name] for name in shared} | own
+    tuning_sections = {"slices": list(spec.gates.slices), "tune": canonical_json(spec.search)}
+    return {name: training[name] for name in shared} | tuning_sections
 
 
 def declared_models(spec: Spec) -> list[DeclaredModel]:
-    """Return the models that a run trains: candidates first, as the gates and the page list them."""
+    """Return the models that a run trains, candidates first, as in the gates and on the page."""
     cluster = canonical_json(spec.runtime.cluster)
     return [
         DeclaredModel(
@@ -120,62 +120,64 @@ def run_locally(
     *,
     until: datetime | None = None,
     decision: RetrainDecision | None = None,
-    asked: str = "",
+    spec_argument: str = "",
 ) -> int:
     """Run the training pipeline with kfp.local; return the exit code.
 
-    Once live traffic is monitored, a training that a person starts is in the monitoring store like any other;
-    while another one is running, it says so and ends.
+    Once live traffic is monitored, a training that a person starts is recorded in the monitoring store like any other;
+    while another one is running, nothing is trained.
 
-    The run's folder, `<runs>/latest`, ends with the page, the summary, the log and the arguments.
+    At the end the run's folder, `<runs>/latest`, has the page, the summary, the log and the arguments.
 
     Args:
-        spec: The declaration.
-        data: The user's files; none for a generated log.
+        spec: The spec.
+        data: The user's files; None for a generated log.
         runs: Folder of runs and stores.
         until: See `training_arguments`.
-        decision: Likewise.
-        asked: What the user calls the spec, a name or a path, for the commands shown at the end; its name by default.
+        decision: See `training_arguments`.
+        spec_argument: The spec as the user named it, by name or path, for the printed commands; its name by default.
 
     Raises:
-        ShortlistError: The data are not given, or not there, or `until` has no timezone; or the engine is not there.
+        ShortlistError: The data are not named or do not exist, `until` has no timezone, or the engine is missing.
     """
-    location = location_of(spec, data)
-    sys.stdout.write(f"{prepare(spec.runtime.engine, spec.runtime.gpu)}\n")
+    location = local_location(spec, data)
+    sys.stdout.write(f"{prepare_engine(spec.runtime.engine, spec.runtime.gpu)}\n")
     state = RunsFolder.open(runs)
     stores = state.storage_parameter(spec.runtime)
     arguments = training_arguments(spec, location, stores, until, decision)
     run = state.new_run(spec.name)
     write_json(run / "arguments.json", arguments)
-    monitoring_store, own = open_monitoring_store(stores, spec.name), None
+    monitoring_store, decision_of_run = open_monitoring_store(stores, spec.name), None
     if decision is None:
-        may_run, own = begin_by_hand(monitoring_store, until, datetime.now(UTC), str(run))
+        may_run, decision_of_run = begin_manual_training(monitoring_store, until, datetime.now(UTC), str(run))
         if not may_run:
-            assert own is not None
+            assert decision_of_run is not None
             shutil.rmtree(run)
-            sys.stdout.write(f"Nothing is trained: {own.reasons[0]}.\n")
+            sys.stdout.write(f"Nothing is trained: {decision_of_run.reasons[0]}.\n")
             return 0
     try:
-        code = _run_training(spec, run, runs, state, arguments, asked or spec.name)
+        code = _run_training(spec, run, runs, state, arguments, spec_argument or spec.name)
     except BaseException as error:
-        if own is not None:
-            monitoring_store.mark_failed(own.key, str(error) or type(error).__name__)
+        if decision_of_run is not None:
+            monitoring_store.mark_failed(decision_of_run.key, str(error) or type(error).__name__)
         raise
-    if own is not None:
-        monitoring_store.finish(own.key, *_ending(spec, stores, run, code))
+    if decision_of_run is not None:
+        monitoring_store.finish(decision_of_run.key, *_training_outcome(spec, stores, run, code))
     return code
 
 
-def _run_training(spec: Spec, run: Path, runs: Path, state: RunsFolder, arguments: dict[str, Any], asked: str) -> int:
+def _run_training(
+    spec: Spec, run: Path, runs: Path, state: RunsFolder, arguments: dict[str, Any], spec_argument: str
+) -> int:
     started = datetime.now(UTC)
     graph = write_declared(COMPILED / f"{training_pipeline(spec)}.yaml", spec, run / "graph.yaml")
-    with Display(run / "events.jsonl", graph, roles_of(arguments), asked) as display:
+    with Display(run / "events.jsonl", graph, roles_of(arguments), spec_argument) as display:
         code = run_child(graph, run, state, display)
-    return finish(spec, run, runs, display, code, started)
+    return finish_training(spec, run, runs, display, code, started)
 
 
-def _ending(spec: Spec, stores: str, run: Path, code: int) -> tuple[RetrainingState, int | None, str]:
-    """Return how a person's training ended: its state, the version that it made, and why no version serves."""
+def _training_outcome(spec: Spec, stores: str, run: Path, code: int) -> tuple[RetrainingState, int | None, str]:
+    """Return the outcome of a person's training: its state, its version, and why no version serves."""
     summary = read_json(run / Files.SUMMARY) if (run / Files.SUMMARY).exists() else {}
     failed, blessed = summary.get("failed"), summary.get("blessed")
     if code or failed:
@@ -188,16 +190,16 @@ def _ending(spec: Spec, stores: str, run: Path, code: int) -> tuple[RetrainingSt
     return "not_promoted", version, f"version {version} is blessed and does not serve"
 
 
-def finish(spec: Spec, run: Path, runs: Path, display: Display, code: int, started: datetime) -> int:
-    """Leave a training's page and summary in its folder, say where they are, and return the exit code.
+def finish_training(spec: Spec, run: Path, runs: Path, display: Display, code: int, started: datetime) -> int:
+    """Write a training's page and summary into its folder, print the results, and return the exit code.
 
     Args:
-        spec: The declaration.
+        spec: The spec.
         run: Folder of the run.
-        runs: Where runs are kept.
-        display: That followed it.
+        runs: Folder of all runs.
+        display: Display that followed the run.
         code: Exit code of the pipeline.
-        started: When it began.
+        started: Time at which the run started.
     """
     if "report" in display.finished:
         shutil.copyfile(display.paths["page"], run / Files.REPORT)
@@ -206,42 +208,42 @@ def finish(spec: Spec, run: Path, runs: Path, display: Display, code: int, start
     else:
         write_failure(spec.name, run, display, started)
     RunsFolder.open(runs).point_latest_at(run)
-    display.conclude(run, code, relative_to=runs)
+    display.print_results(run, code, relative_to=runs)
     return code
 
 
-def location_of(spec: Spec, data: Path | None) -> str:
+def local_location(spec: Spec, data: Path | None) -> str:
     """Return the path of the user's files; empty for a generated log.
 
     Raises:
-        ShortlistError: The spec reads files, and none are given.
+        ShortlistError: The spec reads files, and none are named.
     """
     if isinstance(spec.data.source, GeneratedSource):
         return ""
     if data is None:
         raise ShortlistError(
-            f"spec '{spec.name}' reads files: say where they are, e.g. make run SPEC={spec.name} DATA=path"
+            f"spec '{spec.name}' reads files: name their location, e.g. make run SPEC={spec.name} DATA=path"
         )
     return str(data.resolve())
 
 
 def run_child(pipeline: Path, run: Path, state: RunsFolder, display: Display) -> int:
-    """Run a compiled pipeline in a process of its own, and show how it goes; return the exit code.
+    """Run a compiled pipeline in a process of its own, and show its progress; return the exit code.
 
     Args:
-        pipeline: The compiled YAML.
-        run: Folder with its `arguments.json`; gets `pipeline.log`.
-        state: Where the cache is kept.
-        display: That follows it.
+        pipeline: File with the compiled graph.
+        run: Folder with its `arguments.json`; `pipeline.log` is written into it.
+        state: Runs folder with the cache.
+        display: Display that follows the run.
     """
     command = [sys.executable, "-m", "shortlist.runs.runner", str(pipeline), str(run / "arguments.json")]
-    # kfp.local leaves a folder per task behind; in a folder of our own they go with the run.
+    # kfp.local leaves a folder per task behind; in a temporary folder they are deleted with the run.
     with TemporaryDirectory(prefix="shortlist-") as scratch, (run / "pipeline.log").open("w") as log:
-        # Threads that spin at barriers steal the cores of whoever shares them: 20 times slower on a busy machine.
+        # Threads that spin at barriers take cores from other processes: 20 times slower on a busy machine.
         calm = {"OMP_WAIT_POLICY": "PASSIVE"}
         name = f"{run.name}.{secrets.token_hex(4)}"  # other folders of runs may share the MLflow store
-        own = {EVENTS_VARIABLE: str(run / "events.jsonl"), RUN_VARIABLE: name, "TMPDIR": scratch}
-        environment = {**calm, **os.environ, **own}
+        run_variables = {EVENTS_VARIABLE: str(run / "events.jsonl"), RUN_VARIABLE: name, "TMPDIR": scratch}
+        environment = {**calm, **os.environ, **run_variables}
         child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             [*command, str(state.root / "cache")],
             stdout=log,
@@ -265,8 +267,8 @@ def run_child(pipeline: Path, run: Path, state: RunsFolder, display: Display) ->
 
 
 def write_failure(spec: str, run: Path, display: Display, started: datetime) -> None:
-    """Write `report.html` and `summary.json` of a stopped run: what stopped it, and what was found until then."""
-    step, message = next(iter(display.failed.items()), (display.current, display.fault(run)))
+    """Write `report.html` and `summary.json` of a failed run: its error, and the results until then."""
+    step, message = next(iter(display.failed.items()), (display.current, display.internal_error(run)))
     quarantine = Path(display.paths.get("quarantine", ""))
     began = started.isoformat(timespec="milliseconds")
     records = [record for record in display.finished.values() if not record.get("cached")]
@@ -275,7 +277,7 @@ def write_failure(spec: str, run: Path, display: Display, started: datetime) -> 
         started=began,
         seconds=(datetime.now(UTC) - started).total_seconds(),
         steps=page_steps(records, began),
-        failure=Failure(step=step, message=message),
+        failure=RunFailure(step=step, message=message),
         quarantine=quarantine if (quarantine / Files.QUARANTINE).is_file() else None,
     )
     write_report(page, run / Files.REPORT)

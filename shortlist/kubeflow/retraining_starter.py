@@ -1,4 +1,4 @@
-"""Starts the trainings that decisions ask for on Kubeflow."""
+"""Starts on Kubeflow the trainings that monitoring decided."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final
 from monitoring.receiver.retrainer import RunStarter
 from monitoring.windows.records import RetrainDecision
 from shortlist.contracts import ShortlistError
-from shortlist.kubeflow.server import Kubeflow
-from shortlist.kubeflow.training_runs import prepare, start
+from shortlist.kubeflow.client import KubeflowClient
+from shortlist.kubeflow.training_runs import prepare_training, submit_run
 from shortlist.spec.load import load_spec
 from shortlist.spec.spec import Spec
 
@@ -21,7 +21,7 @@ _ANSWER_SECONDS: Final = 20.0
 
 
 def kubeflow_starter(spec: Spec, data: str, host: str, compiled_folder: Path) -> RunStarter:
-    """Return what starts the trainings of a spec, once per decision however often it is asked.
+    """Return the function that starts a spec's trainings, once per decision however often it is called.
 
     Args:
         spec: The declaration, for a cluster.
@@ -31,10 +31,10 @@ def kubeflow_starter(spec: Spec, data: str, host: str, compiled_folder: Path) ->
     """
 
     def start_decided(decision: RetrainDecision) -> str:
-        submission = prepare(spec, data, compiled_folder, decision=decision)
-        # A new client each time: the pod's token is replaced within the hour.
-        kubeflow = Kubeflow(host, spec.runtime.cluster.namespace, seconds=_ANSWER_SECONDS)
-        return start(submission, spec, kubeflow).run_id
+        submission = prepare_training(spec, data, compiled_folder, decision=decision)
+        # A new client for each run: the pod's token is replaced within the hour.
+        kubeflow = KubeflowClient(host, spec.runtime.cluster.namespace, seconds=_ANSWER_SECONDS)
+        return submit_run(submission, spec, kubeflow).run_id
 
     return start_decided
 
@@ -43,35 +43,35 @@ def read_specs(folder: Path) -> dict[str, Spec]:
     """Return the specs in a folder's YAML files, by name.
 
     Raises:
-        ShortlistError: There is none, one is not valid, or two have one name.
+        ShortlistError: There is none, one is not valid, or two have the same name.
     """
-    found: dict[str, Spec] = {}
+    spec_by_name: dict[str, Spec] = {}
     for path in sorted(folder.glob("*.yaml")):
         spec = load_spec(path)
-        if spec.name in found:
+        if spec.name in spec_by_name:
             raise ShortlistError(f"{path}: another file in {folder} has a spec of the name '{spec.name}' too")
-        found[spec.name] = spec
-    if not found:
+        spec_by_name[spec.name] = spec
+    if not spec_by_name:
         raise ShortlistError(f"{folder}: has no spec; wanted one YAML file or more")
-    return found
+    return spec_by_name
 
 
-def read_locations(given: Sequence[str], specs: Mapping[str, Spec]) -> dict[str, str]:
-    """Return where the specs' data are, by name; empty for a generated log.
+def parse_data_locations(options: Sequence[str], specs: Mapping[str, Spec]) -> dict[str, str]:
+    """Return the location of each spec's data, by spec name; empty for a generated log.
 
     Args:
-        given: `NAME=s3://bucket/folder` each.
-        specs: By name.
+        options: `NAME=s3://bucket/folder` each.
+        specs: Specs by name.
 
     Raises:
-        ShortlistError: One names no spec.
+        ShortlistError: An option names no spec.
     """
     locations = dict.fromkeys(specs, "")
-    for one in given:
-        name, separator, location = one.partition("=")
+    for option in options:
+        name, separator, location = option.partition("=")
         if not separator or name not in locations:
             raise ShortlistError(
-                f"--data: got '{one}', wanted NAME=s3://bucket/folder with NAME one of {sorted(specs)}"
+                f"--data: got '{option}', wanted NAME=s3://bucket/folder with NAME one of {sorted(specs)}"
             )
         locations[name] = location
     return locations
@@ -81,7 +81,7 @@ def kubeflow_host() -> str:
     """Return the address of Kubeflow Pipelines.
 
     Raises:
-        ShortlistError: The environment does not say it.
+        ShortlistError: The environment variable is not set.
     """
     host = os.environ.get(HOST_VARIABLE, "")
     if not host:

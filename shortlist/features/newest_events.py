@@ -1,4 +1,4 @@
-"""The newest events of a key as lists: counted per day, merged in any order, and as they stood at each moment.
+"""Lists of the newest events of a key: counted per day, merged in any order, and with their value at each moment.
 
 A day's statistics hold a list of structs per key, oldest first; a view holds lists side by side, newest first.
 """
@@ -14,8 +14,8 @@ import pyarrow as pa
 from shortlist.contracts import Columns
 from shortlist.features.changes import FIRST, MOMENT
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.keyed import NEWEST_TIMES, NEWEST_VALUES, KeyedView, Newest
-from shortlist.system.execution import on_cpu
+from shortlist.features.keyed import NEWEST_TIMES, NEWEST_VALUES, KeyedView, NewestEvents
+from shortlist.system.execution import count_cpu_operation
 
 _TIME: Final = "time"
 
@@ -26,37 +26,39 @@ def newest_column(view: KeyedView) -> str:
 
 
 def newest_event(view: KeyedView, declared: DeclaredColumns) -> pl.Expr:
-    """Return the event of every row, a struct; null for a row that the lists leave out."""
+    """Return the event of every row, as a struct; null for a row that is not in the lists."""
     assert view.newest is not None
-    kept = pl.col(declared.place(view.newest.of))
-    value = kept if declared.is_text(view.newest.of) else kept.cast(pl.Int64)
-    numbers = (_finite(declared.place(name)).alias(f"newest_{name}") for name in view.newest.numbers)
+    event_value = pl.col(declared.row_column(view.newest.column))
+    value = event_value if declared.is_text(view.newest.column) else event_value.cast(pl.Int64)
+    numbers = (_finite(declared.row_column(name)).alias(f"newest_{name}") for name in view.newest.numbers)
     event = pl.struct(
         pl.col(Columns.TIME).to_physical().alias(_TIME), pl.col(Columns.IMPRESSION).alias("order"),
         value.alias(NEWEST_VALUES), *numbers,
     )  # fmt: skip
-    there = kept.is_not_null() & (pl.col(Columns.LABEL) > 0) if view.newest.positives else kept.is_not_null()
-    return pl.when(there).then(event).alias(newest_column(view))
+    is_event = (
+        event_value.is_not_null() & (pl.col(Columns.LABEL) > 0) if view.newest.positives else event_value.is_not_null()
+    )
+    return pl.when(is_event).then(event).alias(newest_column(view))
 
 
-def newest_of(view: KeyedView, events: pl.Expr) -> pl.Expr:
+def newest_events(view: KeyedView, events: pl.Expr) -> pl.Expr:
     """Return the newest of the events of a group, oldest first, whatever their order."""
     assert view.newest is not None
-    on_cpu("newest events of a key")
+    count_cpu_operation("newest events of a key")
     # Structs are ordered by their fields: by time, then by the number of the impression.
-    return events.drop_nulls().sort().tail(view.newest.most).alias(newest_column(view))
+    return events.drop_nulls().sort().tail(view.newest.max_events).alias(newest_column(view))
 
 
-def newest_changes(counted: pl.LazyFrame, view: KeyedView, known: pl.Expr) -> pl.LazyFrame:
+def newest_changes(counted: pl.LazyFrame, view: KeyedView, known_from: pl.Expr) -> pl.LazyFrame:
     """Return the events that a day adds to the lists of its keys, and from when on they are known.
 
     Args:
         counted: The statistics of the day.
         view: The view.
-        known: The moment from which on each row of the statistics counts.
+        known_from: The moment from which on each row of the statistics counts.
     """
     column = newest_column(view)
-    return counted.filter(pl.col(column).list.len() > 0).select(*view.keys, known.alias(MOMENT), column)
+    return counted.filter(pl.col(column).list.len() > 0).select(*view.keys, known_from.alias(MOMENT), column)
 
 
 def running_newest(changes: pl.DataFrame, view: KeyedView) -> pl.DataFrame:
@@ -77,22 +79,22 @@ def running_newest(changes: pl.DataFrame, view: KeyedView) -> pl.DataFrame:
     ends = np.cumsum(lengths)
     first = ordered[FIRST].to_numpy()
     starts = (ends - lengths)[first][np.cumsum(first) - 1] if len(ends) else ends
-    counts = np.minimum(ends - starts, view.newest.most)
+    counts = np.minimum(ends - starts, view.newest.max_events)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    places = np.repeat(ends - 1 + offsets[:-1], counts) - np.arange(int(offsets[-1]))
-    lists = _lists(events[places], offsets, view.newest)
+    event_order = np.repeat(ends - 1 + offsets[:-1], counts) - np.arange(int(offsets[-1]))
+    lists = _lists(events[event_order], offsets, view.newest)
     return ordered.select(*view.keys, MOMENT, FIRST).hstack(lists).sort(MOMENT, *view.keys)
 
 
-def _lists(events: pl.DataFrame, offsets: np.ndarray, newest: Newest) -> list[pl.Series]:
-    found = []
-    for name, own in zip(newest.features, (NEWEST_VALUES, _TIME, *newest.features[2:]), strict=True):
+def _lists(events: pl.DataFrame, offsets: np.ndarray, newest: NewestEvents) -> list[pl.Series]:
+    lists = []
+    for name, field_name in zip(newest.features, (NEWEST_VALUES, _TIME, *newest.features[2:]), strict=True):
         array = pa.LargeListArray.from_arrays(
-            pa.array(offsets), events[own].to_arrow(compat_level=pl.CompatLevel.oldest())
+            pa.array(offsets), events[field_name].to_arrow(compat_level=pl.CompatLevel.oldest())
         )
-        found.append(pl.Series(name, array))
+        lists.append(pl.Series(name, array))
     plain = (NEWEST_VALUES, NEWEST_TIMES)
-    return [series if series.name in plain else wide_lists(series, newest.most) for series in found]
+    return [series if series.name in plain else wide_lists(series, newest.max_events) for series in lists]
 
 
 def wide_lists(lists: pl.Series, width: int) -> pl.Series:
@@ -104,6 +106,6 @@ def wide_lists(lists: pl.Series, width: int) -> pl.Series:
     return pl.Series(lists.name, matrix, dtype=pl.Array(pl.Float32, width)).cast(pl.List(pl.Float32))
 
 
-def _finite(place: str) -> pl.Expr:
-    value = pl.col(place).cast(pl.Float32)
+def _finite(column: str) -> pl.Expr:
+    value = pl.col(column).cast(pl.Float32)
     return pl.when(value.is_finite()).then(value).otherwise(pl.lit(0.0, pl.Float32))

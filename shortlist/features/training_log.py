@@ -1,4 +1,4 @@
-"""What a kind of feature may learn from, beyond what is counted: the log, and which of its days are for what."""
+"""The log that trained features learn from, with the split of its days."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from shortlist.features.split import SplitDays
 from shortlist.storage.tables import DayTable
 
 LEARNT: Final = "learnt"
-"""Folder of a fit, and of a model's preprocessing, with a folder per operation that trains something."""
+"""Folder of a fit, and of a model's preprocessing, with a folder per trained feature."""
 
 
 @dataclass(frozen=True)
-class LearningLog:
-    """The log of a fit."""
+class TrainingLog:
+    """The log of a fit, as a trained feature reads it."""
 
     log: DayTable
     declared: DeclaredColumns
@@ -26,7 +26,7 @@ class LearningLog:
     """Time after an impression until its outcome is known."""
     split: SplitDays
     digests: Mapping[date, str]
-    """Of the rows of every day."""
+    """Digest of the rows of every day."""
     seed: int
-    earlier: Path | None
-    """What an earlier fit learnt for the same operation; None: there is none."""
+    previous_folder: Path | None
+    """Models of the same feature in an earlier fit; None: there are none."""

@@ -1,4 +1,4 @@
-"""Numbers that count in training alone, such as the position at which an item was shown."""
+"""Numbers that are used in training only, such as the position at which an item was shown."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.contracts import Columns
-from shortlist.features.feature_kind import Fitted, Number, PerColumn
-from shortlist.features.graph import Graph, column
+from shortlist.features.feature_kind import ColumnwiseFeature, Fitted, NumberQuery
+from shortlist.features.graph import Graph, constant_per_output
 from shortlist.spec.data import Data
 from shortlist.spec.features import declared_column
 from shortlist.system.query_engine import Engine
 
 
-class TrainingOnly(PerColumn):
-    """A number that models learn from as it was, and that has one fixed value wherever they give scores.
+class TrainingOnlyFeature(ColumnwiseFeature):
+    """A number with its real value in training, and one fixed value wherever models compute scores.
 
     The feature table holds the real values. The exported graph has the fixed one, and so have the scores of validation
     and test days, calibration and gates: they judge what is served.
@@ -33,7 +33,7 @@ class TrainingOnly(PerColumn):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Nothing of a row to be scored."""
+        """No column of a row to be scored."""
         return ()
 
     @property
@@ -43,14 +43,14 @@ class TrainingOnly(PerColumn):
 
     @property
     def learning(self) -> dict[str, Any]:
-        """The value of served rows."""
+        """The fixed value of served rows."""
         return {"served": self.serve}
 
     def check(self, data: Data) -> None:
         """Check that the columns are numbers of the log that no request sends."""
         for name in self.each:
             declared = declared_column(name, data, self.title)
-            if name == data.label or name not in {one.name for one in data.columns}:
+            if name == data.label or name not in {log_column.name for log_column in data.columns}:
                 raise ValueError(f"{self.title}: '{name}' is the label or no column of the log; wanted another column")
             if declared.known != "after":
                 raise ValueError(
@@ -60,16 +60,16 @@ class TrainingOnly(PerColumn):
             if declared.type not in self.column_types:
                 raise ValueError(f"{self.title}: '{name}' is of type {declared.type}; wanted integer or number")
 
-    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[Number]:
-        """Return the real numbers; the fixed one where there is none."""
+    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[NumberQuery]:
+        """Return the real numbers; the fixed one for null."""
         for name, output in zip(self.each, self.outputs, strict=True):
-            value = pl.col(fitted.declared.place(name)).cast(pl.Float64)
+            value = pl.col(fitted.declared.row_column(name)).cast(pl.Float64)
             if fitted.declared.is_fraction(name):
                 value = pl.when(value.is_finite()).then(value)
-            yield Number(output, value.fill_null(self.serve))
+            yield NumberQuery(output, value.fill_null(self.serve))
 
     @classmethod
-    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
+    def nodes(cls, graph: Graph, fitted: Fitted, feature_outputs: Sequence[tuple[Self, int]]) -> str:
         """Compile the fixed values, for as many rows as there are."""
-        values = column(feature.serve for feature, _ in wanted)
-        return graph.add("Where", graph.missing(graph.numbers([Columns.DAY])), values, values)
+        values = constant_per_output(feature.serve for feature, _ in feature_outputs)
+        return graph.add("Where", graph.is_missing(graph.numbers([Columns.DAY])), values, values)
