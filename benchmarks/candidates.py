@@ -33,10 +33,10 @@ from shortlist.evaluation.intervals import bootstrap_mean
 from shortlist.evaluation.list_metrics import ListMetrics, list_metrics
 from shortlist.features.split import split_days
 from shortlist.retrieval.catalogue import Rows
-from shortlist.retrieval.evaluate import TestUsers, popularity_of, read_test_users
+from shortlist.retrieval.evaluate import TestUsers, item_popularity, read_test_users
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
-from shortlist.retrieval.source import users_of
-from shortlist.retrieval.union import united
+from shortlist.retrieval.source import read_user_tables
+from shortlist.retrieval.union import fuse_candidates
 from shortlist.spec.load import load_spec
 from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.spec import Spec
@@ -122,7 +122,7 @@ def measured(
     taken = Taken.of(spec, log, learnt, retriever, users)
     lists = {name: taken.without(rows) for name, rows in _lists(retriever, users).items()}
     lists |= _of_peers(taken, peers, scratch)
-    popular, popularity = lists[PEER], popularity_of(retriever)
+    popular, popularity = lists[PEER], item_popularity(retriever)
     return {name: list_metrics(filled(own, popular), users.relevant, popularity) for name, own in lists.items()}
 
 
@@ -142,12 +142,12 @@ class Taken(NamedTuple):
         """Return what users took before some days' end."""
         user, item = spec.data.user or "", spec.data.item or ""
         rows = log.scan(days).filter(pl.col(Columns.LABEL) == 1).select(user, item).collect()
-        tables = users_of(log.folder, spec.data)
+        tables = read_user_tables(log.folder, spec.data)
         earlier = [tables.select(user, pl.col(name).alias(item)).explode(item).drop_nulls() for name in HISTORIES]
         every = pl.concat([rows, *(one.cast(dict(rows.schema)) for one in earlier)])
         wanted = users.queries.users.cast(every.schema[user])
         known = pl.concat([every[user], wanted]).unique().sort()
-        found = retriever.catalogue.rows_of(every[item]).astype(np.int64)
+        found = retriever.catalogue.find_rows(every[item]).astype(np.int64)
         there, numbers = found >= 0, known.search_sorted(every[user]).to_numpy().astype(np.int64)
         of_log = np.arange(len(found)) < rows.height
         asked = known.search_sorted(wanted).to_numpy().astype(np.int64)
@@ -183,7 +183,9 @@ def _lists(retriever: Retriever, users: TestUsers) -> dict[str, Rows]:
         for name, ranked in lists.items():
             parts.setdefault(name, []).append(ranked.items)
         for name, several in TOGETHER.items():
-            parts.setdefault(name, []).append(united([(one, lists[one]) for one in several], MOST + MOST_TAKEN).items)
+            parts.setdefault(name, []).append(
+                fuse_candidates([(one, lists[one]) for one in several], MOST + MOST_TAKEN).items
+            )
     return {name: np.concatenate(rows) for name, rows in parts.items()}
 
 

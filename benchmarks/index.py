@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from benchmarks.bench import Line, cost, in_turn, record, show
 from benchmarks.targets import exit_code
-from shortlist.retrieval.index import ExactIndex, VectorIndex, build_index, found_share, index_recall, open_index
+from shortlist.retrieval.index import ExactIndex, VectorIndex, build_index, index_recall, mean_recall, open_index
 from shortlist.spec.retrieval import ItemIndex
 from shortlist.storage.artefacts import read_json
 
@@ -112,7 +112,7 @@ def _of_usearch(
         lines += [
             Line("index", f"{of}, build, processor time", float(found["build_s"]), "s"),
             Line("index", f"{of}, memory", float(found["mib"]), "MiB"),
-            Line("index", f"{of}, recall@{CANDIDATES}", found_share(found["items"], wanted), ""),
+            Line("index", f"{of}, recall@{CANDIDATES}", mean_recall(found["items"], wanted), ""),
             Line("index", f"{of}, processor time", ms, "ms/query", "exact", ms / exact_ms),
         ]
     return lines

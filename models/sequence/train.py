@@ -1,4 +1,4 @@
-"""Training of the encoder of sessions: every event predicts the next one, by sampled softmax over shared columns.
+"""Training of the encoder of sessions: every event predicts the next one, by a sampled softmax.
 
 Shapes: B sessions of a step, L events of the longest, T events with a next one, C columns of the softmax, D width.
 """
@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.embedding.optimizer import summed_by_row
+from models.embedding.optimizer import sum_by_row
 from models.modalities import ItemModalities
 from models.sequence.network import Encoder
-from models.two_tower.entities import Entities, looked_up
+from models.two_tower.entities import Entities, make_lookups
 from shortlist.contracts import Columns, DataError
 from shortlist.retrieval.item_content import ItemContent, NumberScale
-from shortlist.retrieval.source import ROW, FitData
+from shortlist.retrieval.source import ROW, FitInputs
 from shortlist.retrieval.sources.sequence import LearntSequences, SequenceSource
 from shortlist.system.progress import progress
 
 Items = NDArray[np.int64]
 
-_SPREAD = 0.02
-"""Deviation of the first embeddings: small beside what a step changes, so that the first scores are about equal."""
-_AT_ONCE = 65_536
-"""Items whose vectors are made at once."""
+_INITIAL_DEVIATION = 0.02
+"""Deviation of the initial embeddings: small compared to a step, so that the first scores are about equal."""
+_CHUNK_ITEMS = 65_536
+"""Items whose vectors are computed at once."""
 _SORTED_TOGETHER = 50
-"""Steps whose sessions are sorted by length together: so little is padded, and batches stay mixed."""
+"""Steps whose sessions are sorted by length together, so that there is little padding and batches stay mixed."""
 
 
 class Sessions(NamedTuple):
@@ -43,26 +43,26 @@ class Sessions(NamedTuple):
     """Number of each event's user, sorted."""
     items: Items
     ends: Items
-    """Where each session ends."""
+    """End of each session."""
     lengths: Items
-    """At least 2."""
+    """Length of each session, at least 2."""
 
     @classmethod
-    def of(cls, users: Items, items: Items, last: int) -> Sessions:
+    def from_events(cls, users: Items, items: Items, last: int) -> Sessions:
         """Return the last `last + 1` items of every user with two or more.
 
         Args:
             users: Number of each event's user, sorted; events of a user in order of time.
             items: Row of each event's item.
-            last: Events that are encoded, at most.
+            last: Most events that are encoded.
         """
         counts = np.bincount(users)
-        kept = counts > 1
-        return cls(users, items, np.cumsum(counts)[kept], np.minimum(counts, last + 1)[kept])
+        has_two_events = counts > 1
+        return cls(users, items, np.cumsum(counts)[has_two_events], np.minimum(counts, last + 1)[has_two_events])
 
 
 class Occurrences:
-    """Where each item stands in all users' events, and where the events of that user begin.
+    """The places of each item in all users' events, and the start of each place's user.
 
     Args:
         users: Number of each event's user, sorted.
@@ -74,14 +74,14 @@ class Occurrences:
         self._firsts = np.searchsorted(items[self._order], np.arange(int(items.max()) + 2))
         self._begins = np.searchsorted(users, users)
 
-    def drawn(self, items: Items, random: np.random.Generator) -> tuple[Items, Items]:
-        """Return for each item a place at which it stands, and the place at which that user's events begin."""
+    def draw(self, items: Items, random: np.random.Generator) -> tuple[Items, Items]:
+        """Return for each item a random place at which it occurs, and the place at which that user's events begin."""
         low, high = self._firsts[items], self._firsts[items + 1]
         places = self._order[random.integers(low, high)]
         return places, self._begins[places]
 
 
-def train(section: SequenceSource, given: FitData) -> LearntSequences:
+def train(section: SequenceSource, fit_data: FitInputs) -> LearntSequences:
     """Return the encoder and the vectors of all items after training on the positive rows.
 
     Memory: 24 bytes per positive row, 40 where sessions are joined, and three times the items' vectors.
@@ -89,71 +89,71 @@ def train(section: SequenceSource, given: FitData) -> LearntSequences:
     Raises:
         DataError: No user has two positive rows.
     """
-    users_P, items_P = _positives(section, given)
-    if not len(Sessions.of(users_P, items_P, section.last).ends):
+    users_P, items_P = _positives(section, fit_data)
+    if not len(Sessions.from_events(users_P, items_P, section.last).ends):
         raise DataError("no user has two positive rows, so nothing follows anything; declare a longer window")
-    return learn(section, given.catalogue.items, users_P, items_P, given.seed)
+    return learn(section, fit_data.catalogue.items, users_P, items_P, fit_data.seed)
 
 
 def learn(section: SequenceSource, items: pl.DataFrame, users_P: Items, items_P: Items, seed: int) -> LearntSequences:
     """Return the encoder and the vectors of all items after training on events.
 
     Args:
-        section: Settings.
+        section: The source's section.
         items: One row per item.
         users_P: Number of each event's user, sorted; events of a user in order of time. A user has two or more.
         items_P: Row of each event's item.
-        seed: Of whatever is drawn.
+        seed: Seed of the random generators.
     """
-    sessions = Sessions.of(users_P, items_P, section.last)
-    trainer = Trainer(section, items, np.bincount(items_P, minlength=items.height), seed)
+    sessions = Sessions.from_events(users_P, items_P, section.last)
+    trainer = SequenceTrainer(section, items, np.bincount(items_P, minlength=items.height), seed)
     history: list[dict[str, Any]] = []
     with progress("sequence", section.epochs * len(sessions.ends)) as advance:
         for epoch in range(section.epochs):
-            began = time.perf_counter()
+            started = time.perf_counter()
             losses = [trainer.step(batch) for batch in trainer.batches(sessions)]
             advance(len(sessions.ends), "")
             loss = float(torch.stack(losses).mean())
-            seconds = time.perf_counter() - began
+            seconds = time.perf_counter() - started
             history.append({"epoch": epoch, "loss": loss, "events_per_s": float(sessions.lengths.sum()) / seconds})
     return LearntSequences(trainer.encoder.eval(), trainer.item_vectors(), trainer.content(), history)
 
 
-class Batch(NamedTuple):
-    """Sessions of a step, newest event first."""
+class SessionBatch(NamedTuple):
+    """The sessions of a step, newest event first."""
 
     inputs_BL: Items
-    """Item rows; -1 is padding, and the number of items stands for a masked one."""
+    """Item rows; -1 is padding, and the number of items is a masked event."""
     lengths_B: Items
     targets_T: Items
-    """What followed each event that is no padding, session by session."""
+    """The next item of each event that is no padding, session by session."""
 
 
-class Trainer:
-    """Takes steps, one batch of sessions after the other."""
+class SequenceTrainer:
+    """Trains the encoder and the items' embeddings, step by step."""
 
     def __init__(self, section: SequenceSource, items: pl.DataFrame, counts: Items, seed: int) -> None:
-        """Draw the weights.
+        """Create the initial weights.
 
         Args:
             section: The source's section.
             items: The catalogue.
-            counts: Positive rows of every item.
-            seed: Of whatever is drawn.
+            counts: Number of positive rows of every item.
+            seed: Seed of the random generators.
         """
         torch.manual_seed(seed)
         width = section.embedding_dim
         self._section = section
-        self.items = Entities.of(items, section.item_columns, 0)
-        self._scale = NumberScale.of(items, section.item_numbers)
-        self._numbers_IN = torch.from_numpy(self._scale.standardised(items))
-        # The last row stands for a masked event.
-        drawn = torch.empty(self.items.table_rows + 1, width).normal_(std=_SPREAD)
-        self.table_RD = nn.Parameter(drawn)
+        self.items = Entities.from_table(items, section.item_columns, 0)
+        self._scale = NumberScale.from_table(items, section.item_numbers)
+        self._numbers_IN = torch.from_numpy(self._scale.standardise(items))
+        # The last row is the embedding of a masked event.
+        initial_rows = torch.empty(self.items.table_rows + 1, width).normal_(std=_INITIAL_DEVIATION)
+        self.table_RD = nn.Parameter(initial_rows)
         self.weight_ND = nn.Parameter(torch.zeros(len(section.item_numbers), width))
-        self._content = ItemModalities.of(section.item_vectors, items, width)
+        self._content = ItemModalities.from_catalogue(section.item_vectors, items, width)
         self._negatives = np.arange(self.items.count)
-        if self._content is not None:  # see `TwoTowers`: what is new is no negative, and has no id to learn
+        if self._content is not None:  # see `TwoTowers`: new items are no negatives, and their ids learn nothing
             self._negatives = np.flatnonzero(counts)
             self.items = self.items.without_ids(counts == 0)
         self.encoder = Encoder(width, section.heads, section.blocks, section.last, section.dropout)
@@ -165,37 +165,37 @@ class Trainer:
         self._random = np.random.default_rng(seed)
         self._occurrences: Occurrences | None = None
 
-    def batches(self, sessions: Sessions) -> Iterator[Batch]:
-        """Give all sessions once, in an order drawn anew, those of a batch of about the same length."""
+    def batches(self, sessions: Sessions) -> Iterator[SessionBatch]:
+        """Yield all sessions once, in a new random order, with batches of sessions of about the same length."""
         order = self._random.permutation(len(sessions.ends))
         per_step = max(1, round(self._section.batch_events / (float(sessions.lengths.mean()) - 1)))
         for first in range(0, len(order), per_step * _SORTED_TOGETHER):
-            some = order[first : first + per_step * _SORTED_TOGETHER]
-            some = some[np.argsort(sessions.lengths[some], kind="stable")]
-            starts = np.arange(0, len(some), per_step)
+            sessions_together = order[first : first + per_step * _SORTED_TOGETHER]
+            sessions_together = sessions_together[np.argsort(sessions.lengths[sessions_together], kind="stable")]
+            starts = np.arange(0, len(sessions_together), per_step)
             for start in self._random.permutation(starts):
-                yield self._batch(sessions, some[start : start + per_step])
+                yield self._make_batch(sessions, sessions_together[start : start + per_step])
 
-    def step(self, batch: Batch) -> Tensor:
-        """Learn from a batch; return the mean loss of its events before the step, no dimensions."""
+    def step(self, batch: SessionBatch) -> Tensor:
+        """Train on a batch; return the mean loss of its events before the step, no dimensions."""
         count = self.items.count
-        drawn = self._random.integers(0, len(self._negatives), self._section.sampled_negatives)
-        sampled = torch.from_numpy(self._negatives[drawn])
+        negative_indices = self._random.integers(0, len(self._negatives), self._section.sampled_negatives)
+        sampled = torch.from_numpy(self._negatives[negative_indices])
         columns_C = torch.unique(torch.cat([torch.from_numpy(batch.targets_T), sampled]))
-        wanted, places = np.unique(np.concatenate([columns_C.numpy(), batch.inputs_BL.ravel()]), return_inverse=True)
-        there = (wanted >= 0) & (wanted < count)
-        lookups = looked_up((self.items, torch.from_numpy(wanted[there])))
+        items, places = np.unique(np.concatenate([columns_C.numpy(), batch.inputs_BL.ravel()]), return_inverse=True)
+        is_item = (items >= 0) & (items < count)
+        lookups = make_lookups((self.items, torch.from_numpy(items[is_item])))
         pooled_UD = self._pooled(lookups).requires_grad_()
         masked_1D = self.table_RD[-1:].detach().requires_grad_()
-        vectors_UD = self._with_numbers(pooled_UD, torch.from_numpy(wanted[there]))
-        every = [torch.zeros(1, vectors_UD.shape[1])] * int(wanted[0] < 0) + [vectors_UD]
-        table = torch.cat([*every, masked_1D])[torch.from_numpy(places)]
+        vectors_UD = self._with_numbers(pooled_UD, torch.from_numpy(items[is_item]))
+        padding_and_vectors = [torch.zeros(1, vectors_UD.shape[1])] * int(items[0] < 0) + [vectors_UD]
+        table = torch.cat([*padding_and_vectors, masked_1D])[torch.from_numpy(places)]
         columns_CD, events = table[: len(columns_C)], table[len(columns_C) :]
         states = self.encoder(events.view(*batch.inputs_BL.shape, -1), torch.from_numpy(batch.lengths_B))
         states_TD = states[torch.from_numpy(batch.inputs_BL >= 0)]
         loss = self._loss(states_TD @ columns_CD.T, torch.from_numpy(batch.targets_T), columns_C)
         loss.backward()  # type: ignore[no-untyped-call]
-        self._move(lookups, pooled_UD, masked_1D)
+        self._update_weights(lookups, pooled_UD, masked_1D)
         return loss.detach()
 
     def _loss(self, scores_TC: Tensor, targets_T: Tensor, columns_C: Tensor) -> Tensor:
@@ -212,9 +212,9 @@ class Trainer:
         corrected[torch.arange(len(own_T)), own_T] += log_probability_C[own_T]
         return functional.cross_entropy(corrected, own_T)
 
-    def _move(self, lookups: Any, pooled_UD: Tensor, masked_1D: Tensor) -> None:
+    def _update_weights(self, lookups: Any, pooled_UD: Tensor, masked_1D: Tensor) -> None:
         assert pooled_UD.grad is not None
-        rows, gradient = summed_by_row(lookups, pooled_UD.grad)
+        rows, gradient = sum_by_row(lookups, pooled_UD.grad)
         if masked_1D.grad is not None:
             rows = torch.cat([rows, torch.tensor([len(self.table_RD) - 1])])
             gradient = torch.cat([gradient, masked_1D.grad])
@@ -229,20 +229,20 @@ class Trainer:
     @torch.no_grad()
     def item_vectors(self) -> NDArray[np.float32]:
         """Return the vectors of all items, shape (items, D)."""
-        found = []
-        for first in range(0, self.items.count, _AT_ONCE):
-            wanted = torch.arange(first, min(first + _AT_ONCE, self.items.count))
-            found.append(self._with_numbers(self._pooled(looked_up((self.items, wanted))), wanted).numpy())
-        vectors: NDArray[np.float32] = np.concatenate(found)
+        vector_chunks = []
+        for first in range(0, self.items.count, _CHUNK_ITEMS):
+            items = torch.arange(first, min(first + _CHUNK_ITEMS, self.items.count))
+            vector_chunks.append(self._with_numbers(self._pooled(make_lookups((self.items, items))), items).numpy())
+        vectors: NDArray[np.float32] = np.concatenate(vector_chunks)
         return vectors
 
     def content(self) -> ItemContent:
-        """Return what was learnt of items' columns."""
+        """Return the learnt vectors of items' columns."""
         return self.items.content(self.table_RD, 0, self._scale, self.weight_ND, self._content)
 
     def _with_numbers(self, pooled_UD: Tensor, items: Tensor) -> Tensor:
-        added = pooled_UD + self._numbers_IN[items] @ self.weight_ND if self._numbers_IN.shape[1] else pooled_UD
-        return added if self._content is None else added + self._content(items)
+        with_numbers = pooled_UD + self._numbers_IN[items] @ self.weight_ND if self._numbers_IN.shape[1] else pooled_UD
+        return with_numbers if self._content is None else with_numbers + self._content(items)
 
     @torch.no_grad()
     def _pooled(self, lookups: Any) -> Tensor:
@@ -251,52 +251,59 @@ class Trainer:
             include_last_offset=True,
         )  # fmt: skip
 
-    def _batch(self, sessions: Sessions, chosen: Items) -> Batch:
-        """Return sessions with what is drawn: where they are cut, turned round or masked."""
-        ends, lengths = sessions.ends[chosen], sessions.lengths[chosen]
+    def _make_batch(self, sessions: Sessions, session_numbers: Items) -> SessionBatch:
+        """Return sessions with random crops, joins, reversals and masks."""
+        ends, lengths = sessions.ends[session_numbers], sessions.lengths[session_numbers]
         section, random = self._section, self._random
         if section.crops:
-            cut = (random.random(len(chosen)) < section.crops) & (lengths > 2)
-            kept = random.integers(2, lengths + 1)
-            later = random.integers(0, lengths - kept + 1)
-            ends, lengths = np.where(cut, ends - later, ends), np.where(cut, kept, lengths)
-        wholes, before = lengths, np.zeros_like(ends)
+            is_cropped = (random.random(len(session_numbers)) < section.crops) & (lengths > 2)
+            cropped_lengths = random.integers(2, lengths + 1)
+            cropped_events = random.integers(0, lengths - cropped_lengths + 1)
+            ends, lengths = (
+                np.where(is_cropped, ends - cropped_events, ends),
+                np.where(is_cropped, cropped_lengths, lengths),
+            )
+        total_lengths, joined_ends = lengths, np.zeros_like(ends)
         if section.joined:
-            before, more = self._joined(sessions, ends - lengths, section.last + 1 - lengths)
-            wholes = lengths + more
-        places = np.arange(int(wholes.max()))
-        own, there = places < lengths[:, None], places < wholes[:, None]
-        at = np.where(own, ends[:, None] - 1 - places, np.where(there, (before + lengths)[:, None] - 1 - places, 0))
+            joined_ends, joined_lengths = self._draw_joined_parts(sessions, ends - lengths, section.last + 1 - lengths)
+            total_lengths = lengths + joined_lengths
+        places = np.arange(int(total_lengths.max()))
+        is_own, is_event = places < lengths[:, None], places < total_lengths[:, None]
+        event_places = np.where(
+            is_own, ends[:, None] - 1 - places, np.where(is_event, (joined_ends + lengths)[:, None] - 1 - places, 0)
+        )
         if section.reversed:
-            turned = random.random(len(chosen)) < section.reversed
-            opposite = np.where(there, wholes[:, None] - 1 - places, 0)
-            at = np.where(turned[:, None] & there, np.take_along_axis(at, opposite, 1), at)
-        items = np.where(there, sessions.items[at], -1)
+            is_reversed = random.random(len(session_numbers)) < section.reversed
+            reversed_places = np.where(is_event, total_lengths[:, None] - 1 - places, 0)
+            event_places = np.where(
+                is_reversed[:, None] & is_event, np.take_along_axis(event_places, reversed_places, 1), event_places
+            )
+        items = np.where(is_event, sessions.items[event_places], -1)
         inputs, targets = items[:, 1:].copy(), items[:, :-1]
-        known = inputs >= 0
+        is_item = inputs >= 0
         if section.masked:
-            inputs[known & (random.random(inputs.shape) < section.masked)] = self.items.count
-        return Batch(inputs, wholes - 1, targets[known])
+            inputs[is_item & (random.random(inputs.shape) < section.masked)] = self.items.count
+        return SessionBatch(inputs, total_lengths - 1, targets[is_item])
 
-    def _joined(self, sessions: Sessions, begins: Items, most: Items) -> tuple[Items, Items]:
-        """Return for each session where another one's part ends that comes before it, and of how many events it is."""
+    def _draw_joined_parts(self, sessions: Sessions, begins: Items, max_lengths: Items) -> tuple[Items, Items]:
+        """Return, for each session, the end and the length of another session's part that is put before it."""
         if self._occurrences is None:
             self._occurrences = Occurrences(sessions.users, sessions.items)
-        places, firsts = self._occurrences.drawn(sessions.items[begins], self._random)
-        wanted = self._random.random(len(begins)) < self._section.joined
-        # At the session's own place there is nothing new: what stands before it was cut off, or is the beginning.
-        more = np.where(wanted & (places != begins), np.minimum(places - firsts, most), 0)
-        return places, more
+        places, firsts = self._occurrences.draw(sessions.items[begins], self._random)
+        is_joined = self._random.random(len(begins)) < self._section.joined
+        # The session's own place adds nothing new: the events before it were cropped, or there are none.
+        joined_lengths = np.where(is_joined & (places != begins), np.minimum(places - firsts, max_lengths), 0)
+        return places, joined_lengths
 
 
-def _positives(section: SequenceSource, given: FitData) -> tuple[Items, Items]:
+def _positives(section: SequenceSource, fit_data: FitInputs) -> tuple[Items, Items]:
     """Return the user's number and the item's row of every positive row, by user and time."""
-    user = given.data.user
+    user = fit_data.data.user
     assert user
-    found = list(given.positives(given.last_days(section.window_days)))
-    if not found:
+    positive_frames = list(fit_data.positives(fit_data.last_days(section.window_days)))
+    if not positive_frames:
         raise DataError("there is no positive row to learn from; declare a longer window")
-    taken = pl.concat(found).select(user, ROW, Columns.TIME)
-    numbered = taken.select(pl.col(user).rank("dense").cast(pl.Int64) - 1, ROW, Columns.TIME)
+    positives = pl.concat(positive_frames).select(user, ROW, Columns.TIME)
+    numbered = positives.select(pl.col(user).rank("dense").cast(pl.Int64) - 1, ROW, Columns.TIME)
     ordered = numbered.sort(user, Columns.TIME, maintain_order=True)
     return ordered[user].to_numpy(), ordered[ROW].cast(pl.Int64).to_numpy()

@@ -24,10 +24,10 @@ class Entities:
     """The rows of every entity, one entity after the other.
 
     Attributes:
-        rows: Of the embedding table, int32.
-        shares: Weight of each; the values of a `tags` column share 1.
-        starts: Where each entity's rows begin, int64, shape (entities + 1,).
-        table_rows: Rows of the table that they use.
+        rows: Rows of the embedding table, int32.
+        shares: Weight of each row; the values of a `tags` column share 1.
+        starts: Start of each entity's rows, int64, shape (entities + 1,).
+        table_rows: Number of rows of the table that they use.
         values: By column, the values in the order of their rows, which follow those of the ids.
     """
 
@@ -38,13 +38,13 @@ class Entities:
     values: Mapping[str, pl.Series]
 
     @classmethod
-    def of(cls, table: pl.DataFrame, columns: Sequence[str], first: int) -> Entities:
+    def from_table(cls, table: pl.DataFrame, columns: Sequence[str], first: int) -> Entities:
         """Return the rows of the entities in a table, whose lines are the entities.
 
         Args:
-            table: With the columns.
-            columns: Whose values get rows of their own; a null gets none.
-            first: First row of the embedding table that is free.
+            table: One line per entity, with the columns.
+            columns: Columns whose values get rows; a null gets none.
+            first: First free row of the embedding table.
         """
         numbers = pl.Series(ENTITY, np.arange(table.height), dtype=pl.Int64)
         parts = [pl.DataFrame({ENTITY: numbers, _ROW: numbers + first, SHARE: np.ones(table.height, np.float32)})]
@@ -55,20 +55,20 @@ class Entities:
             parts.append(part.select(ENTITY, (pl.col(VALUE).rank("dense") - 1 + free).cast(pl.Int64).alias(_ROW),
                                      pl.col(SHARE).cast(pl.Float32)))  # fmt: skip
             free += len(values[name])
-        every = pl.concat(parts).sort(ENTITY, maintain_order=True)
-        lengths = np.bincount(every[ENTITY].to_numpy(), minlength=table.height)
+        all_rows = pl.concat(parts).sort(ENTITY, maintain_order=True)
+        lengths = np.bincount(all_rows[ENTITY].to_numpy(), minlength=table.height)
         starts = np.concatenate([[0], np.cumsum(lengths)])
         return cls(
-            torch.from_numpy(every[_ROW].to_numpy().astype(np.int32)),
-            torch.from_numpy(every[SHARE].to_numpy().copy()),
+            torch.from_numpy(all_rows[_ROW].to_numpy().astype(np.int32)),
+            torch.from_numpy(all_rows[SHARE].to_numpy().copy()),
             torch.from_numpy(starts.astype(np.int64)),
             free - first,
             values,
         )
 
-    def without_ids(self, hidden: NDArray[np.bool_]) -> Entities:
-        """Return the same, the ids of some entities counting nothing; shape (entities,)."""
-        ids = self.starts[:-1][torch.from_numpy(hidden)]
+    def without_ids(self, is_hidden: NDArray[np.bool_]) -> Entities:
+        """Return the entities with weight 0 for the ids of hidden ones, shape (entities,)."""
+        ids = self.starts[:-1][torch.from_numpy(is_hidden)]
         return replace(self, shares=self.shares.index_fill(0, ids, 0.0))
 
     @property
@@ -79,34 +79,34 @@ class Entities:
     def content(
         self, table_RD: Tensor, first: int, scale: NumberScale, weight_ND: Tensor, modalities: ItemModalities | None
     ) -> ItemContent:
-        """Return what was learnt of the columns, ids left out.
+        """Return the learnt vectors of the columns, without ids.
 
         Args:
             table_RD: The embedding table.
             first: Row of the first id.
-            scale: Of the numeric columns.
-            weight_ND: Of these.
-            modalities: What was learnt of their vectors.
+            scale: Scale of the numeric columns.
+            weight_ND: Weights of the numeric columns.
+            modalities: Projections of the vector columns.
         """
-        free, learnt = first + self.count, {}
+        free, content_by_column = first + self.count, {}
         for name, values in self.values.items():
             vectors: Matrix = table_RD[free : free + len(values)].detach().numpy()
-            learnt[name] = ItemContent.learnt(values, vectors)
+            content_by_column[name] = ItemContent.value_table(values, vectors)
             free += len(values)
-        given = modalities.learnt() if modalities is not None else VectorContent()
-        return ItemContent(table_RD.shape[1], learnt, scale, weight_ND.detach().numpy(), given)
+        vector_content = modalities.to_vector_content() if modalities is not None else VectorContent()
+        return ItemContent(table_RD.shape[1], content_by_column, scale, weight_ND.detach().numpy(), vector_content)
 
 
-def looked_up(*chosen: tuple[Entities, Tensor]) -> Lookups:
-    """Return the lookups of some entities, one slot each, in order: one call of the table makes all their vectors.
+def make_lookups(*selections: tuple[Entities, Tensor]) -> Lookups:
+    """Return the look-ups of some entities, one slot each, in order, so that one call of the table gives all vectors.
 
     Args:
-        chosen: Entities, and the numbers of those that are wanted, int64.
+        selections: Entities, and the numbers of those to look up, int64.
     """
     places, lengths, rows, shares = [], [], [], []
-    for entities, wanted in chosen:
-        begins = entities.starts[wanted]
-        length = entities.starts[wanted + 1] - begins
+    for entities, numbers in selections:
+        begins = entities.starts[numbers]
+        length = entities.starts[numbers + 1] - begins
         ends = length.cumsum(0)
         place = torch.arange(int(ends[-1]) if len(ends) else 0) + torch.repeat_interleave(
             begins - ends + length, length

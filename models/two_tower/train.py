@@ -99,8 +99,8 @@ class TwoTowers(nn.Module):
     def _without_cold_items(self, counts: NDArray[np.int64]) -> tuple[Entities, NDArray[np.int64]]:
         """Return the items and their counts; items without positives have only their columns and vectors.
 
-        They are no negatives, which would teach that new items are never taken; their ids have weight 0, as nothing else
-        could be learnt of them; and their popularity is the median of the other items.
+        They are no negatives, which would teach that new items are never taken; their ids have weight 0, as nothing
+        else could be learnt of them; and their popularity is the median of the other items.
         """
         has_positives = counts > 0
         self.negatives = torch.from_numpy(np.flatnonzero(has_positives))
@@ -204,8 +204,7 @@ def softmax_loss(users_BD: Tensor, items_CD: Tensor, added_C: Tensor, items_C: T
 
 
 class _SampledSoftmax(torch.autograd.Function):
-    """The loss and its gradient in one function; separate operations, each with a tensor of all scores, take 1.5 times
-    as long."""
+    """The loss and its gradient in one function, as separate operations on all scores take 1.5 times as long."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, users_BD: Tensor, items_CD: Tensor, added_C: Tensor, items_C: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A spec's versions on this machine: served by a stack that is started here, and asked by the log."""
+"""Deployment on this machine: starts the local stack, and replays the log as traffic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.deployer import Deployer, OnChange
 from shortlist.recommending.release import SOURCES
-from shortlist.retrieval.retriever import released_section
+from shortlist.retrieval.retriever import read_released_section
 from shortlist.rollout.local.connection import StackConnection
 from shortlist.rollout.local.section import Stack as StackSection
 from shortlist.rollout.local.stack import Stack
@@ -27,13 +27,13 @@ _ALL_DAYS: Final = 100_000
 
 
 class LocalDeployer(Deployer):
-    """A deployer that drives this machine's stack, whatever fleet the spec names, and can start it.
+    """Deployer for the local stack, whatever fleet the spec names; it can also start the stack.
 
     Args:
-        run: Spec and stores.
+        run: Spec and storage.
         serving: The spec's section.
         gates: The spec's section.
-        runtime: The spec's section; names the online store.
+        runtime: The spec's section, with the online store.
         labels: The spec's further labels.
     """
 
@@ -48,17 +48,17 @@ class LocalDeployer(Deployer):
         super().__init__(run, serving, gates, runtime.model_copy(update={"target": StackSection()}), labels)
 
     def serve(self, port: int = 0, on_change: OnChange = lambda _: None) -> tuple[Stack, RolloutRecord | None]:
-        """Bring the stack up, with the versions it had; with none yet, roll the champion out as the first.
+        """Start the stack with its previous versions; without any, roll out the champion as the first version.
 
         Args:
-            port: Of Envoy; 0 takes the one it had, or any free one.
+            port: Port of Envoy; 0 takes the previous one, or any free one.
             on_change: Called after every change of the rollout.
 
         Returns:
             The stack, and the rollout if there was one.
 
         Raises:
-            ShortlistError: No model is registered, or something does not start.
+            ShortlistError: No model is registered, or a program does not start.
         """
         registry = self._run.tracker.registry
         first = registry.version_of("champion") or registry.version_of("candidate")
@@ -75,39 +75,39 @@ class LocalDeployer(Deployer):
         return stack, self._commands(StackConnection(self.context, stack), on_change).canary(first)
 
     def replay(self, seconds: float, rate: float | None = None) -> str:
-        """Play the log as users would for some seconds; return one line about it.
+        """Replay the log as traffic for some seconds; return one line about it.
 
         Args:
-            seconds: How long.
+            seconds: Duration.
             rate: Requests per second; the spec's by default.
 
         Raises:
-            ShortlistError: The stack is not up, or serves nothing.
+            ShortlistError: The stack does not run, or serves nothing.
         """
         settings = self._stack().replay_settings()
         traffic = settings.traffic if rate is None else settings.traffic.model_copy(update={"rate": rate})
         return describe(replay(settings.model_copy(update={"traffic": traffic, "seconds": seconds})))
 
     def play(self, log: Path, traffic: ReplayTraffic) -> dict[str, Any]:
-        """Play a log once, whatever its days, as users would; return what became of the requests.
+        """Replay all days of a log once; return the counts of the requests.
 
         Args:
             log: Folder of a valid log.
-            traffic: How fast.
+            traffic: Rate of the requests.
 
         Raises:
-            ShortlistError: The stack is not up, or serves nothing.
+            ShortlistError: The stack does not run, or serves nothing.
         """
         settings = self._stack().replay_settings(traffic.model_copy(update={"days": _ALL_DAYS}))
         return replay(settings.model_copy(update={"log": log, "rounds": 1}))
 
     def example(self, stack: Stack) -> str:
-        """Return commands that ask the model, for a slate too where the version recommends; empty without a version."""
+        """Return example commands for inference, and for a slate if the version recommends; empty without a version."""
         route = stack.record.route
         if route is None:
             return ""
         sources = stack.paths.versions / f"v{route.stable}" / RELEASE / SOURCES
-        context = released_section(sources).context if sources.is_dir() else None
+        context = read_released_section(sources).context if sources.is_dir() else None
         data = StackConnection(self.context, stack).declared_data(route.stable)
         return example_requests(stack.url, self.name, data, self.context.log_folder(), context)
 

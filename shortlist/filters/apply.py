@@ -1,4 +1,4 @@
-"""All filters of a spec over the candidates of a request."""
+"""Application of a spec's filters to the candidates of a request."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from shortlist.filters.base import Filter, FilterRequest
 
 
 @dataclass(frozen=True)
-class Filtered:
-    """Who is left, and who was removed by what."""
+class FilteredCandidates:
+    """Candidates that are left, and the filter that removed each of the others."""
 
     rows: np.ndarray
-    """Int64, shape (n_kept,): rows of the candidates, in their order."""
+    """Rows of the candidates that are left, in their order, int64, shape (n_kept,)."""
     removed_by: np.ndarray
-    """Int64, shape (n_candidates,): place of the first filter that removed each; -1 for those that are left."""
+    """Index of the first filter that removed each candidate, int64, shape (n_candidates,); -1: it is left."""
     names: tuple[str, ...]
-    """Of the filters, in their order."""
+    """Names of the filters, in their order."""
 
-    def followed_by(self, others: Filtered) -> Filtered:
-        """Return these candidates, and behind them others that the same filters were applied to."""
-        rows = np.concatenate([self.rows, len(self.removed_by) + others.rows])
-        return Filtered(rows, np.concatenate([self.removed_by, others.removed_by]), self.names)
+    def append(self, appended: FilteredCandidates) -> FilteredCandidates:
+        """Return these candidates followed by others to which the same filters were applied."""
+        rows = np.concatenate([self.rows, len(self.removed_by) + appended.rows])
+        return FilteredCandidates(rows, np.concatenate([self.removed_by, appended.removed_by]), self.names)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Candidates that each filter removed first, by its name."""
+        """Number of candidates that each filter removed first, by its name."""
         return {name: int((self.removed_by == number).sum()) for number, name in enumerate(self.names)}
 
 
@@ -38,32 +38,34 @@ def apply_filters(
     candidates: pl.DataFrame,
     filters: Sequence[Filter],
     request: FilterRequest,
-    decided: Mapping[str, np.ndarray] = MappingProxyType({}),
-) -> Filtered:
+    computed_masks: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> FilteredCandidates:
     """Return which candidates may be shown.
 
     Args:
-        candidates: One row for each, with the columns that the filters read but for those that are decided. May be
-            empty.
-        filters: Checked against them; applied in their order, each to all candidates.
-        request: What else is known.
-        decided: What some filters keep, bool, shape (n_candidates,), by their names.
+        candidates: One row per candidate with the columns that the filters read, except filters with a computed mask.
+            May be empty.
+        filters: Filters, checked against the columns; applied in their order, each to all candidates.
+        request: Moment, history and lists of the request.
+        computed_masks: Masks of filters that were applied before, bool, shape (n_candidates,), by filter name.
     """
-    kept = {
-        declared.name: decided[declared.name] if declared.name in decided else declared.keeps(candidates, request)
+    keep_masks = {
+        declared.name: computed_masks[declared.name]
+        if declared.name in computed_masks
+        else declared.keeps(candidates, request)
         for declared in filters
     }
-    return filtered_by(kept, len(candidates))
+    return combine_masks(keep_masks, len(candidates))
 
 
-def filtered_by(kept: Mapping[str, np.ndarray], count: int) -> Filtered:
+def combine_masks(keep_masks: Mapping[str, np.ndarray], count: int) -> FilteredCandidates:
     """Return which candidates may be shown.
 
     Args:
-        kept: What every filter keeps, bool, shape (count,), by its name; in their order.
+        keep_masks: Whether every filter keeps each candidate, bool, shape (count,), by filter name; in their order.
         count: Number of candidates.
     """
     removed_by = np.full(count, -1, np.int64)
-    for number, own in enumerate(kept.values()):
-        removed_by[(removed_by < 0) & ~own] = number
-    return Filtered(np.flatnonzero(removed_by < 0), removed_by, tuple(kept))
+    for number, keep_mask in enumerate(keep_masks.values()):
+        removed_by[(removed_by < 0) & ~keep_mask] = number
+    return FilteredCandidates(np.flatnonzero(removed_by < 0), removed_by, tuple(keep_masks))

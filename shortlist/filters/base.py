@@ -1,4 +1,4 @@
-"""What a filter has to say of itself, and what it is given of a request."""
+"""Interface of filters, and the part of a request that they read."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def microseconds(moment: datetime) -> int:
 
 @dataclass(frozen=True)
 class UserHistory:
-    """What a user was shown and took, oldest first."""
+    """Items that a user was shown, with their outcomes, oldest first."""
 
     items: pl.Series
     """Values of `data.item`."""
     times: pl.Series
-    """Datetime("us", "UTC"), ascending."""
+    """Moments of the impressions, Datetime("us", "UTC"), ascending."""
     positive: pl.Series
-    """Boolean: whether the outcome was positive."""
+    """Whether the outcomes were positive, boolean."""
 
-    # In numpy, here and below: a series' own methods are expressions, which wait for Polars' threads.
+    # In numpy, here and below: methods of a series are expressions, which wait for Polars' threads.
 
     @property
     def moments(self) -> NDArray[np.int64]:
@@ -43,33 +43,33 @@ class UserHistory:
         return moments
 
     @property
-    def taken(self) -> pl.Series:
+    def positive_items(self) -> pl.Series:
         """Items with a positive outcome, newest first."""
         return self.items[np.flatnonzero(self.positive.to_numpy())[::-1]]
 
     def since(self, moment: datetime) -> UserHistory:
-        """Return what is not older than a moment."""
+        """Return the history from a moment on."""
         first = int(np.searchsorted(self.moments, microseconds(moment)))
         return UserHistory(self.items[first:], self.times[first:], self.positive[first:])
 
 
 @dataclass(frozen=True)
 class FilterRequest:
-    """What filters know of a request beside its candidates."""
+    """The part of a request that filters read beside its candidates."""
 
     now: datetime
-    """With a time zone."""
+    """Moment of the request, with a time zone."""
     history: UserHistory | None = None
-    """None: nothing is known of this user."""
+    """History of the user; None: the user is unknown."""
     lists: Mapping[str, pl.Series] = field(default_factory=dict)
     """Items of the release's lists, by the name of the filter that reads them."""
 
 
 class Filter(Section):
-    """A filter of the spec's `filters`. A kind overrides what it needs."""
+    """A filter of the spec's `filters`; kinds override the methods that they need."""
 
     name: str
-    """In answers, metrics and messages."""
+    """Name in answers, metrics and messages."""
 
     def check(self, types: Mapping[str, pl.DataType]) -> None:
         """Check the filter against the columns of candidates.
@@ -80,40 +80,40 @@ class Filter(Section):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Columns of candidates that it reads."""
+        """Columns of candidates that the filter reads."""
         return ()
 
     @property
     def asks_request(self) -> bool:
-        """Whether its verdict depends on more than the columns it reads and its list: the moment, the user's past."""
+        """Whether it depends on the request beyond its columns and list: on the moment, or the user's history."""
         return True
 
     @property
     def file(self) -> str | None:
-        """The user's file that it reads, relative to the folder of the log; None: it has no file."""
+        """File that the filter reads, relative to the folder of the log; None: it reads none."""
         return None
 
     @property
     def remembers(self) -> timedelta | None:
-        """How much of the past it has to be told of what users were shown; None: nothing."""
+        """Length of the user's history that it reads; None: it reads none."""
         return None
 
     def read_list(self, files: Path, item_type: pl.DataType) -> pl.Series | None:
-        """Return the items that the filter's own file names; None: it has no file.
+        """Return the items in the filter's file; None: it has no file.
 
         Args:
-            files: Folder of the user's files.
+            files: Folder of the log, which holds the file.
             item_type: Type of `data.item`.
 
         Raises:
-            ShortlistError: The file is missing, empty, or holds what is no item.
+            ShortlistError: The file is missing or empty, or a line is not of the type of items.
         """
         return None
 
     @abstractmethod
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
-        """Return bool, shape (n_candidates,): which of them may be shown."""
+        """Return whether each candidate may be shown: bool, shape (n_candidates,)."""
 
-    def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
-        """Return how many of the shown items it should have removed; a kind counts in another way than `keeps` does."""
-        return int((~self.keeps(shown, request)).sum())
+    def count_violations(self, shown_items: pl.DataFrame, request: FilterRequest) -> int:
+        """Return how many of the shown items it should have removed; kinds count by another algorithm than `keeps`."""
+        return int((~self.keeps(shown_items, request)).sum())

@@ -1,4 +1,4 @@
-"""The kinds of filters: a condition, what a user has seen, and lists of items."""
+"""The kinds of filters: conditions, items that a user has seen, and lists of items."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from shortlist.system.registry import Registry
 from shortlist.system.row_expressions import compile_expression, parse_expression
 
 
-class Where(Filter):
+class ConditionFilter(Filter):
     """Keep the candidates that fulfil a condition."""
 
     kind: Literal["where"]
     """A condition over columns."""
     name: str = "where"
-    """In answers, metrics and messages."""
+    """Name in answers, metrics and messages."""
     keep: str
-    """In SQL: `stock > 0 AND (region IS NULL OR region = user_region)`. A candidate for which it is null is removed."""
+    """SQL condition: `stock > 0 AND (region IS NULL OR region = user_region)`. A candidate for which it is null is
+    removed."""
 
     def check(self, types: Mapping[str, pl.DataType]) -> None:
         """Check the condition."""
@@ -38,25 +39,25 @@ class Where(Filter):
 
     @property
     def asks_request(self) -> bool:
-        """No: what it reads of the request is a column."""
+        """False: it reads columns only."""
         return False
 
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
         """Return where the condition is true."""
         return compile_expression(self.keep).evaluate_condition(candidates)
 
-    def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
-        """Count by the filter of the table's own library, which leaves out what is null."""
-        return shown.height - shown.filter(pl.sql_expr(self.keep)).height
+    def count_violations(self, shown_items: pl.DataFrame, request: FilterRequest) -> int:
+        """Count by Polars' SQL filter, which removes rows with null."""
+        return shown_items.height - shown_items.filter(pl.sql_expr(self.keep)).height
 
 
-class Seen(Filter):
-    """Remove what the user was shown, or took, within a window."""
+class SeenFilter(Filter):
+    """Remove items that the user was shown, or took, within a window."""
 
     kind: Literal["seen"]
-    """The user's own past items."""
+    """The user's past items."""
     name: str = "seen"
-    """In answers, metrics and messages."""
+    """Name in answers, metrics and messages."""
     of: Literal["shown", "positive"] = "shown"
     """`shown`: every impression. `positive`: those with a positive outcome."""
     window: Duration = "30d"
@@ -73,24 +74,26 @@ class Seen(Filter):
         return parse_duration(self.window)
 
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
-        """Return where an item is not among the remembered ones; everything, for a user without a history."""
+        """Return True for items that are not in the window of the history; for all items without a history."""
         if request.history is None:
             return np.ones(len(candidates), np.bool_)
         past = request.history.since(request.now - parse_duration(self.window))
-        return ~_among(candidates[Columns.ITEM], past.taken if self.of == "positive" else past.items)
+        return ~_is_in(candidates[Columns.ITEM], past.positive_items if self.of == "positive" else past.items)
 
-    def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
+    def count_violations(self, shown_items: pl.DataFrame, request: FilterRequest) -> int:
         """Count event by event."""
         past = request.history
         if past is None:
             return 0
-        first, every = request.now - parse_duration(self.window), self.of == "shown"
+        window_start, counts_impressions = request.now - parse_duration(self.window), self.of == "shown"
         events = zip(past.items, past.times, past.positive, strict=True)
-        remembered = {item for item, time, positive in events if time >= first and (every or positive)}
-        return sum(item in remembered for item in shown[Columns.ITEM])
+        remembered = {
+            item for item, time, positive in events if time >= window_start and (counts_impressions or positive)
+        }
+        return sum(item in remembered for item in shown_items[Columns.ITEM])
 
 
-class _ItemList(Filter):
+class _ItemListFilter(Filter):
     path: str
     """Text file with one item a line, relative to the folder of the log; part of the release."""
 
@@ -106,78 +109,78 @@ class _ItemList(Filter):
 
     @property
     def asks_request(self) -> bool:
-        """No: the list is the release's."""
+        """False: the list is part of the release."""
         return False
 
     def read_list(self, files: Path, item_type: pl.DataType) -> pl.Series:
-        """Return the file's items, each once; empty lines and spaces around an item do not count."""
-        where = files / self.path
+        """Return the file's items, each once; empty lines and spaces around an item are ignored."""
+        path = files / self.path
         try:
-            lines = where.read_text(encoding="utf-8-sig").splitlines()
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise ShortlistError(f"filter '{self.name}': {where} cannot be read: {error}") from error
+            raise ShortlistError(f"filter '{self.name}': {path} cannot be read: {error}") from error
         texts = pl.Series(Columns.ITEM, [text for line in lines if (text := line.strip())], pl.String())
         items = texts.cast(item_type, strict=False)
         if items.has_nulls():
             first = texts.filter(items.is_null())[0]
             raise ShortlistError(
-                f"filter '{self.name}': {where}: '{first[:80]}' is no {item_type}, which data.item is;"
+                f"filter '{self.name}': {path}: '{first[:80]}' is no {item_type}, which data.item is;"
                 " wanted one item a line"
             )
         if not len(items):
-            raise ShortlistError(f"filter '{self.name}': {where} names no item; leave the filter out")
+            raise ShortlistError(f"filter '{self.name}': {path} names no item; leave the filter out")
         return items.unique().sort()
 
-    def _listed(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
-        return _among(candidates[Columns.ITEM], request.lists[self.name])
+    def _in_list(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
+        return _is_in(candidates[Columns.ITEM], request.lists[self.name])
 
 
-class Allow(_ItemList):
-    """Keep the items of a list only."""
+class AllowFilter(_ItemListFilter):
+    """Keep only the items of a list."""
 
     kind: Literal["allow"]
     """Items that may be shown."""
     name: str = "allow"
-    """In answers, metrics and messages."""
+    """Name in answers, metrics and messages."""
 
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
-        """Return where an item is listed."""
-        return self._listed(candidates, request)
+        """Return True for items of the list."""
+        return self._in_list(candidates, request)
 
-    def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
+    def count_violations(self, shown_items: pl.DataFrame, request: FilterRequest) -> int:
         """Count item by item."""
-        return len(set(shown[Columns.ITEM]) - set(request.lists[self.name]))
+        return len(set(shown_items[Columns.ITEM]) - set(request.lists[self.name]))
 
 
-class Deny(_ItemList):
+class DenyFilter(_ItemListFilter):
     """Remove the items of a list."""
 
     kind: Literal["deny"]
     """Items that are never shown."""
     name: str = "deny"
-    """In answers, metrics and messages."""
+    """Name in answers, metrics and messages."""
 
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
-        """Return where an item is not listed."""
-        return ~self._listed(candidates, request)
+        """Return True for items that are not on the list."""
+        return ~self._in_list(candidates, request)
 
-    def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
+    def count_violations(self, shown_items: pl.DataFrame, request: FilterRequest) -> int:
         """Count item by item."""
-        return len(set(shown[Columns.ITEM]) & set(request.lists[self.name]))
+        return len(set(shown_items[Columns.ITEM]) & set(request.lists[self.name]))
 
 
-def _among(items: pl.Series, wanted: pl.Series) -> np.ndarray:
-    """Return bool, shape (n_items,): which of them are wanted."""
-    if not len(items) or not len(wanted):
+def _is_in(items: pl.Series, listed_items: pl.Series) -> np.ndarray:
+    """Return whether each item is on a list: bool, shape (n_items,)."""
+    if not len(items) or not len(listed_items):
         return np.zeros(len(items), np.bool_)
-    if items.dtype.is_integer() and not items.null_count() and not wanted.null_count():
-        return np.isin(items.to_numpy(), wanted.to_numpy())  # in numpy, which takes a tenth of the time for a few
-    found: np.ndarray = items.is_in(wanted.implode()).to_numpy()
-    return found
+    if items.dtype.is_integer() and not items.null_count() and not listed_items.null_count():
+        return np.isin(items.to_numpy(), listed_items.to_numpy())  # in numpy, which takes a tenth of the time for a few
+    is_listed: np.ndarray = items.is_in(listed_items.implode()).to_numpy()
+    return is_listed
 
 
 FILTERS: Final = Registry[type[Filter]](
     "filters",
-    {"where": Where, "seen": Seen, "allow": Allow, "deny": Deny},
+    {"where": ConditionFilter, "seen": SeenFilter, "allow": AllowFilter, "deny": DenyFilter},
 )
-"""By kind; a new kind is a class and a line here."""
+"""Filter classes by kind; a new kind is a class and a line here."""

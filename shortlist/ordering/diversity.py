@@ -14,12 +14,12 @@ Weight = Annotated[float, Field(gt=0, lt=1)]
 
 
 class MaximalMarginalRelevance(Diversity):
-    """Value against the likeness to the most alike candidate above (Carbonell and Goldstein, 1998)."""
+    """Value minus likeness to the most similar candidate above (Carbonell and Goldstein, 1998)."""
 
     kind: Literal["mmr"]
     """Maximal marginal relevance."""
     weight: Weight = 0.3
-    """Of likeness: `(1 - weight) * value - weight * likeness`, values scaled to 0..1 within the request."""
+    """Weight of likeness: `(1 - weight) * value - weight * likeness`, values scaled to 0..1 within the request."""
 
     def utilities(self, likeness: Likeness, values: np.ndarray) -> _MarginalRelevance:
         """Return the weighted values."""
@@ -34,11 +34,11 @@ class _MarginalRelevance:
         self._nearest = np.zeros_like(values)
 
     @property
-    def now(self) -> np.ndarray:
+    def marginal(self) -> np.ndarray:
         return self._relevance - self._weight * self._nearest
 
     def add(self, row: int) -> None:
-        np.maximum(self._nearest, self._likeness.to(row), out=self._nearest)
+        np.maximum(self._nearest, self._likeness.similarities(row), out=self._nearest)
 
 
 class DeterminantalPointProcess(Diversity):
@@ -47,10 +47,10 @@ class DeterminantalPointProcess(Diversity):
     kind: Literal["dpp"]
     """Determinantal point process."""
     weight: Weight = 0.3
-    """Of diversity: `q = exp((1 - weight) / (2 * weight) * value)`, values scaled to 0..1 within the request."""
+    """Weight of diversity: `q = exp((1 - weight) / (2 * weight) * value)`, values scaled to 0..1 within the request."""
 
     def utilities(self, likeness: Likeness, values: np.ndarray) -> _LogDeterminant:
-        """Return the logarithms by which the determinant grows."""
+        """Return the growth of the logarithm of the determinant per candidate."""
         quality = (1.0 - self.weight) / (2.0 * self.weight) * _scaled(values)
         return _LogDeterminant(likeness, quality)
 
@@ -61,24 +61,24 @@ class _LogDeterminant:
     def __init__(self, likeness: Likeness, log_quality: np.ndarray) -> None:
         self._likeness = likeness
         self._log_quality = log_quality
-        # Of the likeness alone: quality multiplies a determinant, and so adds to its logarithm.
-        self._left = np.ones_like(log_quality)
+        # Determinant of the likeness alone: quality is a factor of the determinant, so its logarithm is added.
+        self._residuals = np.ones_like(log_quality)
         self._factors = np.empty((0, len(log_quality)))
 
     @property
-    def now(self) -> np.ndarray:
-        grown: np.ndarray = 2.0 * self._log_quality + np.log(np.maximum(self._left, _NOTHING_NEW))
+    def marginal(self) -> np.ndarray:
+        grown: np.ndarray = 2.0 * self._log_quality + np.log(np.maximum(self._residuals, _MIN_RESIDUAL))
         return grown
 
     def add(self, row: int) -> None:
-        left = np.sqrt(max(self._left[row], _NOTHING_NEW))
-        factor = (self._likeness.to(row) - self._factors[:, row] @ self._factors) / left
+        residual_root = np.sqrt(max(self._residuals[row], _MIN_RESIDUAL))
+        factor = (self._likeness.similarities(row) - self._factors[:, row] @ self._factors) / residual_root
         self._factors = np.vstack([self._factors, factor])
-        self._left = np.maximum(self._left - factor**2, 0.0)
+        self._residuals = np.maximum(self._residuals - factor**2, 0.0)
 
 
-_NOTHING_NEW: Final = 1e-10
-"""What a candidate that is like those above adds; keeps its logarithm finite."""
+_MIN_RESIDUAL: Final = 1e-10
+"""Least residual of a candidate that equals one above; keeps its logarithm finite."""
 
 
 def _scaled(values: np.ndarray) -> np.ndarray:
@@ -94,4 +94,4 @@ DIVERSITIES: Final = Registry[type[Diversity]](
         "dpp": DeterminantalPointProcess,
     },
 )
-"""By kind; a new kind is a class and a line here."""
+"""Diversity classes by kind; a new kind is a class and a line here."""

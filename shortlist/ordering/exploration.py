@@ -1,4 +1,4 @@
-"""Exploration with known probabilities: Plackett-Luce sampling by utility, or a random candidate now and then."""
+"""Exploration with known probabilities: Plackett-Luce sampling by utility, and epsilon-greedy."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from shortlist.system.registry import Registry
 
 
 class PlackettLuce(Exploration):
-    """Draw each place in proportion to `exp(utility / temperature)`: what sorting by utility plus Gumbel noise does."""
+    """Draw each place in proportion to `exp(utility / temperature)`, as sorting by utility plus Gumbel noise does."""
 
     kind: Literal["gumbel"]
     """Gumbel top-k."""
     temperature: Annotated[float, Field(gt=0, le=1_000)]
-    """In units of the value: candidates that differ by it differ by a factor of 2.7 in probability."""
+    """Temperature in units of the value: a difference of one temperature is a factor of 2.7 in probability."""
 
     def probabilities(self, utilities: np.ndarray) -> np.ndarray:
         """Return the softmax of the utilities."""
@@ -27,7 +27,7 @@ class PlackettLuce(Exploration):
 
 
 class EpsilonGreedy(Exploration):
-    """Give each place to a random allowed candidate with a small probability, else to the best."""
+    """Give each place to a random allowed candidate with a small probability, otherwise to the best."""
 
     kind: Literal["epsilon"]
     """Epsilon-greedy."""
@@ -35,7 +35,7 @@ class EpsilonGreedy(Exploration):
     """Probability that a place is given at random."""
 
     def probabilities(self, utilities: np.ndarray) -> np.ndarray:
-        """Return epsilon shared by all, and the rest for the best."""
+        """Return epsilon divided among all candidates, and 1 - epsilon more for the best."""
         shares = np.full(len(utilities), self.epsilon / len(utilities))
         shares[np.argmax(utilities)] += 1.0 - self.epsilon
         return shares
@@ -45,4 +45,4 @@ EXPLORATIONS: Final = Registry[type[Exploration]](
     "explorations",
     {"gumbel": PlackettLuce, "epsilon": EpsilonGreedy},
 )
-"""By kind; a new kind is a class and a line here."""
+"""Exploration classes by kind; a new kind is a class and a line here."""

@@ -1,23 +1,23 @@
-"""How alike two candidates are, between 0 and 1, by any column that says what they are."""
+"""Likeness of two candidates, between 0 and 1, by a column."""
 
 from __future__ import annotations
 
 import numpy as np
 import polars as pl
 
-from shortlist.ordering.base import Likeness, codes_of
+from shortlist.ordering.base import Likeness, value_codes
 
 
 def likeness_by(column: pl.Series) -> Likeness:
-    """Return the measure that belongs to a column's type; all of them are positive semidefinite, as DPPs need them.
+    """Return the likeness measure for a column's type; all are positive semidefinite, as DPPs require.
 
     Args:
         column: A vector (`pl.Array`): `(1 + cosine) / 2`. A list of tags: common tags as a share of all tags of both
             (Jaccard). Anything else: 1 for equal values.
     """
     if isinstance(column.dtype, pl.List) and column.dtype.inner.is_float():
-        if (whole := _whole(column)) is not None:
-            return _Cosine(whole, np.ones(len(column), np.bool_))
+        if (vectors := _as_matrix(column)) is not None:
+            return _Cosine(vectors, np.ones(len(column), np.bool_))
         width = column.list.len().max()
         if isinstance(width, int) and width:
             return _cosine(column.list.to_array(width))
@@ -33,7 +33,7 @@ def intra_list_diversity(column: pl.Series) -> float:
     """Return the mean of 1 - likeness over the pairs of a list's items; NaN for fewer than two.
 
     Args:
-        column: A value for every item of the list; see `likeness_by`.
+        column: A value per item of the list; see `likeness_by`.
 
     >>> intra_list_diversity(pl.Series(["x", "x", "y"]))
     0.6666666666666667
@@ -42,44 +42,44 @@ def intra_list_diversity(column: pl.Series) -> float:
     if count < 2:
         return float("nan")
     likeness = likeness_by(column)
-    alike = sum(float(likeness.to(row).sum()) - 1.0 for row in range(count))
-    return 1.0 - alike / (count * (count - 1))
+    total_likeness = sum(float(likeness.similarities(row).sum()) - 1.0 for row in range(count))
+    return 1.0 - total_likeness / (count * (count - 1))
 
 
-def _whole(column: pl.Series) -> np.ndarray | None:
-    """Return lists of one length without nulls as a matrix; None for others. Polars' own way waits for its threads."""
+def _as_matrix(column: pl.Series) -> np.ndarray | None:
+    """Return lists of equal length without nulls as a matrix; None for others. Polars' conversion waits for threads."""
     if not len(column) or column.null_count():
         return None
     lists = column.to_arrow()
     lengths, values = np.diff(lists.offsets.to_numpy()), lists.flatten()
     if values.null_count or not lengths[0] or (lengths != lengths[0]).any():
         return None
-    found: np.ndarray = values.to_numpy().reshape(len(column), lengths[0]).astype(np.float32, copy=False)
-    return found
+    vectors: np.ndarray = values.to_numpy().reshape(len(column), lengths[0]).astype(np.float32, copy=False)
+    return vectors
 
 
 def _cosine(column: pl.Series) -> _Cosine:
     assert isinstance(column.dtype, pl.Array)
-    there = column.is_not_null().to_numpy()
+    has_vector = column.is_not_null().to_numpy()
     vectors = np.zeros((len(column), column.dtype.size), np.float32)
-    vectors[there] = column.drop_nulls().to_numpy()
-    return _Cosine(vectors, there)
+    vectors[has_vector] = column.drop_nulls().to_numpy()
+    return _Cosine(vectors, has_vector)
 
 
 class _Cosine:
-    def __init__(self, vectors: np.ndarray, there: np.ndarray) -> None:
+    def __init__(self, vectors: np.ndarray, has_vector: np.ndarray) -> None:
         lengths = np.linalg.norm(vectors, axis=1)
-        self._unknown = ~(there & np.isfinite(lengths) & (lengths > 0))
-        lengths[self._unknown] = 1.0
+        self._is_unknown = ~(has_vector & np.isfinite(lengths) & (lengths > 0))
+        lengths[self._is_unknown] = 1.0
         self._unit = vectors / lengths[:, None]
-        self._unit[self._unknown] = 0.0
+        self._unit[self._is_unknown] = 0.0
 
-    def to(self, row: int) -> np.ndarray:
-        if self._unknown[row]:
+    def similarities(self, row: int) -> np.ndarray:
+        if self._is_unknown[row]:
             alike = np.zeros(len(self._unit))
         else:
             alike = (1.0 + self._unit @ self._unit[row]).astype(np.float64) / 2.0
-            alike[self._unknown] = 0.0
+            alike[self._is_unknown] = 0.0
         alike[row] = 1.0
         return alike.clip(0.0, 1.0, out=alike)
 
@@ -88,13 +88,13 @@ class _Jaccard:
     def __init__(self, column: pl.Series) -> None:
         rows = pl.DataFrame({"row": np.arange(len(column)), "tag": column}).explode("tag").drop_nulls("tag").unique()
         codes = rows["tag"].rank("dense").to_numpy().astype(np.intp) - 1
-        self._has = np.zeros((len(column), int(codes.max(initial=-1)) + 1), np.bool_)
-        self._has[rows["row"].to_numpy(), codes] = True
-        self._sizes = self._has.sum(axis=1)
+        self._has_tag = np.zeros((len(column), int(codes.max(initial=-1)) + 1), np.bool_)
+        self._has_tag[rows["row"].to_numpy(), codes] = True
+        self._sizes = self._has_tag.sum(axis=1)
 
-    def to(self, row: int) -> np.ndarray:
-        # Counted, not multiplied: on a busy machine BLAS reported an invalid value, once in some ten thousand products.
-        common = self._has[:, self._has[row]].sum(axis=1, dtype=np.float64)
+    def similarities(self, row: int) -> np.ndarray:
+        # Counted, not multiplied: on a busy machine BLAS reported an invalid value in one of some 10 000 products.
+        common = self._has_tag[:, self._has_tag[row]].sum(axis=1, dtype=np.float64)
         alike: np.ndarray = common / np.maximum(self._sizes + self._sizes[row] - common, 1.0)
         alike[row] = 1.0
         return alike
@@ -102,9 +102,9 @@ class _Jaccard:
 
 class _Equality:
     def __init__(self, column: pl.Series) -> None:
-        self._codes = codes_of(column)
+        self._codes = value_codes(column)
 
-    def to(self, row: int) -> np.ndarray:
+    def similarities(self, row: int) -> np.ndarray:
         alike: np.ndarray = ((self._codes == self._codes[row]) & (self._codes > 0)).astype(np.float64)
         alike[row] = 1.0
         return alike

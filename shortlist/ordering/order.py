@@ -1,4 +1,4 @@
-"""The loop that fills a slate, one place after another."""
+"""The ordering loop, which fills a slate place by place."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class OrderedSlate:
     """Candidates in the order in which they are shown."""
 
     rows: np.ndarray
-    """Int64, shape (n_placed,): rows of candidates; fewer than asked for where caps or missing values leave fewer."""
+    """Rows of candidates, int64, shape (n_placed,); fewer than requested where caps or missing values leave fewer."""
     values: np.ndarray
-    """Float64, shape (n_placed,): what each is worth after boosts."""
+    """Values after boosts, float64, shape (n_placed,)."""
     propensities: np.ndarray
-    """Float64, shape (n_placed,): the probability with which each took its place, given those above it. Their product
-    is the probability of the whole slate. 1 for pinned items and without exploration."""
+    """Probability of each placed candidate, given those above it, float64, shape (n_placed,). Their product is the
+    probability of the whole slate. 1 for pinned items and without exploration."""
     explored: bool
     """Whether places were drawn."""
     without_value: int
-    """Candidates left out because their value is null or not finite."""
+    """Number of candidates left out because their value is null or not finite."""
 
 
 @dataclass
 class _Value:
     """Utilities that do not change: no diversity is declared."""
 
-    now: np.ndarray
+    marginal: np.ndarray
 
     def add(self, row: int) -> None:
         pass
@@ -49,7 +49,7 @@ def check_ordering(ordering: Ordering, types: Mapping[str, pl.DataType]) -> None
 
     Args:
         ordering: The section.
-        types: Of the columns, `score` among them.
+        types: Types of the columns, `score` among them.
 
     Raises:
         ExpressionError: A formula, a condition or a rule does not fit them.
@@ -68,8 +68,8 @@ def columns_read(ordering: Ordering) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chain(formula, *(rule.reads for rule in ordering.rules), diversity)))
 
 
-def values_of(candidates: pl.DataFrame, ordering: Ordering) -> np.ndarray:
-    """Return what candidates are worth by the formula and the boosts, float64, shape (n_candidates,); NaN for null."""
+def compute_values(candidates: pl.DataFrame, ordering: Ordering) -> np.ndarray:
+    """Return the values of candidates by the formula and the boosts, float64, shape (n_candidates,); NaN for null."""
     formula = compile_expression(ordering.value).evaluate_numbers(candidates)
     return reduce(lambda changed, rule: rule.adjust(candidates, changed), ordering.rules, formula)
 
@@ -77,18 +77,18 @@ def values_of(candidates: pl.DataFrame, ordering: Ordering) -> np.ndarray:
 def order(
     candidates: pl.DataFrame, ordering: Ordering, k: int, request: str, likeness: Likeness | None = None
 ) -> OrderedSlate:
-    """Return the slate of a request; the same request and candidates give the same slate, bit by bit.
+    """Return the slate of a request; the same request and candidates give exactly the same slate.
 
     Pinned items keep their places, count for caps from the start, and for diversity once their place is reached.
 
     Args:
-        candidates: One row for each: `score` and the other columns that the section reads. May be empty.
-        ordering: The section, checked against them.
-        k: Places.
-        request: Identity of the request; the draws follow from it.
-        likeness: Of the candidates, by the column of `ordering.diversity`; None: it is looked up.
+        candidates: One row per candidate: `score` and the other columns that the section reads. May be empty.
+        ordering: The section, checked against the columns.
+        k: Number of places.
+        request: Id of the request, which seeds the draws.
+        likeness: Likeness of the candidates by the column of `ordering.diversity`; None: it is computed.
     """
-    values = values_of(candidates, ordering)
+    values = compute_values(candidates, ordering)
     usable = np.isfinite(values)
     without_value = int(len(values) - usable.sum())
     if without_value:
@@ -120,31 +120,33 @@ def _fill(
     free[list(pins.values())] = False
     explore = ordering.explore
     explored = explore is not None and draws is not None and draws.random() < explore.share
-    # Probability of the places so far if they are drawn, and whether the best order would have been the same.
-    drawn, best_so_far = 1.0, True
+    # Probability of the places so far if they are drawn, and whether they are in the best order.
+    drawn_probability, best_so_far = 1.0, True
     rows: list[int] = []
     propensities: list[float] = []
     while len(rows) < k:
         place = len(rows) + 1
         allowed = np.flatnonzero(reduce(np.logical_and, (limit.allowed(place) for limit in limits), free))
-        # Where caps leave nobody, pinned items of later places move up.
+        # Where caps leave no candidate, pinned items of later places move up.
         if pins and (place in pins or not len(allowed)):
             row, propensity = pins.pop(min(pins)), 1.0
         elif not len(allowed):
             break
         else:
-            now = utilities.now[allowed]
-            best = int(np.argmax(now))
-            chosen, propensity = best, 1.0
+            allowed_utilities = utilities.marginal[allowed]
+            best = int(np.argmax(allowed_utilities))
+            index, propensity = best, 1.0
             if explore is not None:
-                probabilities = explore.probabilities(now)
+                probabilities = explore.probabilities(allowed_utilities)
                 if explored and draws is not None:
-                    chosen = _draw(probabilities, draws)
-                before = explore.share * drawn + (1.0 - explore.share) * best_so_far
-                drawn *= float(probabilities[chosen])
-                best_so_far = best_so_far and chosen == best
-                propensity = (explore.share * drawn + (1.0 - explore.share) * best_so_far) / before
-            row = int(allowed[chosen])
+                    index = _draw(probabilities, draws)
+                probability_above = explore.share * drawn_probability + (1.0 - explore.share) * best_so_far
+                drawn_probability *= float(probabilities[index])
+                best_so_far = best_so_far and index == best
+                propensity = (
+                    explore.share * drawn_probability + (1.0 - explore.share) * best_so_far
+                ) / probability_above
+            row = int(allowed[index])
             free[row] = False
             for limit in limits:
                 limit.add(row, place)
@@ -156,10 +158,10 @@ def _fill(
 
 
 def _draw(probabilities: np.ndarray, draws: np.random.Generator) -> int:
-    reached = np.cumsum(probabilities)
-    chosen = int(np.searchsorted(reached, draws.random() * reached[-1], side="right"))
-    # Rounding may reach past the last candidate that has a probability.
-    return min(chosen, int(np.flatnonzero(probabilities)[-1]))
+    cumulative = np.cumsum(probabilities)
+    index = int(np.searchsorted(cumulative, draws.random() * cumulative[-1], side="right"))
+    # By rounding, the draw may lie beyond the last candidate with a positive probability.
+    return min(index, int(np.flatnonzero(probabilities)[-1]))
 
 
 def _seed(request: str) -> int:

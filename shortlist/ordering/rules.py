@@ -1,4 +1,4 @@
-"""Ordering rules: boosts, fixed places, and limits to how many of one kind are shown."""
+"""Ordering rules: boosts, pins and caps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from shortlist.contracts import Columns
-from shortlist.ordering.base import OrderingRule, PlaceLimit, ShownSlate, codes_of, require_columns
+from shortlist.ordering.base import OrderingRule, PlaceLimit, ShownSlate, require_columns, value_codes
 from shortlist.system.registry import Registry
 from shortlist.system.row_expressions import ExpressionError, compile_expression, parse_expression
 
@@ -24,12 +24,12 @@ class Boost(OrderingRule):
     where: str
     """Condition over the columns of candidates: `published_date >= DATE '2026-01-01'`. Null counts as false."""
     factor: Annotated[float, Field(gt=0, le=1_000)] = 1.0
-    """Multiplies the value. A negative value is divided by it, so that a factor above 1 always raises."""
+    """Factor of the value. A negative value is divided by it, so that a factor above 1 always raises."""
     add: Annotated[float, Field(ge=-1e9, le=1e9)] = 0.0
-    """Added to the value afterwards."""
+    """Number that is added to the value afterwards."""
 
     @model_validator(mode="after")
-    def _changes_something(self) -> Self:
+    def _check_has_effect(self) -> Self:
         if self.factor == 1.0 and self.add == 0.0:
             raise ValueError("a boost of factor 1 that adds 0 changes nothing; declare factor or add")
         return self
@@ -44,10 +44,10 @@ class Boost(OrderingRule):
         return compile_expression(self.where).columns
 
     def adjust(self, candidates: pl.DataFrame, values: np.ndarray) -> np.ndarray:
-        """Return the raised values."""
-        meant = compile_expression(self.where).evaluate_condition(candidates)
+        """Return the values with the boost."""
+        fulfils_condition = compile_expression(self.where).evaluate_condition(candidates)
         raised = np.where(values < 0, values / self.factor, values * self.factor) + self.add
-        return np.where(meant, raised, values)
+        return np.where(fulfils_condition, raised, values)
 
 
 class Pin(OrderingRule):
@@ -58,7 +58,7 @@ class Pin(OrderingRule):
     item: int | str
     """Value of `data.item`."""
     place: Annotated[int, Field(ge=1, le=1_000)]
-    """From 1, the first. Slates that are shorter leave it out."""
+    """Place in the slate, from 1. Shorter slates leave the item out."""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -67,9 +67,9 @@ class Pin(OrderingRule):
 
     def check(self, types: Mapping[str, pl.DataType]) -> None:
         """Check that the item is of the type of `data.item`."""
-        wanted = "a text" if types[Columns.ITEM] == pl.String() else "a whole number"
+        wanted_type = "a text" if types[Columns.ITEM] == pl.String() else "a whole number"
         if isinstance(self.item, str) != (types[Columns.ITEM] == pl.String()):
-            raise ExpressionError(f"pin: got item {self.item!r}; wanted {wanted}, as data.item is")
+            raise ExpressionError(f"pin: got item {self.item!r}; wanted {wanted_type}, as data.item is")
 
     @property
     def fixed(self) -> Mapping[int, int | str]:
@@ -77,36 +77,36 @@ class Pin(OrderingRule):
         return {self.place: self.item}
 
     def pinned(self, candidates: pl.DataFrame) -> Mapping[int, int]:
-        """Return the item's row, if it is there."""
-        found = np.flatnonzero((candidates[Columns.ITEM] == self.item).to_numpy())
-        return {self.place: int(found[0])} if len(found) else {}
+        """Return the item's row by its place; empty where it is no candidate."""
+        rows = np.flatnonzero((candidates[Columns.ITEM] == self.item).to_numpy())
+        return {self.place: int(rows[0])} if len(rows) else {}
 
-    def broken(self, shown: ShownSlate) -> str | None:
-        """Look for the item at its place, or above it where it may have moved up."""
-        items = [shown.candidates[Columns.ITEM][row] for row in shown.rows]
-        most = min(shown.k, shown.candidates.height)
-        if self.place > most or self.item not in shown.candidates[Columns.ITEM]:
+    def find_violation(self, slate: ShownSlate) -> str | None:
+        """Check that the item is at its place, or above it where it may have moved up."""
+        items = [slate.candidates[Columns.ITEM][row] for row in slate.rows]
+        slate_length = min(slate.k, slate.candidates.height)
+        if self.place > slate_length or self.item not in slate.candidates[Columns.ITEM]:
             return None
-        found = items.index(self.item) + 1 if self.item in items else 0
-        if found == self.place or (shown.limited and 0 < found < self.place):
+        actual_place = items.index(self.item) + 1 if self.item in items else 0
+        if actual_place == self.place or (slate.limited and 0 < actual_place < self.place):
             return None
         return f"the item that is pinned to place {self.place} is not there"
 
 
 class Cap(OrderingRule):
-    """Limit how many candidates with the same value of a column are among the first places."""
+    """Limit the number of candidates with the same value of a column among the first places."""
 
     kind: Literal["cap"]
     """Limits how many of one kind are shown."""
     column: str
     """Column of candidates: a creator, a category. Null is not limited."""
     most: Annotated[int, Field(ge=1, le=1_000)]
-    """Candidates with the same value."""
+    """Largest number of candidates with the same value."""
     places: Annotated[int, Field(ge=2, le=10_000)]
-    """First places of the slate among which they are counted."""
+    """Number of first places of the slate in which they are counted."""
 
     @model_validator(mode="after")
-    def _limits_something(self) -> Self:
+    def _check_has_effect(self) -> Self:
         if self.most >= self.places:
             raise ValueError(f"at most {self.most} in {self.places} places limits nothing; wanted most below places")
         return self
@@ -126,26 +126,26 @@ class Cap(OrderingRule):
             )
 
     def limit(self, candidates: pl.DataFrame) -> PlaceLimit:
-        """Return the count of each value so far."""
-        return _Count(self, candidates[self.column])
+        """Return a limit that counts the values of placed candidates."""
+        return _CapCounter(self, candidates[self.column])
 
-    def broken(self, shown: ShownSlate) -> str | None:
+    def find_violation(self, slate: ShownSlate) -> str | None:
         """Count the values of the first places; a pinned item counts for its declared place."""
-        values = shown.candidates[self.column]
-        placed = [(shown.pinned.get(row, place), values[row], row) for place, row in enumerate(shown.rows, start=1)]
+        values = slate.candidates[self.column]
+        placed = [(slate.pinned.get(row, place), values[row], row) for place, row in enumerate(slate.rows, start=1)]
         first = [(value, row) for place, value, row in placed if place <= self.places and value is not None]
         counts = Counter(value for value, _ in first)
-        chosen = {value for value, row in first if row not in shown.pinned}
-        over = [f"{counts[value]} of {value}" for value in chosen if counts[value] > self.most]
-        return f"a cap of {self.most} by {self.column} is exceeded: {min(over)}" if over else None
+        unpinned_values = {value for value, row in first if row not in slate.pinned}
+        excesses = [f"{counts[value]} of {value}" for value in unpinned_values if counts[value] > self.most]
+        return f"a cap of {self.most} by {self.column} is exceeded: {min(excesses)}" if excesses else None
 
 
-class _Count:
+class _CapCounter:
     """Candidates placed so far, by value of the capped column."""
 
     def __init__(self, rule: Cap, column: pl.Series) -> None:
         self._rule = rule
-        self._codes = codes_of(column)
+        self._codes = value_codes(column)
         self._placed = np.zeros(int(self._codes.max(initial=0)) + 1, np.int64)
 
     def allowed(self, place: int) -> np.ndarray:
@@ -163,4 +163,4 @@ ORDERING_RULES: Final = Registry[type[OrderingRule]](
     "ordering_rules",
     {"boost": Boost, "pin": Pin, "cap": Cap},
 )
-"""By kind; a new kind is a class and a line here."""
+"""Rule classes by kind; a new kind is a class and a line here."""

@@ -1,4 +1,4 @@
-"""Whether a slate keeps the rules of the spec: every filter, rule and probability, checked on the answer alone."""
+"""Check of a slate against the spec: every filter, ordering rule and propensity, from the answer alone."""
 
 from __future__ import annotations
 
@@ -11,92 +11,99 @@ import polars as pl
 from shortlist.contracts import Columns
 from shortlist.filters.base import FilterRequest
 from shortlist.ordering.base import ShownSlate
-from shortlist.ordering.order import values_of
-from shortlist.recommending.chances import Chances, chances_of
-from shortlist.recommending.recommender import FoundCandidates, Recommender, Slate, SlateRequest
+from shortlist.ordering.order import compute_values
+from shortlist.recommending.chances import SlateProbabilities, slate_probabilities
+from shortlist.recommending.recommender import Recommender, Slate, SlateCandidates, SlateRequest
 
 Scores = Mapping[str, np.ndarray]
-"""By column, `score` among them; each of shape (n_candidates,)."""
+"""Scores by column, `score` among them; each of shape (n_candidates,)."""
 
 
-class Checked(NamedTuple):
-    """What is wrong with a slate, and how likely it was."""
+class SlateCheck(NamedTuple):
+    """Problems of a slate, and its probabilities."""
 
     broken: tuple[str, ...]
-    """Each as a sentence; empty: nothing."""
-    chances: Chances | None
-    """None for a slate of which more is wrong than its probabilities, and for an empty one."""
+    """Problems, each as a sentence; empty: none."""
+    chances: SlateProbabilities | None
+    """Probabilities of the slate; None for an empty slate, and for one with problems other than propensities."""
 
 
-def broken_rules(
-    stages: Recommender, request: SlateRequest, found: FoundCandidates, slate: Slate, scores: Scores
-) -> Checked:
-    """Return what is wrong with a slate.
+def check_slate(
+    stages: Recommender, request: SlateRequest, found_candidates: SlateCandidates, slate: Slate, scores: Scores
+) -> SlateCheck:
+    """Return the problems and probabilities of a slate.
 
     Args:
-        stages: That made it.
-        request: That was answered.
-        found: Its candidates.
-        slate: The answer.
-        scores: Of the candidates.
+        stages: Stages that made the slate.
+        request: The answered request.
+        found_candidates: Candidates of the request.
+        slate: The slate.
+        scores: Scores of the candidates.
     """
-    every = found.rows.with_columns(pl.Series(name, own, pl.Float64) for name, own in scores.items())
-    values = values_of(every, stages.ordering)
-    usable = np.isfinite(values) & ~every[Columns.ITEM].is_in(slate.removed.items.implode()).to_numpy()
-    candidates = every.filter(usable)
-    broken = (*_kept_late(stages, request, found, slate), *_broken(stages, request, candidates, slate))
+    scored = found_candidates.rows.with_columns(
+        pl.Series(name, column_scores, pl.Float64) for name, column_scores in scores.items()
+    )
+    values = compute_values(scored, stages.ordering)
+    usable = np.isfinite(values) & ~scored[Columns.ITEM].is_in(slate.removed.items.implode()).to_numpy()
+    candidates = scored.filter(usable)
+    broken = (
+        *_iter_removal_problems(stages, request, found_candidates, slate),
+        *_iter_problems(stages, request, candidates, slate),
+    )
     if broken or not len(slate.items):
-        return Checked(broken, None)
-    shown = _shown(stages, request, candidates, slate)
-    chances = chances_of(candidates, values[usable], stages.ordering, shown.rows, shown.pinned)
-    return Checked(tuple(_wrong_propensity(slate.propensities, chances)), chances)
+        return SlateCheck(broken, None)
+    shown_slate = _shown_slate(stages, request, candidates, slate)
+    chances = slate_probabilities(candidates, values[usable], stages.ordering, shown_slate.rows, shown_slate.pinned)
+    return SlateCheck(tuple(_iter_propensity_problems(slate.propensities, chances)), chances)
 
 
-def _broken(stages: Recommender, request: SlateRequest, candidates: pl.DataFrame, slate: Slate) -> Iterator[str]:
+def _iter_problems(stages: Recommender, request: SlateRequest, candidates: pl.DataFrame, slate: Slate) -> Iterator[str]:
     items = slate.items
     if items.n_unique() != len(items):
         yield "an item is shown twice"
     if not items.is_in(candidates[Columns.ITEM].implode()).all():
         yield "an item is shown that is no candidate"
         return
-    shown = _shown(stages, request, candidates, slate)
-    known = _known(stages, request)
-    for declared in stages.filters.rules:
-        if count := declared.broken(candidates[list(shown.rows)], known):
-            yield f"{count} items are shown that filter '{declared.name}' removes"
+    shown_slate = _shown_slate(stages, request, candidates, slate)
+    filter_request = _filter_request(stages, request)
+    for rule in stages.filters.rules:
+        if count := rule.count_violations(candidates[list(shown_slate.rows)], filter_request):
+            yield f"{count} items are shown that filter '{rule.name}' removes"
     if len(items) > request.k:
         yield f"{len(items)} items are shown; {request.k} were asked for"
-    yield from (problem for rule in stages.ordering.rules if (problem := rule.broken(shown)) is not None)
+    yield from (problem for rule in stages.ordering.rules if (problem := rule.find_violation(shown_slate)) is not None)
     if not bool(np.all((slate.propensities > 0) & (slate.propensities <= 1 + 1e-9))):
         yield "a propensity is not between 0 and 1"
 
 
-def _kept_late(stages: Recommender, request: SlateRequest, found: FoundCandidates, slate: Slate) -> Iterator[str]:
-    """Look whether what was removed before ordering had to be."""
+def _iter_removal_problems(
+    stages: Recommender, request: SlateRequest, found_candidates: SlateCandidates, slate: Slate
+) -> Iterator[str]:
+    """Yield filters that removed items before ordering which they keep."""
     by_filter = pl.Series(slate.removed.filters, dtype=pl.String())
-    for declared in stages.filters.rules:
-        items = slate.removed.items.filter(by_filter == declared.name)
-        removed = found.rows.filter(pl.col(Columns.ITEM).is_in(items.implode()))
-        if declared.broken(removed, _known(stages, request)) != len(items):
-            yield f"filter '{declared.name}' removed what it keeps"
+    for rule in stages.filters.rules:
+        items = slate.removed.items.filter(by_filter == rule.name)
+        removed = found_candidates.rows.filter(pl.col(Columns.ITEM).is_in(items.implode()))
+        if rule.count_violations(removed, _filter_request(stages, request)) != len(items):
+            yield f"filter '{rule.name}' removed what it keeps"
 
 
-def _known(stages: Recommender, request: SlateRequest) -> FilterRequest:
+def _filter_request(stages: Recommender, request: SlateRequest) -> FilterRequest:
     past = request.history if request.latest is None else request.latest
     return FilterRequest(request.now, past, stages.lists)
 
 
-def _shown(stages: Recommender, request: SlateRequest, candidates: pl.DataFrame, slate: Slate) -> ShownSlate:
+def _shown_slate(stages: Recommender, request: SlateRequest, candidates: pl.DataFrame, slate: Slate) -> ShownSlate:
     places = dict(zip(candidates[Columns.ITEM], range(candidates.height), strict=True))
     rows = [places[item] for item in slate.items]
     pins = {row: place for rule in stages.ordering.rules for place, row in rule.pinned(candidates).items()}
-    most = min(request.k, candidates.height)
-    pinned = {row: place for row, place in pins.items() if place <= most and row in rows}
+    slate_length = min(request.k, candidates.height)
+    pinned = {row: place for row, place in pins.items() if place <= slate_length and row in rows}
     limited = any(rule.limit(candidates) is not None for rule in stages.ordering.rules)
     return ShownSlate(candidates, rows, pinned, request.k, limited)
 
 
-def _wrong_propensity(logged: np.ndarray, chances: Chances) -> Iterator[str]:
-    right = np.isclose(np.cumprod(logged), chances.of_slate, rtol=1e-6, atol=0.0)
-    if not right.all():
-        yield f"the propensity of place {int(np.argmin(right)) + 1} is not the probability with which it was filled"
+def _iter_propensity_problems(logged: np.ndarray, chances: SlateProbabilities) -> Iterator[str]:
+    is_right = np.isclose(np.cumprod(logged), chances.of_slate, rtol=1e-6, atol=0.0)
+    if not is_right.all():
+        yield f"the propensity of place {int(np.argmin(is_right)) + 1} is not the probability with which it was filled"

@@ -1,4 +1,4 @@
-"""How likely a slate was, worked out again from its candidates' values, place by place."""
+"""Probability of a slate, computed again from its candidates' values, place by place."""
 
 from __future__ import annotations
 
@@ -13,55 +13,56 @@ from shortlist.ordering.likeness import likeness_by
 from shortlist.spec.ordering import Ordering
 
 
-class Chances(NamedTuple):
+class SlateProbabilities(NamedTuple):
     """Probabilities of a slate that was made."""
 
     of_slate: np.ndarray
-    """Of its first 1, 2, ... places together, shape (n_shown,); 0 from a place on that its item could not be given."""
+    """Joint probability of the first 1, 2, ... places, shape (n_shown,); 0 from the first place whose item was not
+    allowed."""
     of_best: float
-    """That the first place which is not pinned goes to the best candidate; 1 where there is no such place."""
+    """Probability that the first unpinned place goes to the best candidate; 1 where there is no such place."""
     is_best: bool
-    """Whether it did."""
+    """Whether the best candidate got the first unpinned place."""
 
 
-class _Place(NamedTuple):
-    """What is true of one place, given those above it; of a pinned item's as it stands here."""
+class _PlaceProbabilities(NamedTuple):
+    """Probabilities of one place, given those above it; the defaults are those of a pinned item."""
 
-    drawn: float = 1.0
+    drawn_probability: float = 1.0
     """Probability of its item where the slate is drawn."""
     best: float = 1.0
-    """Likewise of the best candidate."""
+    """Probability of the best candidate where the slate is drawn."""
     is_best: bool = True
 
 
-def chances_of(
+def slate_probabilities(
     candidates: pl.DataFrame, values: np.ndarray, ordering: Ordering, rows: Sequence[int], pinned: Mapping[int, int]
-) -> Chances:
+) -> SlateProbabilities:
     """Return the probabilities of a slate.
 
-    A slate is drawn with the declared share, and in the best order otherwise. So the probability of its first places is
-    `share * drawn + (1 - share) * best`, where `drawn` is the product of the places' own probabilities, and `best` is 1
-    if the best order begins with them.
+    A slate is drawn with the declared share, and in the best order otherwise. The probability of its first places is
+    therefore `share * drawn + (1 - share) * best`, where `drawn` is the product of the places' own probabilities, and
+    `best` is 1 if the best order begins with them.
 
     Args:
-        candidates: One row for each, those without a value left out.
-        values: Theirs, shape (n_candidates,).
+        candidates: One row per candidate with a value.
+        values: Values of the candidates, shape (n_candidates,).
         ordering: The section.
-        rows: Of the candidates that are shown, in order.
+        rows: Rows of the candidates that are shown, in order.
         pinned: Declared place by row, of pinned candidates that are shown.
     """
-    places = list(_places(candidates, values, ordering, rows, pinned))
+    places = list(_iter_places(candidates, values, ordering, rows, pinned))
     share = ordering.explore.share if ordering.explore else 0.0
-    drawn = np.cumprod([one.drawn for one in places])
-    best = np.logical_and.accumulate([one.is_best for one in places])
-    first = next((place for place, row in zip(places, rows, strict=True) if row not in pinned), _Place())
-    of_slate = share * drawn + (1.0 - share) * best
-    return Chances(of_slate, share * first.best + 1.0 - share, first.is_best)
+    drawn_probabilities = np.cumprod([place.drawn_probability for place in places])
+    best = np.logical_and.accumulate([place.is_best for place in places])
+    first = next((place for place, row in zip(places, rows, strict=True) if row not in pinned), _PlaceProbabilities())
+    of_slate = share * drawn_probabilities + (1.0 - share) * best
+    return SlateProbabilities(of_slate, share * first.best + 1.0 - share, first.is_best)
 
 
-def _places(
+def _iter_places(
     candidates: pl.DataFrame, values: np.ndarray, ordering: Ordering, rows: Sequence[int], pinned: Mapping[int, int]
-) -> Iterator[_Place]:
+) -> Iterator[_PlaceProbabilities]:
     limits = [limit for rule in ordering.rules if (limit := rule.limit(candidates)) is not None]
     for row, place in pinned.items():
         for limit in limits:
@@ -73,10 +74,12 @@ def _places(
     free[list(pinned)] = False
     for place, row in enumerate(rows, start=1):
         if row in pinned:
-            yield _Place()
+            yield _PlaceProbabilities()
         else:
             allowed = np.flatnonzero(reduce(np.logical_and, (limit.allowed(place) for limit in limits), free))
-            yield _place(ordering, (values if diversity is None else diversity.now)[allowed], allowed == row)
+            yield _place_probabilities(
+                ordering, (values if diversity is None else diversity.marginal)[allowed], allowed == row
+            )
             for limit in limits:
                 limit.add(row, place)
         free[row] = False
@@ -84,9 +87,9 @@ def _places(
             diversity.add(row)
 
 
-def _place(ordering: Ordering, utilities: np.ndarray, is_shown: np.ndarray) -> _Place:
+def _place_probabilities(ordering: Ordering, utilities: np.ndarray, is_shown: np.ndarray) -> _PlaceProbabilities:
     if not is_shown.any():
-        return _Place(0.0, 0.0, is_best=False)
+        return _PlaceProbabilities(0.0, 0.0, is_best=False)
     best = int(np.argmax(utilities))
     chances = ordering.explore.probabilities(utilities) if ordering.explore else np.ones(len(utilities))
-    return _Place(float(chances[is_shown][0]), float(chances[best]), bool(is_shown[best]))
+    return _PlaceProbabilities(float(chances[is_shown][0]), float(chances[best]), bool(is_shown[best]))

@@ -1,4 +1,4 @@
-"""Releases that are brought up to date between trainings: made, kept beside the features, announced to servers."""
+"""Refreshed releases, updated between trainings: written, kept beside the features, and announced to servers."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ from shortlist.storage.objects import local_copy
 from shortlist.storage.tables import DayTable
 
 RELEASES: Final = "releases.json"
-"""Beside the pointer to the served features: by the digest of a training's release, the newest one made of it."""
+"""File beside the pointer to the served features: the newest refreshed release by the digest of its training's
+release."""
 _FOLDER: Final = "releases"
 _MAX_FOLDERS: Final = 20
-"""Refreshed releases that stay on this machine, so that slates which they made can be made again."""
+"""Number of refreshed releases that are kept on this machine, so that their slates can be reproduced."""
 
 
 class RefreshedRelease(BaseModel):
-    """What servers take over."""
+    """Announcement of a refreshed release to servers."""
 
     model_config = ConfigDict(frozen=True)
 
     folder: str
     """Path or address."""
     digest: str
-    """Of the folder's files."""
+    """Digest of the folder's files."""
     items: int
-    """Items that can be recommended."""
+    """Number of items that can be recommended."""
     last_day: date
-    """Newest day that was counted."""
+    """Newest day of the log that was used."""
     published: datetime
 
 
@@ -50,15 +51,15 @@ _ANNOUNCED: Final = TypeAdapter(dict[str, RefreshedRelease])
 
 
 def refresh_release(blessed: Path, data: Data, valid_log: Path, location: str, folder: Path, seed: int) -> None:
-    """Write a release with the sections of a training's one, brought up to a log's newest days; all or nothing.
+    """Write a release with the sections of a training's release, updated to a log's newest days; all or nothing.
 
     Args:
         blessed: The training's release.
         data: The spec's section.
         valid_log: Folder of the validated log.
-        location: Where the user's files are, for lists of items; empty for a generated log.
-        folder: Where to write.
-        seed: Of whatever is drawn.
+        location: Location of the user's files, for lists of items; empty for a generated log.
+        folder: Folder to write.
+        seed: Seed of all random choices.
 
     Raises:
         ShortlistError: The log lacks what a stage reads, there are too few items, or a list cannot be read.
@@ -85,14 +86,14 @@ def refresh_release(blessed: Path, data: Data, valid_log: Path, location: str, f
 
 
 def announce_release(store_location: FeastStoreLocation, folder: Path) -> RefreshedRelease:
-    """Keep a refreshed release where servers find it, and tell them; they notice when the announcement changes.
+    """Store a refreshed release where servers find it, and announce it; servers watch the announcement.
 
     Args:
         store_location: The spec's Feast store.
-        folder: From `refresh_release`.
+        folder: Folder that `refresh_release` wrote.
 
     Raises:
-        ShortlistError: It cannot be written; servers keep what they have.
+        ShortlistError: It cannot be written; servers keep their release.
     """
     verify_manifest(folder)
     facts, digest = Retriever.open(folder / SOURCES).facts, folder_digest(folder)
@@ -114,10 +115,10 @@ def announce_release(store_location: FeastStoreLocation, folder: Path) -> Refres
 
 
 def announced_releases(store_location: FeastStoreLocation) -> dict[str, RefreshedRelease]:
-    """Return what was announced last, by the digest of the training's release.
+    """Return the announced releases by the digest of the training's release.
 
     Raises:
-        IntegrityError: It is not readable.
+        IntegrityError: The announcement is not readable.
     """
     content = store_location.objects.read(RELEASES)
     try:
@@ -129,12 +130,12 @@ def announced_releases(store_location: FeastStoreLocation) -> dict[str, Refreshe
 
 
 def open_refreshed(release: RefreshedRelease, blessed: str, data: Data) -> Recommender:
-    """Return the stages of an announced release; what is fetched is mapped into memory, and its files go again.
+    """Return the stages of an announced release; fetched files are mapped into memory and deleted.
 
     Args:
-        release: As announced.
-        blessed: Digest of the training's release that it must bring up to date.
-        data: Declaration of the log that the version was trained with.
+        release: The announced release.
+        blessed: Digest of the training's release that it must refresh.
+        data: The spec's section that the version was trained with.
 
     Raises:
         IntegrityError: Its files are not those that were announced, or bring another release up to date.
@@ -157,7 +158,7 @@ def find_kept_folder(store_location: FeastStoreLocation, digest: str) -> Path:
     """Return the folder of a refreshed release, as it was when it made slates.
 
     Raises:
-        ShortlistError: It is gone, or not what it was.
+        ShortlistError: The folder is missing, or was changed.
     """
     folder = local_copy(_address(store_location, digest))
     if not folder.is_dir():
@@ -188,7 +189,7 @@ def _keep(store_location: FeastStoreLocation, folder: Path, digest: str) -> str:
 
 
 def _prune(store_location: FeastStoreLocation, announced: set[str]) -> None:
-    """Delete old releases of a folder; an object store has rules of its own for what is old."""
+    """Delete old releases of a folder; object stores have their own lifecycle rules."""
     if store_location.publishes or store_location.folder is None:
         return
     folders = [path for path in (store_location.folder / _FOLDER).iterdir() if path.is_dir()]

@@ -1,4 +1,4 @@
-"""Everything that a server needs beside the model: sources, index, filters, ordering and lists, as one folder."""
+"""A release: the folder with everything that a server needs beside the model (sources, filters, ordering, lists)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from shortlist.filters.base import FilterRequest
 from shortlist.ordering.order import columns_read
 from shortlist.recommending.candidate_columns import candidate_types, type_of
 from shortlist.recommending.past_items import PastItems, write_past_items
-from shortlist.recommending.recommender import KnownUsers, Recommender
+from shortlist.recommending.recommender import Recommender, ReleaseUsers
 from shortlist.retrieval.catalogue import Catalogue, write_mappable
 from shortlist.retrieval.retriever import RETRIEVAL, Retriever
-from shortlist.retrieval.source import users_of
+from shortlist.retrieval.source import read_user_tables
 from shortlist.spec.data import Data
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
@@ -27,7 +27,7 @@ from shortlist.spec.retrieval import Retrieval, columns_of, item_tables, user_ta
 from shortlist.storage.artefacts import atomic_folder, read_json, verify_manifest, write_json, write_manifest
 
 SLATES: Final = "slates.json"
-"""Sections `filters` and `ordering` as they are released; and which release this one brings up to date, if any."""
+"""File with the released sections `filters` and `ordering`, and the digest of the release that it refreshes, if any."""
 _REFRESHES: Final = "refreshes"
 SOURCES: Final = "sources"
 """Folder of the fitted sources, inside a release."""
@@ -50,18 +50,18 @@ def write_release(
         ordering: The spec's section.
         log: Folder of the validated log.
         files: Folder of the user's files, for lists of items; None where there are none.
-        folder: Where to write.
-        refreshes: Digest of the release that this one brings up to date; empty: it is a training's.
+        folder: Folder to write.
+        refreshes: Digest of the release that this one refreshes; empty for the release of a training.
 
     Raises:
         DataError: A pinned item can never be shown.
-        ShortlistError: A list of items is missing, empty, or names what is no item.
+        ShortlistError: A list of items is missing or empty, or holds a line that is no item.
         IntegrityError: A file of the sources was changed.
     """
     verify_manifest(sources)
     item_type = candidate_types(data)[_ITEM]
     lists = {rule.name: rule.read_list(files, item_type) for rule in filters.rules if rule.file and files is not None}
-    # A refresh takes items as they are now: one that is out of stock today keeps its place for when it is back.
+    # A refresh does not check columns of items: an item that is out of stock today may be back tomorrow.
     columns = {_ITEM} if refreshes else {_ITEM, *columns_of(item_tables(data))}
     _check_pins(filters, ordering, lists, Catalogue.read(sources), columns)
     with atomic_folder(folder) as staging:
@@ -80,10 +80,10 @@ def write_release(
 
 
 def released_retrieval(folder: Path) -> Retrieval:
-    """Return the section that the sources of a release were fitted with.
+    """Return the section with which the sources of a release were fitted.
 
     Raises:
-        IntegrityError: There is none.
+        IntegrityError: The file of the section is missing.
     """
     return Retrieval.model_validate(read_json(folder / SOURCES / RETRIEVAL)["section"])
 
@@ -92,7 +92,7 @@ def open_release(folder: Path, data: Data) -> Recommender:
     """Return the stages of a release but for the model; large files are mapped into memory.
 
     Args:
-        folder: From `write_release`.
+        folder: Folder that `write_release` wrote.
         data: The spec's section that the model was trained with.
 
     Raises:
@@ -108,36 +108,36 @@ def open_release(folder: Path, data: Data) -> Recommender:
         ordering,
         lists,
         candidate_types(data),
-        KnownUsers(users, PastItems.open(folder)),
+        ReleaseUsers(users, PastItems.open(folder)),
         digests,
         data.labels,
     )
 
 
 def read_sections(folder: Path) -> tuple[Filters, Ordering]:
-    """Return the sections that a release was made with."""
+    """Return the sections `filters` and `ordering` of a release."""
     sections: Mapping[str, Any] = read_json(folder / SLATES)
     return Filters.model_validate(sections["filters"]), Ordering.model_validate(sections["ordering"])
 
 
 def refreshed_digest(folder: Path) -> str:
-    """Return the digest of the release that a release brings up to date; empty: it is a training's."""
+    """Return the digest of the release that a release refreshes; empty for the release of a training."""
     return str(read_json(folder / SLATES).get(_REFRESHES, ""))
 
 
 def _check_pins(
     filters: Filters, ordering: Ordering, lists: Mapping[str, pl.Series], catalogue: Catalogue, columns: set[str]
 ) -> None:
-    """Refuse a fixed item that a filter removes from every request: by its list, or by some columns of items."""
+    """Raise for a pinned item that a filter removes from every request: by its list, or by some columns of items."""
     items = catalogue.items.with_columns(catalogue.ids.alias(_ITEM))
     for item in (item for rule in ordering.rules for item in rule.fixed.values()):
-        named = pl.DataFrame({_ITEM: pl.Series([item], dtype=catalogue.ids.dtype)})
-        (row,) = catalogue.rows_of(named[_ITEM])
-        known = named if row < 0 else items[int(row)]
+        item_frame = pl.DataFrame({_ITEM: pl.Series([item], dtype=catalogue.ids.dtype)})
+        (row,) = catalogue.find_rows(item_frame[_ITEM])
+        item_columns = item_frame if row < 0 else items[int(row)]
         for rule in filters.rules:
-            if rule.asks_request or not {*rule.reads} <= {*known.columns} & columns:
+            if rule.asks_request or not {*rule.reads} <= {*item_columns.columns} & columns:
                 continue
-            if not rule.keeps(known, FilterRequest(_EPOCH, None, lists))[0]:
+            if not rule.keeps(item_columns, FilterRequest(_EPOCH, None, lists))[0]:
                 by = f" ({rule.file})" if rule.file else ""
                 raise DataError(
                     f"ordering: item {item!r} is pinned, and filter '{rule.name}'{by} always removes it; leave one of"
@@ -148,18 +148,18 @@ def _check_pins(
 def _user_columns(data: Data, section: Retrieval, filters: Filters, ordering: Ordering, log: Path) -> pl.DataFrame:
     """Return the columns of the users' side tables that a stage reads, one row per user, sorted by the user."""
     assert data.user
-    known = columns_of(user_tables(data))
+    user_columns = columns_of(user_tables(data))
     read = {name for rule in filters.rules for name in rule.reads} | {*columns_read(ordering)}
     # A section of the registry is a `SourceKind`.
     read |= {name for source in section.sources.values() for name in getattr(source, "reads_context", ())}
-    wanted = [name for name in known if name in read]
-    if not wanted:
+    names = [name for name in user_columns if name in read]
+    if not names:
         return pl.DataFrame(schema={data.user: type_of(data.by_name[data.user])})
-    return users_of(log, data).select(data.user, *wanted).drop_nulls(data.user).sort(data.user).rechunk()
+    return read_user_tables(log, data).select(data.user, *names).drop_nulls(data.user).sort(data.user).rechunk()
 
 
 def _link(source: str, to: str) -> None:
-    """Give a file a second name; another file system gets a copy."""
+    """Hard-link a file; copy it where the file system differs."""
     try:
         os.link(source, to)
     except OSError:

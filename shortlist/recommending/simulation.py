@@ -1,4 +1,4 @@
-"""Random requests to a release, and whether their slates keep the rules of the spec."""
+"""Simulation of random requests to a release, whose slates are checked against the spec."""
 
 from __future__ import annotations
 
@@ -12,47 +12,50 @@ import polars as pl
 
 from shortlist.evaluation.slates import SimulatedRequests
 from shortlist.filters.base import UserHistory
-from shortlist.recommending.broken_rules import broken_rules
+from shortlist.recommending.broken_rules import check_slate
 from shortlist.recommending.candidate_columns import SCORE
-from shortlist.recommending.chances import Chances
-from shortlist.recommending.past_items import together
-from shortlist.recommending.recommender import FoundCandidates, Recommender, SlateRequest
+from shortlist.recommending.chances import SlateProbabilities
+from shortlist.recommending.past_items import merge_histories
+from shortlist.recommending.recommender import Recommender, SlateCandidates, SlateRequest
 
-MOST_PLACES: Final = 30
-"""Of a simulated slate."""
+MAX_PLACES: Final = 30
+"""Largest number of places of a simulated slate."""
 _EXAMPLES: Final = 5
 _FAR: Final = 6.0
-"""Standard deviations by which draws may miss their probabilities: by chance, in less than one of 100 000 runs."""
+"""Largest deviation of draws from their probabilities in standard deviations: exceeded by chance in less than one of
+100 000 runs."""
 _ENOUGH: Final = 9.0
-"""Variance of a sum of draws from which it is compared with its expectation."""
+"""Least variance of a sum of draws that is compared with its expectation."""
 
 
-def simulate_requests(stages: Recommender, like: Sequence[SlateRequest], count: int, seed: int) -> SimulatedRequests:
-    """Return what is broken by slates for random users, contexts, scores and numbers of items.
+def simulate_requests(
+    stages: Recommender, examples: Sequence[SlateRequest], count: int, seed: int
+) -> SimulatedRequests:
+    """Return the broken rules of slates for random users, contexts, scores and numbers of items.
 
-    Half of the requests are those of users whom the sources know, a quarter of new ones, a quarter anonymous; the last
-    two send recent items. A context has its values from several requests, a tenth of them missing. Scores are drawn
+    Half of the requests are of users whom the sources know, a quarter of new users, and a quarter anonymous; the last
+    two send recent items. A context mixes values of several requests, with a tenth of them missing. Scores are random
     too: the rules do not depend on them.
 
     Args:
-        stages: Of a release.
-        like: Requests with the contexts and moments that occur; at least one.
-        count: Requests to make.
-        seed: Of the draws.
+        stages: Stages of a release.
+        examples: Requests with the contexts and moments that occur; at least one.
+        count: Number of requests.
+        seed: Seed of all random choices.
     """
-    made = _RandomRequests(stages, like, seed)
+    random_requests = _RandomRequests(stages, examples, seed)
     broken: list[str] = []
     empty = 0
-    chances: list[Chances] = []
+    chances: list[SlateProbabilities] = []
     for number in range(count):
-        request = made.request(f"simulation-{seed}-{number}")
-        found = stages.find(request)
-        further = {name: made.scores(found) for name in stages.scores_read}
-        scores = {SCORE: made.scores(found), **further}
-        request = made.meanwhile(request, found)
-        slate = stages.slate(request, found, scores[SCORE], further)
-        checked = broken_rules(stages, request, found, slate, scores)
-        empty += not len(found.items)
+        request = random_requests.request(f"simulation-{seed}-{number}")
+        candidates = stages.find(request)
+        further = {name: random_requests.scores(candidates) for name in stages.scores_read}
+        scores = {SCORE: random_requests.scores(candidates), **further}
+        request = random_requests.add_shown_items(request, candidates)
+        slate = stages.slate(request, candidates, scores[SCORE], further)
+        checked = check_slate(stages, request, candidates, slate, scores)
+        empty += not len(candidates.items)
         broken += checked.broken[:1]
         chances += [checked.chances] if checked.chances is not None else []
     return SimulatedRequests(
@@ -60,18 +63,24 @@ def simulate_requests(stages: Recommender, like: Sequence[SlateRequest], count: 
     )
 
 
-def _wrong_draws(chances: Sequence[Chances]) -> tuple[str, ...]:
-    """Compare how often the best candidate came first with how likely that was, summed over all slates."""
-    likely = np.array([one.of_best for one in chances])
-    found, variance = sum(one.is_best for one in chances), float((likely * (1 - likely)).sum())
-    if variance < _ENOUGH or abs(found - likely.sum()) <= _FAR * variance**0.5:
+def _wrong_draws(chances: Sequence[SlateProbabilities]) -> tuple[str, ...]:
+    """Return whether the best candidate came first as often as expected, as a sentence; empty: it did."""
+    best_probabilities = np.array([slate_probabilities.of_best for slate_probabilities in chances])
+    best_count, variance = (
+        sum(slate_probabilities.is_best for slate_probabilities in chances),
+        float((best_probabilities * (1 - best_probabilities)).sum()),
+    )
+    if variance < _ENOUGH or abs(best_count - best_probabilities.sum()) <= _FAR * variance**0.5:
         return ()
-    return (f"the best candidate came first {found} times; by the propensities {likely.sum():.0f} were expected",)
+    return (
+        f"the best candidate came first {best_count} times; by the propensities {best_probabilities.sum():.0f} were"
+        " expected",
+    )
 
 
 class _RandomRequests:
-    def __init__(self, stages: Recommender, like: Sequence[SlateRequest], seed: int) -> None:
-        self._stages, self._like = stages, like
+    def __init__(self, stages: Recommender, examples: Sequence[SlateRequest], seed: int) -> None:
+        self._stages, self._examples = stages, examples
         self._random = np.random.default_rng(seed)
         self._users = stages.retriever.recent["user"]
         self._items = stages.retriever.catalogue.ids
@@ -79,36 +88,36 @@ class _RandomRequests:
             stages.retriever.recent["item_row"].explode(empty_as_null=False).cast(pl.Int64)
         )
         self._remembers = stages.filters.remembers
-        self._most = min(MOST_PLACES, stages.candidates, stages.size)
+        self._max_places = min(MAX_PLACES, stages.candidates, stages.size)
 
     def request(self, name: str) -> SlateRequest:
         """Return the next request."""
         random, stages = self._random, self._stages
         kind = random.choice(["known", "new", "anonymous"], p=[0.5, 0.25, 0.25])
         user = self._user(str(kind))
-        moment = self._any(self._like).now + timedelta(seconds=int(random.integers(0, 86_400)))
-        own = stages.context_of(user)
-        context = {key: None if random.random() < 0.1 else self._any(self._like).context.get(key)
-                   for key in self._any(self._like).context}  # fmt: skip
+        moment = self._sample_request(self._examples).now + timedelta(seconds=int(random.integers(0, 86_400)))
+        user_context = stages.find_user_context(user)
+        context = {key: None if random.random() < 0.1 else self._sample_request(self._examples).context.get(key)
+                   for key in self._sample_request(self._examples).context}  # fmt: skip
         return SlateRequest(
-            name, user, int(random.integers(1, self._most + 1)), moment, {**context, **own},
-            recent=None if kind == "known" else self._some(self._items, 10), history=self._history(moment),
+            name, user, int(random.integers(1, self._max_places + 1)), moment, {**context, **user_context},
+            recent=None if kind == "known" else self._sample_items(self._items, 10), history=self._history(moment),
         )  # fmt: skip
 
-    def scores(self, found: FoundCandidates) -> np.ndarray:
-        """Return scores between 0 and 1; now and then those of all candidates are equal."""
-        rows = len(found.items)
+    def scores(self, candidates: SlateCandidates) -> np.ndarray:
+        """Return scores between 0 and 1; in 5 % of calls all are equal."""
+        rows = len(candidates.items)
         spread = 0.0 if self._random.random() < 0.05 else 1.5
         return 1 / (1 + np.exp(-self._random.normal(-1.0, spread, rows)))
 
-    def meanwhile(self, request: SlateRequest, found: FoundCandidates) -> SlateRequest:
-        """Return a request whose user was shown some of its candidates before it was answered; now and then."""
+    def add_shown_items(self, request: SlateRequest, candidates: SlateCandidates) -> SlateRequest:
+        """Return a request whose user was shown some of its candidates meanwhile, in 20 % of calls."""
         if self._remembers is None or self._random.random() < 0.8:
             return request
-        items = pl.Series(self._some(found.items, 10), dtype=self._items.dtype)
+        items = pl.Series(self._sample_items(candidates.items, 10), dtype=self._items.dtype)
         times = pl.Series([request.now] * len(items), dtype=pl.Datetime("us", "UTC"))
-        shown = UserHistory(items, times, pl.Series(self._random.random(len(items)) < 0.3, dtype=pl.Boolean()))
-        return replace(request, latest=together(request.history, shown))
+        shown_history = UserHistory(items, times, pl.Series(self._random.random(len(items)) < 0.3, dtype=pl.Boolean()))
+        return replace(request, latest=merge_histories(request.history, shown_history))
 
     def _user(self, kind: str) -> Any:
         if kind == "anonymous":
@@ -119,17 +128,19 @@ class _RandomRequests:
         return f"new-{number}" if self._users.dtype == pl.String() else int(self._users.max() or 0) + number  # type: ignore[arg-type]
 
     def _history(self, now: Any) -> UserHistory | None:
-        """Return what the user was shown, popular items for the greater part; None now and then."""
+        """Return a history, mostly of popular items; None in 20 % of calls."""
         if self._remembers is None or self._random.random() < 0.2:
             return None
-        items = pl.Series([*self._some(self._popular, 30), *self._some(self._items, 10)], dtype=self._items.dtype)
+        items = pl.Series(
+            [*self._sample_items(self._popular, 30), *self._sample_items(self._items, 10)], dtype=self._items.dtype
+        )
         ages = np.sort(self._random.uniform(0, 2 * self._remembers.total_seconds(), len(items)))[::-1]
         times = pl.Series([now - timedelta(seconds=float(age)) for age in ages], dtype=pl.Datetime("us", "UTC"))
         return UserHistory(items, times, pl.Series(self._random.random(len(items)) < 0.3))
 
-    def _some(self, items: pl.Series, most: int) -> list[Any]:
-        count = int(self._random.integers(0, most + 1)) if len(items) else 0
+    def _sample_items(self, items: pl.Series, max_items: int) -> list[Any]:
+        count = int(self._random.integers(0, max_items + 1)) if len(items) else 0
         return items.gather(self._random.integers(0, max(len(items), 1), count)).to_list()
 
-    def _any(self, several: Sequence[SlateRequest]) -> SlateRequest:
-        return several[int(self._random.integers(len(several)))]
+    def _sample_request(self, requests: Sequence[SlateRequest]) -> SlateRequest:
+        return requests[int(self._random.integers(len(requests)))]

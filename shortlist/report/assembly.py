@@ -1,4 +1,4 @@
-"""From what steps left on disk to the page and the summary of their run."""
+"""Assembly of the page and the summary of a run from the artefacts of its steps."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from shortlist.evaluation.measure import measure
 from shortlist.evaluation.verdict import GateVerdict
 from shortlist.report.page import PageStep, RunPage
 from shortlist.report.page_facts import split_rows
-from shortlist.report.report import slates_of, write_report
+from shortlist.report.report import choose_shown_slates, write_report
 from shortlist.report.summary import (
     BlessedVersion,
-    Rows,
+    RowCounts,
     StageLine,
     StepNumbers,
     Summary,
-    best_possible_of,
-    engine_of_all,
+    best_possible_numbers,
+    combine_engines,
     gate_lines,
     label_numbers,
     model_numbers,
     stage_lines,
     write_summary,
 )
-from shortlist.report.titles import in_order, title_of
+from shortlist.report.titles import sort_steps, step_title
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import read_json, write_json
@@ -40,24 +40,24 @@ from shortlist.tracking.artefact_metadata import PipelineArtefact, read_metadata
 
 
 def page_steps(records: Iterable[Mapping[str, Any]], started: str) -> tuple[PageStep, ...]:
-    """Return the steps of a run; those that finished before it began came from the cache.
+    """Return the steps of a run; those that started before the run came from the cache.
 
     Args:
         records: Step records (see `shortlist.tracking.steps`); empty ones are left out.
         started: ISO 8601 moment at which the run began.
     """
-    known = {str(record["name"]): record for record in records if record}
-    names = in_order(known)
+    record_by_step = {str(record["name"]): record for record in records if record}
+    names = sort_steps(record_by_step)
     return tuple(
         PageStep(
             name=name,
-            title=title_of(name),
-            seconds=known[name]["seconds"],
-            cached=datetime.fromisoformat(known[name]["started"]) < datetime.fromisoformat(started),
-            peak_mib=known[name]["peak_mib"],
-            rows=known[name].get("rows"),
-            rows_per_s=known[name].get("rows_per_s"),
-            engine=known[name].get("engine"),
+            title=step_title(name),
+            seconds=record_by_step[name]["seconds"],
+            cached=datetime.fromisoformat(record_by_step[name]["started"]) < datetime.fromisoformat(started),
+            peak_mib=record_by_step[name]["peak_mib"],
+            rows=record_by_step[name].get("rows"),
+            rows_per_s=record_by_step[name].get("rows_per_s"),
+            engine=record_by_step[name].get("engine"),
         )
         for name in names
     )
@@ -69,10 +69,10 @@ def run_page(
     """Return the page of a finished run with its models.
 
     Args:
-        page: What is known of the run besides.
+        page: The page without models.
         models: Model folders by name.
-        baselines: Folders of scores of the baselines; the one that the judge compares with is in the verdict already.
-        limits: Name of that one; confidence level and rounds of the others' intervals.
+        baselines: Scores folders of the baselines by name; the baseline of the gates is in the verdict.
+        limits: Name of the baseline of the gates; confidence level and bootstrap rounds of the others' intervals.
         seed: Seed of the bootstrap.
     """
     measures = tuple(
@@ -96,8 +96,13 @@ def summary_of(page: RunPage) -> Summary:
     return Summary(
         spec=page.spec,
         rows=_rows(page),
-        best_possible=best_possible_of(verdict.best_possible, verdict.retrieval) if verdict else None,
-        models={one.model: model_numbers(one, kinds.get(one.model, ""), records.get(one.model)) for one in measures},
+        best_possible=best_possible_numbers(verdict.best_possible, verdict.retrieval) if verdict else None,
+        models={
+            model_measures.model: model_numbers(
+                model_measures, kinds.get(model_measures.model, ""), records.get(model_measures.model)
+            )
+            for model_measures in measures
+        },
         metric=verdict.metric if verdict else None,
         notice=page.notice,
         gates=gate_lines(verdict.reports) if verdict else (),
@@ -110,7 +115,7 @@ def summary_of(page: RunPage) -> Summary:
             for step in page.steps
         },
         failed=page.failure,
-        engine=engine_of_all(step.engine for step in page.steps),
+        engine=combine_engines(step.engine for step in page.steps),
         embeddings=next(iter(embeddings.values()), None),
         embeddings_by_model=embeddings,
         labels=label_numbers(measures),
@@ -121,13 +126,13 @@ def summary_of(page: RunPage) -> Summary:
 def _stages(page: RunPage, verdict: GateVerdict | None) -> tuple[StageLine, ...]:
     if verdict is None or page.verdict is None:
         return ()
-    return stage_lines(verdict.retrieval, slates_of(verdict, read_blessing(page.verdict / Files.BLESSING)))
+    return stage_lines(verdict.retrieval, choose_shown_slates(verdict, read_blessing(page.verdict / Files.BLESSING)))
 
 
-def _rows(page: RunPage) -> Rows:
+def _rows(page: RunPage) -> RowCounts:
     notes = DayTable.open(page.valid_log, Files.LOG).notes if page.valid_log else {}
     split = split_rows(DayTable.open(page.table, Files.TABLE)) if page.table else {}
-    return Rows(
+    return RowCounts(
         raw=notes.get("raw_rows"),
         valid=notes.get("valid_rows"),
         quarantined=notes.get("quarantined_rows"),
@@ -161,34 +166,36 @@ def write_run(
     run: Mapping[str, str],
     lineage: Mapping[str, str],
     steps: Iterable[str],
-    shown: Mapping[str, PipelineArtefact],
-    others: Iterable[PipelineArtefact],
+    page_artefacts: Mapping[str, PipelineArtefact],
+    step_artefacts: Iterable[PipelineArtefact],
     models: Mapping[str, PipelineArtefact],
-    left: Mapping[str, tuple[PipelineArtefact, PipelineArtefact]],
+    score_artefacts: Mapping[str, tuple[PipelineArtefact, PipelineArtefact]],
     out: tuple[str, str, str],
 ) -> None:
     """Write the page, the summary and the comparison of models of a finished run.
 
     Args:
         run: spec, gates and runtime (as JSON), started, version.
-        lineage: What the run was made from.
+        lineage: Digests and versions of the run's inputs by name.
         steps: Records, as JSON, of steps without an artefact.
-        shown: valid_log, quarantine, table and verdict.
-        others: Further artefacts that carry a step's record.
+        page_artefacts: valid_log, quarantine, table and verdict.
+        step_artefacts: Further artefacts that carry a step's record.
         models: Model folders.
-        left: Scores and export validation of every model; that of a baseline is empty.
+        score_artefacts: Scores and export validation of every model; that of a baseline is empty.
         out: Paths of the page, of the summary and of the comparison.
     """
-    carriers = [*shown.values(), *others, *models.values()]
+    carriers = [*page_artefacts.values(), *step_artefacts, *models.values()]
     records = step_records(steps, carriers)
     limits, seed = Gates.model_validate_json(run["gates"]), Runtime.model_validate_json(run["runtime"]).seed
     files = {
-        name: TrainedFiles(read_metadata(one, "role"), Path(one.path), *(Path(each.path) for each in left[name]))
-        for name, one in models.items()
+        name: TrainedFiles(
+            read_metadata(model, "role"), Path(model.path), *(Path(artefact.path) for artefact in score_artefacts[name])
+        )
+        for name, model in models.items()
     }
     mlflow_runs = {name: read_metadata(model, "mlflow_run") for name, model in models.items()}
     beginnings = {f"beginning of {name}": read_metadata(model, "begun", None) for name, model in models.items()}
-    blessed = read_blessing(Path(shown["verdict"].path) / Files.BLESSING).blessed
+    blessed = read_blessing(Path(page_artefacts["verdict"].path) / Files.BLESSING).blessed
     compared = compare_models(run["spec"], files, limits, seed, blessed.model if blessed else "")
     page = run_page(
         RunPage(
@@ -199,10 +206,10 @@ def write_run(
             notice=compared.notice,
             mlflow_runs={name: mlflow_run for name, mlflow_run in mlflow_runs.items() if mlflow_run},
             lineage={name: origin for name, origin in {**lineage, **beginnings}.items() if origin},
-            **{name: Path(one.path) for name, one in shown.items()},
+            **{name: Path(artefact.path) for name, artefact in page_artefacts.items()},
         ),
-        {name: Path(one.path) for name, one in models.items()},
-        {name: one.scores for name, one in files.items() if one.role == "baseline"},
+        {name: Path(model.path) for name, model in models.items()},
+        {name: model_files.scores for name, model_files in files.items() if model_files.role == "baseline"},
         limits,
         seed,
     )

@@ -20,9 +20,9 @@ INK: Final = "#1b1f24"
 MUTED: Final = "#59636e"
 GRID: Final = "#dfe3e8"
 SERIES: Final = ("#1a5fb4", "#b4530a", "#0b7a5e", "#9a3586", "#6a6257")
-"""Told apart by people who see no red, no green or no blue, and dark enough for text on white."""
+"""Colours of the series: distinct for colour-blind people, and dark enough for text on white."""
 DASHES: Final = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 3)))
-"""One per colour, so that a line can be told without it."""
+"""Dashes of the series: one per colour, so that lines differ without colour."""
 MARKERS: Final = ("o", "s", "^", "D", "v")
 
 _VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", **{colour: f"s{n}" for n, colour in enumerate(SERIES, 1)}}
@@ -54,19 +54,19 @@ _STYLE: Any = {
 
 @dataclass(frozen=True)
 class Plot:
-    """A picture with its words."""
+    """A figure with its title and caption."""
 
     name: str
-    """Of its file."""
+    """Name of its file."""
     title: str
     caption: str
-    """What to see in it; read aloud in its place."""
+    """Description of the figure, also for screen readers."""
     svg: str
 
 
 @contextmanager
-def drawn(width: float = 5.0, height: float = 3.6, rows: int = 1) -> Iterator[tuple[Figure, list[Axes]]]:
-    """Give a figure (inches) with panels below each other that share their x axis, styled alike; no global state."""
+def figure_panels(width: float = 5.0, height: float = 3.6, rows: int = 1) -> Iterator[tuple[Figure, list[Axes]]]:
+    """Yield a styled figure (inches) with panels below each other that share their x axis; without global state."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -80,28 +80,28 @@ def drawn(width: float = 5.0, height: float = 3.6, rows: int = 1) -> Iterator[tu
 
 
 def plot(figure: Figure, name: str, title: str, caption: str) -> Plot:
-    """Return a finished figure; call it inside `drawn`."""
+    """Return a finished figure as a plot; call it inside `figure_panels`."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     return Plot(name, title, caption, _themed(buffer.getvalue(), name))
 
 
 def write_plots(plots: Iterable[Plot], folder: Path) -> list[Path]:
-    """Write every picture as an SVG file that stands alone; return the paths."""
+    """Write every plot as a standalone SVG file; return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for one in plots:
-        paths.append(folder / f"{one.name}.svg")
-        write_text(paths[-1], '<?xml version="1.0" encoding="utf-8"?>\n' + one.svg)
+    for plot in plots:
+        paths.append(folder / f"{plot.name}.svg")
+        write_text(paths[-1], '<?xml version="1.0" encoding="utf-8"?>\n' + plot.svg)
     return paths
 
 
 def _themed(svg: str, name: str) -> str:
-    """Return SVG for the inside of a page: its colours follow the page's, its ids are its own, its size is free."""
+    """Return SVG to embed in a page: with the page's colours, unique ids and no fixed size."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
-    # Groups are named after what they draw ("axes_1"); only clips and markers are referred to, and need their ids.
+    # Ids of groups such as "axes_1" are removed; only clips and markers are referenced and keep their ids.
     referred = set(re.findall(r"(?:url\(|href=\")#([\w-]+)", svg))
     svg = re.sub(r' id="([\w.-]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in referred else "", svg)
     svg = re.sub(r"(url\(|href=\")#", rf"\g<1>#{name}-", svg)

@@ -1,6 +1,6 @@
-"""A run's numbers as the artefacts that Kubeflow's pages draw: metrics, a ROC curve, a confusion matrix.
+"""Artefacts that Kubeflow's pages show: metrics, a ROC curve, a confusion matrix.
 
-Every artefact gets a file too: kfp.local finds no task in its cache one of whose artefacts has none.
+Every artefact also gets a file: kfp.local does not cache a task one of whose artefacts has no file.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from shortlist.evaluation.export_validation import ExportValidation
 from shortlist.evaluation.measure import scores_file
 from shortlist.evaluation.metrics import UnmeasurableError, check_classes
 from shortlist.evaluation.scores import ScoredRows, read_scores
-from shortlist.evaluation.verdict import Verdict, measured_numbers
-from shortlist.report.summary import best_line
+from shortlist.evaluation.verdict import GateVerdict, measured_numbers
+from shortlist.report.summary import best_epoch_record
 from shortlist.storage.artefacts import read_json, write_json
 from shortlist.tracking.artefact_metadata import write_metadata
 
 _CURVE_POINTS: Final = 50
-"""Of a ROC curve: it travels in the artefact's metadata, which a database keeps."""
+"""Points of a ROC curve, which is stored in the artefact's metadata, and so in a database."""
 _CATEGORIES: Final = ["negative", "positive"]
 
 
-class Metrics(Protocol):
+class MetricsArtefact(Protocol):
     """`dsl.Metrics`."""
 
     path: str
@@ -36,7 +36,7 @@ class Metrics(Protocol):
         ...
 
 
-class Classification(Protocol):
+class ClassificationArtefact(Protocol):
     """`dsl.ClassificationMetrics`."""
 
     path: str
@@ -51,68 +51,68 @@ class Classification(Protocol):
         ...
 
 
-def show_metrics(artefact: Metrics, numbers: Mapping[str, float | int | None]) -> None:
+def show_metrics(artefact: MetricsArtefact, numbers: Mapping[str, float | int | None]) -> None:
     """Write finite numbers into a `Metrics` artefact and its file; others are left out."""
-    known = {name: round(float(value), 6) for name, value in numbers.items() if value is not None}
-    known = {name: value for name, value in known.items() if np.isfinite(value)}
-    for name, value in known.items():
+    finite_numbers = {name: round(float(value), 6) for name, value in numbers.items() if value is not None}
+    finite_numbers = {name: value for name, value in finite_numbers.items() if np.isfinite(value)}
+    for name, value in finite_numbers.items():
         artefact.log_metric(name, value)
-    write_json(_place(artefact.path), known)
+    write_json(_prepare_file(artefact.path), finite_numbers)
 
 
 def training_numbers(model: Path) -> dict[str, float | None]:
-    """Return the numbers of a training, from its model's folder."""
+    """Return the numbers of a training from its model folder."""
     record = read_json(model / Files.MODEL)
     names = "train_rows", "validation_rows", "train_seconds", "train_rows_per_s"
     numbers = {name: record.get(name) for name in names}
     history = record.get("history") or []
-    kept = best_line(history)
-    return numbers | {name: value for name, value in kept.items() if name.startswith("validation_")}
+    best_epoch = best_epoch_record(history)
+    return numbers | {name: value for name, value in best_epoch.items() if name.startswith("validation_")}
 
 
-def export_numbers(found: ExportValidation | None) -> dict[str, float | None]:
-    """Return what an exported model showed: differences of scores, and its answers under load."""
-    if found is None:
+def export_numbers(validation: ExportValidation | None) -> dict[str, float | None]:
+    """Return the numbers of an export validation: differences of scores, latency and memory under load."""
+    if validation is None:
         return {}
     numbers: dict[str, float | None] = {}
-    if found.parity is not None:
-        numbers["max_score_difference"] = found.parity.triton.max_difference
-    if found.infra is not None:
-        infra = found.infra
+    if validation.parity is not None:
+        numbers["max_score_difference"] = validation.parity.triton.max_difference
+    if validation.infra is not None:
+        infra = validation.infra
         numbers |= {"p50_ms": infra.p50_ms, "p99_ms": infra.p99_ms, "memory_mib": infra.memory_mib}
         numbers |= {"cold_start_seconds": infra.cold_start_seconds, "failed_requests": infra.failed}
     return numbers
 
 
 def verdict_numbers(verdict: Path) -> dict[str, float]:
-    """Return the test numbers of every model, `<model> <metric>`, and how many gates held each candidate."""
-    found = Verdict.read(verdict)
+    """Return the test numbers of every model, `<model> <metric>`, and the number of gates that hold each candidate."""
+    gate_verdict = GateVerdict.read(verdict)
     numbers = {
-        f"{one.model} {name}": value
-        for one in found.models
-        for name, value in measured_numbers(one).items()
+        f"{measures.model} {name}": value
+        for measures in gate_verdict.models
+        for name, value in measured_numbers(measures).items()
         if name not in ("rows", "positives")
     }
-    held = {f"{one.model} gates that hold": len(one.holds) for one in found.reports}
-    return numbers | held
+    hold_counts = {f"{report.model} gates that hold": len(report.holds) for report in gate_verdict.reports}
+    return numbers | hold_counts
 
 
-def show_classification(artefact: Classification, scores: Path, threshold: float | None) -> None:
+def show_classification(artefact: ClassificationArtefact, scores: Path, threshold: float | None) -> None:
     """Write the ROC curve of the test rows, and their confusion matrix at a threshold.
 
-    Rows that cannot be measured leave neither, and `problem` in the metadata says why.
+    Where rows cannot be measured, neither is written, and `problem` in the metadata holds the reason.
 
     Args:
-        artefact: A `ClassificationMetrics` artefact; gets a file with the same.
-        scores: What the training step wrote.
-        threshold: Scores from here on count as positive; None: the label rate of the test rows.
+        artefact: A `ClassificationMetrics` artefact; its file gets the same content.
+        scores: Scores that the training step wrote.
+        threshold: Least score that counts as positive; None: the label rate of the test rows.
     """
     try:
         rows = read_scores(scores_file(scores), "test")
         check_classes(rows.labels)
     except UnmeasurableError as problem:
         write_metadata(artefact, problem=str(problem))
-        write_json(_place(artefact.path), {"problem": str(problem)})
+        write_json(_prepare_file(artefact.path), {"problem": str(problem)})
         return
     cut = float(rows.labels.mean()) if threshold is None else threshold
     curve, matrix = _roc(rows), confusion_matrix(rows, cut)
@@ -128,17 +128,17 @@ def show_classification(artefact: Classification, scores: Path, threshold: float
         "tpr": tpr,
         "thresholds": cuts,
     }
-    write_json(_place(artefact.path), curves)
+    write_json(_prepare_file(artefact.path), curves)
 
 
 def confusion_matrix(rows: ScoredRows, threshold: float) -> list[list[int]]:
-    """Return counts of rows: a line per label, negative first, a column per answer, negative first."""
-    said = rows.scores >= threshold
-    return [[int((said[rows.labels == label] == answer).sum()) for answer in (False, True)] for label in (0, 1)]
+    """Return counts of rows: a line per label, negative first, and a column per prediction, negative first."""
+    is_positive = rows.scores >= threshold
+    return [[int((is_positive[rows.labels == label] == answer).sum()) for answer in (False, True)] for label in (0, 1)]
 
 
 def _roc(rows: ScoredRows) -> tuple[list[float], list[float], list[float]]:
-    """Return false and true positive rates at thresholds, from the highest to the lowest; the ends included."""
+    """Return false and true positive rates at thresholds, from the highest to the lowest, both ends included."""
     cuts = np.unique(np.quantile(rows.scores, np.linspace(0, 1, _CURVE_POINTS)))[::-1]
     rates = (_rates(rows.scores[rows.labels == label], cuts) for label in (0, 1))
     fpr, tpr = ([0.0, *rate] for rate in rates)
@@ -151,8 +151,8 @@ def _rates(scores: np.ndarray, cuts: np.ndarray) -> Sequence[float]:
     return rates
 
 
-def _place(path: str) -> Path:
-    """Return where an artefact's file belongs, its folder made."""
+def _prepare_file(path: str) -> Path:
+    """Return the path of an artefact's file after creating its folder."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     return file

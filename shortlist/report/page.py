@@ -1,4 +1,4 @@
-"""What the page of a run shows: plain data and the folders that steps left."""
+"""Content of the page of a run: plain data and the folders that steps wrote."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 from pydantic import Field
 
 from shortlist.evaluation.records import Measures, Record
-from shortlist.report.summary import EngineNumbers, Failure
+from shortlist.report.summary import EngineNumbers, RunFailure
 
 
 class PageStep(Record):
-    """One step of the run, in the order they ran."""
+    """One step of the run."""
 
     name: str
     title: str = ""
-    """What it does, in a few words; its name when empty."""
+    """Title of the step; empty: its name is shown."""
     seconds: float | None = None
     cached: bool = False
     peak_mib: float | None = None
@@ -25,18 +25,18 @@ class PageStep(Record):
 
 
 class RunPage(Record):
-    """A run, finished or stopped; everything it did not reach is None or empty, and the page says so."""
+    """The page of a run, finished or stopped; parts that it did not reach are None or empty."""
 
     spec: str
     """Name of the spec."""
     started: str = ""
     """ISO 8601 moment."""
     seconds: float | None = None
-    """Of the whole run."""
+    """Time of the whole run."""
     steps: tuple[PageStep, ...] = ()
     notice: str = ""
-    """What a reader must know first: which candidates are no better than a baseline. Empty when all are."""
-    failure: Failure | None = None
+    """Candidates that are not significantly better than a baseline, as sentences; empty when all are."""
+    failure: RunFailure | None = None
     """Where and why the run stopped."""
     valid_log: Path | None = None
     """The validated log."""
@@ -47,7 +47,7 @@ class RunPage(Record):
     verdict: Path | None = None
     """Folder of `gates.json` and `blessing.json`."""
     measures: tuple[Measures, ...] = ()
-    """Models that the verdict does not hold, such as further baselines; see `measure`."""
+    """Measures of models that are not in the verdict, such as further baselines; see `measure`."""
     models: dict[str, Path] = Field(default_factory=dict)
     """Model folders by model."""
     version: str = ""
@@ -55,4 +55,4 @@ class RunPage(Record):
     mlflow_runs: dict[str, str] = Field(default_factory=dict)
     """MLflow run id by model."""
     lineage: dict[str, str] = Field(default_factory=dict)
-    """What the run was made from, such as the digests of spec, data and code."""
+    """Inputs of the run by name, such as the digests of spec, data and code."""

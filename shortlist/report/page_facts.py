@@ -1,4 +1,4 @@
-"""What the page reads from the tables of a run, part by part."""
+"""Facts for the page from the tables of a run, read file by file."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _SAMPLES = 3
 
 
 class FeatureFact(Record):
-    """One column of the feature table, over all its days."""
+    """Facts of one column of the feature table, over all its days."""
 
     name: str
     kind: str
     size: int | None
-    """Ids, 0 included; values of a vector."""
+    """Number of ids, 0 included, or width of a vector."""
     missing_share: float | None = Field(ge=0, le=1)
-    """Null numbers, unknown ids, empty lists, zero vectors."""
+    """Share of null numbers, unknown ids, empty lists or zero vectors."""
     mean: float | None
-    """Of numbers; of lists their length."""
+    """Mean of numbers, or mean length of lists."""
 
 
 class BrokenRule(Record):
-    """A rule that rows broke."""
+    """A rule that rows broke, with the number of rows and samples."""
 
     rule: str
     rows: int
     samples: tuple[tuple[str, int | None, str], ...]
-    """(file, line, what it held) of the first few."""
+    """(file, line, detail) of the first few rows."""
 
 
 def feature_facts(table: DayTable) -> list[FeatureFact]:
-    """Return every feature's facts, in the table's order; the table is read once, file by file."""
+    """Return the facts of every feature, in the table's order; the table is read once, file by file."""
     columns: list[dict[str, Any]] = table.notes.get("columns", [])
     queries = [query for column in columns for query in _sums(column["name"], column["kind"])]
     parts = [frame.select(queries) for _, frame in table.frames()]

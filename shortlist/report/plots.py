@@ -1,4 +1,4 @@
-"""The pictures of a run, from its numbers."""
+"""The plots of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shortlist.evaluation.records import Curves, Measures, Role, Scores
 from shortlist.evaluation.retrieval import RetrievalMeasures, StageNumbers
-from shortlist.report.figures import DASHES, GRID, INK, MARKERS, MUTED, SERIES, Plot, drawn, plot
+from shortlist.report.figures import DASHES, GRID, INK, MARKERS, MUTED, SERIES, Plot, figure_panels, plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,12 +20,12 @@ _PART_COLOURS = {"warmup": SERIES[4], "train": SERIES[0], "validation": SERIES[1
 
 def roc_plot(models: Sequence[Measures]) -> Plot | None:
     """Return the ROC curves of all measured models; None when there are none."""
-    shown = _curves(models)
-    if not shown:
+    model_curves = _curves(models)
+    if not model_curves:
         return None
-    with drawn(5.0, 4.2) as (figure, (axes,)):
-        for number, name, curves in shown:
-            axes.plot(*zip(*curves.roc, strict=True), **_line(number), label=name)
+    with figure_panels(5.0, 4.2) as (figure, (axes,)):
+        for number, name, curves in model_curves:
+            axes.plot(*zip(*curves.roc, strict=True), **_line_style(number), label=name)
         axes.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8)
         axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1.01), aspect="equal")
         axes.legend(loc="lower right")
@@ -35,19 +35,25 @@ def roc_plot(models: Sequence[Measures]) -> Plot | None:
 
 def calibration_plot(models: Sequence[Measures]) -> Plot | None:
     """Return label rate against mean score per bin, with intervals, baselines left out; None without bins."""
-    shown = _curves(models, ("candidate", "champion"))
-    if not shown:
+    model_curves = _curves(models, ("candidate", "champion"))
+    if not model_curves:
         return None
-    with drawn(5.0, 4.2) as (figure, (axes,)):
-        for number, name, curves in shown:
+    with figure_panels(5.0, 4.2) as (figure, (axes,)):
+        for number, name, curves in model_curves:
             bins = curves.calibration
-            bounds = [(one.label_rate - one.low, one.high - one.label_rate) for one in bins]
+            bounds = [
+                (score_bin.label_rate - score_bin.low, score_bin.high - score_bin.label_rate) for score_bin in bins
+            ]
             axes.errorbar(
-                [one.mean_score for one in bins], [one.label_rate for one in bins],
+                [score_bin.mean_score for score_bin in bins], [score_bin.label_rate for score_bin in bins],
                 yerr=list(zip(*bounds, strict=True)), color=SERIES[number], marker=MARKERS[number], markersize=4,
                 linewidth=1, elinewidth=0.9, linestyle=DASHES[number], label=name,
             )  # fmt: skip
-        highest = max(max(one.mean_score, one.high) for _, _, curves in shown for one in curves.calibration)
+        highest = max(
+            max(score_bin.mean_score, score_bin.high)
+            for _, _, curves in model_curves
+            for score_bin in curves.calibration
+        )
         axes.plot([0, highest], [0, highest], color=MUTED, linewidth=0.8)
         axes.set(xlabel="mean score", ylabel="label rate", xlim=(0, None), ylim=(0, None))
         axes.legend(loc="upper left")
@@ -58,19 +64,19 @@ def calibration_plot(models: Sequence[Measures]) -> Plot | None:
 
 
 def auc_plot(models: Sequence[Measures], best: Scores | None) -> Plot | None:
-    """Return every model's AUC with its interval, beside the possible best; None when nothing was measured."""
-    measured = [(one.model, one.auc) for one in models if one.auc]
+    """Return every model's AUC with its interval, beside the best possible; None when nothing was measured."""
+    measured = [(measures.model, measures.auc) for measures in models if measures.auc]
     if not measured:
         return None
-    with drawn(5.0, 1.2 + 0.5 * len(measured)) as (figure, (axes,)):
+    with figure_panels(5.0, 1.2 + 0.5 * len(measured)) as (figure, (axes,)):
         for number, (_, auc) in enumerate(measured):
             colour = SERIES[number % len(SERIES)]
             axes.plot([auc.low, auc.high], [number, number], color=colour, linewidth=3, solid_capstyle="round")
             axes.plot(auc.value, number, marker=MARKERS[number % len(MARKERS)], color=colour, markersize=8)
-            _beside(axes, f"{auc.value:.4f}", number)
+            _write_right(axes, f"{auc.value:.4f}", number)
         if best:
             axes.axvline(best.auc, color=INK, linestyle=DASHES[2], linewidth=1.3)
-            _above(axes, f"possible {best.auc:.4f}", best.auc)
+            _write_top(axes, f"possible {best.auc:.4f}", best.auc)
         axes.set_yticks(range(len(measured)), [name for name, _ in measured], color=INK)
         axes.set(xlabel="AUC", ylim=(len(measured) - 0.4, -0.6))
         axes.grid(axis="y", visible=False)
@@ -80,31 +86,31 @@ def auc_plot(models: Sequence[Measures], best: Scores | None) -> Plot | None:
         return plot(figure, "auc", "AUC", caption)
 
 
-def funnel_plot(measures: RetrievalMeasures, later: Sequence[StageNumbers] = ()) -> Plot | None:
+def funnel_plot(measures: RetrievalMeasures, later_stages: Sequence[StageNumbers] = ()) -> Plot | None:
     """Return the recall of every source, of all together and of later stages; None with too few users.
 
     Args:
-        measures: Of retrieval.
-        later: Filtering, scoring and ordering; empty where no slates were made.
+        measures: Measures of the retrieval.
+        later_stages: Numbers of filtering, scoring and ordering; empty where no slates were made.
     """
-    every = [*measures.stages, *later, *([measures.best_possible] if measures.best_possible else [])]
-    shown = [(_list_name(one, measures), one.recall, one.items) for one in every if one.recall]
-    if not shown:
+    stages = [*measures.stages, *later_stages, *([measures.best_possible] if measures.best_possible else [])]
+    recalls = [(_list_name(stage, measures), stage.recall, stage.items) for stage in stages if stage.recall]
+    if not recalls:
         return None
     size = measures.evaluation.catalogue
-    with drawn(5.0, 1.2 + 0.5 * len(shown)) as (figure, (axes,)):
-        for number, (name, recall, items) in enumerate(shown):
+    with figure_panels(5.0, 1.2 + 0.5 * len(recalls)) as (figure, (axes,)):
+        for number, (name, recall, items) in enumerate(recalls):
             colour = MUTED if name == _BEST_POSSIBLE else SERIES[number % len(SERIES)]
             axes.barh(number, recall.value, color=colour, height=0.55)
             axes.plot([recall.low, recall.high], [number, number], color=INK, linewidth=1.3)
-            _beside(axes, f"{recall.value:.3f} in {items:.0f}", number)
-        axes.set_yticks(range(len(shown)), [name for name, *_ in shown], color=INK)
-        axes.set(xlabel="recall", xlim=(0, 1), ylim=(len(shown) - 0.4, -0.6))
+            _write_right(axes, f"{recall.value:.3f} in {items:.0f}", number)
+        axes.set_yticks(range(len(recalls)), [name for name, *_ in recalls], color=INK)
+        axes.set(xlabel="recall", xlim=(0, 1), ylim=(len(recalls) - 0.4, -0.6))
         axes.grid(axis="y", visible=False)
         axes.grid(axis="x")
         caption = (
-            f"From {size:,} items to the candidates of a user{' and to the slate' if later else ''}: which share of the"
-            " items that users took on the test days is among them. The line is the confidence interval."
+            f"From {size:,} items to the candidates of a user{' and to the slate' if later_stages else ''}: which share"
+            " of the items that users took on the test days is among them. The line is the confidence interval."
         )
         return plot(figure, "funnel", "Candidates", caption)
 
@@ -112,19 +118,19 @@ def funnel_plot(measures: RetrievalMeasures, later: Sequence[StageNumbers] = ())
 _BEST_POSSIBLE = "best possible"
 
 
-def _list_name(one: StageNumbers, measures: RetrievalMeasures) -> str:
-    if one.stage != "retrieval":
-        return one.stage
-    return one.source or (_BEST_POSSIBLE if one is measures.best_possible else "all sources")
+def _list_name(stage: StageNumbers, measures: RetrievalMeasures) -> str:
+    if stage.stage != "retrieval":
+        return stage.stage
+    return stage.source or (_BEST_POSSIBLE if stage is measures.best_possible else "all sources")
 
 
 def scores_plot(models: Sequence[Measures]) -> Plot | None:
-    """Return how the models' scores are distributed, baselines left out; None when nothing was measured."""
-    shown = _curves(models, ("candidate", "champion"))
-    if not shown:
+    """Return the distributions of the models' scores, baselines left out; None when nothing was measured."""
+    model_curves = _curves(models, ("candidate", "champion"))
+    if not model_curves:
         return None
-    with drawn(5.0, 3.4) as (figure, (axes,)):
-        for number, name, curves in shown:
+    with figure_panels(5.0, 3.4) as (figure, (axes,)):
+        for number, name, curves in model_curves:
             widths = [b - a for a, b in zip(curves.histogram_edges, curves.histogram_edges[1:], strict=False)]
             densities = [share / width for share, width in zip(curves.histogram_shares, widths, strict=True)]
             axes.stairs(densities, curves.histogram_edges, color=SERIES[number], linestyle=DASHES[number], label=name)
@@ -141,7 +147,7 @@ def importance_plot(importance: Mapping[str, float], model: str) -> Plot | None:
     top = sorted(importance.items(), key=lambda item: item[1])[-_MOST_FEATURES:]
     if not top:
         return None
-    with drawn(5.0, 0.8 + 0.235 * len(top)) as (figure, (axes,)):
+    with figure_panels(5.0, 0.8 + 0.235 * len(top)) as (figure, (axes,)):
         axes.barh([name for name, _ in top], [share for _, share in top], color=SERIES[0], height=0.66)
         axes.tick_params(axis="y", labelcolor=INK, labelsize=9)
         axes.set(xlabel="share of the total gain", ylim=(-0.6, len(top) - 0.4))
@@ -153,13 +159,13 @@ def importance_plot(importance: Mapping[str, float], model: str) -> Plot | None:
         return plot(figure, f"importance_{model}", f"What {model} looks at", caption)
 
 
-def loss_plot(history: Sequence[Mapping[str, Any]], model: str, kept: int | None) -> Plot | None:
+def loss_plot(history: Sequence[Mapping[str, Any]], model: str, kept_epoch: int | None) -> Plot | None:
     """Return the losses per epoch (or tree) of a training; None when it recorded none.
 
     Args:
-        history: One line per epoch: `epoch` or `round`, and numbers; those named `*loss` are drawn.
-        model: Its name.
-        kept: The epoch (or tree) whose weights were kept.
+        history: One record per epoch: `epoch` or `round`, and numbers; those named `*loss` are drawn.
+        model: Name of the model.
+        kept_epoch: The epoch (or tree) whose weights were kept.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -167,17 +173,17 @@ def loss_plot(history: Sequence[Mapping[str, Any]], model: str, kept: int | None
     names = list(dict.fromkeys(name for line in history for name in line if name.endswith("loss")))
     if not names:
         return None
-    with drawn(5.0, 3.4) as (figure, (axes,)):
+    with figure_panels(5.0, 3.4) as (figure, (axes,)):
         for number, name in enumerate(names[: len(SERIES)]):
             points = [
                 (line.get(step, n), line[name]) for n, line in enumerate(history, 1) if line.get(name) is not None
             ]
             marker = MARKERS[number] if len(points) <= 40 else None
             label = name.removesuffix("_log_loss").removesuffix("_loss").replace("_", " ")
-            axes.plot(*zip(*points, strict=True), **_line(number), marker=marker, markersize=5, label=label)
-        if kept is not None:
-            axes.axvline(kept, color=MUTED, linewidth=0.8)
-            _above(axes, f"kept {kept}", kept)
+            axes.plot(*zip(*points, strict=True), **_line_style(number), marker=marker, markersize=5, label=label)
+        if kept_epoch is not None:
+            axes.axvline(kept_epoch, color=MUTED, linewidth=0.8)
+            _write_top(axes, f"kept {kept_epoch}", kept_epoch)
         axes.set(xlabel=step if step == "epoch" else "trees", ylabel="log loss")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         axes.legend()
@@ -186,51 +192,55 @@ def loss_plot(history: Sequence[Mapping[str, Any]], model: str, kept: int | None
 
 
 def days_plot(days: Sequence[tuple[date, int, int]], split: Mapping[str, Sequence[date]]) -> Plot | None:
-    """Return rows and label rate per day, coloured by what the day is for; None without days.
+    """Return rows and label rate per day, coloured by the part of the split; None without days.
 
     Args:
-        days: Day, rows, positives.
-        split: Days per part, such as `test`; a day in none is drawn pale.
+        days: Tuples (day, rows, positives).
+        split: Days by part, such as `test`; days of no part are drawn pale.
     """
     if not days:
         return None
-    with drawn(5.0, 3.9, rows=2) as (figure, (volume, rate)):
-        part_of = {day: part for part, own in split.items() for day in own}
+    with figure_panels(5.0, 3.9, rows=2) as (figure, (volume, rate)):
+        part_of = {day: part for part, part_days in split.items() for day in part_days}
         for part in split:
-            own = [n for n, (day, _, _) in enumerate(days) if part_of.get(day) == part]
-            volume.bar(own, [days[n][1] for n in own], color=_PART_COLOURS.get(part, MUTED), label=part)
-        other = [n for n, (day, _, _) in enumerate(days) if day not in part_of]
-        volume.bar(other, [days[n][1] for n in other], color=GRID, edgecolor=MUTED, linewidth=0.5)
+            positions = [n for n, (day, _, _) in enumerate(days) if part_of.get(day) == part]
+            volume.bar(positions, [days[n][1] for n in positions], color=_PART_COLOURS.get(part, MUTED), label=part)
+        unassigned = [n for n, (day, _, _) in enumerate(days) if day not in part_of]
+        volume.bar(unassigned, [days[n][1] for n in unassigned], color=GRID, edgecolor=MUTED, linewidth=0.5)
         if part_of:
             figure.legend(loc="outside upper right", ncols=len(split))
         rates = [positives / rows if rows else float("nan") for _, rows, positives in days]
         rate.plot(rates, color=INK, marker="o" if len(days) <= 60 else None, markersize=4, linewidth=1.2)
         volume.set(ylabel="rows", ylim=(0, None))
         volume.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}".replace(",", "\u202f"))
-        rate.set(ylabel="label rate", ylim=(0, 1.2 * max((one for one in rates if one > 0), default=1)))
+        rate.set(
+            ylabel="label rate", ylim=(0, 1.2 * max((label_rate for label_rate in rates if label_rate > 0), default=1))
+        )
         _day_ticks(rate, [day for day, _, _ in days])
         caption = "Valid rows and label rate per day. Models learn from the train days and are judged on the test days."
         return plot(figure, "days", "Day by day", caption)
 
 
 def _curves(models: Sequence[Measures], roles: Sequence[Role] | None = None) -> list[tuple[int, str, Curves]]:
-    """Return (colour number, name, curves); a model keeps its colour in every picture."""
-    measured = [(one.model, one.role, one.curves) for one in models if one.curves][: len(SERIES)]
+    """Return (colour number, name, curves); a model keeps its colour in every plot."""
+    measured = [(measures.model, measures.role, measures.curves) for measures in models if measures.curves][
+        : len(SERIES)
+    ]
     return [(n, name, curves) for n, (name, role, curves) in enumerate(measured) if roles is None or role in roles]
 
 
-def _line(number: int) -> dict[str, Any]:
+def _line_style(number: int) -> dict[str, Any]:
     return {"color": SERIES[number], "linestyle": DASHES[number]}
 
 
-def _above(axes: Axes, text: str, x: float) -> None:
-    """Write above the panel, at an x value."""
+def _write_top(axes: Axes, text: str, x: float) -> None:
+    """Write a text above the panel, at an x value."""
     at: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
     axes.annotate(text, (x, 1), (0, 3), **at, ha="center", va="bottom", fontsize=9.5)
 
 
-def _beside(axes: Axes, text: str, y: float) -> None:
-    """Write to the right of the panel, at a y value."""
+def _write_right(axes: Axes, text: str, y: float) -> None:
+    """Write a text to the right of the panel, at a y value."""
     at: Any = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
     axes.annotate(text, (1, y), (6, 0), **at, va="center")
 

@@ -1,4 +1,4 @@
-"""What renders every page: the shared template and parts beside this file, and the page's own template."""
+"""The Jinja environment of every page: shared templates beside this file, and the page's own template."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 
 def page_environment(folder: Path, filters: Mapping[str, Callable[..., Any]]) -> Environment:
-    """Return what renders the pages whose templates are in a folder; they extend `page.html.j2`.
+    """Return the environment of pages whose templates are in a folder; they extend `page.html.j2`.
 
     Args:
-        folder: Of the pages' own templates.
-        filters: What the templates call, by name.
+        folder: Folder of the pages' own templates.
+        filters: Jinja filters of the templates, by name.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    # Rows of logs, names, reasons and messages come from anybody: everything is escaped unless it is our own picture.
-    made = Environment(
+    # Rows of logs, names, reasons and messages are untrusted: everything is escaped except our own plots.
+    environment = Environment(
         loader=FileSystemLoader([folder, Path(__file__).parent]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= filters
-    return made
+    environment.filters |= filters
+    return environment

@@ -1,4 +1,4 @@
-"""What the steps of a run are called, on its page and in a terminal."""
+"""Titles of the steps of a run, on its page, in a graph and in a terminal."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TITLES: Final = {
     "report": "Write the page",
     "roll_out": "Roll out",
 }
-"""What every step does, in the order of reports."""
+"""Titles of the steps, in the order of reports."""
 _OTHER_TITLES: Final = {
     "claim_moment": "Claim the scheduled training",
     "claim_training": "Claim the submitted training",
@@ -53,32 +53,32 @@ _OTHER_TITLES: Final = {
     "run_trials": "Run a batch of trials",
     "choose_settings": "Choose the best settings",
 }
-"""Steps that only graphs show."""
+"""Titles of steps that only graphs show."""
 PER_MODEL: Final = ("train", "validate_export")
-"""Steps that are made once for every declared model; each is then called `<step>_<model>`."""
+"""Steps that run once for every declared model, as `<step>_<model>`."""
 
 
-def step_of(name: str) -> str:
-    """Return the step that a name is of.
+def find_step(name: str) -> str:
+    """Return the step of a step name, without the model.
 
-    >>> step_of("train_trees"), step_of("score_champion")
+    >>> find_step("train_trees"), find_step("score_champion")
     ('train', 'score_champion')
     """
     return next((step for step in PER_MODEL if name.startswith(f"{step}_")), name)
 
 
-def title_of(name: str) -> str:
-    """Return what a step does, in a few words.
+def step_title(name: str) -> str:
+    """Return the title of a step on a page.
 
-    >>> title_of("train_trees"), title_of("evaluate_gates")
+    >>> step_title("train_trees"), step_title("evaluate_gates")
     ('Train trees', 'Gates')
     """
-    step = step_of(name)
+    step = find_step(name)
     return f"{TITLES[step]} {name.removeprefix(f'{step}_')}" if step != name else TITLES[name]
 
 
 def graph_title(step: str) -> str:
-    """Return what a graph calls a step.
+    """Return the title of a step in a graph.
 
     >>> graph_title("validate_export"), graph_title("finalize_run")
     ('Validate on a real Triton', 'Finish the run')
@@ -86,23 +86,24 @@ def graph_title(step: str) -> str:
     return ({**TITLES, **_OTHER_TITLES})[step].removesuffix(":")
 
 
-def in_order(names: Collection[str]) -> list[str]:
-    """Return the steps among some names, in the order of reports; those of several models in the order given.
+def sort_steps(names: Collection[str]) -> list[str]:
+    """Return the steps among some names, in the order of reports; steps of several models in the given order.
 
-    >>> in_order(["evaluate_gates", "train_b", "train_a", "something else"])
+    >>> sort_steps(["evaluate_gates", "train_b", "train_a", "something else"])
     ['train_b', 'train_a', 'evaluate_gates']
     """
-    return [name for step in TITLES for name in names if step_of(name) == step]
+    return [name for step in TITLES for name in names if find_step(name) == step]
 
 
-def steps_of(declared: Collection[str], roles: Mapping[str, str]) -> list[str]:
-    """Return the steps of a graph, in the order of reports; those of models in the models' order.
+def list_graph_steps(declared: Collection[str], roles: Mapping[str, str]) -> list[str]:
+    """Return the steps of a graph, in the order of reports; steps of models in the models' order.
 
     Args:
         declared: Steps of the compiled graph.
-        roles: Name of a declared model -> candidate or baseline; only candidates are validated.
+        roles: Role of every declared model by name, candidate or baseline; only candidates are validated.
 
-    >>> steps_of(["evaluate_gates", "validate_export", "train"], {"trees": "candidate", "popularity": "baseline"})
+    >>> roles = {"trees": "candidate", "popularity": "baseline"}
+    >>> list_graph_steps(["evaluate_gates", "validate_export", "train"], roles)
     ['train_trees', 'train_popularity', 'validate_export_trees', 'evaluate_gates']
     """
     of_models = [
@@ -110,4 +111,4 @@ def steps_of(declared: Collection[str], roles: Mapping[str, str]) -> list[str]:
         for step in PER_MODEL if step in declared
         for model, role in roles.items() if step != "validate_export" or role == "candidate"
     ]  # fmt: skip
-    return in_order([*(name for name in declared if name not in PER_MODEL), *of_models])
+    return sort_steps([*(name for name in declared if name not in PER_MODEL), *of_models])

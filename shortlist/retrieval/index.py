@@ -1,4 +1,4 @@
-"""The nearest of many vectors by inner product: exactly, by a scan of small numbers, or in clusters."""
+"""Indices for the nearest vectors by inner product: exact search, scan of quantised vectors, or clusters."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shortlist.retrieval.catalogue import mapped_array
-from shortlist.retrieval.source import Ranked, best, highest, padded
+from shortlist.retrieval.catalogue import open_mapped_array
+from shortlist.retrieval.source import RankedItems, pad_lists, rank_items, top_positions
 from shortlist.spec.retrieval import ItemIndex
 from shortlist.storage.artefacts import read_json, write_json
 
@@ -23,70 +23,70 @@ Matrix = NDArray[np.float32]
 
 INDEX: Final = "index.json"
 VECTORS: Final = "vectors.npy"
-"""Every item's vector by row number, float32; zeros: it has none."""
+"""File with every item's vector by row number, float32; zeros: it has none."""
 _ROWS: Final = "index_rows.npy"
 _APPROXIMATE: Final = "index.faiss"
 _BLOCK_BYTES: Final = 64 << 20
-"""Scores that an exact search holds at once."""
+"""Bytes of scores that an exact search holds at once."""
 _ROWS_PER_LIST: Final = 64
-"""Vectors per cluster that the clusters are made from."""
+"""Vectors per cluster that clusters are trained on."""
 _BITS: Final = {4: (2, 3, 4, 6, 8), 8: (2, 4, 8, 16, 32)}
-"""Bits of the numbers that a scan compares, and times the wanted rows that it finds before these are compared exactly:
-the first of all that finds enough. Fewer bits are read faster, and hide more."""
+"""Bits of quantised numbers, and the depths to try with them: multiples of the requested rows to compare exactly. The
+first that reaches the recall is taken. Fewer bits are scanned faster, and are less precise."""
 _LARGEST: Final = 127
-"""Largest of the whole numbers of 8 bits."""
-_AT_ONCE: Final = 100_000
-"""Vectors that are rounded at once."""
+"""Largest 8-bit number."""
+_VECTORS_PER_BATCH: Final = 100_000
+"""Vectors that are added to an index at once."""
 _SAMPLE: Final = 20_000
-"""Vectors that the 16 levels of each number are chosen from."""
+"""Vectors that the 16 levels of each number are trained on."""
 _DIVIDED_FROM: Final = 200_000
-"""Vectors of 4-bit numbers from which two threads scan a part each; fewer are scanned sooner than another thread is
-woken."""
+"""Number of 4-bit vectors from which on two threads scan a part each; scanning fewer is faster than waking another
+thread."""
 _SHARES: Final = (0.45, 0.55)
-"""Of the vectors, in the part of the thread that asks, which does other things first, and in the other thread's."""
+"""Shares of the vectors in the part of the calling thread, which does other work first, and of the other thread."""
 
 
 class VectorIndex(ABC):
-    """Vectors that can be searched."""
+    """An index of vectors."""
 
     approximate: bool
 
     @abstractmethod
-    def search(self, queries: Matrix, most: int) -> Ranked:
+    def search(self, queries: Matrix, max_items: int) -> RankedItems:
         """Return the rows with the largest inner products, shape (B, most).
 
         Args:
             queries: Shape (B, D).
-            most: Wanted rows.
+            max_items: Number of rows per query.
         """
 
-    def begin(self, queries: Matrix, most: int) -> Callable[[], Ranked]:
-        """Begin a search, as far as another thread does it; return what finishes it."""
-        return partial(self.search, queries, most)
+    def begin(self, queries: Matrix, max_items: int) -> Callable[[], RankedItems]:
+        """Start the part of a search that other threads do; return a function that finishes the search."""
+        return partial(self.search, queries, max_items)
 
 
 def build_index(
-    vectors: Matrix, queries: Matrix, section: ItemIndex, most: int, folder: Path, seed: int
+    vectors: Matrix, queries: Matrix, section: ItemIndex, max_items: int, folder: Path, seed: int
 ) -> None:  # fmt: skip
-    """Write the index of some vectors into a folder: `index.json` and what it names.
+    """Write the index of vectors into a folder: `index.json` and the files of its kind.
 
     Args:
-        vectors: By row number, shape (rows, D); a row of zeros has no vector and is never found.
-        queries: Real queries, shape (some, D), by which it is chosen how widely an approximate index searches.
-        section: What is declared.
-        most: Rows per query that will be asked for.
-        folder: Where to write.
-        seed: Of the clusters, and of the order of vectors that are scanned in parts.
+        vectors: Vectors by row number, shape (rows, D); a row of zeros has no vector and is never found.
+        queries: Real queries, shape (some, D), by which the depth or probes of an approximate index are tuned.
+        section: The declared index.
+        max_items: Number of rows that queries will ask for.
+        folder: Folder to write.
+        seed: Seed of the clusters, and of the order of vectors that are scanned in parts.
     """
     vectors = np.ascontiguousarray(vectors, np.float32)
-    there = np.flatnonzero(vectors.any(axis=1)).astype(np.int32)
+    item_rows = np.flatnonzero(vectors.any(axis=1)).astype(np.int32)
     np.save(folder / VECTORS, vectors)
-    np.save(folder / _ROWS, there)
-    facts: dict[str, Any] = {"kind": "exact", "items": len(there), "dimensions": int(vectors.shape[1])}
-    if len(there) > section.scan_up_to:
-        facts |= _build_clusters(vectors[there], queries, section, most, folder, seed)
-    elif len(there) > section.exact_up_to:
-        facts |= _build_scan(vectors, there, queries, section, most, folder, seed)
+    np.save(folder / _ROWS, item_rows)
+    facts: dict[str, Any] = {"kind": "exact", "items": len(item_rows), "dimensions": int(vectors.shape[1])}
+    if len(item_rows) > section.scan_up_to:
+        facts |= _build_clusters(vectors[item_rows], queries, section, max_items, folder, seed)
+    elif len(item_rows) > section.exact_up_to:
+        facts |= _build_scan(vectors, item_rows, queries, section, max_items, folder, seed)
     write_json(folder / INDEX, facts)
 
 
@@ -97,11 +97,11 @@ def open_index(folder: Path) -> VectorIndex:
         IntegrityError: There is none.
     """
     facts = read_json(folder / INDEX)
-    vectors, rows = (mapped_array(folder / name) for name in (VECTORS, _ROWS))
+    vectors, rows = (open_mapped_array(folder / name) for name in (VECTORS, _ROWS))
     if facts["kind"] == "exact":
         return ExactIndex(vectors)
     if facts["kind"] == "scan":
-        # Vectors of earlier versions are in the order of rows, and parts of them are not alike: one thread scans all.
+        # Vectors of earlier versions are ordered by row, so that parts of them differ: one thread scans all.
         shares = tuple(facts["shares"]) if facts.get("shuffled") else (1.0,)
         scan = Scan(facts.get("bits", 8), facts["depth"], shares)
         return ScannedIndex(folder / _APPROXIMATE, vectors, rows, scan)
@@ -109,158 +109,166 @@ def open_index(folder: Path) -> VectorIndex:
 
 
 class ExactIndex(VectorIndex):
-    """Every vector is compared with every query, by BLAS."""
+    """Exact search: every vector is compared with every query, by BLAS."""
 
     approximate = False
 
     def __init__(self, vectors: Matrix) -> None:
-        """Take vectors by row number, shape (items, D); a row of zeros is never found."""
+        """Search vectors by row number, shape (items, D); a row of zeros is never found."""
         self._vectors = vectors
         self._missing = np.flatnonzero(~np.asarray(vectors).any(axis=1))
 
-    def search(self, queries: Matrix, most: int) -> Ranked:
+    def search(self, queries: Matrix, max_items: int) -> RankedItems:
         """Return the rows with the largest inner products; equal ones by row number."""
         step = max(1, _BLOCK_BYTES // (4 * max(1, len(self._vectors))))
-        found = Ranked(np.full((len(queries), most), -1, np.int32), np.full((len(queries), most), -np.inf, np.float32))
+        ranked = RankedItems(
+            np.full((len(queries), max_items), -1, np.int32), np.full((len(queries), max_items), -np.inf, np.float32)
+        )
         for first in range(0, len(queries), step):
             scores = np.asarray(queries[first : first + step], np.float32) @ np.asarray(self._vectors).T
             scores[:, self._missing] = -np.inf
-            for line, own in enumerate(scores, start=first):
-                rows = highest(own, most)
-                rows = rows[own[rows] > -np.inf]
-                found.items[line, : len(rows)], found.scores[line, : len(rows)] = rows, own[rows]
-        return found
+            for query_number, query_scores in enumerate(scores, start=first):
+                rows = top_positions(query_scores, max_items)
+                rows = rows[query_scores[rows] > -np.inf]
+                ranked.items[query_number, : len(rows)], ranked.scores[query_number, : len(rows)] = (
+                    rows,
+                    query_scores[rows],
+                )
+        return ranked
 
 
 class Scan(NamedTuple):
-    """How numbers of few bits are searched."""
+    """Parameters of a scan of quantised vectors."""
 
     bits: int
-    """Of a number: 4 or 8."""
+    """Bits per number: 4 or 8."""
     depth: int
-    """Times the wanted rows that are compared exactly."""
+    """Multiple of the requested rows that are compared exactly."""
     shares: tuple[float, ...]
-    """Of the vectors in each part, which a thread of its own searches if one is free; they sum to 1. Vectors of several
-    parts are in random order, so that each part finds its share of what the whole would."""
+    """Share of the vectors in each part, which is searched by a thread of its own if one is free; they sum to 1.
+    Vectors in several parts are shuffled, so that each part finds a proportional number of the best rows."""
 
 
 class ScannedIndex(VectorIndex):
-    """Every vector is compared as numbers of 4 or 8 bits (faiss); those found are put in order by the vectors."""
+    """Scan of all vectors, quantised to 4 or 8 bits (faiss); the best rows are ranked by the exact vectors."""
 
     approximate = True
 
     def __init__(self, path: Path, vectors: Matrix, rows: NDArray[np.int32], scan: Scan) -> None:
-        """Take an index of faiss: of 8 bits it is mapped into memory, of 4 it is read.
+        """Open a faiss index: 8-bit vectors are mapped into memory, 4-bit vectors are read.
 
         Args:
-            path: Its file.
-            vectors: By row number, shape (items, D).
+            path: File of the faiss index.
+            vectors: Exact vectors by row number, shape (items, D).
             rows: Row number of every vector in the file.
-            scan: How it is searched.
+            scan: Parameters of the scan.
         """
         self._scan, self._size = scan, len(rows)
         bounds = (np.cumsum((0, *scan.shares)) * len(rows)).astype(np.int64).tolist()
         self._parts = [
-            _Part(_vectors_of_file(path, first, last), rows[first:last].astype(np.int64), vectors)
+            _ScanPart(_read_vectors(path, first, last), rows[first:last].astype(np.int64), vectors)
             for first, last in pairwise(bounds)
         ]
         self._helpers = ThreadPoolExecutor(max(1, len(self._parts) - 1), thread_name_prefix="scan")
 
-    def search(self, queries: Matrix, most: int) -> Ranked:
-        """Return the rows with the largest inner products among those whose rounded vectors have."""
+    def search(self, queries: Matrix, max_items: int) -> RankedItems:
+        """Return the rows with the largest inner products among the best rows of the scan."""
         if len(queries) == 1:
-            return self.begin(queries, most)()
-        sent, counts = self._sent(queries), self._counts(most)
-        parts = [part.search(queries, sent, count) for part, count in zip(self._parts, counts, strict=True)]
-        found = [_best_of_parts(of_query, most) for of_query in zip(*parts, strict=True)]
-        nothing = Ranked(np.empty((0, most), np.int32), np.empty((0, most), np.float32))
-        return Ranked(*(np.concatenate(lists) for lists in zip(nothing, *found, strict=True)))
+            return self.begin(queries, max_items)()
+        quantised, rows_per_part = self._quantise_queries(queries), self._rows_per_part(max_items)
+        parts = [part.search(queries, quantised, count) for part, count in zip(self._parts, rows_per_part, strict=True)]
+        ranked_lists = [_rank_parts(query_parts, max_items) for query_parts in zip(*parts, strict=True)]
+        empty = RankedItems(np.empty((0, max_items), np.int32), np.empty((0, max_items), np.float32))
+        return RankedItems(*(np.concatenate(lists) for lists in zip(empty, *ranked_lists, strict=True)))
 
-    def begin(self, queries: Matrix, most: int) -> Callable[[], Ranked]:
-        """Let other threads search all parts but the first, for one query; return what searches that one."""
+    def begin(self, queries: Matrix, max_items: int) -> Callable[[], RankedItems]:
+        """Start other threads on all parts but the first, for one query; return a function that finishes the search."""
         if len(queries) != 1:
-            return partial(self.search, queries, most)
-        sent = self._sent(queries)
-        first, *others = [
-            partial(part.search, queries, sent, count)
-            for part, count in zip(self._parts, self._counts(most), strict=True)
+            return partial(self.search, queries, max_items)
+        quantised = self._quantise_queries(queries)
+        first_search, *other_searches = [
+            partial(part.search, queries, quantised, count)
+            for part, count in zip(self._parts, self._rows_per_part(max_items), strict=True)
         ]
-        begun = [self._helpers.submit(search) for search in others]
+        futures = [self._helpers.submit(search) for search in other_searches]
 
-        def finish() -> Ranked:
-            found = first()
-            for search, answer in zip(others, begun, strict=True):
-                # A search that no thread has begun is not waited for: where no core is free, this one is sooner there.
-                found += search() if answer.cancel() else answer.result()
-            return _best_of_parts(found, most)
+        def finish() -> RankedItems:
+            compared_parts = first_search()
+            for search, future in zip(other_searches, futures, strict=True):
+                # A search that no thread has started is done here: where no core is free, that is faster than waiting.
+                compared_parts += search() if future.cancel() else future.result()
+            return _rank_parts(compared_parts, max_items)
 
         return finish
 
-    def _sent(self, queries: Matrix) -> Matrix:
-        """Return queries as they are compared with the small numbers."""
+    def _quantise_queries(self, queries: Matrix) -> Matrix:
+        """Return queries as the scan compares them with quantised vectors."""
         largest = np.abs(queries).max(axis=1, keepdims=True, initial=0)
-        # For a query of zeros any rows are as near as others, and faiss would give none.
-        sent = np.where(largest > 0, queries / np.where(largest > 0, largest, 1), 1).astype(np.float32)
-        return _rounded(sent, _LARGEST) if self._scan.bits == 8 else sent
+        # For a query of zeros all rows are equally near, and faiss would return none.
+        quantised = np.where(largest > 0, queries / np.where(largest > 0, largest, 1), 1).astype(np.float32)
+        return _round_vectors(quantised, _LARGEST) if self._scan.bits == 8 else quantised
 
-    def _counts(self, most: int) -> list[int]:
-        """Return how many rows each part compares exactly for some wanted ones."""
-        wanted = min(self._scan.depth * most, self._size)
-        return [ceil(share * wanted) for share in self._scan.shares]
+    def _rows_per_part(self, max_items: int) -> list[int]:
+        """Return how many rows each part compares exactly."""
+        row_count = min(self._scan.depth * max_items, self._size)
+        return [ceil(share * row_count) for share in self._scan.shares]
 
 
-class _Part(NamedTuple):
-    """Vectors that one thread searches."""
+class _ScanPart(NamedTuple):
+    """Part of the vectors that one thread searches."""
 
     index: Any
-    """Of faiss."""
+    """Index of faiss."""
     rows: NDArray[np.int64]
-    """Row number of every vector in it."""
+    """Row number of every vector in the index."""
     vectors: Matrix
-    """All of them, by row number, shape (items, D)."""
+    """Exact vectors of all items by row number, shape (items, D)."""
 
-    def search(self, queries: Matrix, sent: Matrix, count: int) -> list[_Compared]:
-        """Return for every query the rows with the largest sums, and their inner products with it.
+    def search(self, queries: Matrix, quantised: Matrix, count: int) -> list[_ComparedRows]:
+        """Return for every query the best rows of the scan, and their exact inner products with it.
 
         Args:
-            queries: Shape (B, D).
-            sent: The same as they are compared with the small numbers.
-            count: Of rows.
+            queries: Exact queries, shape (B, D).
+            quantised: Queries as the scan compares them, same shape.
+            count: Number of rows.
         """
         import faiss
 
         threads = faiss.omp_get_max_threads()
-        # A query is searched by one thread: another one would only wait for it, busily, and a fork has no other.
+        # One thread per query: a second one would only spin, and a forked process has no other.
         faiss.omp_set_num_threads(min(threads, max(1, len(queries))))
         try:
-            places = self.index.search(sent, min(count, len(self.rows)))[1]
+            positions_by_query = self.index.search(quantised, min(count, len(self.rows)))[1]
             faiss.omp_set_num_threads(1)
-            return [self._compared(query, self.rows[own]) for query, own in zip(queries, places, strict=True)]
+            return [
+                self._compare_exactly(query, self.rows[positions])
+                for query, positions in zip(queries, positions_by_query, strict=True)
+            ]
         finally:
             faiss.omp_set_num_threads(threads)
 
-    def _compared(self, query: NDArray[np.float32], rows: NDArray[np.int64]) -> _Compared:
+    def _compare_exactly(self, query: NDArray[np.float32], rows: NDArray[np.int64]) -> _ComparedRows:
         import faiss
 
         products, query = np.empty(len(rows), np.float32), np.ascontiguousarray(query, np.float32)
-        pointers = (faiss.swig_ptr(each) for each in (products, query, self.vectors, rows))
-        # Other threads run meanwhile, and no row is copied. Its stubs lack the function.
+        pointers = (faiss.swig_ptr(array) for array in (products, query, self.vectors, rows))
+        # It releases the GIL and copies no row. The stubs of faiss lack the function.
         faiss.fvec_inner_products_by_idx(*pointers, self.vectors.shape[1], 1, len(rows))  # type: ignore[attr-defined]
         return rows, products
 
 
-_Compared = tuple[NDArray[np.int64], NDArray[np.float32]]
+_ComparedRows = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Rows and their inner products with a query."""
 
 
-def _best_of_parts(found: Sequence[_Compared], most: int) -> Ranked:
-    """Return the best rows of one query, of those that each part found."""
-    rows, products = (np.concatenate(lists) for lists in zip(*found, strict=True))
-    return best(rows, products, most)
+def _rank_parts(compared_parts: Sequence[_ComparedRows], max_items: int) -> RankedItems:
+    """Return the best rows of one query among those of all parts."""
+    rows, products = (np.concatenate(lists) for lists in zip(*compared_parts, strict=True))
+    return rank_items(rows, products, max_items)
 
 
-def _vectors_of_file(path: Path, first: int, last: int) -> Any:
-    """Return some neighbouring vectors of an index of faiss; all of them are mapped into memory where they can be."""
+def _read_vectors(path: Path, first: int, last: int) -> Any:
+    """Return the vectors from first to last of a faiss index; the whole index is mapped into memory where possible."""
     import faiss
 
     index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
@@ -270,62 +278,63 @@ def _vectors_of_file(path: Path, first: int, last: int) -> Any:
 
 
 class ClusteredIndex(VectorIndex):
-    """Vectors in clusters, of which a query searches those with the nearest centres (faiss, inverted file)."""
+    """Clustered vectors: a query searches the clusters with the nearest centres (faiss, inverted file)."""
 
     approximate = True
 
     def __init__(self, path: Path, rows: NDArray[np.int32], probes: int) -> None:
-        """Map an index of faiss into memory.
+        """Map a faiss index into memory.
 
         Args:
-            path: Its file.
+            path: File of the faiss index.
             rows: Row number of every vector in it.
-            probes: Clusters that a query searches.
+            probes: Number of clusters that a query searches.
         """
         import faiss
 
         self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
         self._rows, self._probes = rows, probes
 
-    def search(self, queries: Matrix, most: int) -> Ranked:
+    def search(self, queries: Matrix, max_items: int) -> RankedItems:
         """Return the rows with the largest inner products among the searched clusters."""
         import faiss
 
         options = faiss.SearchParametersIVF(nprobe=self._probes)  # type: ignore[call-arg] # its stubs lack it
-        wanted = min(most, len(self._rows))
-        scores, places = self._index.search(np.ascontiguousarray(queries, np.float32), wanted, params=options)
-        items = np.where(places < 0, -1, np.asarray(self._rows)[np.maximum(places, 0)]).astype(np.int32)
-        return padded(items, np.where(places < 0, -np.inf, scores).astype(np.float32), most)
+        row_count = min(max_items, len(self._rows))
+        scores, positions = self._index.search(np.ascontiguousarray(queries, np.float32), row_count, params=options)
+        items = np.where(positions < 0, -1, np.asarray(self._rows)[np.maximum(positions, 0)]).astype(np.int32)
+        return pad_lists(items, np.where(positions < 0, -np.inf, scores).astype(np.float32), max_items)
 
 
-def index_recall(index: VectorIndex, exact: VectorIndex, queries: Matrix, most: int) -> float:
-    """Return which share of the exact answers an index finds, the mean over queries.
+def index_recall(index: VectorIndex, exact: VectorIndex, queries: Matrix, max_items: int) -> float:
+    """Return the share of the exact answers that an index finds, the mean over queries.
 
     Args:
         index: The index.
-        exact: The same vectors, searched exactly.
+        exact: Exact index of the same vectors.
         queries: Shape (some, D), one at least.
-        most: Rows per query.
+        max_items: Number of rows per query.
     """
-    found, wanted = index.search(queries, most).items, exact.search(queries, most).items
-    return found_share(found, wanted)
+    approximate_items, exact_items = index.search(queries, max_items).items, exact.search(queries, max_items).items
+    return mean_recall(approximate_items, exact_items)
 
 
-def found_share(found: NDArray[np.int32], wanted: NDArray[np.int32]) -> float:
-    """Return which share of wanted rows is among found ones, the mean over lines; -1 is no row.
+def mean_recall(approximate: NDArray[np.int32], exact: NDArray[np.int32]) -> float:
+    """Return the share of the exact rows that are among the approximate rows, the mean over lines; -1 is no row.
 
-    >>> found_share(np.array([[1, 2, -1]], np.int32), np.array([[2, 3, -1]], np.int32))
+    >>> mean_recall(np.array([[1, 2, -1]], np.int32), np.array([[2, 3, -1]], np.int32))
     0.5
     """
     shares = [
-        len(np.intersect1d(ours[ours >= 0], theirs[theirs >= 0])) / max(1, int((theirs >= 0).sum()))
-        for ours, theirs in zip(found, wanted, strict=True)
+        len(np.intersect1d(approximate_rows[approximate_rows >= 0], exact_rows[exact_rows >= 0]))
+        / max(1, int((exact_rows >= 0).sum()))
+        for approximate_rows, exact_rows in zip(approximate, exact, strict=True)
     ]
     return float(np.mean(shares))
 
 
 def default_lists(items: int) -> int:
-    """Return how many clusters some vectors are divided into: four times the root of their number.
+    """Return the default number of clusters: four times the square root of the number of vectors.
 
     >>> default_lists(1_000_000)
     4000
@@ -333,62 +342,72 @@ def default_lists(items: int) -> int:
     return max(1, int(4 * items**0.5))
 
 
-def _rounded(vectors: Matrix, scale: NDArray[Any] | float) -> Matrix:
-    """Return whole numbers as faiss takes them; it computes with 8 bits of each."""
+def _round_vectors(vectors: Matrix, scale: NDArray[Any] | float) -> Matrix:
+    """Return vectors rounded to whole numbers, of which faiss keeps 8 bits each."""
     numbers: Matrix = np.rint(vectors * scale).astype(np.float32)
     return numbers
 
 
 def _build_scan(
-    vectors: Matrix, there: NDArray[np.int32], queries: Matrix, section: ItemIndex, most: int, folder: Path, seed: int
+    vectors: Matrix,
+    item_rows: NDArray[np.int32],
+    queries: Matrix,
+    section: ItemIndex,
+    max_items: int,
+    folder: Path,
+    seed: int,
 ) -> dict[str, Any]:
     import faiss
 
-    exact = ExactIndex(vectors).search(queries, most).items
-    divided = len(there) >= _DIVIDED_FROM
-    if divided:
-        there = np.random.default_rng(seed).permutation(there)
-        np.save(folder / _ROWS, there)
+    exact = ExactIndex(vectors).search(queries, max_items).items
+    is_divided = len(item_rows) >= _DIVIDED_FROM
+    if is_divided:
+        item_rows = np.random.default_rng(seed).permutation(item_rows)
+        np.save(folder / _ROWS, item_rows)
     for bits, depths in _BITS.items():
-        index = _four_bits(vectors, there, seed) if bits == 4 else _eight_bits(vectors, there)
+        index = (
+            _build_four_bit_index(vectors, item_rows, seed) if bits == 4 else _build_eight_bit_index(vectors, item_rows)
+        )
         faiss.write_index(index, str(folder / _APPROXIMATE))
         for depth in depths:
-            scan = Scan(bits, depth, _SHARES if bits == 4 and divided else (1.0,))
-            found = ScannedIndex(folder / _APPROXIMATE, vectors, there, scan).search(queries, most).items
-            recall = found_share(found, exact)
-            facts = {"kind": "scan", **scan._asdict(), "shuffled": divided, "tuned_recall": recall}
+            scan = Scan(bits, depth, _SHARES if bits == 4 and is_divided else (1.0,))
+            scanned_items = (
+                ScannedIndex(folder / _APPROXIMATE, vectors, item_rows, scan).search(queries, max_items).items
+            )
+            recall = mean_recall(scanned_items, exact)
+            facts = {"kind": "scan", **scan._asdict(), "shuffled": is_divided, "tuned_recall": recall}
             if recall >= section.min_recall:
                 return facts
     return facts
 
 
-def _four_bits(vectors: Matrix, there: NDArray[np.int32], seed: int) -> Any:
-    """Return vectors each of whose numbers is the nearest of 16 levels; registers hold what a query scores them."""
+def _build_four_bit_index(vectors: Matrix, item_rows: NDArray[np.int32], seed: int) -> Any:
+    """Return a faiss index in which each number is the nearest of 16 levels."""
     import faiss
 
     width = vectors.shape[1]
     index = faiss.IndexPQFastScan(width, width, 4, faiss.METRIC_INNER_PRODUCT)
     index.pq.cp.seed, index.pq.cp.min_points_per_centroid = seed, 1
     # With repetitions: there may be fewer vectors than levels.
-    index.train(vectors[np.random.default_rng(seed).choice(there, _SAMPLE)])
-    for first in range(0, len(there), _AT_ONCE):
-        index.add(vectors[there[first : first + _AT_ONCE]])
+    index.train(vectors[np.random.default_rng(seed).choice(item_rows, _SAMPLE)])
+    for first in range(0, len(item_rows), _VECTORS_PER_BATCH):
+        index.add(vectors[item_rows[first : first + _VECTORS_PER_BATCH]])
     return index
 
 
-def _eight_bits(vectors: Matrix, there: NDArray[np.int32]) -> Any:
+def _build_eight_bit_index(vectors: Matrix, item_rows: NDArray[np.int32]) -> Any:
     import faiss
 
     width = vectors.shape[1]
     index = faiss.IndexScalarQuantizer(width, faiss.ScalarQuantizer.QT_8bit_direct_signed, faiss.METRIC_INNER_PRODUCT)
     scale = _LARGEST / float(np.abs(vectors).max())
-    for first in range(0, len(there), _AT_ONCE):
-        index.add(_rounded(vectors[there[first : first + _AT_ONCE]], scale))
+    for first in range(0, len(item_rows), _VECTORS_PER_BATCH):
+        index.add(_round_vectors(vectors[item_rows[first : first + _VECTORS_PER_BATCH]], scale))
     return index
 
 
 def _build_clusters(
-    vectors: Matrix, queries: Matrix, section: ItemIndex, most: int, folder: Path, seed: int
+    vectors: Matrix, queries: Matrix, section: ItemIndex, max_items: int, folder: Path, seed: int
 ) -> dict[str, Any]:
     import faiss
 
@@ -409,22 +428,24 @@ def _build_clusters(
     index.add(vectors)
     faiss.write_index(index, str(folder / _APPROXIMATE))
     rows = np.arange(count, dtype=np.int32)
-    tried = [section.probes] if section.probes is not None else _probes_to_try(lists)
-    exact = ExactIndex(vectors).search(queries, most).items
-    for probes in tried:
-        recall = found_share(ClusteredIndex(folder / _APPROXIMATE, rows, probes).search(queries, most).items, exact)
+    probe_counts = [section.probes] if section.probes is not None else _probes_to_try(lists)
+    exact = ExactIndex(vectors).search(queries, max_items).items
+    for probes in probe_counts:
+        recall = mean_recall(
+            ClusteredIndex(folder / _APPROXIMATE, rows, probes).search(queries, max_items).items, exact
+        )
         if recall >= section.min_recall:
             break
     return {"kind": "ivf", "precision": section.precision, "lists": lists, "probes": probes, "tuned_recall": recall}
 
 
 def _probes_to_try(lists: int) -> Sequence[int]:
-    """Return numbers of probes, rising by a half: up to all lists, with which an index finds everything.
+    """Return numbers of probes to try, each half more than the one before, up to the number of lists.
 
     >>> list(_probes_to_try(20))
     [1, 2, 3, 5, 8, 12, 18, 20]
     """
-    tried = [1]
-    while tried[-1] < lists:
-        tried.append(min(lists, tried[-1] + max(1, (tried[-1] + 1) // 2)))
-    return tried
+    probe_counts = [1]
+    while probe_counts[-1] < lists:
+        probe_counts.append(min(lists, probe_counts[-1] + max(1, (probe_counts[-1] + 1) // 2)))
+    return probe_counts

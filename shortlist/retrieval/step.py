@@ -1,4 +1,4 @@
-"""One step of a run: fit the declared sources on the days before the test days, and evaluate them on these."""
+"""The retrieval step of a run: fit the declared sources on the days before the test days, and evaluate them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from shortlist.spec.retrieval import Retrieval
 from shortlist.storage.tables import DayTable
 
 RELEASE: Final = "release"
-"""Folder of what is released with the model: the sources and their index, with a manifest."""
+"""Folder of the fitted sources and their indices, with a manifest."""
 
 
 def build_retrieval(section: Retrieval, data: Data, valid_log: Path, out: Path, seed: int) -> int:
-    """Write the release and its evaluation; return the number of rows that were learnt from.
+    """Write the fitted sources and their evaluation; return the number of rows that were learnt from.
 
-    What is released is what was evaluated: fitted on the days before the test days.
+    The released sources are the evaluated ones: they are fitted on the days before the test days.
 
     Args:
-        section: What is declared.
+        section: The declared retrieval.
         data: The spec's section.
         valid_log: The validated log.
-        out: Where to write.
-        seed: Of whatever is drawn.
+        out: Folder to write.
+        seed: Seed of all random choices.
 
     Raises:
         DataError: The log has too few days or items, or a source has nothing to learn from.

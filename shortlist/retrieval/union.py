@@ -1,4 +1,4 @@
-"""Several sources' lists as one: each item once, its sources and ranks kept."""
+"""Fusion of several sources' lists: each item once, with its rank in every source."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shortlist.retrieval.catalogue import Rows
-from shortlist.retrieval.source import Ranked, Scores, grouped, highest
+from shortlist.retrieval.source import RankedItems, Scores, group_rows, top_positions
 
 RANK_OFFSET: Final = 60
-"""Of reciprocal rank fusion (Cormack et al., 2009): an item of rank r counts 1 / (60 + r) per source."""
+"""Constant of reciprocal rank fusion (Cormack et al., 2009): an item of rank r counts 1 / (60 + r) per source."""
 NO_RANK: Final = 0
-"""Rank of an item in a source that did not give it."""
+"""Rank of an item in a source that did not return it."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Candidates:
     Attributes:
         items: Shape (B, N); -1 where there are fewer.
         scores: Fused scores, shape (B, N).
-        ranks: Rank of every candidate in every source, from 1; 0: that source did not give it. Shape (B, N, S).
+        ranks: Rank of every candidate in every source, from 1; 0: the source did not return it. Shape (B, N, S).
         sources: Names of the sources.
     """
 
@@ -36,58 +36,60 @@ class Candidates:
     sources: tuple[str, ...]
 
 
-def united(lists: Sequence[tuple[str, Ranked]], most: int) -> Candidates:
-    """Return the candidates of several sources: deduplicated, ordered by reciprocal rank fusion, at most `most`.
+def fuse_candidates(lists: Sequence[tuple[str, RankedItems]], max_candidates: int) -> Candidates:
+    """Return the candidates of several sources: deduplicated, and ordered by reciprocal rank fusion.
 
     Equal sums are ordered by row number, so the same lists give the same candidates.
 
     Args:
-        lists: Name and list of every source, of the same queries; each list holds an item once.
-        most: Candidates of a query.
+        lists: Name and list of every source, for the same queries; each list holds an item once.
+        max_candidates: Number of candidates per query.
 
-    >>> one = Ranked(np.array([[4, 7]], np.int32), np.array([[0.9, 0.1]], np.float32))
-    >>> other = Ranked(np.array([[7, 2]], np.int32), np.array([[30, 20]], np.float32))
-    >>> found = united([("near", one), ("popular", other)], 3)
-    >>> found.items.tolist(), found.ranks.tolist()
+    >>> near = RankedItems(np.array([[4, 7]], np.int32), np.array([[0.9, 0.1]], np.float32))
+    >>> popular = RankedItems(np.array([[7, 2]], np.int32), np.array([[30, 20]], np.float32))
+    >>> candidates = fuse_candidates([("near", near), ("popular", popular)], 3)
+    >>> candidates.items.tolist(), candidates.ranks.tolist()
     ([[7, 4, 2]], [[[2, 1], [1, 0], [0, 2]]])
     """
     names = tuple(name for name, _ in lists)
-    every = np.concatenate([ranked.items for _, ranked in lists], axis=1)
+    all_items = np.concatenate([ranked.items for _, ranked in lists], axis=1)
     places = _places(tuple(ranked.items.shape[1] for _, ranked in lists))
-    queries = len(every)
-    found = Candidates(
-        np.full((queries, most), -1, np.int32),
-        np.zeros((queries, most), np.float32),
-        np.zeros((queries, most, len(names)), np.int32),
+    queries = len(all_items)
+    candidates = Candidates(
+        np.full((queries, max_candidates), -1, np.int32),
+        np.zeros((queries, max_candidates), np.float32),
+        np.zeros((queries, max_candidates, len(names)), np.int32),
         names,
     )
-    for line, own in enumerate(every):
-        items, fused, ranks = _fused(own, places, len(names), most)
-        found.items[line, : len(items)] = items
-        found.scores[line, : len(items)] = fused
-        found.ranks[line, : len(items)] = ranks
-    return found
+    for query_number, query_items in enumerate(all_items):
+        items, fused, ranks = _fuse_query(query_items, places, len(names), max_candidates)
+        candidates.items[query_number, : len(items)] = items
+        candidates.scores[query_number, : len(items)] = fused
+        candidates.ranks[query_number, : len(items)] = ranks
+    return candidates
 
 
 _Places = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]
 
 
-def _fused(own: Rows, places: _Places, sources: int, most: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _fuse_query(
+    query_items: Rows, places: _Places, sources: int, max_candidates: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return the candidates of one query: items, fused scores, ranks in every source."""
-    source, rank, counts_for = places
-    there = np.flatnonzero(own >= 0)
-    items, entries, groups = grouped(own[there])
-    place = there[entries]
-    fused = np.bincount(groups, counts_for[place])
+    source, rank, reciprocal_ranks = places
+    item_positions = np.flatnonzero(query_items >= 0)
+    items, positions, groups = group_rows(query_items[item_positions])
+    list_positions = item_positions[positions]
+    fused = np.bincount(groups, reciprocal_ranks[list_positions])
     ranks = np.zeros(len(items) * sources, np.int32)
-    ranks[groups * sources + source[place]] = rank[place]
-    best = highest(fused, most)  # equal sums by row number
-    return items[best], fused[best], ranks.reshape(-1, sources)[best]
+    ranks[groups * sources + source[list_positions]] = rank[list_positions]
+    order = top_positions(fused, max_candidates)  # equal sums by row number
+    return items[order], fused[order], ranks.reshape(-1, sources)[order]
 
 
 @lru_cache(maxsize=16)
 def _places(widths: tuple[int, ...]) -> _Places:
-    """Return, of lists side by side, every place's source and rank, and what an item there counts; requests are alike.
+    """Return the source, rank and reciprocal rank of every position of concatenated lists; cached per widths.
 
     >>> _places((2, 1))[:2]
     (array([0, 0, 1]), array([1, 2, 1]))

@@ -1,4 +1,4 @@
-"""What sources with an index of vectors share: the search by a query's vector, and how good the index is."""
+"""Base of sources with a vector index: search by a query's vector, and recall of the index."""
 
 from __future__ import annotations
 
@@ -11,59 +11,59 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shortlist.retrieval.catalogue import mapped_array
+from shortlist.retrieval.catalogue import open_mapped_array
 from shortlist.retrieval.index import VECTORS, ExactIndex, VectorIndex, index_recall, open_index
-from shortlist.retrieval.source import IndexFacts, Queries, Ranked, Source, padded
+from shortlist.retrieval.source import IndexFacts, Queries, RankedItems, Source, pad_lists
 
 Matrix = NDArray[np.float32]
 
 _QUERIES: Final = 1_000
-"""By which an approximate index is compared with an exact search."""
+"""Number of queries by which an approximate index is compared with exact search."""
 
 
 class VectorSource(Source):
     """Items by the inner product of their vectors with a query's.
 
     Args:
-        folder: From `shortlist.retrieval.index.build_index`.
+        folder: Folder that `shortlist.retrieval.index.build_index` wrote.
     """
 
     has_helpers = True
 
     def __init__(self, folder: Path) -> None:
-        self.vectors: Matrix = mapped_array(folder / VECTORS)
+        self.vectors: Matrix = open_mapped_array(folder / VECTORS)
         self.index: VectorIndex = open_index(folder)
 
     @abstractmethod
     def query_vectors(self, queries: Queries) -> Matrix:
-        """Return the vector of every query, shape (B, D); zeros where nothing is known."""
+        """Return the vector of every query, shape (B, D); zeros for unknown users."""
 
-    def retrieve(self, queries: Queries, most: int) -> Ranked:
+    def retrieve(self, queries: Queries, max_items: int) -> RankedItems:
         """Return the nearest items; none for a query without a vector."""
-        return self.begin(queries, most)()
+        return self.begin(queries, max_items)()
 
-    def begin(self, queries: Queries, most: int) -> Callable[[], Ranked]:
-        """Begin the search for queries that all have a vector."""
+    def begin(self, queries: Queries, max_items: int) -> Callable[[], RankedItems]:
+        """Start a search; other threads take part where all queries have a vector."""
         vectors = self.query_vectors(queries)
-        known = np.flatnonzero((vectors != 0).any(axis=1))
-        if len(known) == len(vectors):
-            return self.index.begin(vectors, most)
-        return partial(self._of_known, vectors, known, most)
+        known_queries = np.flatnonzero((vectors != 0).any(axis=1))
+        if len(known_queries) == len(vectors):
+            return self.index.begin(vectors, max_items)
+        return partial(self._search_known_queries, vectors, known_queries, max_items)
 
-    def _of_known(self, vectors: Matrix, known: NDArray[np.intp], most: int) -> Ranked:
-        every = padded(np.empty((len(vectors), 0), np.int32), np.empty((len(vectors), 0), np.float32), most)
-        if len(known):
-            found = self.index.search(vectors[known], most)
-            every.items[known], every.scores[known] = found
-        return every
+    def _search_known_queries(self, vectors: Matrix, known_queries: NDArray[np.intp], max_items: int) -> RankedItems:
+        ranked = pad_lists(np.empty((len(vectors), 0), np.int32), np.empty((len(vectors), 0), np.float32), max_items)
+        if len(known_queries):
+            known_ranked = self.index.search(vectors[known_queries], max_items)
+            ranked.items[known_queries], ranked.scores[known_queries] = known_ranked
+        return ranked
 
-    def index_facts(self, queries: Queries, most: int) -> IndexFacts:
-        """Return which index there is, and how much of the exact answers an approximate one finds."""
+    def index_facts(self, queries: Queries, max_items: int) -> IndexFacts:
+        """Return the kind of index, and the share of the exact answers that an approximate one finds."""
         if not self.index.approximate:
             return IndexFacts("exact")
         vectors = self.query_vectors(queries.slice(0, _QUERIES))
         vectors = vectors[vectors.any(axis=1)]
         if not len(vectors):
             return IndexFacts("approximate")
-        most = min(most, int(self.vectors.any(axis=1).sum()))
-        return IndexFacts("approximate", index_recall(self.index, ExactIndex(self.vectors), vectors, most))
+        max_items = min(max_items, int(self.vectors.any(axis=1).sum()))
+        return IndexFacts("approximate", index_recall(self.index, ExactIndex(self.vectors), vectors, max_items))

@@ -14,7 +14,7 @@ from shortlist.recommending.recommender import SlateRequest
 from shortlist.recommending.refreshed import (
     announce_release,
     announced_releases,
-    kept_release,
+    find_kept_folder,
     open_refreshed,
     refresh_release,
 )
@@ -50,7 +50,7 @@ def test_a_refreshed_release_travels_through_the_object_store(
     # What was fetched is gone again, and what is mapped of it is still read.
     request = SlateRequest("r", 1, 2, datetime(2026, 3, 3, tzinfo=UTC))
     assert stages.find(request).rows["item"].to_list() == [40]
-    assert (stages.digest, folder_digest(kept_release(place, made.digest))) == (made.digest, made.digest)
+    assert (stages.digest, folder_digest(find_kept_folder(place, made.digest))) == (made.digest, made.digest)
     lying = announced.model_copy(update={"digest": "0" * 16})
     with pytest.raises(IntegrityError, match=rf"digest {made.digest}, but {'0' * 16} was announced; refresh again"):
         open_refreshed(lying, folder_digest(blessed), data)

@@ -11,12 +11,22 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from shortlist.contracts import Columns, DataError
-from shortlist.retrieval.catalogue import Rows, mapped_array
-from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Scores, Source, SourceKind, grouped, highest
+from shortlist.retrieval.catalogue import Rows, open_mapped_array
+from shortlist.retrieval.source import (
+    ROW,
+    FitInputs,
+    Queries,
+    RankedItems,
+    Scores,
+    Source,
+    SourceKind,
+    group_rows,
+    top_positions,
+)
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_days
 
-_OTHER, _WEIGHT, _PLACE = "other_row", "weight", "place"
+_NEIGHBOUR, _WEIGHT, _POSITION = "other_row", "weight", "place"
 _STARTS, _ITEMS, _SCORES = "starts.npy", "items.npy", "scores.npy"
 
 
@@ -41,64 +51,64 @@ class CoVisitation(SourceKind):
         if self.window_days is not None:
             check_days(data, "window_days")
 
-    def fit(self, given: FitData, folder: Path) -> None:
+    def fit(self, inputs: FitInputs, folder: Path) -> None:
         """Count pairs day by day, and write each item's neighbours."""
-        pairs, counts = self._counted(given)
+        pairs, counts = self._count_pairs(inputs)
         scored = (
             pairs.with_columns(
                 pl.col(_WEIGHT)
                 / (
-                    (pl.lit(pl.Series(counts)).gather(ROW) * pl.lit(pl.Series(counts)).gather(_OTHER)).sqrt()
+                    (pl.lit(pl.Series(counts)).gather(ROW) * pl.lit(pl.Series(counts)).gather(_NEIGHBOUR)).sqrt()
                     + self.shrinkage
                 )
             )
-            .sort([ROW, _WEIGHT, _OTHER], descending=[False, True, False])
+            .sort([ROW, _WEIGHT, _NEIGHBOUR], descending=[False, True, False])
             .group_by(ROW, maintain_order=True)
             .head(self.neighbours)
         )
-        sizes = np.bincount(scored[ROW].to_numpy(), minlength=given.catalogue.size)
+        sizes = np.bincount(scored[ROW].to_numpy(), minlength=inputs.catalogue.size)
         np.save(folder / _STARTS, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-        np.save(folder / _ITEMS, scored[_OTHER].to_numpy().astype(np.int32))
+        np.save(folder / _ITEMS, scored[_NEIGHBOUR].to_numpy().astype(np.int32))
         np.save(folder / _SCORES, scored[_WEIGHT].to_numpy().astype(np.float32))
 
     def load(self, folder: Path) -> Neighbours:
         """Return the neighbours in a folder."""
-        starts, items, scores = (mapped_array(folder / name) for name in (_STARTS, _ITEMS, _SCORES))
+        starts, items, scores = (open_mapped_array(folder / name) for name in (_STARTS, _ITEMS, _SCORES))
         return Neighbours(starts, items, scores, self.decay)
 
-    def _counted(self, given: FitData) -> tuple[pl.DataFrame, np.ndarray]:
+    def _count_pairs(self, inputs: FitInputs) -> tuple[pl.DataFrame, np.ndarray]:
         """Return the weight of every pair, in both directions, and every item's positives."""
-        user = given.data.user
+        user = inputs.data.user
         assert user
-        counts = np.zeros(given.catalogue.size)
+        counts = np.zeros(inputs.catalogue.size)
         total: pl.DataFrame | None = None
-        before: pl.DataFrame | None = None
-        for rows in given.positives(given.last_days(self.window_days)):
-            taken = rows.sort(Columns.TIME, maintain_order=True).select(user, ROW)
-            counts += np.bincount(taken[ROW].to_numpy(), minlength=counts.size)
+        last_positives: pl.DataFrame | None = None
+        for rows in inputs.positives(inputs.last_days(self.window_days)):
+            positives = rows.sort(Columns.TIME, maintain_order=True).select(user, ROW)
+            counts += np.bincount(positives[ROW].to_numpy(), minlength=counts.size)
             # The last positives of every user go on into the next file: pairs do not end with a day.
-            new = taken if before is None else pl.concat([before, taken])
-            found = self._pairs(new, user, 0 if before is None else before.height)
-            both = found if total is None else pl.concat([total, found])
-            total = both.group_by(ROW, _OTHER).agg(pl.col(_WEIGHT).sum())
-            before = new.group_by(user, maintain_order=True).tail(self.nearby).select(user, ROW)
+            new_positives = positives if last_positives is None else pl.concat([last_positives, positives])
+            pairs = self._pairs(new_positives, user, 0 if last_positives is None else last_positives.height)
+            all_pairs = pairs if total is None else pl.concat([total, pairs])
+            total = all_pairs.group_by(ROW, _NEIGHBOUR).agg(pl.col(_WEIGHT).sum())
+            last_positives = new_positives.group_by(user, maintain_order=True).tail(self.nearby).select(user, ROW)
         if total is None or not total.height:
             raise DataError("no user has two positive items near each other; declare a longer window or another kind")
         return total, counts
 
-    def _pairs(self, taken: pl.DataFrame, user: str, known: int) -> pl.DataFrame:
-        """Return pairs with their weights; those of which both are among the first `known` rows were counted before."""
-        ordered = taken.with_row_index(_PLACE).with_columns(
-            *(pl.col(ROW).shift(apart).over(user).alias(f"{_OTHER}{apart}") for apart in range(1, self.nearby + 1))
+    def _pairs(self, positives: pl.DataFrame, user: str, counted_rows: int) -> pl.DataFrame:
+        """Return pairs with their weights, except those within the first `counted_rows` rows, which were counted."""
+        ordered = positives.with_row_index(_POSITION).with_columns(
+            *(pl.col(ROW).shift(apart).over(user).alias(f"{_NEIGHBOUR}{apart}") for apart in range(1, self.nearby + 1))
         )
-        ordered = ordered.filter(pl.col(_PLACE) >= known)
+        ordered = ordered.filter(pl.col(_POSITION) >= counted_rows)
         pairs = [
-            ordered.select(ROW, pl.col(f"{_OTHER}{apart}").alias(_OTHER), pl.lit(1 / apart).alias(_WEIGHT))
+            ordered.select(ROW, pl.col(f"{_NEIGHBOUR}{apart}").alias(_NEIGHBOUR), pl.lit(1 / apart).alias(_WEIGHT))
             for apart in range(1, self.nearby + 1)
         ]
-        one_way = pl.concat(pairs).filter(pl.col(_OTHER).is_not_null(), pl.col(_OTHER) != pl.col(ROW))
-        other_way = one_way.select(pl.col(_OTHER).alias(ROW), pl.col(ROW).alias(_OTHER), _WEIGHT)
-        return pl.concat([one_way, other_way]).group_by(ROW, _OTHER).agg(pl.col(_WEIGHT).sum())
+        one_way = pl.concat(pairs).filter(pl.col(_NEIGHBOUR).is_not_null(), pl.col(_NEIGHBOUR) != pl.col(ROW))
+        other_way = one_way.select(pl.col(_NEIGHBOUR).alias(ROW), pl.col(ROW).alias(_NEIGHBOUR), _WEIGHT)
+        return pl.concat([one_way, other_way]).group_by(ROW, _NEIGHBOUR).agg(pl.col(_WEIGHT).sum())
 
 
 class Neighbours(Source):
@@ -107,24 +117,31 @@ class Neighbours(Source):
     def __init__(self, starts: NDArray[np.int64], items: Rows, scores: Scores, decay: float) -> None:
         self._starts, self._items, self._scores, self._decay = starts, items, scores, decay
 
-    def retrieve(self, queries: Queries, most: int) -> Ranked:
+    def retrieve(self, queries: Queries, max_items: int) -> RankedItems:
         """Return the neighbours of recent items, their scores summed; none for a user without recent items."""
-        found = Ranked(np.full((queries.size, most), -1, np.int32), np.full((queries.size, most), -np.inf, np.float32))
+        ranked = RankedItems(
+            np.full((queries.size, max_items), -1, np.int32), np.full((queries.size, max_items), -np.inf, np.float32)
+        )
         weights = recent_weights(queries.recent, self._decay)
-        for line, recent in enumerate(queries.recent):
-            known = recent >= 0
-            items, sums = self._summed(recent[known], weights[line, known])
-            order = highest(sums, most)  # equal sums by row number
-            found.items[line, : len(order)], found.scores[line, : len(order)] = items[order], sums[order]
-        return found
+        for query_number, recent in enumerate(queries.recent):
+            is_item = recent >= 0
+            items, sums = self._sum_scores(recent[is_item], weights[query_number, is_item])
+            order = top_positions(sums, max_items)  # equal sums by row number
+            ranked.items[query_number, : len(order)], ranked.scores[query_number, : len(order)] = (
+                items[order],
+                sums[order],
+            )
+        return ranked
 
-    def _summed(self, recent: Rows, weights: Scores) -> tuple[Rows, NDArray[Any]]:
+    def _sum_scores(self, recent: Rows, weights: Scores) -> tuple[Rows, NDArray[Any]]:
         """Return the neighbours of some items by row number, and their sums."""
         counts = self._starts[recent + 1] - self._starts[recent]
-        at = np.arange(counts.sum()) + np.repeat(self._starts[recent] - np.cumsum(counts) + counts, counts)
-        items, entries, groups = grouped(self._items[at])
-        scores = self._scores[at] * np.repeat(weights, counts)
-        return items, np.bincount(groups, scores[entries], len(items))
+        neighbour_positions = np.arange(counts.sum()) + np.repeat(
+            self._starts[recent] - np.cumsum(counts) + counts, counts
+        )
+        items, positions, groups = group_rows(self._items[neighbour_positions])
+        scores = self._scores[neighbour_positions] * np.repeat(weights, counts)
+        return items, np.bincount(groups, scores[positions], len(items))
 
 
 def recent_weights(recent: Rows, decay: float) -> Scores:

@@ -11,7 +11,7 @@ from pydantic import Field
 from shortlist.contracts import DataError
 from shortlist.features.vectors import matrix, normalised, width_of
 from shortlist.retrieval.index import build_index
-from shortlist.retrieval.source import FitData, SourceKind
+from shortlist.retrieval.source import FitInputs, SourceKind
 from shortlist.retrieval.sources.nearest import NearestItems
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_columns, columns_of, item_tables
@@ -35,17 +35,17 @@ class ItemVector(SourceKind):
         """Check the column; see `SourceSection.check`."""
         check_columns((self.column,), columns_of(item_tables(data)), ("vector",), "a side table of the items")
 
-    def fit(self, given: FitData, folder: Path) -> None:
+    def fit(self, inputs: FitInputs, folder: Path) -> None:
         """Write the normalised vectors and their index."""
-        column = given.catalogue.items[self.column]
+        column = inputs.catalogue.items[self.column]
         width = width_of(column)
         if not width:
             raise DataError(f"no item of the catalogue has a vector in column '{self.column}'")
         vectors = normalised(matrix(column, width))
-        there = np.flatnonzero(vectors.any(axis=1))
-        random = np.random.default_rng(given.seed)
-        queries = vectors[random.choice(there, min(_TUNING_QUERIES, len(there)), replace=False)]
-        build_index(vectors, queries, given.index, given.most, folder, given.seed)
+        item_rows = np.flatnonzero(vectors.any(axis=1))
+        random = np.random.default_rng(inputs.seed)
+        queries = vectors[random.choice(item_rows, min(_TUNING_QUERIES, len(item_rows)), replace=False)]
+        build_index(vectors, queries, inputs.index, inputs.max_items, folder, inputs.seed)
 
     def load(self, folder: Path) -> NearestItems:
         """Return the vectors in a folder."""

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from shortlist.retrieval.catalogue import places_of
+from shortlist.retrieval.catalogue import find_positions
 from shortlist.retrieval.source import Queries
 from shortlist.retrieval.sources.co_visitation import recent_weights
 from shortlist.retrieval.vector_source import Matrix, VectorSource
@@ -39,14 +39,16 @@ class NearestItems(VectorSource):
         """Return the vector of every query, shape (B, D); zeros where nothing is known."""
         recent = queries.recent[:, : self._newest]
         weights = recent_weights(recent, self._decay)
-        made = np.zeros((queries.size, self.vectors.shape[1]), np.float32)
+        recent_vectors = np.zeros((queries.size, self.vectors.shape[1]), np.float32)
         for place in range(recent.shape[1]):  # only these rows are read from disk
-            made += weights[:, place, None] * self.vectors[np.maximum(recent[:, place], 0)]
+            recent_vectors += weights[:, place, None] * self.vectors[np.maximum(recent[:, place], 0)]
         if self._users is None:
-            return made
+            return recent_vectors
         users, vectors = self._users
-        length = np.linalg.norm(made[:, :-1], axis=1, keepdims=True)
-        made = np.where(length > 0, made / np.where(length > 0, length, 1), 0).astype(np.float32)
-        made[:, -1:] = length > 0
-        at = places_of(queries.users, users)
-        return np.where((at >= 0)[:, None], vectors[np.maximum(at, 0)], made).astype(np.float32)
+        length = np.linalg.norm(recent_vectors[:, :-1], axis=1, keepdims=True)
+        recent_vectors = np.where(length > 0, recent_vectors / np.where(length > 0, length, 1), 0).astype(np.float32)
+        recent_vectors[:, -1:] = length > 0
+        user_positions = find_positions(queries.users, users)
+        return np.where((user_positions >= 0)[:, None], vectors[np.maximum(user_positions, 0)], recent_vectors).astype(
+            np.float32
+        )

@@ -13,10 +13,10 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from shortlist.contracts import DataError
-from shortlist.retrieval.catalogue import mapped_array, moved
+from shortlist.retrieval.catalogue import open_mapped_array, realign_rows
 from shortlist.retrieval.index import VECTORS, build_index
 from shortlist.retrieval.item_content import ItemContent
-from shortlist.retrieval.source import FitData, Queries, SourceKind
+from shortlist.retrieval.source import FitInputs, Queries, SourceKind
 from shortlist.retrieval.vector_source import Matrix, VectorSource
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data, RowClock
@@ -31,7 +31,7 @@ ENCODER: Final = "encoder.onnx"
 EVENTS: Final = "events"
 LENGTHS: Final = "lengths"
 STATE: Final = "state"
-_AT_ONCE: Final = 256
+_BATCH_SESSIONS: Final = 256
 """Sessions that are encoded together."""
 _TUNING_QUERIES: Final = 500
 _CATEGORIES: Final = ("integer", "string", "hex", "tags")
@@ -102,7 +102,7 @@ class SequenceSource(SourceKind):
     """Function (encoder, file) that writes `ENCODER`."""
 
     @model_validator(mode="after")
-    def _heads_divide_the_width(self) -> Self:
+    def _check_heads_divide_width(self) -> Self:
         if self.embedding_dim % self.heads:
             raise ValueError(f"embedding_dim {self.embedding_dim} is no multiple of heads {self.heads}")
         return self
@@ -120,29 +120,29 @@ class SequenceSource(SourceKind):
         if self.item_vectors is not None:
             check_columns(self.item_vectors.of, items, ("vector",), "a side table of the items")
 
-    def fit(self, given: FitData, folder: Path) -> None:
+    def fit(self, inputs: FitInputs, folder: Path) -> None:
         """Train; write the encoder, the items' vectors and their index."""
-        train: Callable[[SequenceSource, FitData], LearntSequences] = resolve_name(self.trainer)
-        learnt = train(self, given)
+        train: Callable[[SequenceSource, FitInputs], LearntSequences] = resolve_name(self.trainer)
+        learnt = train(self, inputs)
         if not np.isfinite(learnt.item_vectors).all():
             raise DataError("training diverged: items' vectors are not finite; declare a smaller learning_rate")
         resolve_name(self.exporter)(learnt.encoder, folder / ENCODER)
-        self._write(learnt.item_vectors, learnt.content, given, folder)
+        self._write(learnt.item_vectors, learnt.content, inputs, folder)
 
-    def refresh(self, given: FitData, before: Path, known: pl.Series, folder: Path) -> None:
+    def refresh(self, inputs: FitInputs, fitted_folder: Path, fitted_ids: pl.Series, folder: Path) -> None:
         """Keep what was learnt; new items are placed by their columns."""
-        content = ItemContent.read(before)
-        vectors, is_new = moved(mapped_array(before / VECTORS), known, given.catalogue)
-        vectors[is_new.to_numpy()] = content.vectors(given.catalogue.items.filter(is_new))
-        shutil.copyfile(before / ENCODER, folder / ENCODER)
-        self._write(vectors, content, given, folder)
+        content = ItemContent.read(fitted_folder)
+        vectors, is_new = realign_rows(open_mapped_array(fitted_folder / VECTORS), fitted_ids, inputs.catalogue)
+        vectors[is_new.to_numpy()] = content.vectors(inputs.catalogue.items.filter(is_new))
+        shutil.copyfile(fitted_folder / ENCODER, folder / ENCODER)
+        self._write(vectors, content, inputs, folder)
 
-    def _write(self, item_vectors: Matrix, content: ItemContent, given: FitData, folder: Path) -> None:
+    def _write(self, item_vectors: Matrix, content: ItemContent, inputs: FitInputs, folder: Path) -> None:
         content.write(folder)
-        random = np.random.default_rng(given.seed)
-        queries = item_vectors[random.choice(given.catalogue.size, min(_TUNING_QUERIES, given.catalogue.size))]
-        encoded = encode_sessions(_session(folder / ENCODER), queries[:, None], np.ones(len(queries), np.int64))
-        build_index(item_vectors, encoded, given.index, given.most, folder, given.seed)
+        random = np.random.default_rng(inputs.seed)
+        queries = item_vectors[random.choice(inputs.catalogue.size, min(_TUNING_QUERIES, inputs.catalogue.size))]
+        encoded = encode_sessions(_open_encoder(folder / ENCODER), queries[:, None], np.ones(len(queries), np.int64))
+        build_index(item_vectors, encoded, inputs.index, inputs.max_items, folder, inputs.seed)
 
     def load(self, folder: Path) -> NextItems:
         """Return the encoder and the index in a folder."""
@@ -154,21 +154,21 @@ class NextItems(VectorSource):
 
     def __init__(self, folder: Path, last: int) -> None:
         super().__init__(folder)
-        self._encoder = _session(folder / ENCODER)
+        self._encoder = _open_encoder(folder / ENCODER)
         self._last = last
 
     def query_vectors(self, queries: Queries) -> Matrix:
         """Return the state of every session, shape (B, D); zeros where there is no event."""
         recent = queries.recent[:, : self._last]
         lengths = (recent >= 0).sum(axis=1).astype(np.int64)
-        found = np.zeros((queries.size, self.vectors.shape[1]), np.float32)
-        there = np.flatnonzero(lengths)
-        for first in range(0, len(there), _AT_ONCE):
-            some = there[first : first + _AT_ONCE]
-            events = recent[some, : int(lengths[some].max())]
+        states = np.zeros((queries.size, self.vectors.shape[1]), np.float32)
+        query_numbers = np.flatnonzero(lengths)
+        for first in range(0, len(query_numbers), _BATCH_SESSIONS):
+            batch_numbers = query_numbers[first : first + _BATCH_SESSIONS]
+            events = recent[batch_numbers, : int(lengths[batch_numbers].max())]
             vectors = np.where((events >= 0)[:, :, None], self.vectors[np.maximum(events, 0)], np.float32(0))
-            found[some] = encode_sessions(self._encoder, vectors, lengths[some])
-        return found
+            states[batch_numbers] = encode_sessions(self._encoder, vectors, lengths[batch_numbers])
+        return states
 
 
 def encode_sessions(encoder: InferenceSession, events: Matrix, lengths: np.ndarray) -> Matrix:
@@ -183,7 +183,7 @@ def encode_sessions(encoder: InferenceSession, events: Matrix, lengths: np.ndarr
     return state
 
 
-def _session(path: Path) -> InferenceSession:
+def _open_encoder(path: Path) -> InferenceSession:
     from onnxruntime import InferenceSession, SessionOptions
 
     options = SessionOptions()

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from shortlist.features.vectors import normalised
-from shortlist.retrieval.catalogue import mapped_array, moved
+from shortlist.retrieval.catalogue import open_mapped_array, realign_rows
 from shortlist.retrieval.index import VECTORS, build_index
 from shortlist.retrieval.item_content import ItemContent
-from shortlist.retrieval.source import FitData, SourceKind
+from shortlist.retrieval.source import FitInputs, SourceKind
 from shortlist.retrieval.sources.nearest import USER_VECTORS, USERS, NearestItems
 from shortlist.retrieval.vector_source import Matrix
 from shortlist.spec.base import Names
@@ -88,23 +88,23 @@ class TwoTower(SourceKind):
         if self.item_vectors is not None:
             check_columns(self.item_vectors.of, items, ("vector",), "a side table of the items")
 
-    def fit(self, given: FitData, folder: Path) -> None:
+    def fit(self, inputs: FitInputs, folder: Path) -> None:
         """Train; write the vectors of users and items, and the items' index."""
-        train: Callable[[TwoTower, FitData], Towers] = resolve_name(self.trainer)
-        self._write(train(self, given), given, folder)
+        train: Callable[[TwoTower, FitInputs], Towers] = resolve_name(self.trainer)
+        self._write(train(self, inputs), inputs, folder)
 
-    def refresh(self, given: FitData, before: Path, known: pl.Series, folder: Path) -> None:
+    def refresh(self, inputs: FitInputs, fitted_folder: Path, fitted_ids: pl.Series, folder: Path) -> None:
         """Keep what was learnt; new items are placed by their columns, and popularity is counted again."""
-        content = ItemContent.read(before)
-        vectors, is_new = moved(mapped_array(before / VECTORS)[:, :-1], known, given.catalogue)
-        vectors[is_new.to_numpy()] = normalised(content.vectors(given.catalogue.items.filter(is_new)))
-        counts = given.item_counts(given.last_days(self.window_days))
+        content = ItemContent.read(fitted_folder)
+        vectors, is_new = realign_rows(open_mapped_array(fitted_folder / VECTORS)[:, :-1], fitted_ids, inputs.catalogue)
+        vectors[is_new.to_numpy()] = normalised(content.vectors(inputs.catalogue.items.filter(is_new)))
+        counts = inputs.item_counts(inputs.last_days(self.window_days))
         if self.item_vectors is not None:  # as in training
             counts = np.where(counts > 0, counts, int(np.median(counts[counts > 0])))
-        added = self.temperature * self.popularity_logits(counts)
-        of_items = np.column_stack([vectors, added]).astype(np.float32)
-        users, of_users = pl.read_parquet(before / USERS)["user"], np.load(before / USER_VECTORS)
-        self._write(Towers(users, of_users, of_items, content, []), given, folder)
+        popularity_scores = self.temperature * self.popularity_logits(counts)
+        item_vectors = np.column_stack([vectors, popularity_scores]).astype(np.float32)
+        users, user_vectors = pl.read_parquet(fitted_folder / USERS)["user"], np.load(fitted_folder / USER_VECTORS)
+        self._write(Towers(users, user_vectors, item_vectors, content, []), inputs, folder)
 
     def popularity_logits(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return what popularity adds to items' scores, in units of the softmax, shape (items,).
@@ -115,15 +115,17 @@ class TwoTower(SourceKind):
         smoothed: NDArray[np.float64] = np.log((counts + 1) / (counts.sum() + len(counts)))
         return self.popularity * smoothed
 
-    def _write(self, towers: Towers, given: FitData, folder: Path) -> None:
+    def _write(self, towers: Towers, inputs: FitInputs, folder: Path) -> None:
         towers.users.alias("user").to_frame().write_parquet(folder / USERS)
         np.save(folder / USER_VECTORS, towers.user_vectors)
         towers.content.write(folder)
-        random = np.random.default_rng(given.seed)
-        some = random.choice(len(towers.users), min(_TUNING_QUERIES, len(towers.users)), replace=False)
-        build_index(towers.item_vectors, towers.user_vectors[some], given.index, given.most, folder, given.seed)
+        random = np.random.default_rng(inputs.seed)
+        tuning_users = random.choice(len(towers.users), min(_TUNING_QUERIES, len(towers.users)), replace=False)
+        build_index(
+            towers.item_vectors, towers.user_vectors[tuning_users], inputs.index, inputs.max_items, folder, inputs.seed
+        )
 
     def load(self, folder: Path) -> NearestItems:
         """Return the vectors in a folder; a user without one is the mean of the recent items' vectors."""
         users = pl.read_parquet(folder / USERS)["user"]
-        return NearestItems(folder, 0.9, 20, (users, mapped_array(folder / USER_VECTORS)))
+        return NearestItems(folder, 0.9, 20, (users, open_mapped_array(folder / USER_VECTORS)))

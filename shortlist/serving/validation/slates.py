@@ -32,13 +32,13 @@ from shortlist.features.split import split_days
 from shortlist.features.view_index import ViewIndex
 from shortlist.filters.base import UserHistory
 from shortlist.ordering.likeness import intra_list_diversity
-from shortlist.recommending.broken_rules import broken_rules
-from shortlist.recommending.recommender import FoundCandidates, Recommender, Slate, SlateRequest
+from shortlist.recommending.broken_rules import check_slate
+from shortlist.recommending.recommender import Recommender, Slate, SlateCandidates, SlateRequest
 from shortlist.recommending.release import open_release
 from shortlist.recommending.simulation import simulate_requests
 from shortlist.retrieval.catalogue import Rows
-from shortlist.retrieval.evaluate import in_world, popularity_of, read_test_users
-from shortlist.serving.export.onnx_session import session
+from shortlist.retrieval.evaluate import has_best_possible_list, item_popularity, read_test_users
+from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import FOLDER, SCORE, Signature
 from shortlist.serving.server.inputs import InputReader, InputSpec
 from shortlist.serving.server.snapshot import Snapshot, load_with_users
@@ -48,11 +48,11 @@ from shortlist.spec.data import Data, GeneratedSource
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.tables import DayTable
 
-MOST_USERS: Final = 1_000
+MAX_USERS: Final = 1_000
 """Users for whom slates are made; of more, so many are drawn."""
-MOST_PAIRS: Final = 300_000
+MAX_PAIRS: Final = 300_000
 """Candidates that are scored, of all these users together."""
-PLACES: Final = NDCG_AT
+TOP_K: Final = NDCG_AT
 _HISTORY_DAYS: Final = 30
 _EXAMPLES: Final = 5
 _DIVERSITY_USERS: Final = 200
@@ -68,14 +68,14 @@ class TestRequests(NamedTuple):
     """Of the sources, of all together, of recent popularity, and the best possible of a generated world."""
 
 
-class _Ranked(NamedTuple):
+class _ModelSlates(NamedTuple):
     """Everything about one model's slates."""
 
     lists: dict[str, Rows]
     short: int
     fallbacks: int
     removed: Counter[str]
-    broken: tuple[str, ...]
+    rule_breaks: tuple[str, ...]
     broken_slates: int
 
 
@@ -98,15 +98,15 @@ def evaluate_candidates(
     stages = open_release(release, data)
     log = DayTable.open(valid_log, Files.LOG)
     test = frozenset(split_days([part.day for part in log.days], data.split).test)
-    asked = read_requests(stages, data, log, test, seed)
-    found = [stages.find(one) for one in asked.requests]
+    test_requests = read_requests(stages, data, log, test, seed)
+    candidates = [stages.find(request) for request in test_requests.requests]
     views = ViewIndex.read(fitted / "views")
     simulated = None
-    if simulate and asked.requests:
+    if simulate and test_requests.requests:
         count = stages.retriever.section.simulated_requests
-        simulated = simulate_requests(stages, asked.requests, count, seed)
+        simulated = simulate_requests(stages, test_requests.requests, count, seed)
     return sum(
-        evaluate_slates(stages, asked, found, model, views, out / name, simulated)
+        evaluate_slates(stages, test_requests, candidates, model, views, out / name, simulated)
         for name, model in models.items()
         if (model / FOLDER).is_dir()
     )
@@ -123,27 +123,27 @@ def read_requests(stages: Recommender, data: Data, log: DayTable, test: frozense
         seed: Of the draw of users.
     """
     retriever = stages.retriever
-    most = max(1, min(MOST_USERS, MOST_PAIRS // retriever.section.candidates))
-    users = read_test_users(retriever, data, log, test, seed, most, all_context=True)
+    max_users = max(1, min(MAX_USERS, MAX_PAIRS // retriever.section.candidates))
+    users = read_test_users(retriever, data, log, test, seed, max_users, all_context=True)
     queries = users.queries
     lists = retriever.candidates_and_lists(queries)
-    popular = np.argsort(-popularity_of(retriever), kind="stable")[: retriever.section.candidates].astype(np.int32)
+    popular = np.argsort(-item_popularity(retriever), kind="stable")[: retriever.section.candidates].astype(np.int32)
     lists[POPULARITY] = np.tile(popular, (queries.size, 1))
-    if isinstance(data.source, GeneratedSource) and in_world(data.source, queries.users):
+    if isinstance(data.source, GeneratedSource) and has_best_possible_list(data.source, queries.users):
         ids = best_candidates(data.source, queries.users, sorted(test), retriever.section.candidates)
-        lists[BEST_POSSIBLE] = retriever.catalogue.rows_of(pl.Series(ids.reshape(-1))).reshape(ids.shape)
+        lists[BEST_POSSIBLE] = retriever.catalogue.find_rows(pl.Series(ids.reshape(-1))).reshape(ids.shape)
     histories = _histories(data, log, test, queries.users)
     contexts = queries.context.drop(Columns.TIME).to_dicts()
-    places = min(PLACES, retriever.section.candidates, retriever.catalogue.size)
+    k = min(TOP_K, retriever.section.candidates, retriever.catalogue.size)
     requests = tuple(
-        SlateRequest(f"evaluation-{user}", user, places, now, known, history=histories.get(user))
-        for user, now, known in zip(queries.users, queries.context[Columns.TIME], contexts, strict=True)
+        SlateRequest(f"evaluation-{user}", user, k, now, request_context, history=histories.get(user))
+        for user, now, request_context in zip(queries.users, queries.context[Columns.TIME], contexts, strict=True)
     )
     return TestRequests(requests, users.relevant, lists)
 
 
 def evaluate_slates(
-    stages: Recommender, asked: TestRequests, found: Sequence[FoundCandidates], model: Path, views: ViewIndex,
+    stages: Recommender, test_requests: TestRequests, candidates_by_request: Sequence[SlateCandidates], model: Path, views: ViewIndex,
     out: Path, simulated: SimulatedRequests | None,
 ) -> int:  # fmt: skip
     """Score and order candidates with a model, and write how good every stage's list is; return the scored pairs.
@@ -153,8 +153,8 @@ def evaluate_slates(
 
     Args:
         stages: Of the release.
-        asked: The requests.
-        found: Their candidates.
+        test_requests: The requests.
+        candidates_by_request: Their candidates.
         model: Folder of the exported model.
         views: The statistics.
         out: Where to write, all or nothing.
@@ -162,68 +162,77 @@ def evaluate_slates(
     """
     scorer = PairScorer(model, views)
     slates: list[Slate] = []
-    scored: list[Mapping[str, np.ndarray]] = []
-    for request, candidates in zip(asked.requests, found, strict=True):
-        scores, further = scorer.score(request, candidates)
-        scored.append({SCORE: scores, **further})
-        slates.append(stages.slate(request, candidates, scores, further))
-    ranked = _ranked(stages, asked, found, scored, slates)
+    scores_by_request: list[Mapping[str, np.ndarray]] = []
+    for request, request_candidates in zip(test_requests.requests, candidates_by_request, strict=True):
+        scores, further_scores = scorer.score(request, request_candidates)
+        scores_by_request.append({SCORE: scores, **further_scores})
+        slates.append(stages.slate(request, request_candidates, scores, further_scores))
+    model_slates = _rank_lists(stages, test_requests, candidates_by_request, scores_by_request, slates)
     size = stages.retriever.catalogue.size
-    popularity = popularity_of(stages.retriever)
+    popularity = item_popularity(stages.retriever)
     diversity = _Diversity(stages)
-    users = pl.Series(USER, [one.user for one in asked.requests])
-    lines, evaluated = [], []
-    for name, rows in {**asked.lists, **ranked.lists}.items():
-        numbers = list_metrics(rows, asked.relevant, popularity)._asdict()
-        spread = diversity.of(rows) if name in {ALL_SOURCES, *ranked.lists} else np.full(len(rows), np.nan)
-        lines.append(pl.DataFrame({USER: users, "list": [name] * len(rows), **numbers, "diversity": spread}))
-        evaluated.append(EvaluatedList(name=name, coverage=coverage(rows, size)))
-    count = len(asked.requests)
+    users = pl.Series(USER, [request.user for request in test_requests.requests])
+    per_user_frames, evaluated_lists = [], []
+    for name, rows in {**test_requests.lists, **model_slates.lists}.items():
+        numbers = list_metrics(rows, test_requests.relevant, popularity)._asdict()
+        list_diversity = (
+            diversity.of(rows) if name in {ALL_SOURCES, *model_slates.lists} else np.full(len(rows), np.nan)
+        )
+        per_user_frames.append(
+            pl.DataFrame({USER: users, "list": [name] * len(rows), **numbers, "diversity": list_diversity})
+        )
+        evaluated_lists.append(EvaluatedList(name=name, coverage=coverage(rows, size)))
+    count = len(test_requests.requests)
     evaluation = SlatesEvaluation(
         users=count,
-        places=max((one.k for one in asked.requests), default=0),
-        short=ranked.short,
-        fallbacks=ranked.fallbacks,
-        removed={rule.name: ranked.removed[rule.name] / max(count, 1) for rule in stages.filters.rules},
-        broken=ranked.broken_slates,
-        examples=ranked.broken[:_EXAMPLES],
+        places=max((request.k for request in test_requests.requests), default=0),
+        short=model_slates.short,
+        fallbacks=model_slates.fallbacks,
+        removed={rule.name: model_slates.removed[rule.name] / max(count, 1) for rule in stages.filters.rules},
+        broken=model_slates.broken_slates,
+        examples=model_slates.rule_breaks[:_EXAMPLES],
         simulated=simulated,
-        lists=tuple(evaluated),
+        lists=tuple(evaluated_lists),
     )
     with atomic_folder(out) as staging:
-        pl.concat(lines).write_parquet(staging / PER_USER)
+        pl.concat(per_user_frames).write_parquet(staging / PER_USER)
         write_json(staging / SLATES_FILE, evaluation.model_dump(mode="json"))
-    return sum(len(one[SCORE]) for one in scored)
+    return sum(len(scores[SCORE]) for scores in scores_by_request)
 
 
-def _ranked(
-    stages: Recommender, asked: TestRequests, found: Sequence[FoundCandidates],
-    scored: Sequence[Mapping[str, np.ndarray]], slates: Sequence[Slate],
-) -> _Ranked:  # fmt: skip
-    rows_of = stages.retriever.catalogue.rows_of
-    kept = [rows_of(one.items) for one in found]
-    by_score = [rows[np.argsort(-scores[SCORE], kind="stable")] for rows, scores in zip(kept, scored, strict=True)]
-    broken = [
-        broken_rules(stages, request, candidates, slate, scores).broken
-        for request, candidates, slate, scores in zip(asked.requests, found, slates, scored, strict=True)
+def _rank_lists(
+    stages: Recommender, test_requests: TestRequests, candidates: Sequence[SlateCandidates],
+    scores_by_request: Sequence[Mapping[str, np.ndarray]], slates: Sequence[Slate],
+) -> _ModelSlates:  # fmt: skip
+    rows_of = stages.retriever.catalogue.find_rows
+    filtered_lists = [rows_of(request_candidates.items) for request_candidates in candidates]
+    by_score = [
+        rows[np.argsort(-scores[SCORE], kind="stable")]
+        for rows, scores in zip(filtered_lists, scores_by_request, strict=True)
     ]
-    return _Ranked(
+    breaks_by_request = [
+        check_slate(stages, request, request_candidates, slate, scores).broken
+        for request, request_candidates, slate, scores in zip(
+            test_requests.requests, candidates, slates, scores_by_request, strict=True
+        )
+    ]
+    return _ModelSlates(
         lists={
-            FILTERING: _matrix(kept),
+            FILTERING: _matrix(filtered_lists),
             SCORING: _matrix(by_score),
-            ORDERING: lists_of(stages, slates),
+            ORDERING: slate_rows(stages, slates),
         },
-        short=sum(len(slate.items) < one.k for one, slate in zip(asked.requests, slates, strict=True)),
-        fallbacks=sum(bool(one.fallback) for one in found),
-        removed=Counter(name for one in found for name in one.removed.filters),
-        broken=tuple(one[0] for one in broken if one),
-        broken_slates=sum(map(bool, broken)),
+        short=sum(len(slate.items) < request.k for request, slate in zip(test_requests.requests, slates, strict=True)),
+        fallbacks=sum(bool(request_candidates.fallback) for request_candidates in candidates),
+        removed=Counter(name for request_candidates in candidates for name in request_candidates.removed.filters),
+        rule_breaks=tuple(rule_breaks[0] for rule_breaks in breaks_by_request if rule_breaks),
+        broken_slates=sum(map(bool, breaks_by_request)),
     )
 
 
-def lists_of(stages: Recommender, slates: Sequence[Slate]) -> Rows:
+def slate_rows(stages: Recommender, slates: Sequence[Slate]) -> Rows:
     """Return the items of slates by row number, a line each; -1 where one is shorter."""
-    return _matrix([stages.retriever.catalogue.rows_of(slate.items) for slate in slates])
+    return _matrix([stages.retriever.catalogue.find_rows(slate.items) for slate in slates])
 
 
 class PairScorer:
@@ -234,39 +243,41 @@ class PairScorer:
         plan = Preprocessing.load(model / Files.PREPROCESSING).plan
         self._assembler = TensorAssembler(plan, signature)
         self._data, self._views = plan.declared.data, views
-        self._session = session(model / FOLDER)
+        self._session = create_session(model / FOLDER)
         self._snapshots: dict[date, Snapshot] = {}
 
-    def score(self, request: SlateRequest, found: FoundCandidates) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
+    def score(self, request: SlateRequest, candidates: SlateCandidates) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
         """Return the scores, and those of further labels by column; each of shape (candidates,)."""
-        rows, names = len(found.items), self._assembler.signature.scores
+        rows, names = len(candidates.items), self._assembler.signature.scores
         if not rows:
             return np.empty(0, np.float32), {name: np.empty(0, np.float32) for name in names[1:]}
         reader = InputReader(self._assembler.requirements, self._assembler.widths, rows)
         assert self._data.user
-        told = {**request.context, self._data.user: request.user}
+        context = {**request.context, self._data.user: request.user}
         tensors = [
-            _tensor(one, found.items.to_list() if one.name == self._data.item else [told[one.name]])
-            for one in reader.inputs
-            if one.name == self._data.item or told.get(one.name) is not None
+            _tensor(spec, candidates.items.to_list() if spec.name == self._data.item else [context[spec.name]])
+            for spec in reader.inputs
+            if spec.name == self._data.item or context.get(spec.name) is not None
         ]
         inputs = reader.read(tensors, int(request.now.timestamp() * 1_000_000))
-        tensors_of = self._assembler.tensors(inputs.columns, self._as_of(request.now).tables, rows)
-        first, *others = np.asarray(self._session.run([SCORE], dict(tensors_of))[0]).reshape(rows, len(names)).T
-        return first, dict(zip(names[1:], others, strict=True))
+        model_tensors = self._assembler.tensors(inputs.columns, self._snapshot(request.now).tables, rows)
+        label_scores, *further_scores = (
+            np.asarray(self._session.run([SCORE], dict(model_tensors))[0]).reshape(rows, len(names)).T
+        )
+        return label_scores, dict(zip(names[1:], further_scores, strict=True))
 
-    def _as_of(self, now: datetime) -> Snapshot:
+    def _snapshot(self, now: datetime) -> Snapshot:
         day = now.astimezone(ZoneInfo(self._views.timezone)).date()
         if day not in self._snapshots:
             self._snapshots[day] = load_with_users(self._assembler, self._views, self._views.start_of(day))
         return self._snapshots[day]
 
 
-def _tensor(one: InputSpec, values: list[Any]) -> Tensor:
-    texts = one.datatype == BYTES
-    plain = [str(value) for value in values] if texts else values
+def _tensor(spec: InputSpec, values: list[Any]) -> Tensor:
+    texts = spec.datatype == BYTES
+    sent_values = [str(value) for value in values] if texts else values
     return from_values(
-        TensorHead.model_validate({"name": one.name, "datatype": one.datatype, "shape": [len(values)]}), plain
+        TensorHead.model_validate({"name": spec.name, "datatype": spec.datatype, "shape": [len(values)]}), sent_values
     )
 
 
@@ -276,31 +287,37 @@ class _Diversity:
     def __init__(self, stages: Recommender) -> None:
         items = stages.retriever.catalogue.items
         declared = stages.ordering.diversity
-        own = [name for name in items.columns if name != stages.retriever.catalogue.key]
-        lists = [name for name in own if isinstance(items.schema[name], pl.List | pl.Array)]
-        name = declared.by if declared is not None and declared.by in own else next(iter((*lists, *own)), None)
+        item_columns = [name for name in items.columns if name != stages.retriever.catalogue.key]
+        lists = [name for name in item_columns if isinstance(items.schema[name], pl.List | pl.Array)]
+        name = (
+            declared.by
+            if declared is not None and declared.by in item_columns
+            else next(iter((*lists, *item_columns)), None)
+        )
         self._column = items[name] if name is not None else None
 
     def of(self, lists: Rows) -> np.ndarray:
         """Return 1 - likeness, the mean over the pairs of each list's first places; NaN with fewer than two."""
-        found = np.full(len(lists), np.nan)
-        some = lists[:_DIVERSITY_USERS, :PLACES]
-        found[: len(some)] = [self._one(rows[rows >= 0]) for rows in some]
-        return found
+        diversities = np.full(len(lists), np.nan)
+        measured_lists = lists[:_DIVERSITY_USERS, :TOP_K]
+        diversities[: len(measured_lists)] = [self._list_diversity(rows[rows >= 0]) for rows in measured_lists]
+        return diversities
 
-    def _one(self, rows: Rows) -> float:
+    def _list_diversity(self, rows: Rows) -> float:
         return float("nan") if self._column is None else intra_list_diversity(self._column.gather(rows))
 
 
 def _histories(data: Data, log: DayTable, test: frozenset[date], users: pl.Series) -> dict[Any, UserHistory]:
     """Return what users were shown and took on the days before the test days."""
     assert data.user and data.item
-    first = min(test)
-    before = frozenset(part.day for part in log.days if first - timedelta(days=_HISTORY_DAYS) <= part.day < first)
-    if not before:
+    first_day = min(test)
+    history_days = frozenset(
+        part.day for part in log.days if first_day - timedelta(days=_HISTORY_DAYS) <= part.day < first_day
+    )
+    if not history_days:
         return {}
     rows = (
-        log.scan(before)
+        log.scan(history_days)
         .filter(pl.col(data.user).is_in(users.implode()))
         .select(data.user, data.item, Columns.TIME, pl.col(Columns.LABEL) == 1)
         .drop_nulls(data.item)
@@ -308,8 +325,8 @@ def _histories(data: Data, log: DayTable, test: frozenset[date], users: pl.Serie
         .collect()
     )
     return {
-        user: UserHistory(own[data.item], own[Columns.TIME], own[Columns.LABEL])
-        for (user,), own in _groups(rows, data.user)
+        user: UserHistory(user_rows[data.item], user_rows[Columns.TIME], user_rows[Columns.LABEL])
+        for (user,), user_rows in _groups(rows, data.user)
     }
 
 
@@ -319,7 +336,7 @@ def _groups(rows: pl.DataFrame, by: str) -> Iterator[tuple[tuple[Any, ...], pl.D
 
 def _matrix(lists: Sequence[Rows]) -> Rows:
     width = max((len(rows) for rows in lists), default=0)
-    found = np.full((len(lists), max(width, 1)), -1, np.int32)
-    for line, rows in enumerate(lists):
-        found[line, : len(rows)] = rows
-    return found
+    matrix = np.full((len(lists), max(width, 1)), -1, np.int32)
+    for list_number, rows in enumerate(lists):
+        matrix[list_number, : len(rows)] = rows
+    return matrix

@@ -17,9 +17,9 @@ from shortlist.features.split import split_days
 from shortlist.features.view_index import ViewIndex
 from shortlist.recommending.candidate_columns import check_slates
 from shortlist.recommending.release import open_release, write_release
-from shortlist.retrieval.evaluate import popularity_of
+from shortlist.retrieval.evaluate import item_popularity
 from shortlist.retrieval.retriever import fit_retrieval
-from shortlist.serving.validation.slates import PairScorer, lists_of, read_requests
+from shortlist.serving.validation.slates import PairScorer, read_requests, slate_rows
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.spec import Spec
@@ -88,7 +88,7 @@ def compare_orderings(
     if spec.retrieval is None:
         raise ShortlistError(f"spec '{spec.name}' declares no retrieval, so that there are no slates to order")
     declared = spec.ordering or Ordering()
-    orderings = {value: _ordering(spec, declared, value) for value in dict.fromkeys(values)}
+    orderings = {value: _make_ordering(spec, declared, value) for value in dict.fromkeys(values)}
     log = DayTable.open(run.log, Files.LOG)
     split = split_days([part.day for part in log.days], spec.data.split)
     days = frozenset(split.validation)
@@ -97,7 +97,7 @@ def compare_orderings(
     sources = scratch / _SOURCES
     fit_retrieval(spec.retrieval, spec.data, log, frozenset(split.fitted_on), sources, seed)
     tell(f"training '{model}' on the days before {min(days)}")
-    trained = _trained(spec, model, run, scratch)
+    trained = _train_model(spec, model, run, scratch)
     scorer = PairScorer(trained, ViewIndex.read(run.fitted / "views"))
     scored: list[tuple[np.ndarray, Mapping[str, np.ndarray]]] = []
     measured: list[Any] = []
@@ -107,39 +107,44 @@ def compare_orderings(
         folder = scratch / f"release-{number}"
         write_release(sources, spec.data, spec.filters or Filters(), ordering, run.log, run.files, folder)
         stages = open_release(folder, spec.data)
-        asked = read_requests(stages, spec.data, log, days, seed)
-        found = [stages.find(one) for one in asked.requests]
+        requests = read_requests(stages, spec.data, log, days, seed)
+        candidates_by_request = [stages.find(request) for request in requests.requests]
         # A formula changes neither who is a candidate nor a score.
-        scored = scored or [scorer.score(*each) for each in zip(asked.requests, found, strict=True)]
+        scored = scored or [
+            scorer.score(*request_and_candidates)
+            for request_and_candidates in zip(requests.requests, candidates_by_request, strict=True)
+        ]
         slates = [
             stages.slate(request, candidates, scores, further)
-            for request, candidates, (scores, further) in zip(asked.requests, found, scored, strict=True)
+            for request, candidates, (scores, further) in zip(
+                requests.requests, candidates_by_request, scored, strict=True
+            )
         ]
-        popularity = popularity_of(stages.retriever)
-        measured.append(list_metrics(lists_of(stages, slates), asked.relevant, popularity))
-        if BEST_POSSIBLE in asked.lists:
-            best = float(np.mean(list_metrics(asked.lists[BEST_POSSIBLE], asked.relevant, popularity).ndcg_at_10))
+        popularity = item_popularity(stages.retriever)
+        measured.append(list_metrics(slate_rows(stages, slates), requests.relevant, popularity))
+        if BEST_POSSIBLE in requests.lists:
+            best = float(np.mean(list_metrics(requests.lists[BEST_POSSIBLE], requests.relevant, popularity).ndcg_at_10))
     first = measured[0].ndcg_at_10
     compared = tuple(
         ComparedOrdering(
             value,
-            float(np.mean(found.ndcg_at_10)),
-            float(np.mean(found.recall)),
-            _lead(spec, found.ndcg_at_10 - first) if number else None,
+            float(np.mean(metrics.ndcg_at_10)),
+            float(np.mean(metrics.recall)),
+            _lead_interval(spec, metrics.ndcg_at_10 - first) if number else None,
         )
-        for number, (value, found) in enumerate(zip(orderings, measured, strict=True))
+        for number, (value, metrics) in enumerate(zip(orderings, measured, strict=True))
     )
     return ComparedOrderings(tuple(day.isoformat() for day in sorted(days)), len(first), best, compared)
 
 
-def _ordering(spec: Spec, declared: Ordering, value: str) -> Ordering:
+def _make_ordering(spec: Spec, declared: Ordering, value: str) -> Ordering:
     assert spec.retrieval is not None
     ordering = declared.model_copy(update={"value": value, "explore": None})
     check_slates(spec.data, spec.retrieval, spec.filters or Filters(), ordering)
     return ordering
 
 
-def _trained(spec: Spec, model: str, run: RunFolders, scratch: Path) -> Path:
+def _train_model(spec: Spec, model: str, run: RunFolders, scratch: Path) -> Path:
     section: Any = spec.models[model].without_refit
     table, folder = DayTable.open(run.table, Files.TABLE), scratch / _MODEL
     train(section.kind, section, table, spec.runtime, folder, scratch / _SCORES, name=model)
@@ -148,7 +153,7 @@ def _trained(spec: Spec, model: str, run: RunFolders, scratch: Path) -> Path:
     return folder
 
 
-def _lead(spec: Spec, gaps: np.ndarray) -> ConfidenceInterval | None:
+def _lead_interval(spec: Spec, gaps: np.ndarray) -> ConfidenceInterval | None:
     limits = spec.gates
     if len(gaps) < FEWEST_CLUSTERS:
         return None

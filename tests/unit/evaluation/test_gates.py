@@ -360,7 +360,8 @@ class TestReport:
 
     def test_one_hold_holds(self) -> None:
         held = GateResult(name="skew", passed=False, reason="3 answers differ")
-        report = GateReport.from_results("xgboost", "ab12", [held if one.name == "skew" else one for one in self.PASSES])
+        results = [held if one.name == "skew" else one for one in self.PASSES]
+        report = GateReport.from_results("xgboost", "ab12", results)
         assert not report.passed
         assert report.holds == ("Gate 'skew' holds the candidate: 3 answers differ.",)
 

@@ -49,7 +49,10 @@ def test_without_users_every_row_is_its_own_cluster(write: Write) -> None:
         (SIX.head(0), "no test rows"),
         (pl.concat([SIX, SIX]), "scores an impression twice"),
         (SIX.with_columns(score=pl.lit(None, pl.Float64)), "5 of 5 scores are missing"),
-        (SIX.with_columns(score=pl.when(pl.col("impression_id") == 3).then(float("nan")).otherwise("score")), "1 of 5"),
+        (
+            SIX.with_columns(score=pl.when(pl.col("impression_id") == 3).then(float("nan")).otherwise("score")),
+            "1 of 5",
+        ),
         (SIX.with_columns(score=pl.col("score") * 10), "not between 0 and 1"),
         (SIX.with_columns(label=pl.lit(None, pl.Int8)), "without a label"),
         (SIX.with_columns(label=pl.lit(3)), "labels other than 0 and 1"),
@@ -76,6 +79,8 @@ def test_models_scored_on_other_rows_are_not_compared(write: Write) -> None:
 
 
 def test_a_part_of_the_rows_numbers_its_users_anew(write: Write) -> None:
-    part = read_scores(write("m", SIX) / "scores.parquet", "test").filter_rows(np.array([True, False, False, False, True]))
+    part = read_scores(write("m", SIX) / "scores.parquet", "test").filter_rows(
+        np.array([True, False, False, False, True])
+    )
     assert part.frame["user"].to_list() == ["b", "b"]
     assert part.clusters.tolist() == [0, 0]

@@ -14,11 +14,11 @@ from shortlist.report.summary import (
     BestPossible,
     BlessedVersion,
     EngineNumbers,
-    Failure,
-    Rows,
+    RowCounts,
+    RunFailure,
     StepNumbers,
     Summary,
-    engine_of_all,
+    combine_engines,
     gate_lines,
     model_numbers,
     write_summary,
@@ -43,7 +43,7 @@ HISTORY = [
 RECORD = {"train_rows_per_s": 120_000.0, "history": HISTORY}
 SUMMARY = Summary(
     spec="demo",
-    rows=Rows(raw=1_000, valid=990, quarantined=10, train=700, validation=140, test=150),
+    rows=RowCounts(raw=1_000, valid=990, quarantined=10, train=700, validation=140, test=150),
     best_possible=BestPossible(auc=0.75, log_loss=0.45),
     models={"xgboost": model_numbers(MEASURES, "xgboost", RECORD)},
     gates=gate_lines((REPORT,)),
@@ -52,13 +52,13 @@ SUMMARY = Summary(
 )
 STOPPED = Summary(
     spec="demo",
-    rows=Rows(raw=1_000, valid=None, quarantined=None, train=None, validation=None, test=None),
+    rows=RowCounts(raw=1_000, valid=None, quarantined=None, train=None, validation=None, test=None),
     best_possible=None,
     models={},
     gates=(),
     blessed=None,
     steps={"ingest": StepNumbers(seconds=0.0, cached=True, peak_mib=None)},
-    failed=Failure(step="validate", message="3 of 1 000 rows break 'label'"),
+    failed=RunFailure(step="validate", message="3 of 1 000 rows break 'label'"),
 )
 SCHEMA = Summary.model_json_schema()
 
@@ -97,7 +97,7 @@ PROMISED = {"spec", "rows", "best_possible", "models", "gates", "blessed", "step
 def test_the_schema_demands_the_promised_names() -> None:
     required = {name: set(definition.get("required", ())) for name, definition in SCHEMA["$defs"].items()}
     assert set(SCHEMA["required"]) >= PROMISED
-    assert required["Rows"] >= {"raw", "valid", "quarantined", "train", "validation", "test"}
+    assert required["RowCounts"] >= {"raw", "valid", "quarantined", "train", "validation", "test"}
     assert required["ModelNumbers"] >= {"auc", "log_loss", "auc_low", "auc_high", "train_rows_per_s"}
     assert required["GateLine"] >= {"name", "passed", "reason"}
     assert required["BlessedVersion"] >= {"model", "version"}
@@ -114,7 +114,7 @@ def test_the_schema_refuses_a_file_that_lacks_one(name: str) -> None:
 
 def test_numbers_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValidationError, match="greater than or equal to 0"):
-        Rows(raw=-1, valid=0, quarantined=0, train=0, validation=0, test=0)
+        RowCounts(raw=-1, valid=0, quarantined=0, train=0, validation=0, test=0)
 
 
 def test_a_model_that_could_not_be_measured_has_no_numbers() -> None:
@@ -148,7 +148,7 @@ def test_the_engine_of_a_run_adds_up_what_stayed_on_the_cpu() -> None:
     counted = GPU.model_copy(update={"queries": 7, "on_cpu": {"clip": 2}})
     joined = GPU.model_copy(update={"queries": 5, "on_cpu": {"clip": 1, "ids of texts": 4}})
     trained = EngineNumbers(name="gpu", device="NVIDIA H200")
-    whole = engine_of_all([EngineNumbers(name="cpu"), counted, None, joined, trained])
+    whole = combine_engines([EngineNumbers(name="cpu"), counted, None, joined, trained])
     assert whole is not None
     assert (whole.name, whole.device, whole.executor) == ("gpu", "NVIDIA H200", "single")
     assert (whole.queries, whole.on_cpu) == (12, {"clip": 3, "ids of texts": 4})
@@ -156,5 +156,5 @@ def test_the_engine_of_a_run_adds_up_what_stayed_on_the_cpu() -> None:
 
 def test_a_run_on_the_cpu_says_why() -> None:
     cpu = EngineNumbers(name="cpu", reason="the package cudf-polars is not installed")
-    assert engine_of_all([None, cpu]) == cpu
-    assert engine_of_all([None]) is None
+    assert combine_engines([None, cpu]) == cpu
+    assert combine_engines([None]) is None

@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter
 from shortlist.contracts import ShortlistError
 from shortlist.filters.apply import apply_filters
 from shortlist.filters.base import Filter, FilterRequest, UserHistory
-from shortlist.filters.rules import FILTERS, Allow, Deny, Seen, Where
+from shortlist.filters.rules import FILTERS, AllowFilter, ConditionFilter, DenyFilter, SeenFilter
 
 NOW = datetime(2026, 2, 10, tzinfo=UTC)
 CANDIDATES = pl.DataFrame({"item": [1, 2, 3, 4], "stock": [5, 0, None, 1]})
@@ -21,7 +21,10 @@ HISTORY = UserHistory(
 
 
 def test_each_candidate_is_counted_for_the_first_filter_that_removes_it() -> None:
-    filters = [Where(kind="where", name="in_stock", keep="stock > 0"), Deny(kind="deny", path="bad.txt")]
+    filters = [
+        ConditionFilter(kind="where", name="in_stock", keep="stock > 0"),
+        DenyFilter(kind="deny", path="bad.txt"),
+    ]
     result = apply_filters(CANDIDATES, filters, FilterRequest(NOW, lists={"deny": pl.Series([2, 4])}))
     assert result.rows.tolist() == [0]
     assert result.removed_by.tolist() == [-1, 0, 0, 1]
@@ -39,24 +42,28 @@ def test_each_candidate_is_counted_for_the_first_filter_that_removes_it() -> Non
     ],
 )
 def test_what_a_user_has_seen_is_removed_for_a_while(of: str, window: str, kept: list[int]) -> None:
-    seen = Seen.model_validate({"kind": "seen", "of": of, "window": window})
+    seen = SeenFilter.model_validate({"kind": "seen", "of": of, "window": window})
     result = apply_filters(CANDIDATES, [seen], FilterRequest(NOW, HISTORY))
     assert CANDIDATES["item"].gather(result.rows).to_list() == kept
 
 
 def test_a_user_without_a_history_has_seen_nothing() -> None:
-    assert len(apply_filters(CANDIDATES, [Seen(kind="seen")], FilterRequest(NOW)).rows) == len(CANDIDATES)
+    assert len(apply_filters(CANDIDATES, [SeenFilter(kind="seen")], FilterRequest(NOW)).rows) == len(CANDIDATES)
 
 
 def test_no_candidates_are_filtered_to_none() -> None:
-    filters: list[Filter] = [Where(kind="where", keep="stock > 0"), Seen(kind="seen"), Allow(kind="allow", path="a")]
+    filters: list[Filter] = [
+        ConditionFilter(kind="where", keep="stock > 0"),
+        SeenFilter(kind="seen"),
+        AllowFilter(kind="allow", path="a"),
+    ]
     request = FilterRequest(NOW, HISTORY, {"allow": pl.Series([1])})
     assert apply_filters(CANDIDATES.clear(), filters, request).counts == {"where": 0, "seen": 0, "allow": 0}
 
 
 def test_a_list_is_read_with_its_items_once(tmp_path: Path) -> None:
     (tmp_path / "allowed.txt").write_text("\ufeff3\n 1 \n\n3\n", encoding="utf-8")
-    allow = Allow(kind="allow", path="allowed.txt")
+    allow = AllowFilter(kind="allow", path="allowed.txt")
     items = allow.read_list(tmp_path, pl.Int64())
     assert items.to_list() == [1, 3]
     kept = apply_filters(CANDIDATES, [allow], FilterRequest(NOW, lists={"allow": items}))
@@ -76,13 +83,13 @@ def test_a_list_that_cannot_be_used_is_refused(tmp_path: Path, content: bytes | 
     if content is not None:
         (tmp_path / "list.txt").write_bytes(content)
     with pytest.raises(ShortlistError) as refused:
-        Deny(kind="deny", path="list.txt").read_list(tmp_path, pl.Int64())
+        DenyFilter(kind="deny", path="list.txt").read_list(tmp_path, pl.Int64())
     assert message in str(refused.value)
 
 
 def test_a_condition_is_checked_against_the_columns() -> None:
     with pytest.raises(ShortlistError, match=r"reads 'stok'.*did you mean 'stock'"):
-        Where(kind="where", keep="stok > 0").check(CANDIDATES.schema)
+        ConditionFilter(kind="where", keep="stok > 0").check(CANDIDATES.schema)
 
 
 class OddItems(Filter):
@@ -106,7 +113,7 @@ def test_a_history_tells_what_was_taken_newest_first_and_what_is_not_older_than_
     times = [NOW - timedelta(days=3), NOW - timedelta(days=2), NOW - timedelta(days=1)]
     moments = pl.Series(times, dtype=pl.Datetime("us", "UTC"))
     past = UserHistory(pl.Series(["a", "b", "c"]), moments, pl.Series([True, False, True]))
-    assert past.taken.to_list() == ["c", "a"]
+    assert past.positive_items.to_list() == ["c", "a"]
     assert past.since(times[1]).items.to_list() == ["b", "c"]
-    assert past.since(times[1] + timedelta(microseconds=1)).taken.to_list() == ["c"]
-    assert past.since(NOW).taken.to_list() == []
+    assert past.since(times[1] + timedelta(microseconds=1)).positive_items.to_list() == ["c"]
+    assert past.since(NOW).positive_items.to_list() == []

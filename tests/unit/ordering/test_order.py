@@ -123,7 +123,7 @@ def test_maximal_marginal_relevance_is_its_formula(by: str, seed: int) -> None:
     slate = order(candidates, _ordering(diversity={"kind": "mmr", "by": by, "weight": 0.4}), 8, "r")
     score = candidates["score"].to_numpy()
     value = (score - score.min()) / (score.max() - score.min())
-    alike = np.stack([likeness_by(candidates[by]).to(row) for row in range(len(score))])
+    alike = np.stack([likeness_by(candidates[by]).similarities(row) for row in range(len(score))])
     placed: list[int] = []
     for _ in range(8):
         rest = [row for row in range(len(score)) if row not in placed]
@@ -140,7 +140,7 @@ def test_the_point_process_adds_what_makes_the_determinant_largest(by: str, seed
     slate = order(candidates, _ordering(diversity={"kind": "dpp", "by": by, "weight": 0.5}), 6, "r")
     score = candidates["score"].to_numpy()
     quality = np.exp(0.5 * (score - score.min()) / (score.max() - score.min()))
-    alike = np.stack([likeness_by(candidates[by]).to(row) for row in range(len(score))])
+    alike = np.stack([likeness_by(candidates[by]).similarities(row) for row in range(len(score))])
     kernel = quality[:, None] * alike * quality
     placed: list[int] = []
     for _ in range(6):
@@ -153,7 +153,7 @@ def test_the_point_process_adds_what_makes_the_determinant_largest(by: str, seed
 @pytest.mark.parametrize("by", ["vector", "tags", "creator"])
 def test_likeness_is_positive_semidefinite_and_between_0_and_1(by: str) -> None:
     measure = likeness_by(_random(5)[by])
-    alike = np.stack([measure.to(row) for row in range(40)])
+    alike = np.stack([measure.similarities(row) for row in range(40)])
     assert alike.min() >= 0 and alike.max() <= 1
     np.testing.assert_allclose(alike, alike.T, atol=1e-6)
     assert np.linalg.eigvalsh(alike).min() > -1e-6
@@ -161,9 +161,9 @@ def test_likeness_is_positive_semidefinite_and_between_0_and_1(by: str) -> None:
 
 def test_what_has_no_value_is_like_nothing() -> None:
     vectors = pl.Series([[1.0, 0.0], None, [0.0, 0.0], [1.0, 0.0]], dtype=pl.Array(pl.Float32, 2))
-    assert likeness_by(vectors).to(0).tolist() == [1, 0, 0, 1]
-    assert likeness_by(pl.Series([None, None, 3])).to(0).tolist() == [1, 0, 0]
-    assert likeness_by(pl.Series([[1, 2], [2], []], dtype=pl.List(pl.Int64))).to(0).tolist() == [1, 0.5, 0]
+    assert likeness_by(vectors).similarities(0).tolist() == [1, 0, 0, 1]
+    assert likeness_by(pl.Series([None, None, 3])).similarities(0).tolist() == [1, 0, 0]
+    assert likeness_by(pl.Series([[1, 2], [2], []], dtype=pl.List(pl.Int64))).similarities(0).tolist() == [1, 0.5, 0]
 
 
 _EXPLORING = [

@@ -9,8 +9,8 @@ import polars as pl
 
 from shortlist.contracts import Columns, Files
 from shortlist.data.side_tables import SIDE_FOLDER
-from shortlist.retrieval.retriever import catalogue_of
-from shortlist.retrieval.source import FitData
+from shortlist.retrieval.retriever import build_catalogue
+from shortlist.retrieval.source import FitInputs
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import ItemIndex
 from shortlist.storage.tables import DayTable, DayTableWriter
@@ -105,6 +105,6 @@ class Log:
         return writer.close()
 
 
-def fit_data(table: DayTable, data: Data, *numbers: int, most: int = 10, index: ItemIndex | None = None) -> FitData:
+def fit_data(table: DayTable, data: Data, *numbers: int, most: int = 10, index: ItemIndex | None = None) -> FitInputs:
     chosen = days(*numbers)
-    return FitData(table, data, chosen, catalogue_of(data, table, chosen), index or ItemIndex(), most, 7)
+    return FitInputs(table, data, chosen, build_catalogue(data, table, chosen), index or ItemIndex(), most, 7)

@@ -10,20 +10,20 @@ import pytest
 from sklearn.metrics import ndcg_score
 
 from shortlist.evaluation.list_metrics import Relevant, list_metrics
-from shortlist.retrieval.catalogue import Catalogue, repeated, write_mappable
-from shortlist.retrieval.source import Ranked, best, highest
-from shortlist.retrieval.union import united
+from shortlist.retrieval.catalogue import Catalogue, mark_repeats, write_mappable
+from shortlist.retrieval.source import RankedItems, rank_items, top_positions
+from shortlist.retrieval.union import fuse_candidates
 
 
-def ranked(*lines: Sequence[int], width: int = 4) -> Ranked:
+def ranked(*lines: Sequence[int], width: int = 4) -> RankedItems:
     items = np.full((len(lines), width), -1, np.int32)
     for place, line in enumerate(lines):
         items[place, : len(line)] = line
-    return Ranked(items, np.where(items >= 0, 1.0, -np.inf).astype(np.float32))
+    return RankedItems(items, np.where(items >= 0, 1.0, -np.inf).astype(np.float32))
 
 
 def test_best_orders_by_score_then_row_and_pads() -> None:
-    found = best(np.array([5, 3, 9], np.int32), np.array([1.0, 1.0, 2.0], np.float32), 5)
+    found = rank_items(np.array([5, 3, 9], np.int32), np.array([1.0, 1.0, 2.0], np.float32), 5)
     assert found.items.tolist() == [[9, 3, 5, -1, -1]]
     assert found.scores[0, 3] == -np.inf
 
@@ -34,11 +34,11 @@ def test_scores_of_either_sign_and_equal_ones_are_ordered_as_two_columns_would_b
     rows = random.permutation(1_000_000)[:200].astype(np.int32)
     scores = np.append(random.integers(-5, 5, 150) / 4, random.standard_normal(47) * 1e-30).astype(np.float32)
     scores = np.append(scores, np.array([-0.0, np.inf, -np.inf], np.float32))
-    found, wanted = best(rows, scores, most), np.lexsort((rows, -scores))[:most]
+    found, wanted = rank_items(rows, scores, most), np.lexsort((rows, -scores))[:most]
     there = found.items[0] >= 0
     assert found.items[0, there].tolist() == rows[wanted].tolist()
     assert found.scores[0, there].tolist() == scores[wanted].tolist()
-    assert highest(scores, most).tolist() == np.argsort(-scores, kind="stable")[:most].tolist()
+    assert top_positions(scores, most).tolist() == np.argsort(-scores, kind="stable")[:most].tolist()
 
 
 def test_a_table_that_is_mapped_is_one_piece_however_long(tmp_path: Path) -> None:
@@ -53,23 +53,23 @@ def test_a_table_that_is_mapped_is_one_piece_however_long(tmp_path: Path) -> Non
 
 
 def test_a_union_holds_each_item_once_with_its_rank_in_every_source() -> None:
-    found = united([("a", ranked([1, 2, 3])), ("b", ranked([3, 4])), ("c", ranked([]))], 10)
+    found = fuse_candidates([("a", ranked([1, 2, 3])), ("b", ranked([3, 4])), ("c", ranked([]))], 10)
     # 3 is first in b and third in a: 1/61 + 1/63. Then 1 (1/61), then 2 and 4 (1/62 each), the lower row first.
     assert found.items[0, :4].tolist() == [3, 1, 2, 4]
     assert found.items[0, 4:].tolist() == [-1] * 6
     assert found.scores[0, 0] == pytest.approx(1 / 61 + 1 / 63)
     assert found.ranks[0, :4].tolist() == [[3, 1, 0], [1, 0, 0], [2, 0, 0], [0, 2, 0]]
-    assert not repeated(found.items).any()
+    assert not mark_repeats(found.items).any()
 
 
 def test_a_union_is_capped_and_queries_stay_apart() -> None:
-    found = united([("a", ranked([1, 2, 3], [7])), ("b", ranked([2, 5], []))], 2)
+    found = fuse_candidates([("a", ranked([1, 2, 3], [7])), ("b", ranked([2, 5], []))], 2)
     assert found.items.tolist() == [[2, 1], [7, -1]]
 
 
 def test_a_source_is_capped_by_the_list_it_gives() -> None:
-    one = Ranked(*(part[:, :1] for part in ranked([1, 2, 3])))
-    found = united([("capped", one), ("other", ranked([9, 8]))], 4)
+    one = RankedItems(*(part[:, :1] for part in ranked([1, 2, 3])))
+    found = fuse_candidates([("capped", one), ("other", ranked([9, 8]))], 4)
     assert found.items.tolist() == [[1, 9, 8, -1]]
 
 

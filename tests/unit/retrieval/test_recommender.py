@@ -12,9 +12,9 @@ from retrieval_log import Log, Row, days, declared
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
 from shortlist.filters.base import FilterRequest, UserHistory
-from shortlist.filters.rules import Deny, Where
+from shortlist.filters.rules import ConditionFilter, DenyFilter
 from shortlist.recommending.candidate_columns import candidate_types, check_scores, check_slates
-from shortlist.recommending.recommender import FoundCandidates, Recommender, SlateRequest, SlateRequestError
+from shortlist.recommending.recommender import Recommender, SlateCandidates, SlateRequest, SlateRequestError
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.spec.data import Data
 from shortlist.spec.filters import Filters
@@ -59,7 +59,7 @@ def request(**changes: Any) -> SlateRequest:
     return SlateRequest(**{"id": "r", "user": 9, "k": 2, "now": NOW} | changes)
 
 
-def items(found: FoundCandidates) -> list[int]:
+def items(found: SlateCandidates) -> list[int]:
     return found.rows["item"].to_list()
 
 
@@ -67,13 +67,13 @@ def test_a_filter_that_asks_nothing_of_a_request_is_evaluated_once(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluated: list[tuple[str, int]] = []
-    keeps = Where.keeps
+    keeps = ConditionFilter.keeps
 
-    def noted(rule: Where, candidates: pl.DataFrame, asked: FilterRequest) -> np.ndarray:
+    def noted(rule: ConditionFilter, candidates: pl.DataFrame, asked: FilterRequest) -> np.ndarray:
         evaluated.append((rule.name, candidates.height))
         return keeps(rule, candidates, asked)
 
-    monkeypatch.setattr(Where, "keeps", noted)
+    monkeypatch.setattr(ConditionFilter, "keeps", noted)
     rules = [
         {"kind": "where", "name": "priced", "keep": "price IS NOT NULL"},
         {"kind": "where", "name": "of_today", "keep": "now >= DATE '2026-03-03'"},
@@ -206,18 +206,18 @@ def test_fallbacks_are_looked_at_up_to_a_limit_and_each_candidate_is_filtered_on
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filtered: list[int] = []
-    keeps = Deny.keeps
+    keeps = DenyFilter.keeps
 
-    def noted(rule: Deny, candidates: pl.DataFrame, asked: FilterRequest) -> np.ndarray:
+    def noted(rule: DenyFilter, candidates: pl.DataFrame, asked: FilterRequest) -> np.ndarray:
         filtered.append(candidates.height)
         return keeps(rule, candidates, asked)
 
-    monkeypatch.setattr(Deny, "keeps", noted)
+    monkeypatch.setattr(DenyFilter, "keeps", noted)
     deep = {"rules": [{"kind": "deny", "path": "denied.txt"}], "fallback": ["popular"]}
     denied = {"deny": pl.Series([10, 20, 30, 40])}
     stages = recommender(retriever, filters=deep, lists=denied)
     filtered.clear()  # what asks nothing of a request is evaluated at the start
-    stages._decided.clear()
+    stages._keep_masks.clear()
     found = stages.find(request(user=1, k=1))
     assert sum(filtered) == found.retrieved == 4
     bounded = recommender(retriever, filters={**deep, "max_fallback": 3}, lists=denied).find(request(user=1, k=1))
@@ -323,5 +323,5 @@ def test_diversity_by_vectors_of_side_tables(retriever: Retriever) -> None:
     assert stages.slate(request(user=1), found, scores).items.to_list()[1] != 20
 
 
-def _sourced(found: FoundCandidates) -> list[tuple[int, str]]:
+def _sourced(found: SlateCandidates) -> list[tuple[int, str]]:
     return list(zip(items(found), found.sources, strict=True))

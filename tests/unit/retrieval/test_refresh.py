@@ -80,7 +80,7 @@ class Shop:
 def asked(retriever: Retriever, *users: int) -> dict[str, list[list[int]]]:
     """Return the items of every source, by user."""
     who = pl.Series(users, dtype=pl.Int64)
-    found = retriever.candidates_and_lists(Queries(who, retriever.recent_of(who), pl.DataFrame()))
+    found = retriever.candidates_and_lists(Queries(who, retriever.find_recent_items(who), pl.DataFrame()))
     ids = retriever.catalogue.ids
     return {
         name: [[ids[int(row)] for row in line if row >= 0] for line in lists] for name, lists in found.items()
@@ -95,7 +95,7 @@ def test_what_is_counted_is_counted_again(log: Log, tmp_path: Path) -> None:
     assert NEW in after["together"][0] and NEW in after["near"][0] and NEW in after["all"][0]
     retriever = Retriever.open(tmp_path / "refreshed")
     assert (retriever.facts["last_day"], retriever.facts["items"]) == ("2026-03-02", 12)
-    assert retriever.catalogue.ids[int(retriever.recent_of(pl.Series([0]))[0, 0])] == NEW
+    assert retriever.catalogue.ids[int(retriever.find_recent_items(pl.Series([0]))[0, 0])] == NEW
 
 
 def test_two_towers_place_a_new_item_by_its_columns(log: Log, tmp_path: Path) -> None:

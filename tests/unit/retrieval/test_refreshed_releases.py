@@ -24,7 +24,7 @@ from shortlist.storage.artefacts import write_json, write_manifest
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.system.progress import EVENTS_VARIABLE
 from shortlist.tracking.lineage import Lineage
-from shortlist.tracking.registry import RELEASE, Registry
+from shortlist.tracking.registry import RELEASE, ModelRegistry
 from shortlist.training.training import RunContext
 
 OLD: list[Row] = [(user, 10 * (1 + user % 3), 0, "home", 1) for user in range(30)]
@@ -48,7 +48,7 @@ class Shop:
         self._run = self.origin.tracker.log_training(model, "xgboost", {}, [], lineage)
 
     @property
-    def registry(self) -> Registry:
+    def registry(self) -> ModelRegistry:
         return self.origin.tracker.registry
 
     def register(self, name: str, **section: Any) -> tuple[int, str]:

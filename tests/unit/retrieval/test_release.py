@@ -53,7 +53,7 @@ def inputs(log: Log, tmp_path: Path) -> Inputs:
 
 
 def shown(stages: Recommender, user: int | None) -> list[int]:
-    request = SlateRequest(id="r", user=user, k=3, now=NOW, context=stages.context_of(user))
+    request = SlateRequest(id="r", user=user, k=3, now=NOW, context=stages.find_user_context(user))
     found = stages.find(request)
     return stages.slate(request, found, np.arange(found.rows.height, dtype=float)).items.to_list()
 
@@ -68,9 +68,9 @@ def test_a_release_is_opened_as_it_was_declared(inputs: Inputs, tmp_path: Path) 
 
 def test_columns_of_users_are_part_of_the_release(inputs: Inputs, tmp_path: Path) -> None:
     stages = open_release(inputs.write(tmp_path / "release", {"rules": [LOCAL]}), declared())
-    assert stages.context_of(1) == {"country": "FR"}
-    assert stages.context_of(2) == {"country": None}
-    assert stages.context_of(99) == stages.context_of(None) == {}
+    assert stages.find_user_context(1) == {"country": "FR"}
+    assert stages.find_user_context(2) == {"country": None}
+    assert stages.find_user_context(99) == stages.find_user_context(None) == {}
     assert sorted(shown(stages, 1)) == [10, 20, 30]
     assert sorted(shown(stages, 0)) == sorted(shown(stages, 99)) == [10, 30]
 
@@ -129,11 +129,11 @@ def test_a_pinned_item_must_pass_conditions_over_items(
 def test_the_past_by_the_log_is_part_of_a_release_that_asks_for_it(inputs: Inputs, tmp_path: Path) -> None:
     seen = {"rules": [{"kind": "seen", "window": "30d"}]}
     stages = open_release(inputs.write(tmp_path / "seen", seen), declared())
-    past = stages.past_of(2)
+    past = stages.find_user_history(2)
     assert past is not None and (past.items.to_list(), past.positive.to_list()) == ([10], [True])
-    assert stages.past_of(7).items.to_list() == [30]  # type: ignore[union-attr]
-    assert stages.past_of(99) is stages.past_of(None) is None
-    assert open_release(inputs.write(tmp_path / "none"), declared()).past_of(2) is None
+    assert stages.find_user_history(7).items.to_list() == [30]  # type: ignore[union-attr]
+    assert stages.find_user_history(99) is stages.find_user_history(None) is None
+    assert open_release(inputs.write(tmp_path / "none"), declared()).find_user_history(2) is None
 
 
 def test_the_step_reads_lists_beside_the_log(inputs: Inputs, tmp_path: Path) -> None:

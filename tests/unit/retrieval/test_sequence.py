@@ -16,7 +16,7 @@ from shortlist.evaluation.retrieval import EVALUATION_FILE
 from shortlist.retrieval.evaluate import evaluate_retrieval
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.retrieval.source import Queries
-from shortlist.retrieval.sources.sequence import ENCODER, SequenceSource, _session, encode_sessions
+from shortlist.retrieval.sources.sequence import ENCODER, SequenceSource, _open_encoder, encode_sessions
 from shortlist.spec.retrieval import Retrieval
 from shortlist.storage.artefacts import read_json
 
@@ -89,7 +89,7 @@ def test_the_exported_encoder_gives_the_newest_state(tmp_path: Path, blocks: int
     export(model, tmp_path / ENCODER)
     sessions = [[1], [2, 3, 4], list(range(30)), [5] * 50]
     events, lengths = newest_first(sessions, vectors)
-    found = encode_sessions(_session(tmp_path / ENCODER), events.numpy(), lengths.numpy())
+    found = encode_sessions(_open_encoder(tmp_path / ENCODER), events.numpy(), lengths.numpy())
     with torch.no_grad():
         np.testing.assert_allclose(found, model(events, lengths)[:, 0].numpy(), atol=1e-5)
 
@@ -102,7 +102,7 @@ def test_a_session_that_grows_event_by_event_is_what_the_exported_graph_encodes_
     torch.manual_seed(seed)
     model, vectors = encoder(blocks=1 + seed % 3), torch.randn(30, 16)
     export(model, tmp_path / ENCODER)
-    graph = _session(tmp_path / ENCODER)
+    graph = _open_encoder(tmp_path / ENCODER)
     session = torch.randint(30, (int(torch.randint(2, 51, ())),)).tolist()
     steps, caches = [], None
     with torch.no_grad():
@@ -124,8 +124,8 @@ def test_what_comes_next_depends_on_the_last_item(log: Log, tmp_path: Path) -> N
     ids = pl.Series([[3, 2, 1], [8], [9, 8, 7]])
     recent = np.full((5, 4), -1, np.int32)
     for line, items in enumerate(ids.to_list()):
-        recent[line, : len(items)] = given.catalogue.rows_of(pl.Series(items))
-    recent[4] = np.resize(given.catalogue.rows_of(pl.Series([5, 4])), 4)
+        recent[line, : len(items)] = given.catalogue.find_rows(pl.Series(items))
+    recent[4] = np.resize(given.catalogue.find_rows(pl.Series([5, 4])), 4)
     users = pl.Series([1, 2, None, None, 999], dtype=pl.Int64)
     found = source.load(tmp_path).retrieve(Queries(users, recent, pl.DataFrame()), 3)
     assert given.catalogue.ids.to_numpy()[found.items[[0, 1, 2, 4], 0]].tolist() == [4, 9, 0, 6]
@@ -161,7 +161,7 @@ def test_an_item_that_nobody_took_is_placed_by_its_columns(log: Log) -> None:
     }  # fmt: skip
     given = fit_data(log.write(circles(), items=items), declared(), 0)
     vectors = train(section(item_columns=["topic"], item_numbers=["price"]), given).item_vectors
-    rows = given.catalogue.rows_of(pl.Series([100, 101, 2, 3], dtype=pl.Int64))
+    rows = given.catalogue.find_rows(pl.Series([100, 101, 2, 3], dtype=pl.Int64))
     even, odd = vectors[rows[2]], vectors[rows[3]]
     first, second = vectors[rows[0]], vectors[rows[1]]
     assert (first - second) @ (even - odd) > 0

@@ -15,14 +15,14 @@ import pytest
 from retrieval_log import Log, declared
 
 from shortlist.evaluation.slates import SimulatedRequests
-from shortlist.filters.apply import Filtered, apply_filters
+from shortlist.filters.apply import FilteredCandidates, apply_filters
 from shortlist.filters.base import FilterRequest
-from shortlist.filters.rules import Deny, Seen, Where
+from shortlist.filters.rules import ConditionFilter, DenyFilter, SeenFilter
 from shortlist.ordering import order as ordering_loop
 from shortlist.ordering.order import OrderedSlate
-from shortlist.ordering.rules import Pin, _Count
+from shortlist.ordering.rules import Pin, _CapCounter
 from shortlist.recommending import recommender as recommending
-from shortlist.recommending.recommender import FoundCandidates, Recommender, SlateRequest
+from shortlist.recommending.recommender import Recommender, SlateCandidates, SlateRequest
 from shortlist.recommending.simulation import simulate_requests
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.spec.filters import Filters
@@ -87,10 +87,10 @@ def test_no_simulated_request_breaks_a_rule(stages: Recommender) -> None:
 
 
 def test_every_rule_has_something_to_do_in_the_simulation(stages: Recommender, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests: list[tuple[SlateRequest, FoundCandidates]] = []
+    requests: list[tuple[SlateRequest, SlateCandidates]] = []
     find = Recommender.find
 
-    def noted(own: Recommender, asked: SlateRequest) -> FoundCandidates:
+    def noted(own: Recommender, asked: SlateRequest) -> SlateCandidates:
         requests.append((asked, find(own, asked)))
         return requests[-1][1]
 
@@ -134,7 +134,7 @@ def keeps_after_half_the_window(own: Any, candidates: pl.DataFrame, request: Fil
 
 def all_but_the_first(
     candidates: pl.DataFrame, rules: Any, request: FilterRequest, decided: Any = MappingProxyType({})
-) -> Filtered:
+) -> FilteredCandidates:
     return apply_filters(candidates, rules[1:], request, decided)
 
 
@@ -146,12 +146,12 @@ def any_of_them(probabilities: np.ndarray, draws: np.random.Generator) -> int:
     return int(draws.integers(len(probabilities)))
 
 
-SEEN, PINNED = Seen.keeps, Pin.pinned
+SEEN, PINNED = SeenFilter.keeps, Pin.pinned
 BUGS: dict[str, tuple[Any, str, Any, str]] = {
-    "a cap that is off by one": (_Count, "allowed", allowed_once_more, "a cap of 2 by topic is exceeded: 3 of"),
-    "a list that is not read": (Deny, "keeps", keeps_all, "filter 'deny' removes"),
-    "a condition that is not asked": (Where, "keeps", keeps_all, "filter 'where' removes"),
-    "a window of half the length": (Seen, "keeps", keeps_after_half_the_window, "filter 'seen' removes"),
+    "a cap that is off by one": (_CapCounter, "allowed", allowed_once_more, "a cap of 2 by topic is exceeded: 3 of"),
+    "a list that is not read": (DenyFilter, "keeps", keeps_all, "filter 'deny' removes"),
+    "a condition that is not asked": (ConditionFilter, "keeps", keeps_all, "filter 'where' removes"),
+    "a window of half the length": (SeenFilter, "keeps", keeps_after_half_the_window, "filter 'seen' removes"),
     "a filter that is left out": (recommending, "apply_filters", all_but_the_first, "filter 'deny' removes"),
     "a pin one place too low": (Pin, "pinned", pinned_one_lower, "pinned to place 3 is not there"),
     "an item that is shown twice": (recommending, "order", changed_slates(twice), "shown twice"),

@@ -22,9 +22,9 @@ from shortlist.evaluation.slates import (
     measure_slates,
     slates_gate,
 )
-from shortlist.recommending.broken_rules import broken_rules
+from shortlist.recommending.broken_rules import check_slate
 from shortlist.recommending.candidate_columns import check_slates
-from shortlist.recommending.recommender import Recommender, Removed, Slate, SlateRequest
+from shortlist.recommending.recommender import Recommender, RemovedCandidates, Slate, SlateRequest
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
@@ -69,7 +69,7 @@ def slate(items: list[int], propensities: list[float] | None = None) -> Slate:
     return Slate(
         items=pl.Series(items), rows=np.arange(len(items)), scores=ones, values=ones, propensities=shown,
         sources=("popular",) * len(items), explored=False, without_value=0,
-        removed=Removed(pl.Series([], dtype=pl.Int64), ()),
+        removed=RemovedCandidates(pl.Series([], dtype=pl.Int64), ()),
     )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_a_slate_that_breaks_a_promise_is_found(retriever: Retriever, shown: lis
     every = keeping.retriever.catalogue.ids
     found = stages(retriever, **RULES).find(asked(5))  # without the filter: 10 is among the candidates
     assert sorted(found.rows["item"]) == every.to_list()
-    assert message in broken_rules(keeping, asked(), found, slate(shown), {"score": np.ones(5)}).broken
+    assert message in check_slate(keeping, asked(), found, slate(shown), {"score": np.ones(5)}).broken
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_propensity_is_worked_out_again(retriever: Retriever, chance: float, m
     drawing = stages(retriever, explore={"kind": "epsilon", "epsilon": 0.5})
     found = drawing.find(asked(1))
     scores = {"score": (found.rows["item"] == 20).cast(float).to_numpy()}
-    checked = broken_rules(drawing, asked(1), found, slate([20], [chance]), scores)
+    checked = check_slate(drawing, asked(1), found, slate([20], [chance]), scores)
     assert checked.broken == ((message,) if message else ())
 
 
@@ -125,7 +125,7 @@ def test_slates_of_the_stages_themselves_break_nothing(retriever: Retriever) -> 
         found = keeping.find(request)
         scores = random.random(found.rows.height)
         made = keeping.slate(request, found, scores)
-        assert broken_rules(keeping, request, found, made, {"score": scores}).broken == ()
+        assert check_slate(keeping, request, found, made, {"score": scores}).broken == ()
 
 
 def test_a_formula_reads_the_ranks_of_sources(retriever: Retriever) -> None:

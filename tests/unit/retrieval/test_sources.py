@@ -10,28 +10,28 @@ from pydantic import ValidationError
 from retrieval_log import Log, Row, declared, fit_data
 
 from shortlist.contracts import DataError
-from shortlist.retrieval.source import FitData, Queries, Ranked, SourceKind
+from shortlist.retrieval.source import FitInputs, Queries, RankedItems, SourceKind
 from shortlist.retrieval.sources.co_visitation import CoVisitation
 from shortlist.retrieval.sources.item_vector import ItemVector
 from shortlist.retrieval.sources.popular import Popular
 from shortlist.retrieval.sources.registry import SOURCE_KINDS
 
 
-def asked(given: FitData, users: list[int | None], recent: list[list[int]], **context: list[str]) -> Queries:
+def asked(given: FitInputs, users: list[int | None], recent: list[list[int]], **context: list[str]) -> Queries:
     width = max((len(line) for line in recent), default=0) or 1
     rows = np.full((len(users), width), -1, np.int32)
     for line, items in enumerate(recent):
-        rows[line, : len(items)] = given.catalogue.rows_of(pl.Series(items, dtype=pl.Int64))
+        rows[line, : len(items)] = given.catalogue.find_rows(pl.Series(items, dtype=pl.Int64))
     return Queries(pl.Series(users, dtype=pl.Int64), rows, pl.DataFrame(context))
 
 
-def fitted(source: SourceKind, given: FitData, folder: Path, queries: Queries, most: int) -> Ranked:
+def fitted(source: SourceKind, given: FitInputs, folder: Path, queries: Queries, most: int) -> RankedItems:
     folder.mkdir(exist_ok=True)
     source.fit(given, folder)
     return source.load(folder).retrieve(queries, most)
 
 
-def ids(given: FitData, ranked: Ranked) -> list[list[int]]:
+def ids(given: FitInputs, ranked: RankedItems) -> list[list[int]]:
     return [[given.catalogue.ids[int(row)] for row in line if row >= 0] for line in ranked.items]
 
 

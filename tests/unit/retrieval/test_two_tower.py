@@ -10,7 +10,7 @@ from retrieval_log import Log, Row, declared, fit_data
 from torch.nn import functional
 
 from models.embedding.fused_table import FusedTable
-from models.two_tower.entities import Entities, looked_up
+from models.two_tower.entities import Entities, make_lookups
 from models.two_tower.train import softmax_loss, train
 from shortlist.contracts import DataError
 from shortlist.retrieval.item_content import NumberScale
@@ -48,7 +48,7 @@ def test_an_unknown_user_is_the_mean_of_recent_items_and_without_them_nobody(log
     given = fit_data(log.write(two_groups()), declared(), 0, most=5)
     source = section()
     source.fit(given, tmp_path)
-    recent = given.catalogue.rows_of(pl.Series([7, 7], dtype=pl.Int64)).reshape(2, 1).copy()
+    recent = given.catalogue.find_rows(pl.Series([7, 7], dtype=pl.Int64)).reshape(2, 1).copy()
     recent[1] = -1
     found = source.load(tmp_path).retrieve(Queries(pl.Series([999, None]), recent, pl.DataFrame()), 5)
     assert (given.catalogue.ids.to_numpy()[found.items[0]] % 2 == 1).all()
@@ -66,7 +66,7 @@ def test_an_item_that_nobody_took_is_placed_by_its_columns(log: Log, tmp_path: P
     }
     given = fit_data(log.write(rows, items=items), declared(), 0)
     towers = train(section(item_columns=["topic"]), given)
-    first = towers.item_vectors[given.catalogue.rows_of(pl.Series([100, 101], dtype=pl.Int64))]
+    first = towers.item_vectors[given.catalogue.find_rows(pl.Series([100, 101], dtype=pl.Int64))]
     even_user = towers.user_vectors[towers.users.index_of(3)]
     assert first[0] @ even_user > first[1] @ even_user
 
@@ -135,15 +135,15 @@ def test_logq_makes_sampled_softmax_agree_with_the_whole_one() -> None:
 
 def test_an_entity_is_the_sum_of_its_rows_and_tags_share_one() -> None:
     table = pl.DataFrame({"topic": ["a", "b", None], "tags": [["x", "y"], [], ["y"]]})
-    entities = Entities.of(table, ["topic", "tags"], 10)
+    entities = Entities.from_table(table, ["topic", "tags"], 10)
     # Rows 10 to 12 are the ids, 13 and 14 the topics, 15 and 16 the tags.
     assert entities.table_rows == 7
     weights = torch.arange(17, dtype=torch.float32)[:, None]
-    made = FusedTable.of(weights, torch.zeros(17))(looked_up((entities, torch.tensor([2, 0, 1]))))
+    made = FusedTable.from_rows(weights, torch.zeros(17))(make_lookups((entities, torch.tensor([2, 0, 1]))))
     assert made[:, 0].tolist() == [12 + 16, 10 + 13 + (15 + 16) / 2, 11 + 14]
 
 
 def test_numbers_are_standardised_and_nulls_are_the_mean() -> None:
     table = pl.DataFrame({"price": [1.0, 3.0, None]})
-    found = NumberScale.of(table, ["price"]).standardised(table)
+    found = NumberScale.from_table(table, ["price"]).standardise(table)
     assert found[:, 0].tolist() == [-1, 1, 0]

@@ -21,7 +21,7 @@ from shortlist.ordering.diversity import DIVERSITIES
 from shortlist.ordering.exploration import EXPLORATIONS
 from shortlist.ordering.rules import ORDERING_RULES
 from shortlist.retrieval.retriever import fit_retrieval
-from shortlist.retrieval.source import FitData, Queries, Ranked, Source, SourceKind
+from shortlist.retrieval.source import FitInputs, Queries, RankedItems, Source, SourceKind
 from shortlist.retrieval.sources.registry import SOURCE_KINDS
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
@@ -39,7 +39,7 @@ class Backwards(SourceKind):
     kind: Literal["backwards"]
     """By id, the last one first."""
 
-    def fit(self, given: FitData, folder: Path) -> None:
+    def fit(self, given: FitInputs, folder: Path) -> None:
         np.save(folder / "order.npy", np.arange(given.catalogue.size, dtype=np.int32)[::-1])
 
     def load(self, folder: Path) -> Source:
@@ -50,9 +50,9 @@ class _Listed(Source):
     def __init__(self, order: np.ndarray) -> None:
         self._order = order
 
-    def retrieve(self, queries: Queries, most: int) -> Ranked:
+    def retrieve(self, queries: Queries, most: int) -> RankedItems:
         items = np.tile(self._order[:most], (queries.size, 1))
-        return Ranked(items, -np.arange(items.shape[1], dtype=np.float32) + np.zeros(items.shape, np.float32))
+        return RankedItems(items, -np.arange(items.shape[1], dtype=np.float32) + np.zeros(items.shape, np.float32))
 
 
 class Even(Filter):
