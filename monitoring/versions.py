@@ -1,4 +1,4 @@
-"""What is known of the versions whose answers are watched: model, preprocessing, reference."""
+"""The model versions that answered live requests: their model, preprocessing and reference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from monitoring.reference.reference import ModelReference, Reference
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.preprocessing import Preprocessing
-from shortlist.tracking.registry import Registry
+from shortlist.tracking.registry import ModelRegistry
 
 
 @dataclass(frozen=True)
@@ -18,23 +18,23 @@ class WatchedVersion:
 
     version: int
     model: str
-    """What the user calls the model."""
+    """Name of the model in the spec."""
     run_id: str
-    """Of its MLflow run."""
+    """Id of its MLflow run."""
     folder: Path
     reference_folder: Path | None
 
     @cached_property
     def preprocessing(self) -> Preprocessing:
-        """What it was trained with."""
+        """The preprocessing that the version was trained with."""
         return Preprocessing.load(self.folder / Files.PREPROCESSING)
 
     @cached_property
     def reference(self) -> Reference:
-        """Its training data's distributions.
+        """The reference of its training data.
 
         Raises:
-            ShortlistError: It was registered without, or they were changed.
+            ShortlistError: It was registered without a reference, or the reference was changed.
         """
         if self.reference_folder is None:
             raise ShortlistError(
@@ -45,23 +45,23 @@ class WatchedVersion:
 
     @property
     def quality(self) -> ModelReference | None:
-        """What it was on its test days."""
+        """Its quality on the test days; None when that could not be measured."""
         return self.reference.models.get(self.model)
 
 
-class Versions:
+class WatchedVersions:
     """The registered versions of a spec, each fetched once."""
 
-    def __init__(self, registry: Registry, scratch: Path) -> None:
-        """Fetch nothing yet.
+    def __init__(self, registry: ModelRegistry, scratch: Path) -> None:
+        """Create an empty cache; versions are fetched when they are asked for.
 
         Args:
-            registry: Of the spec.
+            registry: The spec's model registry.
             scratch: Folder for files that have to be fetched from a remote store.
         """
         self._registry = registry
         self._scratch = scratch
-        self._known: dict[int, WatchedVersion] = {}
+        self._fetched: dict[int, WatchedVersion] = {}
 
     def __getitem__(self, version: int) -> WatchedVersion:
         """Return a version.
@@ -69,10 +69,10 @@ class Versions:
         Raises:
             ShortlistError: It was never registered, its files were changed, or MLflow cannot be reached.
         """
-        if version not in self._known:
-            found = self._registry.fetch(version, self._scratch / f"v{version}")
+        if version not in self._fetched:
+            registered = self._registry.fetch(version, self._scratch / f"v{version}")
             reference = self._registry.reference_of(version, self._scratch / f"r{version}")
-            self._known[version] = WatchedVersion(
-                version, found.name or found.kind, found.run_id, found.folder, reference
+            self._fetched[version] = WatchedVersion(
+                version, registered.name or registered.kind, registered.run_id, registered.folder, reference
             )
-        return self._known[version]
+        return self._fetched[version]

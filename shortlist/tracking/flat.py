@@ -1,4 +1,4 @@
-"""Nested declarations and histories as the flat names, texts and numbers that a tracking store takes."""
+"""Flattens nested settings and histories into the names, texts and numbers that MLflow accepts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Point = tuple[str, float, int]
 """Name, value, step."""
 
 
-def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested mappings, their names joined by dots and free of what MLflow refuses in a name.
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested mappings, their names joined by dots; characters that MLflow refuses become "_".
 
     >>> flat({"a": {"b": 1, "tab=1": [2, 3]}, "d": None})
     {'a.b': 1, 'a.tab_1': [2, 3], 'd': None}
@@ -22,12 +22,12 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     leaves: dict[str, Any] = {}
     for name, value in nested.items():
         allowed = prefix + re.sub(r"[^\w.\- /]", "_", str(name))
-        leaves |= flat(value, f"{allowed}.") if isinstance(value, Mapping) else {allowed: value}
+        leaves |= flatten(value, f"{allowed}.") if isinstance(value, Mapping) else {allowed: value}
     return leaves
 
 
-def numbers_in(leaves: Mapping[str, Any]) -> dict[str, float]:
-    """Return the leaves that are finite numbers (a yes is 1); a store has no place for other ones.
+def finite_numbers(leaves: Mapping[str, Any]) -> dict[str, float]:
+    """Return the leaves that are finite numbers (True is 1); MLflow's metrics take no others.
 
     >>> numbers_in({"auc": 0.7, "passed": True, "why": "ok", "missing": None, "nan": math.nan})
     {'auc': 0.7, 'passed': 1.0}
@@ -37,8 +37,8 @@ def numbers_in(leaves: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def text(value: object, longest: int) -> str:
-    """Return a value as text of bounded length: JSON for a list, cut where the store would refuse.
+def bounded_text(value: object, longest: int) -> str:
+    """Return a value as text of bounded length, JSON if it is no text.
 
     >>> text(["a", "b"], 100), text("x" * 9, 5), text(None, 5)
     ('["a", "b"]', 'xxxx…', 'null')
@@ -47,15 +47,15 @@ def text(value: object, longest: int) -> str:
     return written if len(written) <= longest else f"{written[: longest - 1]}…"
 
 
-def points(history: Sequence[Numbers]) -> list[Point]:
-    """Return the numbers of a history with their steps: the line's `epoch` or `round`, else its place from 1.
+def metric_points(history: Sequence[Numbers]) -> list[Point]:
+    """Return the numbers of a history with their steps: `epoch` or `round` of the record, else its position from 1.
 
     >>> points([{"epoch": 3, "loss": 0.5, "auc": None}])
     [('loss', 0.5, 3)]
     """
-    found: list[Point] = []
+    named_points: list[Point] = []
     for place, line in enumerate(history, start=1):
         values = {name: value for name, value in line.items() if name not in ("epoch", "round")}
         step = int(line.get("epoch") or line.get("round") or place)
-        found += [(name, value, step) for name, value in numbers_in(values).items()]
-    return found
+        named_points += [(name, value, step) for name, value in finite_numbers(values).items()]
+    return named_points

@@ -1,4 +1,4 @@
-"""Where a model comes from: cause, declaration, log, days, code, and the model it began as."""
+"""Lineage of a model: cause of the training, spec, log, days, code, and the model that it continues."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ _COMMIT: Final = "mlflow.source.git.commit"
 
 
 class TrainingTrigger(BaseModel):
-    """Why a training was started, and what it may read."""
+    """Why a training was started, and until which time it reads rows."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     trigger: Trigger = "manual"
     key: str = ""
-    """Of the decision that started it; empty when a person did."""
+    """Key of the decision that started it; empty when a person did."""
     reasons: tuple[str, ...] = ()
-    """Of the decision."""
+    """Reasons of the decision."""
     until: str = ""
-    """ISO 8601 moment from which on no row may be read; empty: there is none."""
+    """ISO 8601 time; rows at or after it are not read. Empty: no limit."""
 
     @classmethod
     def parse(cls, cause: Mapping[str, Any]) -> Self:
-        """Return what a pipeline's parameter `cause` says; what it leaves out is as when a person starts a training.
+        """Return the trigger from a pipeline's parameter `cause`; by default a person starts the training.
 
         Raises:
-            ShortlistError: There is no such trigger, or a part that is not known.
+            ShortlistError: The trigger or a field is unknown.
         """
         unknown_fields = sorted(set(cause) - set(cls.model_fields))
         if unknown_fields:
@@ -58,44 +58,44 @@ class TrainingTrigger(BaseModel):
         return cls.model_validate({**cause, "reasons": tuple(cause.get("reasons", ()))})
 
     def tags(self) -> dict[str, str]:
-        """Return the cause as tags; what is empty is left out."""
+        """Return the trigger as tags, without empty ones."""
         tags = {"decision": self.key, "reasons": "\n".join(self.reasons)[:_LONGEST_REASONS], "until": self.until}
         return {"trigger": self.trigger, **{name: value for name, value in tags.items() if value}}
 
 
 class ContinuedFrom(BaseModel):
-    """The earlier model that a training went on from."""
+    """The earlier model that a training continued."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     run: str
-    """Its MLflow run."""
+    """MLflow run of that model."""
     version: str = ""
-    """Its registered version; empty when it has none."""
-    how: str
-    """The declared way, such as `warm`."""
+    """Registered version of that model; empty when it has none."""
+    mode: str
+    """Declared mode of retraining, such as `warm`."""
     learnt: str
-    """First and last day that were learnt from this time, such as "2026-01-14..2026-01-16"."""
+    """First and last day that this training learnt from, such as "2026-01-14..2026-01-16"."""
 
     def tags(self) -> dict[str, str]:
-        """Return it as tags."""
-        tags = {"continued_from.run": self.run, "continued_how": self.how, "days.learnt": self.learnt}
+        """Return the fields as tags."""
+        tags = {"continued_from.run": self.run, "continued_how": self.mode, "days.learnt": self.learnt}
         return tags | ({"continued_from.version": self.version} if self.version else {})
 
     def __str__(self) -> str:
         name = f"version {self.version}" if self.version else f"MLflow run {self.run}"
-        return f"{self.how} from {name}, learnt from {self.learnt}"
+        return f"{self.mode} from {name}, learnt from {self.learnt}"
 
 
 class Lineage(BaseModel):
-    """What a training was made from; the same lineage and seed give the same model."""
+    """Inputs of a training; the same lineage and seed give the same model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     spec_digest: str
-    """Of what the training reads of the spec."""
+    """Digest of the parts of the spec that the training reads."""
     data_digest: str
-    """Of the feature table."""
+    """Digest of the feature table."""
     days: dict[str, str]
     """First and last day per part, such as {"train": "2026-01-06..2026-01-16"}."""
     code_version: str
@@ -121,12 +121,12 @@ class Lineage(BaseModel):
 
 
 def run_lineage(log: Mapping[str, str], cause: Mapping[str, Any], code: str) -> dict[str, str]:
-    """Return what a run's page says that it was made from.
+    """Return the lineage that a run's page shows.
 
     Args:
-        log: Parameter of the graph.
-        cause: Likewise.
-        code: Likewise.
+        log: Parameter `log` of the graph.
+        cause: Parameter `cause` of the graph.
+        code: Parameter `code` of the graph.
     """
     training_trigger = TrainingTrigger.parse(cause)
     files = {"input_digest": log["digest"], "code": code, "log": log["location"]}
@@ -139,14 +139,14 @@ def run_lineage(log: Mapping[str, str], cause: Mapping[str, Any], code: str) -> 
 
 
 def run_tags(cause: TrainingTrigger, code: str) -> dict[str, str]:
-    """Return the tags that the MLflow run of a pipeline gets when it starts."""
+    """Return the tags of a pipeline's MLflow run at its start."""
     commit = git_commit()
     return {**cause.tags(), "code_version": code} | ({_COMMIT: commit} if commit else {})
 
 
 @cache
 def code_version() -> str:
-    """Return a digest of Shortlist's own source files, 16 hexadecimal digits; committed or not, it is what runs."""
+    """Return a digest of Shortlist's source files as they are on disk, committed or not; 16 hexadecimal digits."""
     total = hashlib.sha256()
     for folder in sorted(
         [_FRAMEWORK, *(project_root() / package for package in PACKAGES)], key=lambda folder: folder.name
@@ -165,5 +165,5 @@ def git_commit() -> str | None:
     command = [git, "-C", str(project_root()), "rev-parse", "--show-toplevel", "HEAD"]
     completed = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_GIT_SECONDS)  # noqa: S603
     top, _, commit = completed.stdout.strip().partition("\n")
-    # Installed below somebody else's repository, HEAD would be theirs.
+    # Where the project is installed inside another repository, HEAD is that repository's.
     return commit if completed.returncode == 0 and Path(top) == project_root() else None

@@ -1,4 +1,4 @@
-"""The MLflow store: every training as a run with its numbers and files."""
+"""Logs every training to MLflow as a run with its numbers and files."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from shortlist.tracking.store_access import (
 
 _KEY: Final = "shortlist.key"
 _NESTED: Final = "shortlist.nested"
-"""Tag of a run that has others below it."""
+"""Tag of a run with child runs."""
 _PARENT: Final = "MLFLOW_RUN_ID"
-"""Variable in which Kubeflow's MLflow plugin hands on the run it has opened; ours belong below it."""
+"""Environment variable with the run that Kubeflow's MLflow plugin has opened; our runs are its children."""
 _VIEW: Final = {"mlflow.experimentKind": "custom_model_development"}
-"""Tag of an experiment by which MLflow's pages show runs, metrics and models, not traces of language models."""
+"""Tag of an experiment with which MLflow's UI shows runs, metrics and models instead of traces of language models."""
 
-_MAX_METRICS, _MOST_PARAMS, _LONGEST_PARAM = 1_000, 100, 6_000  # MLflow's limits per call
+_MAX_METRICS, _MAX_PARAMS, _LONGEST_PARAM = 1_000, 100, 6_000  # MLflow's limits per call
 
 
 class GatedRun(BaseModel):
@@ -62,9 +62,10 @@ class Tracker:
     """A spec's experiment and registered model in one MLflow store.
 
     Args:
-        uri: Of the store; see `shortlist.tracking.store_access.tracking_place`.
-        spec: Name of the spec, and so of the experiment.
-        files: Where the files of a new experiment's runs go; None: beside a SQLite store, or where a server puts them.
+        uri: Address of the store; see `shortlist.tracking.store_access.tracking_location`.
+        spec: Name of the spec, and of the experiment.
+        files: Location of the files of a new experiment's runs; None: beside a SQLite store, or where a server puts
+            them.
 
     Raises:
         TrackingError: The store cannot be opened.
@@ -81,23 +82,23 @@ class Tracker:
 
     @property
     def page(self) -> str:
-        """Address of the experiment's page, below that of MLflow's server."""
+        """Path of the experiment's page on MLflow's server."""
         return f"#/experiments/{self._experiment}/runs"
 
     def begin_pipeline(self, lineage: Mapping[str, str], started: datetime) -> str:
-        """Open the run of this step's pipeline, below which its trainings are logged; return its id.
+        """Open the run of this step's pipeline, the parent of its trainings; return its id.
 
-        Opening it again returns the same. Outside of a pipeline there is none: the id is empty.
+        A second call returns the same run. Outside of a pipeline there is none, and the id is empty.
 
         Args:
-            lineage: Tags: what started the pipeline, and of which code it is.
-            started: When it began.
+            lineage: Tags with the cause of the pipeline and the version of its code.
+            started: Time at which it started.
         """
         with quiet_mlflow(self.uri):
             return self._pipelines.begin(lineage, started)
 
     def log_pipeline(self, metrics: Mapping[str, Any], tags: Mapping[str, str], files: Sequence[Path]) -> None:
-        """Add what came out to the run of this step's pipeline, and end it; do nothing outside of one."""
+        """Log metrics, tags and files to the run of this step's pipeline, if any, and end that run."""
         run = self._pipelines.current()
         if not run:
             return
@@ -110,7 +111,7 @@ class Tracker:
             self._pipelines.end()
 
     def fail_pipeline(self, reason: str) -> None:
-        """End the run of this step's pipeline as failed; a training below it that is still open was killed."""
+        """End the run of this step's pipeline as failed; its trainings that are still open are marked as killed."""
         self.mark_killed_runs()
         with quiet_mlflow(self.uri):
             self._pipelines.end(reason)
@@ -126,20 +127,20 @@ class Tracker:
         name: str = "",
         details: TrainingDetails | None = None,
     ) -> str:
-        """Log a finished training, below the run of its pipeline; return the id of its run.
+        """Log a finished training as a child of its pipeline's run; return the id of its run.
 
-        Logging the same model of the same lineage again returns the run that is there. A run that a killed process
-        left behind is marked as killed, and logged anew: no unfinished run ever looks finished.
+        Logging the same model of the same lineage again returns the existing run. The run of a killed process is marked
+        as killed, and the training is logged as a new run: no unfinished run is ever shown as finished.
 
         Args:
             model_folder: The model's files with their manifest.
-            kind: Of the model.
+            kind: Kind of the model.
             params: Nested parameters; their names are joined by dots.
             history: Numbers per epoch or tree, in order; `epoch` or `round` is the step. None is left out.
-            lineage: What it was trained on.
-            plots: Folder of pictures.
-            name: What the user calls the model, and so its run; empty: as its kind.
-            details: When it began, what it read, and how its model scores raw columns.
+            lineage: Inputs of the training.
+            plots: Folder of plots.
+            name: Name of the model in the spec, and of its run; empty: the kind.
+            details: Start, datasets, and how the model scores raw columns.
 
         Raises:
             IntegrityError: The model's files are not the ones that were trained.
@@ -167,7 +168,7 @@ class Tracker:
         return run_id
 
     def log_gates(self, run_id: str, report: Mapping[str, Any]) -> None:
-        """Add the gates' word on a run's model: a tag per gate, its numbers as metrics, the report as a file.
+        """Add the gates' results of a run's model: a tag per gate, its numbers as metrics, the report as a file.
 
         Args:
             run_id: From `log_training`.
@@ -184,7 +185,7 @@ class Tracker:
         self.log_metrics(run_id, {"gate": numbers})
 
     def log_blessing(self, run_id: str, blessing: Path) -> None:
-        """Keep the blessing of a run's model beside it, where `Registry.blessing_of` finds it.
+        """Store the blessing of a run's model in the run, where `ModelRegistry.blessing_of` finds it.
 
         Args:
             run_id: From `log_training`.
@@ -195,11 +196,11 @@ class Tracker:
             self._client.log_artifact(run_id, str(blessing))
 
     def passed_runs(self, name: str, kind: str) -> list[GatedRun]:
-        """Return the trainings of a model whose gates passed, the newest first; a held one is never here.
+        """Return the trainings of a model whose gates passed, the newest first.
 
         Args:
-            name: What the user calls the model.
-            kind: Its kind.
+            name: Name of the model in the spec.
+            kind: Kind of the model.
         """
         run_filter = f"tags.model = '{name}' and tags.kind = '{kind}'"
         run_filter += " and tags.gates = 'passed' and attributes.status = 'FINISHED'"
@@ -212,10 +213,10 @@ class Tracker:
 
         Args:
             run_id: From `log_training`.
-            to: Folder for files that have to be fetched from a remote store; local ones are used in place.
+            to: Folder for files that are fetched from a remote store; local ones are used in place.
 
         Raises:
-            IntegrityError: They are not the ones that were trained.
+            IntegrityError: The files are not the ones that were trained.
             TrackingError: MLflow cannot be reached.
         """
         with quiet_mlflow(self.uri):
@@ -227,11 +228,11 @@ class Tracker:
         return folder
 
     def log_reference(self, run_id: str, reference: Path) -> None:
-        """Keep what live traffic is compared with beside a run's model, where `Registry.reference_of` finds it.
+        """Store the reference profile of a run's model in the run, where `ModelRegistry.reference_of` finds it.
 
         Args:
             run_id: From `log_training`.
-            reference: Its folder, with a manifest.
+            reference: Folder of the reference profile, with a manifest.
 
         Raises:
             IntegrityError: A file was changed after it was written.
@@ -241,11 +242,11 @@ class Tracker:
         self.log_files(run_id, reference, REFERENCE)
 
     def log_retrieval(self, run_id: str, release: Path) -> str:
-        """Keep what is released with a run's model, where `Registry.retrieval_of` finds it; return its digest.
+        """Store the release of a run's model, where `ModelRegistry.retrieval_of` finds it; return its digest.
 
         Args:
             run_id: From `log_training`.
-            release: Its folder, with a manifest.
+            release: Folder of the release (sources, filters, ordering), with a manifest.
 
         Raises:
             IntegrityError: A file was changed after it was written.
@@ -259,7 +260,7 @@ class Tracker:
     def mark_killed_runs(self) -> int:
         """Mark runs that a killed process left running as killed; return how many there were.
 
-        Within a pipeline only its trainings are looked at, because others may run beside it.
+        Within a pipeline only its trainings are marked, because other pipelines may be running.
         """
         name, run_filter = pipeline_name(), "attributes.status = 'RUNNING'"
         if name:
@@ -271,7 +272,7 @@ class Tracker:
         return len(runs)
 
     def log_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
-        """Add the numbers among nested values to a run and to the model that it logged, without a step."""
+        """Add the numbers among nested values to a run and to its logged model, at step 0."""
         with quiet_mlflow(self.uri):
             logged = logged_model_of(self._client, self._client.get_run(run_id))
             values = [(name, value, 0) for name, value in finite_numbers(flatten(metrics)).items()]
@@ -283,11 +284,11 @@ class Tracker:
             self._client.log_artifacts(run_id, str(folder), place)
 
     def open_run(self, name: str, tags: Mapping[str, str]) -> str:
-        """Return the newest run with these tags, going on; a new one where there is none.
+        """Return the newest run with these tags, marked as running again; a new one where there is none.
 
         Args:
-            name: Of a new run.
-            tags: By which it is found again, as they are written.
+            name: Name of a new run.
+            tags: Tags that identify the run.
         """
         run_filter = " and ".join(f"tags.`{key}` = '{value}'" for key, value in (*tags.items(), (_NESTED, "parent")))
         with quiet_mlflow(self.uri):
@@ -304,14 +305,14 @@ class Tracker:
         self, parent: str, name: str, params: Mapping[str, Any], metrics: Mapping[str, float],
         tags: Mapping[str, str], status: str,
     ) -> str:  # fmt: skip
-        """Write a run below another, over already; return its id.
+        """Log a child run that has already ended; return its id.
 
         Args:
             parent: Id of a run of this experiment.
-            name: Of the run.
-            params: By name.
-            metrics: Likewise.
-            tags: Likewise.
+            name: Name of the child run.
+            params: Parameters by name.
+            metrics: Metrics by name.
+            tags: Tags by name.
             status: `FINISHED`, `FAILED` or `KILLED`.
         """
         with quiet_mlflow(self.uri):
@@ -323,21 +324,21 @@ class Tracker:
         return run_id
 
     def nested_runs(self, parent: str) -> list[GatedRun]:
-        """Return the runs below another, in the order in which they were begun."""
+        """Return the child runs of a run, by their tag `trial`."""
         with quiet_mlflow(self.uri):
             runs = self._client.search_runs([self._experiment], f"tags.`mlflow.parentRunId` = '{parent}'")
         runs_by_trial = sorted(runs, key=lambda run: int(run.data.tags.get("trial", 0)))
         return [GatedRun(run_id=run.info.run_id, tags=dict(run.data.tags)) for run in runs_by_trial]
 
     def close_run(self, run_id: str, metrics: Mapping[str, Any]) -> None:
-        """End a run of `open_run`, and write numbers to it."""
+        """Add numbers to a run of `open_run`, and end it."""
         self.log_metrics(run_id, metrics)
         with quiet_mlflow(self.uri):
             self._client.set_terminated(run_id, "FINISHED")
 
     def _experiment_of(self, spec: str) -> str:
         parent = os.environ.get(_PARENT)
-        if parent:  # MLflow shows a run below its parent only within one experiment
+        if parent:  # MLflow shows a child run below its parent only within one experiment
             return str(self._client.get_run(parent).info.experiment_id)
         experiment = self._client.get_experiment_by_name(spec)
         if experiment is None:
@@ -348,7 +349,7 @@ class Tracker:
         return str(experiment.experiment_id)
 
     def _finished_run(self, key: str) -> str | None:
-        """Return the finished run of that key, if any; mark those that a killed process left running."""
+        """Return the finished run with a key, if any; mark those that a killed process left running."""
         runs = self._client.search_runs([self._experiment], f"tags.`{_KEY}` = '{key}'")
         for run in runs:
             if run.info.status == "RUNNING":
@@ -376,7 +377,7 @@ class Tracker:
 
         inputs = []
         for dataset in datasets:
-            # It says `profile` is abstract and makes this class itself all the same.
+            # MLflow declares `profile` as abstract and yet instantiates this class itself.
             source = resolve_dataset_source(dataset.path)
             fields = MetaDataset(source, name=dataset.name, digest=dataset.digest).to_dict()  # type: ignore[abstract]
             fields["profile"] = json.dumps({"num_rows": dataset.rows, "days": dataset.days})
@@ -388,7 +389,7 @@ class Tracker:
     def _log_model(
         self, run_id: str, name: str, model_folder: Path, servable: ServableModel, tags: Mapping[str, str]
     ) -> None:
-        """Log a model with a flavour, ready once all its files are there."""
+        """Log a model with a flavour; its status is READY once all its files are stored."""
         from mlflow.entities import LoggedModelOutput
 
         logged_model = self._client.create_logged_model(
@@ -411,16 +412,16 @@ class Tracker:
         from mlflow.entities import Param
 
         texts = [Param(name, bounded_text(value, _LONGEST_PARAM)) for name, value in params.items()]
-        for first in range(0, len(texts), _MOST_PARAMS):
-            self._client.log_batch(run_id, params=texts[first : first + _MOST_PARAMS])
+        for first in range(0, len(texts), _MAX_PARAMS):
+            self._client.log_batch(run_id, params=texts[first : first + _MAX_PARAMS])
 
     def _log_points(self, run_id: str, values: Sequence[Point], logged: Any = None) -> None:
-        """Add numbers to a run and, if there is one, to its logged model; what is there already is not added again."""
+        """Add numbers to a run and, if there is one, to its logged model; known numbers are not added again."""
         from mlflow.entities import Metric
 
-        # The run's own start as the time of every number: logging the same numbers again then adds nothing.
+        # The start of the run is the time of every number: logging the same numbers again then adds nothing.
         moment = self._client.get_run(run_id).info.start_time
-        # MLflow refuses a second value of a logged model's number at one time: the next one is a millisecond younger.
+        # MLflow refuses a second value of a logged model's metric at one time: the next one is a millisecond later.
         logged_metrics = sorted((logged.metrics or ()) if logged else (), key=lambda metric: metric.timestamp)
         newest = {(metric.key, metric.step): metric for metric in logged_metrics}
         metrics = []
@@ -434,7 +435,7 @@ class Tracker:
 
 
 def _write_flavour(folder: Path, servable: ServableModel) -> None:
-    """Write `MLmodel` and the requirements: how `mlflow.pyfunc.load_model` reads what is logged beside them."""
+    """Write `MLmodel` and the requirements, from which `mlflow.pyfunc.load_model` loads the logged folder."""
     import numpy as np
     from mlflow.models import ModelSignature
     from mlflow.pyfunc import save_model
@@ -463,7 +464,7 @@ def _open_client(uri: str) -> Any:
 
 
 def _create_database(database: Path) -> None:
-    """Make the tables under another name first: a store whose making was killed half way can never be opened again."""
+    """Create the tables under a temporary name: MLflow can never open a store whose creation was interrupted."""
     staging = database.with_name(database.name + ".partial")
     staging.unlink(missing_ok=True)
     _client(sqlite_uri(staging))
@@ -471,19 +472,17 @@ def _create_database(database: Path) -> None:
 
 
 def _client(uri: str) -> Any:
-    with (
-        _without_garbage_collection()
-    ):  # the first client and its first call import as much again: SQLAlchemy and MLflow's stores
+    with _without_garbage_collection():  # the first client and its first call import SQLAlchemy and MLflow's stores
         from mlflow import MlflowClient
 
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        client.search_registered_models(max_results=1)  # the first call makes the registry's tables
+        client.search_registered_models(max_results=1)  # the first call creates the registry's tables
     return client
 
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Spare large imports the search for garbage: MLflow's takes 1.0 s instead of 1.2, and leaves none."""
+    """Disable garbage collection during large imports: MLflow's takes 1.0 s instead of 1.2, and leaves no garbage."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""The registered versions of a spec's model, and the names that point at them."""
+"""The registered versions of a spec's model, and their aliases."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from shortlist.tracking.store_access import create_if_missing, quiet_mlflow
 Alias = Literal["champion", "candidate"]
 
 REFERENCE: Final = "reference"
-"""Folder among a run's files of what live traffic is compared with."""
+"""Folder of the reference profile, with which live traffic is compared, among a run's files."""
 RETRIEVAL: Final = "retrieval"
-"""Folder among a run's files of what is released with its model: one folder per digest, for a model can be released
-again with other sources, filters or ordering."""
+"""Folder of the releases among a run's files: one folder per digest, for a model can be released again with other
+sources, filters or ordering."""
 RELEASE: Final = "release"
-"""Tag of a version: the digest of what is released with its model."""
+"""Tag of a version with the digest of its release."""
 BEST_CHAMPION: Final = "best_champion"
-"""Tag of a version that was registered although an earlier champion is a little better: that one's version."""
+"""Tag of a version that was registered although an earlier champion is slightly better: the version of that one."""
 
 _NOT_LINEAGE: Final = (
     "mlflow.runName",
@@ -36,11 +36,11 @@ _NOT_LINEAGE: Final = (
 
 
 class UnknownVersionError(ShortlistError):
-    """A version that was never registered."""
+    """There is no registered version with this number."""
 
 
 class RegisteredModel(BaseModel):
-    """A version of a registered model, its files here and verified."""
+    """A version of a registered model, with its files on this machine and verified."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -48,14 +48,14 @@ class RegisteredModel(BaseModel):
     run_id: str
     kind: str
     name: str = ""
-    """What the user calls the model; empty in versions of programs that knew one model of a kind."""
+    """Name of the model in the spec; empty in versions registered before models had names."""
     folder: Path
 
 
 class ModelRegistry:
     """The registered model `shortlist-<spec>`.
 
-    Every model is a version of it, tagged with its name (`model`) and `kind`: a spec has one champion, whichever it is.
+    Every model of a spec is a version of it, tagged with its name (`model`) and `kind`: a spec has one champion.
     """
 
     def __init__(self, client: Any, uri: str, spec: str, download: Callable[[str, str | None], str]) -> None:
@@ -65,10 +65,10 @@ class ModelRegistry:
         self._download = download
 
     def register(self, run_id: str, tags: Mapping[str, str] | None = None) -> int:
-        """Make the run's model a version; return its number.
+        """Register the run's model as a version; return its number.
 
-        The version carries the run's lineage as tags. A run has one version for every release (tag `release`):
-        registering it again returns that one.
+        The run's lineage becomes tags of the version. A run has one version per release (tag `release`): registering it
+        again returns the existing one.
         """
         with quiet_mlflow(self._uri):
             versions = self._client.search_model_versions(f"name = '{self.name}' and run_id = '{run_id}'")
@@ -96,8 +96,8 @@ class ModelRegistry:
             return int(version.version)
 
     def set_alias(self, alias: Alias, version: int | None) -> None:
-        """Point an alias at a version, or at nothing; it leaves the one it pointed at."""
-        if version is None and self.version_of(alias) is None:  # perhaps there is no such model at all
+        """Set an alias to a version, or delete it."""
+        if version is None and self.version_of(alias) is None:  # the registered model may not exist
             return
         with quiet_mlflow(self._uri):
             if version is None:
@@ -106,30 +106,30 @@ class ModelRegistry:
                 self._client.set_registered_model_alias(self.name, alias, str(version))
 
     def version_of(self, alias: Alias) -> int | None:
-        """Return the version that an alias points at, or None when there is none; no file is touched."""
+        """Return the version number of an alias, or None when it is not set; no file is fetched."""
         with quiet_mlflow(self._uri):
             models = self._client.search_registered_models(f"name = '{self.name}'")
             version = models[0].aliases.get(alias) if models else None
         return None if version is None else int(version)
 
     def run_of(self, alias: Alias) -> str:
-        """Return the MLflow run of the version that an alias points at; empty when there is none."""
+        """Return the MLflow run of an alias's version; empty when the alias is not set."""
         version = self.version_of(alias)
         with quiet_mlflow(self._uri):
             return "" if version is None else str(self._version(version).run_id)
 
     def tags_of(self, version: int) -> dict[str, str]:
-        """Return the tags of a version: its lineage, and what it was registered with.
+        """Return the tags of a version: its lineage, and those given at its registration.
 
         Raises:
-            UnknownVersionError: There is none of that number.
+            UnknownVersionError: There is no such version.
             TrackingError: MLflow cannot be reached.
         """
         with quiet_mlflow(self._uri):
             return dict(self._version(version).tags)
 
     def version_from(self, run_id: str) -> int | None:
-        """Return the version that a run's model was registered as, or None."""
+        """Return the version number of a run's model, or None when it is not registered."""
         with quiet_mlflow(self._uri):
             versions = self._client.search_model_versions(f"name = '{self.name}' and run_id = '{run_id}'")
         return int(versions[0].version) if versions else None
@@ -139,14 +139,14 @@ class ModelRegistry:
         return self.find("champion", to)
 
     def find(self, alias: Alias, to: Path | None = None) -> RegisteredModel | None:
-        """Return the version that an alias points at, or None when there is none.
+        """Return the version of an alias with its files, or None when the alias is not set.
 
         Args:
-            alias: Which one.
-            to: Folder for files that have to be fetched from a remote store; local ones are used in place.
+            alias: The alias.
+            to: Folder for files that are fetched from a remote store; local ones are used in place.
 
         Raises:
-            IntegrityError: Its files are not the ones that were trained.
+            IntegrityError: The files are not the ones that were trained.
             TrackingError: MLflow cannot be reached.
         """
         with quiet_mlflow(self._uri):
@@ -160,22 +160,22 @@ class ModelRegistry:
         """Return a version with its files; see `find`.
 
         Raises:
-            UnknownVersionError: There is none of that number.
-            IntegrityError: Its files are not the ones that were trained.
+            UnknownVersionError: There is no such version.
+            IntegrityError: The files are not the ones that were trained.
             TrackingError: MLflow cannot be reached.
         """
         with quiet_mlflow(self._uri):
             return self._fetch_version(self._version(version), to)
 
     def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
-        """Return the blessing that a version was registered with, or None when it has none; it is not verified here.
+        """Return the file with a version's blessing, or None when it has none; it is not verified here.
 
         Args:
-            version: Its number.
-            to: Folder for a file that has to be fetched from a remote store; a local one is used in place.
+            version: Number of the version.
+            to: Folder for a file that is fetched from a remote store; a local one is used in place.
 
         Raises:
-            UnknownVersionError: There is none of that number.
+            UnknownVersionError: There is no such version.
             TrackingError: MLflow cannot be reached.
         """
         with quiet_mlflow(self._uri):
@@ -185,24 +185,21 @@ class ModelRegistry:
             return self._fetch_folder(f"{run.info.artifact_uri}/{Files.BLESSING}", to)
 
     def reference_of(self, version: int, to: Path | None = None) -> Path | None:
-        """Return the folder of what a version's live traffic is compared with, or None when it came without.
+        """Return the folder with a version's reference profile, or None when it has none.
 
         Args:
-            version: Its number.
-            to: Folder for files that have to be fetched from a remote store; local ones are used in place.
+            version: Number of the version.
+            to: Folder for files that are fetched from a remote store; local ones are used in place.
 
         Raises:
-            UnknownVersionError: There is none of that number.
-            IntegrityError: Its files are not the ones that were logged.
+            UnknownVersionError: There is no such version.
+            IntegrityError: The files are not the ones that were logged.
             TrackingError: MLflow cannot be reached.
         """
         return self._fetch_from_run(version, REFERENCE, to)
 
     def retrieval_of(self, version: int, to: Path | None = None) -> Path | None:
-        """Return the folder of what is released with a version's model, or None when it came without.
-
-        See `reference_of`.
-        """
+        """Return the folder with a version's release, or None when it has none; see `reference_of`."""
         with quiet_mlflow(self._uri):
             digest = self._version(version).tags.get(RELEASE)
         return None if digest is None else self._fetch_from_run(version, f"{RETRIEVAL}/{digest}", to)

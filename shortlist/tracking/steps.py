@@ -1,4 +1,4 @@
-"""One step of a pipeline: its time, its peak memory, and how it tells the user about a mistake."""
+"""One step of a pipeline: its time, its peak memory, and its error messages."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from shortlist.system.execution import EXECUTION
 from shortlist.system.progress import emit, read_events
 
 
-class Step:
-    """What is known about a step while it runs, and its record afterwards."""
+class RunningStep:
+    """A step while it runs, and its record afterwards."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.rows: int | None = None
-        """Rows of the log or of its feature table that the step processes; of nothing else, as reports say rows/s."""
+        """Rows of the log or of its feature table that the step processes (and of no other table)."""
         self.record: dict[str, Any] = {}
 
     @property
     def json(self) -> str:
-        """The record as text, for a step that has no artefact to carry it."""
+        """The record as JSON, for a step without an artefact."""
         return json.dumps(self.record)
 
     def finish(self, started: datetime, seconds: float) -> None:
         """Fill `record`: name, started (ISO 8601 UTC), seconds, peak_mib of this process.
 
-        rows and rows_per_s if known; engine, where the step declared one (see `shortlist.system.execution`).
+        Also rows and rows_per_s if known, and engine, where the step declared one (see `shortlist.system.execution`).
         """
         peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         self.record = {
@@ -52,51 +52,51 @@ class Step:
 
 
 @contextmanager
-def step(name: str, **paths: str) -> Iterator[Step]:
+def step(name: str, **paths: str) -> Iterator[RunningStep]:
     """Run a block as a pipeline step.
 
     Args:
         name: Name of the step.
-        paths: What it writes that a parent process wants to find, even when the step stops.
+        paths: Paths of outputs that the parent process reads, even when the step fails.
 
     Yields:
         The step, with its record once the block has ended.
 
-    A user's mistake (`ShortlistError`) and a full disk end the process with exit code 1 and their message alone;
-    anything else is our own fault and keeps its traceback.
+    A user's mistake (`ShortlistError`) and a full disk end the process with exit code 1 and their message only; any
+    other exception is a bug and keeps its traceback.
     """
-    this = Step(name)
+    running_step = RunningStep(name)
     EXECUTION.clear()
-    atexit.register(_skip_final_collection)
+    atexit.register(_skip_final_garbage_collection)
     started, clock = datetime.now(UTC), time.perf_counter()
     emit({"event": "step", "step": name, "paths": paths})
     try:
-        yield this
+        yield running_step
     except ShortlistError as error:
         _stop(name, str(error))
     except Exception as error:
         if not is_disk_full(error):
             emit({"event": "fault", "step": name, "message": f"{type(error).__name__}: {error}"})
             raise
-        where = getattr(error, "filename", None) or "while writing"
-        _stop(name, f"The disk is full ({where}). Free some space and run again: finished steps are kept.")
-    this.finish(started, time.perf_counter() - clock)
-    emit({"event": "done", **this.record})
+        filename = getattr(error, "filename", None) or "while writing"
+        _stop(name, f"The disk is full ({filename}). Free some space and run again: finished steps are kept.")
+    running_step.finish(started, time.perf_counter() - clock)
+    emit({"event": "done", **running_step.record})
 
 
 def note(text: str) -> None:
-    """Tell whoever watches the run a sentence that belongs below its results."""
+    """Emit a sentence that is printed below the run's results."""
     emit({"event": "note", "text": text})
 
 
 def failure_of_run(stopped: str) -> str:
-    """Return which step of this run failed, and with what message.
+    """Return which step of this run failed, and its message.
 
-    On a machine, steps leave their messages in the run's events. On a cluster they leave them in their logs, and only
-    what Kubeflow says is known.
+    On one machine the messages of steps are in the run's events. On a cluster they are in the pods' logs, and only the
+    name of the step from Kubeflow is known.
 
     Args:
-        stopped: What Kubeflow says of the failure; may be empty.
+        stopped: Name of the failed step from Kubeflow; may be empty.
     """
     failed = [event for event in read_events() if event["event"] in ("failed", "fault")]
     if not failed:
@@ -111,7 +111,7 @@ def _stop(name: str, message: str) -> NoReturn:
     raise SystemExit(1)
 
 
-def _skip_final_collection() -> None:
-    """Spare a process its last search for garbage: 1.1 s where MLflow, torch and XGBoost were loaded, 0.15 s so."""
-    if "duckdb" not in sys.modules:  # it takes what is not collected for a leak, and says so at length
+def _skip_final_garbage_collection() -> None:
+    """Skip the garbage collection at exit: 0.15 s instead of 1.1 s where MLflow, torch and XGBoost were loaded."""
+    if "duckdb" not in sys.modules:  # it reports objects that are not collected as leaks
         gc.freeze()

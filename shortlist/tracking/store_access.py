@@ -1,4 +1,4 @@
-"""Where the MLflow store is, and how to call it: one process at a time where that matters, and quietly."""
+"""Location of the MLflow store, a lock for its migrations, and calls without its log output."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from shortlist.storage.storage_config import StorageConfig, redact_passwords
 _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgresql://", "postgresql+psycopg://")
 _SERVER: Final = ("http://", "https://")
-_FOREIGN: Final = ("mlflow.", "sqlalchemy.", "requests.", "boto3.", "botocore.")
+_STORE_PACKAGES: Final = ("mlflow.", "sqlalchemy.", "requests.", "boto3.", "botocore.")
 """Packages whose errors mean that the store is unavailable or refuses."""
 
 
 class TrackingError(ShortlistError):
-    """MLflow cannot be reached, or refuses."""
+    """MLflow cannot be reached, or refuses a call."""
 
 
 class TrackingLocation(NamedTuple):
-    """Where a spec's MLflow store is."""
+    """Location of a spec's MLflow store."""
 
     uri: str
-    """Its address; it may hold a password."""
+    """Its address, which may contain a password."""
     files: str | None = None
-    """Where runs' files go; None: beside a SQLite store, or where a server puts them."""
+    """Location of the runs' files; None: beside a SQLite store, or where a server puts them."""
 
 
 def tracking_location(stores: StorageConfig, spec: str) -> TrackingLocation:
-    """Return where MLflow keeps a spec's runs and their files.
+    """Return the location of a spec's runs in MLflow and of their files.
 
-    A database has no place for files: they go to the object store, below `mlflow/<spec>`. A server knows its own.
+    With a database, files go to the object store, below `mlflow/<spec>`; a server has its own location for files.
 
     Raises:
-        ShortlistError: The environment variable with the address is not set, or holds none; it is not repeated.
+        ShortlistError: The environment variable is not set, or is no address; its value is not shown.
     """
     uri = stores.tracking_uri
     if uri is None:
@@ -53,13 +53,13 @@ def tracking_location(stores: StorageConfig, spec: str) -> TrackingLocation:
     if not uri.startswith(_SERVER):
         raise ShortlistError(
             f"runtime.tracking: wanted http(s)://... or postgresql://..., but the environment variable"
-            f" {stores.tracking_variable} holds something else"
+            f" {stores.tracking_variable} has another value"
         )
     return TrackingLocation(uri)
 
 
 def tracking_uri(runs: Path) -> str:
-    """Return where MLflow keeps its store: `MLFLOW_TRACKING_URI`, or `mlflow.db` in the folder of runs."""
+    """Return the address of MLflow's store: `MLFLOW_TRACKING_URI`, or `mlflow.db` in the folder of runs."""
     return os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(runs / "mlflow.db")
 
 
@@ -69,22 +69,22 @@ def sqlite_uri(database: Path) -> str:
 
 
 def database_of(uri: str) -> Path | None:
-    """Return the file of a SQLite store, None for any other."""
+    """Return the file of a SQLite store, None for any other store."""
     return Path(uri.removeprefix(_SQLITE)).resolve() if uri.startswith(_SQLITE) else None
 
 
 def files_beside(uri: str, spec: str) -> str | None:
-    """Return where a SQLite store keeps a spec's files: `runs/mlflow/<spec>` beside `runs/mlflow.db`.
+    """Return the location of a spec's files with a SQLite store: `runs/mlflow/<spec>` beside `runs/mlflow.db`.
 
-    None for a server, which knows its own place.
+    None for a server, which has its own location.
     """
     database = database_of(uri)
     return None if database is None else (database.with_suffix("") / spec).as_uri()
 
 
 @contextmanager
-def alone(uri: str) -> Iterator[None]:
-    """Let one process at a time make a store's tables; two that migrate a new store at once both fail.
+def migration_lock(uri: str) -> Iterator[None]:
+    """Hold the lock under which a store's tables are created; two concurrent migrations of a new store both fail.
 
     Raises:
         ShortlistError: PostgreSQL cannot be reached, or refuses.
@@ -92,7 +92,7 @@ def alone(uri: str) -> Iterator[None]:
     if uri.startswith(_POSTGRES):
         from shortlist.storage.records.postgres import open_postgres  # loads the driver
 
-        # MLflow alone would try for minutes to reach a database that is unavailable; the lock says so soon.
+        # MLflow tries for minutes to reach an unavailable database; the lock fails soon.
         with open_postgres(uri, "", "tracking", "").lock("migration"):
             yield
         return
@@ -106,7 +106,7 @@ def alone(uri: str) -> Iterator[None]:
 
 
 def create_if_missing(make: Callable[[], object]) -> None:
-    """Make something that has a name, unless another process was quicker."""
+    """Create a named object; that another process has created it is fine."""
     try:
         make()
     except Exception as error:
@@ -116,7 +116,7 @@ def create_if_missing(make: Callable[[], object]) -> None:
 
 @contextmanager
 def quiet_mlflow(uri: str) -> Iterator[None]:
-    """Keep MLflow's chatter and third-party deprecations from the user, and turn its errors into ours.
+    """Hide MLflow's log output and third-party deprecations, and raise its errors as `TrackingError`.
 
     Raises:
         TrackingError: MLflow cannot be reached, or refuses; a password in the address is not shown.
@@ -127,6 +127,6 @@ def quiet_mlflow(uri: str) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except Exception as error:
-        if type(error).__module__.startswith(_FOREIGN):
+        if type(error).__module__.startswith(_STORE_PACKAGES):
             raise TrackingError(redact_passwords(f"MLflow at {uri}: {error}")) from error
         raise

@@ -1,4 +1,4 @@
-"""The earlier model that a training goes on from: found, fetched, and refused where it does not fit."""
+"""Continued training: finds and fetches the earlier model, and checks that a training can continue it."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from shortlist.tracking.store_access import TrackingError
 
 
 def find_previous_run(name: str, section: ModelSection, tracker: Tracker, input_digest: str, until: str) -> str:
-    """Return the MLflow run of the model to go on from; empty when none is wanted, or there is none.
+    """Return the MLflow run of the model to continue; empty when the section continues none, or there is none.
 
     It is the champion if that has this name and kind, else the newest such model that passed its gates; never one that
-    was held. A model of the very log that this run reads is not earlier: running the same again gives the same again.
+    was held. A model of the same log as this run is not used, so that repeating a run gives the same model.
 
     Args:
-        name: Of the model.
-        section: Its section.
+        name: Name of the model.
+        section: Section of the model.
         tracker: The spec's MLflow store.
-        input_digest: Of the log that this run reads.
-        until: From when on it does not read it, ISO 8601; may be empty.
+        input_digest: Digest of the log that this run reads.
+        until: End of the part of the log that this run reads, ISO 8601; may be empty.
     """
     if section.continuation is None:
         return ""
@@ -54,7 +54,7 @@ def find_previous_run(name: str, section: ModelSection, tracker: Tracker, input_
 
 
 class PreviousModel(NamedTuple):
-    """An earlier model whose files are here."""
+    """An earlier model, fetched to this machine."""
 
     run: str
     version: str
@@ -64,10 +64,10 @@ class PreviousModel(NamedTuple):
     @classmethod
     @contextmanager
     def fetch(cls, run: str, tracker: Tracker) -> Iterator[Self]:
-        """Give the model of an MLflow run.
+        """Yield the model of an MLflow run.
 
         Raises:
-            MisfitError: Its files are gone, or are not the ones that were trained.
+            IncompatibleModelError: Its files are missing, or were changed.
         """
         with TemporaryDirectory(prefix="shortlist-earlier-") as files:
             try:
@@ -80,21 +80,22 @@ class PreviousModel(NamedTuple):
     def days_left_to_train(
         self, section: ModelSection, ranker: type[Ranker[Any]], table: DayTable, fitted: Path
     ) -> DayTable:
-        """Return the table with the training days that are to be learnt.
+        """Return the table with only the training days that are to be learnt.
 
         Args:
-            section: The model's section; it goes on from an earlier model.
-            ranker: Of its kind.
+            section: The model's section, which continues an earlier model.
+            ranker: Ranker class of the kind.
             table: The feature table.
-            fitted: What features are fitted to now.
+            fitted: Folder of the current fitted features.
 
         Raises:
-            MisfitError: The model was made otherwise, knows too much already, or has nothing to learn.
+            IncompatibleModelError: The model has other settings, has learnt validation or test days, or there is no new
+                day.
         """
         continuation = section.continuation
         assert continuation is not None
         ranker.check_previous_model(self.record, section)
-        for label in section.labels:  # those with a model of their own, which went on for as long as it was worth it
+        for label in section.labels:  # labels with a model of their own, which has its own number of rounds
             if (head := self.folder / HEADS / label / Files.MODEL).exists():
                 ranker.check_previous_model(read_record(head.parent), section)
         if continuation.learns_all_days:
@@ -109,17 +110,17 @@ class PreviousModel(NamedTuple):
         return table.model_copy(update={"notes": notes})
 
     def describe(self, section: ModelSection, learnt: TrainedModel) -> ContinuedFrom:
-        """Return what the lineage says of a training that went on from here."""
+        """Return the lineage entry of a training that continued this model."""
         assert section.continuation is not None
         days = f"{learnt.train_days[0]}..{learnt.train_days[-1]}"
-        return ContinuedFrom(run=self.run, version=self.version, how=section.continuation.retrain_mode, learnt=days)
+        return ContinuedFrom(run=self.run, version=self.version, mode=section.continuation.retrain_mode, learnt=days)
 
 
 def days_to_learn(train: tuple[date, ...], previous_model: TrainedModel, overlap: int) -> tuple[date, ...]:
-    """Return the training days after the earlier model's last one, and so many before them.
+    """Return the training days after the earlier model's last one, and some overlapping days before them.
 
     Raises:
-        MisfitError: There is no day after it.
+        IncompatibleModelError: There is no day after it.
     """
     last = date.fromisoformat(previous_model.train_days[-1])
     new_days = [day for day in train if day > last]
@@ -131,13 +132,13 @@ def days_to_learn(train: tuple[date, ...], previous_model: TrainedModel, overlap
 
 
 def _reads_same_log(tags: Mapping[str, str], input_digest: str, until: str) -> bool:
-    # What the clock starts reads the log as it is then and has no digest of it beforehand: never the same log.
+    # A scheduled run reads the current log and has no digest beforehand: never the same log.
     has_same_digest = bool(input_digest) and tags.get("data_digest", "").partition("/")[0] == input_digest
     return has_same_digest and tags.get("until", "") == until
 
 
 def _check_unseen_days(previous_model: TrainedModel, validation: tuple[date, ...], test: tuple[date, ...]) -> None:
-    """Days that the earlier model saw can neither stop a training nor judge it."""
+    """Check that the earlier model has not learnt, or been chosen by, days that validate or test the new one."""
     learnt_days = previous_model.validation_days if previous_model.params.get("refit") else previous_model.train_days
     last_validation_day = previous_model.validation_days[-1]
     if date.fromisoformat(learnt_days[-1]) >= validation[0]:
@@ -151,17 +152,17 @@ def _check_unseen_days(previous_model: TrainedModel, validation: tuple[date, ...
 
 
 def check_feature_compatibility(features: Sequence[str], previous_fit: Path, current_fit: Path) -> None:
-    """Refuse to go on from weights whose inputs are made otherwise now.
+    """Refuse to continue weights whose features are computed differently now.
 
-    Ids may have been appended, and the means of standardised numbers may have moved a little with the new days.
+    Ids may have been appended, and the means of standardised numbers may have changed a little with the new days.
 
     Args:
-        features: What the earlier model reads.
+        features: Names of the features that the earlier model reads.
         previous_fit: The preprocessing that it was trained with.
-        current_fit: What features are fitted to now.
+        current_fit: Folder of the current fitted features.
 
     Raises:
-        MisfitError: Names the first difference.
+        IncompatibleModelError: A feature is computed differently; names the first difference.
     """
     previous_features, current_features = (read_json(folder / Files.FEATURES) for folder in (previous_fit, current_fit))
     for name in current_features["data"].keys() - _IGNORED_DATA_KEYS:
@@ -190,7 +191,7 @@ def _check_stable_ids(name: str, file: Path, previous_fit: Path, current_fit: Pa
 
 
 def _vocabulary_columns(saved: dict[str, Any]) -> dict[str, str]:
-    """Return the column whose vocabulary gives each feature its ids; empty for the others."""
+    """Return the column whose vocabulary defines each feature's ids; empty for other features."""
     declared = DeclaredColumns(Data.model_validate(saved["data"]))
     column_by_feature = {}
     for operation in declared_kinds(Features.model_validate(saved["features"])):
@@ -201,7 +202,7 @@ def _vocabulary_columns(saved: dict[str, Any]) -> dict[str, str]:
 
 
 def _operation_by_feature(features: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what makes each feature, by the feature's name."""
+    """Return the operation that computes each feature, by the feature's name."""
     operations, declared = {}, Features.model_validate(features)
     for operation in declared.columns:
         columns = getattr(operation, "each", (None,) * len(operation.outputs))
@@ -215,6 +216,6 @@ def _operation_by_feature(features: dict[str, Any]) -> dict[str, dict[str, Any]]
 
 
 _IGNORED_DATA_KEYS = {"source", "rules", "split"}
-"""Keys of the data section that do not change what a row means."""
+"""Keys of the data section that do not change the meaning of a row."""
 _IGNORED_FEATURE_KEYS = {"admit_after", "evict_after_days"}
-"""Keys of a feature that do not change its values, only how networks learn them."""
+"""Keys of a feature that do not change its values, only how networks train on them."""

@@ -53,7 +53,7 @@ def test_tags_leave_an_unknown_commit_out() -> None:
 def test_tags_say_why_a_training_began_and_as_what() -> None:
     decided = {"trigger": "drift", "key": "0123456789abcdef", "reasons": ["surface drifted", "auc fell"]}
     cause = TrainingTrigger.parse({**decided, "until": "2026-01-15T00:00:00+00:00"})
-    continued = ContinuedFrom(run="r1", version="3", how="warm", learnt="2026-01-12..2026-01-13")
+    continued = ContinuedFrom(run="r1", version="3", mode="warm", learnt="2026-01-12..2026-01-13")
     tags = Lineage(spec_digest="s", data_digest="d", days={}, code_version="c", cause=cause, continued=continued).tags()
     assert tags == {
         "spec_digest": "s",
