@@ -1,8 +1,8 @@
-"""Whether our metrics of lists are those of ranx and RecTools, `make bench-metrics [DATA=path/to/kuairand]`.
+"""Whether our metrics of lists are those of ranx and RecTools, `make bench NAME=list_metrics [OPTIONS=path/to/kuairand]`.
 
 The same lists go to all three: random ones, those of the sources on a small generated log, and with `DATA` those on
 KuaiRand, 500 items for each of 500 users. Printed is the largest difference of any user. The peers run in an
-environment of their own (`make peers-recommend`). `--record` writes the small cases with the peers' answers to
+environment of their own (`make bench NAME=peers OPTIONS=recommend`). `--record` writes the small cases with the peers' answers to
 `tests/unit/evaluation/peer_metrics.json`, which the suite compares with.
 """
 
@@ -61,7 +61,7 @@ def main() -> None:
     cases = {"random": random_case(7), "generated log": case_of(world, None, "creator_id", Asked(25, 12))}
     recorded = asked_peers(cases)
     if arguments.record:
-        how = "python -m benchmarks.list_metrics --record, after make peers-recommend"
+        how = "python -m benchmarks.list_metrics --record, after make bench NAME=peers OPTIONS=recommend"
         RECORDED.write_text(json.dumps({"made_by": how, "cases": cases, **recorded}, separators=(",", ":")) + "\n")
     if arguments.data:
         kuairand = load_spec(ROOT / "pipelines/specs/kuairand.yaml")

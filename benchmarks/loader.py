@@ -1,4 +1,4 @@
-"""Rows per second from a feature table to shuffled torch batches, `make bench-loader`: ours, and what others do.
+"""Rows per second from a feature table to shuffled torch batches, `make bench NAME=loader`: ours, and what others do.
 
 The table is the generated Criteo log: 13 floats, 26 ids, a label. Every loader gives an epoch of all rows in batches.
 It is checked first that every row comes once, and that ours has one order per epoch and seed wherever rows are kept.
@@ -26,7 +26,7 @@ from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
 from models.embedding.chunks import Chunk
 from models.embedding.layout import Layout
 from models.embedding.spill import Spill
-from models.inputs import LearningTable, chosen
+from models.inputs import LearningTable, features_matching
 from shortlist.contracts import Files
 from shortlist.storage.tables import DayTable
 
@@ -43,8 +43,8 @@ class World:
     """The table, and the loaders over it."""
 
     def __init__(self, table: DayTable) -> None:
-        self.learning = LearningTable(table, chosen(table, ("*",)))
-        self.layout = Layout.of(self.learning.features)
+        self.learning = LearningTable(table, features_matching(table, ("*",)))
+        self.layout = Layout.from_features(self.learning.features)
         self.rows = self.learning.rows("train")
 
     def loader(self, batch: int, budget: int, spill: Spill | None, seed: int = SEED) -> BatchLoader:

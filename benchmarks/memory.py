@@ -1,4 +1,4 @@
-"""Peak memory of ingest, features and loader at one and at ten times the rows: `make bench-memory`.
+"""Peak memory of ingest, features and loader at one and at ten times the rows: `make bench NAME=memory`.
 
 Every step runs in a process of its own, on the generated log, over the same days, users and items; the figure is what
 the operating system says was resident at most. The tables of the large run are ten times those of the small one: a step
@@ -67,14 +67,14 @@ def load_batches(spec: Spec, folder: Path) -> None:
     from models.dlrm.section import DLRMModel
     from models.embedding.batches import BatchLoader, ChunkStore
     from models.embedding.layout import Layout
-    from models.inputs import LearningTable, chosen
+    from models.inputs import LearningTable, features_matching
 
     section = spec.models["dlrm"]
     assert isinstance(section, DLRMModel)
     table = DayTable.open(folder / "table", Files.TABLE)
-    features = chosen(table, section.features)
+    features = features_matching(table, section.features)
     learning = LearningTable(table, features)
-    store = ChunkStore(learning, Layout.of(features), spec.runtime.memory_budget_mib * 2**20)
+    store = ChunkStore(learning, Layout.from_features(features), spec.runtime.memory_budget_mib * 2**20)
     batch_size, pool_rows = section.batch_size, spec.runtime.chunk_rows
     loader = BatchLoader(store, learning.paths("train"), batch_size, pool_rows, spec.runtime.seed)
     assert sum(batch.rows for batch in loader.shuffled(1)) == learning.rows("train")

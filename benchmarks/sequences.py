@@ -1,8 +1,8 @@
-"""How well the source `sequence` finds a user's next item, `make bench-sequences SEQUENCES=path/to/folder`.
+"""How well the source `sequence` finds a user's next item, `make bench NAME=sequences OPTIONS=path/to/folder`.
 
 The literature's protocol on two Amazon logs (He and McAuley, 2016): the last item of every user is the test, the one
 before it the validation, all items are ranked. The peer is SASRec with sampled softmax of RecTools, on the same files,
-in an environment of its own (`make peers-sequences`). Both stop by the validation items; the test items are looked at
+in an environment of its own (`make bench NAME=peers OPTIONS=sequences`). Both stop by the validation items; the test items are looked at
 once. A folder holds `Toys_and_Games.txt.zst` and `Sports_and_Outdoors.txt.zst`, a line per user: `user item item ...`,
 oldest first.
 """
@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.bench import Line, record, show
-from models.sequence.train import SequenceTrainer, Sessions
+from models.sequence.train import SequenceTrainer, TrainingSessions
 from shortlist.retrieval.sources.sequence import SequenceSource
 
 ROOT: Final = Path(__file__).parents[1]
@@ -136,7 +136,7 @@ def trained(users: list[Items], settings: dict[str, Any], seconds: float) -> Fou
     count = int(max(items.max() for items in users)) + 1
     learnt = np.concatenate([items[:-2] for items in users])
     numbers = np.repeat(np.arange(len(users)), [len(items) - 2 for items in users])
-    sessions = Sessions.from_events(numbers, learnt, section.last)
+    sessions = TrainingSessions.from_events(numbers, learnt, section.last)
     trainer = SequenceTrainer(
         section, pl.DataFrame({"item": np.arange(count)}), np.bincount(learnt, minlength=count), 1
     )

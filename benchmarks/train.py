@@ -1,4 +1,4 @@
-"""Rows per second of DLRM training, `make bench-train`: ours, loader included, and facebookresearch/dlrm's design.
+"""Rows per second of DLRM training, `make bench NAME=train`: ours, loader included, and facebookresearch/dlrm's design.
 
 Both sides start from the same weights, and each has a process of its own: memory that one has freed helps only itself.
 The peer gets its batches for nothing, from memory; ours shuffles and loads them, and is compiled where there is a C++
@@ -39,14 +39,14 @@ from models.dlrm.section import DLRMModel
 from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
 from models.embedding.chunks import Batch
 from models.embedding.embedding_model import EmbeddingModel
-from models.embedding.layout import Attended, Layout
-from models.embedding.precision import narrow, precision_of
-from models.embedding.step import missing
+from models.embedding.layout import AttendedSequence, Layout
+from models.embedding.precision import narrow_dtype, precision_of
+from models.embedding.step import compile_obstacle
 from models.embedding.train import Training, score_batch
 from models.embedding_section import EmbeddingSection
 from models.finalnet.network import FinalNet
 from models.finalnet.section import FinalNetModel
-from models.inputs import LearningTable, chosen
+from models.inputs import LearningTable, features_matching
 from models.moments import standardisation
 from models.wide_deep.network import WideDeep
 from models.wide_deep.section import WideDeepModel
@@ -106,21 +106,21 @@ class Side:
         self, folder: str, section: EmbeddingSection, kind: str, model: type[EmbeddingModel] = DLRM
     ) -> None:  # fmt: skip
         table = DayTable.open(Path(folder), Files.TABLE)
-        learning = LearningTable(table, chosen(table, section.reads))
-        attended = Attended(section.history, section.target) if isinstance(section, DINModel) else None
-        layout = Layout.of(learning.features, attended=attended)
+        learning = LearningTable(table, features_matching(table, section.reads))
+        attended = AttendedSequence(section.history, section.target) if isinstance(section, DINModel) else None
+        layout = Layout.from_features(learning.features, attended=attended)
         store = ChunkStore(learning, layout, 2**31)
         self._section, self._kind = section, kind
         pool = pool_rows(layout, CHUNK_ROWS)
         self._train = BatchLoader(store, learning.paths("train"), section.batch_size, pool, seed=17)
         self._validation = BatchLoader(store, learning.paths("validation"), 8_192, pool, seed=17)
-        mean_F, scale_F = standardisation(store.dense(learning.paths("train")))
+        mean_F, scale_F = standardisation(store.iter_dense(learning.paths("train")))
         self._mean_F, self._scale_F = torch.from_numpy(mean_F), torch.from_numpy(scale_F)
         torch.manual_seed(17)
         self._model = model(layout, section)
         self._model.network.mean_F.copy_(self._mean_F)
         self._model.network.scale_F.copy_(self._scale_F)
-        self._model.network.start_from(learning.base_rate)
+        self._model.network.set_base_rates(learning.base_rate)
         if kind == "peer":
             assert isinstance(section, DLRMModel)
             starts = layout.starts[: len(layout.singles)]
@@ -193,7 +193,7 @@ def bound(section: DLRMModel, floats: int, vectors: int) -> float:
     width = section.embedding_dim
     bottom = (floats, *section.bottom_mlp, width)
     top = (width + vectors * (vectors - 1) // 2, *section.top_mlp, 1)
-    dtype = narrow(precision_of(section, "cpu")) or torch.float32
+    dtype = narrow_dtype(precision_of(section, "cpu")) or torch.float32
     work: list[Callable[[], torch.Tensor]] = []
     for inputs, outputs in (*pairwise(bottom), *pairwise(top)):
         x, w = torch.rand(section.batch_size, inputs, dtype=dtype), torch.rand(outputs, inputs, dtype=dtype)
@@ -227,7 +227,7 @@ def compare(folder: str, name: str, status: Callable[[str], None]) -> tuple[list
     """Check and time one set of widths."""
     section = SECTIONS[name]
     spawn = multiprocessing.get_context("spawn")
-    compile_ = "off" if missing("cpu") else "on"
+    compile_ = "off" if compile_obstacle("cpu") else "on"
     kinds = {
         "ours": section.model_copy(update={"compile": compile_}),
         "fp32": section.model_copy(update={"precision": "fp32", "compile": "off"}),
@@ -255,7 +255,7 @@ def compare(folder: str, name: str, status: Callable[[str], None]) -> tuple[list
     lines.append(
         Line("train", f"{name}, ours, per processor second", round(rates["ours"][1]), "rows/s", PEER, round(by_cpu, 3))
     )
-    checked += [f"ours was not compiled: {reason}"] if (reason := missing("cpu")) else []
+    checked += [f"ours was not compiled: {reason}"] if (reason := compile_obstacle("cpu")) else []
     return lines, [f"{name}: {line}" for line in checked]
 
 

@@ -1,4 +1,4 @@
-"""Positive rows per second that two towers learn from, `make bench-two-tower`: ours, and a plain torch two-tower.
+"""Positive rows per second that two towers learn from, `make bench NAME=two_tower`: ours, and a plain torch two-tower.
 
 The plain one is what tutorials show: `nn.Embedding` per column with dense gradients, Adam over all of them, batches by
 a `DataLoader`, the same in-batch and sampled softmax of the same size. A second peer takes batches by slices of memory
@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.bench import Line, in_turn, record, show
-from models.two_tower.train import Trainer, TwoTowers
+from models.two_tower.train import TowerTrainer, TwoTowers
 from shortlist.retrieval.sources.two_tower import TwoTower
 
 USERS: Final = 50_000
@@ -68,7 +68,9 @@ def main() -> None:
     frequency = np.bincount(items, minlength=ITEMS) / ROWS
     people = pl.DataFrame({"user_id": np.arange(USERS), "country": np.arange(USERS) % 50})
     things = pl.DataFrame({"item_id": np.arange(ITEMS), "creator": np.arange(ITEMS) % 800})
-    ours = Trainer(TwoTowers(SECTION, people, things, np.bincount(items, minlength=ITEMS), 1), SECTION, frequency, 1)
+    ours = TowerTrainer(
+        TwoTowers(SECTION, people, things, np.bincount(items, minlength=ITEMS), 1), SECTION, frequency, 1
+    )
     users_P, items_P = torch.from_numpy(users), torch.from_numpy(items)
     countries_P, size = users_P % 50, SECTION.batch_size
     expected = (size * torch.from_numpy(frequency) + SECTION.sampled_negatives / ITEMS).log().float()

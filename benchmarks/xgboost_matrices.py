@@ -1,4 +1,4 @@
-"""Time and memory until XGBoost is ready and has grown trees, `make bench-xgboost`: ours, and the usual way by pandas.
+"""Time and memory until XGBoost is ready and has grown trees, `make bench NAME=xgboost_matrices`: ours, and the usual way by pandas.
 
 All begin at the feature table on disk. A plain DMatrix puts its sketch and bins off until the first tree, so a matrix
 is ready when there is one tree; that is what is judged. What 20 trees take together is shown beside it: growing them
@@ -23,9 +23,9 @@ from rich.console import Console
 from benchmarks.bench import Line, peak_mib, record, show
 from benchmarks.criteo_table import CHUNK_ROWS, write_table
 from benchmarks.targets import exit_code
-from models.inputs import LearningTable, chosen
+from models.inputs import LearningTable, features_matching
 from models.matrix import float_matrix, float_names
-from models.validation import quality
+from models.validation import validation_metrics
 from models.xgboost.matrices import binned_matrices
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Columns, Files
@@ -115,7 +115,7 @@ JUDGED: Final = ("DMatrix from pandas", "ours")
 def opened(folder: str) -> LearningTable:
     """Return the table."""
     table = DayTable.open(Path(folder), Files.TABLE)
-    return LearningTable(table, chosen(table, ("*",)))
+    return LearningTable(table, features_matching(table, ("*",)))
 
 
 def grown(folder: str, way: str) -> None:
@@ -133,7 +133,7 @@ def measured(folder: str, way: str, seed: int) -> Measured:
     assert booster.num_features() == len(float_names(learning.features))
     frame = learning.read(learning.paths("validation")[0])
     scores = booster.inplace_predict(float_matrix(frame, learning.features), validate_features=False)
-    auc = quality(frame[Columns.LABEL].to_numpy(), scores)["validation_auc"]
+    auc = validation_metrics(frame[Columns.LABEL].to_numpy(), scores)["validation_auc"]
     assert auc is not None
     return Measured(first.at - began, ended - began, auc)
 

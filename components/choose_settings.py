@@ -20,8 +20,8 @@ def choose_settings(
 
     from shortlist.tracking.steps import step
     from shortlist.training.training import RunContext
-    from shortlist.training.tuning.batches import choose
+    from shortlist.training.tuning.batches import choose_best_trials
 
     with step("choose_settings", outcome=outcome.path):
         tracker = RunContext(name=name, stores=stores, code=code).tracker
-        return choose([Path(one.path) for one in studies], name, tracker, Path(outcome.path))
+        return choose_best_trials([Path(study.path) for study in studies], name, tracker, Path(outcome.path))

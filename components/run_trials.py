@@ -15,16 +15,16 @@ def run_trials(
     table: dsl.Input[dsl.Dataset],
     study: dsl.Output[dsl.Dataset],
 ) -> int:
-    """Make a batch's trials; return how many. The folder holds the study and its result."""
+    """Run a batch's trials; return their number. The folder holds the study and its outcome."""
     from pathlib import Path
 
     from shortlist.spec.runtime import Runtime
     from shortlist.tracking.steps import step
     from shortlist.training.training import RunContext
-    from shortlist.training.tuning.batches import Batch, run_batch
+    from shortlist.training.tuning.batches import TrialBatch, run_trial_batch
 
     with step("run_trials"):
         tracker = RunContext(name=name, stores=stores, code=code).tracker
-        arguments = Batch.model_validate_json(batch), Runtime.model_validate_json(runtime)
-        found = run_batch(*arguments, Path(table.path), tracker, Path(study.path))
-    return len(found.trials)
+        arguments = TrialBatch.model_validate_json(batch), Runtime.model_validate_json(runtime)
+        batch_study = run_trial_batch(*arguments, Path(table.path), tracker, Path(study.path))
+    return len(batch_study.trials)

@@ -22,9 +22,7 @@ def train(
 ) -> str:
     """Train one model, log it to MLflow, and score the validation and test days.
 
-    Returns what later steps are told of it.
-
-    That is its name, kind, role and MLflow run, as JSON. The artefacts' metadata say the same.
+    Returns its name, kind, role and MLflow run, as JSON. The artefacts' metadata have the same values.
     """
     import json
     from pathlib import Path
@@ -37,15 +35,20 @@ def train(
     from shortlist.tracking.steps import step
     from shortlist.training.training import RunContext, train_and_track
 
-    wanted = DeclaredModel.read(declared)
-    with step(f"train_{wanted.name}") as this:
+    declared_model = DeclaredModel.read(declared)
+    with step(f"train_{declared_model.name}") as running_step:
         inputs = Path(fitted.path), Path(table.path)
         outputs = Path(model.path), Path(scores.path)
-        why = TrainingTrigger.parse(cause)
-        context = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=why)
-        done = train_and_track(wanted, Runtime.model_validate_json(runtime), context, *inputs, *outputs)
-    trained = {"model": wanted.name, "kind": wanted.kind, "role": wanted.role, "mlflow_run": done.run}
-    write_metadata(model, **trained, begun=done.begun, step=this.record)
+        trigger = TrainingTrigger.parse(cause)
+        context = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=trigger)
+        training = train_and_track(declared_model, Runtime.model_validate_json(runtime), context, *inputs, *outputs)
+    trained = {
+        "model": declared_model.name,
+        "kind": declared_model.kind,
+        "role": declared_model.role,
+        "mlflow_run": training.run,
+    }
+    write_metadata(model, **trained, begun=training.continued_from, step=running_step.record)
     write_metadata(scores, **trained)
     show_metrics(metrics, training_numbers(Path(model.path)))
     return json.dumps(trained)

@@ -1,4 +1,4 @@
-"""The ranking models behind one interface."""
+"""The ranking models, all with the interface of `models.ranker.Ranker`."""
 
 import os
 

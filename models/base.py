@@ -1,4 +1,4 @@
-"""What there is to know of a kind of model, and what the pipeline says about one declared model."""
+"""The description of a kind of model, and one declared model as a parameter of the training graph."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from shortlist.spec.tune import Dimension
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a search for better settings treats a kind of model.
+    """How `shortlist tune` searches the settings of a kind of model.
 
     Attributes:
-        space: What it changes where the spec declares no space, by key of the section.
-        pace: Key by which rounds of training are compared: two trials at the same number of rounds times this value
-            have got equally far. Empty: at the same number of rounds.
+        space: The search space where the spec declares none, by key of the section.
+        pace: Key of the section, such as the learning rate, that rounds are multiplied by before trials are compared.
+            Empty: trials are compared at the same number of rounds.
     """
 
     space: Mapping[str, Dimension] = field(default_factory=dict)
@@ -39,16 +39,16 @@ class ModelKind:
     Attributes:
         section: Its section of a spec; the default of `kind` is the kind's name.
         ranker: Its subclass of `models.ranker.Ranker`.
-        export: Function that adds a trained model to an ONNX graph (see `shortlist.training.export`); empty: it is
-            never served.
+        export: Function that adds a trained model to an ONNX graph (see `shortlist.training.export`); empty: the kind
+            is never served.
         runs_as: What Triton runs of the exported graph; `graph`: ONNX Runtime runs all of it.
         forms: Further forms in which a registered version leaves for other servers: name -> function (see
             `shortlist.deployment.release`).
         plan: Function (spec, name, cardinalities, fitted sizes) -> `models.planning.plan_inputs.Shape`, for
-            `shortlist plan`; empty: there is nothing to plan.
+            `shortlist plan`; empty: the kind cannot be planned.
         diagnosis: Function (table, section, runtime, steps) that finds the bottleneck of a training and gives its
-            `lines`, for `shortlist diagnose`; likewise.
-        tuning: What `shortlist tune` searches over.
+            `lines`, for `shortlist diagnose`; empty: the kind cannot be diagnosed.
+        tuning: Defaults of `shortlist tune`.
     """
 
     section: type[ModelSection]
@@ -62,50 +62,50 @@ class ModelKind:
 
     @property
     def name(self) -> str:
-        """The value of `kind`."""
+        """The kind's name, the value of `kind` in a spec."""
         return str(self.section.model_fields["kind"].default)
 
     def load(self, part: Literal["ranker", "export", "plan", "diagnosis"]) -> Any:
-        """Return the class or function that one of the fields names.
+        """Import and return the class or function that a field names.
 
         Raises:
-            ShortlistError: The kind has none.
+            ShortlistError: The field is empty.
         """
-        where: str = getattr(self, part)
-        if not where:
+        attribute_path: str = getattr(self, part)
+        if not attribute_path:
             raise ShortlistError(f"kind {self.name}: has no {part}")
-        return resolve_name(where)
+        return resolve_name(attribute_path)
 
 
 class DeclaredModel(BaseModel):
-    """One entry of the training graph's list of models; its JSON is the parameter of that model's `train` step."""
+    """One model of the training graph; its JSON is the parameter of that model's `train` step."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
-    """What the user calls it."""
+    """Key of the model in the spec."""
     section: dict[str, Any]
-    """Its section of the spec."""
+    """The model's section of the spec."""
     cluster: str = ""
-    """`runtime.cluster` as JSON, where several processes train it; empty: one does."""
-    earlier: str = ""
-    """MLflow run of the model to go on from; empty: none."""
+    """`runtime.cluster` as JSON, where several processes train the model; empty: one process trains it."""
+    previous_run: str = ""
+    """MLflow run of the model to continue training from; empty: train from scratch."""
     members: tuple[str, ...] = ()
-    """Names of the models that it is made of, which are trained before it; empty: it learns from the table alone."""
+    """Names of the members of an ensemble, which are trained first; empty: the model is no ensemble."""
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Return the entry that a graph's parameter holds."""
+        """Return the model that a graph's parameter declares."""
         return cls.model_validate_json(text)
 
     @property
     def text(self) -> str:
-        """The entry as a graph's parameter; the same declaration gives the same text."""
+        """The model as a graph's parameter; the same declaration gives the same text."""
         return json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
 
     @property
     def kind(self) -> str:
-        """Its kind."""
+        """Kind of the model."""
         return str(self.section["kind"])
 
     @property

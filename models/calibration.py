@@ -1,4 +1,4 @@
-"""Fits the last step of a model: what makes its scores the rates at which labels follow, on the validation days."""
+"""Calibration: fits a monotone map from log-odds to label rates on the validation days."""
 
 from __future__ import annotations
 
@@ -9,42 +9,43 @@ import numpy as np
 from shortlist.contracts import DataError
 from shortlist.serving.export.calibration import Calibration
 
-How = Literal["platt", "isotonic"]
+CalibrationMethod = Literal["platt", "isotonic"]
 
 _BINS: Final = 50
 _BIN_ROWS: Final = 50
-"""Fewer say too little about a rate; and points far closer than scores differ would make steep steps of rounding."""
+"""Least rows of a bin: fewer measure a rate too inexactly, and bins closer than score differences give steep steps."""
 
 
-def fit_calibration(how: How, log_odds: np.ndarray, labels: np.ndarray, where: str) -> Calibration:
-    """Return the calibration that fits some rows best.
+def fit_calibration(method: CalibrationMethod, log_odds: np.ndarray, labels: np.ndarray, model_key: str) -> Calibration:
+    """Return the calibration that fits the rows best.
 
     `platt`: the logistic regression of the labels on the log-odds (Platt, 1999). `isotonic`: rates that rise with the
-    score (Zadrozny and Elkan, 2002), of up to 50 bins of equally many rows, joined by straight lines between log-odds;
-    a step function would tie rows and turn the last digit of a score into a jump.
+    score (Zadrozny and Elkan, 2002), of up to 50 bins of equally many rows, interpolated linearly between log-odds;
+    a step function would give many rows the same score.
 
     Args:
-        how: Which of the two.
-        log_odds: Of the model, or whatever it ranks by, shape (rows,).
+        method: `platt` or `isotonic`.
+        log_odds: Log-odds or ranking scores of the model, shape (rows,).
         labels: 0 or 1, same shape.
-        where: Names the model in messages.
+        model_key: Key of the model in the spec, for messages.
 
     Raises:
-        DataError: The labels never vary, or higher scores do not mean more positives: nothing can be calibrated.
+        DataError: The labels never vary, or higher scores do not mean more positives.
     """
-    rates = float(labels.mean()) if len(labels) else 0.0
-    if rates in (0.0, 1.0):
+    positive_rate = float(labels.mean()) if len(labels) else 0.0
+    if positive_rate in (0.0, 1.0):
         raise DataError(
-            f"{where}.calibration: {how}: the label is {int(rates)} on all {len(labels):,} rows of the validation days;"
-            " rates cannot be learnt from them. Give more validation days, or declare calibration: none"
+            f"{model_key}.calibration: {method}: the label is {int(positive_rate)} on all {len(labels):,} rows of the"
+            " validation days; rates cannot be learnt from them. Give more validation days, or declare calibration:"
+            " none"
         )
-    found = _platt(log_odds, labels) if how == "platt" else _isotonic(log_odds, labels)
-    if found is None:
+    calibration = _platt(log_odds, labels) if method == "platt" else _isotonic(log_odds, labels)
+    if calibration is None:
         raise DataError(
-            f"{where}.calibration: {how}: on the validation days, higher scores do not mean more positives; the model"
-            " learnt nothing that holds there. Train it otherwise, or declare calibration: none"
+            f"{model_key}.calibration: {method}: on the validation days, higher scores do not mean more positives; the"
+            " model learnt nothing that holds there. Train it otherwise, or declare calibration: none"
         )
-    return found
+    return calibration
 
 
 def _platt(log_odds: np.ndarray, labels: np.ndarray) -> Calibration | None:

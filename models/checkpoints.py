@@ -1,4 +1,4 @@
-"""Where a training leaves what it has learnt so far, so that the same training, started again, goes on from there."""
+"""The location of a training's checkpoint; the same training, started again, resumes from it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from shortlist.storage.objects import ObjectStore
 
 
 class CheckpointLocation(NamedTuple):
-    """One training's place among the files that outlast a run: a retried pod finds it, whichever node it is on."""
+    """The key of one training's checkpoint in the object store, which a retried pod reads on whichever node it runs."""
 
     objects: ObjectStore
     key: str
-    """Names everything that the training depends on, so nobody else's checkpoint is there."""
+    """Contains a digest of everything that the training depends on, so no other training has the same key."""
 
     def save(self, file: Path) -> None:
-        """Keep a checkpoint in place of the one before, whole or not at all."""
+        """Replace the checkpoint atomically."""
         self.objects.put_file(file, self.key)
 
     def load(self) -> bytes | None:
@@ -26,25 +26,25 @@ class CheckpointLocation(NamedTuple):
         return self.objects.read(self.key) or None
 
     def clear(self) -> None:
-        """Forget the checkpoint: the training is done. An empty file stays."""
+        """Empty the checkpoint after the training has ended; an empty file stays."""
         if self.load() is not None:
             self.objects.write(self.key, b"")
 
 
-_places: list[CheckpointLocation] = []
+_locations: list[CheckpointLocation] = []
 
 
 def checkpoint_location() -> CheckpointLocation | None:
-    """Return where the training of this process leaves checkpoints; None: nowhere."""
-    return _places[-1] if _places else None
+    """Return where the training of this process writes checkpoints; None: it writes none."""
+    return _locations[-1] if _locations else None
 
 
 @contextmanager
-def checkpoint_to(place: CheckpointLocation) -> Iterator[None]:
-    """Let trainings in the block leave checkpoints, and forget them once the block has ended well."""
-    _places.append(place)
+def checkpoint_to(location: CheckpointLocation) -> Iterator[None]:
+    """Let trainings in the block write checkpoints; remove them when the block ends without an error."""
+    _locations.append(location)
     try:
         yield
-        place.clear()
+        location.clear()
     finally:
-        _places.pop()
+        _locations.pop()

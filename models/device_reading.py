@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from models.inputs import FeatureColumn
-from models.matrix import float_names, infinite_values, null_ids, other_type, unknown_id
+from models.inputs import TableFeature
+from models.matrix import float_names, infinite_values_error, null_ids_error, unknown_id_error, vector_type_error
 from shortlist.contracts import Columns
 from shortlist.system.execution import EXECUTION
 from shortlist.system.query_engine import Engine, EngineError
@@ -21,7 +21,7 @@ _MISSING = "the package cudf is not installed"
 
 
 class DeviceColumns(Protocol):
-    """Columns of some rows as tensors of one device; what cannot be read by a model is refused as on the host."""
+    """Columns as tensors of one device; values that a model cannot read raise the same errors as on the host."""
 
     @property
     def rows(self) -> int:
@@ -30,21 +30,21 @@ class DeviceColumns(Protocol):
     def labels(self) -> torch.Tensor:
         """Return the labels, float32, shape (N,)."""
 
-    def floats(self, feature: FeatureColumn) -> torch.Tensor:
+    def floats(self, feature: TableFeature) -> torch.Tensor:
         """Return a feature's floats, float32, shape (N, width); null is NaN.
 
         Raises:
             DataError: A value is infinite, or a vector has another width.
         """
 
-    def ids(self, feature: FeatureColumn) -> torch.Tensor:
+    def ids(self, feature: TableFeature) -> torch.Tensor:
         """Return a feature's ids, int32, shape (N,).
 
         Raises:
             DataError: An id is null or outside its feature's table.
         """
 
-    def lists(self, feature: FeatureColumn) -> tuple[torch.Tensor, torch.Tensor]:
+    def lists(self, feature: TableFeature) -> tuple[torch.Tensor, torch.Tensor]:
         """Return all ids of a multi-valued feature, int32, and how many are each row's, int64, shape (N,).
 
         Raises:
@@ -75,28 +75,28 @@ class CudfColumns:
 
     def labels(self) -> torch.Tensor:
         """Return the labels."""
-        return _own(self._frame[Columns.LABEL].astype("float32"))
+        return _copied_tensor(self._frame[Columns.LABEL].astype("float32"))
 
-    def floats(self, feature: FeatureColumn) -> torch.Tensor:
+    def floats(self, feature: TableFeature) -> torch.Tensor:
         """Return a feature's floats."""
         column = self._frame[feature.name]
-        floats = _numbers(column)[:, None] if feature.width is None else _vectors(column, feature)
+        floats = _float_tensor(column)[:, None] if feature.width is None else _vector_tensor(column, feature)
         infinite = floats.isinf()
         if bool(infinite.any()):
-            raise infinite_values(float_names([feature])[int(infinite.any(dim=0).int().argmax())])
+            raise infinite_values_error(float_names([feature])[int(infinite.any(dim=0).int().argmax())])
         return floats
 
-    def ids(self, feature: FeatureColumn) -> torch.Tensor:
+    def ids(self, feature: TableFeature) -> torch.Tensor:
         """Return a feature's ids."""
-        return _ids(self._frame[feature.name], feature)
+        return _id_tensor(self._frame[feature.name], feature)
 
-    def lists(self, feature: FeatureColumn) -> tuple[torch.Tensor, torch.Tensor]:
+    def lists(self, feature: TableFeature) -> tuple[torch.Tensor, torch.Tensor]:
         """Return all ids of a multi-valued feature, and how many are each row's."""
         column = self._frame[feature.name]
-        return _ids(column.list.leaves, feature), _lengths(column)
+        return _id_tensor(column.list.leaves, feature), _length_tensor(column)
 
 
-def float_frame(columns: CudfColumns, features: Sequence[FeatureColumn]) -> Any:
+def float_frame(columns: CudfColumns, features: Sequence[TableFeature]) -> Any:
     """Return features as a `cudf.DataFrame` of float32 columns, named as `float_names` does; null is NaN.
 
     Raises:
@@ -105,13 +105,13 @@ def float_frame(columns: CudfColumns, features: Sequence[FeatureColumn]) -> Any:
     cudf = import_module("cudf")
     matrices = [columns.floats(feature) for feature in features]
     series = (column for matrix in matrices for column in matrix.unbind(dim=1))
-    # Components of a vector lie between one another; a cuDF column lies in one piece.
-    named = zip(float_names(features), series, strict=True)
-    return cudf.DataFrame({name: cudf.Series(one.contiguous()) for name, one in named})
+    # The components of a vector are interleaved in memory; a cuDF column must be contiguous.
+    named_columns = zip(float_names(features), series, strict=True)
+    return cudf.DataFrame({name: cudf.Series(column.contiguous()) for name, column in named_columns})
 
 
 def reads_on_device(engine: Engine, device: str) -> bool:
-    """Return whether cuDF reads the training rows: where there is a GPU and cuDF; else the host decodes them.
+    """Return whether cuDF reads the training rows (GPU and cuDF are present); else the host decodes them.
 
     Raises:
         EngineError: `gpu` is declared, and cuDF is not installed.
@@ -130,43 +130,43 @@ def reads_on_device(engine: Engine, device: str) -> bool:
 
 
 def _tensor(column: Any) -> torch.Tensor:
-    """Return a column without nulls as a tensor of the same memory."""
+    """Return a column without nulls as a tensor that shares its memory."""
     from torch.utils.dlpack import from_dlpack
 
     return from_dlpack(column.values)
 
 
-def _own(column: Any) -> torch.Tensor:
-    """Return a column as torch's own memory: only of that does it know that a side stream still reads it."""
+def _copied_tensor(column: Any) -> torch.Tensor:
+    """Return a column copied to memory of torch, which tracks only its own memory when a side stream still reads it."""
     return _tensor(column).clone()
 
 
-def _numbers(column: Any) -> torch.Tensor:
+def _float_tensor(column: Any) -> torch.Tensor:
     return _tensor(column.astype("float32").fillna(float("nan")))
 
 
-def _vectors(column: Any, feature: FeatureColumn) -> torch.Tensor:
+def _vector_tensor(column: Any, feature: TableFeature) -> torch.Tensor:
     width = feature.width or 0
-    lengths = _lengths(column)
-    there = lengths == width
-    if not bool((there | (lengths == 0)).all()):
-        raise other_type(feature, f"List(Float32) of {int(lengths.min())} to {int(lengths.max())} values")
-    leaves = _numbers(column.list.leaves).reshape(-1, width)
+    lengths = _length_tensor(column)
+    has_vector = lengths == width
+    if not bool((has_vector | (lengths == 0)).all()):
+        raise vector_type_error(feature, f"List(Float32) of {int(lengths.min())} to {int(lengths.max())} values")
+    leaves = _float_tensor(column.list.leaves).reshape(-1, width)
     if len(leaves) == len(lengths):
         return leaves
     floats = leaves.new_full((len(lengths), width), float("nan"))
-    floats[there] = leaves  # a null vector has no leaves
+    floats[has_vector] = leaves  # a null vector has no leaves
     return floats
 
 
-def _lengths(column: Any) -> torch.Tensor:
-    return _own(column.list.len().fillna(0).astype("int64"))
+def _length_tensor(column: Any) -> torch.Tensor:
+    return _copied_tensor(column.list.len().fillna(0).astype("int64"))
 
 
-def _ids(column: Any, feature: FeatureColumn) -> torch.Tensor:
+def _id_tensor(column: Any, feature: TableFeature) -> torch.Tensor:
     if column.null_count:
-        raise null_ids(feature, int(column.null_count))
+        raise null_ids_error(feature, int(column.null_count))
     largest = int(column.max()) if len(column) else 0
     if largest >= (feature.size or 0):
-        raise unknown_id(feature, largest)
+        raise unknown_id_error(feature, largest)
     return _tensor(column.astype("int32"))

@@ -1,4 +1,4 @@
-"""How full the buckets of a hashed feature are, and how many values share one."""
+"""Occupancy of the buckets of hashed features, and their estimated collision rate."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ _FULL: Final = 0.95
 
 
 class HashCollisions(BaseModel):
-    """The buckets of a hashed feature on the training days; the one of null is not counted."""
+    """Occupancy of the buckets of a hashed feature on the training days, without the bucket of null."""
 
     model_config = ConfigDict(frozen=True)
 
     buckets: int = Field(ge=1)
-    """Buckets that values can fall into."""
+    """Number of buckets."""
     occupied: int = Field(ge=0)
-    """Those that values did fall into."""
+    """Buckets with at least one value."""
     admitted: int = Field(ge=0)
-    """Those among them whose embedding learnt; see `admit_after` of a hashed feature."""
+    """Occupied buckets whose embedding learnt; see `admit_after` of a hashed feature."""
     values: float | None = Field(ge=0)
-    """Estimated distinct values; null when every bucket is occupied: they cannot be told any more."""
+    """Estimated distinct values; null when every bucket is occupied, where no estimate exists."""
     collision_rate: float | None = Field(ge=0, le=1)
-    """Estimated share of the values that are too many for a bucket of their own: 1 - occupied / values."""
+    """Estimated share of values without a bucket of their own: 1 - occupied / values."""
 
     @classmethod
-    def of(cls, buckets: int, occupied: int, admitted: int) -> Self:
-        """Return how full the buckets are, by what was counted."""
+    def from_counts(cls, buckets: int, occupied: int, admitted: int) -> Self:
+        """Return the occupancy and the estimates, by counted buckets."""
         values = distinct_values(buckets, occupied)
         rate = None if values is None else max(0.0, 1 - occupied / values) if occupied else 0.0
         return cls(buckets=buckets, occupied=occupied, admitted=admitted, values=values, collision_rate=rate)
 
     def warning(self, feature: str) -> str | None:
-        """Return a sentence when the table is full; None while it is not."""
+        """Return a warning when at least 95 % of the buckets are occupied; else None."""
         if self.occupied < _FULL * self.buckets:
             return None
         shared = "" if self.collision_rate is None else f", about {self.collision_rate:.0%} of its values share one"
@@ -45,7 +45,7 @@ class HashCollisions(BaseModel):
 
 
 def distinct_values(buckets: int, occupied: int) -> float | None:
-    """Return how many distinct values occupy so many of the buckets; None when all are occupied.
+    """Return the estimated number of distinct values by occupied buckets; None when all are occupied.
 
     Linear counting (Whang, Vander-Zanden and Taylor, 1990): of n values, each in one of m buckets at random, a bucket
     stays empty with probability (1 - 1/m)^n.

@@ -24,7 +24,7 @@ MEAN_WEIGHT: Final = "mean_weight"
 """Key of a feature table's notes with the result of `mean_weight`, for processes that lack some of its files."""
 
 
-class FeatureColumn(BaseModel):
+class TableFeature(BaseModel):
     """One feature of a table, as described in the table's notes."""
 
     model_config = ConfigDict(frozen=True)
@@ -58,7 +58,7 @@ class FeatureColumn(BaseModel):
         return self
 
 
-class Split(BaseModel):
+class TableSplit(BaseModel):
     """The days of a table: warm-up, training, validation and test."""
 
     model_config = ConfigDict(frozen=True)
@@ -79,31 +79,31 @@ class Split(BaseModel):
         return self
 
 
-def features_of(table: DayTable) -> tuple[FeatureColumn, ...]:
+def features_of(table: DayTable) -> tuple[TableFeature, ...]:
     """Return every feature of a table, in its order.
 
     Raises:
         ShortlistError: The notes of the table do not describe them.
     """
     try:
-        return tuple(FeatureColumn.model_validate(column) for column in table.notes["columns"])
+        return tuple(TableFeature.model_validate(column) for column in table.notes["columns"])
     except (KeyError, TypeError, ValidationError) as error:
         raise _not_a_feature_table(table, "columns", error) from None
 
 
-def split_of(table: DayTable) -> Split:
+def split_of(table: DayTable) -> TableSplit:
     """Return the split of a table.
 
     Raises:
         ShortlistError: The notes hold none, or its days are not in time order.
     """
     try:
-        return Split.model_validate(table.notes["split"])
+        return TableSplit.model_validate(table.notes["split"])
     except (KeyError, ValidationError) as error:
         raise _not_a_feature_table(table, "split", error) from None
 
 
-def features_matching(table: DayTable, patterns: tuple[str, ...]) -> tuple[FeatureColumn, ...]:
+def features_matching(table: DayTable, patterns: tuple[str, ...]) -> tuple[TableFeature, ...]:
     """Return the features of a table that a model's patterns match.
 
     Raises:
@@ -116,7 +116,7 @@ def features_matching(table: DayTable, patterns: tuple[str, ...]) -> tuple[Featu
         raise ShortlistError(f"{table.folder / Files.TABLE}: {error}; it has {', '.join(by_name)}") from None
 
 
-def learning_split(table: DayTable, features: Sequence[FeatureColumn]) -> Split:
+def learning_split(table: DayTable, features: Sequence[TableFeature]) -> TableSplit:
     """Return the split of a table for a ranker that reads some features.
 
     Where no feature depends on earlier days, warm-up days are training days.
@@ -143,7 +143,7 @@ class LearningTable:
     """
 
     def __init__(
-        self, table: DayTable, features: tuple[FeatureColumn, ...], extra_columns: tuple[str, ...] = ()
+        self, table: DayTable, features: tuple[TableFeature, ...], extra_columns: tuple[str, ...] = ()
     ) -> None:
         """Check that both parts have rows and the label varies.
 
@@ -221,8 +221,8 @@ class LearningTable:
             if positive_count in (0, rows):
                 raise DataError(
                     f"{self._table.folder}: label '{label}' is {int(positive_count > 0)} on all {rows} rows of the"
-                    f" training days {self._day_list('train')}; nothing can be learnt from a label that never varies. Declare"
-                    f" data.labels.{label} otherwise, give more days, or leave it out of the models' labels"
+                    f" training days {self._day_list('train')}; nothing can be learnt from a label that never varies."
+                    f" Declare data.labels.{label} otherwise, give more days, or leave it out of the models' labels"
                 )
         return tuple(positive_count / rows for positive_count in positive_counts)
 
@@ -288,7 +288,7 @@ class LearningTable:
         return ", ".join(str(day) for day in self._days(part)) or "(none declared)"
 
 
-def mean_weight(table: DayTable, split: Split) -> float | None:
+def mean_weight(table: DayTable, split: TableSplit) -> float | None:
     """Return the mean weight of the training rows; None where all training and validation rows weigh the same."""
     train, validation = table.paths(set(split.train)), table.paths(set(split.validation))
     if any(Columns.WEIGHT not in pl.read_parquet_schema(path) for path in (*train, *validation)):

@@ -8,13 +8,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 from shortlist.contracts import DataError
 
 _BLOCK_ROWS = 8_192
 
 
-def check_columns(frame: pl.DataFrame, features: Sequence[FeatureColumn]) -> None:
+def check_columns(frame: pl.DataFrame, features: Sequence[TableFeature]) -> None:
     """Refuse a frame that lacks a feature.
 
     Raises:
@@ -25,10 +25,10 @@ def check_columns(frame: pl.DataFrame, features: Sequence[FeatureColumn]) -> Non
         raise DataError(f"{len(missing)} of {len(features)} features are missing from the rows: {', '.join(missing)}")
 
 
-def float_names(features: Sequence[FeatureColumn]) -> list[str]:
+def float_names(features: Sequence[TableFeature]) -> list[str]:
     """Return a name per column of `float_matrix`: a vector gives one per component.
 
-    >>> float_names([FeatureColumn(name="age", kind="dense"), FeatureColumn(name="text", kind="vector", width=2)])
+    >>> float_names([TableFeature(name="age", kind="dense"), TableFeature(name="text", kind="vector", width=2)])
     ['age', 'text.0', 'text.1']
     """
     return [
@@ -38,7 +38,7 @@ def float_names(features: Sequence[FeatureColumn]) -> list[str]:
     ]
 
 
-def float_matrix(frame: pl.DataFrame, features: Sequence[FeatureColumn], into: np.ndarray | None = None) -> np.ndarray:
+def float_matrix(frame: pl.DataFrame, features: Sequence[TableFeature], into: np.ndarray | None = None) -> np.ndarray:
     """Return features as one row-major matrix; ids go in as numbers, vectors as one column per component.
 
     Args:
@@ -62,7 +62,7 @@ def float_matrix(frame: pl.DataFrame, features: Sequence[FeatureColumn], into: n
     return _fill_row_major(columns, [0] * len(columns), matrix)
 
 
-def float_columns(frame: pl.DataFrame, features: Sequence[FeatureColumn]) -> pa.Table | None:
+def float_columns(frame: pl.DataFrame, features: Sequence[TableFeature]) -> pa.Table | None:
     """Return features as Arrow columns that share the frame's memory, null where it is; None where one is a vector.
 
     Raises:
@@ -78,7 +78,7 @@ def float_columns(frame: pl.DataFrame, features: Sequence[FeatureColumn]) -> pa.
 
 def fused_rows(
     frame: pl.DataFrame,
-    features: Sequence[FeatureColumn],
+    features: Sequence[TableFeature],
     offsets: Sequence[int],
     into: np.ndarray | None = None,
 ) -> np.ndarray:
@@ -102,7 +102,7 @@ def fused_rows(
     return _fill_row_major(ids, offsets, np.empty((frame.height, len(features)), np.int32) if into is None else into)
 
 
-def fused_lists(frame: pl.DataFrame, feature: FeatureColumn, offset: int) -> tuple[np.ndarray, np.ndarray]:
+def fused_lists(frame: pl.DataFrame, feature: TableFeature, offset: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids of a multi-valued feature; a null list counts as an empty one.
 
     Returns:
@@ -124,12 +124,12 @@ def infinite_values_error(name: str) -> DataError:
     return DataError(f"feature '{name}' holds infinite values; clip or fill the column it comes from")
 
 
-def null_ids_error(feature: FeatureColumn, count: int) -> DataError:
+def null_ids_error(feature: TableFeature, count: int) -> DataError:
     """Return the error for a feature with null ids."""
     return DataError(f"feature '{feature.name}' holds {count} null ids; unknown values have the id 0")
 
 
-def unknown_id_error(feature: FeatureColumn, largest: int) -> DataError:
+def unknown_id_error(feature: TableFeature, largest: int) -> DataError:
     """Return the error for an id outside its feature's table."""
     return DataError(
         f"feature '{feature.name}' holds the id {largest}; the model knows ids below {feature.size}."
@@ -137,12 +137,12 @@ def unknown_id_error(feature: FeatureColumn, largest: int) -> DataError:
     )
 
 
-def vector_type_error(feature: FeatureColumn, dtype: object) -> DataError:
+def vector_type_error(feature: TableFeature, dtype: object) -> DataError:
     """Return the error for a vector of another width or type."""
     return DataError(f"feature '{feature.name}' is of type {dtype}; wanted Array(Float32, {feature.width})")
 
 
-def _floats(frame: pl.DataFrame, feature: FeatureColumn) -> np.ndarray:
+def _floats(frame: pl.DataFrame, feature: TableFeature) -> np.ndarray:
     """Return a feature's floats, shape (rows, width); null is NaN."""
     column = frame[feature.name]
     if feature.width is None:
@@ -176,7 +176,7 @@ def _fill_row_major(columns: Sequence[np.ndarray], offsets: Sequence[int], matri
     return matrix
 
 
-def _check_ids(ids: pl.Series, feature: FeatureColumn) -> None:
+def _check_ids(ids: pl.Series, feature: TableFeature) -> None:
     if ids.null_count():
         raise null_ids_error(feature, ids.null_count())
     largest = ids.max()

@@ -1,4 +1,4 @@
-"""Vectors of several modalities as inputs of a network: each has a norm and a projection of its own.
+"""Vectors of several modalities as inputs of a network, each with a norm and a projection of its own.
 
 Shapes: N rows, F floats of the dense matrix, W width of one modality, D width of the projections, I items.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 from shortlist.contracts import DataError
 from shortlist.features.vectors import matrix, width_of
 from shortlist.retrieval.vector_content import EPSILON, Modality, VectorContent
@@ -22,7 +22,7 @@ from shortlist.spec.vector_inputs import VectorInputs
 
 
 class UnitLength(nn.Module):
-    """Brings vectors to length 1; zeros stay zeros."""
+    """Scales vectors to length 1; zeros stay zeros."""
 
     def forward(self, vectors_NW: Tensor) -> Tensor:
         """Return vectors of length 1."""
@@ -30,14 +30,14 @@ class UnitLength(nn.Module):
 
 
 class Modalities(nn.Module):
-    """Norms and projections of some vectors, and what becomes of them together."""
+    """Norms and projections of several vectors, summed or concatenated."""
 
     def __init__(self, declared: VectorInputs, widths: Mapping[str, int], embedding_dim: int) -> None:
         """Draw the projections.
 
         Args:
-            declared: What the spec says.
-            widths: Numbers of each vector.
+            declared: The declared vectors.
+            widths: Width of each vector.
             embedding_dim: Width of a projection where none is declared.
         """
         super().__init__()
@@ -48,9 +48,10 @@ class Modalities(nn.Module):
         )
 
     def forward(self, vectors: Sequence[Tensor]) -> Tensor:
-        """Return what vectors of shape (N, W) each give together, shape (N, D), or (N, modalities * D)."""
+        """Return the projections of vectors of shape (N, W) each, summed (N, D) or concatenated (N, modalities * D)."""
         projected = [
-            projection(norm(one)) for norm, projection, one in zip(self.norms, self.projections, vectors, strict=True)
+            projection(norm(vector))
+            for norm, projection, vector in zip(self.norms, self.projections, vectors, strict=True)
         ]
         return torch.stack(projected).sum(dim=0) if self.sums else torch.cat(projected, dim=1)
 
@@ -60,58 +61,60 @@ def _norm(declared: VectorInputs, name: str, width: int) -> nn.Module:
 
 
 class VectorColumns(nn.Module):
-    """The dense matrix of a network with its vectors projected: other floats first, what vectors give behind them."""
+    """Projects the vectors of a network's dense matrix: other floats come first, the projections after them."""
 
     plain_P: Tensor
 
-    def __init__(self, declared: VectorInputs, dense: Sequence[FeatureColumn], floats: int, embedding_dim: int) -> None:
+    def __init__(self, declared: VectorInputs, dense: Sequence[TableFeature], floats: int, embedding_dim: int) -> None:
         """Find the vectors among the columns.
 
         Args:
-            declared: What the spec says; names features.
+            declared: The declared vectors; names features.
             dense: The features of the dense matrix, in its order.
-            floats: Its width; what stands behind the features is no vector.
+            floats: Width of the dense matrix; columns after the features are no vectors.
             embedding_dim: Width of a projection where none is declared.
         """
         super().__init__()
-        edges = [*accumulate((one.width or 1 for one in dense), initial=0)]
-        places = {one.name: slice(*edge) for one, edge in zip(dense, pairwise(edges), strict=True)}
-        self.places = [places[name] for name in declared.of]
-        taken = {number for place in self.places for number in range(place.start, place.stop)}
-        plain = torch.tensor([number for number in range(floats) if number not in taken], dtype=torch.int64)
+        edges = [*accumulate((feature.width or 1 for feature in dense), initial=0)]
+        slice_by_name = {feature.name: slice(*edge) for feature, edge in zip(dense, pairwise(edges), strict=True)}
+        self.slices = [slice_by_name[name] for name in declared.of]
+        vector_columns = {number for columns in self.slices for number in range(columns.start, columns.stop)}
+        plain = torch.tensor([number for number in range(floats) if number not in vector_columns], dtype=torch.int64)
         self.register_buffer("plain_P", plain, persistent=False)
-        self.modalities = Modalities(declared, {one.name: one.width or 1 for one in dense}, embedding_dim)
+        self.modalities = Modalities(declared, {feature.name: feature.width or 1 for feature in dense}, embedding_dim)
 
     def forward(self, standard_NF: Tensor) -> Tensor:
-        """Return the floats that are no vector, then what the vectors give, shape (N, inner floats)."""
-        vectors = self.modalities([standard_NF[:, place] for place in self.places])
+        """Return the other floats, then the projections, shape (N, inner floats)."""
+        vectors = self.modalities([standard_NF[:, columns] for columns in self.slices])
         return torch.cat([standard_NF.index_select(1, self.plain_P), vectors.to(standard_NF.dtype)], dim=1)
 
 
 class ItemModalities(nn.Module):
-    """The vectors of all items, and what they add to the items' embeddings: nothing before something is learnt."""
+    """Projects the vectors of all items to summands of the items' embeddings, which start at zero."""
 
     def __init__(self, declared: VectorInputs, vectors: Sequence[Tensor], embedding_dim: int) -> None:
-        """Start from zero.
+        """Start with projections of zeros.
 
         Args:
-            declared: What the spec says; names columns.
-            vectors: Of each modality, shape (I, W), zeros where an item has none.
-            embedding_dim: Width of what is added.
+            declared: The declared vectors; names columns.
+            vectors: Vectors of each modality, shape (I, W), zeros where an item has none.
+            embedding_dim: Width of the summands, D.
         """
         super().__init__()
-        widths = {name: one.shape[1] for name, one in zip(declared.of, vectors, strict=True)}
+        widths = {name: vectors_IW.shape[1] for name, vectors_IW in zip(declared.of, vectors, strict=True)}
         self._names = tuple(declared.of)
         self._vectors = list(vectors)
         self.modalities = Modalities(declared, widths, embedding_dim)
         for projection in self.modalities.projections:
             nn.init.zeros_(projection.weight)  # type: ignore[arg-type]
-        together = declared.output_width(embedding_dim)
-        self.out = nn.Identity() if together == embedding_dim else nn.Linear(together, embedding_dim, bias=False)
+        combined_width = declared.output_width(embedding_dim)
+        self.out = (
+            nn.Identity() if combined_width == embedding_dim else nn.Linear(combined_width, embedding_dim, bias=False)
+        )
 
     @classmethod
-    def of(cls, declared: VectorInputs | None, items: pl.DataFrame, embedding_dim: int) -> Self | None:
-        """Return what the columns of a catalogue add; None where nothing is declared.
+    def from_catalogue(cls, declared: VectorInputs | None, items: pl.DataFrame, embedding_dim: int) -> Self | None:
+        """Return the projections of a catalogue's columns; None where no vectors are declared.
 
         Raises:
             DataError: No item has a vector of a modality, vectors differ in width, or hold a number that is not finite.
@@ -121,16 +124,18 @@ class ItemModalities(nn.Module):
         return cls(declared, [item_vectors(items, name) for name in declared.of], embedding_dim)
 
     def forward(self, items: Tensor) -> Tensor:
-        """Return what is added to items' embeddings, shape (items, D)."""
+        """Return the summands of items' embeddings, shape (items, D)."""
         added: Tensor = self.out(self.modalities([vectors_IW[items] for vectors_IW in self._vectors]))
         return added
 
     @torch.no_grad()
-    def learnt(self) -> VectorContent:
-        """Return the same without torch, for items that come later."""
+    def to_vector_content(self) -> VectorContent:
+        """Return the trained projections without torch, for items added later."""
         parts, start = [], 0
-        together = sum(each.out_features for each in self.modalities.projections if isinstance(each, nn.Linear))
-        out_DP = self.out.weight if isinstance(self.out, nn.Linear) else torch.eye(together)
+        combined_width = sum(
+            projection.out_features for projection in self.modalities.projections if isinstance(projection, nn.Linear)
+        )
+        out_DP = self.out.weight if isinstance(self.out, nn.Linear) else torch.eye(combined_width)
         for name, norm, projection in zip(self._names, self.modalities.norms, self.modalities.projections, strict=True):
             assert isinstance(projection, nn.Linear)
             weight_DW: Tensor = projection.weight
@@ -141,7 +146,7 @@ class ItemModalities(nn.Module):
                 weight_DW = self.out.weight @ weight_DW
             empty = torch.empty(0)
             scale, shift = (norm.weight, norm.bias) if isinstance(norm, nn.LayerNorm) else (empty, empty)
-            parts.append(Modality(name, *(one.detach().numpy().copy() for one in (weight_DW, scale, shift))))
+            parts.append(Modality(name, *(tensor.detach().numpy().copy() for tensor in (weight_DW, scale, shift))))
         return VectorContent(tuple(parts))
 
 
@@ -149,18 +154,18 @@ def item_vectors(items: pl.DataFrame, name: str) -> Tensor:
     """Return the vectors of a column of the catalogue, shape (I, W); zeros where an item has none.
 
     Raises:
-        DataError: As `ItemModalities.of`.
+        DataError: As `ItemModalities.from_catalogue`.
     """
     column = items[name]
     width = width_of(column)
     if not width:
         raise DataError(f"no item of the catalogue has a vector in column '{name}'")
-    found = torch.from_numpy(matrix(column, width))
-    broken = ~torch.isfinite(found).all(dim=1)
-    if broken.any():
-        key, row = items.columns[0], int(broken.int().argmax())
+    vectors_IW = torch.from_numpy(matrix(column, width))
+    is_broken = ~torch.isfinite(vectors_IW).all(dim=1)
+    if is_broken.any():
+        key, row = items.columns[0], int(is_broken.int().argmax())
         raise DataError(
-            f"vector column '{name}': the vectors of {int(broken.sum())} items hold NaN or infinity, first that of"
+            f"vector column '{name}': the vectors of {int(is_broken.sum())} items hold NaN or infinity, first that of"
             f" {key} {items[key][row]}; wanted finite numbers, or null for an item without a vector"
         )
-    return found
+    return vectors_IW

@@ -9,12 +9,12 @@ import numpy as np
 
 
 class Moments(NamedTuple):
-    """What is known of float columns; each of shape (floats,), float64.
+    """Count, mean and squared deviations of float columns; each of shape (floats,), float64.
 
     Attributes:
-        values: How many are not NaN.
-        mean: Their mean.
-        squares: Sum of their squared distances from it.
+        values: Number of values that are not NaN.
+        mean: Mean of these values.
+        squares: Sum of their squared distances from the mean.
     """
 
     values: np.ndarray
@@ -23,10 +23,10 @@ class Moments(NamedTuple):
 
 
 def standardisation(chunks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return what makes every column's values have mean 0 and variance 1.
+    """Return means and scales that give every column mean 0 and variance 1.
 
     Args:
-        chunks: Matrices of shape (rows, floats), float32; NaN is left out.
+        chunks: Matrices of shape (rows, floats), float32; NaN is ignored.
 
     Returns:
         Means, and reciprocals of the standard deviations (1 where a column never varies); both (floats,), float32.
@@ -35,10 +35,10 @@ def standardisation(chunks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarra
     >>> mean.tolist(), round(float(scale[0]) ** -2, 4)
     ([3.0], 2.6667)
     """
-    return scaling(merged(map(moments, chunks)))
+    return mean_and_scale(merge_moments(map(compute_moments, chunks)))
 
 
-def moments(chunk: np.ndarray) -> Moments:
+def compute_moments(chunk: np.ndarray) -> Moments:
     """Return the moments of a matrix of shape (rows, floats)."""
     missing = np.isnan(chunk)
     count = (len(chunk) - missing.sum(axis=0)).astype(np.float64)
@@ -47,10 +47,10 @@ def moments(chunk: np.ndarray) -> Moments:
     return Moments(count, mean, (np.where(missing, 0.0, values - mean) ** 2).sum(axis=0))
 
 
-def merged(parts: Iterable[Moments]) -> Moments:
-    """Return the moments of all rows together, merged in the order given (Chan, Golub and LeVeque, 1983).
+def merge_moments(parts: Iterable[Moments]) -> Moments:
+    """Return the moments of all rows, merged in the order given (Chan, Golub and LeVeque, 1983).
 
-    The result does not depend on threads; it does, in the last bits, on how the rows were parted.
+    They do not depend on threads; they do, in the last bits, on how the rows were split.
     """
     count, mean, squares = np.zeros(1), np.zeros(1), np.zeros(1)
     for part in parts:
@@ -61,9 +61,9 @@ def merged(parts: Iterable[Moments]) -> Moments:
     return Moments(count, mean, squares)
 
 
-def scaling(found: Moments) -> tuple[np.ndarray, np.ndarray]:
+def mean_and_scale(moments: Moments) -> tuple[np.ndarray, np.ndarray]:
     """Return means and reciprocals of the standard deviations, (floats,), float32; see `standardisation`."""
-    deviation = np.sqrt(found.squares / np.maximum(found.values, 1))
+    deviation = np.sqrt(moments.squares / np.maximum(moments.values, 1))
     # A column that hardly varies around a large mean is constant up to float32; scaling it up would amplify noise.
-    varies = deviation > 1e-6 * np.maximum(1e-6, np.abs(found.mean))
-    return found.mean.astype(np.float32), np.where(varies, 1 / np.where(varies, deviation, 1), 1).astype(np.float32)
+    varies = deviation > 1e-6 * np.maximum(1e-6, np.abs(moments.mean))
+    return moments.mean.astype(np.float32), np.where(varies, 1 / np.where(varies, deviation, 1), 1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What the sections of models declare that can learn the order of a list's rows; light, as every spec reads it."""
+"""The `objective` key of models that can learn the order of a list's rows; imports little, as every spec reads it."""
 
 from __future__ import annotations
 

@@ -9,90 +9,90 @@ import numpy as np
 import polars as pl
 from scipy import sparse
 
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 from models.matrix import float_matrix, fused_lists, fused_rows
 
 
 @dataclass(frozen=True)
 class OneHot:
-    """How rows become vectors.
+    """The encoding of rows as sparse vectors.
 
     Attributes:
         features: The features; a list of ids counts as the mean of its one-hot vectors.
         mean: Mean of every float.
-        scale: What its distance from the mean is multiplied by; null becomes 0, the mean.
-        buckets: Places for ids and bins; two of them may share one.
-        edges: Where the bins of every number (not of vectors) end, rising, shape (numbers, bins - 1); null has a bin of
-            its own. None: numbers have no bins.
+        scale: Factor of a float's distance from its mean; null becomes 0, the mean.
+        buckets: Number of hash buckets for ids and bins.
+        edges: Ends of the bins of every number (not of vectors), ascending, shape (numbers, bins - 1); null has a bin
+            of its own. None: numbers have no bins.
     """
 
-    features: tuple[FeatureColumn, ...]
+    features: tuple[TableFeature, ...]
     mean: np.ndarray
     scale: np.ndarray
     buckets: int
     edges: np.ndarray | None = None
 
-    def rows(self, frame: pl.DataFrame) -> sparse.csr_matrix:
-        """Return a frame's rows, shape (rows, floats + buckets), float32."""
-        floats = float_matrix(frame, floats_of(self.features))
+    def encode(self, frame: pl.DataFrame) -> sparse.csr_matrix:
+        """Return the encoded rows of a frame, shape (rows, floats + buckets), float32."""
+        floats = float_matrix(frame, select_floats(self.features))
         standard = np.nan_to_num((floats - self.mean) * self.scale, nan=0.0)
-        blocks = [sparse.csr_matrix(standard), self._singles(frame)]
-        lists = [one for one in self.features if one.kind == "ids"]
-        blocks += [self._list(frame, feature, number) for number, feature in enumerate(lists, start=1)]
-        blocks += [] if self.edges is None else [self._bins(frame)]
+        blocks = [sparse.csr_matrix(standard), self._encode_ids(frame)]
+        lists = [feature for feature in self.features if feature.kind == "ids"]
+        blocks += [self._encode_list(frame, feature, number) for number, feature in enumerate(lists, start=1)]
+        blocks += [] if self.edges is None else [self._encode_bins(frame)]
         ids = sum(blocks[2:], start=blocks[1])
         return sparse.hstack([blocks[0], ids], format="csr", dtype=np.float32)
 
-    def _singles(self, frame: pl.DataFrame) -> sparse.csr_matrix:
-        singles = [one for one in self.features if one.kind == "id"]
+    def _encode_ids(self, frame: pl.DataFrame) -> sparse.csr_matrix:
+        singles = [feature for feature in self.features if feature.kind == "id"]
         ids = fused_rows(frame, singles, [0] * len(singles))
         starts = np.arange(frame.height + 1) * len(singles)
-        return self._one_hot(bucket_of(ids, np.arange(len(singles)), self.buckets).ravel(), starts, 1.0)
+        return self._one_hot(hash_ids(ids, np.arange(len(singles)), self.buckets).ravel(), starts, 1.0)
 
-    def _bins(self, frame: pl.DataFrame) -> sparse.csr_matrix:
+    def _encode_bins(self, frame: pl.DataFrame) -> sparse.csr_matrix:
         assert self.edges is not None
-        numbers = [one for one in self.features if one.kind == "dense"]
+        numbers = [feature for feature in self.features if feature.kind == "dense"]
         values = float_matrix(frame, numbers)
         bins = np.empty(values.shape, np.int64)
-        for place, edges in enumerate(self.edges):
-            bins[:, place] = np.searchsorted(edges, values[:, place], side="right") + 1
+        for number, edges in enumerate(self.edges):
+            bins[:, number] = np.searchsorted(edges, values[:, number], side="right") + 1
         bins[np.isnan(values)] = 0
-        columns = np.arange(len(numbers)) + len(self.features)  # of no id's column
+        columns = np.arange(len(numbers)) + len(self.features)  # differ from the columns of ids
         starts = np.arange(frame.height + 1) * len(numbers)
-        return self._one_hot(bucket_of(bins, columns, self.buckets).ravel(), starts, 1.0)
+        return self._one_hot(hash_ids(bins, columns, self.buckets).ravel(), starts, 1.0)
 
-    def _list(self, frame: pl.DataFrame, feature: FeatureColumn, number: int) -> sparse.csr_matrix:
+    def _encode_list(self, frame: pl.DataFrame, feature: TableFeature, number: int) -> sparse.csr_matrix:
         ids, starts = fused_lists(frame, feature, 0)
         lengths = np.diff(starts)
         shares = np.repeat(1 / np.maximum(lengths, 1), lengths)
-        return self._one_hot(bucket_of(ids, np.array([-number]), self.buckets), starts, shares)
+        return self._one_hot(hash_ids(ids, np.array([-number]), self.buckets), starts, shares)
 
     def _one_hot(self, buckets: np.ndarray, starts: np.ndarray, values: np.ndarray | float) -> sparse.csr_matrix:
-        data = np.broadcast_to(np.float32(values), buckets.shape)
-        return sparse.csr_matrix((data, buckets, starts), shape=(len(starts) - 1, self.buckets))
+        cell_values = np.broadcast_to(np.float32(values), buckets.shape)
+        return sparse.csr_matrix((cell_values, buckets, starts), shape=(len(starts) - 1, self.buckets))
 
 
 def bin_edges(values: np.ndarray, bins: int) -> np.ndarray:
-    """Return the quantiles at which the bins of every column end, shape (columns, bins - 1), float32; nulls are NaN.
+    """Return the quantiles at which the bins of every column end, shape (columns, bins - 1), float32; NaN is ignored.
 
     >>> bin_edges(np.array([[1.0], [2.0], [3.0], [np.nan]], np.float32), 2).tolist()
     [[2.0]]
     """
     if not values.shape[1]:
         return np.empty((0, bins - 1), np.float32)
-    known = np.where(np.isnan(values).all(axis=0), 0.0, values)
-    return np.nanquantile(known, np.linspace(0, 1, bins + 1)[1:-1], axis=0).T.astype(np.float32)
+    filled = np.where(np.isnan(values).all(axis=0), 0.0, values)
+    return np.nanquantile(filled, np.linspace(0, 1, bins + 1)[1:-1], axis=0).T.astype(np.float32)
 
 
-def floats_of(features: Sequence[FeatureColumn]) -> list[FeatureColumn]:
-    """Return the features that are numbers."""
-    return [one for one in features if one.kind in ("dense", "vector")]
+def select_floats(features: Sequence[TableFeature]) -> list[TableFeature]:
+    """Return the features that are floats."""
+    return [feature for feature in features if feature.kind in ("dense", "vector")]
 
 
-def bucket_of(ids: np.ndarray, column: np.ndarray, buckets: int) -> np.ndarray:
-    """Return a bucket per id of a column; the same id of another column gets another one (SplitMix64, Steele 2014).
+def hash_ids(ids: np.ndarray, column: np.ndarray, buckets: int) -> np.ndarray:
+    """Return the hash bucket of each id; it depends on the column too (SplitMix64, Steele 2014).
 
-    >>> bucket_of(np.array([7, 7]), np.array([0, 1]), 1000).tolist()
+    >>> hash_ids(np.array([7, 7]), np.array([0, 1]), 1000).tolist()
     [487, 804]
     """
     mixed = ids.astype(np.uint64) + (column.astype(np.int64) + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)

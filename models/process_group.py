@@ -1,4 +1,4 @@
-"""The processes that train one model together: who they are, and how they exchange values."""
+"""The processes that train one model together, and how they exchange values."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import numpy as np
 from shortlist.contracts import ShortlistError
 
 _TIMED_OUT: Final = re.compile(r"time(d )?out", re.IGNORECASE)
-"""How Gloo, NCCL, torch's store and XGBoost say that another process did not answer in time."""
+"""Matches the timeout messages of Gloo, NCCL, torch's store and XGBoost."""
 
 
 class ProcessGroup(NamedTuple):
-    """One process among those that train a model.
+    """This process as a member of the group that trains a model.
 
     Attributes:
-        rank: Its number, from 0; only 0 writes anything.
-        world: How many there are.
-        files: The files of the feature table that it reads; every file is one process's.
-        wait_seconds: How long it waits for the others in one exchange.
+        rank: Number of this process, from 0; only rank 0 writes files.
+        world: Number of processes.
+        files: Files of the feature table that this process reads; every file belongs to one process.
+        wait_seconds: Timeout of one exchange.
     """
 
     rank: int
@@ -32,16 +32,16 @@ class ProcessGroup(NamedTuple):
     files: frozenset[Path]
     wait_seconds: int
 
-    def gathered(self, own: np.ndarray) -> list[np.ndarray]:
-        """Return every process's array, by rank; lengths may differ. All must call it."""
+    def gather(self, array: np.ndarray) -> list[np.ndarray]:
+        """Return every process's array, by rank; lengths may differ. All processes must call it."""
         import torch.distributed as dist
 
-        every: list[np.ndarray | None] = [None] * self.world
-        dist.all_gather_object(every, own)
-        return [array for array in every if array is not None]
+        arrays: list[np.ndarray | None] = [None] * self.world
+        dist.all_gather_object(arrays, array)
+        return [array for array in arrays if array is not None]
 
     def broadcast_from_first(self, text: str) -> str:
-        """Return the text of rank 0. All must call it."""
+        """Return the text of rank 0. All processes must call it."""
         import torch.distributed as dist
 
         values = [text]
@@ -49,25 +49,25 @@ class ProcessGroup(NamedTuple):
         return values[0]
 
 
-_current: list[ProcessGroup] = []
+_joined_groups: list[ProcessGroup] = []
 
 
-def current() -> ProcessGroup | None:
-    """Return the group that this process trains in; None when it trains alone."""
-    return _current[-1] if _current else None
+def current_group() -> ProcessGroup | None:
+    """Return the group of this process; None when it trains alone."""
+    return _joined_groups[-1] if _joined_groups else None
 
 
 @contextmanager
-def joined(files: frozenset[Path], cuda: bool, wait_seconds: int) -> Iterator[ProcessGroup]:
+def join_group(files: frozenset[Path], cuda: bool, wait_seconds: int) -> Iterator[ProcessGroup]:
     """Join the processes that torchrun started beside this one (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
 
     Args:
-        files: What this process reads.
-        cuda: Whether tensors on GPUs are exchanged too (NCCL); those in host memory always are (Gloo).
-        wait_seconds: How long one exchange may take, the start included.
+        files: Files that this process reads.
+        cuda: Whether tensors on GPUs are exchanged too (NCCL); tensors in host memory always are (Gloo).
+        wait_seconds: Timeout of one exchange, the start included.
 
     Raises:
-        ShortlistError: Another process did not answer in this time.
+        ShortlistError: Another process did not answer within the timeout.
     """
     import torch
     import torch.distributed as dist
@@ -77,9 +77,9 @@ def joined(files: frozenset[Path], cuda: bool, wait_seconds: int) -> Iterator[Pr
     backend, timeout = "cpu:gloo,cuda:nccl" if cuda else "gloo", timedelta(seconds=wait_seconds)
     try:
         dist.init_process_group(backend, timeout=timeout)
-        _current.append(ProcessGroup(dist.get_rank(), dist.get_world_size(), files, wait_seconds))
-        yield _current[-1]
-    except (RuntimeError, ValueError) as error:  # torch's are of the first kind, XGBoost's of the second
+        _joined_groups.append(ProcessGroup(dist.get_rank(), dist.get_world_size(), files, wait_seconds))
+        yield _joined_groups[-1]
+    except (RuntimeError, ValueError) as error:  # torch raises RuntimeError, XGBoost ValueError
         if isinstance(error, ShortlistError) or not _TIMED_OUT.search(str(error)):
             raise
         raise ShortlistError(
@@ -88,6 +88,6 @@ def joined(files: frozenset[Path], cuda: bool, wait_seconds: int) -> Iterator[Pr
             " runtime.cluster.workers.<model>.wait_seconds."
         ) from error
     finally:
-        _current.clear()
+        _joined_groups.clear()
         if dist.is_initialized():
             dist.destroy_process_group()

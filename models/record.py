@@ -1,4 +1,4 @@
-"""The record of a training that lies beside a model's weights."""
+"""The record of a training, saved beside the model's weights."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from models.hash_collisions import HashCollisions
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 from shortlist.contracts import Files
 from shortlist.storage.artefacts import IntegrityError, read_json, verify_manifest
 
 
 class TrainedModel(BaseModel):
-    """What `model.json` says about a model."""
+    """The content of a model's `model.json`."""
 
     model_config = ConfigDict(frozen=True)
 
     kind: str
     name: str
-    features: tuple[FeatureColumn, ...]
+    features: tuple[TableFeature, ...]
     params: dict[str, Any]
     """The model's section of the spec."""
     compared_as_baseline: bool = False
-    """Whether its kind is one that other candidates should be above, as a baseline is."""
+    """Whether other candidates are compared with it as with a baseline."""
     rounds: int | None = None
     """Trees in the model."""
     epochs: int | None = None
-    """Passes over the training days that were made."""
+    """Number of passes over the training days."""
     best_epoch: int | None = None
     """The epoch (the number of trees) whose weights were kept."""
     history: tuple[dict[str, float | int | None], ...] = ()
-    """One line per epoch or tree."""
+    """Metrics of every epoch or tree."""
     importance: dict[str, float] = {}
-    """Share of the total gain per feature, largest first; only of trees."""
+    """Share of the total gain per feature, largest first; only for trees."""
     hashed: dict[str, HashCollisions] = {}
-    """How full the buckets of every hashed feature are on the training days; only of a network over embedded ids."""
+    """Bucket occupancy of every hashed feature on the training days; only for networks over embedded ids."""
     cached_rows: int | None = None
-    """Embedding rows that the device held while training; null: all. Only of a network; its history has the hit
+    """Embedding rows that the device held while training; null: all. Only for networks; `history` has the hit
     rates."""
     base_rate: float
     train_days: tuple[str, ...]
@@ -51,21 +51,21 @@ class TrainedModel(BaseModel):
     """Rows visited (training rows times epochs, or times trees) per second of fitting, all phases included."""
     seed: int
     champion: str | None = None
-    """Name of the champion's folder when training started from it."""
+    """Name of the champion's folder, when the training started from the champion."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Further labels that it gives scores for."""
+        """Further labels that the model scores."""
         return tuple(self.params.get("labels", ()))
 
     def has_learnt(self, day: date) -> bool:
         """Whether the weights were fitted on the rows of a day."""
-        learnt = (*self.train_days, *(self.validation_days if self.params.get("refit") else ()))
-        return str(day) in learnt
+        learnt_days = (*self.train_days, *(self.validation_days if self.params.get("refit") else ()))
+        return str(day) in learnt_days
 
 
 def read_record(folder: Path) -> TrainedModel:
-    """Return what `model.json` says, after checking every file's digest.
+    """Return the record in `model.json`, after checking every file's digest.
 
     Raises:
         IntegrityError: A file is missing or was changed after training.

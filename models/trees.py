@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from models.inputs import FeatureColumn, LearningTable, features_matching
+from models.inputs import LearningTable, TableFeature, features_matching
 from models.matrix import float_names
 from models.objective_section import ObjectiveSection
 from models.objectives import learning_lists
@@ -36,7 +36,7 @@ def tree_learning_table(table: DayTable, section: ObjectiveSection, name: str) -
     return learning_lists(table, features, section)
 
 
-def gain_shares(gains: Mapping[str, float], features: Sequence[FeatureColumn]) -> dict[str, float]:
+def gain_shares(gains: Mapping[str, float], features: Sequence[TableFeature]) -> dict[str, float]:
     """Return every feature's share of the total gain, largest first; the components of a vector are summed.
 
     Args:

@@ -1,4 +1,4 @@
-"""How well scores fit the validation days, and when to stop training."""
+"""Metrics of the validation days, and early stopping."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
     return np.asarray(expit(logits), np.float32)
 
 
-def quality(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float | None]:
+def validation_metrics(
+    labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None
+) -> dict[str, float | None]:
     """Return log loss (nats) and AUC of the validation rows.
 
     Args:
         labels: 0 or 1, shape (rows,).
         scores: Probabilities, shape (rows,).
-        weights: How many impressions each row stands for, same shape; None: all alike.
+        weights: Weight of each row, same shape; None: all equal.
 
     Returns:
         `validation_log_loss` and `validation_auc`; the AUC is None with a single class, where it is undefined.
@@ -32,16 +34,16 @@ def quality(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None =
     Raises:
         UnmeasurableError: See `shortlist.evaluation.metrics.check_scores`.
     """
-    truth, chances = labels.astype(np.float64), scores.astype(np.float64)
-    varies = truth.min() != truth.max()
+    labels_f64, scores_f64 = labels.astype(np.float64), scores.astype(np.float64)
+    varies = labels_f64.min() != labels_f64.max()
     return {
-        "validation_log_loss": log_loss(truth, chances, weights),
-        "validation_auc": auc(truth, chances, weights) if varies else None,
+        "validation_log_loss": log_loss(labels_f64, scores_f64, weights),
+        "validation_auc": auc(labels_f64, scores_f64, weights) if varies else None,
     }
 
 
 class EarlyStopping:
-    """Remembers the best validation loss, and says when patience ends.
+    """Tracks the best validation loss and whether patience has ended.
 
     >>> stopping = EarlyStopping(patience=2)
     >>> [stopping.improved(epoch, loss) for epoch, loss in enumerate([0.5, 0.4, 0.6, 0.45], start=1)]
@@ -57,7 +59,7 @@ class EarlyStopping:
         self.best_epoch = 0
 
     def improved(self, epoch: int, loss: float) -> bool:
-        """Take the loss of an epoch; return whether it is the best so far."""
+        """Record the loss of an epoch; return whether it is the best so far."""
         self._epoch = epoch
         if loss >= self._best:
             return False

@@ -82,10 +82,10 @@ def _reached(world: World, table: Callable[[], FusedTable], first: list[Batch]) 
     options = declared(setting, "bf16")
     torch.manual_seed(SEED)  # in host memory: the device would draw others
     model = DLRM(world.layout, section, table=table())
-    model.network.start_from(world.learning.base_rate)
+    model.network.set_base_rates(world.learning.base_rate)
     model.to(setting.device).train()
     training = Training(model, section, setting.device, options)
-    losses = [float(training.take(batch)) for batch in first]
+    losses = [float(training.train_batch(batch)) for batch in first]
     looked_up = first[0].lookups.rows_L[:4_096].long().cpu()
     rows = model.table.state_dict()["weight_RD"][looked_up].cpu()
     cache = model.table if isinstance(model.table, CachedTable) else None

@@ -23,9 +23,9 @@ from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
 from models.embedding.chunks import Batch
 from models.embedding.device_batches import DeviceStore
 from models.embedding.device_chunks import DeviceChunk
-from models.embedding.file_offsets import size_of
+from models.embedding.file_offsets import read_chunk_size
 from models.embedding.loading import cudf_decoder, host_decoder
-from models.embedding.pools import Store
+from models.embedding.pools import DecodedStore
 
 TITLE: Final = "Rows to the device, in shuffled batches"
 _PEER: Final = "host decodes once, pageable copies"
@@ -54,11 +54,11 @@ def run(setting: Setting) -> Findings:
     return findings
 
 
-def _stores(findings: Findings, world: World) -> Iterator[tuple[str, Callable[[], Store[Any]]]]:
+def _stores(findings: Findings, world: World) -> Iterator[tuple[str, Callable[[], DecodedStore[Any]]]]:
     device, learning, layout = findings.setting.device, world.learning, world.layout
-    sizes = {path: size_of(path, layout) for path in learning.paths("train", "validation")}
+    sizes = {path: read_chunk_size(path, layout) for path in learning.paths("train", "validation")}
 
-    def store(decode: Callable[[Path], DeviceChunk], where: Any) -> Callable[[], Store[Any]]:
+    def store(decode: Callable[[Path], DeviceChunk], where: Any) -> Callable[[], DecodedStore[Any]]:
         return lambda: DeviceStore(decode, sizes, device, where)
 
     host = host_decoder(learning, layout)
@@ -75,7 +75,7 @@ def _stores(findings: Findings, world: World) -> Iterator[tuple[str, Callable[[]
     yield "cuDF decodes, rows stay on the device", store(cudf_decoder(learning, layout, device), "device")
 
 
-def _loader(world: World, store: Store[Any]) -> BatchLoader:
+def _loader(world: World, store: DecodedStore[Any]) -> BatchLoader:
     pool = pool_rows(world.layout, world.chunk_rows)
     return BatchLoader(store, world.learning.paths("train"), world.made.section.batch_size, pool, SEED)
 

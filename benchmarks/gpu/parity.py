@@ -22,7 +22,7 @@ from models.embedding.cuda_graphs import make_step
 from models.embedding.precision import Precision
 from models.embedding.step import StepOptions, step_options
 from models.embedding.train import score_batch
-from models.validation import quality
+from models.validation import validation_metrics
 
 TITLE: Final = "AUC against float32 on the CPU"
 TOLERANCE: Final = 1e-3
@@ -72,7 +72,7 @@ def _options(section: DLRMModel, device: str, precision: Precision) -> StepOptio
 def _start(world: World) -> dict[str, torch.Tensor]:
     torch.manual_seed(SEED)  # on the CPU: two devices draw different weights from one seed
     model = DLRM(world.layout, world.made.section)
-    model.network.start_from(world.learning.base_rate)
+    model.network.set_base_rates(world.learning.base_rate)
     return model.state_dict()
 
 
@@ -89,7 +89,7 @@ def _learnt(world: World, start: dict[str, torch.Tensor], device: str, options: 
     for batch in world.validation(section.batch_size).in_order():
         labels.append(batch.labels_B.cpu().numpy())
         scores.append(score_batch(model, batch.to(device)))
-    found = quality(np.concatenate(labels), np.concatenate(scores))
+    found = validation_metrics(np.concatenate(labels), np.concatenate(scores))
     assert found["validation_auc"] is not None
     assert found["validation_log_loss"] is not None
     return _Quality(found["validation_auc"], found["validation_log_loss"])

@@ -15,9 +15,9 @@ from benchmarks.gpu.setting import Setting
 from models.dlrm.section import DLRMModel
 from models.embedding.chunks import Batch, Lookups
 from models.embedding.layout import Layout
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 from models.planning.plan import PUBLISHED
-from models.planning.plan_inputs import Shape, Table
+from models.planning.plan_inputs import EmbeddingTable, ModelShape
 from shortlist.contracts import Columns, Files
 from shortlist.storage.tables import DayTable, DayTableWriter
 
@@ -53,25 +53,25 @@ class Configuration:
         return replace(self, section=DLRMModel.model_validate({**self.section.model_dump(), **changes}))
 
     @property
-    def features(self) -> tuple[FeatureColumn, ...]:
+    def features(self) -> tuple[TableFeature, ...]:
         """The columns of its feature table."""
-        dense = [FeatureColumn(name=f"I{number + 1}", kind="dense") for number in range(self.floats)]
-        ids = [FeatureColumn(name=f"C{number + 1}", kind="id", size=size) for number, size in enumerate(self.sizes)]
+        dense = [TableFeature(name=f"I{number + 1}", kind="dense") for number in range(self.floats)]
+        ids = [TableFeature(name=f"C{number + 1}", kind="id", size=size) for number, size in enumerate(self.sizes)]
         return (*dense, *ids)
 
     @property
     def layout(self) -> Layout:
         """Where each feature goes."""
-        return Layout.of(self.features)
+        return Layout.from_features(self.features)
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> ModelShape:
         """What its costs depend on."""
         section, vectors = self.section, len(self.sizes) + 1
         bottom = (self.floats, *section.bottom_mlp, section.embedding_dim)
         top = (section.embedding_dim + vectors * (vectors - 1) // 2, *section.top_mlp, 1)
-        tables = tuple(Table(f"C{number + 1}", size, 1, "given") for number, size in enumerate(self.sizes))
-        return Shape(tables, self.floats, section.embedding_dim, bottom, top, section.batch_size)
+        tables = tuple(EmbeddingTable(f"C{number + 1}", size, 1, "given") for number, size in enumerate(self.sizes))
+        return ModelShape(tables, self.floats, section.embedding_dim, bottom, top, section.batch_size)
 
 
 def published(setting: Setting) -> Configuration:

@@ -22,7 +22,7 @@ from benchmarks.gpu.timing import seconds
 from models.embedding.precision import Precision, matmul_precision
 from models.planning.accelerators import ACCELERATORS
 from models.planning.plan import FLOAT, training_bytes, training_flops
-from models.planning.plan_inputs import Shape
+from models.planning.plan_inputs import ModelShape
 
 TITLE: Final = "Roofs: gathered and scattered rows, products of the perceptrons"
 DTYPES: Final[dict[Precision, torch.dtype]] = {
@@ -47,7 +47,7 @@ class Roofs(NamedTuple):
     flops: dict[Precision, float]
     """Operations per second of all products of a step, by precision."""
 
-    def shares(self, rate: float, shape: Shape, precision: Precision) -> dict[str, float]:
+    def shares(self, rate: float, shape: ModelShape, precision: Precision) -> dict[str, float]:
         """Return which share of each roof so many samples per second are, by the published costs of a sample."""
         memory, compute = rate * training_bytes(shape) / self.rows, rate * training_flops(shape) / self.flops[precision]
         return {"memory": round(memory, 3), "compute": round(compute, 3)}
@@ -82,7 +82,7 @@ def precisions(findings: Findings) -> list[Precision]:
     return [name for name in DTYPES if name in CPU_PRECISIONS or not findings.needs_cuda(f"precision {name}")]
 
 
-def measured(setting: Setting, shape: Shape, wanted: list[Precision]) -> Roofs:
+def measured(setting: Setting, shape: ModelShape, wanted: list[Precision]) -> Roofs:
     """Measure; the memory that it takes is free again afterwards."""
     return Roofs(
         copied=_copied(setting, setting.pick(2**30, 2**16)),
@@ -120,7 +120,7 @@ def known_device(name: str) -> str:
     return ""
 
 
-def row_bytes(shape: Shape) -> int:
+def row_bytes(shape: ModelShape) -> int:
     """Return the bytes of an embedding row."""
     return shape.width * FLOAT
 
@@ -131,7 +131,7 @@ def _copied(setting: Setting, floats: int) -> float:
     return 2 * FLOAT * floats / seconds(lambda: target.copy_(source), setting)
 
 
-def _rows(setting: Setting, table_rows: int, shape: Shape) -> float:
+def _rows(setting: Setting, table_rows: int, shape: ModelShape) -> float:
     """Gather as many rows as a step looks up, and scatter as many, over a table far larger than any cache."""
     device = setting.device
     table = torch.randn(table_rows, shape.width, device=device)
@@ -146,7 +146,7 @@ def _rows(setting: Setting, table_rows: int, shape: Shape) -> float:
     return 4 * looked_up * row_bytes(shape) / least
 
 
-def _flops(setting: Setting, shape: Shape, precision: Precision) -> float:
+def _flops(setting: Setting, shape: ModelShape, precision: Precision) -> float:
     """Multiply everything that a step multiplies, forward and backward: nothing else happens between products."""
     works = list(_products(setting.device, shape, DTYPES[precision]))
 
@@ -158,7 +158,7 @@ def _flops(setting: Setting, shape: Shape, precision: Precision) -> float:
         return training_flops(shape) * shape.batch / seconds(step, setting)
 
 
-def _products(device: str, shape: Shape, dtype: torch.dtype) -> Iterator[Callable[[], Tensor]]:
+def _products(device: str, shape: ModelShape, dtype: torch.dtype) -> Iterator[Callable[[], Tensor]]:
     def random(*sizes: int) -> Tensor:
         return torch.randn(*sizes, device=device).to(dtype)
 

@@ -16,7 +16,7 @@ from benchmarks.gpu.world import World
 from models.dlrm.section import DLRMModel
 from models.embedding.chunks import Batch
 from models.embedding.precision import Precision
-from models.embedding.step import StepOptions, missing
+from models.embedding.step import StepOptions, compile_obstacle
 from models.embedding.train import Training
 
 LOSS_TOLERANCE: Final = {"fp32": 1e-3, "tf32": 5e-3, "bf16": 4e-2, "fp16": 5e-3}
@@ -32,7 +32,7 @@ _MOST_SKIPPED: Final = 8
 def declared(setting: Setting, precision: Precision) -> StepOptions:
     """Return the options that a section gets which declares nothing but its precision: see `step_options`."""
     on_gpu = setting.on_gpu
-    fused = on_gpu and not missing(setting.device)
+    fused = on_gpu and not compile_obstacle(setting.device)
     return StepOptions(precision, graphs=on_gpu, fixed_shapes=True, fused=fused, multiple=8)
 
 
@@ -64,11 +64,11 @@ def learnt(world: World, section: DLRMModel, options: StepOptions, batches: list
     rows = batches[0].lookups.rows_L[:: max(1, len(batches[0].lookups.rows_L) // 4_096)].long()
     before = model.table.weight_RD.index_select(0, rows).double().cpu()
     for _ in range(_MOST_SKIPPED):  # a first scale that is too large for fp16 moves nothing, and is halved
-        losses = [float(training.take(batches[0]))]
+        losses = [float(training.train_batch(batches[0]))]
         moved = model.table.weight_RD.index_select(0, rows).double().cpu() - before
         if moved.any():
             break
-    losses += [float(loss) for loss in [training.take(batch).clone() for batch in batches[1:]]]
+    losses += [float(loss) for loss in [training.train_batch(batch).clone() for batch in batches[1:]]]
     return Learnt(losses, moved)
 
 
@@ -102,7 +102,7 @@ def sustained(
         def take() -> None:
             nonlocal rows
             for batch in islice(batches, steps):
-                training.take(batch)
+                training.train_batch(batch)
                 rows += batch.rows  # of two batches of a pool, one may have a row more
 
         spent = wall_s(take, setting)

@@ -12,7 +12,7 @@ from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.variants import declared, first_batches, learnt, rate
 from benchmarks.gpu.world import World
 from models.embedding.step import StepOptions
-from models.planning.plan_inputs import Shape
+from models.planning.plan_inputs import ModelShape
 
 TITLE: Final = "DLRM training by the width of an embedding row, bf16"
 WIDTHS: Final = (16, 32, 64, 96, 100, 104, 128)
@@ -50,6 +50,6 @@ def run(setting: Setting) -> Findings:
     return findings
 
 
-def _of_width(shape: Shape, width: int) -> Shape:
+def _of_width(shape: ModelShape, width: int) -> ModelShape:
     bottom, top = (*shape.bottom[:-1], width), (shape.top[0] - shape.width + width, *shape.top[1:])
     return replace(shape, width=width, bottom=bottom, top=top)

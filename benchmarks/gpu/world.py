@@ -18,8 +18,8 @@ from models.dlrm.section import DLRMModel
 from models.embedding.batches import BatchLoader
 from models.embedding.chunks import Batch
 from models.embedding.layout import Layout
-from models.embedding.loading import Loading
-from models.inputs import LearningTable, chosen
+from models.embedding.loading import TrainingLoaders
+from models.inputs import LearningTable, features_matching
 from models.planning.plan import FLOAT
 from shortlist.contracts import Files
 from shortlist.spec.runtime import Runtime
@@ -50,11 +50,13 @@ class World:
         folder = Path(self._scratch.name) / "table"
         write_table(folder, made, train_rows, validation_rows, setting.device, self.chunk_rows)
         table = DayTable.open(folder, Files.TABLE)
-        self.learning = LearningTable(table, chosen(table, ("*",)))
+        self.learning = LearningTable(table, features_matching(table, ("*",)))
         self.layout = made.layout
         runtime = Runtime(memory_budget_mib=_BUDGET_MIB, chunk_rows=self.chunk_rows, seed=SEED)
         weights_and_squares = FLOAT * self.layout.rows * (made.section.embedding_dim + 1)
-        self._loading = Loading(self.learning, self.layout, runtime, reading or setting.device, weights_and_squares)
+        self._loading = TrainingLoaders(
+            self.learning, self.layout, runtime, reading or setting.device, weights_and_squares
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -67,7 +69,7 @@ class World:
     def model(self, section: DLRMModel) -> DLRM:
         """Return the untrained model, the same every time, on the device."""
         model = untrained(self.layout, section, self.setting.device)
-        model.network.start_from(self.learning.base_rate)
+        model.network.set_base_rates(self.learning.base_rate)
         return model
 
     def training(self, batch_size: int) -> BatchLoader:

@@ -1,4 +1,4 @@
-"""A blend as nodes of an ONNX graph: its members' nodes, which share the inputs, and their weighted sum."""
+"""A blend as nodes of an ONNX graph: the members' nodes on shared inputs, and their weighted sum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_members(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
     """Add the members of a model; return the tensor of its log-odds, shape (rows, 1).
 
     Args:
-        graph: Gets the nodes.
+        graph: The graph that the nodes are added to.
         record: Names the members.
         folder: The model folder.
     """
@@ -29,9 +29,9 @@ def add_members(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
 
 
 def _log_odds(graph: FeatureGraph, folder: Path) -> str:
-    """Add one member; return its log-odds, cut off as the blend reads them."""
+    """Add one member; return its log-odds, clipped as in training."""
     log_odds, add = add_label(graph, read_record(folder), folder), graph.nodes.add
-    # By comparison, not by Clip: NaN must stay NaN, so that whoever serves the model can tell.
+    # By comparison, not by Clip: NaN must stay NaN, so that the server can detect it.
     smallest, largest = np.array(-LARGEST_LOG_ODDS), np.array(LARGEST_LOG_ODDS)
     at_least = add("Where", add("Less", log_odds, smallest), smallest, log_odds)
     return add("Where", add("Greater", at_least, largest), largest, at_least)

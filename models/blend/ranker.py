@@ -11,10 +11,10 @@ import polars as pl
 
 from models.blend.section import BlendModel
 from models.inputs import LearningTable, features_of
-from models.ranker import DivergedError, MemberFiles, OnEpoch, Outcome, Ranker
+from models.ranker import DivergedError, FitOutcome, MemberFiles, OnEpoch, Ranker
 from models.record import read_record
 from models.registry import kind_of
-from models.validation import probabilities, quality
+from models.validation import probabilities, validation_metrics
 from shortlist.contracts import Columns, Files
 from shortlist.evaluation.metrics import UnmeasurableError
 from shortlist.evaluation.scores import ScoredRows, check_same_rows, read_scores
@@ -24,17 +24,17 @@ from shortlist.storage.tables import DayTable
 
 WEIGHTS: Final = "blend.json"
 MEMBERS: Final = "members"
-"""Folder, in that of a blend, of the members' folders."""
+"""Subfolder of a blend's folder with the members' folders."""
 LARGEST_LOG_ODDS: Final = np.float32(np.log((1 - 1e-7) / 1e-7))
-"""Members' log-odds are cut off here, as their scores are kept from 0 and 1."""
+"""Members' log-odds are clipped to this absolute value, as scores are clipped near 0 and 1."""
 _FOLDS: Final = 5
 
 
 class BlendRanker(Ranker[BlendModel]):
     """Logistic regression on the members' scores of the validation days (stacking; Wolpert, 1992).
 
-    The members have not learnt these days. The blend has, so that its own scores of them, by which candidates are
-    compared, come from a cross-validation.
+    The members did not learn these days. The blend did, so its scores of these days, by which candidates are compared,
+    come from cross-validation.
     """
 
     kind = "blend"
@@ -45,19 +45,19 @@ class BlendRanker(Ranker[BlendModel]):
     _intercept: np.float32
 
     def _learning(self, table: DayTable) -> LearningTable:
-        self._rows = _validation_rows(self.members)  # first: a member without scores has no weights to load either
+        self._rows = _validation_rows(self.members)  # first: a member without scores has no weights either
         self._rankers = {name: load_member(files.model) for name, files in self.members.items()}
-        read = {feature.name for ranker in self._rankers.values() for feature in ranker.record.features}
-        return LearningTable(table, tuple(feature for feature in features_of(table) if feature.name in read))
+        member_features = {feature.name for ranker in self._rankers.values() for feature in ranker.record.features}
+        return LearningTable(table, tuple(feature for feature in features_of(table) if feature.name in member_features))
 
-    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
+    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> FitOutcome:
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import StratifiedKFold, cross_val_predict
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
 
-        labels = _labels(self._rows)
-        log_odds = np.stack([_log_odds_of(one.scores) for one in self._rows.values()], axis=1)
+        labels = _check_labels(self._rows)
+        log_odds = np.stack([_log_odds(rows.scores) for rows in self._rows.values()], axis=1)
         regression = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1_000))
         folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=runtime.seed)
         held_out = cross_val_predict(regression, log_odds, labels, cv=folds, method="predict_proba")[:, 1]
@@ -66,19 +66,21 @@ class BlendRanker(Ranker[BlendModel]):
         weights = fitted.coef_[0] / scaler.scale_
         self._weights = weights.astype(np.float32)
         self._intercept = np.float32(fitted.intercept_[0] - scaler.mean_ @ weights)
-        line = {"epoch": 1, **quality(labels, held_out)}
-        on_epoch(line)
+        epoch_metrics = {"epoch": 1, **validation_metrics(labels, held_out)}
+        on_epoch(epoch_metrics)
         self._rows = {}
-        return Outcome((line,), best=1, epochs=1, held_out=held_out[_places(learning)])
+        return FitOutcome((epoch_metrics,), best=1, epochs=1, held_out=held_out[_impression_ranks(learning)])
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
         return probabilities(self._log_odds(frame))
 
     def _log_odds(self, frame: pl.DataFrame) -> np.ndarray:
-        columns = [np.clip(ranker.log_odds(frame), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS) for ranker in self._ordered()]
+        columns = [
+            np.clip(ranker.log_odds(frame), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS) for ranker in self._member_rankers()
+        ]
         return np.asarray(np.stack(columns, axis=1, dtype=np.float32) @ self._weights + self._intercept)
 
-    def _ordered(self) -> list[Ranker[Any]]:
+    def _member_rankers(self) -> list[Ranker[Any]]:
         return [self._rankers[name] for name in self.section.members]
 
     def _write(self, folder: Path) -> None:
@@ -108,24 +110,24 @@ def _validation_rows(members: Mapping[str, MemberFiles]) -> dict[str, ScoredRows
     """Return every member's rows of the validation days.
 
     Raises:
-        DivergedError: A member has no scores, or none from before it had learnt those days.
+        DivergedError: A member has no scores, or learnt the validation days and kept no earlier scores.
     """
-    found: dict[str, ScoredRows] = {}
+    rows_by_member: dict[str, ScoredRows] = {}
     for name, files in members.items():
         try:
-            found[name] = read_scores(files.scores / Files.SCORES, "validation")
-            check_same_rows(found[name], next(iter(found.values())))
+            rows_by_member[name] = read_scores(files.scores / Files.SCORES, "validation")
+            check_same_rows(rows_by_member[name], next(iter(rows_by_member.values())))
         except UnmeasurableError as problem:
             raise DivergedError(f"its member '{name}' cannot be read: {problem}") from None
-        if found[name].learnt:
+        if rows_by_member[name].learnt:
             raise DivergedError(
                 f"its member '{name}' has learnt the validation days and kept no scores from before; nothing is left"
                 " to fit the blend on. Train that member without refit, or in one process"
             )
-    return found
+    return rows_by_member
 
 
-def _labels(rows: Mapping[str, ScoredRows]) -> np.ndarray:
+def _check_labels(rows: Mapping[str, ScoredRows]) -> np.ndarray:
     labels: np.ndarray = next(iter(rows.values())).labels
     rarer = int(min(labels.sum(), len(labels) - labels.sum()))
     if rarer < _FOLDS:
@@ -136,12 +138,12 @@ def _labels(rows: Mapping[str, ScoredRows]) -> np.ndarray:
     return labels
 
 
-def _places(learning: LearningTable) -> np.ndarray:
-    """Return where each of the table's validation rows stands among those rows in the order of their impressions."""
+def _impression_ranks(learning: LearningTable) -> np.ndarray:
+    """Return the rank by impression id of each validation row of the table, from 0."""
     read = (pl.read_parquet(path, columns=[Columns.IMPRESSION], hive_partitioning=False)
             for path in learning.paths("validation"))  # fmt: skip
     return pl.concat(read)[Columns.IMPRESSION].rank("ordinal").to_numpy() - 1
 
 
-def _log_odds_of(scores: np.ndarray) -> np.ndarray:
+def _log_odds(scores: np.ndarray) -> np.ndarray:
     return np.asarray(np.log(scores / (1 - scores)))

@@ -20,7 +20,7 @@ class BlendModel(ModelSection):
     calibration: Literal["none"] = "none"
     """The logistic regression is fitted on the validation days, so its scores are calibrated there."""
     models: tuple[ModelName, ...] = Field(min_length=2, max_length=16)
-    """Its members: names of candidates of this spec, none of them a blend. They may read different features."""
+    """Members: names of candidates of this spec, none of them a blend. They may read different features."""
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -28,7 +28,7 @@ class BlendModel(ModelSection):
         return self.models
 
     def check_data(self, name: str, data: Data) -> None:
-        """Refuse further labels: the members' scores of the label are all that a blend reads."""
+        """Refuse further labels: a blend reads only the members' scores of the label."""
         if self.labels:
             raise ValueError(
                 f"models.{name}.labels: a blend gives the score of the label alone; leave it out, and name labels on a"

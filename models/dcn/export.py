@@ -15,7 +15,7 @@ def add_network(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
     """Add the features and the network of a model; return the tensor of its log-odds, shape (rows, 1).
 
     Args:
-        graph: Gets the nodes.
+        graph: The graph that the nodes are added to.
         record: Names the features.
         folder: The model folder.
     """
@@ -28,9 +28,9 @@ class CrossGraph(NetworkGraph[CrossNetwork]):
 
     def logits(self) -> str:
         """Return the tensor of the log-odds, R x 1."""
-        first = crossed = self._inputs()
+        first = crossed = self._join_inputs()
         for cross in self._network.crosses:
             assert isinstance(cross, Cross)
             weighted = self._linear(cross.up, crossed if cross.down is None else self._linear(cross.down, crossed))
             crossed = self._add("Add", self._add("Mul", first, weighted), crossed)
-        return self._through(self._network.deep, crossed)
+        return self._apply_layers(self._network.deep, crossed)

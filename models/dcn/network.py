@@ -41,19 +41,20 @@ class Cross(nn.Module):
 class _Crossed(Function):
     """All crosses and their derivative, in the type of the inputs.
 
-    With y = W x + b and x' = x0 * y + x, the gradients of a layer are g * x0 for y, g * y for x0, and for x g and what
-    y passes on, which one product adds. Autograd goes over the B x I numbers three times as often, and in float32.
+    With y = W x + b and x' = x0 * y + x, the gradients of a layer are g * x0 for y, g * y for x0, and for x the sum of
+    g and the gradient through y, which one product computes. Autograd reads the B x I numbers three times as often, and
+    in float32.
     """
 
     @staticmethod
     def forward(ctx: Any, first_BI: Tensor, layers: int, *weights: Tensor) -> Tensor:
-        x_BI, kept = first_BI, []
-        for *down, up, bias in _by_layer(weights, layers):
+        x_BI, intermediates = first_BI, []
+        for *down, up, bias in _split_by_layer(weights, layers):
             lower = functional.linear(x_BI, down[0]) if down else x_BI
             weighted_BI = functional.linear(lower, up, bias)
-            kept += [x_BI, lower, weighted_BI]
+            intermediates += [x_BI, lower, weighted_BI]
             x_BI = torch.addcmul(x_BI, first_BI, weighted_BI)
-        ctx.save_for_backward(first_BI, *weights, *kept)
+        ctx.save_for_backward(first_BI, *weights, *intermediates)
         ctx.layers = layers
         return x_BI
 
@@ -61,28 +62,28 @@ class _Crossed(Function):
     @once_differentiable
     def backward(ctx: Any, gradient_BI: Tensor) -> tuple[Tensor | None, ...]:
         first_BI, *saved = ctx.saved_tensors
-        weights, kept = saved[: -3 * ctx.layers], saved[-3 * ctx.layers :]
-        of_first_BI = torch.zeros_like(first_BI)
-        of_weights: list[Tensor] = []
-        steps = zip(_by_layer(weights, ctx.layers), _by_layer(kept, ctx.layers), strict=True)
+        weights, intermediates = saved[: -3 * ctx.layers], saved[-3 * ctx.layers :]
+        grad_first_BI = torch.zeros_like(first_BI)
+        grad_weights: list[Tensor] = []
+        steps = zip(_split_by_layer(weights, ctx.layers), _split_by_layer(intermediates, ctx.layers), strict=True)
         for (*down, up, _), (x_BI, lower, weighted_BI) in reversed(list(steps)):
-            of_first_BI.addcmul_(gradient_BI, weighted_BI)
-            of_weighted_BI = gradient_BI * first_BI
-            of_layer = [of_weighted_BI.t() @ lower, of_weighted_BI.sum(0)]
+            grad_first_BI.addcmul_(gradient_BI, weighted_BI)
+            grad_weighted_BI = gradient_BI * first_BI
+            grad_layer = [grad_weighted_BI.t() @ lower, grad_weighted_BI.sum(0)]
             if down:
-                of_lower = of_weighted_BI @ up
-                of_layer = [of_lower.t() @ x_BI, *of_layer]
-                gradient_BI = torch.addmm(gradient_BI, of_lower, down[0])
+                grad_lower = grad_weighted_BI @ up
+                grad_layer = [grad_lower.t() @ x_BI, *grad_layer]
+                gradient_BI = torch.addmm(gradient_BI, grad_lower, down[0])
             else:
-                gradient_BI = torch.addmm(gradient_BI, of_weighted_BI, up)
-            of_weights = of_layer + of_weights
-        return of_first_BI.add_(gradient_BI), None, *of_weights
+                gradient_BI = torch.addmm(gradient_BI, grad_weighted_BI, up)
+            grad_weights = grad_layer + grad_weights
+        return grad_first_BI.add_(gradient_BI), None, *grad_weights
 
 
-def _by_layer(tensors: Sequence[Tensor], layers: int) -> list[Sequence[Tensor]]:
-    """Return the tensors of every layer, which has equally many."""
-    each = len(tensors) // layers
-    return [tensors[first : first + each] for first in range(0, len(tensors), each)]
+def _split_by_layer(tensors: Sequence[Tensor], layers: int) -> list[Sequence[Tensor]]:
+    """Return the tensors of every layer; all layers have the same number of tensors."""
+    tensors_per_layer = len(tensors) // layers
+    return [tensors[first : first + tensors_per_layer] for first in range(0, len(tensors), tensors_per_layer)]
 
 
 class CrossNetwork(EmbeddingNetwork):
@@ -96,17 +97,17 @@ class CrossNetwork(EmbeddingNetwork):
 
     def forward(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
         """Return the log-odds, shape (B,); see `EmbeddingNetwork.forward`."""
-        return self._through(self.deep, self._crossed(self._inputs(dense_BF, pooled))).squeeze(1)
+        return self._apply_layers(self.deep, self._cross_inputs(self._join_inputs(dense_BF, pooled))).squeeze(1)
 
-    def _crossed(self, first_BI: Tensor) -> Tensor:
-        """Return the inputs after all crosses, shape (B, I); while training perhaps narrow."""
+    def _cross_inputs(self, first_BI: Tensor) -> Tensor:
+        """Return the inputs after all crosses, shape (B, I); in training perhaps in a narrow type."""
         if not (first_BI.is_cuda or torch.compiler.is_compiling()):
-            weights = [one.to(self._dtype) for cross in self.crosses for one in cross.parameters()]
+            weights = [weight.to(self._dtype) for cross in self.crosses for weight in cross.parameters()]
             # torch does not annotate `apply`
             crossed: Tensor = _Crossed.apply(first_BI.to(self._dtype), len(self.crosses), *weights)  # type: ignore[no-untyped-call]
             return crossed
         crossed_BI = first_BI
-        with self._narrowly(first_BI):
+        with self._autocast(first_BI):
             for cross in self.crosses:
                 crossed_BI = cross(first_BI, crossed_BI)
         return crossed_BI

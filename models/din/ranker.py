@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from models.din.network import DIN
 from models.din.section import DINModel
-from models.embedding.layout import Attended, Layout
+from models.embedding.layout import AttendedSequence, Layout
 from models.embedding.ranker import EmbeddingRanker
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 from shortlist.contracts import ShortlistError
 
 
@@ -17,8 +17,8 @@ class DINRanker(EmbeddingRanker[DINModel]):
     section_type = DINModel
     model_type = DIN
 
-    def _layout_of(self, features: tuple[FeatureColumn, ...], labels: tuple[str, ...] = ()) -> Layout:
+    def _make_layout(self, features: tuple[TableFeature, ...], labels: tuple[str, ...] = ()) -> Layout:
         try:
-            return Layout.of(features, labels, Attended(self.section.history, self.section.target))
+            return Layout.from_features(features, labels, AttendedSequence(self.section.history, self.section.target))
         except ShortlistError as problem:
             raise type(problem)(f"models.{self.name}.{problem}") from None

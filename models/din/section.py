@@ -23,7 +23,7 @@ class DINModel(DLRMModel):
     """Feature of kind `vocabulary`: the id of the item to be scored, of the column that the sequence lists. Both look
     up one table."""
     attention_mlp: tuple[int, ...] = (32,)
-    """Hidden widths of the network that says how much a past item counts; one output is appended."""
+    """Hidden widths of the network that weighs past items; one output is appended."""
 
     @model_validator(mode="after")
     def _attention_has_units(self) -> Self:
@@ -32,27 +32,35 @@ class DINModel(DLRMModel):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Patterns of the features that it reads, the sequence and the item among them."""
+        """Patterns of the features that the network reads, the sequence and the item included."""
         return (*super().reads, self.history, self.target)
 
     def perceptrons(self, floats: int, tables: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the widths of the bottom and the top perceptron; what the past items give is one more vector."""
+        """Return the widths of the bottom and the top perceptron; the attention is one more vector."""
         return super().perceptrons(floats, tables + 1)
 
     def check_features(self, name: str, features: Features, *, distributed: bool) -> None:
-        """Refuse a history that is no sequence, and a target that is no id of the column which it lists."""
+        """Refuse a history that is no sequence, and a target that is no id of the column that the history lists."""
         super().check_features(name, features, distributed=distributed)
         owners = {output: feature for feature in features.columns for output in feature.outputs}
-        sequences = [one.outputs[0] for one in features.columns if one.kind == "sequence"]
+        sequences = [feature.outputs[0] for feature in features.columns if feature.kind == "sequence"]
         if self.history not in sequences:
             raise ValueError(
                 f"models.{name}.history: '{self.history}' is no feature of kind sequence"
                 f"{did_you_mean(self.history, sequences)}; declare {{kind: sequence, of: <item>, key: <user>}}"
             )
-        found, listed = owners.get(self.target), getattr(owners[self.history], "of", "")
-        columns = dict(zip(found.outputs, getattr(found, "each", ()), strict=False)) if found is not None else {}
-        if found is None or found.kind != "vocabulary" or columns.get(self.target) != listed:
+        target_feature, sequence_column = owners.get(self.target), getattr(owners[self.history], "of", "")
+        column_by_output = (
+            dict(zip(target_feature.outputs, getattr(target_feature, "each", ()), strict=False))
+            if target_feature is not None
+            else {}
+        )
+        if (
+            target_feature is None
+            or target_feature.kind != "vocabulary"
+            or column_by_output.get(self.target) != sequence_column
+        ):
             raise ValueError(
-                f"models.{name}.target: '{self.target}' is no id of '{listed}', which '{self.history}' lists; declare"
-                f" {{kind: vocabulary, each: {listed}}} and name '{listed}_id'"
+                f"models.{name}.target: '{self.target}' is no id of '{sequence_column}', which '{self.history}' lists;"
+                f" declare {{kind: vocabulary, each: {sequence_column}}} and name '{sequence_column}_id'"
             )

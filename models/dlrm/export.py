@@ -24,7 +24,7 @@ def add_network(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
     """Add the features and the network of a model; return the tensor of its log-odds, shape (rows, 1).
 
     Args:
-        graph: Gets the nodes.
+        graph: The graph that the nodes are added to.
         record: Names the features.
         folder: The model folder.
     """
@@ -37,9 +37,9 @@ class InteractionGraph(NetworkGraph[InteractionNetwork]):
 
     def logits(self) -> str:
         """Return the tensor of the log-odds, R x 1."""
-        # Single ids come first: without any feature of floats, they say how many rows there are.
-        embedded = self._embedded()
-        bottom_RD = self._through(self._network.bottom, self._standard(embedded))
+        # Single ids come first: without features of floats, they determine the number of rows.
+        embedded = self._look_up_embeddings()
+        bottom_RD = self._apply_layers(self._network.bottom, self._standard(embedded))
         bottom_R1D = self._add("Unsqueeze", bottom_RD, np.array([1]))
         vectors_RND = self._add("Concat", bottom_R1D, *embedded, axis=1)
         turned_RDN = self._add("Transpose", vectors_RND, perm=[0, 2, 1])
@@ -47,11 +47,11 @@ class InteractionGraph(NetworkGraph[InteractionNetwork]):
         pairs_RP = self._add(
             "Gather", self._add("Flatten", dots_RNN, axis=1), self._network.interaction.pairs_P.numpy(), axis=1
         )
-        return self._through(self._network.top, self._add("Concat", bottom_RD, pairs_RP, axis=1))
+        return self._apply_layers(self._network.top, self._add("Concat", bottom_RD, pairs_RP, axis=1))
 
 
 class _Scoring(nn.Module):
-    """Floats and ids to probabilities, without anything that depends on the number of rows: a trace would freeze it."""
+    """Computes probabilities without operations that depend on the number of rows, which a trace would freeze."""
 
     table_RD: Tensor
     starts_S: Tensor
@@ -67,20 +67,20 @@ class _Scoring(nn.Module):
 
     def forward(self, dense_BF: Tensor, ids_BS: Tensor, *lists_BL: Tensor) -> Tensor:
         """Return the probabilities, shape (B, 1)."""
-        own = self.network
-        standard_BF = torch.nan_to_num((dense_BF - own.mean_F) * own.scale_F, nan=0.0)
-        bottom_BD = own.bottom(standard_BF if own.vectors is None else own.vectors(standard_BF))
+        network = self.network
+        standard_BF = torch.nan_to_num((dense_BF - network.mean_F) * network.scale_F, nan=0.0)
+        bottom_BD = network.bottom(standard_BF if network.vectors is None else network.vectors(standard_BF))
         lists_B1D = [self._mean(ids_BL, start) for ids_BL, start in zip(lists_BL, self._list_starts, strict=True)]
         singles_BSD = self.table_RD[ids_BS + self.starts_S]
         vectors_BND = torch.cat([bottom_BD.unsqueeze(1), singles_BSD, *lists_B1D], dim=1)
         dots_BNN = torch.bmm(vectors_BND, vectors_BND.transpose(1, 2))
-        pairs_BP = dots_BNN.flatten(1).index_select(1, own.interaction.pairs_P)
-        return torch.sigmoid(own.top(torch.cat([bottom_BD, pairs_BP], dim=1)))
+        pairs_BP = dots_BNN.flatten(1).index_select(1, network.interaction.pairs_P)
+        return torch.sigmoid(network.top(torch.cat([bottom_BD, pairs_BP], dim=1)))
 
     def _mean(self, ids_BL: Tensor, start: int) -> Tensor:
-        there_BL = ids_BL >= 0
-        rows_BL = torch.where(there_BL, ids_BL + start, self._no_row)
-        length_B1 = there_BL.sum(dim=1, keepdim=True).clamp(min=1)
+        is_id_BL = ids_BL >= 0
+        rows_BL = torch.where(is_id_BL, ids_BL + start, self._no_row)
+        length_B1 = is_id_BL.sum(dim=1, keepdim=True).clamp(min=1)
         return (self.table_RD[rows_BL].sum(dim=1) / length_B1).unsqueeze(1)
 
 
@@ -92,7 +92,7 @@ def write_torchscript(model: Path, version: int, serving: Serving, out: Path) ->
 def export_torchscript(folder: Path, out: Path) -> None:
     """Write a DLRM without its features as TorchScript, for Triton's PyTorch backend (`model.pt`).
 
-    It is an extra: TorchScript is an archive of code, so it never lies in a model folder.
+    TorchScript is an archive of code, so the file is never written into a model folder.
 
     Inputs, in order: `INPUT__0` FP32 (rows, floats), NaN for null, features in the model's order; `INPUT__1` INT64
     (rows, single ids); then one INT64 (rows, longest) per multi-valued feature, padded with -1. Output: `OUTPUT__0`

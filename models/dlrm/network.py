@@ -18,7 +18,7 @@ from models.embedding.perceptron import perceptron
 
 
 class InteractionNetwork(EmbeddingNetwork):
-    """Floats become one more vector; the dot products of all vectors and that one are scored."""
+    """Scores the dot products of all embeddings and one more vector, computed from the floats."""
 
     def _build(self, layout: Layout, section: DLRMModel) -> None:
         bottom, top = section.perceptrons(section.inner_floats(layout.floats, layout.widths), len(layout.tables))
@@ -29,11 +29,11 @@ class InteractionNetwork(EmbeddingNetwork):
 
     def forward(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
         """Return the log-odds, shape (B,); see `EmbeddingNetwork.forward`."""
-        bottom_BD = self._through(self.bottom, self._standard(dense_BF))
-        vectors = (bottom_BD.unsqueeze(1), *self._by_row(pooled, len(dense_BF)))
-        # Narrow before they are joined, not after: half of what is copied, here and in the derivative.
-        pairs_BP = self.interaction(torch.cat([one.to(self._dtype) for one in vectors], dim=1), self.fused)
-        return self._through(self.top, bottom_BD, pairs_BP).squeeze(1)
+        bottom_BD = self._apply_layers(self.bottom, self._standard(dense_BF))
+        vectors = (bottom_BD.unsqueeze(1), *self._embeddings_by_row(pooled, len(dense_BF)))
+        # Converted before they are joined, not after: this halves the bytes copied, here and in the derivative.
+        pairs_BP = self.interaction(torch.cat([vector.to(self._dtype) for vector in vectors], dim=1), self.fused)
+        return self._apply_layers(self.top, bottom_BD, pairs_BP).squeeze(1)
 
     @property
     def last(self) -> nn.Linear:

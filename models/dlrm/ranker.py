@@ -19,6 +19,6 @@ class DLRMRanker(EmbeddingRanker[DLRMModel]):
 
 
 def diagnose(table: DayTable, section: DLRMModel, runtime: Runtime, count: int) -> Diagnosis:
-    """Return what bounds a training, of the label alone; see `diagnose_table`."""
+    """Return the bottleneck of a training on the label alone; see `diagnose_table`."""
     section = section.model_copy(update={"labels": (), "sharing": "shared_bottom"})
     return diagnose_table(table, section, runtime, count, DLRM)

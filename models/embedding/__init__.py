@@ -1,1 +1,1 @@
-"""What all networks over embedded ids share: the fused table, loaders, training step, exported graph."""
+"""Parts of all networks over embedded ids: the fused table, loaders, training step, exported graph."""

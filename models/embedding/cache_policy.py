@@ -1,4 +1,4 @@
-"""Which rows of a table lie in which slots of its cache: an approximate least-frequently-used policy with decay.
+"""Policy of the embedding cache: approximate least-frequently-used with decay.
 
 L look-ups of a batch, K of its distinct rows that are not in the cache.
 """
@@ -12,9 +12,9 @@ import numpy as np
 from shortlist.contracts import ShortlistError
 
 WINDOW: Final = 4
-"""Slots looked at per slot needed: the least frequent quarter of a window leaves."""
+"""Slots examined per slot needed: the least frequent quarter of a window is evicted."""
 HALF_LIFE: Final = 100
-"""Batches after which a look-up counts half."""
+"""Batches after which a look-up has half its weight."""
 _HIGHEST: Final = 2.0**512
 
 
@@ -23,29 +23,29 @@ class CacheError(ShortlistError):
 
 
 class CacheUpdate(NamedTuple):
-    """What has to move before a batch can be looked up in the cache; all arrays are int32."""
+    """Rows to fetch and to evict before a batch can be looked up in the cache; all arrays are int32."""
 
     slots_L: np.ndarray
-    """Where the row of every look-up lies once the rows have moved."""
+    """Slot of every look-up's row after the update."""
     fetched_K: np.ndarray
-    """Rows to bring, ascending."""
-    into_K: np.ndarray
-    """The slot of each."""
+    """Rows to fetch, ascending."""
+    slots_K: np.ndarray
+    """Slot of each fetched row."""
     evicted_K: np.ndarray
-    """The row that has to leave that slot first; -1 where it is free."""
+    """Row to evict from that slot first; -1 where the slot is free."""
     hits: int
-    """Look-ups whose row was there already."""
+    """Look-ups whose row was cached already."""
 
 
 class CacheState:
-    """The rows in a cache; a call costs what the batch costs, however large the table and the cache are.
+    """The rows in a cache; the cost of a call depends on the batch, not on the size of the table or the cache.
 
-    A row's frequency is the number of batches that looked it up since it came, older ones counting less: half after
-    100 batches, as in LRFU (Lee et al., 2001). To make room for K rows, a hand goes round the slots, over the next 4 K
-    of them or more as CLOCK's does, and the K least frequent leave. Rows of the running batch never leave.
+    A row's frequency is the number of batches that looked it up since it was fetched, where a look-up weighs half after
+    100 batches, as in LRFU (Lee et al., 2001). To evict K rows, a hand moves over the next 4 K slots or more, as in
+    CLOCK, and the K least frequent rows are evicted. Rows of the current batch are never evicted.
 
-    Of 500 000 rows asked for by Zipf's law (exponent 0.8), 2 000 per batch and 20 000 in the cache, it answers 44.0 %,
-    sorting all slots for every batch 44.6 %, the least recently used policy 36.2 %, the best fixed choice 49.3 %.
+    Hit rates for 500 000 rows by Zipf's law (exponent 0.8), 2 000 per batch and 20 000 slots: 44.0 %; sorting all slots
+    for every batch 44.6 %, the least recently used policy 36.2 %, the best fixed choice 49.3 %.
     """
 
     def __init__(self, rows: int, slots: int) -> None:
@@ -53,9 +53,9 @@ class CacheState:
         self._slots = slots
         self._slot_of_row = np.full(rows, -1, np.int32)
         self._row_of_slot = np.full(slots, -1, np.int32)
-        # Old look-ups are not made to count less, new ones count more (forward decay; Cormode et al., 2009).
+        # Instead of decaying old look-ups, new ones get a larger weight (forward decay; Cormode et al., 2009).
         self._frequency = np.zeros(slots)
-        self._worth = 1.0
+        self._lookup_weight = 1.0
         self._last_batch = np.zeros(slots, np.int64)
         self._batch = 0
         self._filled = 0
@@ -66,71 +66,73 @@ class CacheState:
         """Rows in the cache, slot by slot, int32."""
         return self._row_of_slot[: self._filled]
 
-    def exchange(self, rows_L: np.ndarray) -> CacheUpdate:
-        """Take the rows of a batch in; return what has to move.
+    def admit_batch(self, rows_L: np.ndarray) -> CacheUpdate:
+        """Admit the rows of a batch; return the rows to fetch and to evict.
 
         Args:
-            rows_L: Rows of the table, repeated as often as they are looked up.
+            rows_L: Row of the table of every look-up.
 
         Raises:
-            CacheError: They are more than the slots; the cache is what it was.
+            CacheError: The batch has more distinct rows than there are slots; the cache is unchanged.
         """
         slots_L = self._slot_of_row[rows_L]
-        there_L = slots_L >= 0
+        is_cached_L = slots_L >= 0
         self._batch += 1
-        self._last_batch[slots_L[there_L]] = self._batch
-        absent = rows_L[~there_L]
-        fetched_K = np.unique(absent)
-        into_K = self._room(len(fetched_K), rows_L)
-        evicted_K = self._row_of_slot[into_K]
+        self._last_batch[slots_L[is_cached_L]] = self._batch
+        missing_rows = rows_L[~is_cached_L]
+        fetched_K = np.unique(missing_rows)
+        slots_K = self._free_slots(len(fetched_K), rows_L)
+        evicted_K = self._row_of_slot[slots_K]
         self._slot_of_row[evicted_K[evicted_K >= 0]] = -1
-        self._slot_of_row[fetched_K] = into_K
-        self._row_of_slot[into_K] = fetched_K
-        self._frequency[into_K] = 0
-        slots_L[~there_L] = self._slot_of_row[absent]
-        self._frequency[slots_L] += self._worth  # once per batch: numpy adds to a slot that is named twice only once
-        self._age()
-        return CacheUpdate(slots_L, fetched_K, into_K, evicted_K, len(rows_L) - len(absent))
+        self._slot_of_row[fetched_K] = slots_K
+        self._row_of_slot[slots_K] = fetched_K
+        self._frequency[slots_K] = 0
+        slots_L[~is_cached_L] = self._slot_of_row[missing_rows]
+        self._frequency[slots_L] += (
+            self._lookup_weight
+        )  # once per batch: numpy adds to a slot that is named twice only once
+        self._decay_frequencies()
+        return CacheUpdate(slots_L, fetched_K, slots_K, evicted_K, len(rows_L) - len(missing_rows))
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Empty the cache."""
         self._slot_of_row[self.rows] = -1
         self._row_of_slot.fill(-1)
         self._frequency.fill(0)
         self._filled = self._hand = 0
 
-    def _room(self, needed: int, rows_L: np.ndarray) -> np.ndarray:
-        """Return so many slots, free ones first; the rows in the others have to leave."""
-        free = np.arange(self._filled, min(self._filled + needed, self._slots), dtype=np.int32)
-        self._last_batch[free] = self._batch  # they are spoken for
-        victims = self._victims(needed - len(free), rows_L)
+    def _free_slots(self, count: int, rows_L: np.ndarray) -> np.ndarray:
+        """Return a number of slots, free ones first; the rows in the others are to be evicted."""
+        free = np.arange(self._filled, min(self._filled + count, self._slots), dtype=np.int32)
+        self._last_batch[free] = self._batch  # reserved for this batch
+        victims = self._victims(count - len(free), rows_L)
         self._filled += len(free)
         return np.concatenate([free, victims])
 
-    def _victims(self, needed: int, rows_L: np.ndarray) -> np.ndarray:
-        if not needed:
+    def _victims(self, count: int, rows_L: np.ndarray) -> np.ndarray:
+        if not count:
             return np.empty(0, np.int32)
-        length = WINDOW * needed
+        length = WINDOW * count
         while True:
             length = min(length, self._slots)
             window = (self._hand + np.arange(length)) % self._slots
             idle = window[self._last_batch[window] != self._batch]
-            if len(idle) >= needed:
+            if len(idle) >= count:
                 break
             if length == self._slots:
-                raise self._too_small(rows_L)
+                raise self._too_small_error(rows_L)
             length *= 2
         self._hand = (self._hand + length) % self._slots
-        victims: np.ndarray = idle[np.argpartition(self._frequency[idle], needed - 1)[:needed]]
+        victims: np.ndarray = idle[np.argpartition(self._frequency[idle], count - 1)[:count]]
         return victims.astype(np.int32)
 
-    def _age(self) -> None:
-        self._worth *= 2 ** (1 / HALF_LIFE)
-        if self._worth > _HIGHEST:  # once in 51 200 batches
-            self._frequency /= self._worth
-            self._worth = 1.0
+    def _decay_frequencies(self) -> None:
+        self._lookup_weight *= 2 ** (1 / HALF_LIFE)
+        if self._lookup_weight > _HIGHEST:  # once in 51 200 batches
+            self._frequency /= self._lookup_weight
+            self._lookup_weight = 1.0
 
-    def _too_small(self, rows_L: np.ndarray) -> CacheError:
+    def _too_small_error(self, rows_L: np.ndarray) -> CacheError:
         distinct = len(np.unique(rows_L))
         return CacheError(
             f"cached_rows: a batch looks up {distinct:,} distinct rows, the cache has {self._slots:,}"

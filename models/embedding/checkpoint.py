@@ -1,4 +1,4 @@
-"""What a DLRM's training needs to go on after an epoch as if it had never stopped, as one safetensors file."""
+"""The checkpoint of a training after an epoch, from which it resumes exactly, as one safetensors file."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ import torch
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-WORTH_S: Final = 60.0
-"""Seconds of an epoch from which on a checkpoint is left; a shorter one is learnt again as soon as it is read."""
+MIN_EPOCH_S: Final = 60.0
+"""Least seconds of an epoch for which a checkpoint is written; a shorter epoch is repeated as fast as it is loaded."""
 
 TensorState = dict[str, Tensor]
 
 
 class CheckpointStorage(Protocol):
-    """Keeps one checkpoint; see `models.checkpoints.CheckpointPlace`."""
+    """Stores one checkpoint; see `models.checkpoints.CheckpointLocation`."""
 
     def save(self, file: Path) -> None:
-        """Keep a file in place of the one before."""
+        """Store a file, replacing the previous one."""
 
     def load(self) -> bytes | None:
-        """Return the file kept; None when there is none."""
+        """Return the content of the stored file; None when there is none."""
 
 
 class Checkpoint(NamedTuple):
-    """The state after an epoch. The loader's place is the epoch itself: its order depends on nothing else."""
+    """The state after an epoch. The loader has no state: its order depends on the epoch alone."""
 
     history: list[dict[str, Any]]
-    """A line per epoch."""
+    """Metrics of every epoch."""
     weights: TensorState
-    """Of the model, with the accumulators of its rows."""
+    """State of the model, with the accumulators of its rows."""
     optimizer: TensorState
-    """Of `models.embedding.step.Step`."""
+    """State of `models.embedding.step.TrainingStep`."""
     best: TensorState
-    """Weights of the best epoch; empty: they are `weights`."""
+    """Weights of the best epoch; empty: the best epoch is the last one."""
     admission: TensorState
-    """Of `models.embedding.admission.Admission`; empty: there is none."""
+    """State of `models.embedding.admission.BucketAdmission`; empty: there is none."""
     random: TensorState
-    """States of the generators that dropout draws from, by device."""
+    """States of the random generators of dropout, by device."""
 
-    def save(self, place: CheckpointStorage) -> None:
-        """Write it to a place."""
+    def save(self, storage: CheckpointStorage) -> None:
+        """Write the checkpoint to a storage."""
         history = np.frombuffer(json.dumps(self.history).encode(), np.uint8).copy()
         tensors = {"history": torch.from_numpy(history)}
         for part in _PARTS:
@@ -53,12 +53,12 @@ class Checkpoint(NamedTuple):
             tensors |= {f"{part}/{name}": tensor.to("cpu").contiguous() for name, tensor in state.items()}
         with TemporaryDirectory(prefix="shortlist-checkpoint-") as folder:
             save_file(tensors, Path(folder) / "checkpoint.safetensors")
-            place.save(Path(folder) / "checkpoint.safetensors")
+            storage.save(Path(folder) / "checkpoint.safetensors")
 
     @classmethod
-    def load(cls, place: CheckpointStorage) -> Checkpoint | None:
-        """Return the checkpoint of a place; None when there is none."""
-        content = place.load()
+    def load(cls, storage: CheckpointStorage) -> Checkpoint | None:
+        """Return the checkpoint in a storage; None when there is none."""
+        content = storage.load()
         if content is None:
             return None
         parts: dict[str, TensorState] = {part: {} for part in _PARTS}
@@ -74,13 +74,13 @@ _PARTS: Final = ("weights", "optimizer", "best", "admission", "random")
 
 
 def random_states(device: str) -> TensorState:
-    """Return the states of the generators that a training on a device draws from."""
+    """Return the states of the random generators that a training on a device uses."""
     states = {"cpu": torch.get_rng_state()}
     return states | ({"cuda": torch.cuda.get_rng_state()} if device == "cuda" else {})
 
 
 def restore_random_states(states: TensorState) -> None:
-    """Let the generators draw what they would have drawn next."""
+    """Restore the states of the random generators."""
     torch.set_rng_state(states["cpu"])
     if "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"])

@@ -13,16 +13,16 @@ import torch
 
 from models.embedding.layout import Layout
 from models.embedding.weighted_labels import with_weights
-from models.inputs import FeatureColumn, weights_of
+from models.inputs import TableFeature, weights_of
 from models.matrix import float_matrix, fused_lists, fused_rows
 from shortlist.contracts import Columns
 
 
 class Lookups(NamedTuple):
-    """Which rows of the fused table make up which slots; a slot is one feature of one row of the batch.
+    """The rows of the fused table per slot; a slot is one feature of one row of the batch.
 
-    Slots come in this order: all single ids row by row, then every list feature as a block of batch rows. Places of a
-    history are single ids; a network may need those with an event alone, which then are a block behind the single ids.
+    Order of the slots: all single ids row by row, then every list feature as a block of batch rows. Places of a history
+    are single ids; a network may read only those with an event, which are then a block behind the single ids.
     """
 
     rows_L: torch.Tensor
@@ -34,66 +34,64 @@ class Lookups(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A step's worth of rows."""
+    """The rows of one training step."""
 
     labels_B: torch.Tensor
-    """Where there are further labels shape (B, H), the label first."""
+    """Labels; with further labels shape (B, H), the label first."""
     dense_BF: torch.Tensor
     lookups: Lookups
     lists_B: torch.Tensor | None = None
-    """Number of every row's list, int64, from 0, rising; None: every row is learnt by itself."""
+    """List number of every row, int64, from 0, ascending; None: no order is learnt."""
 
     @property
     def rows(self) -> int:
         """Number of rows, B."""
         return len(self.labels_B)
 
-    def narrowed(self, needed: Callable[[Lookups, torch.Tensor], Lookups]) -> Batch:
-        """Return the batch with what a network needs of its look-ups, see `EmbeddingNetwork.needed`."""
-        return self._replace(lookups=needed(self.lookups, self.dense_BF))
+    def with_lookups_for(self, select_lookups: Callable[[Lookups, torch.Tensor], Lookups]) -> Batch:
+        """Return the batch with what a network reads of its look-ups, see `EmbeddingNetwork.select_lookups`."""
+        return self._replace(lookups=select_lookups(self.lookups, self.dense_BF))
 
     def to(self, device: str) -> Batch:
-        """Return the batch on a device; a GPU is not waited for."""
-        moved = Lookups(*(None if one is None else _sent(one, device) for one in self.lookups))  # type: ignore[arg-type]
-        lists_B = None if self.lists_B is None else _sent(self.lists_B, device)
-        return Batch(_sent(self.labels_B, device), _sent(self.dense_BF, device), moved, lists_B)
+        """Return the batch on a device, without waiting for a GPU."""
+        moved = Lookups(*(None if tensor is None else _copy_to_device(tensor, device) for tensor in self.lookups))  # type: ignore[arg-type]
+        lists_B = None if self.lists_B is None else _copy_to_device(self.lists_B, device)
+        return Batch(_copy_to_device(self.labels_B, device), _copy_to_device(self.dense_BF, device), moved, lists_B)
 
 
-class Size(NamedTuple):
-    """How many rows there are, and at most how many ids the lists of each multi-valued feature hold in all."""
+class ChunkSize(NamedTuple):
+    """Number of rows, and an upper bound of the ids in all lists of each multi-valued feature."""
 
     rows: int
     values: tuple[int, ...]
 
     def bytes(self, layout: Layout) -> int:
-        """Return what a chunk of this size takes, in memory or on disk."""
-        of_row = 4 * (1 + len(layout.labels) + layout.floats + layout.slots) + 2 * 8 * len(layout.lists)
-        return self.rows * of_row + 4 * sum(self.values)
+        """Return the bytes of a chunk of this size, in memory or on disk."""
+        bytes_per_row = 4 * (1 + len(layout.labels) + layout.floats + layout.slots) + 2 * 8 * len(layout.lists)
+        return self.rows * bytes_per_row + 4 * sum(self.values)
 
 
 Allocate = Callable[[tuple[int, ...], type[np.generic]], np.ndarray]
-"""allocate(shape, type) -> an array, whose content does not matter: in memory, or on disk."""
+"""allocate(shape, type) -> an uninitialised array, in memory or on disk."""
 
 
 @dataclass(frozen=True)
 class Chunk:
     """Decoded rows: labels (N,), dense floats (N, F) with NaN for null, fused rows of single ids (N, S), and lists.
 
-    With further labels, there are labels (N, H).
-
-    Labels may carry weights, see `weighted_labels`.
+    With further labels, labels are (N, H). Labels may contain weights, see `weighted_labels`.
     """
 
     labels: np.ndarray
     dense: np.ndarray
     singles: np.ndarray
-    lists: tuple[Ragged, ...]
+    lists: tuple[RaggedRows, ...]
 
     @classmethod
-    def empty(cls, size: Size, layout: Layout, allocate: Allocate = np.empty) -> Chunk:
-        """Return a chunk to decode into."""
+    def empty(cls, size: ChunkSize, layout: Layout, allocate: Allocate = np.empty) -> Chunk:
+        """Return an uninitialised chunk to decode into."""
         lists = tuple(
-            Ragged(allocate((count,), np.int32), allocate((size.rows,), np.int64), allocate((size.rows,), np.int64))
+            RaggedRows(allocate((count,), np.int32), allocate((size.rows,), np.int64), allocate((size.rows,), np.int64))
             for count in size.values
         )
         return cls(
@@ -105,18 +103,18 @@ class Chunk:
 
     @classmethod
     def decoded(cls, frame: pl.DataFrame, layout: Layout) -> Chunk:
-        """Return the rows of a frame; labels are NaN when it has none.
+        """Return the rows of a frame; labels are NaN where the frame has none.
 
         Raises:
             DataError: A value cannot be read by the model.
         """
-        counts = tuple(int(frame[one.name].list.len().sum()) for one in layout.lists)
-        chunk = cls.empty(Size(frame.height, counts), layout)
-        chunk.decode(frame, layout, Size(0, (0,) * len(counts)))
+        counts = tuple(int(frame[feature.name].list.len().sum()) for feature in layout.lists)
+        chunk = cls.empty(ChunkSize(frame.height, counts), layout)
+        chunk.decode(frame, layout, ChunkSize(0, (0,) * len(counts)))
         return chunk
 
-    def decode(self, frame: pl.DataFrame, layout: Layout, place: Size) -> None:
-        """Write the rows of a frame, and the ids of their lists, behind as many as `place` says.
+    def decode(self, frame: pl.DataFrame, layout: Layout, place: ChunkSize) -> None:
+        """Write the rows of a frame, and the ids of their lists, from `start` on.
 
         Raises:
             DataError: A value cannot be read by the model.
@@ -132,8 +130,8 @@ class Chunk:
         if layout.history is not None:
             self.singles[rows, ids:], self.dense[rows, plain] = _history(frame, layout, layout.history)
         starts = layout.starts[len(layout.singles) :]
-        for lists, feature, start, first in zip(self.lists, layout.lists, starts, place.values, strict=True):
-            values, edges = fused_lists(frame, feature, start)
+        for lists, feature, first_table_row, first in zip(self.lists, layout.lists, starts, place.values, strict=True):
+            values, edges = fused_lists(frame, feature, first_table_row)
             lists.values[first : first + len(values)] = values
             lists.starts[rows], lists.ends[rows] = first + edges[:-1], first + edges[1:]
 
@@ -142,64 +140,66 @@ class Chunk:
         """Number of rows."""
         return len(self.labels)
 
-    def holds(self, size: Size) -> bool:
-        """Return whether so many rows, with so many ids in their lists, could be decoded into it."""
+    def holds(self, size: ChunkSize) -> bool:
+        """Return whether a number of rows, with their ids in lists, fits into the chunk."""
         rooms = zip(self.lists, size.values, strict=True)
-        return self.rows >= size.rows and all(len(one.values) >= count for one, count in rooms)
+        return self.rows >= size.rows and all(len(ragged.values) >= count for ragged, count in rooms)
 
     @property
     def bytes(self) -> int:
-        """Memory it takes."""
+        """Bytes of the chunk."""
         return sum(array.nbytes for array in self.arrays)
 
     @property
     def arrays(self) -> Iterator[np.ndarray]:
-        """All there is of the rows; lists must follow one another."""
+        """All arrays of the rows; lists must be contiguous."""
         yield from (self.labels, self.dense, self.singles)
-        for one in self.lists:
-            yield from (one.in_a_row, one.starts, one.ends)
+        for ragged in self.lists:
+            yield from (ragged.contiguous_values, ragged.starts, ragged.ends)
 
     def sliced(self, first: int, last: int) -> Chunk:
-        """Return neighbouring rows, in the same memory."""
+        """Return a range of rows, in the same memory."""
         rows = slice(first, last)
-        lists = tuple(one.sliced(first, last) for one in self.lists)
+        lists = tuple(ragged.sliced(first, last) for ragged in self.lists)
         return Chunk(self.labels[rows], self.dense[rows], self.singles[rows], lists)
 
-    def taken(self, order: np.ndarray) -> Chunk:
-        """Return some of the rows in another order, copied once."""
-        lists = tuple(one.taken(order) for one in self.lists)
-        return Chunk(_taken(self.labels, order), _taken(self.dense, order), _taken(self.singles, order), lists)
+    def reordered(self, order: np.ndarray) -> Chunk:
+        """Return rows in another order, copied once."""
+        lists = tuple(ragged.reordered(order) for ragged in self.lists)
+        return Chunk(
+            _take_rows(self.labels, order), _take_rows(self.dense, order), _take_rows(self.singles, order), lists
+        )
 
     def batch(self, first: int, last: int) -> Batch:
-        """Return neighbouring rows as tensors that share this chunk's memory; their lists must follow one another."""
+        """Return a range of rows as tensors that share this chunk's memory; lists must be contiguous."""
         part = self.sliced(first, last)
         return Batch(torch.from_numpy(part.labels), torch.from_numpy(part.dense), part._lookups())
 
     def _lookups(self) -> Lookups:
         singles = self.singles.reshape(-1)
         if not self.lists:
-            return Lookups(torch.from_numpy(singles), _one_each(len(singles)), None)
+            return Lookups(torch.from_numpy(singles), _single_row_starts(len(singles)), None)
         length_of_slot = np.concatenate(
-            [np.ones(len(singles), np.int64), *(one.ends - one.starts for one in self.lists)]
+            [np.ones(len(singles), np.int64), *(ragged.ends - ragged.starts for ragged in self.lists)]
         )
-        rows = np.concatenate([singles, *(one.in_a_row for one in self.lists)])
+        rows = np.concatenate([singles, *(ragged.contiguous_values for ragged in self.lists)])
         starts = np.concatenate([np.zeros(1, np.int32), np.cumsum(length_of_slot, dtype=np.int32)])
         shares = np.repeat(1 / np.maximum(length_of_slot, 1).astype(np.float32), length_of_slot)
         return Lookups(torch.from_numpy(rows), torch.from_numpy(starts), torch.from_numpy(shares))
 
 
-def _history(frame: pl.DataFrame, layout: Layout, history: FeatureColumn) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of a sequence, shape (N, events), and its lengths; places without an event read an id's row."""
+def _history(frame: pl.DataFrame, layout: Layout, history: TableFeature) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of a sequence, shape (N, events), and its lengths; places without an event have the first id."""
     start = layout.starts[layout.target]
     values, edges = fused_lists(frame, history, start)
-    there = np.arange(layout.events) < np.diff(edges)[:, None]
-    rows = np.full(there.shape, start, np.int32)
-    rows[there] = values
-    return rows, there.sum(axis=1)
+    is_event = np.arange(layout.events) < np.diff(edges)[:, None]
+    rows = np.full(is_event.shape, start, np.int32)
+    rows[is_event] = values
+    return rows, is_event.sum(axis=1)
 
 
 def _labels(frame: pl.DataFrame, layout: Layout) -> np.ndarray:
-    """Return the labels of rows, shape (N,) or (N, H), with their weights."""
+    """Return the labels of rows, shape (N,) or (N, H), combined with weights."""
     weights = weights_of(frame)
     if not layout.labels:
         return with_weights(frame[Columns.LABEL].to_numpy(), weights)
@@ -208,26 +208,26 @@ def _labels(frame: pl.DataFrame, layout: Layout) -> np.ndarray:
 
 
 @lru_cache(maxsize=4)
-def _one_each(slots: int) -> torch.Tensor:
-    """Return the starts of slots with one row each; nobody writes to it, so batches of a size share it."""
+def _single_row_starts(slots: int) -> torch.Tensor:
+    """Return the starts of slots with one row each; batches of a size share it, it is never written to."""
     return torch.arange(slots + 1, dtype=torch.int32)
 
 
-def _sent(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    """Return a tensor on a device; torch keeps pinned memory until the copy from it is done."""
+def _copy_to_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """Return a tensor on a device; torch keeps pinned memory until the copy is done."""
     if device == "cuda" and not tensor.is_cuda:
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 
 
-def _taken(rows: np.ndarray, order: np.ndarray) -> np.ndarray:
-    # Row by row straight into the result: 21 M Criteo rows/s on one core, `rows[order]` 6.5 M. The mode only says what
-    # becomes of places outside, of which there are none; with the default, numpy fills a second array and copies it.
+def _take_rows(rows: np.ndarray, order: np.ndarray) -> np.ndarray:
+    # Row by row into the output: 21 M Criteo rows/s on one core, `rows[order]` 6.5 M. The mode only concerns numbers
+    # out of range, of which there are none; with the default mode, numpy fills a second array and copies it.
     return np.take(rows, order, axis=0, out=np.empty_like(rows, shape=(len(order), *rows.shape[1:])), mode="clip")
 
 
 @dataclass(frozen=True)
-class Ragged:
+class RaggedRows:
     """A list of fused rows per row; row i's are `values[starts[i]:ends[i]]`."""
 
     values: np.ndarray
@@ -235,23 +235,23 @@ class Ragged:
     ends: np.ndarray
 
     @classmethod
-    def packed(cls, values: np.ndarray, edges: np.ndarray) -> Ragged:
-        """Return lists that follow one another; `edges`, shape (rows + 1,), is where they begin and end."""
+    def packed(cls, values: np.ndarray, edges: np.ndarray) -> RaggedRows:
+        """Return contiguous lists; `edges`, shape (rows + 1,), are their starts and ends."""
         return cls(values, edges[:-1], edges[1:])
 
-    def taken(self, order: np.ndarray) -> Ragged:
-        """Return the lists in another order, one after the other."""
+    def reordered(self, order: np.ndarray) -> RaggedRows:
+        """Return the lists in another order, contiguous."""
         firsts = self.starts[order]
         lengths = self.ends[order] - firsts
         edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         source = np.repeat(firsts - edges[:-1], lengths) + np.arange(edges[-1])
-        return Ragged.packed(self.values[source], edges)
+        return RaggedRows.packed(self.values[source], edges)
 
-    def sliced(self, first: int, last: int) -> Ragged:
-        """Return the lists of some neighbouring rows."""
-        return Ragged(self.values, self.starts[first:last], self.ends[first:last])
+    def sliced(self, first: int, last: int) -> RaggedRows:
+        """Return the lists of a range of rows."""
+        return RaggedRows(self.values, self.starts[first:last], self.ends[first:last])
 
     @property
-    def in_a_row(self) -> np.ndarray:
-        """The ids of all lists, which must follow one another in memory."""
+    def contiguous_values(self) -> np.ndarray:
+        """The ids of all lists, which must be contiguous in memory."""
         return self.values[self.starts[0] : self.ends[-1]] if len(self.starts) else self.values[:0]

@@ -1,4 +1,4 @@
-"""What bounds a DLRM's training: the three classic tests, and a sentence of advice."""
+"""Finds the bottleneck of a network's training by three tests, with advice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from models.embedding.spill import Spill
 from models.embedding.train import Training
 from models.embedding.weighted_labels import weighted_log_loss
 from models.embedding_section import EmbeddingSection
-from models.inputs import chosen
+from models.inputs import features_matching
 from models.objectives import learning_lists
 from shortlist.contracts import ShortlistError
 from shortlist.spec.runtime import Runtime
@@ -30,31 +30,31 @@ from shortlist.storage.tables import DayTable
 
 Bound = Literal["loader", "embeddings", "network"]
 
-_WARM_UP: Final = 3  # steps whose time does not count: memory is mapped, kernels are chosen
+_WARM_UP: Final = 3  # steps that are not measured: memory is mapped, kernels are chosen
 _LOADER_MATTERS: Final = 0.2
 _SAME_ROWS_MATTER: Final = 0.8
 
 
-class Steps(Protocol):
-    """A training step, whole and with layers removed."""
+class StepParts(Protocol):
+    """A training step, and its parts."""
 
     def whole(self, batch: Batch) -> None:
-        """Look up, score, and move all weights."""
+        """Look up, score, and update all weights."""
 
     def embeddings(self, batch: Batch) -> None:
-        """Only look up and move embedding rows."""
+        """Only look up and update embedding rows."""
 
     def network(self, batch: Batch) -> None:
-        """Only score and move the perceptrons, on embeddings that are given."""
+        """Only score and update the perceptrons, on given embeddings."""
 
 
 class Diagnosis(NamedTuple):
-    """Medians over the steps, in milliseconds."""
+    """Median times of a step and its parts, in milliseconds."""
 
     wait_ms: float
-    """What the step waits for its rows."""
+    """Mean time that the step waits for its rows."""
     step_ms: float
-    """The step itself, on rows it has not seen."""
+    """The step on new rows."""
     constant_ms: float
     """The step on the same rows again."""
     embeddings_ms: float
@@ -64,19 +64,19 @@ class Diagnosis(NamedTuple):
 
     @property
     def loader_share(self) -> float:
-        """Share of the time that goes by waiting for rows."""
+        """Share of the time spent waiting for rows."""
         return self.wait_ms / (self.wait_ms + self.step_ms)
 
     @property
     def bound(self) -> Bound:
-        """What most of the time goes to."""
+        """The part that takes most of the time."""
         if self.loader_share > _LOADER_MATTERS:
             return "loader"
         return "embeddings" if self.embeddings_ms > self.network_ms else "network"
 
     @property
     def lines(self) -> list[str]:
-        """What a terminal shows."""
+        """The diagnosis as lines of a terminal."""
         return [
             f"step                       {self.step_ms:8.1f} ms",
             f"waiting for the loader     {self.wait_ms:8.1f} ms  ({self.loader_share:.0%} of the time)",
@@ -88,7 +88,7 @@ class Diagnosis(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What bounds the training, and what to change first."""
+        """The bottleneck, and the setting to change first."""
         return {"loader": self._on_loader, "embeddings": self._on_embeddings, "network": self._on_network}[self.bound]()
 
     def _on_loader(self) -> str:
@@ -98,12 +98,16 @@ class Diagnosis(NamedTuple):
         )
 
     def _on_embeddings(self) -> str:
-        far = self.constant_ms < _SAME_ROWS_MATTER * self.step_ms
-        why = "; the same rows again are quicker, so fetching them from far memory is part of it" if far else ""
+        is_memory_bound = self.constant_ms < _SAME_ROWS_MATTER * self.step_ms
+        memory_hint = (
+            "; the same rows again are quicker, so fetching them from far memory is part of it"
+            if is_memory_bound
+            else ""
+        )
         return (
             f"The embeddings bound this training: alone they take {self.embeddings_ms:.1f} ms, the network"
-            f" {self.network_ms:.1f} ms{why}. Lower the model's embedding_dim, raise the vocabularies' min_rows,"
-            " or raise its batch_size: a row that comes twice in a batch is moved once."
+            f" {self.network_ms:.1f} ms{memory_hint}. Lower the model's embedding_dim, raise the vocabularies'"
+            " min_rows, or raise its batch_size: a row that comes twice in a batch is moved once."
         )
 
     def _on_network(self) -> str:
@@ -115,59 +119,59 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(
-    batches: Iterator[Batch], steps: Steps, count: int, clock: Callable[[], float] = time.perf_counter
+    batches: Iterator[Batch], steps: StepParts, count: int, clock: Callable[[], float] = time.perf_counter
 ) -> Diagnosis:
-    """Make the three tests: the loader's share, the step with layers removed, the step on constant inputs.
+    """Measure the loader's share, the step without layers, and the step on the same rows.
 
     Args:
-        batches: From the loader, as training gets them; short ones are taken as they are.
+        batches: Batches from the loader, as in training.
         steps: The step and its parts.
         count: Steps per test.
-        clock: Seconds.
+        clock: Returns the time in seconds.
 
     Raises:
         ShortlistError: There are too few batches to measure.
     """
-    waits, wholes, batch = [], [], None
+    waits, step_times, batch = [], [], None
     start = clock()
     for batch in islice(batches, count + _WARM_UP):
         waits.append(clock() - start)
-        wholes.append(_ms(lambda rows=batch: steps.whole(rows), clock))  # type: ignore[misc]
+        step_times.append(_time_ms(lambda rows=batch: steps.whole(rows), clock))  # type: ignore[misc]
         start = clock()
-    if batch is None or len(wholes) <= _WARM_UP:
+    if batch is None or len(step_times) <= _WARM_UP:
         raise ShortlistError(
-            f"diagnose: the training days give {len(wholes)} batch(es); wanted more than {_WARM_UP} to measure."
+            f"diagnose: the training days give {len(step_times)} batch(es); wanted more than {_WARM_UP} to measure."
             " Lower the model's batch_size, or give more data."
         )
-    # Waiting is a mean: a loader makes many batches wait little and the first of a pool long.
+    # The wait is a mean, not a median: most batches wait little, the first of a pool long.
     wait_ms = 1_000 * sum(waits[_WARM_UP:]) / len(waits[_WARM_UP:])
-    alone = [
-        median(_ms(lambda: step(batch), clock) for _ in range(count))  # noqa: B023 - called before the next one
+    part_medians = [
+        median(_time_ms(lambda: step(batch), clock) for _ in range(count))  # noqa: B023 - called within the iteration
         for step in (steps.whole, steps.embeddings, steps.network)
     ]
-    return Diagnosis(wait_ms, median(wholes[_WARM_UP:]), *alone)
+    return Diagnosis(wait_ms, median(step_times[_WARM_UP:]), *part_medians)
 
 
 def diagnose_table(
     table: DayTable, section: EmbeddingSection, runtime: Runtime, count: int, model: type[EmbeddingModel]
 ) -> Diagnosis:
-    """Say what bounds the training of a declared network on a feature table; its weights are thrown away.
+    """Return the bottleneck of a network's training on a feature table; the weights are discarded.
 
     Args:
         table: The feature table.
         section: The model's declaration.
         runtime: Engine, memory budget and seed.
         count: Steps per test.
-        model: Of the section's kind.
+        model: Model class of the section's kind.
 
     Raises:
         ShortlistError: The table does not fit the section, or has too few rows.
     """
-    learning = learning_lists(table, chosen(table, section.features), section)
-    layout = Layout.of(learning.features)
+    learning = learning_lists(table, features_matching(table, section.features), section)
+    layout = Layout.from_features(learning.features)
     store = ChunkStore(learning, layout, runtime.memory_budget_mib * 2**20, Spill())
     paths: list[Path] = learning.paths("train")
-    pool, lists = pool_rows(layout, runtime.chunk_rows), FileLists.of(learning)
+    pool, lists = pool_rows(layout, runtime.chunk_rows), FileLists.read(learning)
     loader = BatchLoader(store, paths, section.batch_size, pool, runtime.seed, lists)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(runtime.seed)
@@ -176,7 +180,7 @@ def diagnose_table(
 
 
 class NetworkSteps:
-    """The step of `models.embedding.train`, whole and in parts."""
+    """The step of `models.embedding.train`, and its parts."""
 
     def __init__(self, model: EmbeddingModel, section: EmbeddingSection, device: str) -> None:
         self._model = model.to(device).train()
@@ -188,17 +192,17 @@ class NetworkSteps:
         )
 
     def whole(self, batch: Batch) -> None:
-        """Look up, score, and move all weights."""
-        self._training.step(batch.to(self._device))
+        """Look up, score, and update all weights."""
+        self._training.train_batch_and_wait(batch.to(self._device))
 
     def embeddings(self, batch: Batch) -> None:
-        """Only look up and move embedding rows, by a gradient of zeros: the rows stay what they are."""
+        """Only look up and update embedding rows, by a gradient of zeros: the rows do not change."""
         lookups = batch.to(self._device).lookups
         self._adagrad.step(lookups, torch.zeros_like(self._model.table(lookups)))
         self._finish()
 
     def network(self, batch: Batch) -> None:
-        """Only score and move the perceptrons, on embeddings of zeros."""
+        """Only score and update the perceptrons, on embeddings of zeros."""
         moved = batch.to(self._device)
         pooled = moved.dense_BF.new_zeros(len(moved.lookups.starts) - 1, self._model.table.weight_RD.shape[1])
         logits_B = self._model.network(moved.dense_BF, pooled.requires_grad_())
@@ -209,10 +213,10 @@ class NetworkSteps:
 
     def _finish(self) -> None:
         if self._device == "cuda":
-            torch.cuda.synchronize()  # a GPU's work is only queued by the lines above
+            torch.cuda.synchronize()  # the lines above only queue the GPU's work
 
 
-def _ms(work: Callable[[], object], clock: Callable[[], float]) -> float:
+def _time_ms(work: Callable[[], object], clock: Callable[[], float]) -> float:
     start = clock()
     work()
     return 1_000 * (clock() - start)

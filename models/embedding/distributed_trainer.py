@@ -67,40 +67,42 @@ class DistributedTrainer(Training):
         self._adam = make_adam(model, section, device)
 
     def _epoch(self, epoch: int, loaders: Loaders) -> dict[str, Any]:
-        line = super()._epoch(epoch, loaders)
-        return line | {"rows_per_s": round(line["rows_per_s"] * self._rows / loaders.train.rows, 1)}
+        epoch_metrics = super()._epoch(epoch, loaders)
+        return epoch_metrics | {"rows_per_s": round(epoch_metrics["rows_per_s"] * self._rows / loaders.train.rows, 1)}
 
-    def _pass(self, epoch: int, train: BatchLoader) -> float:
+    def _train_epoch(self, epoch: int, train: BatchLoader) -> float:
         total, rows = 0.0, 0
         self._model.train()
         with progress(f"{self._section.kind} epoch {epoch}/{self._section.epochs}", total=self._rows) as advance:
             for step, batch in enumerate(self._padded_with_empty_batches(train.shuffled(epoch)), start=1):
                 with matmul_precision(self._step.options.precision):
-                    loss, seen = self._distributed_step(batch)
-                if not seen:
+                    loss, step_rows = self._distributed_step(batch)
+                if not step_rows:
                     break
                 if not np.isfinite(loss):
-                    raise self._astray(f"step {step} of epoch {epoch} ({rows:,} rows into it)", loss / seen)
-                total, rows = total + loss, rows + seen
-                advance(seen, f"loss {total / rows:.4f}")
+                    raise self._diverged_error(
+                        f"step {step} of epoch {epoch} ({rows:,} rows into it)", loss / step_rows
+                    )
+                total, rows = total + loss, rows + step_rows
+                advance(step_rows, f"loss {total / rows:.4f}")
         return total / rows
 
     def _distributed_step(self, batch: Batch) -> tuple[float, int]:
         """Take a step; return the sum of the losses before it, and the rows, of all processes."""
-        batch = batch.narrowed(self._model.network.needed)
+        batch = batch.with_lookups_for(self._model.network.select_lookups)
         pooled = self._model.table(batch.lookups).requires_grad_()
         logits_B = self._model.network(batch.dense_BF, pooled)
-        loss = self._summed_loss(logits_B, batch)
+        loss = self._loss_sum(logits_B, batch)
         loss.backward()  # type: ignore[no-untyped-call] # torch does not annotate it
         assert pooled.grad is not None
-        total, rows = self._summed(loss.detach(), batch.rows)
+        total, rows = self._average_gradients(loss.detach(), batch.rows)
         if rows:
             self._adam.step()
             self._sharded.step(batch.lookups, pooled.grad.div_(rows))
         self._adam.zero_grad()
         return total, rows
 
-    def _summed_loss(self, logits_B: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def _loss_sum(self, logits_B: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Return the sum of the losses of this process's rows."""
         order_loss = ORDER_LOSSES.get(self._section.objective)
         if order_loss is None:
@@ -110,33 +112,33 @@ class DistributedTrainer(Training):
         return order_loss(logits_B, batch.labels_B, lists_B) * batch.rows
 
     @torch.no_grad()
-    def _summed(self, loss: torch.Tensor, rows: int) -> tuple[float, int]:
+    def _average_gradients(self, loss: torch.Tensor, rows: int) -> tuple[float, int]:
         """Put into the perceptrons the mean gradient over all processes' rows; return their losses' sum, and number."""
         gradients = [weight.grad for weight in self._weights if weight.grad is not None]
         # Rows and loss travel with the gradients: one exchange per step. float32 counts to 16.7 million rows exactly.
         loss_and_rows = torch.stack([loss, loss.new_tensor(float(rows))])
-        every = torch.cat([*(gradient.flatten() for gradient in gradients), loss_and_rows])
-        dist.all_reduce(every)
-        seen = int(every[-1])
+        flat_gradients = torch.cat([*(gradient.flatten() for gradient in gradients), loss_and_rows])
+        dist.all_reduce(flat_gradients)
+        total_rows = int(flat_gradients[-1])
         for gradient, summed in zip(
-            gradients, torch.split(every, [*(one.numel() for one in gradients), 2]), strict=False
+            gradients, torch.split(flat_gradients, [*(gradient.numel() for gradient in gradients), 2]), strict=False
         ):
-            gradient.copy_(summed.view_as(gradient).div_(max(1, seen)))
-        return float(every[-2]), seen
+            gradient.copy_(summed.view_as(gradient).div_(max(1, total_rows)))
+        return float(flat_gradients[-2]), total_rows
 
-    def _scored_labels(self, validation: BatchLoader) -> list[ValidationRows]:
-        found = []
+    def _score_validation_by_label(self, validation: BatchLoader) -> list[ValidationRows]:
+        batch_scores = []
         for batch in self._padded_with_empty_batches(validation.in_order()):
             if not self._total_rows(batch):
                 break
-            found.append(np.stack([batch.labels_B.cpu().numpy(), score_batch(self._model, batch)]))
-        labels, scores = np.concatenate(self._group.gathered(np.concatenate(found, axis=1)), axis=1)
-        own = validation.lists_in_order()
-        if own is None:
-            return [ValidationRows.of(labels, scores, None)]
+            batch_scores.append(np.stack([batch.labels_B.cpu().numpy(), score_batch(self._model, batch)]))
+        labels, scores = np.concatenate(self._group.gather(np.concatenate(batch_scores, axis=1)), axis=1)
+        list_numbers = validation.lists_in_order()
+        if list_numbers is None:
+            return [ValidationRows.from_weighted_labels(labels, scores, None)]
         # The lists of other processes are other lists.
-        lists = [numbers * self._group.world + rank for rank, numbers in enumerate(self._group.gathered(own))]
-        return [ValidationRows.of(labels, scores, np.concatenate(lists))]
+        lists = [numbers * self._group.world + rank for rank, numbers in enumerate(self._group.gather(list_numbers))]
+        return [ValidationRows.from_weighted_labels(labels, scores, np.concatenate(lists))]
 
     def _total_rows(self, batch: Batch) -> int:
         rows = torch.tensor([batch.rows])
@@ -146,14 +148,14 @@ class DistributedTrainer(Training):
     def _padded_with_empty_batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Give the batches, then empty ones: a process that has no rows left still answers those that have."""
         layout = self._layout
-        nothing = Batch(
+        empty_batch = Batch(
             torch.empty(0), torch.empty(0, layout.floats),
             Lookups(
                 torch.empty(0, dtype=torch.int32), torch.zeros(1, dtype=torch.int32),
                 torch.empty(0) if layout.lists else None,
             ),
         )  # fmt: skip
-        return (batch.to(self._device) for batch in chain(batches, repeat(nothing)))
+        return (batch.to(self._device) for batch in chain(batches, repeat(empty_batch)))
 
 
 def gather_to_rank_zero(model: EmbeddingModel) -> str:

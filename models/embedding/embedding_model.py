@@ -1,4 +1,4 @@
-"""What all networks over embedded ids share: standardised floats, perceptrons in narrow numbers.
+"""Base classes of all networks over embedded ids: standardised floats, perceptrons in narrow types.
 
 Shapes: B batch, F dense floats, S features with a table, D embedding width, I = F + S D inputs, R rows of the fused
 table, L looked-up rows, B*S slots (see `Lookups`).
@@ -24,21 +24,21 @@ from models.modalities import VectorColumns
 
 
 class EmbeddingNetwork(nn.Module):
-    """From dense floats and pooled embeddings to the log-odds of the label; a kind adds its layers and `forward`."""
+    """Computes log-odds from dense floats and pooled embeddings; a kind adds its layers and `forward`."""
 
     mean_F: Tensor
     scale_F: Tensor
 
     narrow: torch.dtype | None = None
-    """What products are computed in while training; None: float32. Whoever trains sets it.
+    """Type of products in training, set by the training step; None: float32.
 
-    Scores are always computed in float32: they must not depend on the processor.
+    Scores are always computed in float32, so that they do not depend on the processor.
     """
     multiple: int = 1
-    """What the widths of the perceptrons' inputs are filled up to a multiple of, with zeros, while training. Whoever
-    trains sets it; the weights keep their shapes."""
+    """Inputs of perceptrons are padded with zeros to a multiple of this width in training, as set by the training step;
+    the weights keep their shapes."""
     fused: bool = False
-    """Whether our kernels of Triton take the place of torch's operations while training. Whoever trains sets it."""
+    """Whether Triton kernels replace torch's operations in training, as set by the training step."""
 
     def __init__(self, layout: Layout, section: EmbeddingSection) -> None:
         super().__init__()
@@ -52,20 +52,20 @@ class EmbeddingNetwork(nn.Module):
         self.register_buffer("scale_F", torch.ones(layout.floats))
 
     def _build(self, layout: Layout, section: Any) -> None:
-        """Make the layers of a section of this network's kind."""
+        """Create the layers that a section declares."""
         raise NotImplementedError
 
     def forward(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
-        """Return the log-odds, shape (B,); of a network with further labels shape (B, H), the label's first.
+        """Return the log-odds, shape (B,); with further labels shape (B, H), the label's first.
 
         Args:
-            dense_BF: Floats as the feature table holds them; NaN for null, which counts as the training mean.
-            pooled: What the fused table gave, shape (slots, D).
+            dense_BF: Floats of the feature table; NaN for null, which counts as the training mean.
+            pooled: Pooled embeddings from the fused table, shape (slots, D).
         """
         raise NotImplementedError
 
-    def needed(self, lookups: Lookups, dense_BF: Tensor) -> Lookups:
-        """Return the look-ups that `forward` reads outside compiled steps, of those that the loader gives: all."""
+    def select_lookups(self, lookups: Lookups, dense_BF: Tensor) -> Lookups:
+        """Return the look-ups that `forward` reads outside compiled steps; by default, all."""
         return lookups
 
     @property
@@ -75,18 +75,18 @@ class EmbeddingNetwork(nn.Module):
 
     @torch.no_grad()
     def standardise(self, mean_F: Tensor, scale_F: Tensor) -> None:
-        """Take the moments of the floats; vectors that have a norm of their own are left as they are."""
+        """Set the moments of the floats; vectors with a norm of their own are not standardised."""
         self.mean_F.copy_(mean_F)
         self.scale_F.copy_(scale_F)
-        for place in self.vectors.places if self.vectors is not None else ():
-            self.mean_F[place], self.scale_F[place] = 0.0, 1.0
+        for columns in self.vectors.slices if self.vectors is not None else ():
+            self.mean_F[columns], self.scale_F[columns] = 0.0, 1.0
 
     @torch.no_grad()
-    def start_from(self, *base_rates: float) -> None:
-        """Set the last biases so that the untrained network predicts the base rates instead of learning them first.
+    def set_base_rates(self, *base_rates: float) -> None:
+        """Set the last biases so that the untrained network predicts the base rates.
 
         Args:
-            base_rates: Of the label, then of the further labels.
+            base_rates: Base rate of the label, then of the further labels.
         """
         self.last.bias.copy_(torch.tensor([math.log(rate / (1 - rate)) for rate in base_rates]))
 
@@ -95,45 +95,45 @@ class EmbeddingNetwork(nn.Module):
         return self.narrow if self.narrow is not None and self.training else torch.float32
 
     def _standard(self, dense_BF: Tensor) -> Tensor:
-        """Return the floats with mean 0 and deviation 1, null is 0; and behind them what vectors are projected to."""
+        """Return the floats with mean 0 and deviation 1, null is 0; behind them the projections of vectors."""
         standard_BF = torch.nan_to_num((dense_BF - self.mean_F) * self.scale_F, nan=0.0)
         return standard_BF if self.vectors is None else self.vectors(standard_BF)
 
-    def _inputs(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
+    def _join_inputs(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
         """Return the standardised floats and all embeddings side by side, shape (B, I)."""
-        embedded = [one.flatten(1) for one in self._by_row(pooled, len(dense_BF))]
+        embedded = [embeddings.flatten(1) for embeddings in self._embeddings_by_row(pooled, len(dense_BF))]
         return torch.cat([self._standard(dense_BF), *embedded], dim=1)
 
-    def _by_row(self, pooled: Tensor, rows: int) -> list[Tensor]:
-        """Return the embeddings of rows, shape (B, features, D): of single ids, and of lists where there are any."""
+    def _embeddings_by_row(self, pooled: Tensor, rows: int) -> list[Tensor]:
+        """Return the embeddings of rows, shape (B, features, D): of single ids, then of lists if there are any."""
         if not self._lists:
             return [pooled.view(rows, self.singles, self._width)]
-        # Split, not sliced: the derivative of a slice is a matrix of zeros of the size of the whole, filled and added.
+        # Split, not sliced: the derivative of a slice allocates and adds a matrix of zeros of the full size.
         singles, lists = torch.split(pooled, [rows * self.singles, rows * self._lists])
         singles_BSD = singles.view(rows, self.singles, self._width)
         return [singles_BSD, lists.view(self._lists, rows, self._width).transpose(0, 1)]
 
-    def _narrowly(self, like: Tensor) -> AbstractContextManager[Any]:
-        """Return a context in which layers multiply as training says; their outputs may be narrow."""
+    def _autocast(self, like: Tensor) -> AbstractContextManager[Any]:
+        """Return a context in which layers multiply in the narrow type; their outputs may be narrow."""
         dtype = self._dtype
         return nullcontext() if dtype is torch.float32 else torch.autocast(like.device.type, dtype=dtype)
 
-    def _through(self, network: nn.Sequential | MixtureOfExperts, *parts_BI: Tensor) -> Tensor:
-        """Return what a perceptron makes of inputs side by side, float32."""
+    def _apply_layers(self, network: nn.Sequential | MixtureOfExperts, *parts_BI: Tensor) -> Tensor:
+        """Return the output of a perceptron over concatenated inputs, float32."""
         fills = self.training and isinstance(network, nn.Sequential)
         missing = -sum(part.shape[1] for part in parts_BI) % self.multiple if fills else 0
         zeros = [parts_BI[0].new_zeros(len(parts_BI[0]), missing)] if missing else []
         inputs = torch.cat([*parts_BI, *zeros], dim=1) if len(parts_BI) + len(zeros) > 1 else parts_BI[0]
         dtype = self._dtype
         if dtype is torch.float32:
-            return _applied(network, inputs, missing)
+            return _apply_padded(network, inputs, missing)
         with torch.autocast(inputs.device.type, dtype=dtype):
-            outputs = _applied(network, inputs, missing)
+            outputs = _apply_padded(network, inputs, missing)
         return outputs.float()
 
 
 class EmbeddingModel(nn.Module):
-    """The whole model: look up, then score; a kind names its network."""
+    """Embedding table and network; a kind sets `network_type`."""
 
     network_type: ClassVar[type[EmbeddingNetwork]]
 
@@ -146,12 +146,12 @@ class EmbeddingModel(nn.Module):
 
     def forward(self, dense_BF: Tensor, lookups: Lookups) -> Tensor:
         """Return the log-odds, shape (B,)."""
-        logits_B: Tensor = self.network(dense_BF, self.table(self.network.needed(lookups, dense_BF)))
+        logits_B: Tensor = self.network(dense_BF, self.table(self.network.select_lookups(lookups, dense_BF)))
         return logits_B
 
 
-def _applied(network: nn.Sequential | MixtureOfExperts, inputs: Tensor, missing: int) -> Tensor:
-    """Return what a perceptron makes of inputs; its first layer has no weights for the last columns, `missing` many."""
+def _apply_padded(network: nn.Sequential | MixtureOfExperts, inputs: Tensor, missing: int) -> Tensor:
+    """Return the output of a perceptron; its first layer has no weights for the last `missing` columns."""
     if not missing:
         outputs: Tensor = network(inputs)
         return outputs

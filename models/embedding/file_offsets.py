@@ -1,4 +1,4 @@
-"""Where the rows of every file lie, when those of many files lie in one chunk."""
+"""Offsets of files in a chunk that holds the rows of many files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from models.embedding.chunks import Size
+from models.embedding.chunks import ChunkSize
 from models.embedding.layout import Layout
 
 
-def size_of(path: Path, layout: Layout) -> Size:
-    """Return the rows of a file, and at most how many ids its lists hold, without reading them."""
+def read_chunk_size(path: Path, layout: Layout) -> ChunkSize:
+    """Return the number of rows of a file and an upper bound of the ids in its lists, from its metadata."""
     metadata = pq.read_metadata(path)
     counts = dict.fromkeys((feature.name for feature in layout.lists), 0)
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
@@ -20,29 +20,31 @@ def size_of(path: Path, layout: Layout) -> Size:
             name = column.path_in_schema.removesuffix(".list.element")
             if name in counts:
                 counts[name] += column.num_values  # an empty or null list counts, too
-    return Size(metadata.num_rows, tuple(counts.values()))
+    return ChunkSize(metadata.num_rows, tuple(counts.values()))
 
 
 class FileOffsets:
-    """The places of some files, one after the other."""
+    """The offsets of files, one after the other."""
 
-    def __init__(self, paths: Iterable[Path], sizes: Mapping[Path, Size]) -> None:
-        """Lay out the files of some sizes, in the order of `paths`."""
-        self._starts: dict[Path, Size] = {}
+    def __init__(self, paths: Iterable[Path], sizes: Mapping[Path, ChunkSize]) -> None:
+        """Compute the offsets of files in the order of `paths`."""
+        self._starts: dict[Path, ChunkSize] = {}
         self._sizes = sizes
-        total: Size | None = None
+        total: ChunkSize | None = None
         for path in paths:
-            own = sizes[path]
-            start = Size(0, (0,) * len(own.values)) if total is None else total
+            size = sizes[path]
+            start = ChunkSize(0, (0,) * len(size.values)) if total is None else total
             self._starts[path] = start
-            total = Size(start.rows + own.rows, tuple(a + b for a, b in zip(start.values, own.values, strict=True)))
-        self.total = total or Size(0, ())
+            total = ChunkSize(
+                start.rows + size.rows, tuple(a + b for a, b in zip(start.values, size.values, strict=True))
+            )
+        self.total = total or ChunkSize(0, ())
 
     def __contains__(self, path: Path) -> bool:
         return path in self._starts
 
-    def start(self, path: Path) -> Size:
-        """Return how many rows, and ids of lists, come before a file's."""
+    def start(self, path: Path) -> ChunkSize:
+        """Return the number of rows, and of ids in lists, before a file."""
         return self._starts[path]
 
     def rows(self, path: Path) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """All dot products of a row's vectors, and their derivative, each in one kernel of Triton.
 
-The products of a row stay in registers: what is written are its pairs, and the gradient of its vectors. Torch's batched
-product writes all N x N of them, of which less than half are wanted, and is slow where N is no multiple of 8.
+The products of a row stay in registers; only its pairs, and the gradient of its vectors, are written. Torch's batched
+product writes all N x N products, of which less than half are used, and is slow where N is no multiple of 8.
 
 Letters as in `models.embedding.interaction`; constants of a kernel are in capitals.
 """
@@ -17,8 +17,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from triton import language as tl
 
-_LEAST: Final = 16
-"""Rows and columns that tensor cores multiply at least."""
+_MIN_BLOCK: Final = 16
+"""Least rows and columns that tensor cores multiply."""
 _WARPS: Final = 1
 
 
@@ -51,7 +51,7 @@ class FusedDots(Function):
 
 def _constants(vectors_BND: Tensor) -> dict[str, int]:
     _, vectors, width = vectors_BND.shape
-    block_n, block_d = (max(_LEAST, triton.next_power_of_2(size)) for size in (vectors, width))
+    block_n, block_d = (max(_MIN_BLOCK, triton.next_power_of_2(size)) for size in (vectors, width))
     return {"N": vectors, "D": width, "P": vectors * (vectors - 1) // 2, "BLOCK_N": block_n, "BLOCK_D": block_d}
 
 
@@ -60,11 +60,11 @@ def _pairs(
     vectors, pairs,
     N: tl.constexpr, D: tl.constexpr, P: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Multiply the vectors of a row with each other; keep what is below the diagonal, line by line."""
+    """Multiply the vectors of a row with each other; keep the products below the diagonal, row by row."""
     row = tl.program_id(0).to(tl.int64)
     i, d = tl.arange(0, BLOCK_N)[:, None], tl.arange(0, BLOCK_D)[None, :]
-    own = tl.load(vectors + row * N * D + i * D + d, mask=(i < N) & (d < D), other=0.0)
-    dots = tl.dot(own, tl.trans(own))
+    vectors_of_row = tl.load(vectors + row * N * D + i * D + d, mask=(i < N) & (d < D), other=0.0)
+    dots = tl.dot(vectors_of_row, tl.trans(vectors_of_row))
     j = tl.arange(0, BLOCK_N)[None, :]
     tl.store(pairs + row * P + i * (i - 1) // 2 + j, dots, mask=(i < N) & (j < i))
 
@@ -81,6 +81,6 @@ def _gradient(
     larger, smaller = tl.maximum(i, j), tl.minimum(i, j)
     place = gradient_of_pairs + row * P + larger * (larger - 1) // 2 + smaller
     sides = tl.load(place, mask=(larger < N) & (i != j), other=0.0)
-    own = tl.load(vectors + row * N * D + i * D + d, mask=(i < N) & (d < D), other=0.0)
-    dots = tl.dot(sides.to(own.dtype), own)
-    tl.store(gradient + row * N * D + i * D + d, dots.to(own.dtype), mask=(i < N) & (d < D))
+    vectors_of_row = tl.load(vectors + row * N * D + i * D + d, mask=(i < N) & (d < D), other=0.0)
+    dots = tl.dot(sides.to(vectors_of_row.dtype), vectors_of_row)
+    tl.store(gradient + row * N * D + i * D + d, dots.to(vectors_of_row.dtype), mask=(i < N) & (d < D))

@@ -36,15 +36,15 @@ class MixtureOfExperts(nn.Module):
 
 
 def scorer(widths: tuple[int, ...], dropout: float, experts: int | None) -> nn.Sequential | MixtureOfExperts:
-    """Return the layers from what the body gives to the log-odds of every label.
+    """Return the layers from the output of the body to the log-odds of every label.
 
     Args:
-        widths: Of their inputs, of the hidden layers, and the number of labels.
+        widths: Number of inputs, widths of the hidden layers, and number of labels.
         dropout: Share of hidden units left out in training.
-        experts: How many experts; None: all labels share the hidden layers.
+        experts: Number of experts; None: all labels share the hidden layers.
 
     Raises:
-        ShortlistError: Experts have no layer.
+        ShortlistError: No hidden layer is declared for the experts.
     """
     if experts is None:
         return perceptron(widths, dropout)

@@ -17,9 +17,9 @@ class Interaction(nn.Module):
     """The dot product of every two different vectors of a row."""
 
     pairs_P: Tensor
-    """Where in a row's N x N products each pair is."""
+    """Position of each pair among a row's N x N products."""
     sides_NN: Tensor
-    """The other way round: which pair each product belongs to; anyone on the diagonal."""
+    """Inverse: the pair of each product; arbitrary on the diagonal."""
 
     def __init__(self, vectors: int) -> None:
         super().__init__()
@@ -33,8 +33,8 @@ class Interaction(nn.Module):
         """Return the products, shape (B, P), float32.
 
         Args:
-            vectors_BND: In the type that products are computed in.
-            fused: Whether kernels of Triton multiply narrow ones, on a GPU.
+            vectors_BND: Vectors, in the type of products.
+            fused: Whether Triton kernels multiply narrow vectors, on a GPU.
         """
         # torch does not annotate `apply`
         if fused and vectors_BND.dtype is not torch.float32:

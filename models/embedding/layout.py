@@ -1,4 +1,4 @@
-"""Where each feature goes: dense floats, or rows of the one fused embedding table."""
+"""The layout of features: dense floats, or rows of the fused embedding table."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 from models.matrix import float_names
 from shortlist.contracts import ShortlistError, label_column
 
-_MOST_ROWS = 2**31 - 1  # fused rows are int32: half the memory traffic of int64, and sorting them is twice as fast
+_MAX_ROWS = 2**31 - 1  # fused rows are int32: half the memory traffic of int64, and sorting them is twice as fast
 
 
-class Attended(NamedTuple):
-    """A sequence of ids whose rows a network looks up one by one, in the table of the id that it is compared with."""
+class AttendedSequence(NamedTuple):
+    """A sequence of ids whose rows a network looks up one by one, in the table of the target id."""
 
     history: str
-    """Feature of the sequence: a list of ids, the newest first."""
+    """Name of the sequence feature: a list of ids, the newest first."""
     target: str
-    """Feature of the id, of the same vocabulary."""
+    """Name of the target feature, an id of the same vocabulary."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The features of a DLRM, by what becomes of them.
+    """The features of a network, by how they enter it.
 
     Attributes:
         dense: Features that are floats: dense ones and vectors.
@@ -34,59 +34,63 @@ class Layout:
         starts: First row of every table of `singles`, then of `lists`, in the fused table.
         rows: Rows of the fused table.
         labels: Columns of the further labels that are learnt; empty where rows are only scored.
-        history: A sequence that is no list: each of its places has a slot behind `singles`, and its length is the last
-            of the floats; None: there is none.
-        target: Number of the id among `singles` whose table the history shares.
+        history: A sequence with a slot per place behind the slots of `singles`, whose length is the last of the floats;
+            None: there is none.
+        target: Index in `singles` of the id whose table the history shares.
     """
 
-    dense: tuple[FeatureColumn, ...]
-    singles: tuple[FeatureColumn, ...]
-    lists: tuple[FeatureColumn, ...]
+    dense: tuple[TableFeature, ...]
+    singles: tuple[TableFeature, ...]
+    lists: tuple[TableFeature, ...]
     starts: tuple[int, ...]
     rows: int
     labels: tuple[str, ...] = ()
-    history: FeatureColumn | None = None
+    history: TableFeature | None = None
     target: int = 0
 
     @classmethod
-    def of(
-        cls, features: Sequence[FeatureColumn], labels: Sequence[str] = (), attended: Attended | None = None
+    def from_features(
+        cls, features: Sequence[TableFeature], labels: Sequence[str] = (), attended: AttendedSequence | None = None
     ) -> Layout:
         """Return the layout of some features, and of further labels by name.
 
         Args:
             features: The features.
             labels: The further labels.
-            attended: Which of them is a sequence to look up one by one; None: lists are averaged.
+            attended: Sequence to look up one by one; None: all lists are averaged.
 
         Raises:
             ShortlistError: The tables together have too many rows.
         """
-        singles = tuple(one for one in features if one.kind == "id")
-        lists = tuple(one for one in features if one.kind == "ids" and (not attended or one.name != attended.history))
-        history, target = (None, 0) if attended is None else _attended(features, singles, attended)
-        *starts, rows = accumulate((one.size or 0 for one in (*singles, *lists)), initial=0)
-        if rows > _MOST_ROWS:
+        singles = tuple(feature for feature in features if feature.kind == "id")
+        lists = tuple(
+            feature
+            for feature in features
+            if feature.kind == "ids" and (not attended or feature.name != attended.history)
+        )
+        history, target = (None, 0) if attended is None else _find_attended(features, singles, attended)
+        *starts, rows = accumulate((feature.size or 0 for feature in (*singles, *lists)), initial=0)
+        if rows > _MAX_ROWS:
             raise ShortlistError(
-                f"features: {rows:,} ids in all; the fused table holds at most {_MOST_ROWS:,}."
+                f"features: {rows:,} ids in all; the fused table holds at most {_MAX_ROWS:,}."
                 " Declare fewer buckets or smaller vocabularies."
             )
-        dense = tuple(one for one in features if one.kind in ("dense", "vector"))
+        dense = tuple(feature for feature in features if feature.kind in ("dense", "vector"))
         return cls(dense, singles, lists, tuple(starts), rows, tuple(map(label_column, labels)), history, target)
 
     @property
-    def tables(self) -> tuple[FeatureColumn, ...]:
+    def tables(self) -> tuple[TableFeature, ...]:
         """Features with a table, in the order of the fused one."""
         return self.singles + self.lists
 
     @property
     def widths(self) -> dict[str, int]:
-        """Numbers of each vector."""
-        return {one.name: one.width for one in self.dense if one.width is not None}
+        """Width of each vector feature."""
+        return {feature.name: feature.width for feature in self.dense if feature.width is not None}
 
     @property
     def events(self) -> int:
-        """Places of the history; 0 where there is none."""
+        """Number of places of the history; 0 where there is none."""
         return (self.history.events or 0) if self.history is not None else 0
 
     @property
@@ -96,7 +100,7 @@ class Layout:
 
     @property
     def plain_floats(self) -> int:
-        """Floats that features are; 1 (a column of zeros) when none is dense, so that a bias is still learnt."""
+        """Number of floats of features; 1 (a column of zeros) where none is dense, so that a bias is still learnt."""
         return max(1, len(float_names(self.dense)))
 
     @property
@@ -105,15 +109,15 @@ class Layout:
         return self.plain_floats + (self.history is not None)
 
 
-def _attended(
-    features: Sequence[FeatureColumn], singles: Sequence[FeatureColumn], attended: Attended
-) -> tuple[FeatureColumn, int]:
-    """Return the sequence, and which of the single ids it is compared with.
+def _find_attended(
+    features: Sequence[TableFeature], singles: Sequence[TableFeature], attended: AttendedSequence
+) -> tuple[TableFeature, int]:
+    """Return the sequence feature, and the index of its target among the single ids.
 
     Raises:
-        ShortlistError: One of them is no such feature, or they are not of one vocabulary.
+        ShortlistError: A feature is missing or of another kind, or they have different vocabularies.
     """
-    by_name = {one.name: one for one in features}
+    by_name = {feature.name: feature for feature in features}
     history, target = by_name.get(attended.history), by_name.get(attended.target)
     if history is None or history.kind != "ids" or not history.events:
         raise ShortlistError(f"history: '{attended.history}' is no feature of kind sequence; declare one, and name it")
@@ -124,4 +128,4 @@ def _attended(
             f"target: '{attended.target}' has {target.size} ids, and history '{attended.history}' {history.size}; both"
             " look up one table, so declare them of the same column, with the same min_rows and max_size"
         )
-    return history, [one.name for one in singles].index(attended.target)
+    return history, [feature.name for feature in singles].index(attended.target)

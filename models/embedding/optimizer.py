@@ -1,4 +1,4 @@
-"""Row-wise Adagrad by hand: a step costs what the rows of the batch cost, however large the table is."""
+"""Row-wise Adagrad, whose cost depends on the rows of the batch and not on the size of the table."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class RowWiseAdagrad:
         a_r <- a_r + mean_d(g_rd^2)
         w_r <- w_r - learning_rate * g_r / (sqrt(a_r) + epsilon)
 
-    Other rows stay as they are. The same as TorchRec's EXACT_ROWWISE_ADAGRAD (Mudigere et al., 2022); Adagrad is by
-    Duchi et al. (2011).
+    Other rows do not change. The same as TorchRec's EXACT_ROWWISE_ADAGRAD (Mudigere et al., 2022); Adagrad is by Duchi
+    et al. (2011).
     """
 
     def __init__(self, weight_RD: Tensor, squares_R: Tensor, learning_rate: float, decay: float = 0.0) -> None:
-        """Take the table and its accumulators a, both changed in place."""
+        """Create the optimizer of a table and its accumulators a, both changed in place."""
         self._weight_RD = weight_RD
         self._squares_R = squares_R
         self._learning_rate = learning_rate
@@ -37,20 +37,20 @@ class RowWiseAdagrad:
         self, lookups: Lookups, gradient_slots_D: Tensor, admitted_L: Tensor | None = None,
         skipped: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Move the rows of a batch.
+        """Update the rows of a batch.
 
         Args:
             lookups: The rows of every slot.
             gradient_slots_D: Gradient of the loss by the pooled slots, shape (slots, D).
-            admitted_L: Which lookups' rows may move, bool; None: all.
-            skipped: 1 when nothing may move, else 0, no dimensions; None: everything may.
+            admitted_L: Whether the row of each look-up may be updated, bool; None: all may.
+            skipped: 1 when the step is skipped, else 0, no dimensions; None: it is not.
         """
         if skipped is not None and skipped.item():
             return
-        rows_U, gradient_UD = summed_by_row(lookups, gradient_slots_D)
+        rows_U, gradient_UD = sum_by_row(lookups, gradient_slots_D)
         if admitted_L is not None:
-            moving_U = torch.isin(rows_U, lookups.rows_L[admitted_L])
-            rows_U, gradient_UD = rows_U[moving_U], gradient_UD[moving_U]
+            is_admitted_U = torch.isin(rows_U, lookups.rows_L[admitted_L])
+            rows_U, gradient_UD = rows_U[is_admitted_U], gradient_UD[is_admitted_U]
         weight_UD = self._weight_RD.index_select(0, rows_U)
         if self._decay:
             gradient_UD.add_(weight_UD, alpha=self._decay)
@@ -60,11 +60,11 @@ class RowWiseAdagrad:
         self._weight_RD.index_copy_(0, rows_U, weight_UD.addcmul_(gradient_UD, step_U.unsqueeze(1)))
 
 
-def summed_by_row(lookups: Lookups, gradient_slots_D: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distinct rows of a batch, int64 (U,), and the sum of the gradients that reach each, (U, D).
+def sum_by_row(lookups: Lookups, gradient_slots_D: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct rows of a batch, int64 (U,), and the sum of the gradients of each, (U, D).
 
-    Looking up is a sparse matrix times the table; this is its transpose times the gradient. Sorting the rows turns
-    the sum into another `embedding_bag`, whose order of addition is fixed: the same batch, the same bits.
+    A look-up is a sparse matrix times the table; this is its transpose times the gradient. Sorting the rows turns the
+    sum into another `embedding_bag`, whose order of addition is fixed, so the same batch gives the same bits.
     """
     sorted_L, order_L = torch.sort(lookups.rows_L, stable=True)
     rows_U, counts_U = torch.unique_consecutive(sorted_L, return_counts=True)

@@ -1,4 +1,4 @@
-"""What is learnt where the order of a list's rows is: the loss of pairs, and the loss of a whole list.
+"""Ranking losses: the loss of pairs, and the loss of a whole list.
 
 Shapes: B rows of a batch, L its lists, P pairs of a positive and a negative row of one list.
 """
@@ -18,8 +18,8 @@ from models.objective_section import Objective
 OrderLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """order_loss(logits_B, labels_B, lists_B) -> the loss of a batch, no dimensions.
 
-It is the mean over all rows of the batch, where every row has the loss of its list, and rows of lists of one class have
-none: lists count by their rows, as they do in GAUC; and by the weight that their labels carry (`weighted_labels`).
+It is the mean over all rows of the batch, where every row has the loss of its list, and rows of lists with one class
+have loss 0: lists are weighted by their rows, as in GAUC, and by the weights in their labels (`weighted_labels`).
 """
 
 
@@ -32,18 +32,18 @@ def pairwise_loss(logits_B: Tensor, labels_B: Tensor, lists_B: Tensor) -> Tensor
         lists_B: Number of every row's list, int64, from 0, rising.
     """
     labels_B, rows_B = split_weights(labels_B)
-    lists = _Lists.of(labels_B, lists_B)
+    list_counts = _ListCounts.from_labels(labels_B, lists_B)
     positives, negatives = (labels_B > 0.5).nonzero().squeeze(1), (labels_B <= 0.5).nonzero().squeeze(1)
-    # Every positive with all negatives of its list, which lie one after another in `negatives`.
-    first_L = lists.negatives_L.long().cumsum(0) - lists.negatives_L.long()
-    list_of = lists_B[positives]
-    count = lists.negatives_L.long()[list_of]
+    # Every positive with all negatives of its list, which are neighbours in `negatives`.
+    first_L = list_counts.negatives_L.long().cumsum(0) - list_counts.negatives_L.long()
+    list_of_positive = lists_B[positives]
+    count = list_counts.negatives_L.long()[list_of_positive]
     positive_P = torch.repeat_interleave(positives, count)
-    start_P = torch.repeat_interleave(first_L[list_of] - (count.cumsum(0) - count), count)
+    start_P = torch.repeat_interleave(first_L[list_of_positive] - (count.cumsum(0) - count), count)
     negative_P = negatives[start_P + torch.arange(len(start_P), device=start_P.device)]
     losses_P = functional.softplus(logits_B[negative_P] - logits_B[positive_P])
-    pairs_L = lists.positives_L * lists.negatives_L
-    weights_P = (lists.rows() / pairs_L.clamp(min=1))[lists_B[positive_P]] * rows_B[positive_P]
+    pairs_L = list_counts.positives_L * list_counts.negatives_L
+    weights_P = (list_counts.rows() / pairs_L.clamp(min=1))[lists_B[positive_P]] * rows_B[positive_P]
     return (losses_P * weights_P).sum() / max(1, len(labels_B))
 
 
@@ -56,34 +56,36 @@ def listwise_loss(logits_B: Tensor, labels_B: Tensor, lists_B: Tensor) -> Tensor
         lists_B: Number of every row's list, int64, from 0, rising.
     """
     labels_B, rows_B = split_weights(labels_B)
-    lists = _Lists.of(labels_B, lists_B)
+    list_counts = _ListCounts.from_labels(labels_B, lists_B)
     highest_L = logits_B.new_zeros(len(labels_B))
     highest_L.scatter_reduce_(0, lists_B, logits_B.detach(), "amax", include_self=False)
     exponents_B = torch.exp(logits_B - highest_L[lists_B])
     total_L = torch.zeros_like(highest_L).index_add(0, lists_B, exponents_B)
-    mean_L = torch.zeros_like(highest_L).index_add(0, lists_B, logits_B * labels_B) / lists.positives_L.clamp(min=1)
-    # Numbers that no list has would add the logarithm of 0.
-    varied_L = (lists.positives_L > 0) & (lists.negatives_L > 0)
+    mean_L = torch.zeros_like(highest_L).index_add(0, lists_B, logits_B * labels_B) / list_counts.positives_L.clamp(
+        min=1
+    )
+    # Unused list numbers would add the logarithm of 0.
+    varied_L = (list_counts.positives_L > 0) & (list_counts.negatives_L > 0)
     losses_L = torch.log(torch.where(varied_L, total_L, 1.0)) + highest_L - mean_L
     counted_L = torch.zeros_like(highest_L).index_add(0, lists_B, rows_B)
     return torch.where(varied_L, losses_L * counted_L, 0.0).sum() / max(1, len(labels_B))
 
 
 ORDER_LOSSES: Final[dict[Objective, OrderLoss]] = {"pairwise": pairwise_loss, "listwise": listwise_loss}
-"""By `objective`."""
+"""Ranking losses by `objective`."""
 
 
-class _Lists(NamedTuple):
-    """What is counted of the lists of a batch; B numbers, of which those behind the last list count nothing."""
+class _ListCounts(NamedTuple):
+    """Positives and negatives of each list of a batch; B numbers, 0 behind the last list."""
 
     positives_L: Tensor
     negatives_L: Tensor
 
     @classmethod
-    def of(cls, labels_B: Tensor, lists_B: Tensor) -> _Lists:
-        none_L = torch.zeros_like(labels_B)
-        positives_L = none_L.index_add(0, lists_B, labels_B)
-        return cls(positives_L, none_L.index_add(0, lists_B, 1 - labels_B))
+    def from_labels(cls, labels_B: Tensor, lists_B: Tensor) -> _ListCounts:
+        zeros_L = torch.zeros_like(labels_B)
+        positives_L = zeros_L.index_add(0, lists_B, labels_B)
+        return cls(positives_L, zeros_L.index_add(0, lists_B, 1 - labels_B))
 
     def rows(self) -> Tensor:
         return self.positives_L + self.negatives_L

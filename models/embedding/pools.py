@@ -1,4 +1,4 @@
-"""What is shuffled together: files joined into pools, pools cut into batches."""
+"""Shuffling: files are joined into pools of rows, and pools are cut into batches."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ from models.embedding.chunks import Batch
 
 
 class Pool(Protocol):
-    """Rows to cut into batches."""
+    """Rows that are shuffled together and cut into batches."""
 
     @property
     def size(self) -> int:
         """Number of rows."""
 
     def batch(self, first: int, last: int) -> Batch:
-        """Return a part of the rows, in the pool's order."""
+        """Return a range of the rows, in the pool's order."""
 
 
 PoolT = TypeVar("PoolT", bound=Pool)
 
 
-class Store(Protocol[PoolT]):
-    """Where a loader finds the rows of files."""
+class DecodedStore(Protocol[PoolT]):
+    """A store from which a loader reads the rows of files."""
 
     def rows(self, path: Path) -> int:
         """Return the rows of a file."""
 
-    def places(self, paths: list[Path]) -> np.ndarray:
-        """Return where the rows of several files are, one file after another, in what `pool` takes them from."""
+    def row_numbers(self, paths: list[Path]) -> np.ndarray:
+        """Return the row numbers of several files, one file after another, for `pool`."""
 
     def pool(self, decoders: ThreadPoolExecutor, paths: list[Path], order: np.ndarray) -> PoolT:
-        """Return the rows of several files in an order of their places."""
+        """Return the rows of several files, in the order of some row numbers."""
 
     def file(self, path: Path) -> PoolT:
         """Return the rows of a file, as they are."""
 
-    def leave(self, pool: PoolT) -> None:
-        """Let go of a pool: all of its batches were given."""
+    def release(self, pool: PoolT) -> None:
+        """Release a pool after its last batch."""
 
 
 class PoolOrder(NamedTuple):
-    """A random order of a pool's rows. Where order is learnt, lists change places, and each stays whole."""
+    """A random order of a pool's rows. Where order is learnt, lists are shuffled and each stays whole."""
 
     places_N: np.ndarray
-    """The places of its rows in the store, see `Store.places`."""
+    """Row numbers in the store, see `DecodedStore.row_numbers`."""
     ends_L: np.ndarray | None
-    """Behind which row of the pool each list ends; None: every row is learnt by itself."""
+    """End of each list in the pool; None: no order is learnt."""
 
     @classmethod
     def shuffled(cls, places_N: np.ndarray, lengths_L: np.ndarray | None, seed: list[int]) -> Self:
-        """Return the order that a seed draws.
+        """Return the random order of a seed.
 
         Args:
-            places_N: Of the pool's rows, as they follow each other in the files; overwritten.
-            lengths_L: Rows of every list, as they follow each other in the files; None: every row by itself.
-            seed: Of the draw.
+            places_N: Row numbers of the pool, in the order of the files; overwritten.
+            lengths_L: Number of rows of every list, in the order of the files; None: no order is learnt.
+            seed: Seed of the random order.
 
         >>> PoolOrder.shuffled(np.arange(5), np.array([2, 3]), [3]).places_N.tolist()
         [2, 3, 4, 0, 1]
@@ -70,18 +70,18 @@ class PoolOrder(NamedTuple):
         if lengths_L is None:
             random.shuffle(places_N)
             return cls(places_N, None)
-        which_L = random.permutation(len(lengths_L))
-        firsts_L, taken_L = (lengths_L.cumsum() - lengths_L)[which_L], lengths_L[which_L]
-        ends_L = taken_L.cumsum()
-        order_N = np.arange(len(places_N)) + np.repeat(firsts_L - (ends_L - taken_L), taken_L)
+        permutation_L = random.permutation(len(lengths_L))
+        firsts_L, list_lengths_L = (lengths_L.cumsum() - lengths_L)[permutation_L], lengths_L[permutation_L]
+        ends_L = list_lengths_L.cumsum()
+        order_N = np.arange(len(places_N)) + np.repeat(firsts_L - (ends_L - list_lengths_L), list_lengths_L)
         return cls(places_N[order_N], ends_L)
 
 
 def list_edges(ends_L: np.ndarray, batch_size: int) -> Iterator[tuple[int, int]]:
-    """Give the first row of every batch, and the row after its last; batches hold whole lists, as many as fit.
+    """Yield the first row of every batch, and the row after its last; batches hold as many whole lists as fit.
 
     Args:
-        ends_L: Behind which row each list ends; none has more rows than a batch.
+        ends_L: End of each list; none has more rows than a batch.
         batch_size: Most rows.
 
     >>> list(list_edges(np.array([2, 5, 6]), 4))
@@ -98,23 +98,23 @@ def list_edges(ends_L: np.ndarray, batch_size: int) -> Iterator[tuple[int, int]]
 def epoch_pools(rows: Mapping[Path, int], pool_rows: int, seed: int, epoch: int) -> list[list[Path]]:
     """Return the files of each pool of an epoch, in random order.
 
-    What is left after the last full pool joins it, so that no pool is small.
+    Files after the last full pool join it, so that no pool is small.
     """
     paths = list(rows)
     pools: list[list[Path]] = [[]]
-    filled, left = 0, sum(rows.values())
-    for place in np.random.default_rng([seed, epoch]).permutation(len(paths)):
-        path = paths[place]
-        if filled >= pool_rows and left >= pool_rows:
+    filled, remaining_rows = 0, sum(rows.values())
+    for number in np.random.default_rng([seed, epoch]).permutation(len(paths)):
+        path = paths[number]
+        if filled >= pool_rows and remaining_rows >= pool_rows:
             pools.append([])
             filled = 0
         pools[-1].append(path)
         filled += rows[path]
-        left -= rows[path]
+        remaining_rows -= rows[path]
     return pools
 
 
 def batch_edges(rows: int, batch_size: int) -> Iterator[tuple[int, int]]:
-    """Give the first row of every batch, and the row after its last; batches differ in size by at most one row."""
+    """Yield the first row of every batch, and the row after its last; batches differ in size by at most one row."""
     batches = -(-rows // batch_size)
     return pairwise(rows * number // max(1, batches) for number in range(batches + 1))

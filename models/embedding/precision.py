@@ -1,4 +1,4 @@
-"""What the products of a training step are computed in: declared, or what the device multiplies natively."""
+"""The precision of a training step's products: declared, or chosen by what the device multiplies natively."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ def precision_of(section: EmbeddingSection, device: str) -> Precision:
     return section.precision
 
 
-def narrow(precision: Precision) -> torch.dtype | None:
-    """Return the type that perceptrons are computed in; None: float32."""
+def narrow_dtype(precision: Precision) -> torch.dtype | None:
+    """Return the narrow type of perceptrons; None: float32."""
     return _NARROW.get(precision)
 
 
 @contextmanager
 def matmul_precision(precision: Precision) -> Iterator[None]:
-    """Multiply float32 matrices in TF32 if that was chosen, and else in real float32; then as it was before."""
-    before = torch.get_float32_matmul_precision()
+    """Multiply float32 matrices in TF32 if that is the precision, else in full float32; restore the setting after."""
+    previous = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(previous)
 
 
 def _has_bf16(device: str) -> bool:
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    abilities = torch.cpu.get_capabilities()
-    return any(abilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))

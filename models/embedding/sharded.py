@@ -17,7 +17,7 @@ from torch.nn import functional
 from models.embedding.chunks import Lookups
 from models.embedding.fused_table import FusedTable
 from models.embedding.layout import Layout
-from models.embedding.optimizer import RowWiseAdagrad, summed_by_row
+from models.embedding.optimizer import RowWiseAdagrad, sum_by_row
 
 _BLOCK = 2**16
 """Rows drawn or sent at once."""
@@ -116,7 +116,7 @@ class ShardedTable(nn.Module):
                     block = own.new_empty(part.shape)
                     dist.recv(block, src=rank)
                     part.copy_(block)
-        return FusedTable.of(weight_RD, squares_R)
+        return FusedTable.from_rows(weight_RD, squares_R)
 
     def _routed(self, rows_U: Tensor) -> Route:
         owner_U = rows_U % self._world
@@ -142,7 +142,7 @@ class ShardedAdagrad:
     @torch.no_grad()
     def step(self, lookups: Lookups, gradient_slots_D: Tensor) -> None:
         """Move the rows of all processes' batches; see `RowWiseAdagrad.step`."""
-        _, gradient_UD = summed_by_row(lookups, gradient_slots_D)
+        _, gradient_UD = sum_by_row(lookups, gradient_slots_D)
         asked_A, gradient_AD = self._table.returned(gradient_UD)
         starts = torch.arange(len(asked_A) + 1, dtype=torch.int32, device=asked_A.device)
         if len(asked_A):

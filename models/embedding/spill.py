@@ -1,4 +1,4 @@
-"""Decoded rows that memory has no room for, on disk: mapped in again instead of decoded again."""
+"""Memory-mapped files for decoded rows beyond the memory budget, so that they are not decoded again."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from weakref import finalize
 
 import numpy as np
 
-_LEFT_FREE: Final = 2**30
-"""Bytes of the disk that are nobody's to fill."""
+_RESERVED_BYTES: Final = 2**30
+"""Bytes of the disk that are left free."""
 
 
 class Spill:
-    """A folder of plain arrays that look as if they were in memory; it is deleted with this object, or at exit.
+    """A folder of memory-mapped arrays; it is deleted with this object, or at exit.
 
-    Rows travel from the system's page cache straight into a batch. What was read once stays in that cache as long as
-    nobody needs the memory; the process itself holds only the pages that it was told to look at.
+    Rows are copied from the system's page cache straight into a batch. The cache keeps pages while memory is free; the
+    process itself holds only the pages in use.
     """
 
     def __init__(self) -> None:
@@ -32,14 +32,14 @@ class Spill:
         finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def has_room(self, size: int) -> bool:
-        """Return whether the disk takes so many bytes and some are left."""
-        return shutil.disk_usage(self._folder).free >= size + _LEFT_FREE
+        """Return whether a number of bytes fits on the disk beside the reserve."""
+        return shutil.disk_usage(self._folder).free >= size + _RESERVED_BYTES
 
     def empty(self, shape: tuple[int, ...], kind: type[np.generic]) -> np.ndarray:
-        """Return an array on disk; it is as `np.empty` for whoever reads and writes it.
+        """Return an uninitialised array on disk, as `np.empty`.
 
         Raises:
-            OSError: The disk is full. It is now or never: a page of a map that has no room kills the process.
+            OSError: The disk is full. Space is allocated here, as writing a page without space would kill the process.
         """
         size = max(1, int(np.prod(shape)) * np.dtype(kind).itemsize)
         with (self._folder / str(next(self._numbers))).open("w+b") as file:
@@ -49,12 +49,12 @@ class Spill:
         self._maps.append((np.frombuffer(pages, np.uint8).ctypes.data, pages))
         return array
 
-    def will_need(self, parts: Iterable[np.ndarray]) -> None:
-        """Let the system read parts of arrays ahead: in order, where a shuffle would fetch page by page."""
+    def prefetch_pages(self, parts: Iterable[np.ndarray]) -> None:
+        """Let the system read parts of arrays ahead in order; a shuffle would read page by page."""
         self._advise(parts, mmap.MADV_WILLNEED)
 
-    def leave(self, parts: Iterable[np.ndarray]) -> None:
-        """Take parts of arrays out of the process' memory; they stay on disk, and in the page cache while it lasts."""
+    def release(self, parts: Iterable[np.ndarray]) -> None:
+        """Release parts of arrays from the process' memory; they stay on disk, and perhaps in the page cache."""
         self._advise(parts, mmap.MADV_DONTNEED)
 
     def _advise(self, parts: Iterable[np.ndarray], advice: int) -> None:

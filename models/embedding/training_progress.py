@@ -1,4 +1,4 @@
-"""What a training has found so far: a line per epoch, and the weights of the best one."""
+"""Progress of a training: the metrics of every epoch, and the weights of the best one."""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ from models.validation import EarlyStopping
 
 
 class TrainingProgress:
-    """What a training has found so far.
+    """Progress of a training.
 
     Attributes:
-        history: A line per epoch.
-        stopping: Which epoch is the best, and whether patience has ended.
-        best: Its weights, in host memory: a device need not hold the tables twice, and it may be lost.
-        kept: The epoch of the last checkpoint; 0: there is none.
+        history: Metrics of every epoch.
+        stopping: The best epoch, and whether patience has ended.
+        best: Weights of the best epoch, in host memory: the device need not hold the tables twice, and may fail.
+        checkpoint_epoch: Epoch of the last checkpoint; 0: there is none.
     """
 
     def __init__(self, patience: int) -> None:
         self.history: list[dict[str, Any]] = []
         self.stopping = EarlyStopping(patience)
         self.best: dict[str, torch.Tensor] = {}
-        self.kept = 0
+        self.checkpoint_epoch = 0
 
-    def tell(self, line: dict[str, Any]) -> bool:
-        """Take the line of an epoch; return whether it is the best."""
-        self.history.append(line)
-        ndcg = line.get("validation_ndcg_at_10")  # where order is learnt
-        return self.stopping.improved(len(self.history), line["validation_log_loss"] if ndcg is None else -ndcg)
+    def record_metrics(self, epoch_metrics: dict[str, Any]) -> bool:
+        """Record the metrics of an epoch; return whether it is the best."""
+        self.history.append(epoch_metrics)
+        ndcg = epoch_metrics.get("validation_ndcg_at_10")  # where order is learnt
+        return self.stopping.improved(
+            len(self.history), epoch_metrics["validation_log_loss"] if ndcg is None else -ndcg
+        )
 
-    def take(self, line: dict[str, Any], model: EmbeddingModel) -> None:
-        """Take the line and the weights of an epoch."""
-        if self.tell(line):
+    def record_epoch(self, epoch_metrics: dict[str, Any], model: EmbeddingModel) -> None:
+        """Record the metrics and the weights of an epoch."""
+        if self.record_metrics(epoch_metrics):
             self.best = {name: tensor.to("cpu", copy=True) for name, tensor in model.state_dict().items()}
 
-    def ended(self, section: EmbeddingSection) -> bool:
-        """Return whether there is no epoch left to learn."""
+    def has_ended(self, section: EmbeddingSection) -> bool:
+        """Return whether the training has ended."""
         return len(self.history) >= section.epochs or bool(self.history and self.stopping.patience_ended)

@@ -1,4 +1,4 @@
-"""Labels that carry the weights of their rows: one number a row, so that batches hold nothing more.
+"""Labels combined with the weights of their rows in one number per row, so that batches need no further tensor.
 
 A row without a weight has the label 0 or 1. A row of weight w has w for a positive and -w for a negative.
 """
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 
 def with_weights(labels: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    """Return labels that carry weights; the labels themselves where there are none.
+    """Return labels combined with weights; the labels themselves where there are no weights.
 
     >>> with_weights(np.array([1, 0]), np.array([2.0, 4.0], np.float32)).tolist()
     [2.0, -4.0]
@@ -22,31 +22,33 @@ def with_weights(labels: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
     return labels if weights is None else np.where(labels > 0, weights, -weights)
 
 
-def without_weights(carried: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return labels, 0 or 1, and the weights that they carried; None where no row had one.
+def without_weights(weighted_labels: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return labels, 0 or 1, and their weights; None where no row has one.
 
     >>> labels, weights = without_weights(np.array([2.0, -4.0, -1.0]))
     >>> labels.tolist(), weights.tolist()
     ([1.0, 0.0, 0.0], [2.0, 4.0, 1.0])
     """
-    labels = (carried > 0).astype(carried.dtype)
-    if np.array_equal(labels, carried):
+    labels = (weighted_labels > 0).astype(weighted_labels.dtype)
+    if np.array_equal(labels, weighted_labels):
         return labels, None
-    return labels, np.where(carried == 0, 1, np.abs(carried))
+    return labels, np.where(weighted_labels == 0, 1, np.abs(weighted_labels))
 
 
-def split_weights(carried_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Return labels, 0 or 1, and the weights that they carried, 1 where a row had none."""
-    return (carried_B > 0).to(carried_B.dtype), torch.where(carried_B == 0, 1.0, carried_B.abs())
+def split_weights(weighted_labels_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return labels, 0 or 1, and their weights, 1 where a row has none."""
+    return (weighted_labels_B > 0).to(weighted_labels_B.dtype), torch.where(
+        weighted_labels_B == 0, 1.0, weighted_labels_B.abs()
+    )
 
 
-def weighted_log_loss(logits_B: Tensor, carried_B: Tensor, reduction: Literal["none", "mean", "sum"]) -> Tensor:
+def weighted_log_loss(logits_B: Tensor, weighted_labels_B: Tensor, reduction: Literal["none", "mean", "sum"]) -> Tensor:
     """Return the log loss of rows, each times its weight; the mean is over rows.
 
     Args:
         logits_B: Log-odds.
-        carried_B: Labels, perhaps with weights.
+        weighted_labels_B: Labels, perhaps with weights.
         reduction: As of `torch.nn.functional.binary_cross_entropy_with_logits`.
     """
-    labels_B, weights_B = split_weights(carried_B)
+    labels_B, weights_B = split_weights(weighted_labels_B)
     return functional.binary_cross_entropy_with_logits(logits_B, labels_B, weights_B, reduction=reduction)

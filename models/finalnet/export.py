@@ -17,7 +17,7 @@ def add_network(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
     """Add the features and the network of a model; return the tensor of its log-odds, shape (rows, 1).
 
     Args:
-        graph: Gets the nodes.
+        graph: The graph that the nodes are added to.
         record: Names the features.
         folder: The model folder.
     """
@@ -30,14 +30,14 @@ class FinalGraph(NetworkGraph[FinalNetwork]):
 
     def logits(self) -> str:
         """Return the tensor of the log-odds, R x 1."""
-        x = self._inputs()
+        x = self._join_inputs()
         for layer in self._network.layers:
             assert isinstance(layer, Factorised)
             half = layer.linear.out_features // 2
-            both = self._linear(layer.linear, x)
+            halves = self._linear(layer.linear, x)
             a, b = (
-                self._add("Slice", both, np.array([first]), np.array([first + half]), np.array([1]))
+                self._add("Slice", halves, np.array([first]), np.array([first + half]), np.array([1]))
                 for first in (0, half)
             )
             x = self._add("Relu", self._add("Concat", a, self._add("Mul", a, b), axis=1))
-        return self._through(self._network.top, x)
+        return self._apply_layers(self._network.top, x)

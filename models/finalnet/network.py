@@ -42,11 +42,11 @@ class FinalNetwork(EmbeddingNetwork):
 
     def forward(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
         """Return the log-odds, shape (B,); see `EmbeddingNetwork.forward`."""
-        x = self._inputs(dense_BF, pooled)
-        with self._narrowly(x):
+        x = self._join_inputs(dense_BF, pooled)
+        with self._autocast(x):
             for layer in self.layers:
                 x = self.dropout(layer(x))
-        return self._through(self.top, x.float()).squeeze(1)
+        return self._apply_layers(self.top, x.float()).squeeze(1)
 
     @property
     def last(self) -> nn.Linear:

@@ -19,5 +19,5 @@ class FinalNetRanker(EmbeddingRanker[FinalNetModel]):
 
 
 def diagnose(table: DayTable, section: FinalNetModel, runtime: Runtime, count: int) -> Diagnosis:
-    """Return what bounds a training; see `diagnose_table`."""
+    """Return the bottleneck of a training; see `diagnose_table`."""
     return diagnose_table(table, section, runtime, count, FinalNet)

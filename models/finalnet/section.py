@@ -13,12 +13,12 @@ class FinalNetModel(EmbeddingSection):
     """FinalNet, a network of factorised interactions (Zhu et al., 2023)."""
 
     kind: Literal["finalnet"] = "finalnet"
-    """Layers that multiply what they have computed, so that the degree doubles, with embeddings of ids."""
+    """Layers that multiply their linear outputs, so that each doubles the degree, with embeddings of ids."""
     mlp: tuple[int, ...] = Field(default=(128, 64), min_length=1)
     """Widths of the layers, even numbers: half of each is linear, half a product. One output is appended."""
 
     sharing: Literal["shared_bottom"] = "shared_bottom"
-    """With `labels`: they share everything but the last layer."""
+    """With `labels`: all layers but the last are shared."""
 
     @model_validator(mode="after")
     def _widths_are_positive(self) -> Self:

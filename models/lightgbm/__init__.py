@@ -20,6 +20,6 @@ KIND: Final = ModelKind(
             "feature_fraction": Dimension(low=0.3, high=1.0),
             "lambda_l2": Dimension(low=0.1, high=50, log=True),
         },
-        pace="learning_rate",  # small steps need more trees to get as far
+        pace="learning_rate",  # small learning rates need more trees
     ),
 )

@@ -1,4 +1,4 @@
-"""LightGBM's trees as nodes of an ONNX graph, and as what training scores with: the same numbers in float32."""
+"""LightGBM's trees as nodes of an ONNX graph, and their leaf values, in the same float32 numbers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def add_trees(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
     """Add the features and trees of a model; return the tensor of its log-odds, shape (rows, 1).
 
     Args:
-        graph: Gets the nodes.
-        record: Names the features in the order in which the trees number them.
+        graph: The graph that the nodes are added to.
+        record: Names the features in the order of the trees' feature numbers.
         folder: The model folder.
 
     Raises:
-        ExportError: The trees are of a sort that this program does not train, such as with categorical splits.
+        ExportError: The trees have splits that this program does not train, such as categorical ones.
     """
     import lightgbm as lgb
 
@@ -37,15 +37,15 @@ def add_trees(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
 def tree_attributes(booster: Any) -> dict[str, Any]:
     """Return the attributes of a TreeEnsembleRegressor that gives a booster's log-odds.
 
-    LightGBM goes left where a value is at most a threshold of double precision; features are float32, so that is where
-    it is below the float32 after the last one that is at most the threshold: no row takes another way.
+    LightGBM goes left where a value is at most a double-precision threshold. Features are float32, so this equals being
+    below the smallest float32 above the threshold, and no row takes another path.
     """
     rows = [row for tree in booster.dump_model()["tree_info"] for row in _nodes(tree)]
     columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     leaf = columns["leaf"]
     return {
         "n_targets": 1,
-        "base_values": [0.0],  # LightGBM keeps it in the leaves of the first tree
+        "base_values": [0.0],  # LightGBM adds it to the leaves of the first tree
         "nodes_treeids": columns["tree"],
         "nodes_nodeids": columns["node"],
         "nodes_modes": np.where(leaf, "LEAF", "BRANCH_LT").tolist(),
@@ -63,19 +63,19 @@ def tree_attributes(booster: Any) -> dict[str, Any]:
 
 def leaf_values(booster: Any) -> list[np.ndarray]:
     """Return the log-odds of every tree's leaves by their numbers, float32."""
-    found = []
+    values_by_tree = []
     for tree in booster.dump_model()["tree_info"]:
         leaves = {row["leaf_number"]: row["value"] for row in _nodes(tree) if row["leaf"]}
-        found.append(np.array([leaves[number] for number in range(len(leaves))], np.float32))
-    return found
+        values_by_tree.append(np.array([leaves[number] for number in range(len(leaves))], np.float32))
+    return values_by_tree
 
 
 def _nodes(tree: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the nodes of a tree, numbered from the root on."""
+    """Return the nodes of a tree, numbered from the root."""
     number: int = tree["tree_index"]
     rows: list[dict[str, Any]] = []
-    waiting = [tree["tree_structure"]]
-    for node in waiting:  # grows meanwhile
+    queue = [tree["tree_structure"]]
+    for node in queue:  # the queue grows in the loop
         row = {
             "tree": number, "node": len(rows), "leaf": "leaf_value" in node, "leaf_number": node.get("leaf_index", 0),
             "feature": 0, "left": 0, "right": 0, "missing_left": 0,
@@ -86,26 +86,26 @@ def _nodes(tree: dict[str, Any]) -> list[dict[str, Any]]:
             if node["decision_type"] != "<=":
                 raise ExportError(f"tree {number} splits categories; an exported graph compares numbers only")
             row |= {
-                "feature": node["split_feature"], "value": _first_above(node["threshold"]),
-                "left": len(waiting), "right": len(waiting) + 1, "missing_left": _missing_goes_left(node),
+                "feature": node["split_feature"], "value": _next_float32(node["threshold"]),
+                "left": len(queue), "right": len(queue) + 1, "missing_left": _goes_left_if_missing(node),
             }  # fmt: skip
-            waiting += [node["left_child"], node["right_child"]]
+            queue += [node["left_child"], node["right_child"]]
         rows.append(row)
     return rows
 
 
-def _first_above(threshold: float) -> np.float32:
+def _next_float32(threshold: float) -> np.float32:
     """Return the smallest float32 above a threshold."""
     near = np.float32(np.clip(threshold, -_LARGEST, _LARGEST))
     return np.nextafter(near, np.float32(np.inf)) if float(near) <= threshold else near
 
 
 _LARGEST: Final = float(np.nextafter(np.finfo(np.float32).max, np.float32(0)))
-"""Thresholds beyond all features, finite when one more is taken."""
+"""Largest threshold whose next float32 is finite."""
 
 
-def _missing_goes_left(node: dict[str, Any]) -> int:
-    """Return where NaN goes: where LightGBM met none while it grew the tree, it takes NaN for 0."""
+def _goes_left_if_missing(node: dict[str, Any]) -> int:
+    """Return 1 if NaN goes left; where training had no NaN, LightGBM treats NaN as 0."""
     if node["missing_type"] == "NaN":
         return int(node["default_left"])
     return int(node["threshold"] >= 0)

@@ -53,12 +53,12 @@ class LightGBMModel(ObjectiveSection):
     """With `retrain: continue`, days learnt again beside those that are new since the earlier model."""
 
     @model_validator(mode="after")
-    def _retrains_somehow(self) -> Self:
+    def _retraining_is_consistent(self) -> Self:
         rounds = ("retrain_rounds", self.retrain_rounds)
         check_continued(self.retrain == "continue", "continue", rounds, self.retrain_days)
         return self
 
     @property
     def continuation(self) -> Continuation | None:
-        """What `retrain` says."""
+        """How an earlier model is continued, by `retrain`; None: it is not."""
         return None if self.retrain == "scratch" else Continuation(self.retrain, overlap_days=self.retrain_days or 0)

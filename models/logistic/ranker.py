@@ -11,13 +11,13 @@ import polars as pl
 from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
-from models.inputs import LearningTable, Part, chosen, weights_of
+from models.inputs import LearningTable, Part, features_matching, weights_of
 from models.logistic.section import LogisticModel
 from models.matrix import float_matrix
 from models.moments import standardisation
-from models.one_hot import OneHot, bin_edges, floats_of
-from models.ranker import OnEpoch, Outcome, Ranker
-from models.validation import EarlyStopping, probabilities, quality
+from models.one_hot import OneHot, bin_edges, select_floats
+from models.ranker import FitOutcome, OnEpoch, Ranker
+from models.validation import EarlyStopping, probabilities, validation_metrics
 from shortlist.contracts import Columns
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
@@ -26,11 +26,11 @@ from shortlist.system.progress import progress
 _WEIGHTS = "weights.safetensors"
 _BUCKETS = 2**18
 _CHOOSE_AFTER = 3
-"""Passes after which one penalty and one way to make rows are kept: bins learn faster and end lower."""
+"""Passes after which only the best setting of bins and L2 penalty is trained further."""
 _EDGE_ROWS = 200_000
-"""Training rows whose quantiles are the edges of bins."""
-_MOST_KEPT = 256 * 2**20
-"""Bytes of sparse rows, of each way to make them, that are kept from one pass to the next; others are made again."""
+"""Training rows whose quantiles give the edges of bins."""
+_MAX_CACHED_BYTES = 256 * 2**20
+"""Bytes of encoded rows per setting of bins that are cached between passes; other rows are encoded in every pass."""
 
 
 class LogisticRanker(Ranker[LogisticModel]):
@@ -39,88 +39,101 @@ class LogisticRanker(Ranker[LogisticModel]):
     kind = "logistic"
     section_type = LogisticModel
     one_hot: OneHot
-    """How rows become vectors."""
+    """Encoding of rows as vectors."""
     coefficients: np.ndarray
-    """Of the floats, then of the buckets, float32."""
+    """Coefficients of the floats, then of the hash buckets, float32."""
     intercept: np.ndarray
-    """Float32, shape (1,)."""
+    """Intercept, float32, shape (1,)."""
 
     def _learning(self, table: DayTable) -> LearningTable:
-        return LearningTable(table, chosen(table, self.section.features))
+        return LearningTable(table, features_matching(table, self.section.features))
 
-    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
-        rows = {bins: _Rows(learning, self._encoding(learning, bins)) for bins in dict.fromkeys(self.section.bins)}
-        trials = {(bins, l2): _descent(l2, runtime.seed) for bins in rows for l2 in self.section.l2}
+    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> FitOutcome:
+        encoded_rows_by_bins = {
+            bins: _EncodedRows(learning, self._encoding(learning, bins)) for bins in dict.fromkeys(self.section.bins)
+        }
+        solvers = {
+            (bins, l2): _make_solver(l2, runtime.seed) for bins in encoded_rows_by_bins for l2 in self.section.l2
+        }
         history: list[dict[str, Any]] = []
         stopping = EarlyStopping(patience=1)
         for epoch in range(1, self.section.epochs + 1):
-            for bins, own in rows.items():
-                tried = tuple(descent for (its, _), descent in trials.items() if its == bins)
-                self._pass(tried, own, ("train",), f"epoch {epoch}/{self.section.epochs}")
-            found = {trial: self._validated(one, rows[trial[0]]) for trial, one in trials.items()}
-            bins, l2 = min(found, key=lambda trial: float(found[trial][0]["validation_log_loss"] or 0))
-            line, scores = found[bins, l2]
-            history.append({"epoch": epoch, "bins": bins, "l2": l2, **line})
+            for bins, encoded_rows in encoded_rows_by_bins.items():
+                solvers_with_bins = tuple(solver for (solver_bins, _), solver in solvers.items() if solver_bins == bins)
+                self._train_pass(solvers_with_bins, encoded_rows, ("train",), f"epoch {epoch}/{self.section.epochs}")
+            validation_by_setting = {
+                setting: self._validate(solver, encoded_rows_by_bins[setting[0]]) for setting, solver in solvers.items()
+            }
+            bins, l2 = min(
+                validation_by_setting,
+                key=lambda setting: float(validation_by_setting[setting][0]["validation_log_loss"] or 0),
+            )
+            metrics, scores = validation_by_setting[bins, l2]
+            history.append({"epoch": epoch, "bins": bins, "l2": l2, **metrics})
             on_epoch(history[-1])
             if stopping.improved(epoch, history[-1]["validation_log_loss"]):
-                best, held_out = (bins, l2, *self._weights(trials[bins, l2])), scores
+                best, held_out = (bins, l2, *self._weights(solvers[bins, l2])), scores
             if epoch >= _CHOOSE_AFTER:
-                rows, trials = {bins: rows[bins]}, {(bins, l2): trials[bins, l2]}
+                encoded_rows_by_bins, solvers = {bins: encoded_rows_by_bins[bins]}, {(bins, l2): solvers[bins, l2]}
             if stopping.patience_ended:
                 break
         bins, l2, self.coefficients, self.intercept = best
-        self.one_hot = rows[bins].one_hot
+        self.one_hot = encoded_rows_by_bins[bins].one_hot
         if self.section.refit:
-            if any(one.served is not None for one in learning.features):
-                held_out = self._held_out(learning)
-            self._refit(_descent(l2, runtime.seed), rows[bins], stopping.best_epoch)
+            if any(feature.served is not None for feature in learning.features):
+                held_out = self._score_held_out(learning)
+            self._refit(_make_solver(l2, runtime.seed), encoded_rows_by_bins[bins], stopping.best_epoch)
         passes = len(history) + (stopping.best_epoch if self.section.refit else 0)
-        return Outcome(
+        return FitOutcome(
             tuple(history), passes=passes, best=stopping.best_epoch, epochs=len(history),
             held_out=held_out if self.section.refit else None,
         )  # fmt: skip
 
     def _encoding(self, learning: LearningTable, bins: int) -> OneHot:
-        floats = floats_of(learning.features)
+        floats = select_floats(learning.features)
         mean, scale = standardisation(float_matrix(frame, floats) for frame in learning.frames("train"))
         edges = self._edges(learning, bins) if bins else None
         return OneHot(learning.features, mean, scale, _BUCKETS, edges)
 
     def _edges(self, learning: LearningTable, bins: int) -> np.ndarray:
-        """Return the edges of bins: quantiles of rows from all training days, taken at equal distances."""
-        numbers = [one for one in learning.features if one.kind == "dense"]
+        """Return the edges of bins: quantiles of rows sampled at equal distances from all training days."""
+        numbers = [feature for feature in learning.features if feature.kind == "dense"]
         step = -(-learning.rows("train") // _EDGE_ROWS)
-        taken = [float_matrix(frame.gather_every(step), numbers) for frame in learning.frames("train")]
-        return bin_edges(np.concatenate(taken), bins)
+        sampled = [float_matrix(frame.gather_every(step), numbers) for frame in learning.frames("train")]
+        return bin_edges(np.concatenate(sampled), bins)
 
-    def _pass(self, descents: tuple[Any, ...], rows: _Rows, parts: tuple[Part, ...], title: str) -> None:
-        with progress(f"{self.name} {title}", total=rows.learning.rows(*parts)) as advance:
-            for labels, vectors, weights in rows.of(*parts):
-                for descent in descents:
-                    descent.partial_fit(vectors, labels, classes=np.array([0, 1]), sample_weight=weights)
+    def _train_pass(
+        self, solvers: tuple[Any, ...], encoded_rows: _EncodedRows, parts: tuple[Part, ...], title: str
+    ) -> None:
+        with progress(f"{self.name} {title}", total=encoded_rows.learning.rows(*parts)) as advance:
+            for labels, vectors, weights in encoded_rows.iter_files(*parts):
+                for solver in solvers:
+                    solver.partial_fit(vectors, labels, classes=np.array([0, 1]), sample_weight=weights)
                 advance(len(labels), "")
 
-    def _refit(self, descent: Any, rows: _Rows, passes: int) -> None:
+    def _refit(self, solver: Any, encoded_rows: _EncodedRows, passes: int) -> None:
         for number in range(1, passes + 1):
-            self._pass((descent,), rows, ("train", "validation"), f"refit {number}/{passes}")
-        self.coefficients, self.intercept = self._weights(descent)
+            self._train_pass((solver,), encoded_rows, ("train", "validation"), f"refit {number}/{passes}")
+        self.coefficients, self.intercept = self._weights(solver)
 
-    def _weights(self, descent: Any) -> tuple[np.ndarray, np.ndarray]:
-        return descent.coef_[0].astype(np.float32), descent.intercept_.astype(np.float32)
+    def _weights(self, solver: Any) -> tuple[np.ndarray, np.ndarray]:
+        return solver.coef_[0].astype(np.float32), solver.intercept_.astype(np.float32)
 
-    def _validated(self, descent: Any, rows: _Rows) -> tuple[dict[str, float | None], np.ndarray]:
-        """Return how well the validation days are scored, and their scores."""
-        coefficients, intercept = self._weights(descent)
+    def _validate(self, solver: Any, encoded_rows: _EncodedRows) -> tuple[dict[str, float | None], np.ndarray]:
+        """Return the metrics and the scores of the validation days."""
+        coefficients, intercept = self._weights(solver)
         labels, scores, weights = [], [], []
-        for label, vectors, weight in rows.of("validation"):
+        for label, vectors, weight in encoded_rows.iter_files("validation"):
             labels.append(label)
             scores.append(probabilities(vectors @ coefficients + intercept))
             weights += [weight] if weight is not None else []
-        every = np.concatenate(scores)
-        return quality(np.concatenate(labels), every, np.concatenate(weights) if weights else None), every
+        all_scores = np.concatenate(scores)
+        return validation_metrics(
+            np.concatenate(labels), all_scores, np.concatenate(weights) if weights else None
+        ), all_scores
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
-        return probabilities(self.one_hot.rows(frame) @ self.coefficients + self.intercept)
+        return probabilities(self.one_hot.encode(frame) @ self.coefficients + self.intercept)
 
     def _write(self, folder: Path) -> None:
         weights = {"mean": self.one_hot.mean, "scale": self.one_hot.scale}
@@ -135,7 +148,7 @@ class LogisticRanker(Ranker[LogisticModel]):
         self.intercept = weights["intercept"]
 
 
-def _descent(l2: float, seed: int) -> Any:
+def _make_solver(l2: float, seed: int) -> Any:
     from sklearn.linear_model import SGDClassifier
 
     return SGDClassifier(
@@ -143,24 +156,24 @@ def _descent(l2: float, seed: int) -> Any:
     )
 
 
-class _Rows:
-    """Rows of a table as labels and vectors, file by file; the first ones are kept, up to a bound."""
+class _EncodedRows:
+    """Rows of a table as labels and vectors, file by file; the first files are cached, up to a bound."""
 
     def __init__(self, learning: LearningTable, one_hot: OneHot) -> None:
         self.learning = learning
         self.one_hot = one_hot
-        self._kept: dict[Path, tuple[np.ndarray, sparse.csr_matrix, np.ndarray | None]] = {}
+        self._cached_files: dict[Path, tuple[np.ndarray, sparse.csr_matrix, np.ndarray | None]] = {}
         self._bytes = 0
 
-    def of(self, *parts: Part) -> Iterator[tuple[np.ndarray, sparse.csr_matrix, np.ndarray | None]]:
-        """Give labels, vectors of floats and buckets, and weights of the rows, for every file of some parts."""
+    def iter_files(self, *parts: Part) -> Iterator[tuple[np.ndarray, sparse.csr_matrix, np.ndarray | None]]:
+        """Yield labels, vectors of floats and buckets, and weights of the rows, for every file of some parts."""
         for path in self.learning.paths(*parts):
-            if path in self._kept:
-                yield self._kept[path]
+            if path in self._cached_files:
+                yield self._cached_files[path]
                 continue
             frame = self.learning.read(path)
-            made = frame[Columns.LABEL].to_numpy(), self.one_hot.rows(frame), weights_of(frame)
-            size = made[1].data.nbytes + made[1].indices.nbytes + made[1].indptr.nbytes
-            if self._bytes + size <= _MOST_KEPT:
-                self._kept[path], self._bytes = made, self._bytes + size
-            yield made
+            encoded = frame[Columns.LABEL].to_numpy(), self.one_hot.encode(frame), weights_of(frame)
+            size = encoded[1].data.nbytes + encoded[1].indices.nbytes + encoded[1].indptr.nbytes
+            if self._bytes + size <= _MAX_CACHED_BYTES:
+                self._cached_files[path], self._bytes = encoded, self._bytes + size
+            yield encoded

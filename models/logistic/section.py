@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from shortlist.spec.base import Names
 from shortlist.spec.models import ModelSection, labels_of_all
 
-MOST_BINS: Final = 256
+MAX_BINS: Final = 256
 
 
 class LogisticModel(ModelSection):
@@ -19,7 +19,7 @@ class LogisticModel(ModelSection):
     compared_as_baseline: ClassVar[bool] = True
 
     kind: Literal["logistic"] = "logistic"
-    """Logistic regression; added with every declared feature where none is declared."""
+    """Logistic regression; where none is declared, one with all declared features is added."""
     role: Literal["candidate", "baseline"] = "baseline"
     """`baseline`: it is trained for comparison. `candidate`: it may be served, and be a member of a blend; then no
     baseline of this kind is added."""
@@ -35,16 +35,16 @@ class LogisticModel(ModelSection):
     """After that, train once more on training and validation days with the bins, the penalty and the passes found."""
 
     @model_validator(mode="after")
-    def _penalties_and_bins_make_sense(self) -> Self:
+    def _penalties_and_bins_are_valid(self) -> Self:
         if any(penalty <= 0 for penalty in self.l2):
             raise ValueError(f"l2: penalties must be above 0 (got {list(self.l2)})")
-        if wrong := [bins for bins in self.bins if bins < 0 or bins == 1 or bins > MOST_BINS]:
-            raise ValueError(f"bins: 0 (none) or 2 to {MOST_BINS} (got {wrong[0]})")
+        if wrong := [bins for bins in self.bins if bins < 0 or bins == 1 or bins > MAX_BINS]:
+            raise ValueError(f"bins: 0 (none) or 2 to {MAX_BINS} (got {wrong[0]})")
         return self
 
     @classmethod
     def added_to(cls, candidates: Sequence[ModelSection]) -> Self | None:
-        """Return one on every declared feature, where some candidate reads features."""
+        """Return a model with all declared features, where some candidate reads features."""
         if not any(candidate.reads for candidate in candidates):
             return None
         return cls(features=("*",), labels=labels_of_all(candidates))

@@ -1,1 +1,1 @@
-"""How much memory embedding tables need, and where they go."""
+"""Memory of embedding tables, and their placement on devices."""

@@ -34,8 +34,8 @@ class Accelerator:
 _TERA = 1e12
 
 ACCELERATORS: Final = {
-    one.name: one
-    for one in (
+    accelerator.name: accelerator
+    for accelerator in (
         Accelerator(
             "H200", 141e9, 4.8e12, {"bf16": 989 * _TERA, "tf32": 494 * _TERA, "fp32": 67 * _TERA}, 450e9,
             "NVIDIA H200 data sheet (SXM): 141 GB, 4.8 TB/s, NVLink 900 GB/s both ways",

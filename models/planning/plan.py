@@ -1,4 +1,4 @@
-"""What a DLRM costs: bytes, floating-point operations, memory of a step, and the speed no device can exceed."""
+"""Costs of a DLRM: bytes, floating-point operations, memory of a step, and the roofline of a device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from models.planning.accelerators import ACCELERATORS, Accelerator, Precision
-from models.planning.plan_inputs import Shape, Table
+from models.planning.plan_inputs import EmbeddingTable, ModelShape
 
 FLOAT: Final = 4
 """Bytes of a float32: embedding rows, accumulators, weights and gradients."""
@@ -16,7 +16,7 @@ _LEAST_PRECISE: Final[dict[Precision, int]] = {"bf16": 2, "tf32": 4, "fp32": 4}
 
 @dataclass(frozen=True)
 class Costs:
-    """What one sample costs, and what must be in memory."""
+    """Costs per sample, and bytes in memory."""
 
     forward_flops: int
     training_flops: int
@@ -27,48 +27,48 @@ class Costs:
     perceptron_weights: int
 
 
-def table_bytes(table: Table, width: int) -> int:
+def table_bytes(table: EmbeddingTable, width: int) -> int:
     """Return the bytes of a table's rows."""
     return table.rows * width * FLOAT
 
 
-def state_bytes(table: Table) -> int:
+def state_bytes(table: EmbeddingTable) -> int:
     """Return the bytes of row-wise Adagrad's state: one accumulator per row (Mudigere et al., 2022)."""
     return table.rows * FLOAT
 
 
-def forward_flops(shape: Shape) -> int:
+def forward_flops(shape: ModelShape) -> int:
     """Return the operations of one sample's score: two per multiply-add (Naumov et al., 2019, figure 1).
 
     Every linear layer multiplies inputs by outputs; the interaction multiplies all N vectors by all N, as a batched
     product does, though half of the products are used.
     """
-    layers = sum(before * after for widths in (shape.bottom, shape.top) for before, after in pairwise(widths))
+    layers = sum(inputs * outputs for widths in (shape.bottom, shape.top) for inputs, outputs in pairwise(widths))
     return 2 * (layers + shape.vectors**2 * shape.width)
 
 
-def training_flops(shape: Shape) -> int:
+def training_flops(shape: ModelShape) -> int:
     """Return the operations of one sample's step: the backward pass costs twice the forward (Kaplan et al., 2020)."""
     return 3 * forward_flops(shape)
 
 
-def forward_bytes(shape: Shape) -> int:
+def forward_bytes(shape: ModelShape) -> int:
     """Return the table traffic of one sample's score: every looked-up row is read once."""
     return shape.lookups * shape.width * FLOAT
 
 
-def training_bytes(shape: Shape) -> int:
+def training_bytes(shape: ModelShape) -> int:
     """Return the table traffic of one sample's step.
 
     A looked-up row is read, its gradient written, and in the update the row is read and written again; its accumulator
     is read and written. Rows that several samples of a batch share are counted for each: an upper bound, which caches
-    and `summed_by_row` improve on.
+    and `sum_by_row` improve on.
     """
     return 4 * forward_bytes(shape) + 2 * shape.lookups * FLOAT
 
 
-def costs(shape: Shape) -> Costs:
-    """Return all of these at once."""
+def model_costs(shape: ModelShape) -> Costs:
+    """Return all costs of a model."""
     return Costs(
         forward_flops(shape),
         training_flops(shape),
@@ -76,12 +76,12 @@ def costs(shape: Shape) -> Costs:
         training_bytes(shape),
         sum(table_bytes(table, shape.width) for table in shape.tables),
         sum(state_bytes(table) for table in shape.tables),
-        sum((before + 1) * after for widths in (shape.bottom, shape.top) for before, after in pairwise(widths)),
+        sum((inputs + 1) * outputs for widths in (shape.bottom, shape.top) for inputs, outputs in pairwise(widths)),
     )
 
 
-def activation_bytes(shape: Shape, rows: int, precision: Precision) -> int:
-    """Return what the forward pass of some rows keeps for the backward pass.
+def activation_bytes(shape: ModelShape, rows: int, precision: Precision) -> int:
+    """Return the bytes that the forward pass of some rows keeps for the backward pass.
 
     The pooled slots and their copy among the interacting vectors, the products of the interaction, and every layer's
     input in the precision of the perceptrons.
@@ -92,33 +92,33 @@ def activation_bytes(shape: Shape, rows: int, precision: Precision) -> int:
     return rows * (FLOAT * (interaction + shape.floats) + _LEAST_PRECISE[precision] * layers)
 
 
-def step_bytes(shape: Shape, rows: int, precision: Precision) -> int:
+def step_bytes(shape: ModelShape, rows: int, precision: Precision) -> int:
     """Return the memory of a step besides the tables and their state.
 
-    Activations; as much again for their gradients; what the row-wise update of fixed shapes holds at once, each as
-    large as all looked-up rows: sums of pieces and of segments, their squares, the rows' moves with and without what
-    stays; weights, gradients and two moments of Adam (Kingma and Ba, 2015).
+    Activations and their gradients; five buffers of the row-wise update with fixed shapes, each as large as all
+    looked-up rows: sums of pieces and of segments, their squares, and the updates with and without unchanged rows;
+    weights, gradients and two moments of Adam (Kingma and Ba, 2015).
     """
     update = 5 * rows * shape.lookups * shape.width * FLOAT
-    return 2 * activation_bytes(shape, rows, precision) + update + 4 * FLOAT * costs(shape).perceptron_weights
+    return 2 * activation_bytes(shape, rows, precision) + update + 4 * FLOAT * model_costs(shape).perceptron_weights
 
 
-def exchange_bytes(shape: Shape, devices: int) -> float:
-    """Return what one sample's step sends over the links when tables are in pieces on several devices.
+def exchange_bytes(shape: ModelShape, devices: int) -> float:
+    """Return the bytes that one sample's step sends over the links when tables are sharded over several devices.
 
-    A looked-up row comes from its owner, and its gradient goes back, but for those that lie where the sample is: one
-    in `devices`. Rows that several samples of a batch share are counted for each, an upper bound.
+    A looked-up row is received from its device and its gradient sent back, except for one row in `devices`, which is
+    local. Rows that several samples of a batch share are counted for each, an upper bound.
     """
     return 2 * forward_bytes(shape) * (devices - 1) / devices
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Most samples per second of one device (Williams, Waterman and Patterson, 2009), and what is to be expected.
+    """Upper bounds of the samples per second of one device (Williams, Waterman and Patterson, 2009), and an estimate.
 
     Attributes:
-        memory: By the tables' traffic; activations are left out, they may stay in caches.
-        compute: By the operations.
+        memory: Bound by the tables' traffic; activations are left out, as they may stay in caches.
+        compute: Bound by the operations.
         expected: The published rate, scaled; None where nothing comparable is published.
     """
 
@@ -128,24 +128,24 @@ class Roofline:
 
     @property
     def samples_per_s(self) -> float:
-        """The lower roof."""
+        """The lower bound of the two."""
         return min(self.memory, self.compute)
 
 
-PUBLISHED: Final = Shape(
-    tuple(Table(f"C{i}", 1, 1, "given") for i in range(1, 27)), 13, 128,
+PUBLISHED: Final = ModelShape(
+    tuple(EmbeddingTable(f"C{i}", 1, 1, "given") for i in range(1, 27)), 13, 128,
     (13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1), 65_536,
 )  # fmt: skip
 """NVIDIA's DLRM for PyTorch (DeepLearningExamples); row counts do not matter for speed."""
 _PUBLISHED_RATES: Final[dict[Precision, float]] = {"tf32": 2.88e6, "bf16": 4.02e6}
-"""Samples per second that it reaches in training on one A100-80; mixed precision with CUDA graphs is the second."""
+"""Published samples per second in training on one A100-80; `bf16`: mixed precision with CUDA graphs."""
 
 
-def roofline(shape: Shape, device: Accelerator, precision: Precision) -> Roofline | None:
-    """Return the roofs of training on a device; None when it has no such precision.
+def roofline(shape: ModelShape, device: Accelerator, precision: Precision) -> Roofline | None:
+    """Return the roofline of training on a device; None when it lacks the precision.
 
-    What is expected is the published rate times how much higher the device's roof over this shape is than the A100's
-    over the published one; of the two roofs, the one that grows less.
+    The expected rate is the published rate, scaled by the smaller of the two ratios between this device's bounds for
+    this shape and the A100's bounds for the published shape.
     """
     if precision not in device.peaks:
         return None

@@ -1,4 +1,4 @@
-"""TorchRec's own planner asked where a DLRM's tables should lie; needs its package, which nothing else does."""
+"""Placement of a network's tables by TorchRec's planner; the only module that needs TorchRec."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from models.planning.accelerators import Accelerator, Precision
 from models.planning.plan import step_bytes
-from models.planning.plan_inputs import Shape
+from models.planning.plan_inputs import ModelShape
 from models.planning.sharding import RESERVED, Kind, TablePlacement
 from shortlist.contracts import ShortlistError
 
@@ -25,15 +25,15 @@ _NODE: Final = 8
 
 
 def torchrec_placements(
-    shape: Shape, device: Accelerator, precision: Precision, devices: int
+    shape: ModelShape, device: Accelerator, precision: Precision, devices: int
 ) -> tuple[TablePlacement, ...]:
-    """Return where TorchRec's planner (Ivchenko et al., 2022) puts every table; it weighs speed as well as room.
+    """Return the placement of every table by TorchRec's planner (Ivchenko et al., 2022), which also considers speed.
 
     Args:
-        shape: Of the DLRM.
+        shape: Shape of the network.
         device: The kind of device.
-        precision: Of the perceptrons.
-        devices: How many there are.
+        precision: Precision of the perceptrons.
+        devices: Number of devices.
 
     Raises:
         ShortlistError: TorchRec is not installed, or finds no plan that fits.
@@ -55,12 +55,12 @@ def torchrec_placements(
         storage_reservation=FixedPercentageStorageReservation(RESERVED),
     )
     try:
-        found = planner.plan(*_module(shape))
+        sharding_plan = planner.plan(*_module(shape))
     except PlannerError as error:
         raise ShortlistError(
             f"--torchrec: no plan for {devices} x {device.name}: {str(error).splitlines()[0]}"
         ) from None
-    return tuple(sorted(_placements(shape, found.plan.values()), key=lambda one: -one.table.rows))
+    return tuple(sorted(_placements(shape, sharding_plan.plan.values()), key=lambda placement: -placement.table.rows))
 
 
 def _topology(device: Accelerator, devices: int, memory: float) -> Any:
@@ -73,8 +73,8 @@ def _topology(device: Accelerator, devices: int, memory: float) -> Any:
     )  # fmt: skip
 
 
-def _module(shape: Shape) -> tuple[Any, list[Any]]:
-    """Return the tables as TorchRec's module, without memory, and what shards it."""
+def _module(shape: ModelShape) -> tuple[Any, list[Any]]:
+    """Return the tables as TorchRec's module, without memory, and its sharders."""
     import torch
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.modules.embedding_configs import EmbeddingBagConfig
@@ -89,7 +89,7 @@ def _module(shape: Shape) -> tuple[Any, list[Any]]:
     return EmbeddingBagCollection(device=torch.device("meta"), tables=tables), [EmbeddingBagCollectionSharder()]
 
 
-def _placements(shape: Shape, modules: Iterable[Any]) -> Iterable[TablePlacement]:
+def _placements(shape: ModelShape, modules: Iterable[Any]) -> Iterable[TablePlacement]:
     tables = {table.name: table for table in shape.tables}
     for module in modules:
         for name, parameter in module.items():

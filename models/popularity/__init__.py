@@ -1,4 +1,4 @@
-"""Popularity, the baseline that candidates have to beat."""
+"""Popularity, the reference baseline of candidates."""
 
 from typing import Final
 

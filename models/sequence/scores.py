@@ -1,4 +1,4 @@
-"""Training of a model that scores how well an item follows a session, from a period's earlier events."""
+"""Training for the feature `sequence_score`, which scores an item as the next one of a session."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from shortlist.features.kinds.session_scores import ENCODER_FILE, ITEMS_FILE, VE
 from shortlist.features.vocabulary import VALUE as ITEM
 from shortlist.retrieval.sources.sequence import SequenceSource
 
-_SETTING_KEYS = {"last", "embedding_dim", "blocks", "heads", "epochs", "batch_events", "sampled_negatives", "learning_rate",
-           "dropout"}  # fmt: skip
+_SETTING_KEYS = {"last", "embedding_dim", "blocks", "heads", "epochs", "batch_events", "sampled_negatives",
+                 "learning_rate", "dropout"}  # fmt: skip
 
 
 def train(section: SequenceScoreFeature, events: pl.DataFrame, seed: int, folder: Path) -> None:
@@ -25,10 +25,10 @@ def train(section: SequenceScoreFeature, events: pl.DataFrame, seed: int, folder
     Memory: 24 bytes per event beside the events, and three times the items' vectors.
 
     Args:
-        section: The operation.
-        events: Key and value of each, by key and in order of time; a key has two or more.
-        seed: Of whatever is drawn.
-        folder: Empty.
+        section: The feature operation.
+        events: Key and value of each event, by key and in order of time; a key has two or more.
+        seed: Seed of the random generators.
+        folder: Empty folder to write into.
 
     Raises:
         DataError: Training diverged.

@@ -36,7 +36,7 @@ _SORTED_TOGETHER = 50
 """Steps whose sessions are sorted by length together, so that there is little padding and batches stay mixed."""
 
 
-class Sessions(NamedTuple):
+class TrainingSessions(NamedTuple):
     """Every session's items, oldest first, one session after the other."""
 
     users: Items
@@ -48,7 +48,7 @@ class Sessions(NamedTuple):
     """Length of each session, at least 2."""
 
     @classmethod
-    def from_events(cls, users: Items, items: Items, last: int) -> Sessions:
+    def from_events(cls, users: Items, items: Items, last: int) -> TrainingSessions:
         """Return the last `last + 1` items of every user with two or more.
 
         Args:
@@ -90,7 +90,7 @@ def train(section: SequenceSource, fit_data: FitInputs) -> LearntSequences:
         DataError: No user has two positive rows.
     """
     users_P, items_P = _positives(section, fit_data)
-    if not len(Sessions.from_events(users_P, items_P, section.last).ends):
+    if not len(TrainingSessions.from_events(users_P, items_P, section.last).ends):
         raise DataError("no user has two positive rows, so nothing follows anything; declare a longer window")
     return learn(section, fit_data.catalogue.items, users_P, items_P, fit_data.seed)
 
@@ -105,7 +105,7 @@ def learn(section: SequenceSource, items: pl.DataFrame, users_P: Items, items_P:
         items_P: Row of each event's item.
         seed: Seed of the random generators.
     """
-    sessions = Sessions.from_events(users_P, items_P, section.last)
+    sessions = TrainingSessions.from_events(users_P, items_P, section.last)
     trainer = SequenceTrainer(section, items, np.bincount(items_P, minlength=items.height), seed)
     history: list[dict[str, Any]] = []
     with progress("sequence", section.epochs * len(sessions.ends)) as advance:
@@ -165,7 +165,7 @@ class SequenceTrainer:
         self._random = np.random.default_rng(seed)
         self._occurrences: Occurrences | None = None
 
-    def batches(self, sessions: Sessions) -> Iterator[SessionBatch]:
+    def batches(self, sessions: TrainingSessions) -> Iterator[SessionBatch]:
         """Yield all sessions once, in a new random order, with batches of sessions of about the same length."""
         order = self._random.permutation(len(sessions.ends))
         per_step = max(1, round(self._section.batch_events / (float(sessions.lengths.mean()) - 1)))
@@ -251,7 +251,7 @@ class SequenceTrainer:
             include_last_offset=True,
         )  # fmt: skip
 
-    def _make_batch(self, sessions: Sessions, session_numbers: Items) -> SessionBatch:
+    def _make_batch(self, sessions: TrainingSessions, session_numbers: Items) -> SessionBatch:
         """Return sessions with random crops, joins, reversals and masks."""
         ends, lengths = sessions.ends[session_numbers], sessions.lengths[session_numbers]
         section, random = self._section, self._random
@@ -285,7 +285,7 @@ class SequenceTrainer:
             inputs[is_item & (random.random(inputs.shape) < section.masked)] = self.items.count
         return SessionBatch(inputs, total_lengths - 1, targets[is_item])
 
-    def _draw_joined_parts(self, sessions: Sessions, begins: Items, max_lengths: Items) -> tuple[Items, Items]:
+    def _draw_joined_parts(self, sessions: TrainingSessions, begins: Items, max_lengths: Items) -> tuple[Items, Items]:
         """Return, for each session, the end and the length of another session's part that is put before it."""
         if self._occurrences is None:
             self._occurrences = Occurrences(sessions.users, sessions.items)

@@ -17,7 +17,7 @@ def add_network(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
     """Add the features and the network of a model; return the tensor of its log-odds, shape (rows, 1).
 
     Args:
-        graph: Gets the nodes.
+        graph: The graph that the nodes are added to.
         record: Names the features.
         folder: The model folder.
     """
@@ -30,18 +30,18 @@ class WideDeepGraph(NetworkGraph[WideDeepNetwork]):
 
     def logits(self) -> str:
         """Return the tensor of the log-odds, R x 1."""
-        embedded = self._embedded()
+        embedded = self._look_up_embeddings()
         standard = self._standard(embedded)
-        weights = [self._of_every_row(one, 0, 1) for one in embedded]
-        rest = [self._of_every_row(one, 1, self._width) for one in embedded]
+        weights = [self._slice_floats(embedding, 0, 1) for embedding in embedded]
+        deep_embeddings = [self._slice_floats(embedding, 1, self._width) for embedding in embedded]
         wide = self._linear(self._network.wide, standard)
         if weights:
-            own = self._add("ReduceSum", self._add("Concat", *weights, axis=1), np.array([1]), keepdims=1)
-            wide = self._add("Add", wide, own)
-        deep = self._through(self._network.deep, self._add("Concat", standard, *rest, axis=1))
+            id_weights = self._add("ReduceSum", self._add("Concat", *weights, axis=1), np.array([1]), keepdims=1)
+            wide = self._add("Add", wide, id_weights)
+        deep = self._apply_layers(self._network.deep, self._add("Concat", standard, *deep_embeddings, axis=1))
         return self._add("Add", wide, deep)
 
-    def _of_every_row(self, embedded: str, first: int, last: int) -> str:
-        """Return some floats of every row, flat."""
+    def _slice_floats(self, embedded: str, first: int, last: int) -> str:
+        """Return a range of every embedding's floats, flattened."""
         cut = self._add("Slice", embedded, np.array([first]), np.array([last]), np.array([2]))
         return self._add("Flatten", cut, axis=1)

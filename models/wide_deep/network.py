@@ -1,7 +1,7 @@
-"""The network: a linear part that remembers single ids and crosses, beside a deep one (Cheng et al., 2016).
+"""The network: a linear part over single ids and crosses, and a deep part (Cheng et al., 2016).
 
 Shapes: B batch, F dense floats, S features with a table, D embedding width. The first float of an embedding row is the
-id's own weight, so both parts share one look-up; declare `cross` features for the wide part to remember pairs.
+id's weight in the linear part, so both parts share one look-up; declare `cross` features for weights of pairs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from models.wide_deep.section import WideDeepModel
 
 
 class WideDeepNetwork(EmbeddingNetwork):
-    """Every id's own weight and the floats' weights, added to what a perceptron makes of the rest of the rows."""
+    """Sums the linear weights of ids and floats, and the output of a perceptron over the other floats of the rows."""
 
     def _build(self, layout: Layout, section: WideDeepModel) -> None:
         floats = section.inner_floats(layout.floats, layout.widths)
@@ -28,10 +28,10 @@ class WideDeepNetwork(EmbeddingNetwork):
     def forward(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
         """Return the log-odds, shape (B,); see `EmbeddingNetwork.forward`."""
         standard_BF = self._standard(dense_BF)
-        embedded_BSD = torch.cat(self._by_row(pooled, len(dense_BF)), dim=1)
+        embedded_BSD = torch.cat(self._embeddings_by_row(pooled, len(dense_BF)), dim=1)
         weights_BS, rest_BSD = torch.split(embedded_BSD, [1, embedded_BSD.shape[2] - 1], dim=2)
         wide_B1 = weights_BS.sum(dim=(1, 2)).unsqueeze(1) + self.wide(standard_BF)  # the same for every label
-        deep_BH = self._through(self.deep, standard_BF, rest_BSD.flatten(1))
+        deep_BH = self._apply_layers(self.deep, standard_BF, rest_BSD.flatten(1))
         return torch.add(wide_B1, deep_BH).squeeze(1)
 
     @property

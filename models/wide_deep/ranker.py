@@ -19,5 +19,5 @@ class WideDeepRanker(EmbeddingRanker[WideDeepModel]):
 
 
 def diagnose(table: DayTable, section: WideDeepModel, runtime: Runtime, count: int) -> Diagnosis:
-    """Return what bounds a training; see `diagnose_table`."""
+    """Return the bottleneck of a training; see `diagnose_table`."""
     return diagnose_table(table, section, runtime, count, WideDeep)

@@ -21,6 +21,6 @@ KIND: Final = ModelKind(
             "colsample_bytree": Dimension(low=0.3, high=1.0),
             "reg_lambda": Dimension(low=0.1, high=50, log=True),
         },
-        pace="learning_rate",  # small steps need more trees to get as far
+        pace="learning_rate",  # small learning rates need more trees
     ),
 )

@@ -1,4 +1,4 @@
-"""XGBoost's own exchange between several processes that grow the same trees, each from its share of the rows."""
+"""XGBoost's communication between processes that grow the same trees, each from its share of the rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import xgboost as xgb
 from xgboost.tracker import RabitTracker
 
-from models.process_group import current
+from models.process_group import current_group
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def xgboost_collective() -> Iterator[None]:
     Every process then grows the same trees. Bins are cut at the quantiles of all processes' merged sketches; where a
     feature has more values than a sketch holds, they differ from one process's cuts in the last few rows of a bin.
     """
-    group = current()
+    group = current_group()
     if group is None:
         yield
         return
@@ -30,14 +30,14 @@ def xgboost_collective() -> Iterator[None]:
         tracker = RabitTracker(n_workers=group.world, host_ip=os.environ["MASTER_ADDR"], sortby="task")
         tracker.start()
     arguments = json.loads(group.broadcast_from_first(json.dumps(tracker.worker_args() if tracker else {})))
-    own = {"dmlc_task_id": f"{group.rank:06d}", "dmlc_timeout": group.wait_seconds}
-    with xgb.collective.CommunicatorContext(**arguments, **own):
+    rank_arguments = {"dmlc_task_id": f"{group.rank:06d}", "dmlc_timeout": group.wait_seconds}
+    with xgb.collective.CommunicatorContext(**arguments, **rank_arguments):
         yield
     if tracker is not None:
         tracker.wait_for(group.wait_seconds)
 
 
-def all_gather_rows(own: np.ndarray) -> np.ndarray:
-    """Return the rows of all processes, rank after rank; where there is one process, its own."""
-    group = current()
-    return own if group is None else np.concatenate(group.gathered(own))
+def all_gather_rows(rows: np.ndarray) -> np.ndarray:
+    """Return the rows of all processes, by rank; where there is one process, its rows."""
+    group = current_group()
+    return rows if group is None else np.concatenate(group.gather(rows))

@@ -1,4 +1,4 @@
-"""Where XGBoost trains: the declared engine as its device."""
+"""The device that XGBoost trains on, by the declared engine."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ def add_trees(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
     """Add the features and trees of a model; return the tensor of its log-odds, shape (rows, 1).
 
     Args:
-        graph: Gets the nodes.
-        record: Names the features in the order in which the trees number them.
+        graph: The graph that the nodes are added to.
+        record: Names the features in the order of the trees' feature numbers.
         folder: The model folder.
 
     Raises:
-        ExportError: The trees are of a sort that this program does not train, such as with categorical splits.
+        ExportError: The trees have splits that this program does not train, such as categorical ones.
     """
     floats = graph.floats([feature.name for feature in record.features])
     floats = graph.border(floats, "floats", np.float32, len(float_names(record.features)))
@@ -45,7 +45,7 @@ def tree_attributes(weights: Path) -> dict[str, Any]:
     """Return the attributes of a TreeEnsembleRegressor that gives a booster's log-odds.
 
     A row goes left (`true`) where its value is below the threshold, or missing and left is the default; all in float32
-    as in XGBoost. Every tree of the file counts: training keeps those up to the best round only.
+    as in XGBoost. All trees of the file are used: training saves only those up to the best round.
     """
     import xgboost as xgb
 
@@ -80,11 +80,11 @@ def tree_attributes(weights: Path) -> dict[str, Any]:
 def _tree(tree: dict[str, Any], number: int, weights: Path) -> dict[str, np.ndarray]:
     if tree["categories"] or any(tree["split_type"]):
         raise ExportError(f"{weights}: tree {number} splits categories; an exported graph compares numbers only")
-    left = np.array(tree["left_children"], np.int64)
+    left_children = np.array(tree["left_children"], np.int64)
     return {
-        "tree": np.full(len(left), number),
-        "node": np.arange(len(left)),
-        "left": left,
+        "tree": np.full(len(left_children), number),
+        "node": np.arange(len(left_children)),
+        "left": left_children,
         "right": np.array(tree["right_children"], np.int64),
         "feature": np.array(tree["split_indices"], np.int64),
         "value": np.array(tree["split_conditions"], np.float32),  # of a leaf: its weight
@@ -97,5 +97,5 @@ def _base_margin(learner: dict[str, Any]) -> float:
     base = json.loads(learner["learner_model_param"]["base_score"])
     score = np.float32(base[0] if isinstance(base, list) else base)  # a list since XGBoost 3.1
     if learner["objective"]["name"] != _OBJECTIVES[0]:
-        return float(score)  # an order's scores are no log-odds, and start from what is written
+        return float(score)  # ranking scores are no log-odds; the base score is used as it is
     return float(-np.log(np.float32(1) / score - np.float32(1)))

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import xgboost as xgb
 
-from models.inputs import FeatureColumn, LearningTable
+from models.inputs import LearningTable, TableFeature
 from models.matrix import float_matrix, float_names
 from models.objectives import check_lists
 from models.process_group import current_group
@@ -67,7 +67,8 @@ class XGBoostRanker(Ranker[XGBoostModel]):
             changed = [name for name, value in declared.items() if previous_model.params.get(name, value) != value]
             if changed:
                 raise IncompatibleModelError(
-                    f"models.{previous_model.name}: {', '.join(changed)} changed, so the earlier number of trees says nothing"
+                    f"models.{previous_model.name}: {', '.join(changed)} changed, so the earlier number of trees says"
+                    " nothing"
                 )
         else:
             if previous_model.params.get("objective", "pointwise") != section.objective:
@@ -77,8 +78,8 @@ class XGBoostRanker(Ranker[XGBoostModel]):
             trees, new_trees = previous_model.rounds or 0, section.retrain_rounds or 0
             if trees + new_trees > section.rounds:
                 raise IncompatibleModelError(
-                    f"the earlier model has {trees} trees; {new_trees} more are beyond models.{previous_model.name}.rounds"
-                    f" ({section.rounds})"
+                    f"the earlier model has {trees} trees; {new_trees} more are beyond"
+                    f" models.{previous_model.name}.rounds ({section.rounds})"
                 )
 
     def _learning(self, table: DayTable) -> LearningTable:
@@ -260,7 +261,7 @@ def _champion_metrics(champion: Path, learning: LearningTable, rounds: int) -> t
     return ({"round": rounds, **metrics},)
 
 
-def _load_champion(folder: Path, features: tuple[FeatureColumn, ...]) -> xgb.Booster:
+def _load_champion(folder: Path, features: tuple[TableFeature, ...]) -> xgb.Booster:
     names = float_names(read_record(folder).features)
     if names != float_names(features):
         raise IncompatibleModelError(

@@ -57,7 +57,7 @@ class XGBoostModel(ObjectiveSection):
     """With `retrain: continue`, days learnt again beside those that are new since the earlier model."""
 
     @model_validator(mode="after")
-    def _retrains_somehow(self) -> Self:
+    def _retraining_is_consistent(self) -> Self:
         if self.retrain == "refit" and not self.refit:
             raise ValueError("retrain: refit grows trees on training and validation days; it needs refit: true")
         if self.retrain == "refit" and self.calibration != "none":
@@ -73,11 +73,11 @@ class XGBoostModel(ObjectiveSection):
 
     @property
     def by_workers(self) -> Self:
-        """Without a refit that is not declared: workers keep no scores from before it, which blends are fitted on."""
+        """The section without a default refit: workers keep no scores from before it, which blends are fitted on."""
         return self if "refit" in self.model_fields_set else self.model_copy(update={"refit": False})
 
     def check_features(self, name: str, features: Features, *, distributed: bool) -> None:
-        """Refuse to calibrate on rows that were learnt: several workers calibrate when all is done."""
+        """Refuse refit with calibration for several workers, which calibrate last, on rows that a refit has learnt."""
         if distributed and self.refit and self.calibration != "none":
             raise ValueError(
                 f"runtime.cluster.workers.{name}: models.{name} declares refit and calibration; several workers"
@@ -86,7 +86,7 @@ class XGBoostModel(ObjectiveSection):
 
     @property
     def continuation(self) -> Continuation | None:
-        """What `retrain` says."""
+        """How an earlier model is continued, by `retrain`; None: it is not."""
         if self.retrain == "scratch":
             return None
         return Continuation(self.retrain, self.retrain == "refit", self.retrain_days or 0)

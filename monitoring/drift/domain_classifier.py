@@ -1,4 +1,4 @@
-"""The domain classifier: whether rows of a window can be told from the reference's by all of their columns together."""
+"""The domain classifier: how well all columns together separate a window's rows from the reference's."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from scipy.special import stdtr
 from scipy.stats import rankdata
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from monitoring.drift.number_format import with_limit
+from monitoring.drift.number_format import format_with_limit
 from monitoring.reference.distributions import Bins
 from monitoring.windows.records import Finding
-from monitoring.windows.sampling import REQUEST, Floats, Ints, clusters_of
+from monitoring.windows.sampling import REQUEST, Floats, Ints, assign_clusters
 from shortlist.contracts import Columns
 
 if TYPE_CHECKING:
@@ -23,43 +23,43 @@ if TYPE_CHECKING:
 
 
 def clustered_auc(labels: Ints, scores: Floats, clusters: Ints) -> tuple[float, float]:
-    """Return the AUC and the chance of one as large when nothing can be told, rows of a cluster being alike.
+    """Return the AUC, and the probability of one as large when the sides do not differ, for clustered rows.
 
-    The variance is that of Obuchowski (1997): each cluster adds what its rows move the AUC by.
+    The variance is that of Obuchowski (1997): each cluster adds the contribution of its rows to the AUC.
 
     Args:
-        labels: 1 or 0 per row, both there.
-        scores: Higher for 1.
+        labels: 1 or 0 per row; both occur.
+        scores: Scores of the rows, higher for label 1.
         clusters: Cluster of every row.
     """
-    positive = labels == 1
-    many, others = int(positive.sum()), int((~positive).sum())
+    is_positive = labels == 1
+    positives, negatives = int(is_positive.sum()), int((~is_positive).sum())
     ranks = rankdata(scores)
-    above = np.empty(scores.size)
-    # Of a row, the share of the other side's rows that it is on the right side of.
-    above[positive] = (ranks[positive] - rankdata(scores[positive])) / others
-    above[~positive] = 1 - (ranks[~positive] - rankdata(scores[~positive])) / many
-    auc = float(above[positive].mean())
-    moved = np.bincount(clusters, (above - auc) / np.where(positive, many, others))
-    present = int((np.bincount(clusters) > 0).sum())
-    if present < 2:
+    placements = np.empty(scores.size)
+    # Placement of a row: the share of the other side's rows that it is ordered correctly against.
+    placements[is_positive] = (ranks[is_positive] - rankdata(scores[is_positive])) / negatives
+    placements[~is_positive] = 1 - (ranks[~is_positive] - rankdata(scores[~is_positive])) / positives
+    auc = float(placements[is_positive].mean())
+    contributions = np.bincount(clusters, (placements - auc) / np.where(is_positive, positives, negatives))
+    cluster_count = int((np.bincount(clusters) > 0).sum())
+    if cluster_count < 2:
         return auc, 1.0
-    error = float((moved @ moved * present / (present - 1)) ** 0.5)
-    # Perfectly told rows have no variance; one pair out of order is the least that can be claimed.
-    return auc, float(stdtr(present - 1, (0.5 - auc) / max(error, 1 / (many * others) ** 0.5)))
+    error = float((contributions @ contributions * cluster_count / (cluster_count - 1)) ** 0.5)
+    # Perfectly separated rows have no variance; one pair out of order is the lower bound.
+    return auc, float(stdtr(cluster_count - 1, (0.5 - auc) / max(error, 1 / (positives * negatives) ** 0.5)))
 
 
 ALL_COLUMNS: Final = "all columns"
-_MOST_ROWS: Final = 10_000
-_FEWEST_USERS: Final = 20
-"""On each side; with fewer a fold may hold all of one side's."""
+_MAX_ROWS: Final = 10_000
+_MIN_USERS: Final = 20
+"""Fewest users on each side; with fewer, one fold may hold all users of a side."""
 _FOLDS: Final = 3
-_MOST_CODES: Final = 255
-"""That the classifier takes of a category."""
+_MAX_CODES: Final = 255
+"""Most distinct values of a category that the classifier supports."""
 
 
 class _Sides(NamedTuple):
-    """Rows of the reference and of the window, under each other."""
+    """Rows of the reference followed by rows of the window."""
 
     codes: np.ndarray
     """Shape (rows, columns), float32; NaN is null."""
@@ -71,75 +71,79 @@ class _Sides(NamedTuple):
 def domain_finding(
     rows: pl.DataFrame, sample: pl.DataFrame, columns: Mapping[str, Bins], max_auc: float, seed: int
 ) -> Finding | None:
-    """Return how well a classifier tells the window's rows from the reference's; None when there are too few.
+    """Return how well a classifier separates the window's rows from the reference's; None when there are too few.
 
-    It sees what the other comparisons see, bins and told-apart values, and how many values a list has. It is trained on
-    some users and scores others, so that it cannot know users by heart.
+    Its inputs are those of the other comparisons (bins and separately counted values) and the lengths of lists. It is
+    trained on some users and scores others, so that it cannot memorise users.
 
     Args:
-        rows: Of the window.
-        sample: Of the reference.
-        columns: Columns to tell by; those of both frames count.
-        max_auc: The effect from which on it counts.
-        seed: Of the samples and of the folds.
+        rows: Rows of the window.
+        sample: Sample of the reference's rows.
+        columns: Columns to use, with their bins; only columns of both frames count.
+        max_auc: Largest AUC that is no drift.
+        seed: Seed of the samples and of the folds.
     """
-    used = {name: bins for name, bins in columns.items() if name in rows.columns and name in sample.columns}
+    shared_columns = {name: bins for name, bins in columns.items() if name in rows.columns and name in sample.columns}
     generator = np.random.default_rng(seed)
-    many = min(rows.height, sample.height, _MOST_ROWS)
-    sides = _sides(_drawn(sample, many, generator), _drawn(rows, many, generator), used)
-    if not used or min(np.unique(sides.clusters[sides.live == side]).size for side in (0, 1)) < _FEWEST_USERS:
+    row_count = min(rows.height, sample.height, _MAX_ROWS)
+    sides = _stack_sides(
+        _sample_rows(sample, row_count, generator), _sample_rows(rows, row_count, generator), shared_columns
+    )
+    if not shared_columns or min(np.unique(sides.clusters[sides.live == side]).size for side in (0, 1)) < _MIN_USERS:
         return None
-    # One thread: more wait for each other longer than so little work takes when cores are busy.
+    # One thread: on busy cores, several threads wait for each other longer than this little work takes.
     with threadpool_limits(limits=1):
-        return _finding(sides, used, max_auc, generator)
+        return _finding(sides, shared_columns, max_auc, generator)
 
 
 def _finding(sides: _Sides, columns: Mapping[str, Bins], max_auc: float, generator: np.random.Generator) -> Finding:
     folds = generator.permutation(int(sides.clusters.max()) + 1)[sides.clusters] % _FOLDS
-    models = [_fitted(sides, folds != fold, columns) for fold in range(_FOLDS)]
+    models = [_fit(sides, folds != fold, columns) for fold in range(_FOLDS)]
     auc, p_value = clustered_auc(sides.live, _scores(models, sides, folds), sides.clusters)
-    reason = f"{ALL_COLUMNS}: a classifier tells live rows with AUC {with_limit(auc, max_auc)}"
+    reason = f"{ALL_COLUMNS}: a classifier tells live rows with AUC {format_with_limit(auc, max_auc)}"
     if auc > max_auc:
-        reason += f"; most by '{_telling(models[0], sides, folds == 0, list(columns), generator)}'"
+        reason += f"; most by '{_most_telling_column(models[0], sides, folds == 0, list(columns), generator)}'"
     return Finding(
         column=ALL_COLUMNS, kind="domain", effect=auc, critical=max_auc, p_value=p_value, drifted=False, reason=reason
     )
 
 
 def _scores(models: Sequence[HistGradientBoostingClassifier], sides: _Sides, folds: Ints) -> Floats:
-    """Return every row's score by the classifier that has not seen its user."""
+    """Return every row's score by the classifier that was not trained on its user."""
     scores = np.empty(sides.live.size)
     for fold, model in enumerate(models):
-        inside = folds == fold
-        # Ranks within the fold: the scores of different classifiers do not compare.
-        scores[inside] = (rankdata(model.predict_proba(sides.codes[inside])[:, 1]) - 0.5) / inside.sum()
+        in_fold = folds == fold
+        # Ranks within the fold: scores of different classifiers are not comparable.
+        scores[in_fold] = (rankdata(model.predict_proba(sides.codes[in_fold])[:, 1]) - 0.5) / in_fold.sum()
     return scores
 
 
-def _drawn(rows: pl.DataFrame, many: int, generator: np.random.Generator) -> pl.DataFrame:
-    return rows[np.sort(generator.choice(rows.height, many, replace=False))]
+def _sample_rows(rows: pl.DataFrame, count: int, generator: np.random.Generator) -> pl.DataFrame:
+    return rows[np.sort(generator.choice(rows.height, count, replace=False))]
 
 
-def _sides(reference: pl.DataFrame, live: pl.DataFrame, columns: Mapping[str, Bins]) -> _Sides:
+def _stack_sides(reference: pl.DataFrame, live: pl.DataFrame, columns: Mapping[str, Bins]) -> _Sides:
     keys = cs.by_name(Columns.USER, REQUEST, require_all=False).cast(pl.String)
-    both = [frame.select(keys, pl.int_range(pl.len()).alias("row")) for frame in (reference, live)]
+    side_keys = [frame.select(keys, pl.int_range(pl.len()).alias("row")) for frame in (reference, live)]
     codes = np.concatenate([_codes(frame, columns) for frame in (reference, live)])
     labels = np.repeat([0, 1], [reference.height, live.height])
-    return _Sides(codes, labels, clusters_of(pl.concat(both, how="diagonal")))
+    return _Sides(codes, labels, assign_clusters(pl.concat(side_keys, how="diagonal")))
 
 
 def _codes(rows: pl.DataFrame, columns: Mapping[str, Bins]) -> np.ndarray:
     codes = np.full((rows.height, len(columns)), np.nan, dtype=np.float32)
-    for place, (name, bins) in enumerate(columns.items()):
+    for column_index, (name, bins) in enumerate(columns.items()):
         if bins.kind == "tags":
-            codes[:, place] = rows[name].list.len().fill_null(0).to_numpy()
+            codes[:, column_index] = rows[name].list.len().fill_null(0).to_numpy()
             continue
-        known, found = bins.codes(rows[name])
-        codes[known, place] = found if bins.kind == "numeric" else np.minimum(found, _MOST_CODES - 1)
+        value_rows, bin_numbers = bins.codes(rows[name])
+        codes[value_rows, column_index] = (
+            bin_numbers if bins.kind == "numeric" else np.minimum(bin_numbers, _MAX_CODES - 1)
+        )
     return codes
 
 
-def _fitted(sides: _Sides, chosen: np.ndarray, columns: Mapping[str, Bins]) -> HistGradientBoostingClassifier:
+def _fit(sides: _Sides, row_mask: np.ndarray, columns: Mapping[str, Bins]) -> HistGradientBoostingClassifier:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     model = HistGradientBoostingClassifier(
@@ -150,21 +154,21 @@ def _fitted(sides: _Sides, chosen: np.ndarray, columns: Mapping[str, Bins]) -> H
         early_stopping=False,
         categorical_features=[bins.kind == "categorical" for bins in columns.values()],
     )
-    return model.fit(sides.codes[chosen], sides.live[chosen])
+    return model.fit(sides.codes[row_mask], sides.live[row_mask])
 
 
-def _telling(
+def _most_telling_column(
     model: HistGradientBoostingClassifier,
     sides: _Sides,
-    chosen: np.ndarray,
+    row_mask: np.ndarray,
     names: list[str],
     generator: np.random.Generator,
 ) -> str:
-    """Return the column without which the classifier tells least: its values are shuffled."""
-    codes, live, clusters = (part[chosen] for part in sides)
-    left = []
-    for place in range(len(names)):
-        without = codes.copy()
-        without[:, place] = generator.permutation(without[:, place])
-        left.append(clustered_auc(live, model.predict_proba(without)[:, 1], clusters)[0])
-    return names[int(np.argmin(left))]
+    """Return the column whose shuffling lowers the AUC most."""
+    codes, live, clusters = (part[row_mask] for part in sides)
+    aucs = []
+    for column_index in range(len(names)):
+        shuffled = codes.copy()
+        shuffled[:, column_index] = generator.permutation(shuffled[:, column_index])
+        aucs.append(clustered_auc(live, model.predict_proba(shuffled)[:, 1], clusters)[0])
+    return names[int(np.argmin(aucs))]

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from monitoring.drift.drift import SCORE, find_drift
-from monitoring.reference.distributions import Kind, bins_of
+from monitoring.reference.distributions import Kind, make_bins
 from monitoring.reference.reference import ColumnReference, Reference
 from monitoring.windows.records import Finding
 from monitoring.windows.sampling import Floats
@@ -138,7 +138,7 @@ def _drawn(cumulative: Floats, uniform: Floats) -> np.ndarray:
 
 
 def _column(days: Sequence[pl.DataFrame], name: str, kind: Kind, limits: DriftLimits) -> ColumnReference:
-    bins = bins_of(pl.concat([day[name] for day in days]), kind, limits)
+    bins = make_bins(pl.concat([day[name] for day in days]), kind, limits)
     counts = tuple(tuple(bins.count(day[name]).tolist()) for day in days)
     return ColumnReference(bins=bins, counts=counts, nulls=0.0, rows=sum(day.height for day in days))
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from models.inputs import FeatureColumn, features_of
+from models.inputs import TableFeature, features_of
 from models.planning import plan
 from models.planning.accelerators import Accelerator, Precision
 from models.planning.plan_inputs import ModelShape
@@ -258,7 +258,7 @@ def fitted_sizes(runs: Path, names: tuple[str, ...]) -> Mapping[str, int]:
     return {}
 
 
-def _columns(folder: Path) -> tuple[FeatureColumn, ...]:
+def _columns(folder: Path) -> tuple[TableFeature, ...]:
     try:
         return features_of(DayTable.open(folder, Files.TABLE))
     except ShortlistError:  # a table of another version, or one that is being replaced

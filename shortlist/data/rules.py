@@ -103,9 +103,9 @@ def find_broken_checks(rows: pl.DataFrame, checks: Sequence[RowCheck]) -> list[R
     """Return the failures of the checks that some rows break."""
     flags = rows.select(check.broken.fill_null(False).alias(str(place)) for place, check in enumerate(checks))
     return [
-        found
+        failure
         for number, check in enumerate(checks)
-        for found in find_failures(check.rule, flags[str(number)], check.column, rows[check.column], check.expected)
+        for failure in find_failures(check.rule, flags[str(number)], check.column, rows[check.column], check.expected)
     ]
 
 

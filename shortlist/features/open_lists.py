@@ -59,8 +59,8 @@ class OpenLists:
         columns = []
         for open_list, list_events in self._events_by_list.items():
             numbers = list_events.events.numbers(rows[open_list.key])
-            first = list_events.events.count_earlier(numbers, open_since)
-            last = list_events.events.count_earlier(numbers, settled_until if open_list.positives else visible_until)
+            first = list_events.events.count_preceding(numbers, open_since)
+            last = list_events.events.count_preceding(numbers, settled_until if open_list.positives else visible_until)
             counts = np.minimum(last - first, open_list.max_events)
             offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
             event_order = np.repeat(last - 1 + offsets[:-1], counts) - np.arange(int(offsets[-1]))

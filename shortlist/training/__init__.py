@@ -1,1 +1,1 @@
-"""One training run: where it runs, what it starts from, what it leaves behind."""
+"""One training run: launch, earlier models, export, tracking and tuning."""

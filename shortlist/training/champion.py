@@ -1,4 +1,4 @@
-"""The serving model on a new run's rows, read through the preprocessing it was trained with."""
+"""Scores of the champion on a new run's rows, with the preprocessing that it was trained with."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from shortlist.training.training import RunContext
 
 
 def serving_version(context: RunContext) -> str:
-    """Return the registered version that serves now; empty when there is none."""
+    """Return the registered version that is serving; empty when there is none."""
     return str(context.tracker.registry.version_of("champion") or "")
 
 
 def best_version(context: RunContext, champion: int) -> int | None:
-    """Return the version of the best champion so far, as a champion was told when it was registered; None: itself."""
+    """Return the version of the best champion so far, by the tag of a champion; None: the champion itself."""
     best = context.tracker.registry.tags_of(champion).get(BEST_CHAMPION, "")
     return int(best) if best else None
 
@@ -40,21 +40,21 @@ def score_champion(
 ) -> None:  # fmt: skip
     """Write `champion.json` (version, empty when there is none; digest; problem) and the champion's scores.
 
-    Where a better champion served before, its scores lie in the folder `best`.
+    Where an earlier champion was better, its scores are written into the folder `best`.
 
-    A champion that cannot be scored is not an error here: the gate that needs its scores holds, and says why.
+    A champion that cannot be scored is no error here: the gate that needs its scores holds and gives the reason.
 
     Args:
         version: Registered version of the champion; empty when there is none.
         context: Spec and stores.
-        declared: The log, the features and the slices that this run declares.
+        declared: The sections of this run's spec.
         runtime: Engine and memory.
         log: The valid log.
-        fitted: What this run's features were fitted to.
+        fitted: Folder of this run's fitted features.
         out: Folder to write.
-        slates: Also make the slates that users get of the champion's own release, for the same users as candidates'.
+        slates: Also make the slates of the champion's release, for the same users as those of candidates.
     """
-    # Files of a remote store are gone when this ends: only scores and digest go on.
+    # Files of a remote store are deleted afterwards; only scores and digest are kept.
     with TemporaryDirectory(prefix="shortlist-champion-") as files, atomic_folder(out) as staging:
         record = {"version": version, "problem": ""}
         if version:
@@ -92,7 +92,7 @@ def _score(
     days = split_days([part.day for part in DayTable.open(log, Files.LOG).days], declared.data.split)
     with TemporaryDirectory(dir=out) as scratch:
         fitted_for_champion = fitted
-        if features != declared.features:  # the spec moved on: count what the champion reads
+        if features != declared.features:  # the spec has changed: fit the champion's features
             fitted_for_champion = Path(scratch) / "fitted"
             fit(declared.data, features, declared.gates, runtime, log, fitted_for_champion, learning=False)
         table = build_table(

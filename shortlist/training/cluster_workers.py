@@ -1,7 +1,7 @@
-"""Several pods that train one model together: inputs published, a TrainJob made and waited for, the model fetched.
+"""Distributed training on a cluster: publishes the inputs, creates a TrainJob, waits for it, and fetches the model.
 
-Asked twice for the same, the work is done once: the job is named after everything that goes into it, and a step that
-was killed finds the TrainJob it made.
+The call is idempotent: the job's name contains a digest of its inputs, and a retried step finds the TrainJob that it
+created.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _POLL_SECONDS: Final = 5.0
 
 
 class TrainJobContext(NamedTuple):
-    """Where a training happens."""
+    """Cluster, object store and workers of a training."""
 
     kubernetes: KubernetesAPI
     objects: ObjectStore
@@ -42,12 +42,12 @@ def train_on_cluster(context: TrainJobContext, job: DistributedJob, out_model: P
 
     Args:
         context: Cluster, object store, and how many pods and processes.
-        job: What to train.
+        job: The distributed job.
         out_model: Folder to write.
 
     Raises:
-        MisfitError: The champion does not fit.
-        ShortlistError: The cluster refuses, a worker stopped or died, or time was up.
+        IncompatibleModelError: The training cannot continue the champion.
+        ShortlistError: The cluster refuses the job, a worker failed or died, or the deadline passed.
     """
     name = job_name(job)
     key = f"trainings/{name}"
@@ -60,7 +60,7 @@ def train_on_cluster(context: TrainJobContext, job: DistributedJob, out_model: P
 
 
 def job_name(job: DistributedJob) -> str:
-    """Return a DNS label that says what is trained from what."""
+    """Return a DNS label with a digest of all inputs of the training."""
     job_json = job.model_dump_json(exclude={"table", "champion", "wait_seconds"})
     files = [sha256(Path(job.table) / name) for share in job.shares for name in share]
     champion = folder_digest(Path(job.champion)) if job.champion else ""
@@ -69,11 +69,11 @@ def job_name(job: DistributedJob) -> str:
 
 
 def _publish(objects: ObjectStore, key: str, job: DistributedJob) -> None:
-    """Put what workers read below a key: the job, every share of the table, and the champion; what is there stays."""
+    """Upload the job, every worker's share of the table, and the champion below a key; existing files are kept."""
     with TemporaryDirectory(prefix="shortlist-shares-", dir=Path(job.table).parent) as scratch:
         folder = Path(scratch) / "job"
         folder.mkdir()
-        # Where the table and the champion are on this machine says nothing to others.
+        # Paths of this machine mean nothing on others.
         champion = Path(job.champion).name if job.champion else ""
         job.model_copy(update={"table": "table", "champion": champion}).write(folder)
         objects.put_folder(folder, f"{key}/job")
@@ -88,7 +88,7 @@ def _publish(objects: ObjectStore, key: str, job: DistributedJob) -> None:
 
 
 def _start(context: TrainJobContext, manifest: dict[str, Any], failure: str) -> None:
-    """Make the TrainJob, unless it is there and has not failed; one that failed is made anew."""
+    """Create the TrainJob unless it exists and has not failed; a failed one is deleted first."""
     name = manifest["metadata"]["name"]
     existing_job = context.kubernetes.get(TRAIN_JOB, name)
     if existing_job is not None and _find_condition(existing_job, "Failed"):
@@ -100,12 +100,12 @@ def _start(context: TrainJobContext, manifest: dict[str, Any], failure: str) -> 
         context.objects.write(failure, b"")
         try:
             context.kubernetes.create(TRAIN_JOB, manifest)
-        except ConflictError:  # an earlier try, or the same step elsewhere, got through
+        except ConflictError:  # an earlier attempt, or the same step elsewhere, created it
             return
 
 
 def _wait(context: TrainJobContext, name: str, failure: str) -> None:
-    """Follow a TrainJob to its end, and say how it goes."""
+    """Wait for a TrainJob to end, and report its progress."""
     last_text = ""
     while True:
         train_job = context.kubernetes.get(TRAIN_JOB, name)
@@ -139,20 +139,20 @@ def _describe_progress(train_job: dict[str, Any]) -> str:
 
 
 def _failure_error(context: TrainJobContext, name: str, condition: dict[str, Any], failure: str) -> ShortlistError:
-    """Return a worker's own words where it had time for them, else the cluster's."""
+    """Return the error that a worker reported, else the cluster's."""
     worker_failure = context.objects.read(failure)
     if worker_failure:
         return WorkerFailure.model_validate_json(worker_failure).error()
     return ShortlistError(
-        f"TrainJob {name} in namespace {context.cluster.namespace} failed: {condition['reason']}: {condition['message']}"
-        f"{_recent_events(context, name)}"
+        f"TrainJob {name} in namespace {context.cluster.namespace} failed: {condition['reason']}:"
+        f" {condition['message']}{_recent_events(context, name)}"
         f"\nAll its workers were stopped; no model was written. Look at: kubectl -n {context.cluster.namespace} logs"
         f" -l jobset.sigs.k8s.io/jobset-name={name} --prefix"
     )
 
 
 def _recent_events(context: TrainJobContext, name: str) -> str:
-    """Return what the cluster noted last; nothing where this account may not read it."""
+    """Return the latest events of the cluster; empty where this account may not read them."""
     try:
         events = context.kubernetes.events(name)[-3:]
     except ClusterError:

@@ -1,4 +1,4 @@
-"""Models that are made of other models: trained on what those left, and validated, in one step."""
+"""Ensembles: models of other models, trained on their outputs and validated in one step."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from shortlist.training.training import RunContext, train_and_track
 _INDEX: Final = "ensembles.json"
 
 
-class Artefact(Protocol):
-    """What a step is given of another one."""
+class ArtifactFolder(Protocol):
+    """An artifact of another step."""
 
     path: str
 
 
 class EnsembleArtefact(NamedTuple):
-    """One folder of an ensemble, as a pipeline hands on those of other models."""
+    """One folder of an ensemble, in the form of a pipeline's artifact."""
 
     path: str
     metadata: dict[str, Any]
@@ -34,13 +34,13 @@ class EnsembleArtefact(NamedTuple):
 
 
 class FeatureFolders(NamedTuple):
-    """What earlier steps left: log, fitted features, table, and every member."""
+    """Outputs of earlier steps: log, fitted features, table, and every member."""
 
     valid_log: Path
     fitted: Path
     table: Path
     members: Mapping[str, MemberFiles]
-    """All models that are made of no others, by name."""
+    """Outputs of all models that are no ensembles, by name."""
 
 
 def train_ensembles(
@@ -50,12 +50,12 @@ def train_ensembles(
     context: RunContext,
     out: Path,
 ) -> list[str]:
-    """Train, score, track and validate every model that is made of others; return what later steps are told, as JSON.
+    """Train, score, track and validate every ensemble; return its metadata for later steps, as JSON.
 
     Args:
-        models: All that are declared, each a text (`models.base.DeclaredModel`); those without members are left out.
-        folders: What earlier steps left.
-        sections: Of the spec.
+        models: All declared models, each as JSON (`models.base.DeclaredModel`); those without members are skipped.
+        folders: Outputs of earlier steps.
+        sections: Sections of the spec.
         context: Spec, stores, log, code and cause.
         out: Folder to write; `ensemble_artefacts` reads it.
     """
@@ -68,29 +68,29 @@ def train_ensembles(
         folder = out / declared.name
         model, scores, validation = (folder / part for part in ("model", "scores", "export_validation"))
         members = {name: folders.members[name] for name in declared.members}
-        done = train_and_track(declared, runtime, context, folders.fitted, folders.table, model, scores, members)
+        tracked_run = train_and_track(declared, runtime, context, folders.fitted, folders.table, model, scores, members)
         validate_export(model, scores, folders.valid_log, folders.fitted, limits, serving, runtime.seed, validation)
         trained.append(
             {
-                "model": declared.name, "kind": declared.kind, "role": declared.role, "mlflow_run": done.run,
-                "begun": done.begun, "members": list(declared.members),
+                "model": declared.name, "kind": declared.kind, "role": declared.role, "mlflow_run": tracked_run.run,
+                "begun": tracked_run.continued_from, "members": list(declared.members),
             }
         )  # fmt: skip
     write_json(out / _INDEX, {"models": trained})
-    return [json.dumps(one) for one in trained]
+    return [json.dumps(ensemble) for ensemble in trained]
 
 
 def ensemble_artefacts(
-    ensembles: Artefact | None, part: Literal["model", "scores", "export_validation"]
+    ensembles: ArtifactFolder | None, part: Literal["model", "scores", "export_validation"]
 ) -> list[EnsembleArtefact]:
     """Return the models, scores or export validations of all ensembles, in their order.
 
     Args:
         ensembles: The folder that `train_ensembles` wrote; None: none is declared.
-        part: Which of them.
+        part: Name of the folder of each ensemble.
     """
     if ensembles is None:
         return []
     folder = Path(ensembles.path)
     models = read_json(folder / _INDEX)["models"]
-    return [EnsembleArtefact(str(folder / one["model"] / part), one) for one in models]
+    return [EnsembleArtefact(str(folder / ensemble["model"] / part), ensemble) for ensemble in models]

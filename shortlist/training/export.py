@@ -22,8 +22,8 @@ from shortlist.serving.export.signature import FOLDER, LOG_ODDS, MODEL_FILE, SCO
 from shortlist.storage.artefacts import atomic_folder, write_manifest
 
 AddModel = Callable[[FeatureGraph, TrainedModel, Path], str]
-"""add(graph, record, model folder) adds features and model to a graph; returns its log-odds, shape (rows, 1): the
-label's, and of a model that learns further labels by heads of its own one column more for each."""
+"""add(graph, record, model folder) adds features and model to a graph; returns the log-odds, shape (rows, 1), with one
+more column per further label where one network learns all labels."""
 
 _MIN_SCORE = np.array(1e-7, np.float32)
 """Scores stay this far from 0 and 1, as `Ranker.predict` gives them."""
@@ -31,15 +31,15 @@ _COMPARED_FIELDS = {"name", "kind", "size", "width"}
 
 
 def export(model_folder: Path, spec_name: str, external_bytes: int = EXTERNAL_BYTES) -> None:
-    """Write `serving/` into a model folder (the graph and its signature) and the folder's manifest again.
+    """Write `serving/` (the graph and its signature) into a model folder, and renew the folder's manifest.
 
     Args:
         model_folder: A trained model with its preprocessing; its files are verified first.
-        spec_name: Names the model in Triton.
-        external_bytes: Weights beyond lie beside the graph.
+        spec_name: Name of the model in Triton.
+        external_bytes: Weights above this size are written beside the graph.
 
     Raises:
-        ExportError: The graph cannot say what the model reads, or there is no export for its kind.
+        ExportError: The preprocessing does not give the model's features, or the kind has no export.
         IntegrityError: A file of the model is missing or was changed.
     """
     record = read_record(model_folder)
@@ -83,18 +83,18 @@ def _graph(record: TrainedModel, folder: Path) -> FeatureGraph:
 
 
 def _clip_score(graph: FeatureGraph, score: str) -> str:
-    # By comparison, not by Clip: NaN must stay NaN, so that whoever serves the model can tell.
+    # By comparison, not by Clip: NaN must stay NaN, so that the server can detect it.
     add, largest = graph.nodes.add, np.float32(1) - _MIN_SCORE
     at_least = add("Where", add("Less", score, _MIN_SCORE), _MIN_SCORE, score)
     return add("Where", add("Greater", at_least, largest), largest, at_least)
 
 
 def pack(model: Path, fitted: Path) -> None:
-    """Copy what features were fitted to, statistics left out, into a model folder and write its manifest again.
+    """Copy the fitted features, without statistics, into a model folder, and renew its manifest.
 
     Args:
         model: Folder of a trained model.
-        fitted: What `shortlist.features.fit.fit` wrote.
+        fitted: Folder written by `shortlist.features.fit.fit`.
     """
     inside = model / Files.PREPROCESSING
     inside.mkdir()

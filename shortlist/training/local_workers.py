@@ -1,4 +1,4 @@
-"""Several processes on this machine that train one model together, and what becomes of it when one of them dies."""
+"""Distributed training by several processes on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shortlist.training.job import MODEL, DistributedJob, first_failure
 
 _LOG = "workers.log"
 _LAUNCHER_LINE = re.compile(r"^[EW]\d{4} ", re.MULTILINE)
-"""How the launcher's own lines begin."""
+"""Start of the launcher's log lines."""
 _DEAD_PROCESS = re.compile(r"rank\s*:\s*(?P<rank>\d+).*?exitcode\s*:\s*(?P<code>-?\d+)", re.DOTALL)
 
 
@@ -23,12 +23,12 @@ def train_locally(job: DistributedJob, out_model: Path) -> None:
     """Train a job's model by as many processes as it has shares; the model's folder appears whole or not at all.
 
     Args:
-        job: What to train.
+        job: The distributed job.
         out_model: Folder to write.
 
     Raises:
-        MisfitError: The champion does not fit.
-        ShortlistError: A process stopped for the user's mistake, or died; the others were stopped too.
+        IncompatibleModelError: The training cannot continue the champion.
+        ShortlistError: A process stopped for a mistake of the user, or died; the others were stopped too.
     """
     folder = out_model.with_name(out_model.name + ".job")
     shutil.rmtree(folder, ignore_errors=True)
@@ -42,8 +42,8 @@ def train_locally(job: DistributedJob, out_model: Path) -> None:
 
 
 def _run(job: Path, world: int) -> None:
-    """Run the processes to their end; torchrun ends them all when one ends badly."""
-    # Nothing listens beyond this machine, and the cores are shared fairly.
+    """Run the processes to their end; torchrun stops all of them when one fails."""
+    # The rendezvous listens only on this machine, and the cores are divided equally.
     threads = str(max(1, (os.cpu_count() or 1) // world))
     worker_environment = {"OMP_NUM_THREADS": threads, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}
     command = [*torchrun(world), "-m", "shortlist.training.worker", str(job)]
@@ -52,7 +52,7 @@ def _run(job: Path, world: int) -> None:
         try:
             code = process.wait()
         except BaseException:
-            process.send_signal(signal.SIGTERM)  # torchrun takes its processes along
+            process.send_signal(signal.SIGTERM)  # torchrun stops its processes
             process.wait()
             raise
     if code:
@@ -60,7 +60,7 @@ def _run(job: Path, world: int) -> None:
 
 
 def torchrun(world: int) -> list[str]:
-    """Return the command that starts so many processes of what follows it; no name of this machine is looked up."""
+    """Return the torchrun command for a number of processes; it looks up no host name."""
     return [
         sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(world),
         "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--local-addr", "localhost",
@@ -72,7 +72,7 @@ def _failure_error(folder: Path, world: int) -> ShortlistError:
     if failure is not None:
         return failure.error()
     log = (folder / _LOG).read_text(errors="replace")
-    # torchrun names the process that ended first under "Root Cause"; the others ended because of it.
+    # torchrun names the process that failed first under "Root Cause".
     dead_process = _DEAD_PROCESS.search(log.rpartition("Root Cause")[2])
     process_title = f"process {dead_process['rank']} of {world}" if dead_process else f"one of {world} processes"
     code = int(dead_process["code"]) if dead_process else 1
@@ -89,6 +89,6 @@ def _failure_error(folder: Path, world: int) -> ShortlistError:
 
 
 def _traceback(log: str) -> str:
-    """Return the last lines that a process wrote before torchrun's own."""
+    """Return the last lines of a process before torchrun's log lines."""
     worker_output = _LAUNCHER_LINE.split(log)[0]
     return "\n".join([line for line in worker_output.splitlines() if line.strip()][-15:])

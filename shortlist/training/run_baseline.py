@@ -1,4 +1,4 @@
-"""What a run builds on: the serving version, for each model the one to go on from, the earlier features."""
+"""The baseline of a run: the serving version, the earlier model of each model, and the earlier features."""
 
 from __future__ import annotations
 
@@ -14,46 +14,48 @@ from shortlist.storage.records.identity import claim
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.lineage import run_tags
 from shortlist.tracking.steps import note
-from shortlist.training.continued_training import find_earlier
+from shortlist.training.continued_training import find_previous_run
 from shortlist.training.training import RunContext
 
 
 class RunBaseline(NamedTuple):
-    """What there is before a run, as its steps are told it; empty where there is nothing."""
+    """The baseline of a run, as parameters of its steps; empty where there is none."""
 
     version: str
-    """Registered version that serves now."""
+    """Registered version that is serving."""
     models: tuple[DeclaredModel, ...]
-    """The declared models, each with the MLflow run of the model that it goes on from."""
+    """The declared models, each with the MLflow run of the model to continue."""
     previous: str
-    """Path or address of the fitted features that the store was last filled from; only for what a decision starts."""
+    """Path or address of the fitted features that the store was last filled from; only for triggered runs."""
 
 
 def find_run_baseline(
     context: RunContext, models: Sequence[DeclaredModel], started: datetime | None = None
 ) -> RunBaseline:
-    """Return what a run builds on, and open its MLflow run; tell the user what is wanted and not there.
+    """Return the baseline of a run, and open its MLflow run; note what is missing.
 
     Args:
         context: Spec, stores, log and cause.
-        models: What is declared.
-        started: When the run began; None: now.
+        models: The declared models.
+        started: Start of the run; None: now.
 
     Raises:
-        ShortlistError: A store cannot be reached, or belongs to another cluster: said before anything is written.
+        ShortlistError: A store cannot be reached, or belongs to another cluster; raised before anything is written.
     """
     claim(StorageConfig.parse(context.stores))
     tracker, log = context.tracker, (context.input_digest, context.cause.until)
     tracker.begin_pipeline(run_tags(context.cause, context.code), started or datetime.now(UTC))
     previous = ""
-    if context.cause.trigger != "manual":  # a person's training counts every day
+    if context.cause.trigger != "manual":  # a manual training counts every day
         previous = newest_fit(spec_feast_store_location(StorageConfig.parse(context.stores), context.name))
         if not previous:
             note("Every day is counted: there are no earlier features yet.")
     sections = [kind_of(model.kind).section.model_validate(model.section) for model in models]
-    runs = [find_earlier(one.name, section, tracker, *log) for one, section in zip(models, sections, strict=True)]
+    runs = [
+        find_previous_run(model.name, section, tracker, *log) for model, section in zip(models, sections, strict=True)
+    ]
     return RunBaseline(
         version=str(tracker.registry.version_of("champion") or ""),
-        models=tuple(one.model_copy(update={"earlier": run}) for one, run in zip(models, runs, strict=True)),
+        models=tuple(model.model_copy(update={"previous_run": run}) for model, run in zip(models, runs, strict=True)),
         previous=previous,
     )

@@ -1,4 +1,4 @@
-"""The features that the champion reads, for a refresh of their statistics without a training."""
+"""The champion's features, for a refresh of their statistics without a training."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from shortlist.training.training import RunContext
 
 
 class ServedFeatures(NamedTuple):
-    """What a refresh counts."""
+    """Sections and fit of a refresh."""
 
     data: str
-    """The declared section, with the outcome delay that the champion was trained with, as canonical JSON."""
+    """The declared data section, with the outcome delay that the champion was trained with, as canonical JSON."""
     features: str
-    """The champion's section, likewise."""
+    """The champion's features section, as canonical JSON."""
     previous: str
-    """Path or address of the fit that servers read now."""
+    """Path or address of the fit that servers read."""
     version: str
-    """The champion."""
+    """Version of the champion."""
 
 
 def with_readers(changes: FeatureChanges, context: RunContext) -> FeatureChanges:
-    """Return changes with the registered models that read them: the champion, and the candidate if it is another one.
+    """Return changes with the registered models that read them: the champion, and a different candidate.
 
     Args:
-        changes: What a backfill changes.
+        changes: Changes of a backfill.
         context: Spec and stores.
 
     Raises:
-        ShortlistError: A store cannot be reached, or a model's files are not the ones that were trained.
+        ShortlistError: A store cannot be reached, or a model's files were changed.
     """
     readers: list[AffectedModel] = []
     for alias in ("champion", "candidate"):
@@ -58,12 +58,12 @@ def with_readers(changes: FeatureChanges, context: RunContext) -> FeatureChanges
 
 
 def find_served_features(context: RunContext, data: Data, features: Features) -> ServedFeatures:
-    """Return the champion's own features: a spec that has moved on changes nothing that is served.
+    """Return the champion's features; changes of the spec since then do not apply to a refresh.
 
     Args:
         context: Spec and stores.
-        data: What the spec declares now.
-        features: Likewise.
+        data: The data section of the spec.
+        features: The features section of the spec.
 
     Raises:
         ShortlistError: There is no champion, or a store cannot be reached or belongs to another cluster.
@@ -85,7 +85,7 @@ def find_served_features(context: RunContext, data: Data, features: Features) ->
     if (champion_features, delay) != (features, data.outcome_delay):
         note(f"The spec's features are not those of version {champion.version}, which serves; its own are refreshed.")
     changed: dict[str, object] = {"outcome_delay": delay}
-    if data.live.collect and delay != data.outcome_delay:  # rows are collected after the declared delay all the same
+    if data.live.collect and delay != data.outcome_delay:  # rows are collected after the declared delay in any case
         changed["live"] = data.live.model_copy(update={"outcome_delay": data.live_outcome_delay})
     return ServedFeatures(
         data=canonical_json(data.model_copy(update=changed)),

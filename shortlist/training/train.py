@@ -1,4 +1,4 @@
-"""One declared model trained, saved and scored: what a pipeline step calls."""
+"""Trains, saves and scores one declared model."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.tables import DayTable
-from shortlist.training.job import Job
+from shortlist.training.job import DistributedJob
 from shortlist.training.scores import score
 
 
 class DistributedLaunch(NamedTuple):
-    """Several processes that train a model together."""
+    """Launcher of a distributed training."""
 
     world: int
-    """How many."""
-    run: Callable[[Job, Path], None]
-    """run(job, out_model) has them train and writes the model's folder, whole or not at all."""
+    """Number of processes."""
+    run: Callable[[DistributedJob, Path], None]
+    """run(job, out_model) trains and writes the model's folder atomically."""
     wait_seconds: int = Workers().wait_seconds
-    """How long one waits for another."""
+    """Timeout of one exchange between processes."""
 
 
 def ranker_class(kind: str) -> type[Ranker[Any]]:
@@ -37,8 +37,8 @@ def ranker_class(kind: str) -> type[Ranker[Any]]:
     Raises:
         ShortlistError: There is no such kind.
     """
-    found: type[Ranker[Any]] = kind_of(kind).load("ranker")
-    return found
+    ranker: type[Ranker[Any]] = kind_of(kind).load("ranker")
+    return ranker
 
 
 def load_ranker(folder: Path) -> Ranker[Any]:
@@ -55,7 +55,7 @@ def load_ranker(folder: Path) -> Ranker[Any]:
     return ranker.load(folder)
 
 
-def train(  # noqa: PLR0913, PLR0917 - what a training needs
+def train(  # noqa: PLR0913, PLR0917 - inputs of a training
     kind: str, section: ModelSection | None, table: DayTable, runtime: Runtime, out_model: Path, out_scores: Path,
     champion: Path | None = None, launch: DistributedLaunch | None = None, name: str = "",
     members: Mapping[str, MemberFiles] = MappingProxyType({}),
@@ -63,28 +63,28 @@ def train(  # noqa: PLR0913, PLR0917 - what a training needs
     """Train a model, write its folder, and write the scores of validation and test days into another.
 
     Args:
-        kind: As the registry names it.
+        kind: Kind of the model.
         section: The model's section of the spec; None: the kind's defaults.
         table: The feature table.
         runtime: Engine, memory budget and seed.
         out_model: Model folder to write.
         out_scores: Folder that gets `scores.parquet`.
         champion: Folder of a model of the same kind and features to start from.
-        launch: The processes that train it together; None: this one does.
-        name: What the user calls it; empty: as its kind.
-        members: The models that it is made of, by name.
+        launch: Launcher of a distributed training; None: this process trains.
+        name: Key of the model in the spec; empty: its kind.
+        members: Files of an ensemble's members, by name.
 
     Raises:
-        ShortlistError: The table, the section and the champion do not go together, or training diverged.
+        ShortlistError: Table, section and champion are incompatible, or training diverged.
     """
-    found = ranker_class(kind)
-    section = section or found.section_type(kind=kind)
+    ranker_type = ranker_class(kind)
+    section = section or ranker_type.section_type(kind=kind)
     if launch is None:
-        ranker = found(section, name)
+        ranker = ranker_type(section, name)
         ranker.fit(table, runtime, champion=champion, members=members)
         ranker.save(out_model)
     else:
-        job = Job.of(kind, section, table, runtime, champion, launch.world, name)
+        job = DistributedJob.plan(kind, section, table, runtime, champion, launch.world, name)
         launch.run(job.model_copy(update={"wait_seconds": launch.wait_seconds}), out_model)
         ranker = load_ranker(out_model)
         if section.calibration != "none":

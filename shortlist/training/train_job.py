@@ -10,12 +10,12 @@ from shortlist.spec.cluster import Cluster, Task, Workers
 
 API_VERSION: Final = "trainer.kubeflow.org/v1alpha1"
 RUNTIME: Final = "torch-distributed"
-"""The ClusterTrainingRuntime that comes with Kubeflow Trainer: it tells torchrun nodes, processes and addresses."""
+"""The ClusterTrainingRuntime of Kubeflow Trainer that sets torchrun's nodes, processes and addresses."""
 LABEL: Final = "app.kubernetes.io/managed-by"
 _CONTAINER: Final = "node"
-"""Name that this runtime gives its pods' job and container."""
+"""Name of the job and the container in this runtime."""
 _USER: Final = 1000
-"""Of the images in deploy/docker."""
+"""User id of the images in deploy/docker."""
 _MANAGER: Final = "shortlist.dev/training"
 _IMAGES: Final = {"gpu": "SHORTLIST_GPU_IMAGE", "pipeline": "SHORTLIST_IMAGE"}
 
@@ -24,14 +24,14 @@ def train_job(name: str, cluster: Cluster, workers: Workers, objects: str, key: 
     """Return the manifest of a training.
 
     Args:
-        name: Of the TrainJob, a DNS label.
+        name: Name of the TrainJob, a DNS label.
         cluster: Namespace, images, secrets.
-        workers: Pods, what each gets, and processes in it.
+        workers: Number of pods, their resources, and processes per pod.
         objects: Root of the object store.
-        key: Below it, of the job's inputs.
+        key: Key of the job's inputs below the root.
 
     Raises:
-        ShortlistError: No image is declared, or none by digest.
+        ShortlistError: No image is declared, or an image has no digest.
     """
     task = workers.pod
     threads = {"name": "OMP_NUM_THREADS", "value": str(max(1, int(_cores(task) / workers.processes)))}
@@ -65,7 +65,7 @@ def _pod(cluster: Cluster, task: Task) -> dict[str, Any]:
     tolerations = [
         {name: value for name, value in toleration.model_dump().items() if value} for toleration in task.tolerations
     ]
-    # Scratch space, and the shared memory through which NCCL's processes of a pod talk; Docker's own is 64 MB.
+    # Scratch space, and shared memory for NCCL between the processes of a pod; Docker's default is 64 MB.
     volumes = {"tmp": ("/tmp", {}), "shm": ("/dev/shm", {"medium": "Memory"})}  # noqa: S108 - a volume of the pod's own
     spec: dict[str, Any] = {
         "serviceAccountName": cluster.service_account,

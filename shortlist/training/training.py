@@ -1,4 +1,4 @@
-"""One training as a pipeline step: trained or not declared, packed with its preprocessing, tracked."""
+"""One training as a pipeline step: trained, packed with its preprocessing, exported and tracked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from shortlist.report.figures import write_plots
 from shortlist.report.report import training_plots
 from shortlist.serving.export.signature import FOLDER
 from shortlist.serving.server import raw_scorer
-from shortlist.serving.server.inputs import Input
+from shortlist.serving.server.inputs import InputSpec
 from shortlist.serving.server.tensors import BYTES, FLOATS
 from shortlist.spec.cluster import Cluster
 from shortlist.spec.load import digest
@@ -53,20 +53,20 @@ from shortlist.training.train import DistributedLaunch, ranker_class, train
 
 
 class RunContext(BaseModel):
-    """Where a training belongs, as the graph's parameters say it."""
+    """Spec, stores, log and cause of a run, from the graph's parameters."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     """Name of the spec."""
     stores: str
-    """Where everything is that outlives a run; see `shortlist.storage.storage_config`."""
+    """Stores that outlive a run; see `shortlist.storage.storage_config`."""
     input_digest: str = ""
-    """Of the raw log."""
+    """Digest of the raw log."""
     code: str = ""
-    """Of this package."""
+    """Version of this package's code."""
     cause: TrainingTrigger = TrainingTrigger()
-    """Why it was started."""
+    """Trigger of the run."""
 
     @property
     def tracker(self) -> Tracker:
@@ -76,16 +76,16 @@ class RunContext(BaseModel):
 
 
 class TrackedRun(NamedTuple):
-    """What a training leaves besides its files."""
+    """MLflow run of a training, and the model that it continued."""
 
     run: str
     """Id of its MLflow run."""
-    begun: str
-    """What it went on from; empty: it started from scratch."""
+    continued_from: str
+    """The earlier model that was continued; empty: trained from scratch."""
 
 
 class FeatureArtifacts(NamedTuple):
-    """What features were made of a log."""
+    """Feature table and fitted features of a log."""
 
     table: DayTable
     fitted: Path
@@ -107,17 +107,17 @@ def train_and_track(
 ) -> TrackedRun:  # fmt: skip
     """Train, score, pack and track a declared model; export it when it is a candidate.
 
-    When the earlier model does not fit, training starts from scratch, with a message that says why.
+    When the earlier model is incompatible, training starts from scratch, and a note gives the reason.
 
     Args:
-        model: What is declared, and the model to go on from.
+        model: The declared model, with the earlier model to continue.
         runtime: Engine, memory budget and seed.
         context: Spec, stores, log, code and cause.
-        fitted: What the features were fitted to; its preprocessing travels with the model.
+        fitted: Folder of the fitted features; the preprocessing is copied into the model folder.
         table: The feature table.
         out_model: Model folder to write.
         out_scores: Folder that gets the scores of validation and test days.
-        members: The models that it is made of, by name.
+        members: Files of an ensemble's members, by name.
     """
     section = kind_of(model.kind).section.model_validate(model.section)
     started = datetime.now(UTC)
@@ -126,10 +126,10 @@ def train_and_track(
         record, continued = _train(model, section, runtime, context, features, out_model, out_scores, members)
     except DivergedError as reason:
         note(f"{model.name} is held: {reason}")
-        record = _leave_unusable(model, section, runtime, features, str(reason), out_model, out_scores)
+        record = _write_unusable_model(model, section, runtime, features, str(reason), out_model, out_scores)
         return TrackedRun(_track(model, section, context, features, record, None, out_model), "")
-    for feature, found in record.hashed.items():
-        if (warning := found.warning(feature)) is not None:
+    for feature, collisions in record.hashed.items():
+        if (warning := collisions.warning(feature)) is not None:
             note(warning)
     pack(out_model, fitted)
     if section.role == "candidate":
@@ -161,11 +161,11 @@ def _track(
         )
 
 
-def _leave_unusable(
+def _write_unusable_model(
     model: DeclaredModel, section: ModelSection, runtime: Runtime, features: FeatureArtifacts, reason: str,
     out_model: Path, out_scores: Path,
 ) -> TrainedModel:  # fmt: skip
-    """Leave a candidate without weights and scores: the gates hold it for the reason, and the run goes on."""
+    """Write a candidate without weights and scores: the gates hold it for the reason, and the run continues."""
     split = split_of(features.table)
     record = TrainedModel(
         kind=model.kind, name=model.name, features=(), params=section.model_dump(mode="json"), base_rate=0.0,
@@ -191,62 +191,66 @@ def _train(
     out_scores: Path,
     members: Mapping[str, MemberFiles],
 ) -> tuple[TrainedModel, ContinuedFrom | None]:
-    """Go on from the earlier model where it fits, else start from scratch and say why."""
+    """Continue the earlier model where it is compatible; else train from scratch and note the reason."""
     kind, name, outputs = model.kind, model.name, (out_model, out_scores)
     launch = distributed_launch_for(name, model.cluster, context.stores)
-    if model.earlier and section.continuation is not None:
+    if model.previous_run and section.continuation is not None:
         try:
-            with PreviousModel.fetched(model.earlier, context.tracker) as begun:
-                days_left = begun.days_left_to_train(section, ranker_class(kind), features.table, features.fitted)
-                with checkpoint_to(_place(model, section, runtime, context, features, model.earlier)):
-                    record = train(kind, section, days_left, runtime, *outputs, begun.folder, launch, name)
-                return record, begun.describe(section, record)
+            with PreviousModel.fetch(model.previous_run, context.tracker) as previous_model:
+                days_left = previous_model.days_left_to_train(
+                    section, ranker_class(kind), features.table, features.fitted
+                )
+                with checkpoint_to(
+                    _checkpoint_location(model, section, runtime, context, features, model.previous_run)
+                ):
+                    record = train(kind, section, days_left, runtime, *outputs, previous_model.folder, launch, name)
+                return record, previous_model.describe(section, record)
         except IncompatibleModelError as reason:
             note(f"{name} was trained from scratch: {reason}")
-    with checkpoint_to(_place(model, section, runtime, context, features, "")):
+    with checkpoint_to(_checkpoint_location(model, section, runtime, context, features, "")):
         return train(kind, section, features.table, runtime, *outputs, launch=launch, name=name, members=members), None
 
 
-def _place(
+def _checkpoint_location(
     model: DeclaredModel, section: ModelSection, runtime: Runtime, context: RunContext, features: FeatureArtifacts,
-    earlier: str,
+    previous_run: str,
 ) -> CheckpointLocation:  # fmt: skip
-    """Return where this very training leaves checkpoints: a retried step finds its own and no other's."""
-    means = [
+    """Return the location of this training's checkpoint, which a retried step finds by a digest of its inputs."""
+    inputs = [
         model.kind,
         section.model_dump_json(),
         runtime.seed,
         runtime.engine,
         features.table_digest,
         context.code,
-        earlier,
+        previous_run,
     ]
-    name = hashlib.sha256(json.dumps(means).encode()).hexdigest()[:16]
+    name = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
     return CheckpointLocation(
         open_object_store(StorageConfig.parse(context.stores)), f"checkpoints/{context.name}/{name}.safetensors"
     )
 
 
-_LARGEST_VIEWS: Final = 2 * 1024**3
-"""Bytes of views beyond which a model is logged without them, and so without what scores raw columns."""
+_MAX_VIEWS_BYTES: Final = 2 * 1024**3
+"""Size of views above which a model is logged without them, and so without the scorer of raw columns."""
 _IMPORTED: Final = ("mlflow", "numpy", "onnxruntime", "pandas", "polars", "pyarrow", "pydantic")
 
 
 def tracked_datasets(table: DayTable, digests: Mapping[str, str], name: str) -> tuple[TrackedDataset, ...]:
-    """Return what a training read: the training, validation and test days of a feature table.
+    """Return the datasets of a training: the training, validation and test days of a feature table.
 
     Args:
         table: The feature table.
         digests: SHA-256 of its files by relative path.
-        name: Of the spec.
+        name: Name of the spec.
     """
-    split, found = split_of(table), []
+    split, datasets = split_of(table), []
     for part, days in (("training", split.train), ("validation", split.validation), ("test", split.test)):
         if not days:
             continue
         parts = [table.by_day[day] for day in days]
         files = {file: digests[file] for part in parts for file in part.files}
-        found.append(
+        datasets.append(
             TrackedDataset.model_validate(
                 {
                     "name": f"{name} {part}",
@@ -258,22 +262,22 @@ def tracked_datasets(table: DayTable, digests: Mapping[str, str], name: str) -> 
                 }
             )
         )
-    return tuple(found)
+    return tuple(datasets)
 
 
 @contextmanager
 def servable_model(model: Path, fitted: Path, table: DayTable) -> Iterator[ServableModel | None]:
-    """Give what MLflow is told to load a model by; None for one that was not exported, or whose views are too large.
+    """Yield the description by which MLflow loads a model; None for a model without export or with too large views.
 
     Args:
         model: The model's folder.
-        fitted: What its features were fitted to.
-        table: The feature table; rows of its validation and test days, and later ones, can be scored.
+        fitted: Folder of the fitted features.
+        table: The feature table; rows of its validation and test days, and later rows, can be scored.
     """
     views = ViewIndex.read(fitted / "views")
     size = sum(views.path(view).stat().st_size for view in views.views)
-    if not (model / FOLDER).is_dir() or size > _LARGEST_VIEWS:
-        if size > _LARGEST_VIEWS:
+    if not (model / FOLDER).is_dir() or size > _MAX_VIEWS_BYTES:
+        if size > _MAX_VIEWS_BYTES:
             note(f"The statistics of {size / 1024**3:.1f} GiB are not copied to MLflow: pyfunc cannot load the model.")
         yield None
         return
@@ -284,32 +288,32 @@ def servable_model(model: Path, fitted: Path, table: DayTable) -> Iterator[Serva
         inputs, keys = raw_scorer.raw_inputs(model)
         yield ServableModel(
             loader=raw_scorer.__name__,
-            columns=tuple(_raw_column(one, one.name in keys) for one in inputs),
+            columns=tuple(_raw_column(column, column.name in keys) for column in inputs),
             folders={raw_scorer.LOOKUP: lookup},
             requirements=tuple(f"{name}=={version(name)}" for name in _IMPORTED),
         )
 
 
-def _raw_column(one: Input, is_key: bool) -> RawColumn:
-    several = len(one.shape) > 1
+def _raw_column(column: InputSpec, is_key: bool) -> RawColumn:
+    is_list = len(column.shape) > 1
     kind: InputType
-    if one.datatype in FLOATS:
-        kind = "vector" if several else "double"
-    elif one.datatype == BYTES:
-        kind = "strings" if several else "string"
+    if column.datatype in FLOATS:
+        kind = "vector" if is_list else "double"
+    elif column.datatype == BYTES:
+        kind = "strings" if is_list else "string"
     else:
         # MLflow refuses a missing value in a column of `long`, and integers in one of `double`.
-        kind = "longs" if several else ("long" if is_key else "any")
-    return RawColumn(name=one.name, type=kind, required=not one.optional)
+        kind = "longs" if is_list else ("long" if is_key else "any")
+    return RawColumn(name=column.name, type=kind, required=not column.optional)
 
 
 def distributed_launch_for(name: str, cluster: str, stores: str) -> DistributedLaunch | None:
-    """Return the processes that train a model together; None when one process does.
+    """Return the launcher of a distributed training; None when one process trains.
 
     Args:
-        name: Of the model, as declared.
+        name: Name of the declared model.
         cluster: `runtime.cluster` as JSON; empty: nothing is declared there.
-        stores: As the graph's parameter says it.
+        stores: Stores, from the graph's parameter.
     """
     declared = Cluster.model_validate_json(cluster) if cluster else Cluster()
     workers = declared.workers.get(name)

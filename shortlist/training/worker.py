@@ -7,20 +7,20 @@ import sys
 from pathlib import Path
 
 from models.devices import torch_device
-from models.process_group import joined
+from models.process_group import join_group
 from shortlist.contracts import ShortlistError
 from shortlist.system.progress import EVENTS_VARIABLE
-from shortlist.training.job import MODEL, Failure, Job
+from shortlist.training.job import MODEL, DistributedJob, WorkerFailure
 from shortlist.training.train import ranker_class
 
 
-def work(path: Path, rank: int) -> None:
+def train_as_worker(path: Path, rank: int) -> None:
     """Train a job's model with the others; rank 0 writes it, whole, beside the job.
 
     Raises:
-        ShortlistError: The table, the section and the champion do not go together, or training diverged.
+        ShortlistError: Table, section and champion are incompatible, or training diverged.
     """
-    job = Job.read(path)
+    job = DistributedJob.read(path)
     # The processes of a machine share its memory.
     budget = max(64, job.runtime.memory_budget_mib // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     runtime = job.runtime.model_copy(update={"memory_budget_mib": budget})
@@ -29,19 +29,19 @@ def work(path: Path, rank: int) -> None:
     if rank:
         os.environ.pop(EVENTS_VARIABLE, None)  # one progress bar is enough
     cuda = torch_device(job.runtime.engine) == "cuda"
-    with joined(job.files(rank), cuda, job.wait_seconds):
-        ranker.fit(job.opened, runtime, champion=Path(job.champion) if job.champion else None)
+    with join_group(job.files(rank), cuda, job.wait_seconds):
+        ranker.fit(job.day_table, runtime, champion=Path(job.champion) if job.champion else None)
         if rank == 0:
             ranker.save(path.parent / MODEL)
 
 
 def main() -> None:
-    """Run one process; a user's mistake is a message in a file and an exit code."""
+    """Run one process; a mistake of the user is written to a file and ends with exit code 1."""
     path, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     try:
-        work(path, rank)
+        train_as_worker(path, rank)
     except ShortlistError as error:
-        Failure.of(error).write(path.parent, rank)
+        WorkerFailure.from_error(error).write(path.parent, rank)
         raise SystemExit(1) from None
 
 

@@ -9,7 +9,7 @@ import torch
 
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.embedding.admission import Admission
+from models.embedding.admission import BucketAdmission
 from models.embedding.cached_embeddings import CachedTable
 from models.embedding.chunks import Batch, Lookups
 from models.embedding.cuda_graphs import make_step
@@ -17,15 +17,15 @@ from models.embedding.fused_table import FusedTable
 from models.embedding.layout import Layout
 from models.embedding.ranker import free_memory
 from models.embedding.step import step_options
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 
 pytestmark = pytest.mark.gpu
 
 WIDTH, ROWS = 32, 2_048
-LAYOUT = Layout.of(
+LAYOUT = Layout.from_features(
     (
-        FeatureColumn(name="user", kind="id", size=200_000, hashed=True, admit_after=2),
-        FeatureColumn(name="item", kind="id", size=50_000),
+        TableFeature(name="user", kind="id", size=200_000, hashed=True, admit_after=2),
+        TableFeature(name="item", kind="id", size=50_000),
     )
 )
 
@@ -53,9 +53,9 @@ def test_weights_are_bit_by_bit_those_of_the_whole_table_on_the_gpu(cuda_graphs:
         table = FusedTable(LAYOUT, WIDTH) if slots is None else CachedTable(LAYOUT, WIDTH, slots)
         model = DLRM(LAYOUT, section, table).to("cuda").train()
         step = make_step(model, section, step_options(section, "cuda")._replace(fused=fused), "cuda")
-        admission = Admission(LAYOUT, 100 * ROWS, date(2026, 1, 1))
+        admission = BucketAdmission(LAYOUT, 100 * ROWS, date(2026, 1, 1))
         for batch in batches(100):
-            admitted = admission.admitted(batch.lookups)
+            admitted = admission.count_and_admit(batch.lookups)
             assert admitted is not None
             here = batch if slots is None else batch._replace(lookups=table.prepare(batch.lookups))  # type: ignore[operator]
             step(here.to("cuda"), admitted.to("cuda"))
@@ -71,7 +71,7 @@ def test_a_batch_that_lies_on_the_gpu_is_prepared_and_counted_there() -> None:
     here = table.prepare(lookups)
     assert here.rows_L.is_cuda
     assert torch.equal(table(here).cpu(), table.whole.weight_RD[lookups.rows_L.cpu().long()])
-    admitted = Admission(LAYOUT, ROWS, date(2026, 1, 1)).admitted(lookups)
+    admitted = BucketAdmission(LAYOUT, ROWS, date(2026, 1, 1)).count_and_admit(lookups)
     assert admitted is not None
     assert admitted.is_cuda
 

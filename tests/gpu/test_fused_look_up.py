@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from models.embedding.fused_look_up import looked_up
+from models.embedding.fused_look_up import look_up_rows
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
@@ -24,5 +24,5 @@ def test_rows_are_those_of_torch(width: int, lookups: int) -> None:
     random = torch.Generator().manual_seed(width)
     weight = torch.randn(50, width, generator=random).to(DEVICE)
     rows = torch.randint(0, 50, (lookups,), generator=random).int().to(DEVICE)
-    found = looked_up(weight, rows)
+    found = look_up_rows(weight, rows)
     assert found.shape == (lookups, width) and torch.equal(found, weight.index_select(0, rows))

@@ -14,10 +14,10 @@ import torch
 from models.embedding.batches import BatchLoader, ChunkStore
 from models.embedding.chunks import Batch
 from models.embedding.device_batches import DeviceStore
-from models.embedding.file_offsets import size_of
+from models.embedding.file_offsets import read_chunk_size
 from models.embedding.layout import Layout
 from models.embedding.loading import cudf_decoder, host_decoder
-from models.inputs import LearningTable, chosen
+from models.inputs import LearningTable, features_matching
 from shortlist.contracts import Columns, Files
 from shortlist.storage.tables import DayTable, DayTableWriter
 
@@ -48,7 +48,7 @@ def learning(tmp_path: Path) -> LearningTable:
     named = [str(day) for day in days]
     split = {"train": named[:2], "validation": named[2:3], "test": named[3:]}
     table = writer.close({"columns": COLUMNS, "split": split})
-    return LearningTable(table, chosen(DayTable.open(tmp_path / "table", Files.TABLE), ("*",)))
+    return LearningTable(table, features_matching(DayTable.open(tmp_path / "table", Files.TABLE), ("*",)))
 
 
 def assert_same(host: BatchLoader, device: BatchLoader) -> None:
@@ -76,8 +76,8 @@ def test_batches_on_a_gpu_are_those_of_the_host(
 ) -> None:
     if reader == "cudf":
         pytest.importorskip("cudf")
-    layout = Layout.of(learning.features)
-    sizes = {path: size_of(path, layout) for path in learning.paths("train")}
+    layout = Layout.from_features(learning.features)
+    sizes = {path: read_chunk_size(path, layout) for path in learning.paths("train")}
     decode = cudf_decoder(learning, layout, "cuda") if reader == "cudf" else host_decoder(learning, layout)
     host = ChunkStore(learning, layout, 2**30)
     assert_same(
@@ -89,8 +89,8 @@ def test_batches_on_a_gpu_are_those_of_the_host(
 
 
 def test_rows_on_their_way_are_there_when_they_are_computed_with(learning: LearningTable) -> None:
-    layout = Layout.of(learning.features)
-    sizes = {path: size_of(path, layout) for path in learning.paths("train")}
+    layout = Layout.from_features(learning.features)
+    sizes = {path: read_chunk_size(path, layout) for path in learning.paths("train")}
     store = DeviceStore(host_decoder(learning, layout), sizes, "cuda", "host")
     busy = torch.rand(4_096, 4_096, device="cuda")
     sums = []

@@ -80,7 +80,7 @@ def test_a_resumed_training_gives_the_same_weights_bit_by_bit(
     changes = {"epochs": 3, "patience": 3, "dropout": 0.2, "precision": precision, "batch_size": 1_024}
     section = demo.models["dlrm"].model_copy(update=changes)
     place = CheckpointLocation(FolderObjectStore(tmp_path / "objects"), "checkpoints/demo/abc.safetensors")
-    monkeypatch.setattr(training_module, "WORTH_S", 0.0)
+    monkeypatch.setattr(training_module, "MIN_EPOCH_S", 0.0)
 
     def fitted() -> DLRMRanker:
         ranker = DLRMRanker(section)

@@ -13,8 +13,8 @@ from models.embedding.chunks import Batch, Lookups
 from models.embedding.cuda_graphs import make_step
 from models.embedding.layout import Layout
 from models.embedding.precision import precision_of
-from models.embedding.step import LossScale, Step, StepOptions, step_options
-from models.inputs import FeatureColumn
+from models.embedding.step import LossScale, StepOptions, TrainingStep, step_options
+from models.inputs import TableFeature
 
 pytestmark = pytest.mark.gpu
 ROWS = 256
@@ -22,10 +22,13 @@ SECTION = DLRMModel(
     features=("*",), embedding_dim=16, bottom_mlp=(64,), top_mlp=(64, 32), batch_size=ROWS, learning_rate=0.003,
     embedding_learning_rate=0.05, embedding_decay=0.001,
 )  # fmt: skip
-SINGLES = [FeatureColumn(name=f"id_{size}", kind="id", size=size) for size in (3, 50, 10_000)]
-LISTS = [FeatureColumn(name="tags", kind="ids", size=40)]
-FLOATS = [FeatureColumn(name=name, kind="dense") for name in "abcde"]
-LAYOUTS = {"singles": Layout.of([*SINGLES, *FLOATS]), "lists": Layout.of([*SINGLES, *LISTS, *FLOATS])}
+SINGLES = [TableFeature(name=f"id_{size}", kind="id", size=size) for size in (3, 50, 10_000)]
+LISTS = [TableFeature(name="tags", kind="ids", size=40)]
+FLOATS = [TableFeature(name=name, kind="dense") for name in "abcde"]
+LAYOUTS = {
+    "singles": Layout.from_features([*SINGLES, *FLOATS]),
+    "lists": Layout.from_features([*SINGLES, *LISTS, *FLOATS]),
+}
 TOLERANCE = {"fp32": 1e-4, "tf32": 2e-3, "bf16": 1e-2, "fp16": 5e-3}
 """How far the log loss of a step may be from float32's on the CPU, over twenty steps."""
 _FIXED = StepOptions(fixed_shapes=True, fused=True, multiple=8)
@@ -56,7 +59,9 @@ def a_batch(layout: Layout, rows: int, seed: int) -> Batch:
     return Batch(labels, dense, Lookups(torch.cat([singles, tags]).int(), starts, shares))
 
 
-def a_step(layout: Layout, options: StepOptions, device: str, section: DLRMModel = SECTION) -> tuple[DLRM, Step]:
+def a_step(
+    layout: Layout, options: StepOptions, device: str, section: DLRMModel = SECTION
+) -> tuple[DLRM, TrainingStep]:
     torch.manual_seed(0)
     model = DLRM(layout, section).to(device).train()
     return model, make_step(model, section, options, device)
@@ -163,10 +168,10 @@ def test_rows_that_may_not_move_do_not_when_replayed(way: str) -> None:
 def test_an_overflow_in_fp16_skips_the_whole_step(way: str) -> None:
     layout = LAYOUTS["singles"]
     model, taken = a_step(layout, WAYS[way]._replace(precision="fp16"), "cuda")
-    taken.scale = LossScale("cuda", first=2.0**40)
+    taken.scale = LossScale("cuda", initial_scale=2.0**40)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for batch in batches(layout)[:6]:
         taken(batch.to("cuda"))
-    assert taken.scale.line() == {"loss_scale": 2.0**34, "skipped_steps": 6}
+    assert taken.scale.epoch_metrics() == {"loss_scale": 2.0**34, "skipped_steps": 6}
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name]), name

@@ -1,4 +1,4 @@
-"""Columns of a request in numpy: numbers, codes, ragged lists, vectors; each of one row or of all of them."""
+"""Columns of a request in numpy: numbers, codes, ragged lists, vectors; each of one row or of all rows."""
 
 from __future__ import annotations
 
@@ -15,138 +15,138 @@ from shortlist.features.hashing import codes_of
 from shortlist.serving.export.signature import NO_CODE, NULL_IN_LIST
 
 Numbers = NDArray[np.float64]
-"""NaN is null."""
+"""Numbers; NaN is null."""
 Codes = NDArray[np.int64]
-"""Integers as they are, texts as fingerprints; NO_CODE is null."""
+"""Integers, and fingerprints of texts; NO_CODE is null."""
 Vectors = NDArray[np.float32]
-"""Shape (rows, width); zeros are null."""
+"""Vectors, shape (rows, width); zeros are null."""
 Rows = NDArray[np.intp]
 
-_MAX_KNOWN_TEXTS: Final = 200_000
-_LONGEST_KNOWN_TEXT: Final = 256
-"""Characters; what is longer is hardly a key that comes again."""
+_MAX_REMEMBERED_TEXTS: Final = 200_000
+_MAX_REMEMBERED_LENGTH: Final = 256
+"""In characters; longer texts are unlikely to be keys that occur again."""
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """Lists of codes, one after another; a null list is empty."""
+    """Lists of codes in one flat array; a null list is empty."""
 
     values: Codes
     starts: Rows
-    """Where each row's values begin, shape (rows,)."""
+    """Index of each row's first value, shape (rows,)."""
     lengths: Rows
 
     @classmethod
-    def of(cls, lists: pl.Series) -> Self:
+    def from_series(cls, lists: pl.Series) -> Self:
         """Return a column of lists."""
         lengths = lists.list.len().fill_null(0).to_numpy().astype(np.intp)
         values = codes_of(lists.explode(empty_as_null=False, keep_nulls=False)).fill_null(NULL_IN_LIST).to_numpy()
         return cls(cast(Codes, values), np.cumsum(lengths) - lengths, lengths)
 
     @classmethod
-    def of_rows(cls, codes: Codes) -> Self:
-        """Return the rows of a matrix; values that are NO_CODE are none."""
-        there = codes != NO_CODE
-        lengths = there.sum(axis=1)
-        return cls(codes[there], np.cumsum(lengths) - lengths, lengths)
+    def from_matrix(cls, codes: Codes) -> Self:
+        """Return the rows of a matrix, without values that are NO_CODE."""
+        is_present = codes != NO_CODE
+        lengths = is_present.sum(axis=1)
+        return cls(codes[is_present], np.cumsum(lengths) - lengths, lengths)
 
     @classmethod
     def empty(cls, rows: int) -> Self:
         """Return rows without values."""
-        nothing = np.zeros(rows, np.intp)
-        return cls(np.zeros(0, np.int64), nothing, nothing)
+        zeros = np.zeros(rows, np.intp)
+        return cls(np.zeros(0, np.int64), zeros, zeros)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def take(self, rows: Rows) -> Ragged:
-        """Return some rows, packed; -1 is the last one."""
+        """Return some rows, packed; -1 is the last row."""
         lengths = self.lengths[rows]
         starts = np.cumsum(lengths) - lengths
         total = int(lengths.sum())
-        places = np.arange(total) + np.repeat(self.starts[rows] - starts, lengths)
-        return Ragged(self.values[places], starts, lengths)
+        value_numbers = np.arange(total) + np.repeat(self.starts[rows] - starts, lengths)
+        return Ragged(self.values[value_numbers], starts, lengths)
 
     def distinct(self) -> Ragged:
-        """Return every value of a row once, in order of value."""
+        """Return the distinct values of every row, sorted."""
         if self.lengths.max(initial=0) <= 1:
             return self
-        owner = np.repeat(np.arange(len(self)), self.lengths)
-        order = np.lexsort((self.values, owner))
-        values, owner = self.values[order], owner[order]
-        kept = np.ones(len(values), np.bool_)
-        kept[1:] = (values[1:] != values[:-1]) | (owner[1:] != owner[:-1])
-        lengths = np.bincount(owner[kept], minlength=len(self))
-        return Ragged(values[kept], np.cumsum(lengths) - lengths, lengths)
+        row_numbers = np.repeat(np.arange(len(self)), self.lengths)
+        order = np.lexsort((self.values, row_numbers))
+        values, row_numbers = self.values[order], row_numbers[order]
+        is_first = np.ones(len(values), np.bool_)
+        is_first[1:] = (values[1:] != values[:-1]) | (row_numbers[1:] != row_numbers[:-1])
+        lengths = np.bincount(row_numbers[is_first], minlength=len(self))
+        return Ragged(values[is_first], np.cumsum(lengths) - lengths, lengths)
 
-    def followed_by(self, other: Ragged, most: int) -> Ragged:
-        """Return the values of every row, then those of another column's; each of one row or of all.
+    def followed_by(self, following: Ragged, max_length: int) -> Ragged:
+        """Return the values of every row followed by those of another column; each of one row or of all.
 
         Args:
-            other: The other column.
-            most: Values of a row; those beyond are left out.
+            following: The column to append.
+            max_length: Most values of a row; further values are left out.
         """
-        own = np.minimum(self.lengths, most)
-        further = np.minimum(other.lengths, most - own)
-        own, further = np.broadcast_arrays(own, further)
-        lengths = own + further
+        own_lengths = np.minimum(self.lengths, max_length)
+        following_lengths = np.minimum(following.lengths, max_length - own_lengths)
+        own_lengths, following_lengths = np.broadcast_arrays(own_lengths, following_lengths)
+        lengths = own_lengths + following_lengths
         starts = np.cumsum(lengths) - lengths
-        within = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
-        is_own = within < np.repeat(own, lengths)
-        places = np.where(
+        row_offsets = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
+        is_own = row_offsets < np.repeat(own_lengths, lengths)
+        value_numbers = np.where(
             is_own,
-            within + np.repeat(np.broadcast_to(self.starts, lengths.shape), lengths),
-            within - np.repeat(own, lengths) + len(self.values)
-            + np.repeat(np.broadcast_to(other.starts, lengths.shape), lengths),
+            row_offsets + np.repeat(np.broadcast_to(self.starts, lengths.shape), lengths),
+            row_offsets - np.repeat(own_lengths, lengths) + len(self.values)
+            + np.repeat(np.broadcast_to(following.starts, lengths.shape), lengths),
         )  # fmt: skip
-        return Ragged(np.concatenate([self.values, other.values])[places], starts, lengths)
+        return Ragged(np.concatenate([self.values, following.values])[value_numbers], starts, lengths)
 
-    def width(self, longest: int | None) -> int:
+    def width(self, max_length: int | None) -> int:
         """Return the width of `padded`."""
-        most = int(self.lengths.max(initial=0))
-        return max(1, most if longest is None else min(most, longest))
+        longest_row = int(self.lengths.max(initial=0))
+        return max(1, longest_row if max_length is None else min(longest_row, max_length))
 
-    def head(self, most: int) -> Ragged:
-        """Return the first values of every row."""
-        return Ragged(self.values, self.starts, np.minimum(self.lengths, most))
+    def head(self, max_length: int) -> Ragged:
+        """Return the first `max_length` values of every row."""
+        return Ragged(self.values, self.starts, np.minimum(self.lengths, max_length))
 
     def packed(self) -> Ragged:
-        """Return the rows without values between them."""
+        """Return the rows without gaps between their values."""
         return self.take(np.arange(len(self)))
 
-    def replaced_by(self, other: Ragged, rows: NDArray[np.bool_]) -> Ragged:
-        """Return rows of another column where so said, else this one's; each of one row or of all."""
+    def replaced_by(self, replacement: Ragged, rows: NDArray[np.bool_]) -> Ragged:
+        """Return the replacement's rows where `rows` is true, else this column's; each of one row or of all."""
         if not rows.any():
             return self
-        lengths = np.where(rows, other.lengths, self.lengths)
-        starts = np.where(rows, other.starts + len(self.values), self.starts)
-        return Ragged(np.concatenate([self.values, other.values]), starts, lengths)
+        lengths = np.where(rows, replacement.lengths, self.lengths)
+        starts = np.where(rows, replacement.starts + len(self.values), self.starts)
+        return Ragged(np.concatenate([self.values, replacement.values]), starts, lengths)
 
-    def padded(self, longest: int | None) -> Codes:
-        """Return a matrix of the values, padded with NO_CODE; at least one wide.
+    def padded(self, max_length: int | None) -> Codes:
+        """Return a matrix of the values, padded with NO_CODE; at least one column wide.
 
         Args:
-            longest: Values of a row beyond are left out; None keeps all.
+            max_length: Most values of a row; further values are left out; None keeps all.
         """
-        lengths = self.lengths if longest is None else np.minimum(self.lengths, longest)
-        width = self.width(longest)
+        lengths = self.lengths if max_length is None else np.minimum(self.lengths, max_length)
+        width = self.width(max_length)
         matrix = np.full((len(self), width), NO_CODE, np.int64)
-        within = np.arange(width) < lengths[:, None]
-        matrix[within] = self.values[(self.starts[:, None] + np.arange(width))[within]]
+        is_filled = np.arange(width) < lengths[:, None]
+        matrix[is_filled] = self.values[(self.starts[:, None] + np.arange(width))[is_filled]]
         return matrix
 
 
 @dataclass(frozen=True)
 class Tags:
-    """The distinct values of each row, as numbers of a list of values."""
+    """The distinct values of each row, as indices into an array of values."""
 
     values: Codes
-    """Some of them may be no row's."""
+    """Distinct values; some may occur in no row."""
     numbers: Ragged
-    """Of the values."""
+    """Indices into `values`, per row."""
 
     @classmethod
-    def of(cls, lists: Ragged) -> Self:
+    def from_ragged(cls, lists: Ragged) -> Self:
         """Return the distinct values of each row."""
         distinct = lists.distinct()
         values, numbers = np.unique(distinct.values, return_inverse=True)
@@ -161,12 +161,12 @@ class Tags:
         return len(self.numbers)
 
     def take(self, rows: Rows) -> Tags:
-        """Return some rows; -1 is the last one."""
+        """Return some rows; -1 is the last row."""
         return Tags(self.values, self.numbers.take(rows))
 
     @property
     def codes(self) -> Ragged:
-        """The values themselves, row after row."""
+        """The values of each row."""
         numbers = self.numbers
         return Ragged(self.values.take(numbers.values), numbers.starts, numbers.lengths)
 
@@ -182,26 +182,26 @@ def to_codes(values: pl.Series) -> Codes:
 
 
 def as_numbers(column: Numbers | Codes) -> Numbers:
-    """Return codes of integers as numbers; numbers as they are."""
+    """Return a column as numbers; NO_CODE becomes NaN."""
     if column.dtype != np.int64:
         return cast(Numbers, column)
     return cast(Numbers, np.where(column == NO_CODE, np.nan, column.astype(np.float64)))
 
 
-def mixed(keys: Sequence[Codes]) -> Codes:
-    """Return one code for several columns of a key, each of one row or of all.
+def combine_keys(keys: Sequence[Codes]) -> Codes:
+    """Return one code per row for a key of several columns, each of one row or of all.
 
     Each column goes through the finalizer of MurmurHash3 (Appleby, 2011), a permutation of 64 bits that mixes all of
-    them, so that neither order nor patterns in the ids make two keys meet more often than chance.
+    them, so that neither order nor patterns in the ids make two keys collide more often than by chance.
     """
     if len(keys) == 1:
         return keys[0]
-    first, alone = 0, 0  # a few numbers are mixed faster by Python
-    while alone < len(keys) and len(keys[alone]) == 1:
-        first = _mixed_one(first ^ (int(keys[alone][0]) & _ALL))
-        alone += 1
-    hashed = np.array([first], np.uint64)
-    for key in keys[alone:]:
+    constant_code, constant_keys = 0, 0  # single numbers are mixed faster in Python
+    while constant_keys < len(keys) and len(keys[constant_keys]) == 1:
+        constant_code = _mix_code(constant_code ^ (int(keys[constant_keys][0]) & _MASK_64))
+        constant_keys += 1
+    hashed = np.array([constant_code], np.uint64)
+    for key in keys[constant_keys:]:
         hashed = hashed ^ key.view(np.uint64)
         for factor in _FACTORS:
             hashed ^= hashed >> _SHIFT
@@ -210,51 +210,53 @@ def mixed(keys: Sequence[Codes]) -> Codes:
     return cast(Codes, hashed.view(np.int64))
 
 
-def _mixed_one(code: int) -> int:
-    for factor in _WHOLE_FACTORS:
-        code = (code ^ (code >> 33)) * factor & _ALL
+def _mix_code(code: int) -> int:
+    for factor in _INT_FACTORS:
+        code = (code ^ (code >> 33)) * factor & _MASK_64
     return code ^ (code >> 33)
 
 
-_ALL: Final = 2**64 - 1
-_WHOLE_FACTORS: Final = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53)
+_MASK_64: Final = 2**64 - 1
+_INT_FACTORS: Final = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53)
 _SHIFT: Final = np.uint64(33)
-_FACTORS: Final = tuple(np.uint64(factor) for factor in _WHOLE_FACTORS)
+_FACTORS: Final = tuple(np.uint64(factor) for factor in _INT_FACTORS)
 
 
 class TextCodes:
-    """Fingerprints of texts; those of texts met before are remembered, so many and so long."""
+    """Computes fingerprints of texts, with a cache of limited size."""
 
-    def __init__(self, most: int = _MAX_KNOWN_TEXTS) -> None:
-        """Know none.
+    def __init__(self, max_texts: int = _MAX_REMEMBERED_TEXTS) -> None:
+        """Create an empty cache.
 
         Args:
-            most: Texts that are remembered, about; beyond, all are forgotten.
+            max_texts: Approximate size of the cache; when it is exceeded, the cache is cleared.
         """
-        self._most = most
-        self._known: dict[str | None, int] = {None: NO_CODE}
+        self._max_texts = max_texts
+        self._code_by_text: dict[str | None, int] = {None: NO_CODE}
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._code_by_text)
 
-    def of(self, texts: Sequence[str | None]) -> Codes:
+    def encode(self, texts: Sequence[str | None]) -> Codes:
         """Return the code of every text."""
-        known = self._known
+        code_by_text = self._code_by_text
         try:
-            return np.fromiter((known[text] for text in texts), np.int64, len(texts))
+            return np.fromiter((code_by_text[text] for text in texts), np.int64, len(texts))
         except KeyError:
-            new = self._learned(known, texts)
-            codes = (known[text] if text in known else new[text] for text in texts)
+            new_codes = self._learn(code_by_text, texts)
+            codes = (code_by_text[text] if text in code_by_text else new_codes[text] for text in texts)
             return np.fromiter(codes, np.int64, len(texts))
 
-    def _learned(self, known: dict[str | None, int], texts: Sequence[str | None]) -> dict[str | None, int]:
-        """Return the codes of texts that are not known, and remember them."""
-        new = list({text for text in texts if text not in known})
-        found = dict(zip(new, to_codes(pl.Series(new, dtype=pl.String)).tolist(), strict=True))
-        kept = {text: code for text, code in found.items() if text is not None and len(text) <= _LONGEST_KNOWN_TEXT}
-        if len(known) + len(kept) > self._most:
-            # Another dictionary: whoever reads the old one goes on with it.
-            self._known = {None: NO_CODE, **dict(islice(kept.items(), self._most))}
+    def _learn(self, code_by_text: dict[str | None, int], texts: Sequence[str | None]) -> dict[str | None, int]:
+        """Return the codes of texts that are not cached, and cache them."""
+        new_texts = list({text for text in texts if text not in code_by_text})
+        new_codes = dict(zip(new_texts, to_codes(pl.Series(new_texts, dtype=pl.String)).tolist(), strict=True))
+        remembered = {
+            text: code for text, code in new_codes.items() if text is not None and len(text) <= _MAX_REMEMBERED_LENGTH
+        }
+        if len(code_by_text) + len(remembered) > self._max_texts:
+            # A new dictionary: readers of the old one continue with it.
+            self._code_by_text = {None: NO_CODE, **dict(islice(remembered.items(), self._max_texts))}
         else:
-            known.update(kept)  # in place: a copy of a large one would take longer than the request
-        return found
+            code_by_text.update(remembered)  # in place: a copy of a large one would take longer than the request
+        return new_codes

@@ -1,4 +1,4 @@
-"""One answer for a row that asks a view once for each of its tags."""
+"""Pools the values of several keys of a row: one look-up per combination of tags."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from shortlist.serving.server.view_table import ViewTable
 def pool_rows(
     step: LookupStep, table: ViewTable, keys: Sequence[Codes | Tags], max_combinations: int | None = None
 ) -> Numbers:
-    """Return the sums over a row's tags, and the newest tag's values; NaN for a row without tags.
+    """Return the sums over a row's tags, then the newest tag's values; NaN for a row without tags.
 
     Args:
-        step: What is looked up.
-        table: Its values.
-        keys: Its key columns, each of one row or of all: codes, or the distinct tags of each row.
-        max_combinations: Combinations of tags of all rows that may be looked up; None: any number.
+        step: The look-up step.
+        table: Table of the step.
+        keys: Key columns, each of one row or of all: codes, or the distinct tags of each row.
+        max_combinations: Limit of the tag combinations of all rows; None for no limit.
 
     Returns:
-        Shape (rows, numbers of the step).
+        Numbers of the step, shape (rows, numbers).
 
     Raises:
-        BadRequestError: The rows have more combinations of tags.
+        BadRequestError: The rows have more combinations.
     """
     rows = max((len(key) for key in keys if len(key) != 1), default=1)
     if max_combinations is not None:
@@ -36,7 +36,7 @@ def pool_rows(
     values = table.numbers.take(table_rows, axis=0)
     sum_count = len(step.numbers) - step.lasts
     has_tags = lengths > 0
-    if not step.lasts and has_tags.all():  # the most frequent case
+    if not step.lasts and has_tags.all():  # the most common case
         return np.add.reduceat(values, starts, axis=0)
     block = np.full((rows, len(step.numbers)), np.nan)
     if has_tags.any():
@@ -59,13 +59,13 @@ def _check_combinations(step: LookupStep, keys: Sequence[Codes | Tags], rows: in
 
 
 def _find_combinations(table: ViewTable, keys: Sequence[Codes | Tags], rows: int) -> tuple[Rows, Rows, Rows]:
-    """Return the table's row of every combination of tags of every row, where each row's begin, and how many it has."""
+    """Return the table rows of all tag combinations, and per request row their start and number."""
     lists = [key for key in keys if isinstance(key, Tags)]
     if len(lists) == 1 and len(lists[0]) == rows and all(len(key) == 1 for key in keys if key is not lists[0]):
         (tags,) = lists
         has_fewer_values = len(tags.values) < len(
             tags.numbers.values
-        )  # each value is looked up once, or each row's values are
+        )  # look up each distinct value once, or the values of each row
         tag_codes = tags.values if has_fewer_values else tags.codes.values
         table_rows = table.find(combine_keys([tag_codes if isinstance(key, Tags) else key for key in keys]))
         return (
@@ -78,7 +78,7 @@ def _find_combinations(table: ViewTable, keys: Sequence[Codes | Tags], rows: int
 
 
 def _combination_codes(keys: Sequence[Codes | Tags], rows: int) -> tuple[Codes, Rows, Rows]:
-    """Return the code of every combination of tags of every row, where each row's begin, and how many it has."""
+    """Return the codes of all tag combinations, and per request row their start and number."""
     row_numbers = np.arange(rows)
     parts: list[Codes] = []
     for key in keys:
@@ -95,7 +95,7 @@ def _combination_codes(keys: Sequence[Codes | Tags], rows: int) -> tuple[Codes, 
 
 
 def _newest(values: Numbers, lengths: Rows) -> Numbers:
-    """Return, of every row that has tags, the values of the tag with the newest time, then the largest values."""
+    """Return the values of the newest tag of every row with tags; ties go to the largest values."""
     row_numbers = np.repeat(np.arange(len(lengths)), lengths)
     comparable = np.where(np.isnan(values), -np.inf, values)
     order = np.lexsort((*comparable.T[::-1], row_numbers))

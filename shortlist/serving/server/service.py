@@ -159,7 +159,8 @@ class Service:
 
     def __init__(
         self, settings: ServerSettings, assembler: TensorAssembler, refresh: SnapshotRefresher,
-        users: UserFeatureStore | None, predictor: Predictor, log: LogWriter, metrics: Metrics, counts: EventCounts | None = None,
+        users: UserFeatureStore | None, predictor: Predictor, log: LogWriter, metrics: Metrics,
+        counts: EventCounts | None = None,
     ) -> None:  # fmt: skip
         self.recommending: RecommendsItems | None = None
         """Serves recommendations; None when the version serves scores only."""
@@ -379,8 +380,9 @@ class Service:
         row = (
             datetime.fromtimestamp(now / 1e6, UTC), request_id, context.user or self._user_id(inputs),
             context.user is not None, context.track, context.rollout, context.step, self.settings.version,
-            response.status, inputs.digest, spent_ms, response.degraded, counts_delay_ms, self.settings.serving.log.sampling,
-            self._item_ids(inputs), response.scores, *map(response.further_scores.get, self._further_columns),
+            response.status, inputs.digest, spent_ms, response.degraded, counts_delay_ms,
+            self.settings.serving.log.sampling, self._item_ids(inputs),
+            response.scores, *map(response.further_scores.get, self._further_columns),
             *map(inputs.sent.get, self._logged_columns), *features, *response.slate,
         )  # fmt: skip
         self._prediction_log.add(row, memory_bytes(row))

@@ -12,11 +12,11 @@ import numpy as np
 
 from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Client
-from shortlist.serving.traffic.ledger import Entry, Ledger
-from shortlist.serving.traffic.requests import Prepared
+from shortlist.serving.traffic.ledger import Ledger, LedgerEntry
+from shortlist.serving.traffic.requests import PreparedRequest
 
 Arrivals = Literal["poisson", "even"]
-_NAP_SECONDS: Final = 0.1
+_STOP_POLL_SECONDS: Final = 0.1
 """Longest sleep without a look at whether to stop."""
 
 
@@ -24,7 +24,7 @@ _NAP_SECONDS: Final = 0.1
 class DueRequest:
     """A request that is due."""
 
-    request: Prepared
+    request: PreparedRequest
     id: str
     user: str | None = None
 
@@ -34,17 +34,17 @@ class Load:
     """What is asked, of whom, until when."""
 
     client: Client
-    asks: Iterator[DueRequest]
+    requests: Iterator[DueRequest]
     """The load ends when it does."""
     seconds: float | None = None
     """The load ends after so long; requests under way are waited for."""
     stop: Callable[[], bool] = lambda: False
     """The load ends when it says so; asked several times a second."""
-    on_answer: Callable[[Entry, ClientResponse], None] | None = None
+    on_answer: Callable[[LedgerEntry, ClientResponse], None] | None = None
     """Called for every request, in the order of the answers."""
     ledger: Ledger = field(default_factory=Ledger)
 
-    async def closed(self, workers: int) -> Ledger:
+    async def run_closed(self, workers: int) -> Ledger:
         """Return the ledger of a closed loop: every worker sends its next request when its last one is answered."""
         self._start()
         async with asyncio.TaskGroup() as group:
@@ -52,7 +52,7 @@ class Load:
                 group.create_task(self._work())
         return self._end()
 
-    async def open(
+    async def run_open(
         self, rate: float, arrivals: Arrivals = "poisson", seed: int = 0, max_under_way: int = 1_000
     ) -> Ledger:
         """Return the ledger of an open loop: requests become due at a rate that the server's answers do not slow down.
@@ -65,36 +65,36 @@ class Load:
                 such, and their latency still starts when they were due.
         """
         self._start()
-        room = asyncio.Semaphore(max_under_way)
+        slots = asyncio.Semaphore(max_under_way)
         due = self.ledger.started
         async with asyncio.TaskGroup() as group:
-            for ask, gap in zip(self.asks, _gaps(rate, arrivals, seed), strict=False):
+            for request, gap in zip(self.requests, _gaps(rate, arrivals, seed), strict=False):
                 due += gap
-                if self._is_over(due) or not await self._sleep_until(due):
+                if self._has_ended(due) or not await self._sleep_until(due):
                     break
-                entry = self._enter(ask, due)
-                entry.waited = room.locked()
-                await room.acquire()
-                task = group.create_task(self._send(ask, entry))
-                task.add_done_callback(lambda _: room.release())
+                entry = self._add_entry(request, due)
+                entry.waited = slots.locked()
+                await slots.acquire()
+                task = group.create_task(self._send(request, entry))
+                task.add_done_callback(lambda _: slots.release())
         return self._end()
 
     async def _work(self) -> None:
-        for ask in self.asks:
+        for request in self.requests:
             now = _now()
-            if self._is_over(now) or self.stop():
+            if self._has_ended(now) or self.stop():
                 return
-            await self._send(ask, self._enter(ask, now))
+            await self._send(request, self._add_entry(request, now))
 
-    async def _send(self, ask: DueRequest, entry: Entry) -> None:
+    async def _send(self, due_request: DueRequest, entry: LedgerEntry) -> None:
         entry.sent = _now()
-        answer = await self.client.ask(ask.request, ask.id, ask.user)
+        answer = await self.client.ask(due_request.request, due_request.id, due_request.user)
         entry.close(answer, _now())
         if self.on_answer is not None:
             self.on_answer(entry, answer)
 
-    def _enter(self, ask: DueRequest, due: float) -> Entry:
-        entry = Entry(ask.id, ask.user, ask.request.rows, due)
+    def _add_entry(self, due_request: DueRequest, due: float) -> LedgerEntry:
+        entry = LedgerEntry(due_request.id, due_request.user, due_request.request.rows, due)
         self.ledger.entries.append(entry)
         return entry
 
@@ -105,16 +105,16 @@ class Load:
         self.ledger.ended = _now()
         return self.ledger
 
-    def _is_over(self, moment: float) -> bool:
+    def _has_ended(self, moment: float) -> bool:
         return self.seconds is not None and moment > self.ledger.started + self.seconds
 
     async def _sleep_until(self, due: float) -> bool:
-        while (left := due - _now()) > 0 and not self.stop():
-            await asyncio.sleep(min(left, _NAP_SECONDS))
+        while (remaining_seconds := due - _now()) > 0 and not self.stop():
+            await asyncio.sleep(min(remaining_seconds, _STOP_POLL_SECONDS))
         return not self.stop()
 
 
-def endless(requests: list[Prepared], name: str) -> Iterator[DueRequest]:
+def repeat_requests(requests: list[PreparedRequest], name: str) -> Iterator[DueRequest]:
     """Give requests again and again, with ids `<name>-<number>` and no user."""
     for number, request in enumerate(itertools.cycle(requests)):
         yield DueRequest(request, f"{name}-{number}")

@@ -1,1 +1,1 @@
-"""Searching for better settings of a model: trials on the training days, measured on the validation days."""
+"""Hyperparameter search: trials learn from the training days and are measured on the validation days."""

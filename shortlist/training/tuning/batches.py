@@ -1,4 +1,4 @@
-"""A search as a graph of steps: its trials in batches that run side by side."""
+"""A search as a graph of steps: batches of trials that run in parallel."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from shortlist.training.tuning.tracked import TrackedSearch
 
 OUTCOME_FILE: Final = "result.json"
 RUNS_FILE: Final = "runs.json"
-"""MLflow run of every model's search, beside the outcomes."""
+"""File with the MLflow run of every model's search, beside the outcomes."""
 
 
 class TrialBatch(BaseModel):
-    """The trials that one step makes."""
+    """The trials of one step."""
 
     model_config = ConfigDict(frozen=True)
 
     declared: DeclaredModel
     tune: Tune
     number: int
-    """Among the batches of its model; the first tries the section as it is declared."""
+    """Number among the batches of the model; batch 0 tries the declared section."""
     run: str
     """MLflow run of the model's search."""
 
@@ -46,23 +46,23 @@ class TrialBatch(BaseModel):
         return kind_of(self.declared.kind).section.model_validate(self.declared.section)
 
     def search(self, runtime: Runtime, table: Path) -> SearchSettings:
-        """Return what to search."""
+        """Return the search of this batch."""
         whole = SearchSettings.from_spec(self.tune, self.declared.name, self.section, runtime, table)
         return whole._replace(seed=self.number, tries_shipped=self.number == 0)
 
 
 def plan_batches(models: Sequence[str], tune: Tune, runtime: Runtime, table: Path, tracker: Tracker) -> list[str]:
-    """Return the batches of every candidate that can be searched over, as texts; open their MLflow runs.
+    """Return the batches of every candidate with a search space, as JSON; open their MLflow runs.
 
     Args:
-        models: The models, each a text (`models.base.DeclaredModel`).
-        tune: The spec's section.
-        runtime: Likewise.
+        models: The models, each as JSON (`models.base.DeclaredModel`).
+        tune: The spec's `tune` section.
+        runtime: The spec's `runtime` section.
         table: The feature table.
         tracker: The spec's MLflow store.
 
     Raises:
-        ShortlistError: There is none.
+        ShortlistError: No candidate has a search space.
     """
     batches = []
     for declared in map(DeclaredModel.read, models):
@@ -81,7 +81,7 @@ def plan_batches(models: Sequence[str], tune: Tune, runtime: Runtime, table: Pat
 
 
 def run_trial_batch(batch: TrialBatch, runtime: Runtime, table: Path, tracker: Tracker, out: Path) -> SearchOutcome:
-    """Make a batch's trials; the folder gets its study and result."""
+    """Run a batch's trials; write its study and outcome into a folder."""
     settings = batch.search(runtime, table)
     tracked = TrackedSearch(tracker, settings.model, settings.section, settings.key, batch.run)
     with atomic_folder(out) as staging:
@@ -91,12 +91,12 @@ def run_trial_batch(batch: TrialBatch, runtime: Runtime, table: Path, tracker: T
 
 
 def choose_best_trials(studies: Sequence[Path], spec: str, tracker: Tracker, out: Path) -> str:
-    """Write the outcome of every model's search into a folder of its name; return what was found, as JSON.
+    """Write the outcome of every model's search into a folder of its name; return the best trials, as JSON.
 
     Args:
-        studies: What `run_batch` wrote.
+        studies: Folders written by `run_trial_batch`.
         spec: Name of the spec.
-        tracker: Its MLflow store.
+        tracker: The spec's MLflow store.
         out: Folder to write.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Formulas of `ordering.value` compared by the slates they give on the validation days, before any test day is seen."""
+"""Compares formulas of `ordering.value` by their slates on the validation days, without reading test days."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _SOURCES, _MODEL, _SCORES = "sources", "model", "scores"
 
 
 class RunFolders(NamedTuple):
-    """What a run left that was made from the declared data and features."""
+    """Outputs of a run with the declared data and features."""
 
     log: Path
     """The validated log."""
     fitted: Path
-    """What features were fitted to."""
+    """Folder of the fitted features."""
     table: Path
     """The feature table."""
     files: Path | None
@@ -44,18 +44,18 @@ class RunFolders(NamedTuple):
 
 
 class ComparedOrdering(NamedTuple):
-    """One formula."""
+    """The metrics of one formula."""
 
     value: str
     ndcg_at_10: float
     recall: float
-    """Of the ten items shown."""
+    """Recall of the ten items shown."""
     lead: ConfidenceInterval | None
     """nDCG@10 minus that of the first formula, paired by user; None for the first, and with too few users."""
 
 
 class ComparedOrderings(NamedTuple):
-    """All formulas, in the order in which they were given."""
+    """The metrics of all formulas, in the order given."""
 
     days: tuple[str, ...]
     """The validation days."""
@@ -69,18 +69,18 @@ def compare_orderings(
     spec: Spec, model: str, values: Sequence[str], run: RunFolders, scratch: Path,
     tell: Callable[[str], object] = lambda _: None,
 ) -> ComparedOrderings:  # fmt: skip
-    """Return how good the slates of formulas are on the validation days.
+    """Return the metrics of formulas' slates on the validation days.
 
-    Sources and the model learn from the days before, and the model is not refit: no row of a test day is read. Slates
-    do not explore, so that formulas differ in nothing else.
+    Sources and the model learn from the days before, and the model is not refit, so no row of a test day is read.
+    Slates do not explore, so that only the formula differs.
 
     Args:
         spec: Declares retrieval, filters and ordering; the first formula is compared with the others.
         model: Name of the model that scores.
         values: Formulas.
-        run: What a run left.
-        scratch: Empty folder for what is fitted here.
-        tell: Is told what begins.
+        run: Outputs of a run.
+        scratch: Empty folder for the fitted sources and model.
+        tell: Called with a message at the start of each phase.
 
     Raises:
         ShortlistError: A formula does not fit the columns, or the spec declares no sources.

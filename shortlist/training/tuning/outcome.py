@@ -1,4 +1,4 @@
-"""What a search leaves: the patch, the trials, the page."""
+"""The output files of a search: the patch, the trials, the page."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _METRICS: Final = get_args(Metric)
 
 
 def write_outcome(outcome: SearchOutcome, spec: str, folder: Path) -> list[str]:
-    """Write `trials.json`, `tuning.html`, and `patch.yaml` where something is better; return what to tell the user.
+    """Write `trials.json`, `tuning.html`, and `patch.yaml` where a trial is better; return lines for the user.
 
-    The patch holds the changed keys alone, as they would stand in the spec; nothing applies it. That of an earlier
-    search is removed where this one found nothing.
+    The patch holds only the changed keys, in the form of the spec; it is not applied. The patch of an earlier search is
+    removed where no trial is better.
 
     Args:
-        outcome: The trials.
-        spec: As the user named it.
-        folder: Where to write.
+        outcome: The outcome of the search.
+        spec: Name of the spec, as the user gave it.
+        folder: Folder to write.
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / TRIALS, outcome.model_dump(mode="json"))
@@ -47,7 +47,7 @@ def write_outcome(outcome: SearchOutcome, spec: str, folder: Path) -> list[str]:
 
 
 def summary(outcome: SearchOutcome) -> list[str]:
-    """Return in a few lines what was found."""
+    """Return a summary of the search, in a few lines."""
     states = [trial.state for trial in outcome.trials]
     counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     lines = [f"{outcome.model}: {len(states)} trials ({counted})" if states else f"{outcome.model}: no trial was made"]
@@ -117,7 +117,7 @@ def history_plot(outcome: SearchOutcome) -> Plot | None:
 
 
 def importance_plot(outcome: SearchOutcome) -> Plot | None:
-    """Return what share of the metric's variation each key explains; None with too few trials."""
+    """Return a plot of each key's share of the metric's variation; None with too few trials."""
     if not outcome.importance:
         return None
     shares = list(outcome.importance.items())[::-1]

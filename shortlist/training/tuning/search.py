@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 STUDY: Final = "study.db"
 _SHIPPED: Final = "shipped"
 _PACE: Final = 2.0
-"""Rounds times pace between two comparisons with other trials, where a kind has a pace."""
+"""Rounds times pace between two comparisons of trials, where a kind has a pace."""
 _RANDOM_TRIALS: Final = 8
-"""Before the sampler learns from earlier trials."""
+"""Random trials before the sampler uses earlier trials."""
 _STATES: Final = {"COMPLETE": "finished", "PRUNED": "stopped early", "FAIL": "failed"}
 
 
 class Trial(BaseModel):
-    """What became of a trial."""
+    """A finished trial."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -47,33 +47,33 @@ class Trial(BaseModel):
     state: str
     """`finished`, `stopped early`, or `failed`."""
     shipped: bool
-    """Whether it is the section as it is declared."""
+    """Whether the trial is the declared section."""
     changes: dict[str, Any]
-    """Keys of the section and their values."""
+    """Changed keys of the section and their values."""
     value: float | None = None
-    """Of the metric."""
+    """Value of the metric."""
     auc: float | None = None
     gauc: float | None = None
     """None where no user has rows of both classes, or the log names no users."""
     log_loss: float | None = None
     seconds: float = 0.0
     reason: str = ""
-    """Why it failed."""
+    """Reason of a failure."""
 
     @property
     def measured(self) -> dict[Metric, float]:
-        """Its measurements on the validation days, in the order of reports."""
+        """Metrics on the validation days, in the order of reports."""
         metrics: dict[Metric, float | None] = {"auc": self.auc, "gauc": self.gauc, "log_loss": self.log_loss}
         return {name: value for name, value in metrics.items() if value is not None}
 
     @property
     def figures(self) -> list[str]:
-        """The measurements, each with its name."""
+        """The metrics as texts, each with its title."""
         return [f"{TITLES[name]} {value:.4f}" for name, value in self.measured.items()]
 
 
 class SearchOutcome(BaseModel):
-    """What a search has found so far."""
+    """The trials of a search so far."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -85,22 +85,22 @@ class SearchOutcome(BaseModel):
 
     @property
     def shipped(self) -> Trial | None:
-        """The trial of the section as it is declared; None when it failed."""
+        """The trial of the declared section; None when it failed."""
         return next((trial for trial in self.trials if trial.shipped and trial.value is not None), None)
 
     @property
     def best(self) -> Trial | None:
-        """The best trial; of equal ones the first, so that nothing changes for nothing. None when all failed."""
+        """The best trial; the declared section among equal ones. None when all failed."""
         sign = -1 if self.metric in LOWER_IS_BETTER else 1
         measured = [trial for trial in self.trials if trial.value is not None]
         return max(measured, key=lambda trial: (sign * (trial.value or 0), trial.shipped), default=None)
 
 
 def merge_outcomes(outcomes: Sequence[SearchOutcome]) -> SearchOutcome:
-    """Return the trials of several searches for one model as one result, numbered anew.
+    """Return the trials of several searches for one model as one outcome, renumbered.
 
     Args:
-        outcomes: At least one.
+        outcomes: Outcomes of the searches, at least one.
     """
     if len(outcomes) == 1:
         return outcomes[0]
@@ -110,30 +110,30 @@ def merge_outcomes(outcomes: Sequence[SearchOutcome]) -> SearchOutcome:
 
 
 class SearchSettings(NamedTuple):
-    """What is searched, where, and how long."""
+    """Space, metric, table and budget of a search."""
 
     model: str
     section: ModelSection
-    """As it is declared."""
+    """The declared section."""
     space: Mapping[str, Dimension]
     metric: Metric
     runtime: Runtime
     table: Path
     """Folder of the feature table."""
     trials: int | None
-    """At most, those that the study already has included."""
+    """Most trials, including those of an existing study."""
     minutes: float | None
     seed: int = 0
-    """Tells the searches of batches apart."""
+    """Seed of the batch, different for each."""
     tries_shipped: bool = True
-    """Whether the section is tried as it is declared."""
+    """Whether the declared section is tried."""
 
     @classmethod
     def from_spec(cls, tune: Tune, model: str, section: ModelSection, runtime: Runtime, table: Path) -> SearchSettings:
         """Return the search that a spec declares for one of its models.
 
         Raises:
-            ShortlistError: There is nothing to change.
+            ShortlistError: There is no search space.
         """
         space = search_space(tune, model, section)
         metric = tune.metric or deciding_metric(DayTable.open(table, Files.TABLE))
@@ -141,7 +141,7 @@ class SearchSettings(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What the study is called: another section, space, metric, table or seed is another study."""
+        """Name of the study, which contains a digest of section, space, metric, table and seed."""
         space = {key: dimension.model_dump(mode="json") for key, dimension in self.space.items()}
         inputs = [self.section.model_dump(mode="json"), space, self.metric, self.runtime.seed, self.seed]
         text = json.dumps([*inputs, sha256(self.table / Files.TABLE)], sort_keys=True)
@@ -149,10 +149,10 @@ class SearchSettings(NamedTuple):
 
 
 class RunTrial(Protocol):
-    """How a trial is run: `shortlist.training.tuning.trial.run_trial`."""
+    """Signature of `shortlist.training.tuning.trial.run_trial`."""
 
     def __call__(self, job: TrialJob, on_loss: OnLoss, deadline: float | None) -> dict[str, float] | None:
-        """Return what was measured; None when it was stopped early."""
+        """Return the metrics; None when the trial was stopped early."""
         ...
 
 
@@ -162,15 +162,15 @@ def search(
     on_trial: Callable[[Trial], None] = lambda trial: None,
     run: RunTrial = run_trial,
 ) -> SearchOutcome:
-    """Try settings until the budget is spent; go on with the study that the folder has.
+    """Run trials until the budget is spent; continue the study in the folder.
 
-    The declared section is always tried first, to its end: the best trial is never worse on the validation days.
+    The declared section is always tried first, to its end, so the best trial is never worse on the validation days.
 
     Args:
-        settings: What to search.
-        folder: Gets `study.db`.
+        settings: The search.
+        folder: Folder of `study.db`.
         on_trial: Called after every trial.
-        run: How a trial is run.
+        run: Runs a trial.
 
     Raises:
         ShortlistError: Another process searches in this folder, or the study is damaged.
@@ -183,7 +183,7 @@ def search(
         with progress(f"tuning {settings.model}", total, unit) as advance:
             last = time.monotonic()
             deadline = None if settings.minutes is None else last + 60 * settings.minutes
-            is_late = False  # one trial is always made: without the shipped section nothing could be compared
+            is_late = False  # one trial is always run, as all are compared with the shipped section
             if settings.trials is not None:
                 advance(min(trials_done, settings.trials), _progress_line(settings, study))
             while not is_late and (settings.trials is None or trials_done < settings.trials):
@@ -218,7 +218,7 @@ def _make_trial(settings: SearchSettings, study: optuna.Study, deadline: float |
             table=str(settings.table.resolve()), metric=settings.metric,
         )  # fmt: skip
         pruner = _TrialPruner(settings, trial, section)
-        # Nothing is compared with a section that was not tried to its end.
+        # The shipped section is never stopped early, as all trials are compared with it.
         measured = run(
             job, (lambda step, loss: True) if is_shipped else pruner.should_continue, None if is_shipped else deadline
         )
@@ -240,7 +240,7 @@ def _make_trial(settings: SearchSettings, study: optuna.Study, deadline: float |
 
 
 class _TrialPruner:
-    """Compares a training with the earlier ones that got as far."""
+    """Stops a trial that is worse than earlier trials at the same progress."""
 
     def __init__(self, settings: SearchSettings, trial: optuna.Trial, section: ModelSection) -> None:
         pace = kind_of(section.kind).tuning.pace
@@ -250,7 +250,7 @@ class _TrialPruner:
         self._reached = 0
 
     def should_continue(self, step: int, loss: float) -> bool:
-        """Take the validation log loss of an epoch or tree; return whether the training is worth going on."""
+        """Report the validation log loss of an epoch or tree; return whether the training should continue."""
         reached = int(step * self._per_round)
         if reached <= self._reached:
             return True
@@ -269,16 +269,14 @@ def _open_study(settings: SearchSettings, folder: Path) -> optuna.Study:
         study_name=settings.key,
         direction="minimize" if settings.metric in LOWER_IS_BETTER else "maximize",
         load_if_exists=True,
-        # The worst quarter of those that got as far is stopped; the first epoch, or trees, say little.
+        # The worst quarter at the same progress is stopped, but not in the first epoch or trees.
         pruner=optuna.pruners.PercentilePruner(
             75.0, n_startup_trials=5, n_warmup_steps=2 if _has_pace(settings) else 0
         ),
     )
     for unfinished_trial in study.get_trials(deepcopy=False, states=(trial_state.RUNNING, trial_state.WAITING)):
-        study.tell(unfinished_trial.number, state=trial_state.FAIL)  # of a search that was killed
-    seed = (
-        settings.runtime.seed + 1_000 * settings.seed + len(study.trials)
-    )  # a resumed search goes on, and repeats nothing
+        study.tell(unfinished_trial.number, state=trial_state.FAIL)  # from a search that was killed
+    seed = settings.runtime.seed + 1_000 * settings.seed + len(study.trials)  # a resumed search draws new trials
     study.sampler = optuna.samplers.TPESampler(n_startup_trials=_RANDOM_TRIALS, seed=seed)
     return study
 
@@ -292,7 +290,7 @@ def _finished_trials(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
 
 
 def _count_ended_trials(study: optuna.Study) -> int:
-    """Return how many trials have come to an end by themselves; one that was cut off is not counted."""
+    """Return the number of trials that ended by themselves; interrupted ones are not counted."""
     return sum(trial.value is not None or "reason" in trial.user_attrs or "seconds" in trial.user_attrs
                for trial in study.get_trials(deepcopy=False))  # fmt: skip
 
@@ -326,7 +324,7 @@ def _importance(study: optuna.Study) -> dict[str, float]:
     try:
         return {key: float(share) for key, share in
                 optuna.importance.get_param_importances(study, evaluator=evaluator).items()}  # fmt: skip
-    except (RuntimeError, ValueError):  # all values are equal: nothing explains anything
+    except (RuntimeError, ValueError):  # all values are equal
         return {}
 
 
@@ -351,7 +349,7 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _silence_optuna(folder: Path) -> Iterator[None]:
-    """Keep Optuna's chatter from the user, and turn a damaged study into a message."""
+    """Silence Optuna's logs, and raise a `ShortlistError` for a damaged study."""
     import optuna
 
     previous_verbosity = optuna.logging.get_verbosity()

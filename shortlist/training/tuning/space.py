@@ -1,4 +1,4 @@
-"""The space of a search: what may change, in the terms of Optuna's trials."""
+"""The space of a search, and its conversion to Optuna's distributions."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     import optuna
 
 _DIGITS: Final = 4
-"""Of a fraction that a search proposes: what is trained is what the patch says."""
+"""Significant digits of proposed fractions, so that a trial and its patch have the same value."""
 
 _POINTS: Final = 6
-"""Of numbers between bounds, where they have to become choices."""
+"""Number of choices that replace numbers between bounds."""
 
 Space = Mapping[str, Dimension]
 
 
 def search_space(tune: Tune, model: str, section: ModelSection) -> Space:
-    """Return what a search changes of a model: what the spec declares, else what is usual for the kind.
+    """Return the search space of a model: the declared one, else the kind's default.
 
-    The section's own values are in it, so that the search can compare with them.
+    It is widened to contain the section's values, so that the search can compare with them.
 
     Args:
-        tune: The spec's section.
+        tune: The spec's `tune` section.
         model: Name of the model.
-        section: Its section.
+        section: Section of the model.
 
     Raises:
-        ShortlistError: There is nothing to change, or a section's own value cannot be in a declared space.
+        ShortlistError: There is no space, or a declared space cannot contain the section's value.
     """
     if section.members:
         raise ShortlistError(
@@ -53,13 +53,13 @@ def search_space(tune: Tune, model: str, section: ModelSection) -> Space:
 
 
 def tunable_models(spec: Spec) -> list[str]:
-    """Return the models that can be searched over, candidates first."""
+    """Return the models that have a search space, candidates first."""
     names = [name for name, section in spec.models.items() if spec.tune.models.get(name) or _default_space(section)]
     return sorted(names, key=lambda name: spec.models[name].role != "candidate")
 
 
 def shipped_params(space: Space, section: ModelSection) -> dict[str, Any]:
-    """Return the section's own values as Optuna's parameters."""
+    """Return the section's values as Optuna's parameters."""
     section_values = section.model_dump(mode="json")
     return {key: _as_param(dimension, section_values[key]) for key, dimension in space.items()}
 
@@ -67,7 +67,7 @@ def shipped_params(space: Space, section: ModelSection) -> dict[str, Any]:
 def optuna_distributions(space: Space, section: ModelSection) -> dict[str, optuna.distributions.BaseDistribution]:
     """Return Optuna's distributions of a space.
 
-    Choices are texts of JSON: Optuna keeps nothing else that can hold lists.
+    Choices are JSON texts, as Optuna stores no lists.
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -89,7 +89,7 @@ def optuna_distributions(space: Space, section: ModelSection) -> dict[str, optun
 
 
 def section_changes(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys and values of a section that Optuna's parameters stand for."""
+    """Return the changed keys and values of a section for Optuna's parameters."""
     changes: dict[str, Any] = {}
     for key, dimension in space.items():
         value = params[key]
@@ -108,7 +108,7 @@ def _default_space(section: ModelSection) -> Space:
 
 
 def _widen(spec_key: str, dimension: Dimension, section: ModelSection, key: str) -> Dimension:
-    """Return a dimension that also has the section's own value, with choices as the section holds them."""
+    """Return a dimension widened to contain the section's value, with choices in the section's form."""
     section_value = section.model_dump(mode="json")[key]
     if dimension.choices is not None:
         choice_values = (
@@ -130,8 +130,8 @@ def _widen(spec_key: str, dimension: Dimension, section: ModelSection, key: str)
     steps = round((section_value - low) / step)
     if not low <= section_value <= high or not isclose(low + steps * step, section_value):
         raise ShortlistError(
-            f"{spec_key}: the section's own value, {section_value}, is none of {low}, {low + step}, ... {high}; declare bounds and a"
-            " step that have it"
+            f"{spec_key}: the section's own value, {section_value}, is none of {low}, {low + step}, ... {high};"
+            " declare bounds and a step that have it"
         )
     return dimension.model_copy(update={"high": low + int((high - low) / step + 1e-9) * step})
 

@@ -1,6 +1,6 @@
-"""One trial: a training in a process of its own, measured on the validation days.
+"""One trial: a training in a separate process, measured on the validation days.
 
-What it does to its process (a crash, all memory, a hang) is reported to the search and ends nothing else.
+A crash, lack of memory or a hang of the process is reported to the search and does not end it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict
 from models.inputs import split_of
 from models.ranker import Ranker
 from models.registry import kind_of
-from models.validation import quality
+from models.validation import validation_metrics
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.evaluation.measure import FEWEST_RANKED_USERS
 from shortlist.evaluation.ranking import auc_per_group, gauc
@@ -34,18 +34,18 @@ from shortlist.storage.artefacts import read_json, write_json
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import EVENTS_VARIABLE
 
-_JOB: Final = "trial.json"
-_SAID: Final = "said.jsonl"
-_LOG: Final = "log"
+_JOB_FILE: Final = "trial.json"
+_MESSAGES_FILE: Final = "said.jsonl"
+_LOG_FILE: Final = "log"
 _POLL_SECONDS: Final = 0.05
 _COMMAND: Final = (sys.executable, "-m", "shortlist.training.tuning.trial")
 
 OnLoss = Callable[[int, float], bool]
-"""on_loss(epoch or tree, validation log loss) says whether the training goes on."""
+"""on_loss(epoch or tree, validation log loss) returns whether the training continues."""
 
 
 class TrialFailure(Exception):  # noqa: N818 - the trial has failed, not the search
-    """A trial that left no measurement; says why in one line."""
+    """A trial without metrics, with the reason in one line."""
 
 
 class TrialJob(BaseModel):
@@ -61,7 +61,7 @@ class TrialJob(BaseModel):
     table: str
     """Folder of the feature table."""
     metric: Metric = "auc"
-    """What is compared."""
+    """Metric that trials are compared by."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -72,35 +72,35 @@ class TrialJob(BaseModel):
 def run_trial(
     job: TrialJob, on_loss: OnLoss, deadline: float | None = None, command: Sequence[str] = _COMMAND
 ) -> dict[str, float] | None:
-    """Train in a process of its own; return what was measured, None when it was stopped early.
+    """Train in a separate process; return the metrics, None when it was stopped early.
 
     Args:
-        job: What to train.
-        on_loss: Asked after every epoch or tree.
-        deadline: `time.monotonic()` at which it is stopped; None: never.
-        command: What the process runs; the folder of the job is added.
+        job: The job.
+        on_loss: Called after every epoch or tree.
+        deadline: `time.monotonic()` at which the trial is stopped; None: never.
+        command: Command of the process; the folder of the job is appended.
 
     Returns:
         `auc` and `log_loss` of the validation days, and `gauc` where it can be measured.
 
     Raises:
-        TrialFailure: The training refused, crashed, or was killed.
+        TrialFailure: The training raised an error, crashed, or was killed.
     """
     with TemporaryDirectory(prefix="shortlist-trial-") as scratch:
         folder = Path(scratch)
-        write_json(folder / _JOB, json.loads(job.model_dump_json()))
-        (folder / _SAID).touch()
+        write_json(folder / _JOB_FILE, json.loads(job.model_dump_json()))
+        (folder / _MESSAGES_FILE).touch()
         environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "TMPDIR": scratch}
-        environment.pop(EVENTS_VARIABLE, None)  # the search shows progress, its trials do not
-        with (folder / _LOG).open("wb") as log:
+        environment.pop(EVENTS_VARIABLE, None)  # the search reports progress, its trials do not
+        with (folder / _LOG_FILE).open("wb") as log:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [*command, scratch], stdout=log, stderr=log, env=environment, start_new_session=True
             )
             try:
-                said = _Said(folder / _SAID)
+                messages = _TrialMessages(folder / _MESSAGES_FILE)
                 while process.poll() is None:
-                    late = deadline is not None and time.monotonic() >= deadline
-                    if late or not all(on_loss(step, loss) for step, loss in said.losses()):
+                    is_late = deadline is not None and time.monotonic() >= deadline
+                    if is_late or not all(on_loss(step, loss) for step, loss in messages.read_losses()):
                         return None
                     time.sleep(_POLL_SECONDS)
             finally:
@@ -108,15 +108,15 @@ def run_trial(
                     with suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
-        for step, loss in said.losses():
+        for step, loss in messages.read_losses():
             on_loss(step, loss)
-        if said.measured is None or process.returncode:
-            raise TrialFailure(said.problem or _why(process.returncode, folder / _LOG))
-        return said.measured
+        if messages.measured is None or process.returncode:
+            raise TrialFailure(messages.problem or _exit_reason(process.returncode, folder / _LOG_FILE))
+        return messages.measured
 
 
-class _Said:
-    """Lines that a trial has printed so far."""
+class _TrialMessages:
+    """Messages that a trial has written so far."""
 
     def __init__(self, path: Path) -> None:
         self.measured: dict[str, float] | None = None
@@ -124,24 +124,24 @@ class _Said:
         self._path = path
         self._offset = 0
 
-    def losses(self) -> list[tuple[int, float]]:
-        """Return the epochs, or trees, and losses that are new."""
-        new = []
+    def read_losses(self) -> list[tuple[int, float]]:
+        """Return new epochs or trees, and their losses."""
+        new_losses = []
         with self._path.open(encoding="utf-8") as file:
             file.seek(self._offset)
             for line in iter(file.readline, ""):
                 if not line.endswith("\n"):
-                    break  # half a line: its writer is not done
+                    break  # an incomplete line
                 self._offset = file.tell()
-                said = json.loads(line)
-                if "loss" in said:
-                    new.append((said["step"], said["loss"]))
-                self.measured = said.get("measured", self.measured)
-                self.problem = said.get("problem", self.problem)
-        return new
+                message = json.loads(line)
+                if "loss" in message:
+                    new_losses.append((message["step"], message["loss"]))
+                self.measured = message.get("measured", self.measured)
+                self.problem = message.get("problem", self.problem)
+        return new_losses
 
 
-def _why(code: int, log: Path) -> str:
+def _exit_reason(code: int, log: Path) -> str:
     if code == -signal.SIGKILL:
         return "killed by SIGKILL, most often for want of memory"
     if code < 0:
@@ -150,41 +150,40 @@ def _why(code: int, log: Path) -> str:
     return f"ended with exit code {code}: {lines[-1].strip() if lines else 'without a word'}"
 
 
-def measure(job: TrialJob, on_line: Callable[[dict[str, Any]], None]) -> dict[str, float]:
-    """Train a job's model here, and measure it on the validation days; test days are never opened.
+def measure(job: TrialJob, on_epoch: Callable[[dict[str, Any]], None]) -> dict[str, float]:
+    """Train a job's model in this process, and measure it on the validation days; test days are never read.
 
     Args:
-        job: What to train.
-        on_line: Called with the history's line after every epoch or tree.
+        job: The job.
+        on_epoch: Called with the metrics of every epoch or tree.
 
     Returns:
         `auc`, `log_loss`, and `gauc` where users have rows of both classes.
 
     Raises:
-        ShortlistError: The table and the section do not go together, training diverged, or the job's metric cannot
-            be measured.
+        ShortlistError: Table and section are incompatible, training diverged, or the job's metric cannot be measured.
     """
     kind = kind_of(job.kind)
     section = kind.section.model_validate(job.section)
     ranker: Ranker[Any] = kind.load("ranker")(section, job.name)
     table = DayTable.open(Path(job.table), Files.TABLE)
-    ranker.fit(table, job.runtime, on_line)
+    ranker.fit(table, job.runtime, on_epoch)
     days = set(split_of(table).validation)
     labels, users = _labels_and_users(table)
     scores = np.concatenate([ranker.predict(frame) for _, frame in table.frames(days)])
-    found = quality(labels, scores)
-    if found["validation_auc"] is None:
+    metrics = validation_metrics(labels, scores)
+    if metrics["validation_auc"] is None:
         raise ShortlistError("the validation days have labels of one class; declare more of them")
-    found["validation_gauc"] = None if users is None else gauc(labels, scores.astype(np.float64), users)
-    if found.get(f"validation_{job.metric}") is None:
+    metrics["validation_gauc"] = None if users is None else gauc(labels, scores.astype(np.float64), users)
+    if metrics.get(f"validation_{job.metric}") is None:
         raise ShortlistError(
             f"tune.metric: {job.metric}: no user has clicks and other rows on the validation days; declare metric: auc"
         )
-    return {name.removeprefix("validation_"): float(value) for name, value in found.items() if value is not None}
+    return {name.removeprefix("validation_"): float(value) for name, value in metrics.items() if value is not None}
 
 
 def deciding_metric(table: DayTable) -> Metric:
-    """Return what a search compares where the spec says nothing: as the gates choose it, but on the validation days."""
+    """Return the default metric of a search: the one that gates would choose, on the validation days."""
     labels, users = _labels_and_users(table)
     if users is None:
         return "auc"
@@ -193,36 +192,40 @@ def deciding_metric(table: DayTable) -> Metric:
 
 
 def _labels_and_users(table: DayTable) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the label of every validation row, and its user's number, -1 for none; None where the log names none."""
+    """Return the label and the user's number of every validation row, -1 for none; None where the log has no users."""
     rows = pl.scan_parquet(table.paths(set(split_of(table).validation)), hive_partitioning=False)
-    named = [name for name in (Columns.LABEL, Columns.USER) if name in rows.collect_schema().names()]
-    read = rows.select(named).collect()
-    users = read[Columns.USER].rank("dense").cast(pl.Int64).fill_null(0).to_numpy() - 1 if len(named) > 1 else None
-    return read[Columns.LABEL].to_numpy().astype(np.float64), users
+    columns = [name for name in (Columns.LABEL, Columns.USER) if name in rows.collect_schema().names()]
+    validation_rows = rows.select(columns).collect()
+    users = (
+        validation_rows[Columns.USER].rank("dense").cast(pl.Int64).fill_null(0).to_numpy() - 1
+        if len(columns) > 1
+        else None
+    )
+    return validation_rows[Columns.LABEL].to_numpy().astype(np.float64), users
 
 
 def main() -> None:
-    """Run `python -m shortlist.training.tuning.trial FOLDER`; a user's mistake is a line and an exit code."""
+    """Run `python -m shortlist.training.tuning.trial FOLDER`; a mistake of the user is a message and exit code 1."""
     folder, parent = Path(sys.argv[1]), os.getppid()
-    with suppress(OSError):  # where memory runs out, the kernel ends this process and not the search
+    with suppress(OSError):  # when memory runs out, the kernel kills this process and not the search
         Path("/proc/self/oom_score_adj").write_text("1000")
-    with (folder / _SAID).open("a", encoding="utf-8") as file:
+    with (folder / _MESSAGES_FILE).open("a", encoding="utf-8") as file:
 
-        def say(**what: Any) -> None:
-            file.write(json.dumps(what) + "\n")
+        def send(**fields: Any) -> None:
+            file.write(json.dumps(fields) + "\n")
             file.flush()
 
-        def on_line(line: dict[str, Any]) -> None:
+        def on_epoch(epoch_metrics: dict[str, Any]) -> None:
             if os.getppid() != parent:
-                raise SystemExit(1)  # nobody waits any more
-            loss = line.get("validation_log_loss")
+                raise SystemExit(1)  # the search has ended
+            loss = epoch_metrics.get("validation_log_loss")
             if loss is not None and np.isfinite(loss):
-                say(step=line.get("epoch", line.get("round")), loss=float(loss))
+                send(step=epoch_metrics.get("epoch", epoch_metrics.get("round")), loss=float(loss))
 
         try:
-            say(measured=measure(TrialJob.read(folder / _JOB), on_line))
+            send(measured=measure(TrialJob.read(folder / _JOB_FILE), on_epoch))
         except ShortlistError as error:
-            say(problem=str(error))
+            send(problem=str(error))
             raise SystemExit(1) from None
 
 

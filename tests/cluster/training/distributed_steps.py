@@ -18,9 +18,9 @@ from models.embedding.fused_table import FusedTable
 from models.embedding.layout import Layout
 from models.embedding.optimizer import RowWiseAdagrad
 from models.embedding.sharded import ShardedAdagrad, ShardedTable
-from models.inputs import LearningTable, chosen
-from models.process_group import joined
-from shortlist.training.job import Job
+from models.inputs import LearningTable, features_matching
+from models.process_group import join_group
+from shortlist.training.job import DistributedJob
 
 
 def record_steps() -> list[float]:
@@ -38,11 +38,11 @@ def record_steps() -> list[float]:
     return losses
 
 
-def check_table(job: Job, rank: int, world: int) -> None:
+def check_table(job: DistributedJob, rank: int, world: int) -> None:
     """Compare a sharded table, lists of ids among its features, with the whole one, before and after a step."""
-    table = job.opened
-    learning = LearningTable(table, chosen(table, ("*_id",)))
-    layout = Layout.of(learning.features)
+    table = job.day_table
+    learning = LearningTable(table, features_matching(table, ("*_id",)))
+    layout = Layout.from_features(learning.features)
     chunks = [ChunkStore(learning, layout, 0).chunk(path) for path in learning.paths("train")[:world]]
     batches = [chunk.batch(0, 100 * (number + 1)) for number, chunk in enumerate(chunks)]
     torch.manual_seed(5)
@@ -77,13 +77,13 @@ def _one_batch(batches: list[Batch], gradients: list[torch.Tensor]):  # type: ig
 def main() -> None:
     """Check the table; train; leave losses and model."""
     path = Path(sys.argv[1])
-    job = Job.read(path)
+    job = DistributedJob.read(path)
     ranker = DLRMRanker(DLRMRanker.section_type.model_validate(job.section))
     losses = record_steps()
     rank = int(os.environ["RANK"])
-    with joined(job.files(rank), cuda=False, wait_seconds=job.wait_seconds) as group:
+    with join_group(job.files(rank), cuda=False, wait_seconds=job.wait_seconds) as group:
         check_table(job, group.rank, group.world)
-        ranker.fit(job.opened, job.runtime)
+        ranker.fit(job.day_table, job.runtime)
     if rank == 0:
         ranker.save(path.parent / "model")
         (path.parent / "losses.json").write_text(json.dumps(losses))

@@ -12,7 +12,7 @@ from models.xgboost.ranker import XGBoostRanker
 from models.xgboost.section import XGBoostModel
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
-from shortlist.training.job import Job
+from shortlist.training.job import DistributedJob
 from shortlist.training.local_workers import train_locally
 from shortlist.training.train import load_ranker, ranker_class
 
@@ -29,7 +29,7 @@ def trees(ranker: XGBoostRanker) -> pl.DataFrame:
 def test_trees_are_those_of_one_process(table: DayTable, tmp_path: Path) -> None:
     # Ids have few values, so every sketch is exact and both ways cut the same bins; only the additions' order differs.
     section = XGBoostModel(features=("user_id", "item_id"), rounds=15, max_depth=4, refit=True)
-    train_locally(Job.of("xgboost", section, table, RUNTIME, None, 2), tmp_path / "model")
+    train_locally(DistributedJob.plan("xgboost", section, table, RUNTIME, None, 2), tmp_path / "model")
     together, alone = load_ranker(tmp_path / "model"), ranker_class("xgboost")(section)
     alone.fit(table, RUNTIME)
     assert isinstance(together, XGBoostRanker) and isinstance(alone, XGBoostRanker)
@@ -45,7 +45,7 @@ def test_trees_are_those_of_one_process(table: DayTable, tmp_path: Path) -> None
 
 def test_quantiles_of_many_values_cut_nearly_the_same_bins(table: DayTable, tmp_path: Path) -> None:
     section = XGBoostModel(features=("user_id", "age", "text"), rounds=30, max_bin=64, refit=False)
-    train_locally(Job.of("xgboost", section, table, RUNTIME, None, 2), tmp_path / "model")
+    train_locally(DistributedJob.plan("xgboost", section, table, RUNTIME, None, 2), tmp_path / "model")
     together, alone = load_ranker(tmp_path / "model"), ranker_class("xgboost")(section)
     alone.fit(table, RUNTIME)
     rows = pl.concat([frame for day, frame in table.frames() if day == table.days[-1].day])

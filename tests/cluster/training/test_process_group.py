@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from models.process_group import current, joined
+from models.process_group import current_group, join_group
 from shortlist.contracts import ShortlistError
 
 pytestmark = pytest.mark.timeout(120)
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.timeout(120)
 OTHER = """
 import os, signal
 import torch.distributed
-from models.process_group import joined
+from models.process_group import join_group
 print("ready", flush=True)
-with joined(frozenset(), cuda=False, wait_seconds=60):
+with join_group(frozenset(), cuda=False, wait_seconds=60):
     os.kill(os.getpid(), signal.SIGSTOP)
 """
 """Rank 1: it joins, and then answers no more."""
@@ -39,10 +39,10 @@ def rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_process_that_never_comes_is_waited_for_only_so_long() -> None:
     with (
         pytest.raises(ShortlistError, match="waited 1 s for the others and at least one did not answer"),
-        joined(frozenset(), cuda=False, wait_seconds=1),
+        join_group(frozenset(), cuda=False, wait_seconds=1),
     ):
         pass
-    assert current() is None
+    assert current_group() is None
 
 
 @pytest.mark.long
@@ -53,10 +53,10 @@ def test_a_process_that_stops_answering_ends_the_exchange() -> None:
             assert other.stdout is not None and other.stdout.readline() == "ready\n"
             with (
                 pytest.raises(ShortlistError, match=r"raise runtime\.cluster\.workers\.<model>\.wait_seconds"),
-                joined(frozenset(), cuda=False, wait_seconds=5) as group,
+                join_group(frozenset(), cuda=False, wait_seconds=5) as group,
             ):
                 assert group.world == 2
-                group.gathered(np.zeros(3))
+                group.gather(np.zeros(3))
         finally:
             other.kill()
-    assert current() is None
+    assert current_group() is None

@@ -25,7 +25,7 @@ from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import EVENTS_VARIABLE
 from shortlist.training.cluster_workers import TrainJobContext, job_name, train_on_cluster
-from shortlist.training.job import Job
+from shortlist.training.job import DistributedJob
 from shortlist.training.train import load_ranker
 from shortlist.training.train_job import train_job
 from shortlist.training.training import distributed_launch_for
@@ -142,9 +142,9 @@ def _nap(seconds: float) -> None:
     time.sleep(seconds / 50)
 
 
-def job(table: DayTable, **section: Any) -> Job:
+def job(table: DayTable, **section: Any) -> DistributedJob:
     runtime = Runtime(engine="cpu", seed=3)
-    return Job.of("xgboost", SECTION.model_copy(update=section), table, runtime, None, 2)
+    return DistributedJob.plan("xgboost", SECTION.model_copy(update=section), table, runtime, None, 2)
 
 
 @pytest.mark.long

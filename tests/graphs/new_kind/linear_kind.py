@@ -14,12 +14,12 @@ from pydantic import Field
 from safetensors.numpy import load_file, save_file
 
 from models.base import ModelKind
-from models.inputs import LearningTable, chosen
+from models.inputs import LearningTable, features_matching
 from models.matrix import float_matrix
 from models.moments import standardisation
-from models.ranker import OnEpoch, Outcome, Ranker
+from models.ranker import FitOutcome, OnEpoch, Ranker
 from models.record import TrainedModel
-from models.validation import probabilities, quality
+from models.validation import probabilities, validation_metrics
 from shortlist.contracts import Columns
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.spec.base import Names
@@ -50,9 +50,9 @@ class LinearRanker(Ranker[LinearModel]):
     section_type = LinearModel
 
     def _learning(self, table: DayTable) -> LearningTable:
-        return LearningTable(table, chosen(table, self.section.features))
+        return LearningTable(table, features_matching(table, self.section.features))
 
-    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
+    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> FitOutcome:
         frames = list(learning.frames("train"))
         mean, scale = standardisation(float_matrix(frame, learning.features) for frame in frames)
         self._weights = {"mean": mean, "scale": scale, "w": np.zeros(len(mean) + 1, np.float32)}
@@ -67,8 +67,8 @@ class LinearRanker(Ranker[LinearModel]):
         self._weights["w"] = weights.astype(np.float32)
         held = pl.concat(learning.frames("validation"))
         scores = self._scores(float_matrix(held, learning.features))
-        history = ({"epoch": 1, **quality(held[Columns.LABEL].to_numpy(), scores)},)
-        return Outcome(history, best=1, epochs=1)
+        history = ({"epoch": 1, **validation_metrics(held[Columns.LABEL].to_numpy(), scores)},)
+        return FitOutcome(history, best=1, epochs=1)
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
         return self._scores(float_matrix(frame, self.record.features))

@@ -10,9 +10,9 @@ import polars as pl
 from pydantic import Field
 
 from models.base import ModelKind
-from models.inputs import LearningTable, chosen
+from models.inputs import LearningTable, features_matching
 from models.matrix import float_matrix
-from models.ranker import OnEpoch, Outcome, Ranker
+from models.ranker import FitOutcome, OnEpoch, Ranker
 from models.record import TrainedModel
 from models.validation import probabilities
 from shortlist.serving.export.graph import FeatureGraph
@@ -46,10 +46,10 @@ class StuckRanker(Ranker[StuckModel]):
     section_type = StuckModel
 
     def _learning(self, table: DayTable) -> LearningTable:
-        return LearningTable(table, chosen(table, self.section.features))
+        return LearningTable(table, features_matching(table, self.section.features))
 
-    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
-        return Outcome(epochs=1)
+    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> FitOutcome:
+        return FitOutcome(epochs=1)
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
         low, high = LOG_ODDS[self.section.scores]

@@ -45,22 +45,22 @@ def sampled(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def test_a_weighted_sample_has_the_metrics_of_the_whole_log() -> None:
     frame, labels, scores = log()
-    kept, weights = sampled(1)
+    is_sampled, weights = sampled(1)
     whole = bootstrap(rows(frame, labels, scores), 0.95, 200, seed=1)
-    own = frame.with_columns(pl.Series(Columns.WEIGHT, weights)).filter(kept)
-    weighted = bootstrap(rows(own, labels[kept], scores[kept]), 0.95, 200, seed=1)
-    plain = bootstrap(rows(frame.filter(kept), labels[kept], scores[kept]), 0.95, 200, seed=1)
+    sample = frame.with_columns(pl.Series(Columns.WEIGHT, weights)).filter(is_sampled)
+    weighted = bootstrap(rows(sample, labels[is_sampled], scores[is_sampled]), 0.95, 200, seed=1)
+    plain = bootstrap(rows(frame.filter(is_sampled), labels[is_sampled], scores[is_sampled]), 0.95, 200, seed=1)
     assert set(whole) == {"auc", "log_loss", "gauc", "ndcg_at_10"}
     for metric in ("auc", "log_loss", "gauc"):
         interval = whole[metric]  # type: ignore[index]
         assert interval.low < weighted[metric].value < interval.high, metric  # type: ignore[index]
         assert not interval.low < plain[metric].value < interval.high, metric  # type: ignore[index]
     measures = [
-        measure_rows("m", "candidate", one, Gates(), 1).measures.label_rate
-        for one in (rows(frame, labels, scores), rows(own, labels[kept], scores[kept]))
+        measure_rows("m", "candidate", scored_rows, Gates(), 1).measures.label_rate
+        for scored_rows in (rows(frame, labels, scores), rows(sample, labels[is_sampled], scores[is_sampled]))
     ]
     assert measures[1] == pytest.approx(measures[0], abs=0.01)
-    assert labels[kept].mean() < measures[0] - 0.03
+    assert labels[is_sampled].mean() < measures[0] - 0.03
 
 
 def test_weights_are_those_of_scikit_learn() -> None:
@@ -68,14 +68,16 @@ def test_weights_are_those_of_scikit_learn() -> None:
     labels, scores = random.integers(0, 2, 500).astype(float), random.integers(1, 9, 500) / 10  # ties
     weights = random.integers(1, 5, 500).astype(float)
     assert auc(labels, scores, weights) == pytest.approx(roc_auc_score(labels, scores, sample_weight=weights))
-    wanted = log_loss_of_sklearn(labels, scores, sample_weight=weights)
-    assert log_loss(labels, scores, weights) == pytest.approx(wanted)
+    sklearn_loss = log_loss_of_sklearn(labels, scores, sample_weight=weights)
+    assert log_loss(labels, scores, weights) == pytest.approx(sklearn_loss)
     users = random.integers(-1, 4, 500)
-    found = auc_per_group(labels, scores, users, weights)
-    for user, rows_, value in zip(found.groups, found.rows, found.values, strict=True):
-        own = users == user
-        assert value == pytest.approx(roc_auc_score(labels[own], scores[own], sample_weight=weights[own]))
-        assert rows_ == weights[own].sum()
+    auc_by_user = auc_per_group(labels, scores, users, weights)
+    for user, rows_, value in zip(auc_by_user.groups, auc_by_user.rows, auc_by_user.values, strict=True):
+        is_user_row = users == user
+        assert value == pytest.approx(
+            roc_auc_score(labels[is_user_row], scores[is_user_row], sample_weight=weights[is_user_row])
+        )
+        assert rows_ == weights[is_user_row].sum()
     frame = pl.DataFrame({Columns.USER: users, Columns.WEIGHT: weights})
     whole = SortedScores(ScoredRows(frame, labels, scores, np.zeros(500, np.intp)))
     assert whole.auc(np.ones(1)) == pytest.approx(auc(labels, scores, weights))
@@ -87,9 +89,9 @@ def test_a_row_of_weight_two_counts_as_two_rows() -> None:
     weights = random.integers(1, 4, 200)
     twice = np.repeat(np.arange(200), weights)
     assert auc(labels, scores, weights.astype(float)) == pytest.approx(auc(labels[twice], scores[twice]))
-    ours = auc_per_group(labels, scores, users, weights.astype(float))
-    theirs = auc_per_group(labels[twice], scores[twice], users[twice])
-    assert ours.values == pytest.approx(theirs.values) and ours.rows.tolist() == theirs.rows.tolist()
+    weighted = auc_per_group(labels, scores, users, weights.astype(float))
+    repeated = auc_per_group(labels[twice], scores[twice], users[twice])
+    assert weighted.values == pytest.approx(repeated.values) and weighted.rows.tolist() == repeated.rows.tolist()
 
 
 def test_equal_weights_are_none() -> None:

@@ -7,10 +7,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 from models.logistic.ranker import LogisticRanker
 from models.logistic.section import LogisticModel
-from models.one_hot import OneHot, bin_edges, bucket_of
+from models.one_hot import OneHot, bin_edges, hash_ids
 from models.popularity.ranker import PopularityRanker
 from models.popularity.section import PopularityModel
 from shortlist.contracts import DataError
@@ -56,9 +56,9 @@ def test_popularity_of_items_refuses_rows_without(table: DayTable, runtime: Runt
 
 def test_a_row_is_its_standard_floats_and_its_hashed_ids() -> None:
     features = (
-        FeatureColumn(name="tags", kind="ids", size=9),
-        FeatureColumn(name="age", kind="dense"),
-        FeatureColumn(name="item", kind="id", size=9),
+        TableFeature(name="tags", kind="ids", size=9),
+        TableFeature(name="age", kind="dense"),
+        TableFeature(name="item", kind="id", size=9),
     )
     frame = pl.DataFrame(
         {
@@ -68,9 +68,9 @@ def test_a_row_is_its_standard_floats_and_its_hashed_ids() -> None:
         }
     )
     one_hot = OneHot(features, np.array([30], np.float32), np.array([0.1], np.float32), buckets=1_000)
-    dense = one_hot.rows(frame).toarray()
-    item_7, item_8 = bucket_of(np.array([7, 8]), np.array([0]), 1_000) + 1
-    tag_1, tag_2 = bucket_of(np.array([1, 2]), np.array([-1]), 1_000) + 1
+    dense = one_hot.encode(frame).toarray()
+    item_7, item_8 = hash_ids(np.array([7, 8]), np.array([0]), 1_000) + 1
+    tag_1, tag_2 = hash_ids(np.array([1, 2]), np.array([-1]), 1_000) + 1
     expected = np.zeros((2, 1_001), np.float32)
     expected[0, [0, item_7, tag_1, tag_2]] = [(40 - 30) * 0.1, 1, 0.5, 0.5]
     expected[1, [0, item_8]] = [0, 1]  # null is the mean
@@ -79,7 +79,7 @@ def test_a_row_is_its_standard_floats_and_its_hashed_ids() -> None:
 
 def test_the_same_id_in_two_columns_gets_two_buckets() -> None:
     ids = np.arange(1_000)
-    same = bucket_of(ids, np.array([0]), 2**18) == bucket_of(ids, np.array([1]), 2**18)
+    same = hash_ids(ids, np.array([0]), 2**18) == hash_ids(ids, np.array([1]), 2**18)
     assert same.sum() <= 1  # by chance 1 000 / 262 144
 
 
@@ -118,7 +118,7 @@ def test_rows_that_are_not_kept_are_made_again(
     section = LogisticModel(**SMALL, l2=(1e-5,))
     scores = []
     for most in (2**28, 0):
-        monkeypatch.setattr("models.logistic.ranker._MOST_KEPT", most)
+        monkeypatch.setattr("models.logistic.ranker._MAX_CACHED_BYTES", most)
         ranker = LogisticRanker(section)
         ranker.fit(table, runtime)
         scores.append(ranker.predict(test_rows))
@@ -126,10 +126,12 @@ def test_rows_that_are_not_kept_are_made_again(
 
 
 def test_numbers_have_a_weight_per_bin_and_nulls_a_bin_of_their_own() -> None:
-    features = (FeatureColumn(name="age", kind="dense"),)
+    features = (TableFeature(name="age", kind="dense"),)
     ages = pl.DataFrame({"age": pl.Series([10, 20, 30, None], dtype=pl.Float32)})
     edges = bin_edges(ages["age"].to_numpy()[:, None], 3)
-    rows = OneHot(features, np.zeros(1, np.float32), np.zeros(1, np.float32), 1_000, edges).rows(ages).toarray()[:, 1:]
+    rows = (
+        OneHot(features, np.zeros(1, np.float32), np.zeros(1, np.float32), 1_000, edges).encode(ages).toarray()[:, 1:]
+    )
     assert (rows.sum(axis=1) == 1).all()
     assert len({int(row.argmax()) for row in rows}) == 4
 

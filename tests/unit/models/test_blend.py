@@ -13,7 +13,7 @@ from models.blend.ranker import BlendRanker
 from models.blend.section import BlendModel
 from models.lightgbm.section import LightGBMModel
 from models.ranker import DivergedError, MemberFiles
-from models.validation import quality
+from models.validation import validation_metrics
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Columns, Files
 from shortlist.spec.models import ModelSection
@@ -68,8 +68,8 @@ def test_it_reads_what_its_members_read_and_ranks_better_than_each(
     assert [feature.name for feature in blend.features] == ["user_id", "item_id", "age", "text"]
     test = rows_of(shuffled, -1)
     labels = test[Columns.LABEL].to_numpy()
-    alone = [quality(labels, load_ranker(files.model).predict(test)) for files in members.values()]
-    together = quality(labels, blend.predict(test))
+    alone = [validation_metrics(labels, load_ranker(files.model).predict(test)) for files in members.values()]
+    together = validation_metrics(labels, blend.predict(test))
     assert all((together["validation_auc"] or 0) > (one["validation_auc"] or 1) + 0.02 for one in alone)
     assert all((together["validation_log_loss"] or 1) < (one["validation_log_loss"] or 0) - 0.01 for one in alone)
 
@@ -107,7 +107,7 @@ def test_its_scores_of_the_validation_days_are_of_rows_that_it_had_not_learnt(
         kept["score"].to_numpy(), fitted, atol=0.02
     )  # row by row, though nearly the same weights
     assert not np.array_equal(kept["score"].to_numpy(), fitted)
-    told = quality(kept[Columns.LABEL].to_numpy(), kept["score"].to_numpy())
+    told = validation_metrics(kept[Columns.LABEL].to_numpy(), kept["score"].to_numpy())
     assert blend.record.history[0]["validation_log_loss"] == pytest.approx(told["validation_log_loss"], abs=1e-6)
 
 

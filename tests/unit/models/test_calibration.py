@@ -46,16 +46,16 @@ def overconfident(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def test_scores_become_rates_and_rows_keep_their_order(how: How) -> None:
     fitted = fit_calibration(how, *overconfident(20_000, 1), "models.trees")
     log_odds, labels = overconfident(20_000, 2)
-    scores = probabilities(fitted.applied(log_odds))
+    scores = probabilities(fitted.apply(log_odds))
     for part in np.array_split(np.argsort(log_odds), 10):
         assert abs(scores[part].mean() - labels[part].mean()) < 0.04
     distinct = np.unique(log_odds[:2_000])
-    assert (np.diff(fitted.applied(distinct).astype(float)) >= 0).all()
+    assert (np.diff(fitted.apply(distinct).astype(float)) >= 0).all()
 
 
 def test_a_line_goes_on_beyond_the_points() -> None:
     given = np.array([-4, -2, -1, 0, 0.5, 1, 3], np.float32)
-    assert CURVE.applied(given).tolist() == [-3, -1, -0.25, 0.5, 2.25, 4, 6]
+    assert CURVE.apply(given).tolist() == [-3, -1, -0.25, 0.5, 2.25, 4, 6]
 
 
 def test_the_graph_computes_what_training_computes() -> None:
@@ -64,7 +64,7 @@ def test_the_graph_computes_what_training_computes() -> None:
     model = nodes.model([tensor_info("x", np.float32, 1)], [tensor_info(found, np.float32, 1)])
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     given = np.append(np.linspace(-9, 9, 1_001), [-3e5, 3e5, np.nan]).astype(np.float32)[:, None]
-    np.testing.assert_allclose(session.run(None, {"x": given})[0], CURVE.applied(given), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(session.run(None, {"x": given})[0], CURVE.apply(given), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("how", ["platt", "isotonic"])
@@ -82,7 +82,7 @@ def test_scores_that_fall_where_labels_rise_are_told(how: How) -> None:
 
 def test_few_rows_and_equal_scores_are_no_trouble() -> None:
     labels = np.array([0, 1] * 20)
-    assert fit_calibration("isotonic", np.zeros(40), labels, "models.m").applied(np.zeros(1)) == pytest.approx(0)
+    assert fit_calibration("isotonic", np.zeros(40), labels, "models.m").apply(np.zeros(1)) == pytest.approx(0)
     assert fit_calibration("isotonic", np.zeros(400), np.tile(labels, 10), "models.m").values == pytest.approx((0,))
 
 

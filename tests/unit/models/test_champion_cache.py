@@ -105,8 +105,8 @@ def test_a_log_of_unknown_content_is_never_the_same(origin: RunContext, promoted
 @pytest.mark.parametrize(
     "begun",
     [
-        {"models": (MODELS[0].model_copy(update={"earlier": "another run"}), MODELS[1])},
-        {"models": (MODELS[0], MODELS[1].model_copy(update={"earlier": "another run"}))},
+        {"models": (MODELS[0].model_copy(update={"previous_run": "another run"}), MODELS[1])},
+        {"models": (MODELS[0], MODELS[1].model_copy(update={"previous_run": "another run"}))},
         {"models": (MODELS[0].model_copy(update={"section": {"kind": "xgboost", "max_depth": 2}}), MODELS[1])},
         {"models": MODELS[:1]},
         {"previous": "/other/features"},

@@ -35,7 +35,7 @@ from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import folder_digest, write_json
 from shortlist.storage.tables import DayTable
 from shortlist.tracking.lineage import Lineage, TrainingTrigger
-from shortlist.training.continued_training import PreviousModel, find_earlier
+from shortlist.training.continued_training import PreviousModel, find_previous_run
 from shortlist.training.run_baseline import find_run_baseline
 from shortlist.training.train import ranker_class, train
 from shortlist.training.training import RunContext, TrackedRun, train_and_track
@@ -66,7 +66,7 @@ class World(NamedTuple):
     def train(
         self, kind: str, section: Section, out: str, age: str = "new", earlier: str = "", **origin: Any
     ) -> TrackedRun:
-        declared = DeclaredModel(name=kind, section=section.model_dump(mode="json"), earlier=earlier)
+        declared = DeclaredModel(name=kind, section=section.model_dump(mode="json"), previous_run=earlier)
         places = self.folder / f"fitted-{age}", self.folder / f"table-{age}"
         written = self.folder / out, self.folder / f"{out}-scores"
         whence = self.origin.model_copy(update=origin)
@@ -160,7 +160,7 @@ def test_a_model_that_went_on_is_as_good_as_one_from_scratch(
     way: str, world: World, went_on: dict[str, TrackedRun]
 ) -> None:
     kind, _ = WAYS[way]
-    assert went_on[way].begun.startswith(way)
+    assert went_on[way].continued_from.startswith(way)
     assert world.auc(way) == pytest.approx(world.auc(f"{kind}-scratch"), abs=TOLERANCE)
     assert world.auc(way) > 0.7
 
@@ -204,7 +204,7 @@ def test_ids_that_were_there_keep_their_row_and_new_ones_get_the_next(
 
 def user_rows(model: Path) -> Tensor:
     """The embedding rows of users, in the order of their ids."""
-    layout = Layout.of(read_record(model).features)
+    layout = Layout.from_features(read_record(model).features)
     start, size = next(
         (start, table.size or 0)
         for start, table in zip(layout.starts, layout.tables, strict=True)
@@ -232,7 +232,7 @@ def test_mlflow_says_why_it_was_trained_and_what_it_went_on_from(world: World, w
 def test_an_unchanged_declaration_starts_from_scratch_without_a_word(
     world: World, notes: Callable[[], list[str]]
 ) -> None:
-    assert find_earlier("dlrm", world.section("dlrm"), world.origin.tracker, "a log", "") == ""
+    assert find_previous_run("dlrm", world.section("dlrm"), world.origin.tracker, "a log", "") == ""
     assert notes() == []
 
 
@@ -254,7 +254,7 @@ class Found(NamedTuple):
 
     def earlier(self, kind: str = "dlrm", log: str = "today's") -> str:
         section = DLRMModel.model_validate({"features": ["*"], **WARM})
-        return find_earlier(kind, section, self.origin.tracker, log, "")
+        return find_previous_run(kind, section, self.origin.tracker, log, "")
 
 
 @pytest.fixture(scope="module")
@@ -316,8 +316,8 @@ def test_what_a_run_builds_on_is_told_in_one_place(world: World) -> None:
     ]
     there = find_run_baseline(origin, models)
     assert (there.version, there.previous) == ("", "")
-    assert {model.name: model.earlier for model in there.models} == world.runs
-    assert [model.model_copy(update={"earlier": ""}) for model in there.models] == models
+    assert {model.name: model.previous_run for model in there.models} == world.runs
+    assert [model.model_copy(update={"previous_run": ""}) for model in there.models] == models
     store = world.folder / "stores" / "feast" / "demo"
     decided = origin.model_copy(update={"cause": TrainingTrigger(trigger="drift", key="0" * 16)})
     assert find_run_baseline(decided, []).previous == ""
@@ -331,7 +331,7 @@ def from_scratch(world: World, section: XGBoostModel | DLRMModel, out: str, **or
     """Train, and show that nothing of the earlier model is there."""
     kind = "dlrm" if isinstance(section, DLRMModel) else "xgboost"
     done = world.train(kind, section, out, **{"earlier": world.runs[kind], **origin})
-    assert done.begun == ""
+    assert done.continued_from == ""
     assert read_record(world.folder / out).champion is None
     assert len(read_record(world.folder / out).train_days) == 6
 

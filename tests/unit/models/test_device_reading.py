@@ -13,16 +13,16 @@ import torch
 
 from models import device_reading
 from models.device_reading import CudfColumns, float_frame, reads_on_device
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 from models.matrix import float_matrix, fused_lists, fused_rows
 from shortlist.contracts import DataError
 from shortlist.system.execution import EXECUTION
 from shortlist.system.query_engine import EngineError
 
-AGE = FeatureColumn(name="age", kind="dense")
-TEXT = FeatureColumn(name="text", kind="vector", width=2)
-ITEM = FeatureColumn(name="item", kind="id", size=4)
-TAGS = FeatureColumn(name="tags", kind="ids", size=4)
+AGE = TableFeature(name="age", kind="dense")
+TEXT = TableFeature(name="text", kind="vector", width=2)
+ITEM = TableFeature(name="item", kind="id", size=4)
+TAGS = TableFeature(name="tags", kind="ids", size=4)
 FRAME = pl.DataFrame(
     {
         "label": pl.Series([1, 0, 1], dtype=pl.Int8),
@@ -127,7 +127,7 @@ def test_columns_share_the_memory_of_what_was_read() -> None:
     ],
 )
 def test_what_the_host_refuses_the_device_refuses_in_the_same_words(
-    name: str, values: Any, feature: FeatureColumn, tmp_path: Path
+    name: str, values: Any, feature: TableFeature, tmp_path: Path
 ) -> None:
     frame = FRAME.with_columns(pl.Series(name, values, dtype=FRAME[name].dtype))
     host: dict[str, Callable[[], object]] = {
@@ -139,7 +139,7 @@ def test_what_the_host_refuses_the_device_refuses_in_the_same_words(
     with pytest.raises(DataError) as on_host:
         host[feature.kind]()
     columns = read(frame, tmp_path)
-    device: dict[str, Callable[[FeatureColumn], object]] = {
+    device: dict[str, Callable[[TableFeature], object]] = {
         "dense": columns.floats, "vector": columns.floats, "id": columns.ids, "ids": columns.lists
     }  # fmt: skip
     with pytest.raises(DataError) as on_device:

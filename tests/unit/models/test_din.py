@@ -18,9 +18,9 @@ from models.din.section import DINModel
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.embedding.chunks import Chunk, Lookups
-from models.embedding.layout import Attended, Layout
-from models.embedding.step import batch_loss, silenced
-from models.inputs import FeatureColumn
+from models.embedding.layout import AttendedSequence, Layout
+from models.embedding.step import batch_loss, silence_compiler
+from models.inputs import TableFeature
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.evaluation.metrics import auc
 from shortlist.spec.runtime import Runtime
@@ -34,7 +34,7 @@ COLUMNS: list[dict[str, Any]] = [
     {"name": "past", "kind": "ids", "size": ITEMS, "events": LAST},
     {"name": "age", "kind": "dense"},
 ]
-FEATURES = [FeatureColumn.model_validate(column) for column in COLUMNS]
+FEATURES = [TableFeature.model_validate(column) for column in COLUMNS]
 SECTION: dict[str, Any] = {"features": ("age",), "history": "past", "target": "item_id", "embedding_dim": 8,
                            "batch_size": 200, "epochs": 6, "learning_rate": 0.01,
                            "embedding_learning_rate": 0.1}  # fmt: skip
@@ -75,7 +75,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> DayTable:
 def needed_slots(network: InterestNetwork, dense: Tensor) -> Tensor:
     """Return which slots are looked up, of those that the loader gives."""
     slots = torch.arange(len(dense) * network.singles + 1, dtype=torch.int32)
-    return network.needed(Lookups(slots[:-1], slots, None), dense).rows_L
+    return network.select_lookups(Lookups(slots[:-1], slots, None), dense).rows_L
 
 
 def test_rows(table: DayTable) -> pl.DataFrame:
@@ -109,7 +109,7 @@ def test_a_row_without_a_past_is_scored_and_padding_says_nothing(followed: DayTa
     assert np.isfinite(ranker.predict(empty)).all()
     np.testing.assert_array_equal(ranker.predict(empty), ranker.predict(none))
     # Whatever lies in the row that padding looks up, rows score the same.
-    layout = Layout.of(FEATURES, (), Attended("past", "item_id"))
+    layout = Layout.from_features(FEATURES, (), AttendedSequence("past", "item_id"))
     before = ranker.predict(rows)
     with torch.no_grad():
         ranker._model.table.weight_RD[layout.starts[layout.target]] += 100.0
@@ -141,7 +141,7 @@ def test_places_without_an_event_are_not_computed_and_nothing_else_differs(lengt
     def of_events(item: Tensor, past: Tensor) -> Tensor:
         events = past[there]
         padded = torch.cat([events, torch.zeros(2, 3).double()])
-        found: Tensor = attention.of_events(item, events, padded, there)
+        found: Tensor = attention.forward_events(item, events, padded, there)
         return found
 
     results = []
@@ -158,8 +158,8 @@ def test_places_without_an_event_are_not_computed_and_nothing_else_differs(lengt
 
 
 def test_a_step_can_be_compiled_as_shapes_do_not_depend_on_the_lengths() -> None:
-    features = [FeatureColumn(name="page", kind="id", size=5), *FEATURES]
-    layout = Layout.of(features, (), Attended("past", "item_id"))
+    features = [TableFeature(name="page", kind="id", size=5), *FEATURES]
+    layout = Layout.from_features(features, (), AttendedSequence("past", "item_id"))
     torch.manual_seed(2)
     network = DIN(layout, DINModel.model_validate(SECTION)).train().network
     rows = 16
@@ -170,7 +170,7 @@ def test_a_step_can_be_compiled_as_shapes_do_not_depend_on_the_lengths() -> None
     for loss, read in ((batch_loss, needed_slots(network, dense)), (compiled, torch.arange(len(pooled)))):
         network.zero_grad()
         given = pooled.clone().requires_grad_()
-        with silenced():
+        with silence_compiler():
             value = loss(network, dense, given[read], labels, torch.tensor(rows))
             value.backward()
         found.append((value.detach(), given.grad, *(one.grad for one in network.parameters())))
@@ -178,7 +178,9 @@ def test_a_step_can_be_compiled_as_shapes_do_not_depend_on_the_lengths() -> None
 
 
 def test_narrow_products_change_little() -> None:
-    layout = Layout.of([FeatureColumn(name="page", kind="id", size=5), *FEATURES], (), Attended("past", "item_id"))
+    layout = Layout.from_features(
+        [TableFeature(name="page", kind="id", size=5), *FEATURES], (), AttendedSequence("past", "item_id")
+    )
     torch.manual_seed(2)
     network = DIN(layout, DINModel.model_validate(SECTION)).train().network
     rows, found = 2_000, []
@@ -195,8 +197,8 @@ def test_narrow_products_change_little() -> None:
 
 
 def test_a_history_is_looked_up_in_the_table_of_its_target() -> None:
-    features = [FeatureColumn(name="page", kind="id", size=5), *FEATURES]
-    layout = Layout.of(features, (), Attended("past", "item_id"))
+    features = [TableFeature(name="page", kind="id", size=5), *FEATURES]
+    layout = Layout.from_features(features, (), AttendedSequence("past", "item_id"))
     assert (layout.rows, layout.slots, layout.floats, layout.lists) == (5 + ITEMS, 2 + LAST, 2, ())
     frame = pl.DataFrame(
         {"page": [1, 2], "item_id": [7, 8], "age": [0.5, 1.5], "past": [[9, 3], []]},
@@ -206,21 +208,23 @@ def test_a_history_is_looked_up_in_the_table_of_its_target() -> None:
     assert chunk.singles.tolist() == [[1, 5 + 7, 5 + 9, 5 + 3, 5, 5], [2, 5 + 8, 5, 5, 5, 5]]
     assert chunk.dense.tolist() == [[0.5, 2.0], [1.5, 0.0]]
     batch = chunk.batch(0, 2)
-    rows, starts, shares = DIN(layout, DINModel.model_validate(SECTION)).network.needed(batch.lookups, batch.dense_BF)
+    rows, starts, shares = DIN(layout, DINModel.model_validate(SECTION)).network.select_lookups(
+        batch.lookups, batch.dense_BF
+    )
     assert (rows.tolist(), shares) == ([1, 5 + 7, 2, 5 + 8, 5 + 9, 5 + 3], None)  # places without an event are left out
     assert starts.tolist() == list(range(7))
 
 
 def test_a_list_beside_the_history_is_looked_up_behind_its_events() -> None:
-    features = [*FEATURES, FeatureColumn(name="words", kind="ids", size=7)]
-    layout = Layout.of(features, (), Attended("past", "item_id"))
+    features = [*FEATURES, TableFeature(name="words", kind="ids", size=7)]
+    layout = Layout.from_features(features, (), AttendedSequence("past", "item_id"))
     frame = pl.DataFrame(
         {"item_id": [7, 8], "age": [0.5, 1.5], "past": [[9, 3], []], "words": [[2, 4], [6]]},
         schema={"item_id": pl.UInt32, "age": pl.Float32, "past": pl.List(pl.UInt32), "words": pl.List(pl.UInt32)},
     )
     model = DIN(layout, DINModel.model_validate(SECTION)).eval()
     batch = Chunk.decoded(frame, layout).batch(0, 2)
-    needed = batch.narrowed(model.network.needed).lookups
+    needed = batch.with_lookups_for(model.network.select_lookups).lookups
     assert needed.rows_L.tolist() == [7, 8, 9, 3, ITEMS + 2, ITEMS + 4, ITEMS + 6]
     assert needed.starts.tolist() == [0, 1, 2, 3, 4, 6, 7]
     assert needed.shares_L is not None
@@ -232,12 +236,16 @@ def test_a_list_beside_the_history_is_looked_up_behind_its_events() -> None:
 @pytest.mark.parametrize(
     ("attended", "size", "message"),
     [
-        (Attended("age", "item_id"), ITEMS, "history: 'age' is no feature of kind sequence"),
-        (Attended("past", "age"), ITEMS, "target: 'age' has no one id per row"),
-        (Attended("past", "item_id"), 9, "target: 'item_id' has 9 ids, and history 'past' 24; both look up one table"),
+        (AttendedSequence("age", "item_id"), ITEMS, "history: 'age' is no feature of kind sequence"),
+        (AttendedSequence("past", "age"), ITEMS, "target: 'age' has no one id per row"),
+        (
+            AttendedSequence("past", "item_id"),
+            9,
+            "target: 'item_id' has 9 ids, and history 'past' 24; both look up one table",
+        ),
     ],
 )
-def test_a_history_and_a_target_that_do_not_go_together(attended: Attended, size: int, message: str) -> None:
+def test_a_history_and_a_target_that_do_not_go_together(attended: AttendedSequence, size: int, message: str) -> None:
     features = [one.model_copy(update={"size": size}) if one.name == "item_id" else one for one in FEATURES]
     with pytest.raises(ShortlistError, match=message):
-        Layout.of(features, (), attended)
+        Layout.from_features(features, (), attended)

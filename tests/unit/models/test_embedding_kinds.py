@@ -17,7 +17,7 @@ from models.embedding.layout import Layout
 from models.embedding.ranker import EmbeddingRanker
 from models.embedding_section import EmbeddingSection
 from models.finalnet.network import Factorised
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 from models.ranker import IncompatibleModelError
 from models.registry import kind_of
 from models.wide_deep.network import WideDeep
@@ -73,10 +73,10 @@ def test_it_learns_is_kept_and_goes_on_warm(
 @pytest.mark.parametrize("name", WIDTHS)
 def test_the_declared_widths_are_those_of_the_network(name: str) -> None:
     features = [
-        FeatureColumn(name="age", kind="dense"),
-        *(FeatureColumn(name=f"id{n}", kind="id", size=5) for n in "ab"),
+        TableFeature(name="age", kind="dense"),
+        *(TableFeature(name=f"id{n}", kind="id", size=5) for n in "ab"),
     ]
-    section, layout = section_of(name), Layout.of(features)
+    section, layout = section_of(name), Layout.from_features(features)
     network = ranker_of(section).model_type(layout, section).network
     layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
     wide = 1 if name == "wide_deep" else 0  # floats' own weights, no layer of the perceptrons
@@ -86,8 +86,8 @@ def test_the_declared_widths_are_those_of_the_network(name: str) -> None:
 
 @pytest.mark.parametrize("name", WIDTHS)
 def test_narrow_products_and_filled_widths_change_little(name: str) -> None:
-    features = [FeatureColumn(name="age", kind="dense"), FeatureColumn(name="a", kind="id", size=5)]
-    section, layout = section_of(name, dropout=0.0), Layout.of(features)
+    features = [TableFeature(name="age", kind="dense"), TableFeature(name="a", kind="id", size=5)]
+    section, layout = section_of(name, dropout=0.0), Layout.from_features(features)
     torch.manual_seed(0)
     network = ranker_of(section).model_type(layout, section).network.train()
     dense, pooled = torch.randn(32, 1), torch.randn(32, section.embedding_dim)
@@ -112,14 +112,14 @@ def test_a_cross_multiplies_every_input_with_a_sum_of_all() -> None:
 @pytest.mark.parametrize("rank", [None, 3])
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_derivative_of_crosses_is_that_of_autograd(rank: int | None, layers: int) -> None:
-    features = [FeatureColumn(name="age", kind="dense"), FeatureColumn(name="a", kind="id", size=5)]
-    section, layout = section_of("low rank", cross_rank=rank, cross_layers=layers), Layout.of(features)
+    features = [TableFeature(name="age", kind="dense"), TableFeature(name="a", kind="id", size=5)]
+    section, layout = section_of("low rank", cross_rank=rank, cross_layers=layers), Layout.from_features(features)
     torch.manual_seed(0)
     network = ranker_of(section).model_type(layout, section).network.train()
     assert isinstance(network, CrossNetwork)
     first = torch.randn(6, 1 + 8, requires_grad=True)
     weights = torch.randn(6, 1 + 8)
-    own = network._crossed(first)
+    own = network._cross_inputs(first)
     plain = first
     for cross in network.crosses:
         plain = cross(first, plain)
@@ -128,7 +128,7 @@ def test_the_derivative_of_crosses_is_that_of_autograd(rank: int | None, layers:
     gradients = [torch.autograd.grad((one * weights).sum(), given) for one in (own, plain)]
     torch.testing.assert_close(*gradients)
     network.narrow = torch.bfloat16
-    narrow = network._crossed(first)
+    narrow = network._cross_inputs(first)
     assert narrow.dtype is torch.bfloat16
     for found, exact in zip(torch.autograd.grad((narrow * weights).sum(), given), gradients[0], strict=True):
         assert found.dtype is torch.float32
@@ -146,7 +146,7 @@ def test_a_factorised_layer_is_half_linear_and_half_product() -> None:
 
 def test_the_wide_part_is_the_sum_of_the_ids_own_weights() -> None:
     section = WideDeepModel(features=("*",), embedding_dim=4, deep_mlp=(2,))
-    layout = Layout.of([FeatureColumn(name=name, kind="id", size=3) for name in "ab"])
+    layout = Layout.from_features([TableFeature(name=name, kind="id", size=3) for name in "ab"])
     network = WideDeep(layout, section).network.eval()
     with torch.no_grad():
         for one in network.parameters():

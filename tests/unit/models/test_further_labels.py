@@ -192,8 +192,8 @@ def test_heads_that_learnt_other_labels_are_not_gone_on_from(table: DayTable, ru
     earlier.fit(table, runtime)
     now = DLRMModel.model_validate({**SECTIONS["shared bottom"], "labels": ("share",)})
     with pytest.raises(IncompatibleModelError, match=r"earlier heads are of \['like'\], the spec now says \['share'\]"):
-        DLRMRanker.check_earlier(earlier.record, now)
-    DLRMRanker.check_earlier(earlier.record, now.model_copy(update={"labels": ("like",)}))
+        DLRMRanker.check_previous_model(earlier.record, now)
+    DLRMRanker.check_previous_model(earlier.record, now.model_copy(update={"labels": ("like",)}))
 
 
 def test_the_history_has_the_quality_of_every_head(table: DayTable, runtime: Runtime) -> None:

@@ -24,14 +24,14 @@ def test_the_estimate_is_off_by_what_the_theory_allows(buckets: int, load: float
     load = values / buckets
     deviation = math.sqrt(buckets * (math.exp(load) - load - 1))  # Whang et al. (1990), equation 5
     assert abs(estimated - values) <= 5 * deviation + 1
-    found = HashCollisions.of(buckets, occupied, occupied)
+    found = HashCollisions.from_counts(buckets, occupied, occupied)
     assert found.collision_rate == pytest.approx(1 - occupied / values, abs=(5 * deviation + 1) / values)
 
 
 @given(st.integers(1, 10**6), st.data())
 def test_there_are_at_least_as_many_values_as_occupied_buckets(buckets: int, data: st.DataObject) -> None:
     occupied = data.draw(st.integers(0, buckets))
-    found = HashCollisions.of(buckets, occupied, occupied)
+    found = HashCollisions.from_counts(buckets, occupied, occupied)
     if occupied == buckets:
         assert (found.values, found.collision_rate) == (None, None)
     else:
@@ -42,9 +42,9 @@ def test_there_are_at_least_as_many_values_as_occupied_buckets(buckets: int, dat
 
 
 def test_no_values_and_one_value_collide_with_nobody() -> None:
-    assert (HashCollisions.of(10, 0, 0).values, HashCollisions.of(10, 0, 0).collision_rate) == (0, 0)
-    assert HashCollisions.of(10, 1, 1).values == pytest.approx(1)
-    assert HashCollisions.of(10, 1, 1).collision_rate == pytest.approx(0, abs=1e-12)
+    assert (HashCollisions.from_counts(10, 0, 0).values, HashCollisions.from_counts(10, 0, 0).collision_rate) == (0, 0)
+    assert HashCollisions.from_counts(10, 1, 1).values == pytest.approx(1)
+    assert HashCollisions.from_counts(10, 1, 1).collision_rate == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -57,5 +57,5 @@ def test_no_values_and_one_value_collide_with_nobody() -> None:
     ],
 )
 def test_a_full_table_is_warned_of(occupied: int, expected: str | None) -> None:
-    warning = HashCollisions.of(1_000, occupied, occupied).warning("user_hash")
+    warning = HashCollisions.from_counts(1_000, occupied, occupied).warning("user_hash")
     assert warning == (expected and f"{expected} Declare more buckets, or a vocabulary with min_rows.")

@@ -6,13 +6,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from models.inputs import LearningTable, chosen, features_of, split_of
+from models.inputs import LearningTable, features_matching, features_of, split_of
 from models.logistic.ranker import LogisticRanker
 from models.logistic.section import LogisticModel
 from shortlist.contracts import DataError, ShortlistError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayPart, DayTable
-from shortlist.training.job import Job
+from shortlist.training.job import DistributedJob
 
 
 def changed(table: DayTable, **notes: Any) -> DayTable:
@@ -20,12 +20,12 @@ def changed(table: DayTable, **notes: Any) -> DayTable:
 
 
 def test_features_come_in_table_order_whatever_the_patterns(table: DayTable) -> None:
-    assert [one.name for one in chosen(table, ("text", "*_id"))] == ["user_id", "item_id", "tags_id", "text"]
+    assert [one.name for one in features_matching(table, ("text", "*_id"))] == ["user_id", "item_id", "tags_id", "text"]
 
 
 def test_a_pattern_without_a_feature_names_the_likely_one(table: DayTable) -> None:
     with pytest.raises(ShortlistError, match=r"no feature matches 'agee'; did you mean 'age'\?; it has user_id"):
-        chosen(table, ("agee",))
+        features_matching(table, ("agee",))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_test_day_among_the_training_days_is_refused(table: DayTable) -> None:
 
 
 def test_only_training_and_validation_days_can_be_reached(table: DayTable) -> None:
-    learning = LearningTable(table, chosen(table, ("age",)))
+    learning = LearningTable(table, features_matching(table, ("age",)))
     assert learning.rows("train", "validation") == 2 * 1_500 + 1_500
     for part in ("test", "warmup"):
         with pytest.raises(ShortlistError, match=f"it may not read '{part}'"):
@@ -74,7 +74,7 @@ def looking_back(table: DayTable, *names: str) -> DayTable:
 
 def test_warm_up_days_are_learnt_where_no_feature_looks_up_earlier_days(table: DayTable) -> None:
     made = looking_back(table, "age")
-    ids, both = (LearningTable(made, chosen(made, patterns)) for patterns in (("*_id",), ("*_id", "age")))
+    ids, both = (LearningTable(made, features_matching(made, patterns)) for patterns in (("*_id",), ("*_id", "age")))
     warmup, *train = (date(2026, 1, day) for day in (5, 6, 7))
     assert (ids.split.warmup, ids.split.train) == ((), (warmup, *train))
     assert (both.split.warmup, both.split.train) == ((warmup,), tuple(train))
@@ -98,15 +98,15 @@ def test_several_workers_share_out_the_warm_up_day_too(table: DayTable) -> None:
     made = looking_back(table, "age")
     for patterns, rows in ((("user_id",), 4 * 1_500), (("user_id", "age"), 3 * 1_500)):
         section = LogisticModel(features=patterns)
-        job = Job.of("logistic", section, made, Runtime(engine="cpu"), None, 2)
+        job = DistributedJob.plan("logistic", section, made, Runtime(engine="cpu"), None, 2)
         read = pl.read_parquet([*job.files(0), *job.files(1)], hive_partitioning=False)
         assert read.height == rows
-        learning = LearningTable(job.opened, chosen(job.opened, patterns))
+        learning = LearningTable(job.day_table, features_matching(job.day_table, patterns))
         assert set(learning.paths("train", "validation")) == job.files(0) | job.files(1)
 
 
 def test_frames_hold_the_label_and_the_chosen_features_only(table: DayTable) -> None:
-    frames = list(LearningTable(table, chosen(table, ("age",))).frames("train"))
+    frames = list(LearningTable(table, features_matching(table, ("age",))).frames("train"))
     assert {tuple(frame.columns) for frame in frames} == {("label", "age")}
     assert sum(frame.height for frame in frames) == 3_000
 

@@ -32,20 +32,20 @@ ITEMS = pl.DataFrame(
 )
 def test_vectors_of_items_are_those_of_the_network(declared: dict[str, Any], tmp_path: Path) -> None:
     inputs = VectorInputs.model_validate({"of": ["text", "image"], **declared})
-    learnt = ItemModalities.of(inputs, ITEMS, 4)
+    learnt = ItemModalities.from_catalogue(inputs, ITEMS, 4)
     assert learnt is not None
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for one in learnt.parameters():
             one.copy_(torch.randn(one.shape, generator=random))
         wanted = learnt(torch.arange(3)).numpy()
-    learnt.learnt().write(tmp_path)
+    learnt.to_vector_content().write(tmp_path)
     assert VectorContent.read(tmp_path).vectors(ITEMS) == pytest.approx(wanted, abs=1e-5)
     assert np.abs(wanted).max() > 0.1
 
 
 def test_a_later_vector_of_another_width_is_refused() -> None:
-    learnt = ItemModalities.of(VectorInputs(of=["text"]), ITEMS, 4)
+    learnt = ItemModalities.from_catalogue(VectorInputs(of=["text"]), ITEMS, 4)
     assert learnt is not None
     with pytest.raises(DataError, match="'text': 2 numbers per row; the fitted features have 3"):
-        learnt.learnt().vectors(pl.DataFrame({"text": [[1.0, 2.0]]}))
+        learnt.to_vector_content().vectors(pl.DataFrame({"text": [[1.0, 2.0]]}))

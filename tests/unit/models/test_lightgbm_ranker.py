@@ -66,7 +66,7 @@ def test_it_goes_on_from_an_earlier_model(
     rows = np.zeros((1, 6), np.float32)
     assert first.predict(rows) == pytest.approx(before._booster.predict(rows))
     with pytest.raises(IncompatibleModelError, match=r"has 10 trees; 30 more are beyond models.lightgbm.rounds \(30\)"):
-        LightGBMRanker.check_earlier(before.record, SECTION.model_copy(update={"retrain_rounds": 30}))
+        LightGBMRanker.check_previous_model(before.record, SECTION.model_copy(update={"retrain_rounds": 30}))
     small = runtime.model_copy(update={"memory_budget_mib": 0})
     with pytest.raises(IncompatibleModelError, match="trees can only go on from rows in memory"):
         fitted(table, small, tmp_path / "before", **continuing)
@@ -105,7 +105,9 @@ def test_trees_give_their_log_odds_on_thresholds_and_for_missing_values_too() ->
     thresholds = thresholds[np.abs(thresholds) < 1e30]  # beyond: a split of what is missing from everything else
     near = [np.nextafter(thresholds, np.float32(side)) for side in (-np.inf, np.inf)]
     missing = np.full((1, 4), np.nan, np.float32)  # where no row of training was, too
-    tried = np.concatenate([rows(500, 9), missing, *(np.repeat(one[:, None], 4, 1) for one in (thresholds, *near))])
+    tried = np.concatenate(
+        [rows(500, 9), missing, *(np.repeat(one[:, None], 4, 1) for one in (thresholds, *near))]
+    )
     tried = np.where(np.abs(tried) < 1e-30, np.float32(0), tried)  # LightGBM takes what is closer to 0 for 0
     wanted = booster.predict(tried, raw_score=True)
     np.testing.assert_allclose(session.run(None, {"x": tried})[0][:, 0], wanted, atol=3e-6)

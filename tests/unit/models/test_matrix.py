@@ -4,14 +4,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 from models.matrix import check_columns, float_columns, float_matrix, fused_lists, fused_rows
 from shortlist.contracts import DataError
 
-AGE = FeatureColumn(name="age", kind="dense")
-TEXT = FeatureColumn(name="text", kind="vector", width=2)
-ITEM = FeatureColumn(name="item", kind="id", size=4)
-TAGS = FeatureColumn(name="tags", kind="ids", size=4)
+AGE = TableFeature(name="age", kind="dense")
+TEXT = TableFeature(name="text", kind="vector", width=2)
+ITEM = TableFeature(name="item", kind="id", size=4)
+TAGS = TableFeature(name="tags", kind="ids", size=4)
 FRAME = pl.DataFrame(
     {
         "age": pl.Series([1.5, None], dtype=pl.Float32),
@@ -73,7 +73,7 @@ def test_a_null_id_is_refused() -> None:
 
 def test_missing_features_are_named() -> None:
     with pytest.raises(DataError, match="2 of 3 features are missing from the rows: a, b"):
-        check_columns(FRAME, [AGE, *(FeatureColumn(name=name, kind="dense") for name in "ab")])
+        check_columns(FRAME, [AGE, *(TableFeature(name=name, kind="dense") for name in "ab")])
 
 
 def test_columns_are_handed_over_as_they_lie_in_the_frame() -> None:

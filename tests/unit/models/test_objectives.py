@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import models  # noqa: F401 - says how OpenMP threads wait
-from models.inputs import LearningTable, chosen
+from models.inputs import LearningTable, features_matching
 from models.objectives import ListNumbers, list_lengths, sorted_by_list
 from models.ranker import Ranker
 from models.registry import kind_of
@@ -224,8 +224,8 @@ def test_where_slates_are_declared_they_are_the_lists(lists: DayTable, tmp_path:
 
 
 def test_lists_of_files_are_numbered_one_after_another(lists: DayTable) -> None:
-    learning = LearningTable(lists, chosen(lists, ("taste",)), (Columns.USER,))
+    learning = LearningTable(lists, features_matching(lists, ("taste",)), (Columns.USER,))
     frame = sorted_by_list(pl.DataFrame({Columns.USER: [7, 3, 7, 3, 9]}))
     numbers = ListNumbers(learning)
     assert list_lengths(frame).tolist() == [2, 2, 1]
-    assert [numbers.of(frame).tolist() for _ in range(2)] == [[0, 0, 1, 1, 2], [3, 3, 4, 4, 5]]  # type: ignore[union-attr] # order is learnt
+    assert [numbers.number_rows(frame).tolist() for _ in range(2)] == [[0, 0, 1, 1, 2], [3, 3, 4, 4, 5]]  # type: ignore[union-attr] # order is learnt

@@ -18,7 +18,7 @@ from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
 from models.embedding.chunks import Lookups
 from models.embedding.layout import Layout
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 from models.planning.accelerators import ACCELERATORS, find_accelerator
 from models.planning.plan import PUBLISHED, activation_bytes, exchange_bytes, model_costs, roofline, step_bytes
 from models.planning.plan_inputs import EmbeddingTable, ModelShape, shape_of
@@ -76,8 +76,8 @@ def test_costs_are_the_sums_by_hand() -> None:
 
 def test_activations_are_what_torch_keeps() -> None:
     section = DLRMModel(features=("*",), embedding_dim=16, bottom_mlp=(64,), top_mlp=(128, 64), precision="fp32")
-    features = [FeatureColumn(name=f"C{i}", kind="id", size=50) for i in range(8)]
-    layout = Layout.from_features([*features, FeatureColumn(name="x", kind="dense")])
+    features = [TableFeature(name=f"C{i}", kind="id", size=50) for i in range(8)]
+    layout = Layout.from_features([*features, TableFeature(name="x", kind="dense")])
     model, rows = DLRM(layout, section), 512
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, 400, rows * 8).astype(np.int32))
     lookups = Lookups(ids, torch.arange(rows * 8 + 1, dtype=torch.int32), None)

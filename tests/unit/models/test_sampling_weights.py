@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from models.inputs import LearningTable, chosen, weights_of
+from models.inputs import LearningTable, features_matching, weights_of
 from models.registry import kind_of
 from shortlist.contracts import Columns, Files
 from shortlist.spec.runtime import Runtime
@@ -81,9 +81,9 @@ def test_equal_weights_change_nothing(tables: dict[str, DayTable], tmp_path: Pat
     writer = DayTableWriter(tmp_path / "equal", Files.TABLE, 1_000)
     for _, frame in whole.frames():
         writer.append(frame.with_columns(pl.lit(4.0, pl.Float32).alias(Columns.WEIGHT)))
-    equal = LearningTable(writer.close(whole.notes), chosen(whole, ("age",)))
+    equal = LearningTable(writer.close(whole.notes), features_matching(whole, ("age",)))
     assert not equal.is_weighted and weights_of(next(equal.frames("train"))) is None
-    weighted = LearningTable(tables["weighted"], chosen(whole, ("age",)))
+    weighted = LearningTable(tables["weighted"], features_matching(whole, ("age",)))
     own = np.concatenate([weights_of(frame) for frame in weighted.frames("train")])  # type: ignore[misc]
     assert own.mean() == pytest.approx(1) and own.max() / own.min() == pytest.approx(1 / KEPT)
 

@@ -9,23 +9,23 @@ import polars as pl
 import pytest
 
 from models.dlrm.section import DLRMModel
-from models.inputs import MEAN_WEIGHT, LearningTable, chosen, days_learnt
-from models.moments import merged, moments, scaling, standardisation
-from models.process_group import current
+from models.inputs import MEAN_WEIGHT, LearningTable, features_matching, learning_split
+from models.moments import compute_moments, mean_and_scale, merge_moments, standardisation
+from models.process_group import current_group
 from models.ranker import IncompatibleModelError
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.spec.cluster import Workers
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
-from shortlist.training.job import Failure, Job, first_failure
+from shortlist.training.job import DistributedJob, WorkerFailure, first_failure
 
 SECTION = DLRMModel(features=("*",))
 
 
 def test_every_file_is_one_workers_and_sums_stay_those_of_all(table: DayTable, runtime: Runtime) -> None:
-    learning = LearningTable(table, chosen(table, ("age",)))
-    job = Job.of("dlrm", SECTION, table, runtime, None, 2)
-    shares = [learning.only(job.files(rank)) for rank in (0, 1)]
+    learning = LearningTable(table, features_matching(table, ("age",)))
+    job = DistributedJob.plan("dlrm", SECTION, table, runtime, None, 2)
+    shares = [learning.for_worker(job.files(rank)) for rank in (0, 1)]
     for part in ("train", "validation"):
         paths = [set(one.paths(part)) for one in shares]
         assert paths[0] | paths[1] == set(learning.paths(part)) and not paths[0] & paths[1]
@@ -36,7 +36,7 @@ def test_every_file_is_one_workers_and_sums_stay_those_of_all(table: DayTable, r
 
 
 def test_no_share_holds_a_test_day(table: DayTable, runtime: Runtime) -> None:
-    job = Job.of("dlrm", SECTION, table, runtime, None, 2)
+    job = DistributedJob.plan("dlrm", SECTION, table, runtime, None, 2)
     days = {pl.read_parquet(path)["day"][0] for rank in (0, 1) for path in job.files(rank)}
     assert table.days[-1].day not in days and table.days[0].day not in days
 
@@ -46,17 +46,19 @@ def test_moments_of_parts_are_those_of_the_whole() -> None:
     rows[::7, 2] = np.nan
     rows[:, 3] = 5.0
     whole = standardisation([rows])
-    parts = scaling(merged(merged(map(moments, np.split(half, 5))) for half in (rows[:400], rows[400:])))
+    parts = mean_and_scale(
+        merge_moments(merge_moments(map(compute_moments, np.split(half, 5))) for half in (rows[:400], rows[400:]))
+    )
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
     assert whole[1][3] == 1.0  # a column that never varies is not scaled
 
 
 def test_a_job_is_read_as_it_was_written(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
-    job = Job.of("dlrm", SECTION, table, runtime, tmp_path / "champion", 2)
-    read = Job.read(job.write(tmp_path))
+    job = DistributedJob.plan("dlrm", SECTION, table, runtime, tmp_path / "champion", 2)
+    read = DistributedJob.read(job.write(tmp_path))
     assert read == job
-    assert (read.opened.days, read.opened.notes) == (table.days, {**table.notes, MEAN_WEIGHT: None})
+    assert (read.day_table.days, read.day_table.notes) == (table.days, {**table.notes, MEAN_WEIGHT: None})
 
 
 def test_a_job_says_what_no_process_could_learn_from_its_own_files(
@@ -68,16 +70,16 @@ def test_a_job_says_what_no_process_could_learn_from_its_own_files(
         to.parent.mkdir(parents=True, exist_ok=True)
         weight = pl.lit(1.0 + number % 2, pl.Float32).alias(Columns.WEIGHT)
         pl.read_parquet(path, hive_partitioning=False).with_columns(weight).write_parquet(to)
-    job = Job.of("dlrm", SECTION, heavy, runtime, None, 2)
-    files = heavy.paths(set(days_learnt(heavy, chosen(heavy, SECTION.features)).train))
+    job = DistributedJob.plan("dlrm", SECTION, heavy, runtime, None, 2)
+    files = heavy.paths(set(learning_split(heavy, features_matching(heavy, SECTION.features)).train))
     rows = pl.concat([pl.read_parquet(path, columns=[Columns.WEIGHT], hive_partitioning=False) for path in files])
-    assert job.opened.notes[MEAN_WEIGHT] == pytest.approx(rows[Columns.WEIGHT].mean())
+    assert job.day_table.notes[MEAN_WEIGHT] == pytest.approx(rows[Columns.WEIGHT].mean())
 
 
 def test_the_first_failure_is_told_with_its_kind(tmp_path: Path) -> None:
     assert first_failure(tmp_path) is None
-    Failure.of(IncompatibleModelError("other features")).write(tmp_path, 1)
-    Failure.of(ShortlistError("a follower")).write(tmp_path, 0)
+    WorkerFailure.from_error(IncompatibleModelError("other features")).write(tmp_path, 1)
+    WorkerFailure.from_error(ShortlistError("a follower")).write(tmp_path, 0)
     found = first_failure(tmp_path)
     assert found is not None
     with pytest.raises(IncompatibleModelError, match="other features"):
@@ -85,7 +87,7 @@ def test_the_first_failure_is_told_with_its_kind(tmp_path: Path) -> None:
 
 
 def test_a_process_alone_has_no_group() -> None:
-    assert current() is None
+    assert current_group() is None
 
 
 def test_workers_on_gpus_have_one_each() -> None:

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from models.moments import standardisation
-from models.validation import quality
+from models.validation import validation_metrics
 
 
 def test_log_loss_is_the_mean_surprise_and_auc_the_share_of_ordered_pairs() -> None:
-    measured = quality(np.array([1, 0, 1, 0]), np.array([0.8, 0.4, 0.3, 0.1]))
+    measured = validation_metrics(np.array([1, 0, 1, 0]), np.array([0.8, 0.4, 0.3, 0.1]))
     assert measured["validation_log_loss"] == pytest.approx(-sum(map(math.log, (0.8, 0.6, 0.3, 0.9))) / 4)
     assert measured["validation_auc"] == pytest.approx(3 / 4)  # of the four pairs only (0.3, 0.4) is in the wrong order
 
 
 def test_a_single_class_has_a_log_loss_but_no_auc() -> None:
-    measured = quality(np.zeros(2), np.array([0.5, 0.5]))
+    measured = validation_metrics(np.zeros(2), np.array([0.5, 0.5]))
     assert measured == {"validation_log_loss": pytest.approx(math.log(2)), "validation_auc": None}
 
 

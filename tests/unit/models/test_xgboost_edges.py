@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import xgboost
 
-from models.inputs import FeatureColumn, LearningTable, chosen
+from models.inputs import LearningTable, TableFeature, features_matching
 from models.process_group import ProcessGroup
 from models.xgboost.edges import quantile_edges, sampled_edges
 from models.xgboost.matrices import binned_matrices
@@ -18,8 +18,8 @@ from shortlist.contracts import DataError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 
-AGE = FeatureColumn(name="age", kind="dense")
-TEXT = FeatureColumn(name="text", kind="vector", width=2)
+AGE = TableFeature(name="age", kind="dense")
+TEXT = TableFeature(name="text", kind="vector", width=2)
 SECTION = XGBoostModel(features=("user_id", "item_id", "age", "text"), rounds=20, max_depth=4, refit=False)
 SAMPLED: dict[str, Any] = {"bin_sample_rows": 1_000}
 """Fewer rows than the two training days have (3 000), and than a spec may declare."""
@@ -51,7 +51,7 @@ def bytes_of(ranker: XGBoostRanker) -> bytes:
     return bytes(ranker._booster.save_raw("ubj"))
 
 
-def edges_of(frames: dict[str, pl.DataFrame], features: tuple[FeatureColumn, ...], rows: int, seed: int) -> np.ndarray:
+def edges_of(frames: dict[str, pl.DataFrame], features: tuple[TableFeature, ...], rows: int, seed: int) -> np.ndarray:
     heights = {Path(name): frame.height for name, frame in frames.items()}
     return sampled_edges(lambda path: frames[path.name], heights, features, rows, 64, seed)
 
@@ -152,8 +152,8 @@ def test_xgboost_sketches_all_rows_of_several_processes_and_on_a_gpu(
         monkeypatch.setattr("models.xgboost.matrices.xgboost_device", lambda engine: "cuda")
         monkeypatch.setattr("models.xgboost.matrices.reads_on_device", lambda engine, device: False)
     else:
-        monkeypatch.setattr("models.xgboost.matrices.current", lambda: ProcessGroup(0, 2, frozenset(), 1))
-    learning = LearningTable(table, chosen(table, ("age",)))
+        monkeypatch.setattr("models.xgboost.matrices.current_group", lambda: ProcessGroup(0, 2, frozenset(), 1))
+    learning = LearningTable(table, features_matching(table, ("age",)))
     found = []
     for rows in (None, 1_000):
         with binned_matrices(learning, runtime, 64, rows) as matrix:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitoring.drift.drift_statistics import Distance, distance, population_stability_index
+from monitoring.drift.drift_statistics import Distance, measure_distance, population_stability_index
 from monitoring.windows.sampling import ClusteredCounts
 
 
@@ -15,7 +15,7 @@ def compared(live: list[int], *days: list[int], named: int | None = None, alike:
     """Compare counts of a window with those of days; every `alike` rows are of one user."""
     bins = np.repeat(np.arange(len(live)), live)
     counts = ClusteredCounts.of(np.arange(bins.size) // alike, bins, len(live))
-    found = distance(counts, days, len(live) if named is None else named, alpha=0.001)
+    found = measure_distance(counts, days, len(live) if named is None else named, alpha=0.001)
     assert found is not None
     return found
 
@@ -41,15 +41,15 @@ def test_equal_shares_have_no_index_whatever_the_numbers_of_rows(counts: list[in
 
 def test_values_on_no_side_are_not_compared() -> None:
     nobody = ClusteredCounts.of(np.array([], dtype=int), np.array([], dtype=int), 2)
-    assert distance(nobody, [[5, 5]], 2, alpha=0.001) is None
-    assert distance(ClusteredCounts.of(np.array([0, 1]), np.array([0, 1]), 2), [[0, 0]], 2, alpha=0.001) is None
+    assert measure_distance(nobody, [[5, 5]], 2, alpha=0.001) is None
+    assert measure_distance(ClusteredCounts.of(np.array([0, 1]), np.array([0, 1]), 2), [[0, 0]], 2, alpha=0.001) is None
 
 
 def test_natural_index_is_the_largest_between_a_day_and_the_others() -> None:
     days = [[500_000, 500_000], [500_000, 500_000], [800_000, 200_000]]
     found = compared([1_100, 900], *days)
     expected = population_stability_index(np.array([0.5, 0.5]), np.array([0.8, 0.2]))
-    assert found.natural == pytest.approx(expected, abs=1e-3)
+    assert found.natural_index == pytest.approx(expected, abs=1e-3)
 
 
 def test_chance_is_taken_off_the_natural_index() -> None:
@@ -57,33 +57,33 @@ def test_chance_is_taken_off_the_natural_index() -> None:
     rest = days.sum(axis=0) - days
     largest = max(population_stability_index(*pair) for pair in zip(rest / 2_700, days / 300, strict=True))
     found = compared([150] * 20, *days.tolist())
-    assert found.natural == pytest.approx(largest - 19 * (1 / 300 + 1 / 2_700), abs=1e-3)
+    assert found.natural_index == pytest.approx(largest - 19 * (1 / 300 + 1 / 2_700), abs=1e-3)
 
 
 def test_days_without_rows_say_nothing_and_one_day_has_no_variation() -> None:
-    assert compared([50, 50], [500, 500]).natural == 0
-    assert compared([50, 50], [0, 0], [500, 500], [0, 0]).natural == 0
+    assert compared([50, 50], [500, 500]).natural_index == 0
+    assert compared([50, 50], [0, 0], [500, 500], [0, 0]).natural_index == 0
 
 
 def test_a_day_on_which_a_column_was_broken_is_no_variation() -> None:
     days = [[500, 500], [600, 400], [550, 450]]
     whole, broken = compared([1_100, 900], *days), compared([1_100, 900], *days, [0, 0])
-    assert broken.natural == pytest.approx(whole.natural, abs=1e-12)
-    assert whole.natural > 0
+    assert broken.natural_index == pytest.approx(whole.natural_index, abs=1e-12)
+    assert whole.natural_index > 0
 
 
 def test_small_bins_are_compared_together() -> None:
     reference = [90_000, *[100] * 100]  # a hundred values with a tenth of the rows
     found = compared([900, *[1] * 100], reference)
     assert found.index < 0.001  # the live shares of the hundred are equal
-    assert found.chance < 0.03  # and there are two bins to differ by, not 101
+    assert found.chance_index < 0.03  # and there are two bins to differ by, not 101
 
 
 def test_alike_rows_make_chance_larger_and_proof_smaller() -> None:
     independent, alike = (compared([560, 440], [50_000, 50_000], alike=alike) for alike in (1, 20))
     assert alike.index == independent.index
-    assert alike.independent == pytest.approx(independent.independent / 20, rel=0.05)
-    assert alike.chance > 15 * independent.chance
+    assert alike.independent_rows == pytest.approx(independent.independent_rows / 20, rel=0.05)
+    assert alike.chance_index > 15 * independent.chance_index
     assert independent.p_value < 0.001
     assert alike.p_value > 0.1
 
@@ -94,12 +94,12 @@ def test_a_value_new_to_a_large_reference_is_found_but_one_row_of_it_proves_noth
     assert one.p_value > 0.05
     assert many.p_value < 1e-20
     assert many.index > 0.4
-    assert (many.changed, many.reference, many.live) == (2, 0.0, 0.1)
+    assert (many.changed_bin, many.reference_share, many.live_share) == (2, 0.0, 0.1)
 
 
 def test_what_changed_most_is_named_with_its_shares() -> None:
     found = compared([300, 400, 300], [5_500, 3_500, 1_000])
-    assert (found.changed, found.reference, found.live) == (2, 0.1, 0.3)
+    assert (found.changed_bin, found.reference_share, found.live_share) == (2, 0.1, 0.3)
 
 
 @pytest.mark.parametrize(("items", "alike"), [(6, 1), (6, 20), (50_000, 1), (50_000, 20)])
@@ -112,7 +112,7 @@ def test_chances_are_as_often_small_as_they_say(items: int, alike: int) -> None:
         reference = random.multinomial(20_000 // alike, top, 10) * alike
         live = np.repeat(random.choice(top.size, 4_000 // alike, p=top), alike)
         counts = ClusteredCounts.of(np.arange(live.size) // alike, live, top.size)
-        found = distance(counts, reference.tolist(), 64, alpha=0.001)
+        found = measure_distance(counts, reference.tolist(), 64, alpha=0.001)
         assert found is not None
         chances.append(found.p_value)
     assert np.mean(np.array(chances) < 0.05) < 0.09  # 0.05 and three standard errors

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from monitoring.drift.domain_classifier import clustered_auc
-from monitoring.windows.sampling import ClusteredCounts, NullDistribution, clusters_of
+from monitoring.windows.sampling import ClusteredCounts, NullDistribution, assign_clusters
 
 
 def counted(table: np.ndarray) -> ClusteredCounts:
@@ -17,17 +17,20 @@ def counted(table: np.ndarray) -> ClusteredCounts:
 
 def test_rows_of_a_user_belong_together_and_else_those_of_a_request() -> None:
     rows = pl.DataFrame({"user": ["a", "a", None, None, None], "request_id": ["1", "2", "3", "3", None]})
-    assert [int(clusters_of(rows)[row]) == int(clusters_of(rows)[0]) for row in range(5)] == [True, True] + 3 * [False]
-    assert clusters_of(rows)[2] == clusters_of(rows)[3]
-    assert np.unique(clusters_of(rows)).tolist() == [0, 1, 2]
-    assert np.unique(clusters_of(pl.DataFrame({"price": [1.0, 1.0]}))).size == 2
+    assert [int(assign_clusters(rows)[row]) == int(assign_clusters(rows)[0]) for row in range(5)] == [
+        True,
+        True,
+    ] + 3 * [False]
+    assert assign_clusters(rows)[2] == assign_clusters(rows)[3]
+    assert np.unique(assign_clusters(rows)).tolist() == [0, 1, 2]
+    assert np.unique(assign_clusters(pl.DataFrame({"price": [1.0, 1.0]}))).size == 2
 
 
 @pytest.mark.parametrize("alike", [1, 2, 20])
 def test_alike_rows_are_worth_one(alike: int) -> None:
     bins = np.random.default_rng(0).integers(0, 4, 5_000)
     counts = ClusteredCounts.of(np.repeat(np.arange(5_000), alike), np.repeat(bins, alike), 4)
-    spread = counts.spread(np.full(4, 0.25))
+    spread = counts.null_distribution(np.full(4, 0.25))
     assert spread.effect == pytest.approx(alike, rel=0.01)
     assert spread.df == pytest.approx(3, rel=0.01)
 
@@ -40,7 +43,7 @@ def test_weights_are_the_eigenvalues_of_the_covariance_between_users() -> None:
     residuals = table - table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
     scaled = np.delete(residuals, 4, axis=1) / np.sqrt(np.delete(expected, 4))
     weights = np.linalg.eigvalsh(scaled.T @ scaled) * 40 / 39 / table.sum()
-    spread = counted(table).spread(expected)
+    spread = counted(table).null_distribution(expected)
     assert spread.effect == pytest.approx(weights.sum() / 4)
     assert spread.scale == pytest.approx((weights**2).sum() / weights.sum())
     assert spread.df == pytest.approx(weights.sum() ** 2 / (weights**2).sum())
@@ -48,11 +51,13 @@ def test_weights_are_the_eigenvalues_of_the_covariance_between_users() -> None:
 
 def test_rows_that_a_user_spreads_evenly_are_not_worth_more_than_independent_ones() -> None:
     slates = np.full((100, 5), 2)  # every user sees every position twice
-    assert counted(slates).spread(np.full(5, 0.2)) == NullDistribution(scale=1.0, df=4.0, effect=1.0, clusters=100)
+    assert counted(slates).null_distribution(np.full(5, 0.2)) == NullDistribution(
+        scale=1.0, df=4.0, effect=1.0, clusters=100
+    )
 
 
 def test_one_user_proves_nothing() -> None:
-    alone = counted(np.array([[0, 900, 100]])).spread(np.full(3, 1 / 3))
+    alone = counted(np.array([[0, 900, 100]])).null_distribution(np.full(3, 1 / 3))
     assert alone.effect == 1_000
     assert (alone.p_value(1e9), alone.bound(0.001)) == (1.0, 0.0)
 
@@ -69,7 +74,7 @@ def test_bound_is_the_statistic_whose_chance_is_alpha() -> None:
 def test_coarser_bins_hold_the_sums() -> None:
     counts = counted(np.array([[1, 2, 3], [4, 5, 6]]))
     assert counts.totals.tolist() == [5, 7, 9]
-    assert counts.merged(np.array([0, 1, 0])).totals.tolist() == [14, 7]
+    assert counts.merge_bins(np.array([0, 1, 0])).totals.tolist() == [14, 7]
 
 
 def test_auc_is_the_share_of_pairs_in_order() -> None:

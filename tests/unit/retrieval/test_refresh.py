@@ -71,28 +71,30 @@ class Shop:
         section = {"candidates": 3, "recent_items": 5} | section
         fit_retrieval(Retrieval.model_validate(section), declared(), table, days(0), folder / "fitted", 1)
 
-    def refresh(self, listed: dict[str, Any] | None = None) -> Retriever:
-        table = self._log.write([*first_day(), *later_day()], items=listed or items(*range(11), NEW))
+    def refresh(self, item_table: dict[str, Any] | None = None) -> Retriever:
+        table = self._log.write([*first_day(), *later_day()], items=item_table or items(*range(11), NEW))
         refresh_retrieval(self.folder / "fitted", declared(), table, self.folder / "refreshed", 1)
         return Retriever.open(self.folder / "refreshed")
 
 
-def asked(retriever: Retriever, *users: int) -> dict[str, list[list[int]]]:
+def retrieve_ids(retriever: Retriever, *users: int) -> dict[str, list[list[int]]]:
     """Return the items of every source, by user."""
-    who = pl.Series(users, dtype=pl.Int64)
-    found = retriever.candidates_and_lists(Queries(who, retriever.find_recent_items(who), pl.DataFrame()))
+    user_ids = pl.Series(users, dtype=pl.Int64)
+    rows_by_list = retriever.candidates_and_lists(
+        Queries(user_ids, retriever.find_recent_items(user_ids), pl.DataFrame())
+    )
     ids = retriever.catalogue.ids
     return {
-        name: [[ids[int(row)] for row in line if row >= 0] for line in lists] for name, lists in found.items()
+        name: [[ids[int(row)] for row in line if row >= 0] for line in lists] for name, lists in rows_by_list.items()
     }  # fmt: skip
 
 
 def test_what_is_counted_is_counted_again(log: Log, tmp_path: Path) -> None:
     shop = Shop(log, tmp_path, sources=COUNTED, candidates=11)
-    before, after = asked(Retriever.open(tmp_path / "fitted"), 0), asked(shop.refresh(), 0)
-    assert NEW not in {item for lists in before.values() for item in lists[0]}
-    assert after["popular"] == [[0, NEW]]  # of the newest day
-    assert NEW in after["together"][0] and NEW in after["near"][0] and NEW in after["all"][0]
+    fitted_ids, refreshed_ids = retrieve_ids(Retriever.open(tmp_path / "fitted"), 0), retrieve_ids(shop.refresh(), 0)
+    assert NEW not in {item for lists in fitted_ids.values() for item in lists[0]}
+    assert refreshed_ids["popular"] == [[0, NEW]]  # of the newest day
+    assert NEW in refreshed_ids["together"][0] and NEW in refreshed_ids["near"][0] and NEW in refreshed_ids["all"][0]
     retriever = Retriever.open(tmp_path / "refreshed")
     assert (retriever.facts["last_day"], retriever.facts["items"]) == ("2026-03-02", 12)
     assert retriever.catalogue.ids[int(retriever.find_recent_items(pl.Series([0]))[0, 0])] == NEW
@@ -101,9 +103,9 @@ def test_what_is_counted_is_counted_again(log: Log, tmp_path: Path) -> None:
 def test_two_towers_place_a_new_item_by_its_columns(log: Log, tmp_path: Path) -> None:
     shop = Shop(log, tmp_path, sources={"towers": TOWERS}, candidates=6)
     retriever = shop.refresh()
-    even, odd = asked(retriever, 3, 30)["towers"]
-    assert NEW in even and NEW not in odd
-    old, new = (np.load(tmp_path / one / "sources/towers" / VECTORS) for one in ("fitted", "refreshed"))
+    even_list, odd_list = retrieve_ids(retriever, 3, 30)["towers"]
+    assert NEW in even_list and NEW not in odd_list
+    old, new = (np.load(tmp_path / folder / "sources/towers" / VECTORS) for folder in ("fitted", "refreshed"))
     assert np.array_equal(new[:11, :-1], old[:, :-1])  # nothing is learnt
     # Popularity is counted again: 336 positive rows, 8 of them of the new item, and 12 items.
     assert new[11, -1] == pytest.approx(0.1 * np.log(9 / (336 + 12)))
@@ -113,8 +115,8 @@ def test_content_is_what_the_towers_learnt_of_columns(log: Log, tmp_path: Path) 
     Shop(log, tmp_path, sources={"towers": {**TOWERS, "sampled_negatives": 0}})
     folder = tmp_path / "fitted" / "sources" / "towers"
     # Item 10 was no positive and no negative, so nothing was learnt of its id: its vector is that of its columns alone.
-    listed = Retriever.open(tmp_path / "fitted").catalogue.items
-    of_columns = normalised(ItemContent.read(folder).vectors(listed[10:]))
+    items_frame = Retriever.open(tmp_path / "fitted").catalogue.items
+    of_columns = normalised(ItemContent.read(folder).vectors(items_frame[10:]))
     assert np.load(folder / VECTORS)[10:, :-1] == pytest.approx(of_columns, abs=1e-6)
     assert np.linalg.norm(of_columns) == pytest.approx(1)
 
@@ -122,27 +124,27 @@ def test_content_is_what_the_towers_learnt_of_columns(log: Log, tmp_path: Path) 
 def test_an_item_of_which_nothing_is_known_has_no_direction(log: Log, tmp_path: Path) -> None:
     Shop(log, tmp_path, sources={"towers": TOWERS})
     content = ItemContent.read(tmp_path / "fitted" / "sources" / "towers")
-    unknown = pl.DataFrame(
+    unknown_items = pl.DataFrame(
         {"topic": ["new topic"], "tags": [["new tag"]], "price": pl.Series([None], dtype=pl.Float64)}
     )
-    assert not content.vectors(unknown).any()
+    assert not content.vectors(unknown_items).any()
 
 
 def test_sequences_know_a_new_item_by_its_columns(log: Log, tmp_path: Path) -> None:
     shop = Shop(log, tmp_path, sources={"next": SESSIONS}, candidates=6)
     retriever = shop.refresh()
-    old, new = (np.load(tmp_path / one / "sources/next" / VECTORS) for one in ("fitted", "refreshed"))
+    old, new = (np.load(tmp_path / folder / "sources/next" / VECTORS) for folder in ("fitted", "refreshed"))
     assert np.array_equal(new[:11], old) and new[11].any()
-    assert NEW in asked(retriever, 9)["next"][0]  # whose session is of even items, all of the first day
-    assert len(asked(retriever, 0)["next"][0]) == 6  # whose newest event is the new item
+    assert NEW in retrieve_ids(retriever, 9)["next"][0]  # whose session is of even items, all of the first day
+    assert len(retrieve_ids(retriever, 0)["next"][0]) == 6  # whose newest event is the new item
 
 
 def test_a_removed_item_is_gone_where_listed_items_are_the_catalogue(log: Log, tmp_path: Path) -> None:
-    without = items(*range(1, 11), NEW)
+    remaining_items = items(*range(1, 11), NEW)
     shop = Shop(log, tmp_path, sources=COUNTED, catalogue="listed", candidates=9)
-    retriever = shop.refresh(without)
+    retriever = shop.refresh(remaining_items)
     assert 0 not in retriever.catalogue.ids
-    assert all(0 not in line for lists in asked(retriever, *range(40)).values() for line in lists)
+    assert all(0 not in line for lists in retrieve_ids(retriever, *range(40)).values() for line in lists)
 
 
 def test_an_item_that_the_log_names_stays_where_seen_items_are_the_catalogue(log: Log, tmp_path: Path) -> None:

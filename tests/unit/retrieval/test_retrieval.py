@@ -67,8 +67,8 @@ ROWS = [
 
 
 def write(log: Log) -> DayTable:
-    known = {"item_id": [10, 20, 30, 40, 50], "topic": ["x"] * 5, "tags": [[]] * 5, "price": [1.0] * 5}
-    return log.write(ROWS, items={**known, "content": [None] * 5})
+    item_table = {"item_id": [10, 20, 30, 40, 50], "topic": ["x"] * 5, "tags": [[]] * 5, "price": [1.0] * 5}
+    return log.write(ROWS, items={**item_table, "content": [None] * 5})
 
 
 def fitted(log: Log, folder: Path, **changes: Any) -> tuple[DayTable, Retriever]:
@@ -80,11 +80,11 @@ def fitted(log: Log, folder: Path, **changes: Any) -> tuple[DayTable, Retriever]
 def test_candidates_of_all_sources_know_who_gave_them(log: Log, tmp_path: Path) -> None:
     _, retriever = fitted(log, tmp_path / "release", candidates=4)
     users = pl.Series([6], dtype=pl.Int64)
-    found = retriever.candidates(Queries(users, retriever.find_recent_items(users), pl.DataFrame()))
-    ids = retriever.catalogue.ids.to_numpy()[found.items[0]]
+    candidates = retriever.candidates(Queries(users, retriever.find_recent_items(users), pl.DataFrame()))
+    ids = retriever.catalogue.ids.to_numpy()[candidates.items[0]]
     # Popular gives 10, 30, 20, 40 (3, 3, 2, 2 positives); together gives 40, the neighbour of 30.
     assert ids.tolist() == [40, 10, 30, 20]
-    assert found.ranks[0].tolist() == [[4, 1], [1, 0], [2, 0], [3, 0]]
+    assert candidates.ranks[0].tolist() == [[4, 1], [1, 0], [2, 0], [3, 0]]
 
 
 def test_recent_items_are_the_newest_first(log: Log, tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_recent_items_are_the_newest_first(log: Log, tmp_path: Path) -> None:
 def test_a_changed_file_is_refused(log: Log, tmp_path: Path) -> None:
     fitted(log, tmp_path / "release")
     path = tmp_path / "release" / "sources" / "popular" / "items.npy"
-    made = np.load(path)
-    np.save(path, made[:, ::-1])
+    array = np.load(path)
+    np.save(path, array[:, ::-1])
     with pytest.raises(IntegrityError, match=r"items\.npy: changed after it was written"):
         Retriever.open(tmp_path / "release")
 
@@ -131,7 +131,7 @@ def test_the_test_days_are_measured_by_user(log: Log, tmp_path: Path) -> None:
     assert recall == {"popular": [0.5, 0.0], "together": [0.5, 0.0], "all": [1.0, 0.0]}
     facts = json.loads((tmp_path / EVALUATION / "evaluation.json").read_text())
     assert (facts["users"], facts["catalogue"], facts["candidates"]) == (2, 5, 2)
-    coverage = {one["name"]: one["coverage"] for one in facts["lists"]}
+    coverage = {evaluated_list["name"]: evaluated_list["coverage"] for evaluated_list in facts["lists"]}
     assert coverage == {"popular": 2 / 5, "together": 1 / 5, "all": 3 / 5}
 
 
@@ -141,29 +141,32 @@ def test_a_step_fits_on_the_days_before_the_test_days_alone(log: Log, tmp_path: 
     assert build_retrieval(section(), data, log.folder, tmp_path / "out", 1) == 11  # rows of the first two days
     facts = json.loads((tmp_path / "out" / RELEASE / "retrieval.json").read_text())
     assert (facts["first_day"], facts["last_day"]) == ("2026-03-01", "2026-03-02")
-    few = measure_retrieval(tmp_path / "out" / EVALUATION, 0.95, 50, 1)
-    assert few is not None and few.union.recall is None  # two users are too few for an interval
+    measures_of_few = measure_retrieval(tmp_path / "out" / EVALUATION, 0.95, 50, 1)
+    assert measures_of_few is not None and measures_of_few.union.recall is None  # two users are too few for an interval
 
 
 def test_intervals_of_a_mean_narrow_with_users() -> None:
     values = np.tile([0.0, 1.0], 50)
-    few, many = bootstrap_mean(values[:20], 0.95, 400, 1), bootstrap_mean(np.tile(values, 20), 0.95, 400, 1)
-    assert few.low < 0.5 < few.high
-    assert many.high - many.low < 0.25 * (few.high - few.low)
+    interval_of_few, interval_of_many = (
+        bootstrap_mean(values[:20], 0.95, 400, 1),
+        bootstrap_mean(np.tile(values, 20), 0.95, 400, 1),
+    )
+    assert interval_of_few.low < 0.5 < interval_of_few.high
+    assert interval_of_many.high - interval_of_many.low < 0.25 * (interval_of_few.high - interval_of_few.low)
     error = 0.5 / len(values[:20]) ** 0.5
-    assert few.high - few.low == pytest.approx(2 * 1.96 * error, rel=0.25)
+    assert interval_of_few.high - interval_of_few.low == pytest.approx(2 * 1.96 * error, rel=0.25)
 
 
 def measures(recall: float | None, index_recall: float | None = None) -> RetrievalMeasures:
     interval = None if recall is None else {"low": recall - 0.05, "value": recall, "high": recall + 0.05}
-    one = StageNumbers.model_validate(
+    stage = StageNumbers.model_validate(
         {"source": None, "items": 500, "recall": interval, "ndcg_at_10": interval, "hit_rate_at_10": interval,
          "reciprocal_rank": interval, "novelty": 9.5, "coverage": 0.4}
     )  # fmt: skip
     lists = (EvaluatedList(name="towers", coverage=0.2, index="approximate", index_recall=index_recall),)
     evaluation = RetrievalEvaluation(catalogue=9_000, candidates=500, users=70, test_days=("2026-03-02",), lists=lists)
-    source = one.model_copy(update={"source": "towers"})
-    return RetrievalMeasures(evaluation=evaluation, stages=(source, one), best_possible=one)
+    source = stage.model_copy(update={"source": "towers"})
+    return RetrievalMeasures(evaluation=evaluation, stages=(source, stage), best_possible=stage)
 
 
 @pytest.mark.parametrize(
@@ -177,21 +180,21 @@ def measures(recall: float | None, index_recall: float | None = None) -> Retriev
     ],
 )
 def test_the_gate_holds(measured: RetrievalMeasures | None, holds: str) -> None:
-    found = retrieval_gate(measured, RetrievalLimits(min_recall=0.5))
-    assert found.passed == (not holds)
-    assert holds in found.reason
+    gate_result = retrieval_gate(measured, RetrievalLimits(min_recall=0.5))
+    assert gate_result.passed == (not holds)
+    assert holds in gate_result.reason
 
 
 def test_stages_are_told_to_programs_and_drawn() -> None:
-    found = stage_lines(measures(0.6))
-    assert [(one.stage, one.source) for one in found] == [
+    lines = stage_lines(measures(0.6))
+    assert [(line.stage, line.source) for line in lines] == [
         ("retrieval", "towers"), ("retrieval", None), ("best_possible", None)
     ]  # fmt: skip
-    assert (found[1].recall, found[1].recall_low, found[1].items) == (0.6, pytest.approx(0.55), 500)
+    assert (lines[1].recall, lines[1].recall_low, lines[1].items) == (0.6, pytest.approx(0.55), 500)
     assert stage_lines(None) == ()
-    later = measures(0.6).stages[1].model_copy(update={"stage": "ordering", "items": 10})
-    drawn = funnel_plot(measures(0.6), [later])
-    assert drawn is not None and "best possible" in drawn.svg and "ordering" in drawn.svg
+    ordering_stage = measures(0.6).stages[1].model_copy(update={"stage": "ordering", "items": 10})
+    plot = funnel_plot(measures(0.6), [ordering_stage])
+    assert plot is not None and "best possible" in plot.svg and "ordering" in plot.svg
     assert funnel_plot(measures(None)) is None
 
 
@@ -201,11 +204,11 @@ WORLD = GeneratedSource(kind="generated", rows=20_000, users=300, items=200, day
 def test_expected_clicks_are_the_planted_probabilities() -> None:
     truth = ClickModel.calibrate(WORLD, build_world(WORLD))
     user = np.array([4])
-    one = truth.expected_clicks(user, np.full(1, -1), np.array([-0.5]), 3)
+    clicks_of_one_context = truth.expected_clicks(user, np.full(1, -1), np.array([-0.5]), 3)
     two = truth.expected_clicks(user, np.full(1, -1), np.array([0.8]), 3)
-    both = truth.expected_clicks(user, np.full(1, -1), np.array([-0.5, 0.8]), 3)
-    assert both == pytest.approx((one + two) / 2)
-    odds = np.log(two / (1 - two)) - np.log(one / (1 - one))
+    clicks_of_two_contexts = truth.expected_clicks(user, np.full(1, -1), np.array([-0.5, 0.8]), 3)
+    assert clicks_of_two_contexts == pytest.approx((clicks_of_one_context + two) / 2)
+    odds = np.log(two / (1 - two)) - np.log(clicks_of_one_context / (1 - clicks_of_one_context))
     assert odds == pytest.approx(np.full((1, 200), 1.3 * truth.scale))
 
 
@@ -216,15 +219,15 @@ def test_no_list_is_better_than_that_of_the_world_itself(tmp_path: Path) -> None
     test = log.filter(pl.col("event_time").dt.date() == last, pl.col("is_click") == 1)
     users = test["user_id"].unique().sort()
     assert users[0] >= FIRST_USER
-    found = best_candidates(WORLD, users, [last], 20)
-    assert found.min() >= FIRST_ITEM
+    best_items = best_candidates(WORLD, users, [last], 20)
+    assert best_items.min() >= FIRST_ITEM
     popular = log.filter(pl.col("event_time").dt.date() < last, pl.col("is_click") == 1)["item_id"]
     often = popular.value_counts(sort=True)["item_id"].head(20).to_list()
     hits = {"best": 0, "popular": 0}
-    for user, line in zip(users, found, strict=True):
-        taken = set(test.filter(pl.col("user_id") == user)["item_id"])
-        hits["best"] += len(taken & set(line.tolist()))
-        hits["popular"] += len(taken & set(often))
+    for user, line in zip(users, best_items, strict=True):
+        taken_items = set(test.filter(pl.col("user_id") == user)["item_id"])
+        hits["best"] += len(taken_items & set(line.tolist()))
+        hits["popular"] += len(taken_items & set(often))
     assert hits["best"] > 1.05 * hits["popular"]
 
 
@@ -232,24 +235,24 @@ def test_the_best_list_is_that_of_clicks_counted_in_another_way() -> None:
     # What is shown is counted in drawn traffic, and every item is put in place of what was shown in its contexts.
     world, day = build_world(WORLD), 5
     truth = ClickModel.calibrate(WORLD, world)
-    drawn = draw_impressions(WORLD, world, LogPart(day, (0.0, 1.0), 200_000, 0))
-    shown = np.bincount(drawn.item, minlength=200) / 200_000
+    impressions = draw_impressions(WORLD, world, LogPart(day, (0.0, 1.0), 200_000, 0))
+    impression_rates = np.bincount(impressions.item, minlength=200) / 200_000
     moments = np.random.default_rng(1).choice(200_000, 150, replace=False)
     for user in (3, 50, 200):
         names = ("time_us", "surface", "device", "position")
-        contexts = {name: np.tile(getattr(drawn, name)[moments], 200) for name in names}
+        contexts = {name: np.tile(getattr(impressions, name)[moments], 200) for name in names}
         contexts |= {"user": np.full(200 * 150, user), "previous": np.full(200 * 150, -1)}
-        asked = GeneratedImpressions(item=np.repeat(np.arange(200), 150), **contexts)
-        clicks = shown * truth.probability(asked, day).reshape(200, 150).mean(axis=1)
-        (found,) = best_candidates(WORLD, pl.Series([user + FIRST_USER]), [WORLD.start + timedelta(days=day)], 20)
-        own = np.argsort(-clicks, kind="stable")[:20]
+        repeated_impressions = GeneratedImpressions(item=np.repeat(np.arange(200), 150), **contexts)
+        clicks = impression_rates * truth.probability(repeated_impressions, day).reshape(200, 150).mean(axis=1)
+        (best_items,) = best_candidates(WORLD, pl.Series([user + FIRST_USER]), [WORLD.start + timedelta(days=day)], 20)
+        most_clicked = np.argsort(-clicks, kind="stable")[:20]
         discounts = 1 / np.log2(np.arange(20) + 2)
         # By this count the world's list is as good as the best one, but for what counting leaves to chance.
-        assert clicks[found - FIRST_ITEM] @ discounts >= 0.99 * clicks[own] @ discounts
-        assert len(set(found - FIRST_ITEM) & set(own)) >= 18
+        assert clicks[best_items - FIRST_ITEM] @ discounts >= 0.99 * clicks[most_clicked] @ discounts
+        assert len(set(best_items - FIRST_ITEM) & set(most_clicked)) >= 18
         # A list in the order of what is shown most, or of what is liked most, is not.
-        for other in (np.argsort(-shown), np.argsort(-clicks / np.maximum(shown, 1e-9))):
-            assert clicks[other[:20]] @ discounts < 0.99 * clicks[own] @ discounts
+        for other_order in (np.argsort(-impression_rates), np.argsort(-clicks / np.maximum(impression_rates, 1e-9))):
+            assert clicks[other_order[:20]] @ discounts < 0.99 * clicks[most_clicked] @ discounts
 
 
 class Newest(SourceKind):
@@ -258,8 +261,8 @@ class Newest(SourceKind):
     kind: Literal["newest"]
     """The newest items."""
 
-    def fit(self, given: FitInputs, folder: Path) -> None:
-        np.save(folder / "rows.npy", np.arange(given.catalogue.size, dtype=np.int32)[::-1])
+    def fit(self, inputs: FitInputs, folder: Path) -> None:
+        np.save(folder / "rows.npy", np.arange(inputs.catalogue.size, dtype=np.int32)[::-1])
 
     def load(self, folder: Path) -> NewestItems:
         return NewestItems(np.load(folder / "rows.npy"))
@@ -269,9 +272,11 @@ class NewestItems(Source):
     def __init__(self, rows: np.ndarray) -> None:
         self._rows = rows
 
-    def retrieve(self, queries: Queries, most: int) -> RankedItems:
-        rows = np.tile(self._rows[:most], (queries.size, 1))
-        return pad_lists(rows, np.linspace(1, 0, rows.shape[1], dtype=np.float32)[None].repeat(queries.size, 0), most)
+    def retrieve(self, queries: Queries, max_items: int) -> RankedItems:
+        rows = np.tile(self._rows[:max_items], (queries.size, 1))
+        return pad_lists(
+            rows, np.linspace(1, 0, rows.shape[1], dtype=np.float32)[None].repeat(queries.size, 0), max_items
+        )
 
 
 def test_a_kind_of_ones_own_is_declared_fitted_loaded_and_asked(
@@ -280,9 +285,9 @@ def test_a_kind_of_ones_own_is_declared_fitted_loaded_and_asked(
     monkeypatch.setitem(SOURCE_KINDS, "newest", Newest)
     _, retriever = fitted(log, tmp_path / "release", sources={"latest": {"kind": "newest", "max_items": 1}})
     users = pl.Series([6], dtype=pl.Int64)
-    found = retriever.candidates(Queries(users, retriever.find_recent_items(users), pl.DataFrame()))
-    assert [retriever.catalogue.ids[int(row)] for row in found.items[0] if row >= 0] == [50]
-    assert found.sources == ("latest",)
+    candidates = retriever.candidates(Queries(users, retriever.find_recent_items(users), pl.DataFrame()))
+    assert [retriever.catalogue.ids[int(row)] for row in candidates.items[0] if row >= 0] == [50]
+    assert candidates.sources == ("latest",)
 
 
 def test_retrieval_needs_a_user_and_an_item() -> None:

@@ -10,7 +10,7 @@ from retrieval_log import Log, Row, days, declared, fit_data
 
 from models.sequence.export import export
 from models.sequence.network import Encoder
-from models.sequence.train import SequenceTrainer, Sessions, train
+from models.sequence.train import SequenceTrainer, TrainingSessions, train
 from shortlist.contracts import DataError
 from shortlist.evaluation.retrieval import EVALUATION_FILE
 from shortlist.retrieval.evaluate import evaluate_retrieval
@@ -34,10 +34,10 @@ def circles(users: int = 60) -> list[Row]:
 
 def encoder(last: int = 50, blocks: int = 2) -> Encoder:
     torch.manual_seed(1)
-    made = Encoder(16, 2, blocks, last, 0.3).eval()
-    for parameter in made.parameters():
+    model = Encoder(16, 2, blocks, last, 0.3).eval()
+    for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    return made
+    return model
 
 
 def newest_first(sessions: list[list[int]], vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,10 +77,10 @@ def test_the_state_does_not_depend_on_padding_or_on_later_events() -> None:
         alone = model(*newest_first([[3, 4, 5]], vectors))
         beside = model(*newest_first([[3, 4, 5], list(range(20))], vectors))
         longer = model(*newest_first([[3, 4, 5, 6]], vectors))
-        other = model(*newest_first([[3, 5, 4]], vectors))
+        other_state = model(*newest_first([[3, 5, 4]], vectors))
     torch.testing.assert_close(beside[0, :3], alone[0], rtol=0, atol=1e-5)
     torch.testing.assert_close(longer[0, 1:], alone[0], rtol=0, atol=1e-5)
-    assert (other[0, 0] - alone[0, 0]).abs().max() > 0.01  # the order matters
+    assert (other_state[0, 0] - alone[0, 0]).abs().max() > 0.01  # the order matters
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
@@ -89,9 +89,9 @@ def test_the_exported_encoder_gives_the_newest_state(tmp_path: Path, blocks: int
     export(model, tmp_path / ENCODER)
     sessions = [[1], [2, 3, 4], list(range(30)), [5] * 50]
     events, lengths = newest_first(sessions, vectors)
-    found = encode_sessions(_open_encoder(tmp_path / ENCODER), events.numpy(), lengths.numpy())
+    states = encode_sessions(_open_encoder(tmp_path / ENCODER), events.numpy(), lengths.numpy())
     with torch.no_grad():
-        np.testing.assert_allclose(found, model(events, lengths)[:, 0].numpy(), atol=1e-5)
+        np.testing.assert_allclose(states, model(events, lengths)[:, 0].numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -112,45 +112,49 @@ def test_a_session_that_grows_event_by_event_is_what_the_exported_graph_encodes_
     prefixes = [session[:length] for length in range(1, len(session) + 1)]
     events, lengths = newest_first(prefixes, vectors)
     together = encode_sessions(graph, events.numpy(), lengths.numpy())
-    alone = [encode_sessions(graph, *(each.numpy() for each in newest_first([one], vectors))) for one in prefixes]
+    alone = [
+        encode_sessions(graph, *(tensor.numpy() for tensor in newest_first([session], vectors))) for session in prefixes
+    ]
     np.testing.assert_allclose(together, np.concatenate(steps), rtol=0, atol=1e-5)
     np.testing.assert_allclose(np.concatenate(alone), np.concatenate(steps), rtol=0, atol=1e-5)
 
 
 def test_what_comes_next_depends_on_the_last_item(log: Log, tmp_path: Path) -> None:
-    given = fit_data(log.write(circles()), declared(), 0, most=3)
+    inputs = fit_data(log.write(circles()), declared(), 0, max_items=3)
     source = section()
-    source.fit(given, tmp_path)
+    source.fit(inputs, tmp_path)
     ids = pl.Series([[3, 2, 1], [8], [9, 8, 7]])
     recent = np.full((5, 4), -1, np.int32)
     for line, items in enumerate(ids.to_list()):
-        recent[line, : len(items)] = given.catalogue.find_rows(pl.Series(items))
-    recent[4] = np.resize(given.catalogue.find_rows(pl.Series([5, 4])), 4)
+        recent[line, : len(items)] = inputs.catalogue.find_rows(pl.Series(items))
+    recent[4] = np.resize(inputs.catalogue.find_rows(pl.Series([5, 4])), 4)
     users = pl.Series([1, 2, None, None, 999], dtype=pl.Int64)
-    found = source.load(tmp_path).retrieve(Queries(users, recent, pl.DataFrame()), 3)
-    assert given.catalogue.ids.to_numpy()[found.items[[0, 1, 2, 4], 0]].tolist() == [4, 9, 0, 6]
-    assert found.items[3].tolist() == [-1] * 3  # nothing is known of this user
-    assert np.isneginf(found.scores[3]).all()
+    ranked = source.load(tmp_path).retrieve(Queries(users, recent, pl.DataFrame()), 3)
+    assert inputs.catalogue.ids.to_numpy()[ranked.items[[0, 1, 2, 4], 0]].tolist() == [4, 9, 0, 6]
+    assert ranked.items[3].tolist() == [-1] * 3  # nothing is known of this user
+    assert np.isneginf(ranked.scores[3]).all()
 
 
 def test_one_more_event_changes_the_answer(log: Log, tmp_path: Path) -> None:
-    given = fit_data(log.write(circles()), declared(), 0, most=3)
+    inputs = fit_data(log.write(circles()), declared(), 0, max_items=3)
     source = section(epochs=5)
-    source.fit(given, tmp_path)
+    source.fit(inputs, tmp_path)
     loaded = source.load(tmp_path)
-    before, after = np.array([[3, 2, -1]], np.int32), np.array([[4, 3, 2]], np.int32)
-    states = [loaded.query_vectors(Queries(pl.Series([1]), recent, pl.DataFrame())) for recent in (before, after)]
+    two_events, three_events = np.array([[3, 2, -1]], np.int32), np.array([[4, 3, 2]], np.int32)
+    states = [
+        loaded.query_vectors(Queries(pl.Series([1]), recent, pl.DataFrame())) for recent in (two_events, three_events)
+    ]
     assert np.abs(states[0] - states[1]).max() > 0.01
 
 
 def test_a_session_of_10_000_items_is_its_newest(log: Log, tmp_path: Path) -> None:
-    given = fit_data(log.write(circles()), declared(), 0, most=3)
+    inputs = fit_data(log.write(circles()), declared(), 0, max_items=3)
     source = section(epochs=1)
-    source.fit(given, tmp_path)
+    source.fit(inputs, tmp_path)
     loaded = source.load(tmp_path)
     long = (np.arange(10_000, dtype=np.int32) % 10)[None]
-    found = [loaded.query_vectors(Queries(pl.Series([1]), recent, pl.DataFrame())) for recent in (long, long[:, :8])]
-    np.testing.assert_array_equal(*found)
+    states = [loaded.query_vectors(Queries(pl.Series([1]), recent, pl.DataFrame())) for recent in (long, long[:, :8])]
+    np.testing.assert_array_equal(*states)
 
 
 def test_an_item_that_nobody_took_is_placed_by_its_columns(log: Log) -> None:
@@ -159,24 +163,24 @@ def test_an_item_that_nobody_took_is_placed_by_its_columns(log: Log) -> None:
         "topic": [*(str(item % 2) for item in range(10)), "0", "1"],
         "tags": [[]] * 12, "price": [1.0] * 12, "content": [None] * 12,
     }  # fmt: skip
-    given = fit_data(log.write(circles(), items=items), declared(), 0)
-    vectors = train(section(item_columns=["topic"], item_numbers=["price"]), given).item_vectors
-    rows = given.catalogue.find_rows(pl.Series([100, 101, 2, 3], dtype=pl.Int64))
-    even, odd = vectors[rows[2]], vectors[rows[3]]
+    inputs = fit_data(log.write(circles(), items=items), declared(), 0)
+    vectors = train(section(item_columns=["topic"], item_numbers=["price"]), inputs).item_vectors
+    rows = inputs.catalogue.find_rows(pl.Series([100, 101, 2, 3], dtype=pl.Int64))
+    even_vector, odd_vector = vectors[rows[2]], vectors[rows[3]]
     first, second = vectors[rows[0]], vectors[rows[1]]
-    assert (first - second) @ (even - odd) > 0
+    assert (first - second) @ (even_vector - odd_vector) > 0
 
 
 def test_the_same_seed_gives_the_same_vectors_and_the_loss_falls(log: Log) -> None:
-    given = fit_data(log.write(circles()), declared(), 0)
-    one, other = (train(section(epochs=6), given) for _ in range(2))
-    assert np.array_equal(one.item_vectors, other.item_vectors)
-    assert one.history[-1]["loss"] < one.history[0]["loss"]
+    inputs = fit_data(log.write(circles()), declared(), 0)
+    first_run, second_run = (train(section(epochs=6), inputs) for _ in range(2))
+    assert np.array_equal(first_run.item_vectors, second_run.item_vectors)
+    assert first_run.history[-1]["loss"] < first_run.history[0]["loss"]
 
 
 def test_a_batch_is_cut_turned_and_masked_as_declared() -> None:
     items = pl.DataFrame({"item_id": range(20)})
-    sessions = Sessions.from_events(np.repeat([0, 1, 2], [6, 1, 9]), np.arange(16) % 20, 8)
+    sessions = TrainingSessions.from_events(np.repeat([0, 1, 2], [6, 1, 9]), np.arange(16) % 20, 8)
     assert sessions.lengths.tolist() == [6, 9] and sessions.ends.tolist() == [6, 16]
     counts = np.ones(20, np.int64)
 
@@ -203,7 +207,7 @@ def test_a_session_begins_with_what_led_another_user_to_its_oldest_item() -> Non
     found = set()
     for seed in range(20):
         for last in (8, 3):
-            sessions = Sessions.from_events(users, events, last)
+            sessions = TrainingSessions.from_events(users, events, last)
             trainer = SequenceTrainer(
                 section(batch_events=1_000, joined=1.0, last=last), items, np.ones(20, np.int64), seed
             )
@@ -211,9 +215,9 @@ def test_a_session_begins_with_what_led_another_user_to_its_oldest_item() -> Non
             ends = np.cumsum(batch.lengths_B)
             targets = np.split(batch.targets_T, ends[:-1])
             lines = zip(batch.inputs_BL, batch.lengths_B, targets, strict=True)
-            found |= {(last, *line[:length].tolist(), *after.tolist()[:1]) for line, length, after in lines}
-            for line, length, after in zip(batch.inputs_BL, batch.lengths_B, targets, strict=True):
-                assert after.tolist()[1:] == line[: length - 1].tolist()  # what follows an event is the next one
+            found |= {(last, *line[:length].tolist(), *next_items.tolist()[:1]) for line, length, next_items in lines}
+            for line, length, next_items in zip(batch.inputs_BL, batch.lengths_B, targets, strict=True):
+                assert next_items.tolist()[1:] == line[: length - 1].tolist()  # what follows an event is the next one
                 assert (line[length:] == -1).all()
     assert found == {
         (8, 6, 5, 7), (8, 6, 5, 2, 1, 7),  # alone; behind 1, 2 of the second user, who came to 5 by them
@@ -227,7 +231,7 @@ def test_a_session_begins_with_what_led_another_user_to_its_oldest_item() -> Non
 
 
 def turned_inputs(trainer: SequenceTrainer, users: np.ndarray, events: np.ndarray) -> np.ndarray:
-    return next(trainer.batches(Sessions.from_events(users, events, 8))).inputs_BL
+    return next(trainer.batches(TrainingSessions.from_events(users, events, 8))).inputs_BL
 
 
 def test_the_sampled_softmax_estimates_the_whole_one() -> None:
@@ -240,23 +244,23 @@ def test_the_sampled_softmax_estimates_the_whole_one() -> None:
     for _ in range(400):
         targets = torch.from_numpy(random.choice(50, 16, p=counts / counts.sum()))
         columns = torch.unique(torch.cat([targets, torch.from_numpy(random.integers(0, 50, 20))]))
-        found = trainer._loss(scores[columns].expand(16, -1), targets, columns)
-        sampled.append(float(found))
+        sampled_loss = trainer._loss(scores[columns].expand(16, -1), targets, columns)
+        sampled.append(float(sampled_loss))
         whole.append(float((torch.logsumexp(scores, 0) - scores[targets]).mean()))
     assert np.mean(sampled) == pytest.approx(np.mean(whole), abs=0.03)
 
 
 def test_a_log_of_single_events_is_refused(log: Log) -> None:
-    given = fit_data(log.write([(user, user, 0, "home", 1) for user in range(5)]), declared(), 0)
+    inputs = fit_data(log.write([(user, user, 0, "home", 1) for user in range(5)]), declared(), 0)
     with pytest.raises(DataError, match="no user has two positive rows, so nothing follows anything; declare a longer"):
-        train(section(), given)
+        train(section(), inputs)
 
 
 def test_a_training_that_diverges_is_refused(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = fit_data(log.write(circles()), declared(), 0)
+    inputs = fit_data(log.write(circles()), declared(), 0)
     monkeypatch.setattr(SequenceTrainer, "item_vectors", lambda self: np.full((10, 16), np.nan, np.float32))
     with pytest.raises(DataError, match="training diverged: items' vectors are not finite; declare a smaller"):
-        section(epochs=1).fit(given, tmp_path)
+        section(epochs=1).fit(inputs, tmp_path)
 
 
 def test_a_log_without_a_clock_and_heads_that_do_not_divide_are_refused() -> None:
@@ -275,5 +279,8 @@ def test_its_index_is_among_the_evaluated_ones(log: Log, tmp_path: Path) -> None
     table, data = log.write(rows), declared()
     fit_retrieval(retrieval, data, table, days(0), tmp_path / "release", 1)
     evaluate_retrieval(Retriever.open(tmp_path / "release"), data, table, days(1), tmp_path / "evaluation", 1)
-    facts = {one["name"]: one for one in read_json(tmp_path / "evaluation" / EVALUATION_FILE)["lists"]}
+    facts = {
+        evaluated_list["name"]: evaluated_list
+        for evaluated_list in read_json(tmp_path / "evaluation" / EVALUATION_FILE)["lists"]
+    }
     assert facts["next"]["index"] == "exact"

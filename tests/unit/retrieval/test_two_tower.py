@@ -33,26 +33,26 @@ def section(**changes: object) -> TwoTower:
 
 
 def test_users_get_the_items_of_their_group(log: Log, tmp_path: Path) -> None:
-    given = fit_data(log.write(two_groups()), declared(), 0, most=10)
+    inputs = fit_data(log.write(two_groups()), declared(), 0, max_items=10)
     source = section()
-    source.fit(given, tmp_path)
+    source.fit(inputs, tmp_path)
     loaded = source.load(tmp_path)
     users = pl.Series([3, 60], dtype=pl.Int64)
-    found = loaded.retrieve(Queries(users, np.full((2, 1), -1, np.int32), pl.DataFrame()), 10)
-    ids = given.catalogue.ids.to_numpy()[found.items]
+    ranked = loaded.retrieve(Queries(users, np.full((2, 1), -1, np.int32), pl.DataFrame()), 10)
+    ids = inputs.catalogue.ids.to_numpy()[ranked.items]
     assert (ids[0] % 2 == 0).all()
     assert (ids[1] % 2 == 1).all()
 
 
 def test_an_unknown_user_is_the_mean_of_recent_items_and_without_them_nobody(log: Log, tmp_path: Path) -> None:
-    given = fit_data(log.write(two_groups()), declared(), 0, most=5)
+    inputs = fit_data(log.write(two_groups()), declared(), 0, max_items=5)
     source = section()
-    source.fit(given, tmp_path)
-    recent = given.catalogue.find_rows(pl.Series([7, 7], dtype=pl.Int64)).reshape(2, 1).copy()
+    source.fit(inputs, tmp_path)
+    recent = inputs.catalogue.find_rows(pl.Series([7, 7], dtype=pl.Int64)).reshape(2, 1).copy()
     recent[1] = -1
-    found = source.load(tmp_path).retrieve(Queries(pl.Series([999, None]), recent, pl.DataFrame()), 5)
-    assert (given.catalogue.ids.to_numpy()[found.items[0]] % 2 == 1).all()
-    assert found.items[1].tolist() == [-1] * 5
+    ranked = source.load(tmp_path).retrieve(Queries(pl.Series([999, None]), recent, pl.DataFrame()), 5)
+    assert (inputs.catalogue.ids.to_numpy()[ranked.items[0]] % 2 == 1).all()
+    assert ranked.items[1].tolist() == [-1] * 5
 
 
 def test_an_item_that_nobody_took_is_placed_by_its_columns(log: Log, tmp_path: Path) -> None:
@@ -64,35 +64,35 @@ def test_an_item_that_nobody_took_is_placed_by_its_columns(log: Log, tmp_path: P
         "price": [1.0] * 22,
         "content": [None] * 22,
     }
-    given = fit_data(log.write(rows, items=items), declared(), 0)
-    towers = train(section(item_columns=["topic"]), given)
-    first = towers.item_vectors[given.catalogue.find_rows(pl.Series([100, 101], dtype=pl.Int64))]
+    inputs = fit_data(log.write(rows, items=items), declared(), 0)
+    towers = train(section(item_columns=["topic"]), inputs)
+    first = towers.item_vectors[inputs.catalogue.find_rows(pl.Series([100, 101], dtype=pl.Int64))]
     even_user = towers.user_vectors[towers.users.index_of(3)]
     assert first[0] @ even_user > first[1] @ even_user
 
 
 def test_the_same_seed_gives_the_same_vectors_and_the_loss_falls(log: Log) -> None:
-    given = fit_data(log.write(two_groups()), declared(), 0)
-    one, other = (train(section(item_numbers=["price"]), given) for _ in range(2))
-    assert np.array_equal(one.item_vectors, other.item_vectors)
-    assert one.history[-1]["loss"] < one.history[0]["loss"]
-    assert np.linalg.norm(one.user_vectors[:, :-1], axis=1) == pytest.approx(np.ones(80))
+    inputs = fit_data(log.write(two_groups()), declared(), 0)
+    first_towers, second_towers = (train(section(item_numbers=["price"]), inputs) for _ in range(2))
+    assert np.array_equal(first_towers.item_vectors, second_towers.item_vectors)
+    assert first_towers.history[-1]["loss"] < first_towers.history[0]["loss"]
+    assert np.linalg.norm(first_towers.user_vectors[:, :-1], axis=1) == pytest.approx(np.ones(80))
 
 
 def test_popularity_is_part_of_an_items_score_as_declared(log: Log) -> None:
     # Item 10 is taken 31 times, item 20 11 times: 30 and 10 users, and user 99 takes both.
     rows: list[Row] = [(user, 10 if user % 4 else 20, 0, "home", 1) for user in range(40)]
-    given = fit_data(log.write([*rows, *((99, item, 0, "home", 1) for item in (10, 20))]), declared(), 0)
-    with_it, without = (train(section(popularity=weight), given) for weight in (1.0, 0.0))
-    assert with_it.item_vectors[:, -1] == pytest.approx(0.1 * np.log(np.array([32, 12]) / (42 + 2)))
-    assert without.item_vectors[:, -1].tolist() == [0, 0]
-    assert with_it.user_vectors[:, -1].tolist() == [1] * 41
+    inputs = fit_data(log.write([*rows, *((99, item, 0, "home", 1) for item in (10, 20))]), declared(), 0)
+    towers_with, towers_without = (train(section(popularity=weight), inputs) for weight in (1.0, 0.0))
+    assert towers_with.item_vectors[:, -1] == pytest.approx(0.1 * np.log(np.array([32, 12]) / (42 + 2)))
+    assert towers_without.item_vectors[:, -1].tolist() == [0, 0]
+    assert towers_with.user_vectors[:, -1].tolist() == [1] * 41
 
 
 def test_one_positive_row_is_too_few(log: Log) -> None:
-    given = fit_data(log.write([(1, 2, 0, "home", 1), (1, 3, 0, "home", 0)]), declared(), 0)
+    inputs = fit_data(log.write([(1, 2, 0, "home", 1), (1, 3, 0, "home", 0)]), declared(), 0)
     with pytest.raises(DataError, match="1 positive rows; two towers learn from 2 or more"):
-        train(section(), given)
+        train(section(), inputs)
 
 
 def test_the_softmax_is_corrected_for_frequency_and_leaves_out_the_rows_own_item() -> None:
@@ -101,8 +101,8 @@ def test_the_softmax_is_corrected_for_frequency_and_leaves_out_the_rows_own_item
     log_expected = torch.tensor([0.2, 0.1, 0.2])
     first = functional.cross_entropy((scores - log_expected)[:1, :2], torch.tensor([0]))
     second = functional.cross_entropy((scores - log_expected)[1:], torch.tensor([1]))
-    found = softmax_loss(torch.eye(2), scores.T, -log_expected, columns)  # these vectors have these products
-    assert found.item() == pytest.approx((first + second).item() / 2)
+    loss = softmax_loss(torch.eye(2), scores.T, -log_expected, columns)  # these vectors have these products
+    assert loss.item() == pytest.approx((first + second).item() / 2)
 
 
 def test_the_gradient_of_the_softmax_is_that_of_its_loss() -> None:
@@ -111,13 +111,13 @@ def test_the_gradient_of_the_softmax_is_that_of_its_loss() -> None:
         torch.randn(shape, generator=random, dtype=torch.float64) for shape in ((5, 3), (9, 3), (9,))
     )
     columns = torch.tensor([0, 1, 1, 2, 3, 1, 0, 7, 8])  # some are other rows' own items, and occur twice
-    given = users.requires_grad_(), items.requires_grad_(), added, columns
-    assert torch.autograd.gradcheck(softmax_loss, given)
+    loss_inputs = users.requires_grad_(), items.requires_grad_(), added, columns
+    assert torch.autograd.gradcheck(softmax_loss, loss_inputs)
 
 
 def test_a_row_whose_own_item_has_no_probability_left_has_a_finite_loss() -> None:
-    found = softmax_loss(torch.tensor([[1.0]]), torch.tensor([[-500.0], [500.0]]), torch.zeros(2), torch.arange(2))
-    assert found.item() == pytest.approx(-np.log(1e-38), rel=1e-5)
+    loss = softmax_loss(torch.tensor([[1.0]]), torch.tensor([[-500.0], [500.0]]), torch.zeros(2), torch.arange(2))
+    assert loss.item() == pytest.approx(-np.log(1e-38), rel=1e-5)
 
 
 def test_logq_makes_sampled_softmax_agree_with_the_whole_one() -> None:
@@ -139,11 +139,11 @@ def test_an_entity_is_the_sum_of_its_rows_and_tags_share_one() -> None:
     # Rows 10 to 12 are the ids, 13 and 14 the topics, 15 and 16 the tags.
     assert entities.table_rows == 7
     weights = torch.arange(17, dtype=torch.float32)[:, None]
-    made = FusedTable.from_rows(weights, torch.zeros(17))(make_lookups((entities, torch.tensor([2, 0, 1]))))
-    assert made[:, 0].tolist() == [12 + 16, 10 + 13 + (15 + 16) / 2, 11 + 14]
+    embeddings = FusedTable.from_rows(weights, torch.zeros(17))(make_lookups((entities, torch.tensor([2, 0, 1]))))
+    assert embeddings[:, 0].tolist() == [12 + 16, 10 + 13 + (15 + 16) / 2, 11 + 14]
 
 
 def test_numbers_are_standardised_and_nulls_are_the_mean() -> None:
     table = pl.DataFrame({"price": [1.0, 3.0, None]})
-    found = NumberScale.from_table(table, ["price"]).standardise(table)
-    assert found[:, 0].tolist() == [-1, 1, 0]
+    standardised = NumberScale.from_table(table, ["price"]).standardise(table)
+    assert standardised[:, 0].tolist() == [-1, 1, 0]

@@ -11,17 +11,17 @@ from models.embedding.chunks import Lookups
 from models.embedding.fused_table import FusedTable
 from models.embedding.layout import Layout
 from models.embedding.perceptron import perceptron
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 from shortlist.contracts import ShortlistError
 
 FEATURES = (
-    FeatureColumn(name="tags", kind="ids", size=4),
-    FeatureColumn(name="user", kind="id", size=3),
-    FeatureColumn(name="age", kind="dense"),
-    FeatureColumn(name="item", kind="id", size=5),
-    FeatureColumn(name="text", kind="vector", width=2),
+    TableFeature(name="tags", kind="ids", size=4),
+    TableFeature(name="user", kind="id", size=3),
+    TableFeature(name="age", kind="dense"),
+    TableFeature(name="item", kind="id", size=5),
+    TableFeature(name="text", kind="vector", width=2),
 )
-LAYOUT = Layout.of(FEATURES)
+LAYOUT = Layout.from_features(FEATURES)
 SECTION = DLRMModel(features=("*",), embedding_dim=4, bottom_mlp=(6,), top_mlp=(5, 3))
 USERS, ITEMS, TAGS = [1, 2], [4, 0], [[3, 1], []]
 DENSE = [[1.5, -2.0, float("nan")], [float("nan"), 0.5, 3.0]]
@@ -102,7 +102,7 @@ def test_unknown_ids_start_at_zero_and_others_small() -> None:
 
 
 def test_an_untrained_network_starts_around_the_base_rate(model: DLRM) -> None:
-    model.network.start_from(0.2)
+    model.network.set_base_rates(0.2)
     last = model.network.top[-1]
     assert isinstance(last, torch.nn.Linear)
     assert torch.sigmoid(last.bias).item() == pytest.approx(0.2)
@@ -110,7 +110,7 @@ def test_an_untrained_network_starts_around_the_base_rate(model: DLRM) -> None:
 
 def test_without_floats_a_learnt_bias_takes_their_place() -> None:
     torch.manual_seed(0)
-    layout = Layout.of([FeatureColumn(name="item", kind="id", size=3)])
+    layout = Layout.from_features([TableFeature(name="item", kind="id", size=3)])
     model = DLRM(layout, SECTION)
     pooled = torch.ones(2, 4, requires_grad=True)
     model.network(torch.zeros(2, 1), pooled).sum().backward()
@@ -120,7 +120,7 @@ def test_without_floats_a_learnt_bias_takes_their_place() -> None:
 
 def test_without_ids_only_the_floats_count() -> None:
     torch.manual_seed(0)
-    model = DLRM(Layout.of([FeatureColumn(name="age", kind="dense")]), SECTION).eval()
+    model = DLRM(Layout.from_features([TableFeature(name="age", kind="dense")]), SECTION).eval()
     none = Lookups(torch.empty(0).int(), torch.zeros(1).int(), None)
     expected = [through(model.network.top, through(model.network.bottom, [x], True), False)[0] for x in (1.0, 2.0)]
     assert model(torch.tensor([[1.0], [2.0]]), none).tolist() == pytest.approx(expected, rel=1e-5)
@@ -144,9 +144,9 @@ def test_dropout_stands_in_the_hidden_layers_only() -> None:
 
 
 def test_more_rows_than_int32_can_count_are_refused() -> None:
-    features = [FeatureColumn(name=name, kind="id", size=2**30) for name in "ab"]
+    features = [TableFeature(name=name, kind="id", size=2**30) for name in "ab"]
     with pytest.raises(ShortlistError, match="2,147,483,648 ids in all; the fused table holds at most 2,147,483,647"):
-        Layout.of(features)
+        Layout.from_features(features)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +157,6 @@ def test_a_slot_of_one_row_is_that_row_and_an_empty_one_is_zero(
     rows: list[int], starts: list[int], wanted: list[int | None]
 ) -> None:
     weight = torch.arange(1.0, 11).view(5, 2)
-    table = FusedTable.of(weight, torch.zeros(5))
+    table = FusedTable.from_rows(weight, torch.zeros(5))
     found = table(Lookups(torch.tensor(rows).int(), torch.tensor(starts).int(), None))
     assert torch.equal(found, torch.stack([torch.zeros(2) if row is None else weight[row] for row in wanted]))

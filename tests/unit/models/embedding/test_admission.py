@@ -13,24 +13,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.embedding.admission import Admission
+from models.embedding.admission import BucketAdmission
 from models.embedding.cached_embeddings import CachedTable
 from models.embedding.chunks import Batch, Lookups
 from models.embedding.fused_table import FusedTable
 from models.embedding.layout import Layout
 from models.embedding.optimizer import RowWiseAdagrad
-from models.embedding.step import Step, StepOptions
-from models.inputs import FeatureColumn
+from models.embedding.step import StepOptions, TrainingStep
+from models.inputs import TableFeature
 from models.record import TrainedModel
 from shortlist.contracts import Files
 from shortlist.storage.artefacts import write_json, write_manifest
 
 DAY = date(2026, 3, 10)
 WIDTH = 4
-PLAIN = FeatureColumn(name="item_id", kind="id", size=5)
-RARE = FeatureColumn(name="user_hash", kind="id", size=8, hashed=True, admit_after=3)
-OTHER = FeatureColumn(name="page_hash", kind="id", size=6, hashed=True)
-LAYOUT = Layout.of((PLAIN, RARE, OTHER))
+PLAIN = TableFeature(name="item_id", kind="id", size=5)
+RARE = TableFeature(name="user_hash", kind="id", size=8, hashed=True, admit_after=3)
+OTHER = TableFeature(name="page_hash", kind="id", size=6, hashed=True)
+LAYOUT = Layout.from_features((PLAIN, RARE, OTHER))
 """Rows 0 to 4 of items, 5 to 12 of users (5 is null's), 13 to 18 of pages."""
 SECTION = DLRMModel(features=("*",), embedding_dim=WIDTH, bottom_mlp=(4,), top_mlp=(4,), batch_size=16)
 
@@ -48,35 +48,35 @@ def of_users(mask: torch.Tensor | None) -> list[bool]:
 
 
 def test_a_bucket_is_admitted_in_the_batch_of_its_third_look_up() -> None:
-    admission = Admission(LAYOUT, rows=100, last_day=DAY)
-    assert of_users(admission.admitted(looked_up(1, 2, 2))) == [False, False, False]
-    assert of_users(admission.admitted(looked_up(2, 1))) == [True, False]
-    assert of_users(admission.admitted(looked_up(4, 4, 1, 4))) == [True, True, True, True]
+    admission = BucketAdmission(LAYOUT, rows=100, last_day=DAY)
+    assert of_users(admission.count_and_admit(looked_up(1, 2, 2))) == [False, False, False]
+    assert of_users(admission.count_and_admit(looked_up(2, 1))) == [True, False]
+    assert of_users(admission.count_and_admit(looked_up(4, 4, 1, 4))) == [True, True, True, True]
 
 
 def test_null_is_no_rare_value() -> None:
-    assert of_users(Admission(LAYOUT, rows=10, last_day=DAY).admitted(looked_up(0, 1))) == [True, False]
+    assert of_users(BucketAdmission(LAYOUT, rows=10, last_day=DAY).count_and_admit(looked_up(0, 1))) == [True, False]
 
 
 def test_a_second_epoch_counts_no_row_again() -> None:
-    admission = Admission(LAYOUT, rows=4, last_day=DAY)
+    admission = BucketAdmission(LAYOUT, rows=4, last_day=DAY)
     for _ in range(5):
-        assert of_users(admission.admitted(looked_up(1, 2))) == [False, False]
-        assert of_users(admission.admitted(looked_up(1, 3))) == [False, False]
+        assert of_users(admission.count_and_admit(looked_up(1, 2))) == [False, False]
+        assert of_users(admission.count_and_admit(looked_up(1, 3))) == [False, False]
     assert admission.hash_collisions()["user_hash"].occupied == 3
 
 
 def test_what_the_first_epoch_counted_holds_from_the_second_ones_first_batch() -> None:
-    admission = Admission(LAYOUT, rows=4, last_day=DAY)
-    assert of_users(admission.admitted(looked_up(1, 2))) == [False, False]
-    assert of_users(admission.admitted(looked_up(1, 1))) == [True, True]
-    assert of_users(admission.admitted(looked_up(1, 2))) == [True, False]
+    admission = BucketAdmission(LAYOUT, rows=4, last_day=DAY)
+    assert of_users(admission.count_and_admit(looked_up(1, 2))) == [False, False]
+    assert of_users(admission.count_and_admit(looked_up(1, 1))) == [True, True]
+    assert of_users(admission.count_and_admit(looked_up(1, 2))) == [True, False]
 
 
 def test_without_admission_all_may_move_and_buckets_are_counted_still() -> None:
-    admission = Admission(Layout.of((PLAIN, OTHER)), rows=10, last_day=DAY)
+    admission = BucketAdmission(Layout.from_features((PLAIN, OTHER)), rows=10, last_day=DAY)
     rows = torch.tensor([1, 5 + 2, 1, 5 + 2, 1, 5 + 4], dtype=torch.int32)
-    assert admission.admitted(Lookups(rows, torch.arange(7, dtype=torch.int32), None)) is None
+    assert admission.count_and_admit(Lookups(rows, torch.arange(7, dtype=torch.int32), None)) is None
     found = admission.hash_collisions()
     assert list(found) == ["page_hash"]
     assert (found["page_hash"].buckets, found["page_hash"].occupied, found["page_hash"].admitted) == (5, 2, 2)
@@ -84,12 +84,12 @@ def test_without_admission_all_may_move_and_buckets_are_counted_still() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=12), max_size=8), st.integers(1, 5))
 def test_it_says_what_counting_one_by_one_says(batches: list[list[int]], admit_after: int) -> None:
-    layout = Layout.of((PLAIN, RARE.model_copy(update={"admit_after": admit_after}), OTHER))
-    admission, counts = Admission(layout, rows=sum(map(len, batches)), last_day=DAY), Counter[int]()
+    layout = Layout.from_features((PLAIN, RARE.model_copy(update={"admit_after": admit_after}), OTHER))
+    admission, counts = BucketAdmission(layout, rows=sum(map(len, batches)), last_day=DAY), Counter[int]()
     for users in batches * 2:
         if counts.total() < sum(map(len, batches)):
             counts.update(users)
-        mask = admission.admitted(looked_up(*users))
+        mask = admission.count_and_admit(looked_up(*users))
         assert (mask is None) == (admit_after == 1)
         if mask is not None:
             assert of_users(mask) == [user == 0 or counts[user] >= admit_after for user in users]
@@ -99,12 +99,12 @@ def test_it_says_what_counting_one_by_one_says(batches: list[list[int]], admit_a
 
 
 def test_a_training_that_goes_on_from_a_checkpoint_has_counted_what_the_first_had() -> None:
-    first, second = (Admission(LAYOUT, rows=4, last_day=DAY) for _ in range(2))
-    first.admitted(looked_up(1, 2))
+    first, second = (BucketAdmission(LAYOUT, rows=4, last_day=DAY) for _ in range(2))
+    first.count_and_admit(looked_up(1, 2))
     second.restore(first.state())
     for admission in (first, second):
-        assert of_users(admission.admitted(looked_up(1, 1))) == [True, True]
-        assert of_users(admission.admitted(looked_up(2, 2))) == [False, False]  # a second epoch
+        assert of_users(admission.count_and_admit(looked_up(1, 1))) == [True, True]
+        assert of_users(admission.count_and_admit(looked_up(2, 2))) == [False, False]  # a second epoch
 
 
 class NoHostSync(TorchDispatchMode):
@@ -119,9 +119,9 @@ class NoHostSync(TorchDispatchMode):
 
 
 def test_no_batch_makes_the_host_wait() -> None:
-    admission = Admission(LAYOUT, rows=100, last_day=DAY)
+    admission = BucketAdmission(LAYOUT, rows=100, last_day=DAY)
     with NoHostSync():
-        admission.admitted(looked_up(1, 2, 3))
+        admission.count_and_admit(looked_up(1, 2, 3))
     with pytest.raises(AssertionError), NoHostSync():  # it stops what it is there to stop
         torch.ones(3).sum().item()
 
@@ -130,7 +130,7 @@ def test_rows_to_be_admitted_start_at_zero_and_the_others_as_ever() -> None:
     torch.manual_seed(0)
     table = FusedTable(LAYOUT, WIDTH)
     drawn = table.weight_RD.clone()
-    Admission(LAYOUT, rows=1, last_day=DAY).start(table)
+    BucketAdmission(LAYOUT, rows=1, last_day=DAY).zero_rows(table)
     assert torch.count_nonzero(table.weight_RD[5:13]) == 0
     assert torch.equal(table.weight_RD[:5], drawn[:5])
     assert torch.equal(table.weight_RD[13:], drawn[13:])
@@ -141,12 +141,12 @@ def test_an_admitted_row_learns_and_the_others_stay_zero(cached: bool) -> None:
     torch.manual_seed(0)
     table = CachedTable(LAYOUT, WIDTH, 14) if cached else FusedTable(LAYOUT, WIDTH)
     model = DLRM(LAYOUT, SECTION, table).train()
-    admission = Admission(LAYOUT, rows=100, last_day=DAY)
-    admission.start(table.whole if isinstance(table, CachedTable) else table)
-    step = Step(model, SECTION, StepOptions(), "cpu")
+    admission = BucketAdmission(LAYOUT, rows=100, last_day=DAY)
+    admission.zero_rows(table.whole if isinstance(table, CachedTable) else table)
+    step = TrainingStep(model, SECTION, StepOptions(), "cpu")
     for labels, users in (([1, 0], (1, 2)), ([1, 1], (1, 3)), ([1, 0], (4, 5)), ([1, 0], (1, 6))):
         lookups = looked_up(*users)
-        admitted = admission.admitted(lookups)
+        admitted = admission.count_and_admit(lookups)
         here = table.prepare(lookups) if isinstance(table, CachedTable) else lookups
         step(Batch(torch.tensor(labels).float(), torch.zeros(len(labels), 1), here), admitted)
         rows = model.state_dict()["table.weight_RD"][5:13]
@@ -165,7 +165,7 @@ def test_a_row_that_may_not_move_is_not_pulled_by_the_decay_either() -> None:
     assert squares[3] == 0
 
 
-def saved(admission: Admission, folder: Path, days: tuple[date, ...] = (DAY,)) -> Path:
+def saved(admission: BucketAdmission, folder: Path, days: tuple[date, ...] = (DAY,)) -> Path:
     """Write what a ranker's folder holds of a training: counts, and the record."""
     folder.mkdir()
     admission.save(folder)
@@ -179,38 +179,38 @@ def saved(admission: Admission, folder: Path, days: tuple[date, ...] = (DAY,)) -
 
 
 def test_a_warm_start_goes_on_counting(tmp_path: Path) -> None:
-    first = Admission(LAYOUT, rows=100, last_day=DAY)
-    first.admitted(looked_up(1, 1, 2))
+    first = BucketAdmission(LAYOUT, rows=100, last_day=DAY)
+    first.count_and_admit(looked_up(1, 1, 2))
     folder = saved(first, tmp_path / "first")
-    second = Admission(LAYOUT, rows=100, last_day=DAY + timedelta(1))
-    second.go_on(FusedTable(LAYOUT, WIDTH), folder)
-    assert of_users(second.admitted(looked_up(1, 2, 3))) == [True, False, False]
+    second = BucketAdmission(LAYOUT, rows=100, last_day=DAY + timedelta(1))
+    second.resume_from(FusedTable(LAYOUT, WIDTH), folder)
+    assert of_users(second.count_and_admit(looked_up(1, 2, 3))) == [True, False, False]
     assert second.hash_collisions()["user_hash"].occupied == 3  # of its own days
-    third = Admission(LAYOUT, rows=100, last_day=DAY + timedelta(2))
-    third.go_on(FusedTable(LAYOUT, WIDTH), saved(second, tmp_path / "second"))
-    assert of_users(third.admitted(looked_up(2, 3))) == [True, False]
+    third = BucketAdmission(LAYOUT, rows=100, last_day=DAY + timedelta(2))
+    third.resume_from(FusedTable(LAYOUT, WIDTH), saved(second, tmp_path / "second"))
+    assert of_users(third.count_and_admit(looked_up(2, 3))) == [True, False]
 
 
 def test_rows_of_a_model_that_counted_nothing_are_admitted_when_they_learnt(tmp_path: Path) -> None:
-    plain = Admission(Layout.of((PLAIN, OTHER)), rows=10, last_day=DAY)
+    plain = BucketAdmission(Layout.from_features((PLAIN, OTHER)), rows=10, last_day=DAY)
     folder = saved(plain, tmp_path / "before")
     assert not (folder / "admission.safetensors").exists()  # nothing was declared, nothing is kept
     table = FusedTable(LAYOUT, WIDTH)
     table.squares_R[5 + 4] = 0.1
-    admission = Admission(LAYOUT, rows=10, last_day=DAY + timedelta(1))
-    admission.go_on(table, folder)
-    assert of_users(admission.admitted(looked_up(4, 3))) == [True, False]
+    admission = BucketAdmission(LAYOUT, rows=10, last_day=DAY + timedelta(1))
+    admission.resume_from(table, folder)
+    assert of_users(admission.count_and_admit(looked_up(4, 3))) == [True, False]
 
 
 def test_a_bucket_not_seen_for_longer_than_declared_is_free_again(tmp_path: Path) -> None:
     forgetful = RARE.model_copy(update={"evict_after_days": 5})
-    layout = Layout.of((PLAIN, forgetful, OTHER))
-    first = Admission(layout, rows=100, last_day=DAY)
-    first.admitted(looked_up(1, 1, 1, 2, 2, 2))
-    second = Admission(layout, rows=100, last_day=DAY + timedelta(3))
+    layout = Layout.from_features((PLAIN, forgetful, OTHER))
+    first = BucketAdmission(layout, rows=100, last_day=DAY)
+    first.count_and_admit(looked_up(1, 1, 1, 2, 2, 2))
+    second = BucketAdmission(layout, rows=100, last_day=DAY + timedelta(3))
     table = FusedTable(layout, WIDTH)
-    second.go_on(table, saved(first, tmp_path / "first"))
-    second.admitted(looked_up(2))
+    second.resume_from(table, saved(first, tmp_path / "first"))
+    second.count_and_admit(looked_up(2))
     folder = saved(second, tmp_path / "second", (DAY, DAY + timedelta(3)))
 
     for days, kept in ((5, [1, 2]), (6, [2]), (8, [2]), (9, [])):
@@ -218,21 +218,21 @@ def test_a_bucket_not_seen_for_longer_than_declared_is_free_again(tmp_path: Path
         table = FusedTable(layout, WIDTH)
         table.squares_R += 0.5
         before = table.weight_RD.clone()
-        later = Admission(layout, rows=100, last_day=DAY + timedelta(days))
-        later.go_on(table, folder)
+        later = BucketAdmission(layout, rows=100, last_day=DAY + timedelta(days))
+        later.resume_from(table, folder)
         for user in range(1, 8):
             assert torch.equal(table.weight_RD[5 + user], before[5 + user] if user in kept else torch.zeros(WIDTH))
             assert table.squares_R[5 + user] == (0.5 if user in kept else 0.0)
         assert torch.equal(table.weight_RD[:5], before[:5])  # of a feature that forgets nothing
         assert torch.equal(table.weight_RD[13:], before[13:])
-        assert of_users(later.admitted(looked_up(1, 2))) == [1 in kept, 2 in kept]
+        assert of_users(later.count_and_admit(looked_up(1, 2))) == [1 in kept, 2 in kept]
 
 
 def test_what_is_kept_is_named_by_feature_and_holds_no_more_than_is_declared(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    admission = Admission(LAYOUT, rows=100, last_day=DAY)
-    admission.admitted(looked_up(1, 1, 2))
+    admission = BucketAdmission(LAYOUT, rows=100, last_day=DAY)
+    admission.count_and_admit(looked_up(1, 1, 2))
     admission.save(tmp_path)
     tensors = load_file(tmp_path / "admission.safetensors")
     assert {name: tensor.tolist() for name, tensor in tensors.items()} == {

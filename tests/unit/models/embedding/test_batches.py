@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from models.embedding.batches import BatchLoader, ChunkStore
-from models.embedding.chunks import Batch, Chunk, Ragged
+from models.embedding.chunks import Batch, Chunk, RaggedRows
 from models.embedding.layout import Layout
-from models.inputs import LearningTable, chosen
+from models.inputs import LearningTable, features_matching
 from shortlist.storage.tables import DayTable
 
 BIG = 2**40
@@ -29,11 +29,11 @@ class CountingTable(LearningTable):
 
 @pytest.fixture
 def learning(table: DayTable) -> CountingTable:
-    return CountingTable(table, chosen(table, ("*",)))
+    return CountingTable(table, features_matching(table, ("*",)))
 
 
 def loader(learning: LearningTable, budget: int = BIG, batch_size: int = 100, pool_rows: int = 1_000) -> BatchLoader:
-    store = ChunkStore(learning, Layout.of(learning.features), budget)
+    store = ChunkStore(learning, Layout.from_features(learning.features), budget)
     return BatchLoader(store, learning.paths("train"), batch_size, pool_rows, seed=5)
 
 
@@ -71,7 +71,7 @@ def test_the_rows_of_a_pool_are_shuffled_too(learning: CountingTable) -> None:
 
 
 def test_labels_and_ids_travel_with_their_row(learning: CountingTable) -> None:
-    whole = Chunk.decoded(pl.concat(list(learning.frames("train"))), Layout.of(learning.features))
+    whole = Chunk.decoded(pl.concat(list(learning.frames("train"))), Layout.from_features(learning.features))
     place_of = {row.tobytes(): place for place, row in enumerate(whole.dense)}
     for batch in loader(learning).shuffled(1):
         singles = batch.lookups.rows_L.numpy()[: batch.rows * 2].reshape(batch.rows, 2)
@@ -111,7 +111,7 @@ def test_batches_differ_by_at_most_one_row(learning: CountingTable) -> None:
 
 def test_small_files_are_mixed_into_pools(make_table: MakeTable) -> None:
     table = make_table(rows_per_day=50, train_days=6)
-    learning = LearningTable(table, chosen(table, ("age",)))
+    learning = LearningTable(table, features_matching(table, ("age",)))
     sizes = [batch.rows for batch in loader(learning, batch_size=1_000, pool_rows=100).shuffled(1)]
     assert sizes == [100, 100, 100]
     uneven = [batch.rows for batch in loader(learning, batch_size=1_000, pool_rows=120).shuffled(1)]
@@ -120,7 +120,7 @@ def test_small_files_are_mixed_into_pools(make_table: MakeTable) -> None:
 
 
 def test_a_batch_looks_up_single_ids_row_by_row_then_the_mean_of_every_list() -> None:
-    tags = Ragged.packed(np.array([7, 8, 9], np.int32), np.array([0, 0, 1, 3]))  # [], [7], [8, 9]
+    tags = RaggedRows.packed(np.array([7, 8, 9], np.int32), np.array([0, 0, 1, 3]))  # [], [7], [8, 9]
     singles = np.array([[0, 4], [1, 5], [2, 6]], np.int32)
     chunk = Chunk(np.array([0, 1, 1], np.float32), np.zeros((3, 1), np.float32), singles, (tags, tags))
     rows, starts, shares = chunk.batch(1, 3).lookups
@@ -133,7 +133,7 @@ def test_a_batch_looks_up_single_ids_row_by_row_then_the_mean_of_every_list() ->
 
 
 def test_batches_share_the_memory_of_their_chunk(learning: CountingTable) -> None:
-    chunk = Chunk.decoded(next(learning.frames("train")), Layout.of(learning.features))
+    chunk = Chunk.decoded(next(learning.frames("train")), Layout.from_features(learning.features))
     batch = chunk.batch(10, 20)
     assert batch.dense_BF.data_ptr() == chunk.dense[10:].ctypes.data
     assert batch.labels_B.data_ptr() == chunk.labels[10:].ctypes.data
@@ -141,7 +141,7 @@ def test_batches_share_the_memory_of_their_chunk(learning: CountingTable) -> Non
 
 def test_a_broken_file_stops_the_loop_with_its_error(make_table: MakeTable) -> None:
     table = make_table(rows_per_day=100)
-    learning = LearningTable(table, chosen(table, ("age",)))
+    learning = LearningTable(table, features_matching(table, ("age",)))
     batches = loader(learning, pool_rows=10)
     learning.paths("train")[1].write_bytes(b"not Parquet")
     with pytest.raises(pl.exceptions.ComputeError, match="parquet"):
@@ -150,18 +150,20 @@ def test_a_broken_file_stops_the_loop_with_its_error(make_table: MakeTable) -> N
 
 def test_lists_keep_their_values_when_reordered_and_sliced() -> None:
     values, edges = np.array([1, 2, 3, 4, 5, 6], np.int32), np.array([0, 2, 2, 3, 6])
-    lists = Ragged.packed(values, edges)  # [1, 2], [], [3], [4, 5, 6]
-    taken = lists.taken(np.array([3, 1, 0]))
-    assert (taken.in_a_row.tolist(), taken.starts.tolist(), taken.ends.tolist()) == (
+    lists = RaggedRows.packed(values, edges)  # [1, 2], [], [3], [4, 5, 6]
+    taken = lists.reordered(np.array([3, 1, 0]))
+    assert (taken.contiguous_values.tolist(), taken.starts.tolist(), taken.ends.tolist()) == (
         [4, 5, 6, 1, 2],
         [0, 3, 3],
         [3, 3, 5],
     )
     sliced = lists.sliced(2, 4)
-    assert (sliced.in_a_row.tolist(), sliced.starts.tolist()) == ([3, 4, 5, 6], [2, 3])
-    assert lists.sliced(1, 1).in_a_row.tolist() == []
+    assert (sliced.contiguous_values.tolist(), sliced.starts.tolist()) == ([3, 4, 5, 6], [2, 3])
+    assert lists.sliced(1, 1).contiguous_values.tolist() == []
 
 
 def test_lists_need_not_follow_one_another_to_be_taken() -> None:
-    gaps = Ragged(np.array([1, 2, 0, 0, 3], np.int32), np.array([0, 4]), np.array([2, 5]))  # [1, 2], then a gap, [3]
-    assert gaps.taken(np.array([1, 0])).in_a_row.tolist() == [3, 1, 2]
+    gaps = RaggedRows(
+        np.array([1, 2, 0, 0, 3], np.int32), np.array([0, 4]), np.array([2, 5])
+    )  # [1, 2], then a gap, [3]
+    assert gaps.reordered(np.array([1, 0])).contiguous_values.tolist() == [3, 1, 2]

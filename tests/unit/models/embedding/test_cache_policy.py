@@ -28,15 +28,15 @@ class SlowResidents:
         assert got.fetched_K.tolist() == missing
         assert got.hits == sum(row in self.row for row in batch)
         free = min(len(missing), self.slots - len(self.row))
-        assert got.into_K[:free].tolist() == list(range(len(self.row), len(self.row) + free))
+        assert got.slots_K[:free].tolist() == list(range(len(self.row), len(self.row) + free))
         assert got.evicted_K[:free].tolist() == [-1] * free
         self.row += [-1] * free
         self.looked_up += [[] for _ in range(free)]
-        spoken_for = set(got.into_K[:free].tolist())
-        victims = got.into_K[free:].tolist()
+        spoken_for = set(got.slots_K[:free].tolist())
+        victims = got.slots_K[free:].tolist()
         self._check_victims(victims, batch, spoken_for)
         assert got.evicted_K[free:].tolist() == [self.row[slot] for slot in victims]
-        for slot, row in zip(got.into_K.tolist(), missing, strict=True):
+        for slot, row in zip(got.slots_K.tolist(), missing, strict=True):
             self.row[slot], self.looked_up[slot] = row, []
         for row in set(batch):
             self.looked_up[self.row.index(row)].append(self.batch)
@@ -77,7 +77,7 @@ def test_it_does_what_the_slow_policy_does(drawn: tuple[int, int, Batches]) -> N
     rows, slots, batches = drawn
     fast, slow = CacheState(rows, slots), SlowResidents(slots)
     for batch in batches:
-        slow.follow(batch, fast.exchange(np.array(batch, np.int32)))
+        slow.follow(batch, fast.admit_batch(np.array(batch, np.int32)))
         assert fast.rows.tolist() == slow.row
 
 
@@ -87,10 +87,10 @@ def test_every_look_up_finds_its_row_and_no_row_of_the_batch_leaves(drawn: tuple
     residents = CacheState(rows, slots)
     device = np.full(slots, -1)
     for batch in batches:
-        got = residents.exchange(np.array(batch, np.int32))
-        assert np.array_equal(device[got.into_K], got.evicted_K)  # what is said to leave is what lay there
+        got = residents.admit_batch(np.array(batch, np.int32))
+        assert np.array_equal(device[got.slots_K], got.evicted_K)  # what is said to leave is what lay there
         assert not set(got.evicted_K.tolist()) & set(batch)
-        device[got.into_K] = got.fetched_K
+        device[got.slots_K] = got.fetched_K
         assert device[got.slots_L].tolist() == batch
         assert len(residents.rows) <= slots
         assert len(set(residents.rows.tolist())) == len(residents.rows)
@@ -99,57 +99,57 @@ def test_every_look_up_finds_its_row_and_no_row_of_the_batch_leaves(drawn: tuple
 def test_the_frequent_row_stays_and_the_rare_ones_leave() -> None:
     residents = CacheState(rows=100, slots=4)
     for rare in range(1, 60):
-        got = residents.exchange(np.array([0, rare], np.int32))
+        got = residents.admit_batch(np.array([0, rare], np.int32))
         assert 0 not in got.evicted_K
-    assert residents.exchange(np.array([0, 59, 58], np.int32)).hits == 3
+    assert residents.admit_batch(np.array([0, 59, 58], np.int32)).hits == 3
 
 
 def test_what_was_frequent_long_ago_leaves_in_the_end() -> None:
     residents = CacheState(rows=2_000, slots=8)
     for _ in range(20):
-        residents.exchange(np.array([0], np.int32))
-    left_after = next(row for row in range(1, 2_000) if 0 in residents.exchange(np.array([row], np.int32)).evicted_K)
+        residents.admit_batch(np.array([0], np.int32))
+    left_after = next(row for row in range(1, 2_000) if 0 in residents.admit_batch(np.array([row], np.int32)).evicted_K)
     # Twenty look-ups count less than one new one after log2(20) half-lives; before, newer rows leave first.
     assert 0.8 * HALF_LIFE * np.log2(20) < left_after < 1.2 * HALF_LIFE * np.log2(20)
 
 
 def test_a_row_counts_once_per_batch() -> None:
     residents = CacheState(rows=10, slots=2)
-    residents.exchange(np.array([3] * 50, np.int32))
+    residents.admit_batch(np.array([3] * 50, np.int32))
     for _ in range(2):
-        residents.exchange(np.array([4], np.int32))
-    assert residents.exchange(np.array([5], np.int32)).evicted_K.tolist() == [3]
+        residents.admit_batch(np.array([4], np.int32))
+    assert residents.admit_batch(np.array([5], np.int32)).evicted_K.tolist() == [3]
 
 
 def test_frequencies_stay_comparable_over_many_batches() -> None:
     residents = CacheState(rows=10, slots=3)
     often, once = np.array([1], np.int32), np.array([2], np.int32)
     for batch in range(600 * HALF_LIFE):  # worth of a look-up doubled 600 times; a float64 holds 2 ** 1023
-        residents.exchange(once if batch == 599 * HALF_LIFE else often)
-    residents.exchange(np.array([3], np.int32))
+        residents.admit_batch(once if batch == 599 * HALF_LIFE else often)
+    residents.admit_batch(np.array([3], np.int32))
     assert np.isfinite(residents._frequency).all()
-    assert residents.exchange(np.array([4], np.int32)).evicted_K.tolist() == [2]
+    assert residents.admit_batch(np.array([4], np.int32)).evicted_K.tolist() == [2]
 
 
 def test_a_batch_of_more_rows_than_slots_is_refused_and_changes_nothing() -> None:
     residents = CacheState(rows=10, slots=3)
-    residents.exchange(np.array([1, 2], np.int32))
+    residents.admit_batch(np.array([1, 2], np.int32))
     message = (
         r"cached_rows: a batch looks up 4 distinct rows, the cache has 3 slots;"
         r" declare cached_rows: 4 or more, or a smaller batch_size"
     )
     with pytest.raises(CacheError, match=message):
-        residents.exchange(np.array([1, 5, 6, 7, 7], np.int32))
+        residents.admit_batch(np.array([1, 5, 6, 7, 7], np.int32))
     assert residents.rows.tolist() == [1, 2]
-    assert residents.exchange(np.array([1, 2, 5], np.int32)).slots_L.tolist() == [0, 1, 2]
+    assert residents.admit_batch(np.array([1, 2, 5], np.int32)).slots_L.tolist() == [0, 1, 2]
 
 
 def test_a_forgotten_cache_is_an_empty_one() -> None:
     residents = CacheState(rows=10, slots=3)
-    residents.exchange(np.array([1, 2, 3], np.int32))
-    residents.forget()
+    residents.admit_batch(np.array([1, 2, 3], np.int32))
+    residents.clear()
     assert residents.rows.tolist() == []
-    got = residents.exchange(np.array([2, 9], np.int32))
+    got = residents.admit_batch(np.array([2, 9], np.int32))
     assert (got.hits, got.slots_L.tolist(), got.evicted_K.tolist()) == (0, [0, 1], [-1, -1])
 
 
@@ -161,7 +161,7 @@ def test_it_keeps_more_of_what_is_asked_for_than_the_least_recently_used_does() 
     hits = recent_hits = 0
     for _ in range(150):
         batch = random.choice(20_000, size=400, p=weights).astype(np.int32)
-        hits += residents.exchange(batch).hits
+        hits += residents.admit_batch(batch).hits
         recent_hits += sum(row in recent for row in batch.tolist())
         for row in batch.tolist():
             recent[row] = None

@@ -16,18 +16,18 @@ from models.embedding.fused_table import FusedTable
 from models.embedding.layout import Layout
 from models.embedding.optimizer import RowWiseAdagrad
 from models.embedding.static_shape_adagrad import StaticShapeAdagrad
-from models.embedding.step import Step, StepOptions
-from models.inputs import FeatureColumn
+from models.embedding.step import StepOptions, TrainingStep
+from models.inputs import TableFeature
 
 WIDTH, ROWS = 8, 64
 SECTION = DLRMModel(features=("*",), embedding_dim=WIDTH, bottom_mlp=(8,), top_mlp=(8,), batch_size=ROWS)
 COLUMNS = (
-    FeatureColumn(name="user", kind="id", size=3_000),
-    FeatureColumn(name="item", kind="id", size=500),
-    FeatureColumn(name="tags", kind="ids", size=200),
-    FeatureColumn(name="age", kind="dense"),
+    TableFeature(name="user", kind="id", size=3_000),
+    TableFeature(name="item", kind="id", size=500),
+    TableFeature(name="tags", kind="ids", size=200),
+    TableFeature(name="age", kind="dense"),
 )
-LAYOUT = Layout.of(COLUMNS)
+LAYOUT = Layout.from_features(COLUMNS)
 SLOTS = 400
 """Of 3 700 rows; a batch looks up at most 64 + 64 + 3 * 64 = 320 distinct ones."""
 
@@ -61,7 +61,7 @@ def drawn(make: Callable[[], FusedTable]) -> tuple[FusedTable, DLRM]:
 def trained(make: Callable[[], FusedTable], options: StepOptions) -> tuple[DLRM, list[float], list[torch.Tensor]]:
     """Train for two epochs with scores in between; return the model, its losses and its scores."""
     table, model = drawn(make)
-    step = Step(model, SECTION, options, "cpu")
+    step = TrainingStep(model, SECTION, options, "cpu")
     losses, scores = [], []
     for epoch in (1, 2):
         model.train()
@@ -240,7 +240,7 @@ def test_loaded_weights_take_the_place_of_what_is_on_the_device() -> None:
 
 
 def test_weights_of_another_table_are_refused() -> None:
-    smaller = FusedTable(Layout.of(COLUMNS[:2]), WIDTH)
+    smaller = FusedTable(Layout.from_features(COLUMNS[:2]), WIDTH)
     with pytest.raises(RuntimeError, match=r"size mismatch for weight_RD: .*\[3500, 8\].*\[3700, 8\]"):
         cached().load_state_dict(smaller.state_dict())
     with pytest.raises(RuntimeError, match="squares_R"):

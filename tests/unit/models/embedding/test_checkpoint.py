@@ -37,7 +37,7 @@ def place(tmp_path: Path) -> CheckpointLocation:
 
 @pytest.fixture
 def every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_module, "WORTH_S", 0.0)
+    monkeypatch.setattr(training_module, "MIN_EPOCH_S", 0.0)
 
 
 def fail_in(epoch: int, step: int, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_short_epochs_leave_no_checkpoint(
 
 
 def test_losses_that_wait_name_the_very_step() -> None:
-    losses = LossMonitor(every=5, device="cpu")
+    losses = LossMonitor(check_steps=5, device="cpu")
     for step in range(1, 10):
         losses.add(torch.tensor(float("nan") if step in (8, 9) else 0.5), rows=10)
     assert losses.mean == 0.5 and losses.rows == 50  # looked at after the fifth
@@ -145,7 +145,7 @@ def test_losses_that_wait_name_the_very_step() -> None:
 
 
 def test_losses_that_are_left_are_looked_at_in_the_end() -> None:
-    losses = LossMonitor(every=5, device="cpu")
+    losses = LossMonitor(check_steps=5, device="cpu")
     losses.add(torch.tensor(1.0), rows=1)
     losses.add(torch.tensor(4.0), rows=2)
     losses.check_finite()
@@ -155,7 +155,7 @@ def test_losses_that_are_left_are_looked_at_in_the_end() -> None:
 def test_a_nan_found_late_brings_the_best_epoch_back(table: DayTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_module, "LossMonitor", lambda every, device: LossMonitor(4, device))
     after: list[dict[str, torch.Tensor]] = []
-    step = Training.take
+    step = Training.train_batch
     calls = 0
 
     def poisoned(self: Training, batch: Batch) -> torch.Tensor:
@@ -163,7 +163,7 @@ def test_a_nan_found_late_brings_the_best_epoch_back(table: DayTable, monkeypatc
         calls += 1
         return step(self, batch._replace(labels_B=batch.labels_B * float("nan")) if calls >= 16 else batch)
 
-    monkeypatch.setattr(Training, "take", poisoned)
+    monkeypatch.setattr(Training, "train_batch", poisoned)
     ranker = DLRMRanker(SECTION.model_copy(update={"epochs": 2}))
     steps = -(-3_000 // 300)
     with pytest.raises(TrainingError, match=rf"the loss is nan at step {16 - steps} of epoch 2"):

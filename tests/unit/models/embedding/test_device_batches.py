@@ -14,12 +14,12 @@ import torch
 from models.embedding.batches import BatchLoader, ChunkStore
 from models.embedding.chunks import Batch, Chunk
 from models.embedding.device_batches import DeviceStore, row_residence
-from models.embedding.device_chunks import DeviceChunk, padded
-from models.embedding.file_offsets import size_of
+from models.embedding.device_chunks import DeviceChunk, pad_rows
+from models.embedding.file_offsets import read_chunk_size
 from models.embedding.layout import Layout
-from models.embedding.loading import Loading, host_decoder
+from models.embedding.loading import TrainingLoaders, host_decoder
 from models.embedding.pools import epoch_pools
-from models.inputs import FeatureColumn, LearningTable, chosen
+from models.inputs import LearningTable, TableFeature, features_matching
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 
@@ -36,15 +36,15 @@ class HostColumns:
     def labels(self) -> torch.Tensor:
         return torch.tensor(self._frame["label"].to_list(), dtype=torch.float32)
 
-    def floats(self, feature: FeatureColumn) -> torch.Tensor:
+    def floats(self, feature: TableFeature) -> torch.Tensor:
         nan = float("nan")
         rows = [nan if value is None else value for value in self._frame[feature.name].to_list()]
         return torch.tensor(rows, dtype=torch.float32).reshape(self.rows, -1)
 
-    def ids(self, feature: FeatureColumn) -> torch.Tensor:
+    def ids(self, feature: TableFeature) -> torch.Tensor:
         return torch.tensor(self._frame[feature.name].to_list(), dtype=torch.int32)
 
-    def lists(self, feature: FeatureColumn) -> tuple[torch.Tensor, torch.Tensor]:
+    def lists(self, feature: TableFeature) -> tuple[torch.Tensor, torch.Tensor]:
         lists = self._frame[feature.name].to_list()
         values = torch.tensor([value for one in lists for value in one], dtype=torch.int32)
         return values, torch.tensor([len(one) for one in lists], dtype=torch.int64)
@@ -52,7 +52,7 @@ class HostColumns:
 
 @pytest.fixture
 def learning(table: DayTable) -> LearningTable:
-    return LearningTable(table, chosen(table, ("*",)))
+    return LearningTable(table, features_matching(table, ("*",)))
 
 
 def loader(learning: LearningTable, store: object) -> BatchLoader:
@@ -62,8 +62,8 @@ def loader(learning: LearningTable, store: object) -> BatchLoader:
 def device_store(
     learning: LearningTable, where: Where, decode: Callable[[Path], DeviceChunk] | None = None
 ) -> DeviceStore:
-    layout = Layout.of(learning.features)
-    sizes = {path: size_of(path, layout) for path in learning.paths("train")}
+    layout = Layout.from_features(learning.features)
+    sizes = {path: read_chunk_size(path, layout) for path in learning.paths("train")}
     return DeviceStore(decode or host_decoder(learning, layout), sizes, "cpu", where)
 
 
@@ -79,8 +79,8 @@ def assert_equal(one: Batch, other: Batch) -> None:
 def test_batches_of_a_device_are_those_of_the_host_bit_by_bit(
     table: DayTable, where: Where, features: tuple[str, ...]
 ) -> None:
-    learning = LearningTable(table, chosen(table, features))
-    host = loader(learning, ChunkStore(learning, Layout.of(learning.features), 2**40))
+    learning = LearningTable(table, features_matching(table, features))
+    host = loader(learning, ChunkStore(learning, Layout.from_features(learning.features), 2**40))
     device = loader(learning, device_store(learning, where))
     for epoch in (1, 2):
         for one, other in zip(host.shuffled(epoch), device.shuffled(epoch), strict=True):
@@ -90,7 +90,7 @@ def test_batches_of_a_device_are_those_of_the_host_bit_by_bit(
 
 
 def test_rows_decoded_on_the_device_are_those_of_the_host(learning: LearningTable) -> None:
-    layout = Layout.of(learning.features)
+    layout = Layout.from_features(learning.features)
     host = loader(learning, ChunkStore(learning, layout, 2**40))
     decoded = device_store(
         learning, "device", lambda path: DeviceChunk.decoded(HostColumns(learning.read(path)), layout)
@@ -102,7 +102,7 @@ def test_rows_decoded_on_the_device_are_those_of_the_host(learning: LearningTabl
 @pytest.mark.parametrize(("where", "reads"), [("device", 4), ("host", 4), ("files", 4 + 4)])
 def test_files_are_decoded_once_where_their_rows_fit(learning: LearningTable, where: Where, reads: int) -> None:
     decoded: list[Path] = []
-    decode = host_decoder(learning, Layout.of(learning.features))
+    decode = host_decoder(learning, Layout.from_features(learning.features))
 
     def counted(path: Path) -> DeviceChunk:
         decoded.append(path)
@@ -115,9 +115,9 @@ def test_files_are_decoded_once_where_their_rows_fit(learning: LearningTable, wh
 
 
 def test_rows_stay_on_the_device_only_beside_the_model() -> None:
-    assert row_residence(rows=30, device_free=80, beside=20, host_budget=100) == "device"
-    assert row_residence(rows=30, device_free=80, beside=21, host_budget=100) == "host"
-    assert row_residence(rows=30, device_free=80, beside=90, host_budget=29) == "files"
+    assert row_residence(row_bytes=30, device_free=80, model_bytes=20, host_budget=100) == "device"
+    assert row_residence(row_bytes=30, device_free=80, model_bytes=21, host_budget=100) == "host"
+    assert row_residence(row_bytes=30, device_free=80, model_bytes=90, host_budget=29) == "files"
 
 
 class RecordingStore:
@@ -130,7 +130,7 @@ class RecordingStore:
     def rows(self, path: Path) -> int:
         return 2
 
-    def places(self, paths: list[Path]) -> np.ndarray:
+    def row_numbers(self, paths: list[Path]) -> np.ndarray:
         return np.arange(2 * len(paths))
 
     def pool(self, decoders: ThreadPoolExecutor, paths: list[Path], order: np.ndarray) -> RecordingPool:
@@ -142,7 +142,7 @@ class RecordingStore:
     def file(self, path: Path) -> RecordingPool:
         raise AssertionError(path)
 
-    def leave(self, pool: RecordingPool) -> None:
+    def release(self, pool: RecordingPool) -> None:
         self.said.append(f"leave {pool.number}")
 
 
@@ -155,7 +155,9 @@ class RecordingPool:
     def batch(self, first: int, last: int) -> Batch:
         self.store.said.append(f"take {self.number}")
         assert all(event.wait(10) for event in self.store.begun[self.number + 1 : self.number + 2])
-        return Chunk.decoded(pl.DataFrame({"label": [1] * (last - first)}), Layout.of([])).batch(0, last - first)
+        return Chunk.decoded(pl.DataFrame({"label": [1] * (last - first)}), Layout.from_features([])).batch(
+            0, last - first
+        )
 
 
 def test_the_next_pool_is_fetched_while_one_is_taken_from_and_no_other() -> None:
@@ -184,14 +186,16 @@ def test_the_order_of_files_is_the_epochs_and_the_seeds_alone() -> None:
 @pytest.mark.parametrize(("width", "stride"), [(1, 1), (8, 8), (12, 12), (13, 16), (14, 16)])
 def test_wide_rows_begin_at_multiples_of_16_bytes(width: int, stride: int) -> None:
     dense = torch.arange(3.0 * width).reshape(3, width)
-    assert torch.equal(padded(dense), dense)
-    assert padded(dense).stride(0) == stride
-    chunk = DeviceChunk(dense[:, 0], padded(dense), torch.zeros(3, 0, dtype=torch.int32), ())
+    assert torch.equal(pad_rows(dense), dense)
+    assert pad_rows(dense).stride(0) == stride
+    chunk = DeviceChunk(dense[:, 0], pad_rows(dense), torch.zeros(3, 0, dtype=torch.int32), ())
     assert chunk.bytes >= 4 * (3 + 3 * stride)
 
 
 def test_on_the_cpu_rows_are_kept_by_the_host(learning: LearningTable) -> None:
-    loading = Loading(learning, Layout.of(learning.features), Runtime(engine="cpu", seed=5), "cpu", beside=0)
+    loading = TrainingLoaders(
+        learning, Layout.from_features(learning.features), Runtime(engine="cpu", seed=5), "cpu", model_bytes=0
+    )
     assert isinstance(loading.rows, ChunkStore)
     assert loading.loader(learning.paths("train"), 100).rows == 3_000
 
@@ -200,5 +204,7 @@ def test_a_gpu_without_cudf_gets_rows_from_the_host(learning: LearningTable, mon
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 2**30))
     monkeypatch.setattr("models.embedding.loading.reads_on_device", lambda engine, device: False)
     monkeypatch.setattr("models.embedding.device_batches.SideStream.__init__", lambda self, device: None)
-    loading = Loading(learning, Layout.of(learning.features), Runtime(engine="auto"), "cuda", beside=0)
+    loading = TrainingLoaders(
+        learning, Layout.from_features(learning.features), Runtime(engine="auto"), "cuda", model_bytes=0
+    )
     assert isinstance(loading.rows, DeviceStore)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from models.embedding.ranker import host_free
+from models.embedding.ranker import free_host_bytes
 
 MEMINFO = "MemTotal:       32000 kB\nMemFree:         1000 kB\nMemAvailable:   20000 kB\n"
 STAT = "anon 7\ninactive_file 500000\n"
@@ -26,8 +26,8 @@ def test_free_is_what_both_machine_and_container_have(tmp_path: Path, files: dic
     (tmp_path / "meminfo").write_text(MEMINFO)
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    assert host_free(tmp_path / "meminfo", tmp_path) == expected
+    assert free_host_bytes(tmp_path / "meminfo", tmp_path) == expected
 
 
 def test_this_machine_has_memory() -> None:
-    assert host_free() > 0
+    assert free_host_bytes() > 0

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from models.embedding.chunks import Lookups
-from models.embedding.optimizer import RowWiseAdagrad, summed_by_row
+from models.embedding.optimizer import RowWiseAdagrad, sum_by_row
 
 RATE, EPSILON = 0.1, 1e-8
 
@@ -69,7 +69,7 @@ def test_the_first_step_of_a_row_is_its_learning_rate_whatever_the_gradients_siz
 
 def test_a_row_looked_up_thrice_gets_the_sum_of_three_gradients() -> None:
     lookups = Lookups(torch.tensor([5, 2, 5, 5]).int(), torch.arange(5).int(), None)
-    rows, gradient = summed_by_row(lookups, torch.tensor([[1.0], [10.0], [100.0], [1000.0]]))
+    rows, gradient = sum_by_row(lookups, torch.tensor([[1.0], [10.0], [100.0], [1000.0]]))
     assert rows.tolist() == [2, 5]
     assert gradient.tolist() == [[10.0], [1101.0]]
 
@@ -87,7 +87,7 @@ def test_it_is_the_gradient_that_autograd_finds() -> None:
         include_last_offset=True,
     )
     (pooled * slots).sum().backward()  # type: ignore[no-untyped-call]
-    rows, gradient = summed_by_row(lookups, slots)
+    rows, gradient = sum_by_row(lookups, slots)
     assert weight.grad is not None
     torch.testing.assert_close(gradient, weight.grad[rows])
     assert weight.grad.abs().sum() == pytest.approx(gradient.abs().sum().item())  # nothing outside these rows

@@ -18,13 +18,13 @@ from models.dlrm.section import DLRMModel
 from models.embedding.batches import BatchLoader, ChunkStore
 from models.embedding.cuda_graphs import make_step
 from models.embedding.device_batches import DeviceStore
-from models.embedding.file_offsets import size_of
+from models.embedding.file_offsets import read_chunk_size
 from models.embedding.layout import Layout
 from models.embedding.lists import FileLists
 from models.embedding.loading import host_decoder
 from models.embedding.order_loss import ORDER_LOSSES, listwise_loss, pairwise_loss
 from models.embedding.step import StepOptions, step_options
-from models.inputs import LearningTable, chosen
+from models.inputs import LearningTable, features_matching
 from shortlist.contracts import Columns, DataError
 from shortlist.storage.tables import DayTable
 
@@ -104,12 +104,12 @@ def test_a_batch_without_rows_has_no_loss(objective: Any) -> None:
 @pytest.fixture
 def learning(table: DayTable) -> LearningTable:
     """Return the training days with users; the dense column `user_id` tells whose a row is."""
-    return LearningTable(table, chosen(table, ("user_id", "age")), (Columns.USER,))
+    return LearningTable(table, features_matching(table, ("user_id", "age")), (Columns.USER,))
 
 
 def loader(learning: LearningTable, batch_size: int = 100, budget: int = 2**30, pool_rows: int = 1_000) -> BatchLoader:
-    store = ChunkStore(learning, Layout.of(learning.features), budget)
-    return BatchLoader(store, learning.paths("train"), batch_size, pool_rows, 5, FileLists.of(learning))
+    store = ChunkStore(learning, Layout.from_features(learning.features), budget)
+    return BatchLoader(store, learning.paths("train"), batch_size, pool_rows, 5, FileLists.read(learning))
 
 
 def user_of(batch: Any) -> np.ndarray:
@@ -119,7 +119,7 @@ def user_of(batch: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("budget", [2**30, 0])
 def test_lists_are_never_cut(learning: LearningTable, budget: int) -> None:
-    lists = FileLists.of(learning)
+    lists = FileLists.read(learning)
     assert lists is not None
     wanted = sorted(lists.lengths(learning.paths("train")).tolist())
     batches = loader(learning, budget=budget)
@@ -150,10 +150,10 @@ def test_batches_are_nearly_full(learning: LearningTable) -> None:
 
 
 def test_a_device_gets_the_same_lists(learning: LearningTable) -> None:
-    layout = Layout.of(learning.features)
-    sizes = {path: size_of(path, layout) for path in learning.paths("train")}
+    layout = Layout.from_features(learning.features)
+    sizes = {path: read_chunk_size(path, layout) for path in learning.paths("train")}
     device = DeviceStore(host_decoder(learning, layout), sizes, "cpu", "device")
-    other = BatchLoader(device, learning.paths("train"), 100, 1_000, 5, FileLists.of(learning))
+    other = BatchLoader(device, learning.paths("train"), 100, 1_000, 5, FileLists.read(learning))
     for one, moved in zip(loader(learning).shuffled(1), other.shuffled(1), strict=True):
         assert torch.equal(one.labels_B, moved.labels_B)
         assert torch.equal(one.lists_B, moved.to("cpu").lists_B)  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ def test_validation_rows_come_with_their_lists(learning: LearningTable) -> None:
 
 
 def test_a_list_longer_than_a_batch_is_told(learning: LearningTable) -> None:
-    lists = FileLists.of(learning)
+    lists = FileLists.read(learning)
     assert lists is not None
     paths = learning.paths("train")
     longest = int(lists.lengths(paths).max())
@@ -189,7 +189,7 @@ def test_order_is_learnt_without_compiling_and_recording() -> None:
     for device in ("cpu", "cuda"):
         options = step_options(section.model_copy(update={"precision": "fp32"}), device, visits=10**12)
         assert not options.compiled and not options.graphs
-    model = DLRM(Layout.of([]), section)
+    model = DLRM(Layout.from_features([]), section)
     with pytest.raises(AssertionError, match="pairs have no fixed shape"):
         make_step(model, section, StepOptions(compiled=True), "cpu")
 

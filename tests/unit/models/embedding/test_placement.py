@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from models.dlrm.section import DLRMModel
 from models.embedding.layout import Layout
 from models.embedding.placement import Memory, MemoryDemand, PlacementError, cached_rows, memory_demand
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 from models.planning.plan import PUBLISHED, step_bytes
 
 GB = 10**9
@@ -19,8 +19,8 @@ ROW = (16 + 1) * 4
 
 
 def demand(rows: int = ROWS, section: DLRMModel = SECTION) -> MemoryDemand:
-    features = (FeatureColumn(name="user", kind="id", size=rows - 100), FeatureColumn(name="item", kind="id", size=100))
-    return memory_demand(Layout.of((*features, FeatureColumn(name="age", kind="dense"))), section, "fp32", 0)
+    features = (TableFeature(name="user", kind="id", size=rows - 100), TableFeature(name="item", kind="id", size=100))
+    return memory_demand(Layout.from_features((*features, TableFeature(name="age", kind="dense"))), section, "fp32", 0)
 
 
 def device(bytes_for_rows: float, of: MemoryDemand | None = None, host: int = 1_000 * GB) -> Memory:
@@ -47,7 +47,7 @@ def test_what_is_declared_is_done() -> None:
 
 
 def test_what_is_kept_beside_a_row_takes_its_room() -> None:
-    counted = demand()._replace(bytes_beside=8)
+    counted = demand()._replace(extra_row_bytes=8)
     assert cached_rows(counted, None, device(ROWS * ROW)) == int(ROWS * ROW // (ROW + 8))
 
 
@@ -94,8 +94,8 @@ def test_a_table_that_neither_side_can_hold_is_refused() -> None:
 
 
 def test_lists_count_as_long_as_they_may_be() -> None:
-    tags = FeatureColumn(name="tags", kind="ids", size=1_000_000)
-    assert memory_demand(Layout.of((tags,)), SECTION, "fp32", 0).batch_rows == 64 * 1_000
+    tags = TableFeature(name="tags", kind="ids", size=1_000_000)
+    assert memory_demand(Layout.from_features((tags,)), SECTION, "fp32", 0).batch_rows == 64 * 1_000
 
 
 @given(st.integers(0, 2 * GB), st.one_of(st.none(), st.integers(1, 2 * ROWS)))
@@ -108,7 +108,7 @@ def test_what_is_decided_fits_and_is_enough(bytes_free: int, declared: int | Non
         return
     kept = ROWS if decided is None else decided
     assert kept * ROW <= bytes_free
-    assert kept <= wanted.room(memory)
+    assert kept <= wanted.max_rows(memory)
     assert declared is not None or kept >= wanted.batch_rows
 
 

@@ -63,7 +63,7 @@ def test_the_validation_days_are_scored_by_the_model_that_had_not_learnt_them(ta
 
 def test_as_many_epochs_as_were_best(table: DayTable, monkeypatch: pytest.MonkeyPatch) -> None:
     repeated: list[int] = []
-    monkeypatch.setattr(Training, "repeat", lambda self, train, epochs: repeated.append(epochs))
+    monkeypatch.setattr(Training, "train_epochs", lambda self, train, epochs: repeated.append(epochs))
     record = fitted("dlrm", table, refit=True, epochs=6, learning_rate=0.02, embedding_learning_rate=0.3).record
     assert repeated == [record.best_epoch]
     assert repeated[0] < len(record.history)  # it overfits, and was stopped later

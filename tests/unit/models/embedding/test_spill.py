@@ -18,7 +18,7 @@ from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
 from models.embedding.chunks import Chunk
 from models.embedding.layout import Layout
 from models.embedding.spill import Spill
-from models.inputs import FeatureColumn, LearningTable, chosen
+from models.inputs import LearningTable, TableFeature, features_matching
 from shortlist.storage.tables import DayTable
 
 Usage = namedtuple("Usage", "total used free")
@@ -34,11 +34,11 @@ class CountingTable(LearningTable):
 
 @pytest.fixture
 def learning(table: DayTable) -> CountingTable:
-    return CountingTable(table, chosen(table, ("*",)))
+    return CountingTable(table, features_matching(table, ("*",)))
 
 
 def loader(learning: LearningTable, budget: int, spill: Spill | None, pool: int = 1_000) -> BatchLoader:
-    store = ChunkStore(learning, Layout.of(learning.features), budget, spill)
+    store = ChunkStore(learning, Layout.from_features(learning.features), budget, spill)
     return BatchLoader(store, learning.paths("train"), 100, pool, seed=5)
 
 
@@ -106,8 +106,8 @@ def test_rows_that_are_left_are_still_there_when_they_are_needed_again() -> None
     array, other = spill.empty((5_000, 3), np.int32), spill.empty((0, 3), np.int32)
     array[:] = np.arange(15_000).reshape(5_000, 3)
     for part in (array[1_500:4_000], array[:0], other, np.zeros(3)):
-        spill.leave([part])
-        spill.will_need([part])
+        spill.release([part])
+        spill.prefetch_pages([part])
     np.testing.assert_array_equal(array, np.arange(15_000).reshape(5_000, 3))
 
 
@@ -121,12 +121,12 @@ def test_a_process_holds_only_the_rows_on_disk_that_it_looks_at() -> None:
         return int(next(line for line in lines if line.startswith(("RssFile", "RssShmem"))).split()[1])
 
     before = mapped_kib()
-    spill.leave([array])
+    spill.release([array])
     assert before - mapped_kib() > 30 * 1024
 
 
 def test_a_pool_mixes_the_rows_of_its_files(learning: CountingTable) -> None:
-    whole = [Chunk.decoded(frame, Layout.of(learning.features)) for frame in learning.frames("train")]
+    whole = [Chunk.decoded(frame, Layout.from_features(learning.features)) for frame in learning.frames("train")]
     file_of = {row.tobytes(): number for number, chunk in enumerate(whole) for row in chunk.dense}
     for batch in loader(learning, 0, Spill(), pool=3_000).shuffled(1):
         files = {file_of[row.tobytes()] for row in batch.dense_BF.numpy()}
@@ -134,19 +134,19 @@ def test_a_pool_mixes_the_rows_of_its_files(learning: CountingTable) -> None:
 
 
 def test_a_pool_has_rows_of_some_files_whatever_the_budget() -> None:
-    criteo = [FeatureColumn(name=f"i{n}", kind="dense") for n in range(13)]
-    criteo += [FeatureColumn(name=f"c{n}", kind="id", size=9) for n in range(26)]
-    assert pool_rows(Layout.of(criteo), 250_000) == 2**27 // (4 * (1 + 13 + 26))  # 838 860
-    assert pool_rows(Layout.of(criteo), 2_000_000) == 2_000_000
+    criteo = [TableFeature(name=f"i{n}", kind="dense") for n in range(13)]
+    criteo += [TableFeature(name=f"c{n}", kind="id", size=9) for n in range(26)]
+    assert pool_rows(Layout.from_features(criteo), 250_000) == 2**27 // (4 * (1 + 13 + 26))  # 838 860
+    assert pool_rows(Layout.from_features(criteo), 2_000_000) == 2_000_000
 
 
 @pytest.mark.parametrize("spilled", [True, False])
 def test_memory_is_bounded_by_pools_not_by_the_table(make_table: Callable[..., DayTable], spilled: bool) -> None:
     table = make_table(rows_per_day=2_000, train_days=12)
-    learning = LearningTable(table, chosen(table, ("*",)))
+    learning = LearningTable(table, features_matching(table, ("*",)))
     batches = loader(learning, 0, Spill() if spilled else None, pool=1_000)
     every_byte = sum(
-        Chunk.decoded(frame, Layout.of(learning.features)).bytes for frame in learning.frames("train")
+        Chunk.decoded(frame, Layout.from_features(learning.features)).bytes for frame in learning.frames("train")
     )  # 24 files
     for _ in batches.shuffled(1):  # spill, and warm up what is allocated once
         pass

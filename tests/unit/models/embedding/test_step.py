@@ -13,22 +13,25 @@ from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
 from models.embedding import step
 from models.embedding.chunks import Batch, Lookups
-from models.embedding.cuda_graphs import Buffers, make_step
+from models.embedding.cuda_graphs import StepBuffers, make_step
 from models.embedding.layout import Layout
-from models.embedding.padding import padded
+from models.embedding.padding import pad_batch
 from models.embedding.precision import matmul_precision, precision_of
-from models.embedding.step import PAYS_FROM, LossScale, Step, StepOptions, pays, step_options
-from models.inputs import FeatureColumn
+from models.embedding.step import COMPILE_MIN_ROWS, LossScale, StepOptions, TrainingStep, should_compile, step_options
+from models.inputs import TableFeature
 from shortlist.contracts import ShortlistError
 
 SECTION = DLRMModel(
     features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(16, 8), batch_size=16, learning_rate=0.01,
     embedding_learning_rate=0.1, weight_decay=0.01, embedding_decay=0.01,
 )  # fmt: skip
-SINGLES = [FeatureColumn(name="user", kind="id", size=9), FeatureColumn(name="item", kind="id", size=5)]
-LISTS = [FeatureColumn(name="tags", kind="ids", size=7), FeatureColumn(name="words", kind="ids", size=6)]
-FLOATS = [FeatureColumn(name=name, kind="dense") for name in "abc"]
-LAYOUTS = {"singles": Layout.of([*SINGLES, *FLOATS]), "lists": Layout.of([*SINGLES, *LISTS, *FLOATS])}
+SINGLES = [TableFeature(name="user", kind="id", size=9), TableFeature(name="item", kind="id", size=5)]
+LISTS = [TableFeature(name="tags", kind="ids", size=7), TableFeature(name="words", kind="ids", size=6)]
+FLOATS = [TableFeature(name=name, kind="dense") for name in "abc"]
+LAYOUTS = {
+    "singles": Layout.from_features([*SINGLES, *FLOATS]),
+    "lists": Layout.from_features([*SINGLES, *LISTS, *FLOATS]),
+}
 PLAIN, FIXED = StepOptions(), StepOptions(fixed_shapes=True)
 
 
@@ -54,7 +57,7 @@ def a_batch(layout: Layout, rows: int, seed: int) -> Batch:
     return Batch(labels, dense, Lookups(torch.cat(looked_up).int(), starts, shares))
 
 
-def a_step(layout: Layout, options: StepOptions = PLAIN, section: DLRMModel = SECTION) -> tuple[DLRM, Step]:
+def a_step(layout: Layout, options: StepOptions = PLAIN, section: DLRMModel = SECTION) -> tuple[DLRM, TrainingStep]:
     torch.manual_seed(0)
     model = DLRM(layout, section).train()
     return model, make_step(model, section, options, "cpu")
@@ -64,13 +67,13 @@ def weights(model: DLRM) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def static(taken: Step, layout: Layout) -> Any:
+def static(taken: TrainingStep, layout: Layout) -> Any:
     """Return the step as a CUDA graph takes it: from buffers of fixed shapes, some of them padding."""
-    buffers = Buffers(a_batch(layout, 16, 99), 16, len(layout.singles))
+    buffers = StepBuffers(a_batch(layout, 16, 99), 16, len(layout.singles))
 
     def take(batch: Batch, admitted: Tensor | None = None) -> Tensor:
-        assert buffers.hold(batch)
-        return taken.take(buffers.fill(batch, admitted))
+        assert buffers.holds(batch)
+        return taken.train_batch(buffers.fill(batch, admitted))
 
     return take
 
@@ -84,7 +87,7 @@ def test_every_way_learns_what_the_plain_one_learns(kind: str, way: str, masked:
     (plain_model, plain), (model, other) = a_step(layout), a_step(layout, options)
     take = static(other, layout) if way == "buffers" else other
     if way == "padded":
-        take = lambda batch, admitted: other.take(padded(batch, 16, len(layout.singles), admitted))  # noqa: E731
+        take = lambda batch, admitted: other.train_batch(pad_batch(batch, 16, len(layout.singles), admitted))  # noqa: E731
     learns = torch.arange(layout.rows) % 3 != 0
     for seed, rows in enumerate((16, 15, 16, 3, 9)):
         batch = a_batch(layout, rows, seed)
@@ -104,15 +107,15 @@ def test_the_loss_of_a_short_batch_is_that_of_its_rows() -> None:
     alone = torch.nn.functional.binary_cross_entropy_with_logits(
         model(batch.dense_BF, batch.lookups), batch.labels_B
     ).item()
-    buffers = Buffers(a_batch(layout, 16, 1), 16, 2)
+    buffers = StepBuffers(a_batch(layout, 16, 1), 16, 2)
     buffers.fill(a_batch(layout, 16, 2))  # what an earlier batch left must not count
-    assert float(fixed.take(buffers.fill(batch))) == pytest.approx(alone, abs=1e-6)
+    assert float(fixed.train_batch(buffers.fill(batch))) == pytest.approx(alone, abs=1e-6)
 
 
 def test_buffers_say_when_a_batch_has_more_lookups_than_room() -> None:
     layout = LAYOUTS["lists"]
     few = a_batch(layout, 1, 0)
-    assert not Buffers(few, 2, 2).hold(a_batch(layout, 16, 0))
+    assert not StepBuffers(few, 2, 2).holds(a_batch(layout, 16, 0))
 
 
 WAITS = {
@@ -175,12 +178,12 @@ def test_a_fixed_step_needs_no_values_and_stays_on_its_device(kind: str, monkeyp
     monkeypatch.setattr(step, "make_adam", lambda model, *_: torch.optim.SGD(model.parameters(), lr=0.1, fused=False))
     layout = LAYOUTS[kind]
     model = DLRM(layout, SECTION).to("meta").train()
-    fixed = Step(model, SECTION, StepOptions(fixed_shapes=True, multiple=8), "meta")
+    fixed = TrainingStep(model, SECTION, StepOptions(fixed_shapes=True, multiple=8), "meta")
     batch = a_batch(layout, 9, 0).to("meta")
-    buffers = Buffers(batch, 16, len(layout.singles))
-    assert fixed.take(buffers.fill(batch)).device.type == "meta"
+    buffers = StepBuffers(batch, 16, len(layout.singles))
+    assert fixed.train_batch(buffers.fill(batch)).device.type == "meta"
     with pytest.raises((RuntimeError, NotImplementedError)):
-        Step(model, SECTION, StepOptions(), "meta")(batch)
+        TrainingStep(model, SECTION, StepOptions(), "meta")(batch)
     with pytest.raises(RuntimeError, match="device"):
         fixed(batch._replace(dense_BF=torch.zeros(9, 3)))
 
@@ -191,13 +194,13 @@ def test_fp16_halves_its_scale_and_skips_the_step_when_a_gradient_overflows(fixe
     model, taken = a_step(layout, StepOptions("fp16", fixed_shapes=fixed))
     assert taken.scale is not None
     taken(a_batch(layout, 16, 0))
-    before, line = weights(model), taken.scale.line()
+    before, line = weights(model), taken.scale.epoch_metrics()
     assert line == {"loss_scale": 2.0**16, "skipped_steps": 0}
-    taken.scale = LossScale("cpu", first=2.0**40)
+    taken.scale = LossScale("cpu", initial_scale=2.0**40)
     taken(a_batch(layout, 16, 1))
-    assert taken.scale.line() == {"loss_scale": 2.0**39, "skipped_steps": 1}
+    assert taken.scale.epoch_metrics() == {"loss_scale": 2.0**39, "skipped_steps": 1}
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(model).items())  # embedding rows too
-    taken.scale = LossScale("cpu", first=2.0**10)
+    taken.scale = LossScale("cpu", initial_scale=2.0**10)
     taken(a_batch(layout, 16, 1))
     after = weights(model)
     assert not torch.equal(after["table.weight_RD"], before["table.weight_RD"])
@@ -205,7 +208,7 @@ def test_fp16_halves_its_scale_and_skips_the_step_when_a_gradient_overflows(fixe
 
 
 def test_the_scale_grows_after_enough_good_steps_as_torchs_own_does() -> None:
-    ours = LossScale("cpu", first=8.0, good_steps=3)
+    ours = LossScale("cpu", initial_scale=8.0, good_steps=3)
     torchs = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.0)
@@ -217,7 +220,7 @@ def test_the_scale_grows_after_enough_good_steps_as_torchs_own_does() -> None:
         torchs.unscale_(optimizer)
         torchs.step(optimizer)
         torchs.update()
-        assert ours.line()["loss_scale"] == torchs.get_scale()
+        assert ours.epoch_metrics()["loss_scale"] == torchs.get_scale()
 
 
 def test_fp16_learns_what_fp32_learns() -> None:
@@ -247,10 +250,10 @@ def test_what_only_a_gpu_computes_is_refused_on_the_cpu(precision: str) -> None:
 
 def test_a_gpu_gets_every_switch_and_the_cpu_none(monkeypatch: pytest.MonkeyPatch) -> None:
     section = SECTION.model_copy(update={"precision": "bf16"})
-    monkeypatch.setattr(step, "missing", lambda device: "")
+    monkeypatch.setattr(step, "compile_obstacle", lambda device: "")
     all_of_them = StepOptions("bf16", graphs=True, fixed_shapes=True, fused=True, multiple=8)
     assert step_options(section, "cuda") == all_of_them
-    monkeypatch.setattr(step, "missing", lambda device: "there is no C++ compiler")
+    monkeypatch.setattr(step, "compile_obstacle", lambda device: "there is no C++ compiler")
     assert step_options(section, "cuda") == all_of_them._replace(fused=False)
     assert not step_options(section.model_copy(update={"cuda_graphs": False}), "cuda").graphs
     assert step_options(section, "cpu") == StepOptions("bf16")
@@ -260,24 +263,24 @@ def test_compiling_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     on = SECTION.model_copy(update={"compile": "on"})
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
     with pytest.raises(ShortlistError, match=r"compile is on, but TORCHDYNAMO_DISABLE=1 forbids it.*compile: auto"):
-        pays(on, "cpu", 0)
-    assert not pays(SECTION, "cpu", 10**20)  # auto does without
+        should_compile(on, "cpu", 0)
+    assert not should_compile(SECTION, "cpu", 10**20)  # auto does without
     monkeypatch.delenv("TORCHDYNAMO_DISABLE")
     monkeypatch.setattr(step.shutil, "which", lambda name: None)
     with pytest.raises(ShortlistError, match=r"there is no C\+\+ compiler\. Install it \(Debian: g\+\+"):
-        pays(on, "cpu", 0)
+        should_compile(on, "cpu", 0)
 
 
-@pytest.mark.parametrize("device", PAYS_FROM)
+@pytest.mark.parametrize("device", COMPILE_MIN_ROWS)
 def test_auto_compiles_long_trainings(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "missing", lambda device: "")
-    assert [pays(SECTION, device, PAYS_FROM[device] + more) for more in (-1, 0)] == [False, True]
-    assert pays(SECTION.model_copy(update={"compile": "on"}), "cpu", 0)
-    assert not pays(SECTION.model_copy(update={"compile": "off"}), "cpu", 10**20)
+    monkeypatch.setattr(step, "compile_obstacle", lambda device: "")
+    assert [should_compile(SECTION, device, COMPILE_MIN_ROWS[device] + more) for more in (-1, 0)] == [False, True]
+    assert should_compile(SECTION.model_copy(update={"compile": "on"}), "cpu", 0)
+    assert not should_compile(SECTION.model_copy(update={"compile": "off"}), "cpu", 10**20)
 
 
 @pytest.mark.long
-@pytest.mark.skipif(bool(step.missing("cpu")), reason="there is no C++ compiler")
+@pytest.mark.skipif(bool(step.compile_obstacle("cpu")), reason="there is no C++ compiler")
 def test_a_compiled_step_is_traced_once_and_learns_the_same() -> None:
     layout = LAYOUTS["lists"]
     torch.compiler.reset()

@@ -16,7 +16,7 @@ from models.embedding.chunks import Batch
 from models.embedding.layout import Layout
 from models.embedding.precision import precision_of
 from models.embedding.train import Loaders, Training, TrainingError
-from models.inputs import LearningTable, chosen
+from models.inputs import LearningTable, features_matching
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 
@@ -35,8 +35,8 @@ class PoisonedLoader(BatchLoader):
 
 
 def training(table: DayTable, kind: type[BatchLoader], section: DLRMModel = SECTION) -> tuple[DLRM, Training, Loaders]:
-    learning = LearningTable(table, chosen(table, section.features))
-    layout = Layout.of(learning.features)
+    learning = LearningTable(table, features_matching(table, section.features))
+    layout = Layout.from_features(learning.features)
     store = ChunkStore(learning, layout, 2**30)
     train = kind(store, learning.paths("train"), section.batch_size, 10_000, seed=1)
     validation = BatchLoader(store, learning.paths("validation"), 1_000, 10_000, seed=1)

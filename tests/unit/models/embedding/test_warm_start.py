@@ -12,7 +12,7 @@ from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.embedding.layout import Layout
 from models.embedding.warm_start import copy_champion_weights
-from models.inputs import FeatureColumn
+from models.inputs import TableFeature
 from shortlist.contracts import ShortlistError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
@@ -32,14 +32,14 @@ def champion(table: DayTable, tmp_path_factory: pytest.TempPathFactory) -> tuple
 Champion = tuple[DLRMRanker, Path]
 
 
-def grown(features: tuple[FeatureColumn, ...], by: int) -> tuple[FeatureColumn, ...]:
+def grown(features: tuple[TableFeature, ...], by: int) -> tuple[TableFeature, ...]:
     return tuple(one.model_copy(update={"size": one.size + by}) if one.size else one for one in features)
 
 
 def test_old_rows_are_copied_and_new_rows_are_fresh(champion: Champion) -> None:
     ranker, folder = champion
     features = ranker.record.features
-    old, new = Layout.of(features), Layout.of(grown(features, by=5))
+    old, new = Layout.from_features(features), Layout.from_features(grown(features, by=5))
     torch.manual_seed(1)
     model = DLRM(new, SECTION)
     drawn = model.table.weight_RD.clone()
@@ -57,9 +57,9 @@ def test_old_rows_are_copied_and_new_rows_are_fresh(champion: Champion) -> None:
 
 def test_a_warm_model_scores_known_ids_as_its_champion(champion: Champion, test_rows: pl.DataFrame) -> None:
     ranker, folder = champion
-    layout = Layout.of(grown(ranker.record.features, by=3))
+    layout = Layout.from_features(grown(ranker.record.features, by=3))
     model = DLRM(layout, SECTION)
-    copy_champion_weights(model, layout, Layout.of(ranker.record.features), folder / "weights.safetensors")
+    copy_champion_weights(model, layout, Layout.from_features(ranker.record.features), folder / "weights.safetensors")
     warm = DLRMRanker(SECTION)
     warm._record, warm._model, warm._layout = ranker.record, model, layout
     assert (warm.predict(test_rows) == ranker.predict(test_rows)).all()
@@ -97,6 +97,6 @@ def test_a_champion_of_another_shape_is_refused(
 
 def test_ids_that_shrank_are_refused(champion: Champion) -> None:
     ranker, folder = champion
-    old, new = Layout.of(ranker.record.features), Layout.of(grown(ranker.record.features, by=-1))
+    old, new = Layout.from_features(ranker.record.features), Layout.from_features(grown(ranker.record.features, by=-1))
     with pytest.raises(ShortlistError, match="feature 'user_id' has 39 ids and had 40; ids never shrink"):
         copy_champion_weights(DLRM(new, SECTION), new, old, folder / "weights.safetensors")

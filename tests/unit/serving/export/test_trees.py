@@ -13,7 +13,7 @@ import xgboost as xgb
 from models.xgboost.export import tree_attributes
 from shortlist.contracts import ShortlistError
 from shortlist.serving.export import tree_walk
-from shortlist.serving.export.compiling import FOLDER, compiled
+from shortlist.serving.export.compiling import FOLDER, compile_function
 from shortlist.serving.export.graph_builder import ML, GraphBuilder, tensor_info
 from shortlist.serving.export.trees import write_trees
 from shortlist.storage.artefacts import IntegrityError
@@ -31,7 +31,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def walk(environment: Path) -> Any:
     """The compiled loops."""
-    return compiled(Path(tree_walk.__file__), "walk", environment)
+    return compile_function(Path(tree_walk.__file__), "walk", environment)
 
 
 def rows(count: int, seed: int = 0) -> np.ndarray:
@@ -173,12 +173,12 @@ def test_what_is_compiled_is_kept_for_every_process_and_copy_of_the_source(tmp_p
     for version in ("1", "2"):
         (tmp_path / version).mkdir()
         (tmp_path / version / "twice.py").write_text(SOURCE.format(factor=2))
-    assert compiled(tmp_path / "1" / "twice.py", "twice", tmp_path / "environment")(4) == 8
+    assert compile_function(tmp_path / "1" / "twice.py", "twice", tmp_path / "environment")(4) == 8
     files = kept(tmp_path / "environment")
     assert {path.suffix for path in files} == {".py", ".nbi", ".nbc"}
     program = (
-        "import sys; from pathlib import Path; from shortlist.serving.export.compiling import compiled;"
-        "twice = compiled(Path(sys.argv[1]), 'twice', Path(sys.argv[2]));"
+        "import sys; from pathlib import Path; from shortlist.serving.export.compiling import compile_function;"
+        "twice = compile_function(Path(sys.argv[1]), 'twice', Path(sys.argv[2]));"
         "print(twice(5), sum(twice.stats.cache_hits.values()))"
     )
     words = [sys.executable, "-B", "-c", program, str(tmp_path / "2" / "twice.py"), str(tmp_path / "environment")]
@@ -192,17 +192,17 @@ def test_what_is_compiled_is_kept_for_every_process_and_copy_of_the_source(tmp_p
 def test_another_source_is_compiled_anew_and_a_changed_copy_is_written_again(tmp_path: Path) -> None:
     source, environment = tmp_path / "twice.py", tmp_path / "environment"
     source.write_text(SOURCE.format(factor=2))
-    assert compiled(source, "twice", environment)(4) == 8
+    assert compile_function(source, "twice", environment)(4) == 8
     (copy,) = (path for path in kept(environment) if path.suffix == ".py")
     copy.write_text(SOURCE.format(factor=5))
-    assert compiled(source, "twice", environment)(4) == 8
+    assert compile_function(source, "twice", environment)(4) == 8
     source.write_text(SOURCE.format(factor=3))
-    assert compiled(source, "twice", environment)(4) == 12
+    assert compile_function(source, "twice", environment)(4) == 12
 
 
 @pytest.mark.usefixtures("triton")
 def test_without_a_folder_to_write_to_it_is_compiled_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "twice.py").write_text(SOURCE.format(factor=2))
     (tmp_path / "environment").write_text("a file, where a folder cannot be made")
-    assert compiled(tmp_path / "twice.py", "twice", tmp_path / "environment")(4) == 8
+    assert compile_function(tmp_path / "twice.py", "twice", tmp_path / "environment")(4) == 8
     assert sorted(path.name for path in tmp_path.iterdir()) == ["environment", "twice.py"]
