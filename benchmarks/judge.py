@@ -1,4 +1,4 @@
-"""How often the judge errs, how soon it finds faults, and how fast it reads: `make bench-judge`.
+"""How often the judge errs, how soon it finds faults, and how fast it reads.
 
 Rollouts are played in memory with the default policy, looked at every two seconds, on one process per core. The reading
 speed is that of real access logs, prediction parts and outcome parts of 200 000 requests on disk.
@@ -29,7 +29,7 @@ from benchmarks.targets import exit_code
 from shortlist.rollout.analysis import analyze_step
 from shortlist.rollout.analysis_simulation import Faults, SimulatedRollout, SimulatedTraffic, play
 from shortlist.rollout.checks import Health
-from shortlist.rollout.evidence_access import AccessLog, of_rollout
+from shortlist.rollout.evidence_access import AccessLog, rollout_requests
 from shortlist.rollout.evidence_reader import ACCESS_LOGS, EvidenceReader
 from shortlist.rollout.sequential import mixture_radius
 from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
@@ -194,11 +194,11 @@ def _write_parts(
 def reading() -> list[Line]:
     """Return how fast evidence is read and judged."""
     with TemporaryDirectory() as scratch:
-        paths = ServingPaths.of(Path(scratch), "demo")
+        paths = ServingPaths.for_spec(Path(scratch), "demo")
         write_logs(paths)
         log = AccessLog(paths.logs / ACCESS_LOGS[0])
         found: list[int] = []
-        lines = seconds(lambda: found.extend(len(of_rollout(part, "r")) for part in log.read()))
+        lines = seconds(lambda: found.extend(len(rollout_requests(part, "r")) for part in log.read()))
         assert sum(found) == REQUESTS, f"{sum(found)} of {REQUESTS} lines"
         before = _resident_mib()
         reader = EvidenceReader(paths, "r", len(POLICY.steps), kpi=KPI())

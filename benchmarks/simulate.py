@@ -1,4 +1,4 @@
-"""Plays seeded histories of rollouts for some minutes: `make simulate`."""
+"""Plays seeded histories of rollouts for some minutes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shortlist.rollout.simulation.world import play
 
 def main() -> int:
     """Play until the time is up or a rule is broken; print and record the rate, or print the history as a test."""
-    parser = argparse.ArgumentParser(prog="make simulate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make bench NAME=simulate", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0, help="how long (120)")
     parser.add_argument("--seed", type=int, default=0, help="of the first history (0)")
     chosen = parser.parse_args()
@@ -22,7 +22,7 @@ def main() -> int:
     while time.monotonic() - began < chosen.seconds and not test:
         broken = play(history := History.seeded(seed))
         if broken is not None:
-            short = history.shrunk(partial(_breaks, broken.rule))
+            short = history.shrink(partial(_breaks, broken.rule))
             test = f"seed {seed} breaks a rule: {broken}\n\n{short.as_test(f'seed_{seed}', str(play(short)))}"
         seed += 1
     lines = lines_of(seed - chosen.seed, time.process_time() - spent, is_broken=bool(test))

@@ -1,4 +1,4 @@
-"""The status page of a spec: the loop at a glance, in one file that loads nothing and runs nothing."""
+"""The status page of a spec: one HTML file without external resources or scripts."""
 
 from __future__ import annotations
 
@@ -10,115 +10,134 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from monitoring.pages.drift_heatmap import heat_map
-from monitoring.pages.loop_status import SIGNS, format_duration, join_names, loop_state, moment
+from monitoring.pages.drift_heatmap import make_heat_map
+from monitoring.pages.loop_status import SIGNS, format_duration, format_moment, join_names, loop_status
 from monitoring.pages.status_page_data import StatusPageData
 from monitoring.pages.status_plots import kpi_plots
 from monitoring.windows.records import Quality, Retraining
 from shortlist.contracts import Files
 from shortlist.report.templates import page_environment
 from shortlist.rollout.page import PAGE as ROLLOUT_PAGE
-from shortlist.rollout.page import count, decimals, headline, seconds, share, words
+from shortlist.rollout.page import (
+    format_count,
+    format_four_decimals,
+    format_name,
+    format_seconds,
+    format_share,
+    headline,
+)
 from shortlist.rollout.record import RolloutRecord
 from shortlist.storage.artefacts import write_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["PAGE", "StatusPageData", "environment", "render", "write_page"]
+__all__ = ["PAGE", "StatusPageData", "page_templates", "render", "write_page"]
 
 PAGE: Final = "status.html"
 TEMPLATE: Final = "status.html.j2"
 _MEASURES: Final = ("hit_rate", "auc", "gauc", "ndcg_at_10", "log_loss", "rate_error", "label_rate", "mean_score")
-_MOST_LINES: Final = 60
+_MAX_LINES: Final = 60
 
 
-def write_page(loop: StatusPageData, out: Path) -> None:
-    """Write the status page, whole or not at all."""
-    write_text(out, render(loop, out.parent))
+def write_page(page_data: StatusPageData, out: Path) -> None:
+    """Write the status page atomically."""
+    write_text(out, render(page_data, out.parent))
 
 
-def render(loop: StatusPageData, folder: Path) -> str:
+def render(page_data: StatusPageData, folder: Path) -> str:
     """Return the status page as HTML.
 
     Args:
-        loop: What there is to show.
-        folder: Where the page will lie; links to runs and rollouts appear when their pages are there.
+        page_data: Content of the page.
+        folder: Folder of the page; runs and rollouts are linked when their pages exist.
     """
-    state, windows, newest = loop_state(loop), loop.windows, loop.newest
-    decisions = loop.newest_decisions
-    return environment().get_template(TEMPLATE).render(
-        loop_=loop,  # `loop` is Jinja's own
-        state=state,
-        sign=SIGNS[state.level],
-        plots=kpi_plots(loop),
-        heat=heat_map(windows),
-        windows=windows[: -_MOST_LINES - 1 : -1],
-        older=max(0, len(windows) - _MOST_LINES),
-        decisions=decisions[:_MOST_LINES],
-        older_decisions=max(0, len(decisions) - _MOST_LINES),
-        unknown=dict.fromkeys(one.problem for one in newest.quality if one.problem) if newest else (),
+    status, windows = loop_status(page_data), page_data.windows
+    newest_quality = page_data.newest.quality if page_data.newest else ()
+    decisions = page_data.newest_decisions
+    return page_templates().get_template(TEMPLATE).render(
+        page_data=page_data,
+        status=status,
+        sign=SIGNS[status.level],
+        plots=kpi_plots(page_data),
+        heat=make_heat_map(windows),
+        windows=windows[: -_MAX_LINES - 1 : -1],
+        older_windows=max(0, len(windows) - _MAX_LINES),
+        decisions=decisions[:_MAX_LINES],
+        older_decisions=max(0, len(decisions) - _MAX_LINES),
+        quality_problems=dict.fromkeys(quality.problem for quality in newest_quality if quality.problem),
         measures=_MEASURES,
-        slices=_slices(loop.judged.quality) if loop.judged else (),
-        retrainings=[(one, _run_link(one, folder)) for one in loop.newest_retrainings],
-        rollouts=[(one, _rollout_link(one, loop, folder), headline(one)) for one in loop.newest_rollouts],
+        slices=_sort_slices(page_data.judged.quality) if page_data.judged else (),
+        retrainings=[(retraining, _run_link(retraining, folder)) for retraining in page_data.newest_retrainings],
+        rollouts=[
+            (rollout, _rollout_link(rollout, page_data, folder), headline(rollout))
+            for rollout in page_data.newest_rollouts
+        ],
     )  # fmt: skip
 
 
 @cache
-def environment() -> Environment:
-    """Return what renders the pages of monitoring."""
+def page_templates() -> Environment:
+    """Return the template environment of the monitoring pages."""
     filters: dict[str, Any] = {
-        "clock": clock, "count": count, "day": _day, "format_duration": format_duration, "measured": measured,
-        "moment": moment,
-        "join_names": join_names, "path": _path, "seconds": seconds, "share": share, "stem": _stem,
-        "strength": _strength, "words": words,
+        "clock": format_clock, "count": format_count, "day": _format_day, "format_duration": format_duration,
+        "measured": format_measure, "moment": format_moment, "join_names": join_names, "path": _quote_path,
+        "seconds": format_seconds, "share": format_share, "stem": _path_stem, "strength": _format_strength,
+        "words": format_name,
     }  # fmt: skip
     return page_environment(Path(__file__).parent, filters)
 
 
-def measured(value: float, name: str) -> str:
-    """Return a measure's number as it is read: rates as percent.
+def format_measure(value: float, name: str) -> str:
+    """Return a measure's value as text: rates in percent, others with four decimals.
 
-    >>> measured(0.0512, "hit_rate"), measured(0.7411, "auc")
+    >>> format_measure(0.0512, "hit_rate"), format_measure(0.7411, "auc")
     ('5.1 %', '0.7411')
     """
-    return decimals(value) if name in {"auc", "gauc", "ndcg_at_10", "log_loss"} else share(value)
+    return format_four_decimals(value) if name in {"auc", "gauc", "ndcg_at_10", "log_loss"} else format_share(value)
 
 
-def clock(time: datetime) -> str:
-    """Return a moment of the wall clock, to the minute."""
+def format_clock(time: datetime) -> str:
+    """Return a moment as text, to the minute, with its timezone."""
     return f"{time:%-d %B %Y, %H:%M %Z}".strip()
 
 
-def _slices(quality: Sequence[Quality]) -> list[Quality]:
-    """Return all rows first, then the slices that have measures, then those that have none."""
-    return sorted(quality, key=lambda one: (one.slice != "all", not one.measures, one.slice, one.version))
+def _sort_slices(quality: Sequence[Quality]) -> list[Quality]:
+    """Return the quality of all rows first, then the slices with measures, then those without."""
+    return sorted(
+        quality,
+        key=lambda slice_quality: (
+            slice_quality.slice != "all",
+            not slice_quality.measures,
+            slice_quality.slice,
+            slice_quality.version,
+        ),
+    )
 
 
 def _run_link(retraining: Retraining, folder: Path) -> str | None:
-    """Return the path of a run's page from the folder of this one, None when it is not there."""
+    """Return the path of a run's page relative to this page's folder; None when it does not exist."""
     page = Path(retraining.run) / Files.REPORT
     return os.path.relpath(page, folder) if retraining.run and page.is_file() else None
 
 
-def _rollout_link(record: RolloutRecord, loop: StatusPageData, folder: Path) -> str | None:
-    page = Path(loop.rollout_pages, record.id, ROLLOUT_PAGE)
+def _rollout_link(record: RolloutRecord, page_data: StatusPageData, folder: Path) -> str | None:
+    page = Path(page_data.rollout_pages, record.id, ROLLOUT_PAGE)
     return page.as_posix() if (folder / page).is_file() else None
 
 
-def _day(time: datetime) -> str:
+def _format_day(time: datetime) -> str:
     return f"{time.day}\u00a0{time:%b}"
 
 
-def _path(path: str) -> str:
+def _quote_path(path: str) -> str:
     """Return a relative path as a link; no name can make it a scheme, a script or another host."""
     return quote(path.lstrip("/"), safe="/")
 
 
-def _stem(path: str) -> str:
+def _path_stem(path: str) -> str:
     return PurePosixPath(path).stem
 
 
-def _strength(number: float) -> str:
+def _format_strength(number: float) -> str:
     return f"{number:.1f}" if number < 9.95 else f"{number:.0f}" if number < 99.5 else "99+"

@@ -56,7 +56,7 @@ def explain_answer(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Explain a logged answer with recommendations, stage by stage, and check that it can be reproduced."""
-    from shortlist.deployment.why import explain
+    from shortlist.deployment.slate_explanation import explain
 
     deployer = _deployer(spec, runs)
     for line in explain(deployer.paths, request_id, deployer.context.feast):

@@ -1,4 +1,4 @@
-"""A spec's versions in front of users: rolled out, promoted, rolled back, on the fleet that the spec names."""
+"""Rolls out, promotes and rolls back the versions of a spec, on the fleet that the spec names."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ OnChange = Callable[[RolloutRecord], None]
 
 
 class TrainingOutcome(NamedTuple):
-    """What became of a training."""
+    """Outcome of a training: whether its version was promoted."""
 
     state: Literal["promoted", "not_promoted", "held"]
     version: int | None
     sentence: str
-    """For the user."""
+    """The outcome in one sentence, for the user."""
 
 
 class Deployer:
-    """What can be done with a spec's registered versions on its fleet.
+    """Deploys a spec's registered versions on its fleet.
 
     Args:
-        run: Spec and stores.
+        run: Spec and storage.
         serving: The spec's section.
-        gates: The spec's section; names the load of the infra gate.
-        runtime: The spec's section; names the fleet.
+        gates: The spec's section, with the load of the infra gate.
+        runtime: The spec's section, with the fleet.
         labels: The spec's further labels (`data.labels`), which the canary's guards name.
 
     Raises:
-        ShortlistError: The fleet is on other machines, and the prediction log on this one; or a guard names a label
-            that is not declared.
+        ShortlistError: The fleet is remote but the prediction log is on this machine, or a guard names a label that is
+            not declared.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Deployer:
             )
 
     def canary(self, version: int | None = None, on_change: OnChange = lambda _: None) -> RolloutRecord:
-        """Roll a version (the candidate by default) out, with the log as traffic where the spec says so.
+        """Roll a version out, by default the candidate; the log is replayed as traffic if the spec declares it.
 
         Raises:
             ShortlistError: The fleet cannot be reached or refuses, or the rollout cannot begin.
@@ -85,7 +85,7 @@ class Deployer:
             return self._commands(connection, on_change).canary(version)
 
     def promote(self) -> RolloutRecord | int:
-        """Promote now, without evidence; return the rollout, or just the version where nothing is served.
+        """Promote without evidence; return the rollout, or the version where nothing is served.
 
         Raises:
             ShortlistError: The fleet cannot be reached or refuses, or there is nothing to promote.
@@ -97,15 +97,15 @@ class Deployer:
         return self._commands(connection).promote()
 
     def rollback(self) -> RolloutRecord:
-        """Abort the rollout under way, or return to the champion before.
+        """Abort the unfinished rollout, or return to the previous champion.
 
         Raises:
-            ShortlistError: The fleet cannot be reached or refuses, or there is nothing to return to.
+            ShortlistError: The fleet cannot be reached or refuses, or there is no version to return to.
         """
         return self._commands(self._connected()).rollback()
 
     def after_training(self, version: str) -> TrainingOutcome:
-        """Roll a version out where there are servers.
+        """Roll out the version of a training, if the spec is served.
 
         Args:
             version: Registered version; empty when no candidate passed the gates.
@@ -123,11 +123,11 @@ class Deployer:
         except ShortlistError as error:
             return TrainingOutcome("not_promoted", number, f"Version {version} was not rolled out: {error}")
         if route is not None and route.stable == number:
-            where = f", at {connection.url}" if connection.url else ""
-            return TrainingOutcome("promoted", number, f"Version {version} serves already{where}")
+            address_text = f", at {connection.url}" if connection.url else ""
+            return TrainingOutcome("promoted", number, f"Version {version} serves already{address_text}")
         record = self.canary(number)
-        word = record.state.phase.value.replace("_", " ")
-        sentence = f"Version {version} was {word}: {record.state.reason} ({self.rollouts.where(record.id)})"
+        outcome_text = record.state.phase.value.replace("_", " ")
+        sentence = f"Version {version} was {outcome_text}: {record.state.reason} ({self.rollouts.location(record.id)})"
         return TrainingOutcome("promoted" if record.state.phase is Phase.PROMOTED else "not_promoted", number, sentence)
 
     def _connection(self) -> FleetConnection | None:
@@ -141,12 +141,12 @@ class Deployer:
         return connection
 
     def _check(self, connection: FleetConnection) -> None:
-        """Refuse to begin where the fleet cannot; what is under way is brought to its end."""
+        """Check that a new rollout can begin on the fleet; an unfinished one is resumed without this check."""
         if self.rollouts.unfinished() is None:
             connection.check()
 
     def _commands(self, connection: FleetConnection, on_change: OnChange = lambda _: None) -> RolloutCommands:
-        tools = ControllerContext(
+        controller_context = ControllerContext(
             fleet=connection.fleet,
             models=self._run.tracker.registry,
             observe=connection.observe,
@@ -155,4 +155,4 @@ class Deployer:
             on_change=on_change,
             poll_seconds=connection.poll_seconds,
         )
-        return RolloutCommands(self.rollouts, self.context.serving.canary, tools, self._labels)
+        return RolloutCommands(self.rollouts, self.context.serving.canary, controller_context, self._labels)

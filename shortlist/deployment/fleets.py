@@ -1,4 +1,4 @@
-"""Every fleet by the name that a spec gives it; one is added by a line here and a folder beside this file."""
+"""Registry of fleets by their name in a spec; a further fleet is one line here and a folder in shortlist/rollout."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from shortlist.spec.runtime import FleetSection
 from shortlist.system.registry import Registry
 
 FLEETS: Final = Registry[type[FleetSection]]("fleets", {"stack": Stack, "kserve": KServe})
-"""In the order of messages and of the JSON Schema."""
+"""Fleets, in the order of messages and of the JSON Schema."""

@@ -1,4 +1,4 @@
-"""What serves, and what is about to, gets newer candidates without a training."""
+"""Refresh of the releases of champion and candidate: newer retrieval candidates without a training."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from shortlist.training.training import RunContext
 
 
 def refresh_releases(context: RunContext, data: Data, valid_log: Path, location: str, out: Path, seed: int) -> int:
-    """Refresh the releases of the champion and of the candidate, and announce them; return the items of the champion's.
+    """Refresh and announce the releases of champion and candidate; return the number of items of the champion's.
 
-    A version without a release is left alone. What is wrong with the candidate's alone is noted, and stops nothing.
+    Versions without a release are skipped. A failure of the candidate's release is logged and ignored.
 
     Args:
-        context: Spec and stores.
+        context: Spec and storage.
         data: The spec's section.
         valid_log: Folder of the validated log.
-        location: Where the user's files are; empty for a generated log.
-        out: Folder to write the releases into, one folder each.
-        seed: Of whatever is drawn.
+        location: Location of the user's files; empty for a generated log.
+        out: Folder for the releases, one subfolder each.
+        seed: Seed of all random draws.
 
     Raises:
-        ShortlistError: The champion's cannot be refreshed; its servers keep the one that they have.
+        ShortlistError: The champion's release cannot be refreshed; its servers keep the present one.
     """
-    registry, items, done = context.tracker.registry, 0, set[str]()
+    registry, items, refreshed_digests = context.tracker.registry, 0, set[str]()
     out.mkdir(parents=True, exist_ok=True)
     aliases: tuple[Alias, ...] = ("champion", "candidate")
     for alias in aliases:
         version = registry.version_of(alias)
         digest = None if version is None else registry.tags_of(version).get(RELEASE)
-        if version is None or digest is None or digest in done:
+        if version is None or digest is None or digest in refreshed_digests:
             continue
-        done.add(digest)
+        refreshed_digests.add(digest)
         try:
             count = _refresh(context, version, data, valid_log, location, out / digest, seed)
         except ShortlistError as problem:
@@ -59,6 +59,6 @@ def _refresh(
         assert blessed is not None
         refresh_release(blessed, data, valid_log, location, folder, seed)
     place = spec_feast_store_location(StorageConfig.parse(context.stores), context.name)
-    made = announce_release(place, folder)
-    note(f"Version {version} recommends from {made.items} items, counted up to {made.last_day}.")
-    return made.items
+    announced = announce_release(place, folder)
+    note(f"Version {version} recommends from {announced.items} items, counted up to {announced.last_day}.")
+    return announced.items

@@ -1,4 +1,4 @@
-"""What a verdict means for MLflow: a version for the blessed model, reasons for every candidate."""
+"""Writes the verdict of the gates to MLflow: a version of the blessed model, and the results of all candidates."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def register_blessed(
 ) -> str:
     """Verify the blessing, register the blessed model as candidate, and return its version.
 
-    The first model of a spec becomes the champion too: there is nothing it could be compared with.
+    The first model of a spec also becomes the champion: there is no other to compare it with.
 
     Args:
-        context: Spec and stores.
+        context: Spec and storage.
         verdict: Folder of `blessing.json`.
-        runs: Ids of the candidates' MLflow runs by name; the files of the blessed one are verified there.
-        reference: Folder of the distributions that live traffic is compared with; without it the version can be
-            served, and not watched.
+        runs: Ids of the candidates' MLflow runs by name, from which the files of the blessed one are verified.
+        reference: Folder of the reference distributions of the monitoring; without it the version can be served but not
+            monitored.
         tags: Further tags of the version; see `shortlist.training.champion_cache`.
-        release: Folder of the sources, filters and ordering that belong to the version; None: clients bring their
-            candidates. The same model with another release is another version.
+        release: Folder of the sources, filters and ordering of the version; None: clients bring their candidates. The
+            same model with another release is another version.
 
     Raises:
-        IntegrityError: The files are not those that were judged.
+        IntegrityError: The files are not those that passed the gates.
     """
     blessing = read_blessing(verdict / Files.BLESSING)
     assert blessing.blessed is not None
@@ -63,10 +63,10 @@ def register_blessed(
 
 
 def record_verdict(context: RunContext, verdict: Path, runs: Mapping[str, str]) -> None:
-    """Write every model's test numbers, every candidate's gates, and the plots that compare the models, to MLflow.
+    """Write every model's test metrics, every candidate's gate results and the comparison plots to MLflow.
 
     Args:
-        context: Spec and stores.
+        context: Spec and storage.
         verdict: Folder of `blessing.json`.
         runs: Ids of the models' MLflow runs by name.
     """
@@ -83,19 +83,19 @@ def record_verdict(context: RunContext, verdict: Path, runs: Mapping[str, str]) 
 
 
 def record_run(context: RunContext, summary: Path, page: Path, runs: Mapping[str, str]) -> None:
-    """End the MLflow run of this step's pipeline: every model's test numbers, the verdict, the page and the summary.
+    """Finish the MLflow run of the pipeline: write every model's test metrics, the verdict, the page and the summary.
 
     Args:
-        context: Spec and stores.
+        context: Spec and storage.
         summary: `summary.json`.
         page: `report.html`.
-        runs: Ids of the models' MLflow runs by name; those of models from the cache lie below an earlier pipeline.
+        runs: Ids of the models' MLflow runs by name; those of cached models belong to an earlier pipeline.
     """
     summary_read = read_json(summary)
     blessed = summary_read["blessed"] or {"model": "none", "version": ""}
     tags = {f"run.{name}": run for name, run in runs.items()}
     tags |= {"blessed": blessed["model"], "version": blessed["version"]}
-    with TemporaryDirectory() as folder:  # Kubeflow calls its files otherwise
+    with TemporaryDirectory() as folder:  # Kubeflow's artefacts have other file names
         files = Path(folder) / Files.SUMMARY, Path(folder) / Files.REPORT
         for source, to in zip((summary, page), files, strict=True):
             shutil.copyfile(source, to)
@@ -103,7 +103,7 @@ def record_run(context: RunContext, summary: Path, page: Path, runs: Mapping[str
 
 
 def promote(context: RunContext, version: int | None = None) -> int:
-    """Make a version (the candidate by default) the champion; return it.
+    """Make a version the champion, by default the candidate; return it.
 
     Raises:
         ShortlistError: There is no candidate.

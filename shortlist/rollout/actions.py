@@ -1,4 +1,7 @@
-"""What a rollout asks of the servers, the registry and the canary analysis, in each of its phases."""
+"""Actions of each phase of a rollout, on servers, registry and canary analysis.
+
+An action names the state that must hold afterwards.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from shortlist.rollout.phases import Phase, RolloutState
 
 @dataclass(frozen=True)
 class VerifyCandidate:
-    """The candidate is blessed, and its files are those that were judged."""
+    """The candidate is blessed, and its files are those that passed the gates."""
 
 
 @dataclass(frozen=True)
@@ -23,19 +26,19 @@ class EnsureServing:
 
 @dataclass(frozen=True)
 class StartServers:
-    """A version's servers run, and are ready."""
+    """The servers of a version run and are ready."""
 
     version: int
 
 
 @dataclass(frozen=True)
 class LoadTestCandidate:
-    """The candidate's running servers stand the declared load."""
+    """The candidate's running servers pass the declared load test."""
 
 
 @dataclass(frozen=True)
 class VerifyServedFiles:
-    """The files that the candidate's servers were started from are still those that were judged."""
+    """The files that the candidate's servers were started from are unchanged."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +51,14 @@ class SetTrafficSplit:
 
 @dataclass(frozen=True)
 class RouteAllTraffic:
-    """Everybody gets a version, on the stable track."""
+    """All users get a version, on the stable track."""
 
     version: int
 
 
 @dataclass(frozen=True)
 class RemoveRoute:
-    """Nobody gets anything: there is no version to go back to."""
+    """No version is routed: there is no former version to return to."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +70,14 @@ class AnalyzeStep:
 
 @dataclass(frozen=True)
 class SetChampionAlias:
-    """The registry calls a version champion; None: it has none."""
+    """The registry's champion alias points to a version; None: to nothing."""
 
     version: int | None
 
 
 @dataclass(frozen=True)
 class DrainRequests:
-    """Requests under way had their time to end."""
+    """Requests in flight had time to finish (`drain_seconds`)."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +104,15 @@ RolloutAction = (
 
 
 def actions(state: RolloutState) -> tuple[RolloutAction, ...]:
-    """Return all that a state asks for, in order; nothing when it is final."""
-    asked = _ASKED.get(state.phase)
-    return asked(state) if asked else ()
+    """Return the actions of a state, in order; none when it is final."""
+    make_actions = _ACTIONS_BY_PHASE.get(state.phase)
+    return make_actions(state) if make_actions else ()
 
 
 def resume_actions(state: RolloutState) -> tuple[RolloutAction, ...]:
-    """Return what must be so before the actions of a state are done again by a new controller.
+    """Return the actions that a new controller executes before it repeats those of the state.
 
-    The servers may have been stopped together with the old one.
+    The servers may have been stopped together with the previous controller.
     """
     former = () if state.former is None else (EnsureServing(state.former), StartServers(state.former))
     serving = (*former, StartServers(state.candidate))
@@ -127,25 +130,25 @@ def resume_actions(state: RolloutState) -> tuple[RolloutAction, ...]:
 def _rollback_actions(state: RolloutState) -> tuple[RolloutAction, ...]:
     if state.reached is Phase.VERIFYING:
         return ()
-    if state.former is None:  # from promoting on the registry may call it champion: one that nobody gets is none
+    if state.former is None:  # from promoting on the champion alias may point to it, although it is withdrawn
         alias = (SetChampionAlias(None),) if state.reached in {Phase.PROMOTING, Phase.DRAINING} else ()
         return (RemoveRoute(), *alias, StopServers(state.candidate))
-    if state.reached in {Phase.STARTING, Phase.LOAD_TESTING}:  # no user ever got it: the route is not touched
+    if state.reached in {Phase.STARTING, Phase.LOAD_TESTING}:  # no user got the candidate: the route is unchanged
         return (EnsureServing(state.former), StopServers(state.candidate))
-    away = (RouteAllTraffic(state.former), DrainRequests(), StopServers(state.candidate))
+    revert_actions = (RouteAllTraffic(state.former), DrainRequests(), StopServers(state.candidate))
     if state.reached in {Phase.SHIFTING, Phase.WATCHING}:
-        return away
-    # Its servers may be stopped already; the old champion is champion again.
-    return (StartServers(state.former), away[0], SetChampionAlias(state.champion), *away[1:])
+        return revert_actions
+    # The former servers may be stopped already; the alias returns to the former champion.
+    return (StartServers(state.former), revert_actions[0], SetChampionAlias(state.champion), *revert_actions[1:])
 
 
-def _starting(state: RolloutState) -> tuple[RolloutAction, ...]:
+def _starting_actions(state: RolloutState) -> tuple[RolloutAction, ...]:
     serving = () if state.former is None else (EnsureServing(state.former),)
     return (*serving, VerifyCandidate(), StartServers(state.candidate))
 
 
-def _promoting(state: RolloutState) -> tuple[RolloutAction, ...]:
-    # Also of a new controller, which may promote by hand what the servers stopped meanwhile, or were swapped.
+def _promoting_actions(state: RolloutState) -> tuple[RolloutAction, ...]:
+    # A new controller may promote by hand after the servers stopped or their files were replaced: check both again.
     return (
         StartServers(state.candidate),
         VerifyServedFiles(),
@@ -154,13 +157,13 @@ def _promoting(state: RolloutState) -> tuple[RolloutAction, ...]:
     )
 
 
-_ASKED: Final[Mapping[Phase, Callable[[RolloutState], tuple[RolloutAction, ...]]]] = {
+_ACTIONS_BY_PHASE: Final[Mapping[Phase, Callable[[RolloutState], tuple[RolloutAction, ...]]]] = {
     Phase.VERIFYING: lambda _: (VerifyCandidate(),),
-    Phase.STARTING: _starting,
+    Phase.STARTING: _starting_actions,
     Phase.LOAD_TESTING: lambda _: (LoadTestCandidate(),),
     Phase.SHIFTING: lambda state: (VerifyServedFiles(), SetTrafficSplit(state.percent, state.step)),
     Phase.WATCHING: lambda state: (AnalyzeStep(state.step),),
-    Phase.PROMOTING: _promoting,
+    Phase.PROMOTING: _promoting_actions,
     Phase.DRAINING: lambda state: () if state.former is None else (DrainRequests(), StopServers(state.former)),
     Phase.ROLLING_BACK: _rollback_actions,
     Phase.ABORTING: _rollback_actions,

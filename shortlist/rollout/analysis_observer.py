@@ -1,4 +1,4 @@
-"""Runs the canary analysis of a step: reads the logs, asks the servers, returns the record that is kept."""
+"""Runs the canary analysis of a step: reads the logs, checks the servers' health, returns the observation."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class AnalysisObserver:
     """The `Observer` of one rollout."""
 
     def __init__(self, reader: EvidenceReader, policy: Canary, health: Callable[[], Health]) -> None:
-        """Prepare to look.
+        """Keep the sources of the evidence.
 
         Args:
-            reader: Of the rollout's logs.
+            reader: Reader of the rollout's logs.
             policy: The declared rollout.
-            health: Asks the canary's servers how they are.
+            health: Returns the health of the canary's servers.
         """
         self._reader, self._policy, self._health = reader, policy, health
 
@@ -49,7 +49,7 @@ class AnalysisObserver:
 
 
 def make_observation(evidence: RolloutEvidence, policy: Canary, step: int, analysis: StepAnalysis) -> Observation:
-    """Return what was seen and said in the form in which it is kept."""
+    """Return the evidence and the analysis of a step as a record."""
     step_evidence, kpi = evidence.at_step(step), evidence.kpi
     return Observation(
         decision=analysis.decision,

@@ -1,4 +1,4 @@
-"""Rollouts played in memory, with a canary whose faults are known: how often is the judge right, and how soon?"""
+"""Simulated rollouts with known faults of the canary, to measure how often and how soon the analysis is right."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from shortlist.rollout.analysis import StepAnalysis, analyze_step
 from shortlist.rollout.checks import Health
 from shortlist.rollout.events import Decision
 from shortlist.rollout.evidence import Floats, RolloutEvidence, StepEvidence, TrackEvidence
-from shortlist.rollout.evidence_latency import BUCKETS, Latencies, buckets_of
+from shortlist.rollout.evidence_latency import BUCKETS, Latencies, bucket_numbers
 from shortlist.rollout.sequential_difference import Bools, UserValues, difference
-from shortlist.rollout.track_counts import SAMPLE
+from shortlist.rollout.track_counts import MAX_SAMPLED_SCORES
 from shortlist.spec.serving import Canary
 
 
 @dataclass(frozen=True)
 class SimulatedTraffic:
-    """Users, and the model that serves them now."""
+    """Users, traffic and the present model."""
 
     users: int = 4_000
     requests_per_second: float = 120
     kpi: float = 0.3
-    """Mean over users."""
+    """Mean rate over users."""
     taste: float = 0.1
     """Standard deviation of users' own rates around it."""
     kpi_drift: float = 0.0
-    """Change of everybody's rate from one step to the next, whoever serves."""
+    """Change of all users' rates from one step to the next, on both tracks."""
     latency_ms: float = 5.0
-    """Median; the 99th percentile is 2.5 times as long."""
+    """Median latency; the 99th percentile is 2.5 times as long."""
     hang_ups: float = 0.01
-    """Share of requests whose client does not wait for the answer."""
+    """Share of requests whose client disconnects before the answer."""
     mistaken_users: float = 0.0
-    """Share of users half of whose requests are wrong, whoever serves."""
+    """Share of users half of whose requests are client errors, on both tracks."""
     further: float = 0.1
     """Mean over users of every label that the policy guards; a user's own rate is in proportion to that of the KPI."""
 
@@ -46,7 +46,7 @@ class Faults:
 
     kpi_drop: float = 0.0
     further_drop: float = 0.0
-    """Of every label that the policy guards, absolute."""
+    """Absolute drop of every guarded label."""
     error_rate: float = 0.0
     nan_rate: float = 0.0
     slowdown: float = 1.0
@@ -54,9 +54,9 @@ class Faults:
     """In standard deviations of the scores."""
     constant: bool = False
     hang_ups: float = 0.0
-    """Share of its requests whose client gives up, besides those who always do."""
+    """Additional share of the canary's requests whose client disconnects."""
     refusals: float = 0.0
-    """Share of its requests that it refuses, besides those that are wrong."""
+    """Share of the canary's requests that it refuses, besides client errors."""
     empty_slates: float = 0.0
     """Share of its slates without any item."""
     lost_users: float = 0.0
@@ -65,7 +65,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class SimulatedRollout:
-    """How a rollout ended."""
+    """Outcome of a simulated rollout."""
 
     decision: Decision
     check: str
@@ -76,8 +76,8 @@ class SimulatedRollout:
     analyses: int
 
 
-class _Counts:
-    """One track at one step, while it is being counted."""
+class _TrackCounter:
+    """Counts of one track at one step."""
 
     def __init__(self) -> None:
         self.requests = self.failed = self.bad = self.disconnected = self.refused = 0
@@ -86,7 +86,7 @@ class _Counts:
         self.scored: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         """Users of the scores."""
 
-    def evidence(self, users: _SeenUsers) -> TrackEvidence:
+    def evidence(self, users: _UserTotals) -> TrackEvidence:
         logged = self.requests - self.failed + self.bad
         scores_per_user = np.bincount(self.scored).astype(np.float64)
         return TrackEvidence(
@@ -95,11 +95,11 @@ class _Counts:
             client_errors=self.refused,
             disconnected=self.disconnected,
             answered=self.requests - self.failed,
-            users=users.seen,
-            settled_users=users.seen,
-            disconnected_users=users.gone,
+            users=users.active,
+            settled_users=users.active,
+            disconnected_users=users.disconnected,
             refused_users=users.refused,
-            slate_users=users.seen,
+            slate_users=users.active,
             empty_slate_users=users.empty,
             latencies=Latencies(self.latencies),
             to_log=self.requests - self.failed,
@@ -112,121 +112,128 @@ class _Counts:
         )
 
 
-class _SeenUsers(NamedTuple):
-    """How many users of a track asked, went away, were refused, got an empty slate."""
+class _UserTotals(NamedTuple):
+    """Numbers of users of a track: with requests, with a disconnect, with a refusal, with an empty slate."""
 
-    seen: int
-    gone: int
+    active: int
+    disconnected: int
     refused: int
     empty: int
 
 
-class _Rollout:
+class _SimulatedRequests:
     def __init__(self, policy: Canary, world: SimulatedTraffic, faults: Faults, seed: int) -> None:
         self.random = np.random.default_rng(seed)
         self.policy, self.world, self.faults = policy, world, faults
         steps = len(policy.steps)
         self.rate = np.clip(world.kpi + world.taste * self.random.normal(size=world.users), 0, 1)
         self.activity = np.cumsum(self.random.gamma(1.0, size=world.users))
-        place = self.random.random(world.users)
-        self.canary: Bools = place[:, None] < np.array(policy.steps) / 100
-        self.missing = self.random.random(world.users) < faults.lost_users
-        self.shown, self.positive = np.zeros((world.users, steps)), np.zeros((world.users, steps))
-        self.seen: Bools = np.zeros((world.users, steps), dtype=np.bool_)
-        self.gone, self.refused, self.empty = (np.zeros((world.users, steps), dtype=np.bool_) for _ in range(3))
-        self.mistaken = np.random.default_rng([seed, 1]).random(world.users) < world.mistaken_users
-        self.tracks = [(_Counts(), _Counts()) for _ in policy.steps]
-        self.further = np.random.default_rng([seed, 2])
-        self.guarded = {label: np.zeros((world.users, steps)) for label in policy.guards}
+        position = self.random.random(world.users)
+        self.canary: Bools = position[:, None] < np.array(policy.steps) / 100
+        self.never_arrives = self.random.random(world.users) < faults.lost_users
+        self.shown_counts, self.positive_counts = np.zeros((world.users, steps)), np.zeros((world.users, steps))
+        self.has_asked: Bools = np.zeros((world.users, steps), dtype=np.bool_)
+        self.has_disconnected, self.was_refused, self.had_empty_slate = (
+            np.zeros((world.users, steps), dtype=np.bool_) for _ in range(3)
+        )
+        self.sends_mistakes = np.random.default_rng([seed, 1]).random(world.users) < world.mistaken_users
+        self.tracks = [(_TrackCounter(), _TrackCounter()) for _ in policy.steps]
+        self.label_random = np.random.default_rng([seed, 2])
+        self.guard_positives = {label: np.zeros((world.users, steps)) for label in policy.guards}
         """Positives of every label, shape (users, steps)."""
 
-    def go_on(self, step: int, seconds: float) -> None:
-        """Play the requests of some time."""
-        many = self.random.poisson(self.world.requests_per_second * seconds)
-        user = np.searchsorted(self.activity, self.random.random(many) * self.activity[-1])
-        user = user[~(self.missing[user] & self.canary[user, step])]
-        self.seen[user, step] = True
+    def play_requests(self, step: int, seconds: float) -> None:
+        """Simulate the requests of some seconds."""
+        request_count = self.random.poisson(self.world.requests_per_second * seconds)
+        user = np.searchsorted(self.activity, self.random.random(request_count) * self.activity[-1])
+        user = user[~(self.never_arrives[user] & self.canary[user, step])]
+        self.has_asked[user, step] = True
         gives_up = self.world.hang_ups + self.faults.hang_ups * self.canary[user, step]
-        gone = self.random.random(user.size) < gives_up
-        self.gone[user[gone], step] = True
+        disconnects = self.random.random(user.size) < gives_up
+        self.has_disconnected[user[disconnects], step] = True
         for canary, counts in enumerate(self.tracks[step]):
-            counts.disconnected += int((self.canary[user[gone], step] == bool(canary)).sum())
-        user = self._answered(user[~gone], step)
+            counts.disconnected += int((self.canary[user[disconnects], step] == bool(canary)).sum())
+        user = self._answered(user[~disconnects], step)
         on_canary = self.canary[user, step]
         good = np.ones(user.size, dtype=np.bool_)
         for canary, counts in enumerate(self.tracks[step]):
-            chosen = on_canary == bool(canary)
-            good[chosen] = self._serve(counts, user[chosen], self.faults if canary else Faults())
+            on_track = on_canary == bool(canary)
+            good[on_track] = self._serve(counts, user[on_track], self.faults if canary else Faults())
         rate = self.rate[user] + self.world.kpi_drift * step - self.faults.kpi_drop * on_canary
         clicked = self.random.random(user.size) < rate
-        self.shown[:, step] += np.bincount(user[good], minlength=self.world.users)
-        self.positive[:, step] += np.bincount(user[good & clicked], minlength=self.world.users)
-        for positive in self.guarded.values():
+        self.shown_counts[:, step] += np.bincount(user[good], minlength=self.world.users)
+        self.positive_counts[:, step] += np.bincount(user[good & clicked], minlength=self.world.users)
+        for positive in self.guard_positives.values():
             chance = self.rate[user] / self.world.kpi * self.world.further - self.faults.further_drop * on_canary
-            met = self.further.random(user.size) < chance
-            positive[:, step] += np.bincount(user[good & met], minlength=self.world.users)
+            clicked_label = self.label_random.random(user.size) < chance
+            positive[:, step] += np.bincount(user[good & clicked_label], minlength=self.world.users)
 
     def _answered(self, user: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
         """Return the users of requests that are not refused; note who was refused, and whose slates are empty."""
         world, faults, on_canary = self.world, self.faults, self.canary[user, step]
         refused = np.zeros(user.size, dtype=np.bool_)
         if world.mistaken_users or faults.refusals:
-            wrong = 0.5 * self.mistaken[user] + faults.refusals * on_canary
-            refused = self.random.random(user.size) < wrong
-            self.refused[user[refused], step] = True
+            refusal_rate = 0.5 * self.sends_mistakes[user] + faults.refusals * on_canary
+            refused = self.random.random(user.size) < refusal_rate
+            self.was_refused[user[refused], step] = True
             for canary, counts in enumerate(self.tracks[step]):
                 counts.refused += int((on_canary[refused] == bool(canary)).sum())
         if faults.empty_slates:
             empty = on_canary & ~refused & (self.random.random(user.size) < faults.empty_slates)
-            self.empty[user[empty], step] = True
+            self.had_empty_slate[user[empty], step] = True
         return user[~refused]
 
-    def _serve(self, counts: _Counts, user: npt.NDArray[np.int64], faults: Faults) -> Bools:
-        many, draw = user.size, self.random.random(user.size)
+    def _serve(self, counts: _TrackCounter, user: npt.NDArray[np.int64], faults: Faults) -> Bools:
+        request_count, draw = user.size, self.random.random(user.size)
         nan = draw < faults.nan_rate
         failed = draw < max(faults.nan_rate, faults.error_rate)
-        counts.requests += many
+        counts.requests += request_count
         counts.bad += int(nan.sum())
         counts.failed += int(failed.sum())
-        took = self.world.latency_ms * faults.slowdown * np.exp(0.4 * self.random.normal(size=many))
-        counts.latencies += np.bincount(buckets_of((1000 * took[~failed]).astype(np.int64)), minlength=BUCKETS)
-        if counts.scores.size < SAMPLE:
-            # Scores of one user are alike: most of their spread is between users.
+        latencies_ms = self.world.latency_ms * faults.slowdown * np.exp(0.4 * self.random.normal(size=request_count))
+        counts.latencies += np.bincount(
+            bucket_numbers((1000 * latencies_ms[~failed]).astype(np.int64)), minlength=BUCKETS
+        )
+        if counts.scores.size < MAX_SAMPLED_SCORES:
+            # Scores of one user are similar: most of their variance is between users.
             liking = (self.rate[user] - self.world.kpi) / max(self.world.taste, 1e-9)
-            fresh = (liking + faults.score_shift + 0.5 * self.random.normal(size=many))[~failed]
+            fresh = (liking + faults.score_shift + 0.5 * self.random.normal(size=request_count))[~failed]
             counts.scores = np.concatenate([counts.scores, np.zeros_like(fresh) if faults.constant else fresh])
             counts.scored = np.concatenate([counts.scored, user[~failed]])
         return ~failed
 
-    def _users(self, step: int, chosen: Bools) -> _SeenUsers:
-        return _SeenUsers(*(int((cells[:, step] & chosen).sum()) for cells in self._met))
+    def _count_users(self, step: int, on_track: Bools) -> _UserTotals:
+        return _UserTotals(*(int((cells[:, step] & on_track).sum()) for cells in self._user_events))
 
     @property
-    def _met(self) -> tuple[Bools, Bools, Bools, Bools]:
-        return self.seen, self.gone, self.refused, self.empty
+    def _user_events(self) -> tuple[Bools, Bools, Bools, Bools]:
+        return self.has_asked, self.has_disconnected, self.was_refused, self.had_empty_slate
 
     def evidence(self) -> RolloutEvidence:
-        """Return what a reader of the logs would know."""
+        """Return the evidence as a reader of the logs would."""
         steps = []
         for number, counts in enumerate(self.tracks):
             on_canary = self.canary[:, number]
-            stable, canary = (counts[side].evidence(self._users(number, on_canary == side)) for side in (False, True))
+            stable, canary = (
+                counts[side].evidence(self._count_users(number, on_canary == side)) for side in (False, True)
+            )
             steps.append(StepEvidence(stable, canary))
-        users = _SeenUsers(*(int((cells & ~self.canary).any(axis=1).sum()) for cells in self._met))
+        users = _UserTotals(*(int((cells & ~self.canary).any(axis=1).sum()) for cells in self._user_events))
         whole = StepEvidence(
             replace(
                 _whole([step.stable for step in steps]),
-                users=users.seen,
-                disconnected_users=users.gone,
+                users=users.active,
+                disconnected_users=users.disconnected,
                 refused_users=users.refused,
-                slate_users=users.seen,
+                slate_users=users.active,
                 empty_slate_users=users.empty,
             ),
             _whole([step.canary for step in steps]),
         )
-        kpi = difference(UserValues(self.shown, self.positive, self.canary))
+        kpi = difference(UserValues(self.shown_counts, self.positive_counts, self.canary))
         guards = {
-            label: difference(UserValues(self.shown, positive, self.canary)) for label, positive in self.guarded.items()
+            label: difference(UserValues(self.shown_counts, positive, self.canary))
+            for label, positive in self.guard_positives.items()
         }
         return RolloutEvidence("simulated", tuple(steps), whole, kpi, guards=guards)
 
@@ -234,31 +241,31 @@ class _Rollout:
 def play(
     policy: Canary, world: SimulatedTraffic, faults: Faults, seed: int, analysis_seconds: float = 2.0
 ) -> SimulatedRollout:
-    """Play a rollout to its end.
+    """Simulate a rollout to its end.
 
     Args:
         policy: The declared rollout.
         world: Users and traffic.
-        faults: Of the canary.
-        seed: Of everything random.
+        faults: Faults of the canary.
+        seed: Seed of all random draws.
         analysis_seconds: Time between two canary analyses.
     """
-    rollout, seconds, analyses = _Rollout(policy, world, faults, seed), 0.0, 0
+    rollout, seconds, analyses = _SimulatedRequests(policy, world, faults, seed), 0.0, 0
     for step in range(len(policy.steps)):
         judgement, at_step = StepAnalysis("hold", "", ()), 0.0
         while judgement.decision == "hold":
-            rollout.go_on(step, analysis_seconds)
+            rollout.play_requests(step, analysis_seconds)
             at_step, seconds, analyses = at_step + analysis_seconds, seconds + analysis_seconds, analyses + 1
             judgement = analyze_step(rollout.evidence(), policy, step, at_step, Health(ready=True))
         if judgement.decision in {"promote", "roll_back"}:
-            check = next((check.name for check in judgement.checks if check.word == "breach"), "")
+            check = next((check.name for check in judgement.checks if check.status == "breach"), "")
             return SimulatedRollout(judgement.decision, check, judgement.reason, seconds, step, analyses)
     raise AssertionError("the last step ends in a promotion or a rollback")
 
 
-def _whole(tracks: list[TrackEvidence]) -> TrackEvidence:
+def _whole(steps: list[TrackEvidence]) -> TrackEvidence:
     return TrackEvidence(
-        requests=sum(track.requests for track in tracks),
-        failed=sum(track.failed for track in tracks),
-        answered=sum(track.answered for track in tracks),
+        requests=sum(track.requests for track in steps),
+        failed=sum(track.failed for track in steps),
+        answered=sum(track.answered for track in steps),
     )

@@ -1,4 +1,4 @@
-"""Which version is rolled out, and whether it may be."""
+"""The version to roll out, with its blessing and its files verified."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from shortlist.storage.storage_config import StorageConfig
 def blessed_version(
     models: Models, version: int, store: Path | StorageConfig | None, to: Path | None = None
 ) -> Deployment:
-    """Return a version ready to be deployed, after making sure that it may be.
+    """Return the deployment of a version whose blessing is verified.
 
     Args:
         models: The registry.
-        version: Its number.
-        store: Folder of the spec's Feast store, or the stores it is in.
-        to: Folder for files that have to be fetched from a remote registry.
+        version: Number of the version.
+        store: Folder of the spec's Feast store, or its storage configuration.
+        to: Folder for files that are fetched from a remote registry.
 
     Raises:
-        ShortlistError: It was never registered, nobody blessed it, or its files are not those that were judged.
+        ShortlistError: It is not registered or not blessed, or its files are not those that passed the gates.
     """
     deployment = registered_version(models, version, store, to)
     blessing = models.blessing_of(version, to)
@@ -41,15 +41,15 @@ def blessed_version(
 def registered_version(
     models: Models, version: int, store: Path | StorageConfig | None, to: Path | None = None
 ) -> Deployment:
-    """Return a version ready to be deployed that has served before; its files are checked, not its blessing."""
-    found = models.fetch(version, to)
+    """Return the deployment of a version that has served before; its blessing is not checked again."""
+    registered = models.fetch(version, to)
     release = models.retrieval_of(version, to)
     return Deployment(
-        # Its name says more than its kind: there may be several of one kind.
+        # The model's name, not its kind: several models may have one kind.
         version=version,
-        kind=found.name or found.kind,
-        model_folder=found.folder,
-        digest=folder_digest(found.folder),
+        kind=registered.name or registered.kind,
+        model_folder=registered.folder,
+        digest=folder_digest(registered.folder),
         store=store,
         release=release,
         release_digest="" if release is None else folder_digest(release),
@@ -57,7 +57,7 @@ def registered_version(
 
 
 def newest_candidate(models: Models, spec: str) -> int:
-    """Return the version that the registry calls candidate.
+    """Return the version that the registry's candidate alias points at.
 
     Raises:
         RolloutError: There is none.

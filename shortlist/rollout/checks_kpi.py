@@ -1,4 +1,4 @@
-"""The checks of what users do: is the canary worse, is it shown not to be, or is it too early to say?"""
+"""The checks of the KPI and of guarded labels: a non-inferiority test of the canary against the stable track."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from shortlist.rollout.sequential_difference import NO_DIFFERENCE, TrackDifferen
 from shortlist.spec.serving import Canary
 
 MIN_USERS: Final = 10
-"""Of each track, before the mean of their values is taken for normally distributed."""
+"""Fewest users of each track before the mean of their values counts as normally distributed."""
 
 
 def kpi(evidence: RolloutEvidence, policy: Canary, step: int) -> CheckResult:
-    """Breach as soon as the canary is shown to be worse; wait until it is shown not to be worse by more than allowed.
+    """Breach when the canary is shown to be worse; wait until a drop larger than allowed is ruled out.
 
-    The second is asked where it can be answered: at the step before 100 %. Steps before only need some outcomes on both
-    tracks. At 100 % nobody is left to compare with, but outcomes of earlier steps still arrive. The interval holds at
-    all looks together, so what it once ruled out stays ruled out when its lower bound moves back a little; the rollout
-    waits there only while the difference itself is a larger drop than is allowed.
+    The drop must be ruled out at the last step before 100 %; earlier steps only need some outcomes on both tracks. At
+    100 % no stable users remain, but outcomes of earlier steps still arrive. The interval is valid for all analyses
+    together, so a drop that was ruled out once stays ruled out when the lower bound later moves back a little; at 100 %
+    the check therefore waits only while the difference itself is a larger drop than allowed.
     """
     difference, limits = evidence.kpi, policy.kpi
     if len(policy.steps) == 1:
@@ -43,7 +43,7 @@ def kpi(evidence: RolloutEvidence, policy: Canary, step: int) -> CheckResult:
 
 
 def guards(evidence: RolloutEvidence, policy: Canary, step: int) -> tuple[CheckResult, ...]:
-    """Return a check per guard: breach when its label is shown to fall by more than allowed; wait as the KPI does."""
+    """Return one result per guard: breach when its label is shown to fall by more than allowed; wait like the KPI."""
     return tuple(_guard_check(name, evidence.guards.get(name, NO_DIFFERENCE), policy, step) for name in policy.guards)
 
 
@@ -68,16 +68,15 @@ def kpi_interval(difference: TrackDifference, policy: Canary) -> AnytimeInterval
 
 
 def guard_interval(label: str, difference: TrackDifference, policy: Canary) -> AnytimeInterval:
-    """Return the interval of a guard's label, in the unit of its limit; unbounded while there are too few users.
+    """Return the interval of a guarded label, in the unit of its limit; unbounded while there are too few users.
 
     Args:
-        label: Of the guard.
-        difference: What is known of the label.
+        label: Name of the guarded label.
+        difference: Difference of the label between the tracks.
         policy: The declared rollout.
 
     Returns:
-        Of the canary's rate minus the stable track's; where the limit is relative, of the first as a share of the
-        second, less 1.
+        Interval of the canary's rate minus the stable track's; for a relative limit, of the ratio of both minus 1.
     """
     guard, alpha = policy.guards[label], policy.alpha_per_test
     scale = policy.kpi.scale if guard.scale is None else guard.scale
@@ -95,7 +94,7 @@ def _bounds(estimate: AnytimeInterval) -> dict[str, float]:
 
 
 def _drop_in_question(estimate: AnytimeInterval, allowed: float, policy: Canary, step: int) -> bool:
-    """Whether the allowed drop is in question: by the lower bound before 100 %, by the difference itself at 100 %."""
+    """Whether a drop larger than allowed is possible: by the lower bound before 100 %, by the estimate at 100 %."""
     if not _is_decisive(policy, step):
         return False
     at_100 = step == len(policy.steps) - 1
@@ -103,7 +102,7 @@ def _drop_in_question(estimate: AnytimeInterval, allowed: float, policy: Canary,
 
 
 def _is_decisive(policy: Canary, step: int) -> bool:
-    """Whether a step is the one before 100 %, or 100 %: there the KPI has to be shown not to be worse."""
+    """Whether the KPI must be shown not to be worse at a step: at the one before 100 %, and at 100 %."""
     return step >= len(policy.steps) - 2
 
 

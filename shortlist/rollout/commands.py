@@ -1,4 +1,4 @@
-"""What a user can ask for: roll out, promote now, roll back."""
+"""The commands of a user: roll out, promote now, roll back."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from shortlist.rollout.rollouts import RolloutError, Rollouts
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.serving import Canary
 
-_OBEYED_SECONDS: Final = 180.0
+_COMMAND_TIMEOUT_SECONDS: Final = 180.0
 
 
 class RolloutCommands:
-    """The rollouts of one spec.
+    """Starts, promotes and rolls back the rollouts of one spec.
 
     Args:
-        rollouts: Where they are kept.
-        policy: Steps, patience and limits of new ones.
-        tools: What a controller works with.
-        labels: Further labels of the spec (`data.labels`), those of the policy's guards among them.
+        rollouts: Records of the rollouts.
+        policy: Steps, times and limits of new rollouts.
+        context: Servers, registry and checks of a controller.
+        labels: Further labels of the spec (`data.labels`), including those that the policy guards.
     """
 
     def __init__(
         self,
         rollouts: Rollouts,
         policy: Canary,
-        tools: ControllerContext,
+        context: ControllerContext,
         labels: Mapping[str, FurtherLabel] | None = None,
     ) -> None:
         self._rollouts = rollouts
         self._policy = policy
-        self._tools = tools
-        self._guarded = {name: (labels or {})[name] for name in policy.guards}
+        self._context = context
+        self._guarded_labels = {name: (labels or {})[name] for name in policy.guards}
 
     def canary(self, version: int | None = None) -> RolloutRecord:
-        """Roll a version out step by step; a rollout whose controller died is brought to its end instead.
+        """Roll a version out step by step; an unfinished rollout whose controller died is resumed instead.
 
         Args:
-            version: Which one; the registry's candidate by default.
+            version: Version to roll out; the registry's candidate by default.
 
         Returns:
-            The rollout, which is over.
+            The finished rollout.
 
         Raises:
             ShortlistError: It cannot begin, and nothing was changed; or its rollback failed.
         """
-        with self._rollouts.held():
+        with self._rollouts.lock():
             unfinished = self._rollouts.unfinished()
             if unfinished is None:
-                return self._begin(version)
+                return self._start_rollout(version)
             if version not in {None, unfinished.state.candidate}:
                 raise RolloutError(
                     f"rollout {unfinished.id} of version {unfinished.state.candidate} lost its controller and is not"
@@ -64,83 +64,91 @@ class RolloutCommands:
                 )
             return self._drive(unfinished)
 
-    def promote(self, reason: str = "promoted by hand", seconds: float = _OBEYED_SECONDS) -> RolloutRecord:
-        """Promote now what is being rolled out, or else the candidate, without watching.
+    def promote(self, reason: str = "promoted by hand", seconds: float = _COMMAND_TIMEOUT_SECONDS) -> RolloutRecord:
+        """Promote the version that is being rolled out, or else the candidate, without waiting for evidence.
 
         Args:
-            reason: Kept with the rollout.
-            seconds: How long a running controller may take to obey.
+            reason: Written to the rollout's record.
+            seconds: Longest wait for a running controller to execute the command.
 
         Raises:
-            ShortlistError: There is nothing to promote, or the controller did not obey.
+            ShortlistError: There is nothing to promote, or the controller did not execute the command in time.
         """
-        return self._order("promote", reason, seconds) or self._alone("promote", reason)
+        return self._send_command("promote", reason, seconds) or self._start_by_command("promote", reason)
 
-    def rollback(self, reason: str = "rolled back by hand", seconds: float = _OBEYED_SECONDS) -> RolloutRecord:
-        """End what is being rolled out, or else return to the version that served before the present one.
+    def rollback(self, reason: str = "rolled back by hand", seconds: float = _COMMAND_TIMEOUT_SECONDS) -> RolloutRecord:
+        """Roll back the unfinished rollout, or else return to the version that served before the present one.
 
-        A rollout that was promoted before its controller could obey is undone by a rollout of the former version.
+        A rollout that was promoted before its controller read the command is undone by a rollout of its former version.
 
         Args:
-            reason: Kept with the rollout.
-            seconds: How long a running controller may take to obey.
+            reason: Written to the rollout's record.
+            seconds: Longest wait for a running controller to execute the command.
 
         Raises:
-            ShortlistError: There is nothing to return to, or the controller did not obey.
+            ShortlistError: There is no version to return to, or the controller did not execute the command in time.
         """
-        return self._order("rollback", reason, seconds) or self._alone("rollback", reason)
+        return self._send_command("rollback", reason, seconds) or self._start_by_command("rollback", reason)
 
-    def _order(self, wish: Literal["promote", "rollback"], reason: str, seconds: float) -> RolloutRecord | None:
-        """Have the unfinished rollout's controller obey, or obey in its place; None when all are over."""
-        running = self._rollouts.unfinished()
-        if running is None:
+    def _send_command(
+        self, action: Literal["promote", "rollback"], reason: str, seconds: float
+    ) -> RolloutRecord | None:
+        """Send a command to the controller of the unfinished rollout, or act in its place; None when there is none."""
+        unfinished = self._rollouts.unfinished()
+        if unfinished is None:
             return None
-        self._rollouts.order(running.id, OperatorCommand(wish=wish, reason=reason))
-        with self._rollouts.held(seconds):  # the living controller frees it when it is done, a dead one has
-            record = self._rollouts.read(running.id)
+        self._rollouts.send_command(unfinished.id, OperatorCommand(action=action, reason=reason))
+        with self._rollouts.lock(seconds):  # a running controller releases it at its end, a dead one has released it
+            record = self._rollouts.read(unfinished.id)
             if not record.state.final:
-                record = self._drive(record)
-            if wish == "rollback" and not record.is_rolled_back:
+                return self._drive(record)
+            command = self._rollouts.pending_command(record.id)
+            is_overruled = command is not None and command.action != action  # by a newer command
+            if action == "rollback" and not record.is_rolled_back and not is_overruled:
                 return self._undo_promotion(record, reason)
             return record
 
     def _undo_promotion(self, record: RolloutRecord, reason: str) -> RolloutRecord:
-        """Return to the former version of a rollout that was over before its controller could obey a rollback.
+        """Return to the former version of a rollout that was over before its controller read a rollback.
 
         Raises:
-            ShortlistError: There is no former version, or the rollout was itself a rollback; or this one failed.
+            ShortlistError: There is no former version, the rollout was itself a rollback, or the return failed.
         """
         state = record.state
         if record.returning or state.former is None:
-            why = "it is the first version" if state.former is None else "the rollout was itself a rollback"
+            hindrance = "it is the first version" if state.former is None else "the rollout was itself a rollback"
             raise RolloutError(
-                f"rollout {record.id} was over ({state.phase.value}) before the rollback reached it, and {why}. Nothing"
-                " was changed; make canary-status shows it, make deploy-canary rolls out another version."
+                f"rollout {record.id} was over ({state.phase.value}) before the rollback reached it, and {hindrance}."
+                " Nothing was changed; make canary-status shows it, make deploy-canary rolls out another version."
             )
-        return self._begin(state.former, straight=True, manual=True, returning=True, reason=reason)
+        return self._start_rollout(state.former, straight=True, manual=True, returning=True, reason=reason)
 
-    def _alone(self, wish: Literal["promote", "rollback"], reason: str) -> RolloutRecord:
-        with self._rollouts.held():
-            if wish == "promote":
-                return self._begin(None, straight=True, manual=True, reason=reason)
-            return self._begin(self._before(), straight=True, manual=True, returning=True, reason=reason)
+    def _start_by_command(self, action: Literal["promote", "rollback"], reason: str) -> RolloutRecord:
+        with self._rollouts.lock():
+            if action == "promote":
+                return self._start_rollout(None, straight=True, manual=True, reason=reason)
+            return self._start_rollout(
+                self._previous_version(), straight=True, manual=True, returning=True, reason=reason
+            )
 
-    def _before(self) -> int:
+    def _previous_version(self) -> int:
         """Return the version that served before the one that serves now."""
-        route = self._tools.fleet.serving()
+        route = self._context.fleet.serving()
         if route is None:
             raise RolloutError("nothing serves, so there is nothing to roll back; make deploy-canary, or make serve")
         for record in self._rollouts.newest_first():
             state = record.state
-            led_here = state.phase is Phase.PROMOTED and state.candidate == route.stable and not record.returning
-            if led_here and state.former is not None:
+            is_its_promotion = (
+                state.phase is Phase.PROMOTED and state.candidate == route.stable and not record.returning
+            )
+            if is_its_promotion and state.former is not None:
                 return state.former
         raise RolloutError(
-            f"version {route.stable} serves, no rollout is under way, and none before it led away from another version:"
+            f"version {route.stable} serves, no rollout is under way, and no earlier rollout replaced another version:"
             " there is nothing to return to"
         )
 
-    def _begin(
+    def _start_rollout(
         self,
         version: int | None,
         straight: bool = False,
@@ -148,7 +156,7 @@ class RolloutCommands:
         returning: bool = False,
         reason: str = "",
     ) -> RolloutRecord:
-        models = self._tools.models
+        models = self._context.models
         candidate = version if version is not None else newest_candidate(models, self._rollouts.spec)
         former, champion = self._serving_version(candidate), models.version_of("champion")
         if former is not None and not straight and len(self._policy.steps) == 1:
@@ -158,7 +166,7 @@ class RolloutCommands:
             )
         rollout = self._rollouts.new_id()
         with self._rollouts.temporary_folder() as files:
-            checked = self._tools.blessed(models, candidate, self._tools.store, Path(files))
+            deployment = self._context.prepare_blessed(models, candidate, self._context.store, Path(files))
         state = RolloutState(
             rollout=rollout,
             candidate=candidate,
@@ -174,17 +182,17 @@ class RolloutCommands:
             RolloutRecord(
                 spec=self._rollouts.spec,
                 state=state,
-                kind=checked.kind,
-                digest=checked.digest,
+                kind=deployment.kind,
+                digest=deployment.digest,
                 policy=self._policy,
-                labels=self._guarded,
+                labels=self._guarded_labels,
                 returning=returning,
             )
         )
 
     def _serving_version(self, candidate: int) -> int | None:
-        """Return the version that serves, or should; None when this is the first model ever."""
-        route, champion = self._tools.fleet.serving(), self._tools.models.version_of("champion")
+        """Return the version that serves, or the champion when nothing does; None for the first model."""
+        route, champion = self._context.fleet.serving(), self._context.models.version_of("champion")
         if route is None:
             return champion if champion != candidate else None
         if route.stable == candidate:
@@ -195,4 +203,4 @@ class RolloutCommands:
         return route.stable
 
     def _drive(self, record: RolloutRecord) -> RolloutRecord:
-        return Controller(self._rollouts, self._tools, record).run()
+        return Controller(self._rollouts, self._context, record).run()

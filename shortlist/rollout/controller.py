@@ -1,4 +1,4 @@
-"""Driving one rollout to its end: every step is written down before and after it is taken."""
+"""The controller of one rollout: the state is saved before and after each phase is executed."""
 
 from __future__ import annotations
 
@@ -11,141 +11,141 @@ from shortlist.contracts import ShortlistError
 from shortlist.rollout.action_executor import ActionExecutor
 from shortlist.rollout.actions import AnalyzeStep, RolloutAction, RouteAllTraffic, StartServers, actions, resume_actions
 from shortlist.rollout.controller_context import ControllerContext
-from shortlist.rollout.events import Abort, Done, Event, Failed, StepAnalyzed
+from shortlist.rollout.events import Abort, Event, Failed, PhaseCompleted, StepAnalyzed
 from shortlist.rollout.fleet import Observer
 from shortlist.rollout.interruption import Interrupted, Interruption
 from shortlist.rollout.phases import REVERTING_PHASES, WAITING_PHASES, Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import FAULTS, RolloutError, Rollouts
 from shortlist.rollout.state_machine import advance
-from shortlist.rollout.verdict import verdict_of
+from shortlist.rollout.verdict import make_verdict
 from shortlist.storage.records.store import RecordStoreError
 
-_UNTOUCHED: Final = frozenset({Phase.VERIFYING, Phase.STARTING, Phase.LOAD_TESTING})
-"""Phases that change nobody's route."""
+_PHASES_WITHOUT_USERS: Final = frozenset({Phase.VERIFYING, Phase.STARTING, Phase.LOAD_TESTING})
+"""Phases in which no user gets the candidate."""
 
 
 class Controller:
-    """Drives a rollout; the caller holds the lock.
+    """Runs a rollout to its end; the caller holds the lock.
 
     Args:
-        rollouts: Where it is kept.
-        tools: What it works with.
-        record: A new rollout, or one whose controller died.
+        rollouts: Where the record is saved.
+        context: Servers, registry, load test and canary analysis.
+        record: A new rollout, or an unfinished one to resume.
     """
 
-    def __init__(self, rollouts: Rollouts, tools: ControllerContext, record: RolloutRecord) -> None:
+    def __init__(self, rollouts: Rollouts, context: ControllerContext, record: RolloutRecord) -> None:
         self._rollouts = rollouts
-        self._tools = tools
-        self._interruption: Interruption = tools.interruption()
-        self._performer = ActionExecutor(tools, record, rollouts.files_of(record.id), self._interruption)
+        self._context = context
+        self._interruption: Interruption = context.interruption()
+        self._executor = ActionExecutor(context, record, rollouts.fetched_files_folder(record.id), self._interruption)
         self._record = record
-        self._before = record.elapsed_seconds
-        self._began = tools.clock()
+        self._seconds_before = record.elapsed_seconds
+        self._started_at = context.clock()
         self._observer: Observer | None = None
 
     def run(self) -> RolloutRecord:
-        """Bring the rollout to its end, and return it.
+        """Run the rollout to its end and return its record.
 
         Raises:
-            RolloutError: Its rollback or its draining failed; the next controller continues it.
+            RolloutError: Its rollback or its draining failed; the next controller resumes it.
         """
         try:
             with self._interruption.handle_signals():
-                self._begin()
+                self._start_or_resume()
                 while not self._record.state.final:
-                    self._take(self._step())
-        except (OSError, RecordStoreError) as error:  # a full disk, say: what cannot be written down must not go on
+                    self._apply_event(self._run_phase())
+        except (OSError, RecordStoreError) as error:  # for example a full disk: without its record a rollout must stop
             raise self._unfinished_error(error) from error
         return self._record
 
-    def _begin(self) -> None:
+    def _start_or_resume(self) -> None:
         state = self._record.state
         if not self._record.history:
-            self._keep(self._now().with_state(state, self._rollouts.now()))
+            self._save(self._record_now().with_state(state, self._rollouts.now()))
         else:
-            self._take(
+            self._apply_event(
                 self._execute_or_fail(resume_actions(state))
                 if state.phase in WAITING_PHASES
                 else self._execute_required(resume_actions(state))
             )
 
-    def _step(self) -> Event | None:
-        """Do what the present phase asks for, and return what came of it."""
+    def _run_phase(self) -> Event | None:
+        """Execute the actions of the present phase and return the event that follows."""
         state = self._record.state
-        done = Done(state.phase, state.step)
+        phase_done = PhaseCompleted(state.phase, state.step)
         if state.phase not in WAITING_PHASES:
-            return self._execute_required(actions(state)) or done
-        return self._execute_or_fail(actions(state)) or self._analyze() or done
+            return self._execute_required(actions(state)) or phase_done
+        return self._execute_or_fail(actions(state)) or self._analyze() or phase_done
 
-    def _execute_required(self, asked: tuple[RolloutAction, ...]) -> Event | None:
-        """Do things that have to be done; return what an operator asks for instead (never during a rollback)."""
-        for action in asked:
-            if wish := self._pending_command():
-                return wish
-            self._performer.execute_with_retries(action)
+    def _execute_required(self, required_actions: tuple[RolloutAction, ...]) -> Event | None:
+        """Execute actions that must succeed; return a command that interrupts them (never during a rollback)."""
+        for action in required_actions:
+            if command_event := self._pending_command():
+                return command_event
+            self._executor.execute_with_retries(action)
         return self._pending_command()  # a rollback that was asked for during the last action must not be lost
 
-    def _execute_or_fail(self, asked: tuple[RolloutAction, ...]) -> Event | None:
-        """Do things that may fail because the candidate is no good; return what stands in the way."""
+    def _execute_or_fail(self, candidate_actions: tuple[RolloutAction, ...]) -> Event | None:
+        """Execute actions that may fail because of the candidate; return the failure or the command that ends them."""
         phase = self._record.state.phase
         try:
-            for action in asked:
-                if wish := self._pending_command():
-                    return wish
+            for action in candidate_actions:
+                if command_event := self._pending_command():
+                    return command_event
                 if not isinstance(action, AnalyzeStep):
-                    self._performer.execute_once(action)
+                    self._executor.execute_once(action)
         except Interrupted:
             return Abort(self._interruption.reason)
         except ShortlistError as error:
             return Failed(f"{phase.value}: {error}")
-        except Exception as error:  # ours, or a library's: users come first, the traceback is kept
+        except Exception as error:  # a bug of ours or of a library also rolls back; the traceback is kept
             self._log_traceback()
             return Failed(f"{phase.value}: {type(error).__name__}: {error} (traceback in {self._fault_file})")
         return None
 
     def _analyze(self) -> Event | None:
-        """Return the decision of the canary analysis when there is something to watch."""
+        """Return the decision of the canary analysis; None in phases without one."""
         state = self._record.state
         if state.phase is not Phase.WATCHING:
             return None
-        moment = self._now()
+        record = self._record_now()
         try:
-            if moment.steps[-1].last is not None:
+            if record.steps[-1].last is not None:
                 with self._interruption.interruptible():
-                    self._tools.sleep(self._tools.poll_seconds)
-                moment = self._now()
-            seen = self._open_observer().observe_step(state.step, moment.at_step_seconds)
+                    self._context.sleep(self._context.poll_seconds)
+                record = self._record_now()
+            observation = self._open_observer().observe_step(state.step, record.at_step_seconds)
         except Interrupted:
             return Abort(self._interruption.reason)
-        except Exception as error:  # who sees nothing cannot know that users are well
+        except Exception as error:  # without an analysis nothing shows that the canary is good
             self._log_traceback()
             return Failed(f"{state.phase.value}: the canary analysis failed: {type(error).__name__}: {error}")
-        self._record = moment.with_observation(seen)
-        return StepAnalyzed(state.step, seen.decision, seen.reason)
+        self._record = record.with_observation(observation)
+        return StepAnalyzed(state.step, observation.decision, observation.reason)
 
     def _pending_command(self) -> Event | None:
-        """Return what somebody outside wants, if it would still change anything."""
-        order = self._rollouts.ordered(self._record.id)
-        heard = Abort(self._interruption.reason) if self._interruption.reason else order.event if order else None
-        return heard if heard and advance(self._record.state, heard)[0] != self._record.state else None
+        """Return the event of a signal or of an operator's command, if it would still change the state."""
+        command = self._rollouts.pending_command(self._record.id)
+        event = Abort(self._interruption.reason) if self._interruption.reason else command.event if command else None
+        return event if event and advance(self._record.state, event)[0] != self._record.state else None
 
-    def _take(self, event: Event | None) -> None:
-        """Go where an event leads, and write it down."""
-        record = self._now()
+    def _apply_event(self, event: Event | None) -> None:
+        """Apply an event to the state and save the record."""
+        record = self._record_now()
         if event is not None:
             record = record.with_state(advance(record.state, event)[0], self._rollouts.now())
         if record.state.final:
-            record = self._concluded(record)
-        self._keep(record)
+            record = self._conclude(record)
+        self._save(record)
 
-    def _concluded(self, record: RolloutRecord) -> RolloutRecord:
-        """Write all that is said about a rollout that is over; its state comes last, so that none ends without."""
+    def _conclude(self, record: RolloutRecord) -> RolloutRecord:
+        """Write verdict and page of a finished rollout, before its final state is saved."""
         try:
             record = record.model_copy(update={"requests": self._open_observer().total()})
-        except Exception:  # the counts are missing then, the verdict is not
+        except Exception:  # the verdict is then written without the counts
             self._log_traceback()
-        self._rollouts.conclude(record.id, verdict_of(record))
+        self._rollouts.write_verdict(record.id, make_verdict(record))
         try:
             self._rollouts.write_page(record)
         except Exception:
@@ -153,41 +153,43 @@ class Controller:
         self._rollouts.remove_files(record.id)
         return record
 
-    def _keep(self, record: RolloutRecord) -> None:
+    def _save(self, record: RolloutRecord) -> None:
         self._record = record
         self._rollouts.save(record)
         try:
-            self._tools.on_change(record)
-        except Exception:  # a closed terminal ends no rollout
+            self._context.on_change(record)
+        except Exception:  # for example a closed terminal, which must not end the rollout
             self._log_traceback()
 
     def _unfinished_error(self, error: OSError | RecordStoreError) -> RolloutError:
         state = self._record.state
-        there = "nobody's route was changed"
+        users_text = "no route was changed"
         # A rollback that could not be recorded has not begun.
-        leaving = state.phase in WAITING_PHASES | REVERTING_PHASES and state.reached not in _UNTOUCHED
-        if state.former is not None and leaving:
-            if state.reached is Phase.DRAINING:  # its servers may be stopped already; else users go first
-                self._performer.execute_with_retries(StartServers(state.former))
-            self._performer.execute_with_retries(RouteAllTraffic(state.former))
-            there = f"everybody was sent back to version {state.former}"
+        has_users_to_return = (
+            state.phase in WAITING_PHASES | REVERTING_PHASES and state.reached not in _PHASES_WITHOUT_USERS
+        )
+        if state.former is not None and has_users_to_return:
+            if state.reached is Phase.DRAINING:  # its servers may be stopped already; else the users are routed first
+                self._executor.execute_with_retries(StartServers(state.former))
+            self._executor.execute_with_retries(RouteAllTraffic(state.former))
+            users_text = f"everybody was sent back to version {state.former}"
         return RolloutError(
-            f"{self._rollouts.where(self._record.id)}: cannot be written ({error}); {there}."
+            f"{self._rollouts.location(self._record.id)}: cannot be written ({error}); {users_text}."
             " Fix that; then make deploy-canary resumes the rollout, or make rollback ends it."
         )
 
-    def _now(self) -> RolloutRecord:
-        return self._record.at(self._before + self._tools.clock() - self._began)
+    def _record_now(self) -> RolloutRecord:
+        return self._record.with_elapsed(self._seconds_before + self._context.clock() - self._started_at)
 
     def _open_observer(self) -> Observer:
         if self._observer is None:
-            self._observer = self._tools.observe(self._record)
+            self._observer = self._context.observe(self._record)
         return self._observer
 
     def _log_traceback(self) -> None:
-        with suppress(OSError):  # a full disk is no reason to leave users where they are
-            self._rollouts.note_fault(self._record.id, traceback.format_exc())
+        with suppress(OSError):  # a full disk must not stop the rollback
+            self._rollouts.log_fault(self._record.id, traceback.format_exc())
 
     @property
     def _fault_file(self) -> Path:
-        return self._rollouts.folder_of(self._record.id) / FAULTS
+        return self._rollouts.rollout_folder(self._record.id) / FAULTS

@@ -1,4 +1,4 @@
-"""What a controller works with."""
+"""The dependencies of a controller."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from shortlist.rollout.interruption import Interruption
 from shortlist.rollout.record import RolloutRecord
 from shortlist.storage.storage_config import StorageConfig
 
-Prepare = Callable[[Models, int, Path | StorageConfig | None, Path | None], Deployment]
-"""From registry, version, Feast's stores and a folder for files to be fetched, to what can be deployed."""
+PrepareDeployment = Callable[[Models, int, Path | StorageConfig | None, Path | None], Deployment]
+"""prepare(registry, version, Feast's store, folder for fetched files) -> deployment."""
 
 
 @dataclass(frozen=True)
 class ControllerContext:
-    """Servers, registry, load test, canary analysis; and a clock."""
+    """Servers, registry, load test, canary analysis and clock of a controller."""
 
     fleet: Fleet
     models: Models
     observe: Callable[[RolloutRecord], Observer]
-    """Gives the observer of a rollout; called once by each controller."""
+    """Returns the observer of a rollout; called once by each controller."""
     load_test: LoadTester
     store: Path | StorageConfig | None = None
-    """Folder of the spec's Feast store, or the stores it is in."""
+    """Folder of the spec's Feast store, or its storage configuration."""
     on_change: Callable[[RolloutRecord], None] = lambda _: None
-    """Told of everything that is written down, right after."""
+    """Called with the record after each time it is saved."""
     poll_seconds: float = 1.0
     """Time between two canary analyses."""
     patience_seconds: float = 0.2
-    """Wait before a call that failed is made again; doubled each time."""
+    """Wait before the first retry of a failed call; doubled each time."""
     clock: Callable[[], float] = time.monotonic
-    """Seconds; never jumps."""
+    """Monotonic clock, in seconds."""
     sleep: Callable[[float], None] = time.sleep
     interruption: Callable[[], Interruption] = Interruption
-    """Gives what hears signals, to each controller."""
-    blessed: Prepare = blessed_version
-    """Gives a candidate's deployment, if it may be deployed."""
-    registered: Prepare = registered_version
-    """Gives the deployment of a version that has served before."""
+    """Returns the signal handling of a controller."""
+    prepare_blessed: PrepareDeployment = blessed_version
+    """Returns the deployment of a candidate, after verifying its blessing."""
+    prepare_registered: PrepareDeployment = registered_version
+    """Returns the deployment of a version that has served before."""

@@ -1,4 +1,4 @@
-"""What is deployed, and who gets it."""
+"""A deployed version, and the route that splits users between versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shortlist.storage.storage_config import StorageConfig
 
 
 class Deployment(BaseModel):
-    """One registered version with everything it needs to be served."""
+    """A registered version with everything that is needed to serve it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -22,7 +22,7 @@ class Deployment(BaseModel):
     digest: str
     """`folder_digest` of the model folder when it was verified."""
     store: Path | StorageConfig | None
-    """Folder of the spec's Feast store, or the stores it is in."""
+    """Folder of the spec's Feast store, or its storage configuration."""
     release: Path | None = None
     """Folder of the sources, filters and ordering; copied when deployed. None: clients bring their candidates."""
     release_digest: str = ""
@@ -30,7 +30,7 @@ class Deployment(BaseModel):
 
 
 class Route(BaseModel):
-    """Which versions get which users."""
+    """Share of the users for each version."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,9 +41,9 @@ class Route(BaseModel):
     percent: int = Field(default=0, ge=0, le=100)
     """Share of the users that get the canary."""
     rollout: str | None = None
-    """Id of the rollout under way; salts who is a canary user."""
+    """Id of the unfinished rollout; the salt of the hash that assigns users to the canary."""
     step: int | None = None
-    """Its step, from 0."""
+    """Step of the rollout, from 0."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:

@@ -1,4 +1,4 @@
-"""What can happen to a rollout."""
+"""Events of a rollout."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Decision = Literal["hold", "proceed", "promote", "roll_back"]
 
 
 @dataclass(frozen=True)
-class Done:
-    """All that a phase asks for is so."""
+class PhaseCompleted:
+    """All actions of a phase succeeded."""
 
     phase: Phase
     step: int
@@ -29,23 +29,23 @@ class StepAnalyzed:
 
 @dataclass(frozen=True)
 class Failed:
-    """The candidate is not fit for traffic."""
+    """An action failed because of the candidate."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Abort:
-    """Somebody wants it to end."""
+    """An operator or a signal ends the rollout."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Promote:
-    """Somebody wants it to be promoted without more waiting."""
+    """An operator promotes the candidate without waiting for evidence."""
 
     reason: str
 
 
-Event = Done | StepAnalyzed | Failed | Abort | Promote
+Event = PhaseCompleted | StepAnalyzed | Failed | Abort | Promote

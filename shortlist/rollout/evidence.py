@@ -1,4 +1,4 @@
-"""What a rollout has shown so far: plain numbers per step and track, on which the canary analysis decides."""
+"""Evidence of a rollout: numbers per step and track, from which the canary analysis decides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shortlist.rollout.evidence_latency import Latencies
-from shortlist.rollout.sequential_difference import Difference
+from shortlist.rollout.sequential_difference import TrackDifference
 
 Floats = npt.NDArray[np.float64]
 
@@ -21,63 +21,63 @@ def _no_scores() -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class TrackEvidence:
-    """One track at one step, or over the whole rollout."""
+    """Evidence of one track, at one step or over the whole rollout."""
 
     requests: int = 0
     """Inference requests in Envoy's access logs."""
     failed: int = 0
-    """Those without a usable answer by the server's fault: 5xx, or a gRPC status that says so."""
+    """Requests without a usable answer by the server's fault: 5xx, or a gRPC status of a server error."""
     client_errors: int = 0
-    """Those that the client got wrong."""
+    """Requests that were refused because the client made a mistake."""
     disconnected: int = 0
-    """Those whose client went away before there was an answer."""
+    """Requests whose client disconnected before the answer."""
     answered: int = 0
-    """Those answered with scores."""
+    """Requests that were answered with scores."""
     anonymous: int = 0
-    """Those without a user, in the access logs: each was routed by chance, and counts as a user of its own."""
+    """Requests without a user: each was routed at random, and counts as one user."""
     users: int = 0
-    """Different users in the access logs; a request without one counts as a user. Before the last step, only those who
-    asked before the newest answered request of the slower track: see `evidence_arrivals`."""
+    """Distinct users in the access logs; a request without a user counts as one. Before the last step, only users of
+    requests that began before the newest answered request of the slower track: see `TrackAligner`."""
     settled_users: int = 0
-    """Those of requests that began so long ago that all that began with them have ended."""
+    """Users of requests that began so long ago that all requests of that time have ended."""
     disconnected_users: int = 0
-    """Those who went away before an answer at least once."""
+    """Users who disconnected before an answer at least once."""
     refused_users: int = 0
-    """Those who got something wrong at least once, by the track's own judgement (4xx)."""
+    """Users who were refused by the track (4xx) at least once."""
     slate_users: int = 0
-    """Those with a slate in the prediction log, also an empty one."""
+    """Users with a slate in the prediction log, also an empty one."""
     empty_slate_users: int = 0
-    """Those of them with an empty one."""
+    """Users with an empty slate."""
     latencies: Latencies = field(default_factory=Latencies)
-    """Of those answered with scores, through Envoy."""
+    """Latencies of the answered requests, measured by Envoy."""
     to_log: int = 0
-    """Answered, and chosen for the prediction log."""
+    """Answered requests that were sampled for the prediction log."""
     logged: int = 0
-    """Rows of the prediction log, double ones too."""
+    """Rows of the prediction log, including duplicates."""
     bad: int = 0
-    """Logged ones with a score that is not a finite number, or none."""
+    """Logged answers without scores, or with a score that is not finite."""
     degraded: int = 0
-    """Logged ones whose features could not be read."""
+    """Logged answers whose features could not be read."""
     rankable: int = 0
-    """Logged ones with two or more finite scores."""
+    """Logged answers with two or more finite scores."""
     flat: int = 0
-    """Those of them whose scores are all the same."""
+    """Rankable answers whose scores are all equal."""
     with_outcomes: int = 0
-    """Logged ones of which an outcome is known."""
+    """Logged answers with a known outcome."""
     slates: int = 0
-    """Slates of which an outcome is known: answers with items that the release itself found."""
+    """Slates with a known outcome: answers whose items the release itself retrieved."""
     hits: int = 0
-    """Those of them with a positive label on any of their items."""
+    """Slates with a positive label on any item."""
     clicks: int = 0
-    """Their items with a positive label."""
+    """Items of slates with a positive label."""
     kpi: float | None = None
-    """Mean over its users of what they did with what was shown (see `OutcomeJoin`); None without outcomes."""
+    """Mean over the users of their values (see `OutcomeJoin`); None without outcomes."""
     kpi_users: int = 0
-    """Its users with outcomes."""
+    """Users with outcomes."""
     scores: Floats = field(default_factory=_no_scores)
-    """A bounded sample of finite scores."""
+    """Bounded sample of finite scores."""
     score_users: float = 0.0
-    """Users (or requests without one) in the sample, as many as would spread it evenly: its independent parts."""
+    """Effective number of users in the sample of scores: as many as would have equal shares of it."""
 
     @property
     def hit_rate(self) -> float | None:
@@ -90,8 +90,8 @@ class TrackEvidence:
         return self.clicks / self.slates if self.slates else None
 
     @property
-    def judged(self) -> int:
-        """Requests that say something of the release: a client's mistake, or one that went away, does not."""
+    def judged_requests(self) -> int:
+        """Requests that are evidence about the release: all but client errors and disconnected ones."""
         return self.answered + self.failed
 
     def summary(self) -> dict[str, Any]:
@@ -122,12 +122,12 @@ class TrackEvidence:
 
 @dataclass(frozen=True)
 class StepEvidence:
-    """Both tracks."""
+    """Evidence of both tracks."""
 
     stable: TrackEvidence = field(default_factory=TrackEvidence)
     canary: TrackEvidence = field(default_factory=TrackEvidence)
-    flapped: int = 0
-    """Users seen on both tracks at one and the same step."""
+    users_on_both_tracks: int = 0
+    """Users with requests on both tracks at the same step."""
 
     @property
     def canary_share(self) -> float | None:
@@ -137,49 +137,49 @@ class StepEvidence:
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers for a report."""
-        share = {"canary_share": _rounded(self.canary_share, 5), "flapped": self.flapped}
+        share = {"canary_share": _rounded(self.canary_share, 5), "flapped": self.users_on_both_tracks}
         return {"stable": self.stable.summary(), "canary": self.canary.summary(), **share}
 
 
 @dataclass(frozen=True)
 class RequestAccounting:
-    """What Envoy answered against what the servers wrote down, by request id."""
+    """Comparison of Envoy's access logs with the prediction log, by request id."""
 
     answered: int = 0
-    """Requests answered with scores that the prediction log should hold."""
+    """Answered requests that the prediction log should contain."""
     logged: int = 0
     """Rows of the prediction log with status 200."""
     lost: int = 0
-    """Answered, and not in the log (yet)."""
+    """Answered requests that are not (yet) in the prediction log."""
     doubled: int = 0
-    """Rows of the log beyond the first, or beyond the answers that Envoy saw under that id."""
+    """Rows of the prediction log beyond the first, or beyond the answers that Envoy logged under that id."""
     unanswered: int = 0
-    """In the log, and not answered according to Envoy (yet): its client went away."""
+    """Logged requests that have no answer in Envoy's logs (yet), because their client disconnected."""
     unreadable: int = 0
     """Lines and files that could not be read."""
 
 
 @dataclass(frozen=True)
 class RolloutEvidence:
-    """Everything the canary analysis reads."""
+    """All evidence of a rollout that the canary analysis reads."""
 
     rollout: str
     steps: tuple[StepEvidence, ...]
-    """By step; steps not reached are empty."""
+    """Evidence by step; empty for steps that were not reached."""
     whole: StepEvidence
-    kpi: Difference
+    kpi: TrackDifference
     accounting: RequestAccounting = RequestAccounting()
-    guards: Mapping[str, Difference] = field(default_factory=dict)
-    """What users did by each guard's label."""
+    guards: Mapping[str, TrackDifference] = field(default_factory=dict)
+    """Difference of each guarded label."""
 
-    def at(self, step: int) -> StepEvidence:
-        """Return what is known of a step."""
+    def at_step(self, step: int) -> StepEvidence:
+        """Return the evidence of a step."""
         return self.steps[step] if step < len(self.steps) else StepEvidence()
 
-    def latest_stable(self, step: int, least: int) -> tuple[int, TrackEvidence] | None:
-        """Return the newest step, this one or before, where the stable track answered this often; None without."""
+    def latest_stable(self, step: int, min_requests: int) -> tuple[int, TrackEvidence] | None:
+        """Return the newest step up to this one with `min_requests` stable requests, and its evidence; or None."""
         for number in range(min(step, len(self.steps) - 1), -1, -1):
-            if self.steps[number].stable.judged >= least:
+            if self.steps[number].stable.judged_requests >= min_requests:
                 return number, self.steps[number].stable
         return None
 
@@ -190,7 +190,7 @@ class RolloutEvidence:
             "steps": _summaries(self.steps),
             "whole": self.whole.summary(),
             "kpi": kpi_summary(self.kpi),
-            "guards": {label: kpi_summary(seen) for label, seen in self.guards.items()},
+            "guards": {label: kpi_summary(difference) for label, difference in self.guards.items()},
             "requests": {
                 "total": self.whole.stable.requests + self.whole.canary.requests,
                 "failed_stable": self.whole.stable.failed,
@@ -206,14 +206,14 @@ class RolloutEvidence:
         }
 
 
-def kpi_summary(kpi: Difference) -> dict[str, Any]:
+def kpi_summary(kpi: TrackDifference) -> dict[str, Any]:
     """Return the numbers for a report; what is not a number is None."""
-    known = bool(np.isfinite(kpi.variance))
+    is_known = bool(np.isfinite(kpi.variance))
     return {
         "stable": _finite(kpi.stable_mean),
         "canary": _finite(kpi.canary_mean),
         "difference": _finite(kpi.value),
-        "standard_error": _rounded(kpi.variance**0.5, 6) if known else None,
+        "standard_error": _rounded(kpi.variance**0.5, 6) if is_known else None,
         "stable_users": kpi.stable_users,
         "canary_users": kpi.canary_users,
     }

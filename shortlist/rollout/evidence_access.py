@@ -1,4 +1,4 @@
-"""Envoy's access logs, read on from where the last reading ended."""
+"""Incremental reader of Envoy's access logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import orjson
 import polars as pl
 
 CHUNK_BYTES: Final = 16 * 2**20
-"""Read at once."""
+"""Bytes that are read at once."""
 SCHEMA: Final = pl.Schema(
     {
         "time": pl.String(),
@@ -31,11 +31,11 @@ SCHEMA: Final = pl.Schema(
 CANCELLED_GRPC: Final = 1
 FAILED_GRPC: Final = (2, 4, 8, 10, 13, 14, 15)
 """Unknown, deadline exceeded, resource exhausted, aborted, internal, unavailable, data loss."""
-CLIENTS_DETAILS: Final = ("request_payload_too_large", "request_headers_too_large")
-"""Envoy's own answers to what a client got wrong; over gRPC their status is the same as for a server that fails."""
+CLIENT_ERROR_DETAILS: Final = ("request_payload_too_large", "request_headers_too_large")
+"""Envoy's own answers to client errors; over gRPC their status is the same as for a failing server."""
 _TIME: Final = "%Y-%m-%dT%H:%M:%S%.6fZ"
-INFER: Final = r"(/infer|/ModelInfer)(\?|$)"
-"""Ends of the paths that ask for scores, over HTTP and gRPC."""
+INFERENCE_PATH: Final = r"(/infer|/ModelInfer)(\?|$)"
+"""Pattern of the end of inference paths, over HTTP and gRPC."""
 
 
 @dataclass(frozen=True)
@@ -45,30 +45,30 @@ class _Position:
 
 
 class AccessLogSource(Protocol):
-    """Lines about requests that ended."""
+    """A log of ended requests."""
 
     @property
     def unreadable(self) -> int:
-        """Those that could not be read."""
+        """Number of lines that could not be read."""
 
     def read(self) -> Iterator[pl.DataFrame]:
-        """Yield what is new since the last reading; columns of `SCHEMA`."""
+        """Yield the lines since the last call; columns of `SCHEMA`."""
 
 
 class AccessLog:
-    """One growing file of JSON lines; a line without its end stays for the next reading."""
+    """A growing file of JSON lines; an incomplete last line is left for the next reading."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position: _Position | None = None
         self.unreadable = 0
-        """Lines that are no JSON object."""
+        """Number of lines that are no JSON object."""
 
     def read(self) -> Iterator[pl.DataFrame]:
-        """Yield what was written since the last reading, in pieces of bounded size.
+        """Yield the lines since the last reading, in frames of bounded size.
 
-        A file that was renamed is read to its end under its new name, if that is the old one with an ending; the new
-        file under the old name is read from its start. A file that became shorter is read again from its start.
+        A rotated file is read to its end under its new name, if that is the old name with a suffix; the new file is
+        read from its start. A file that became shorter is read again from its start.
         """
         try:
             inode = self._path.stat().st_ino
@@ -78,15 +78,15 @@ class AccessLog:
             yield from self._rest_of_renamed(self._position)
             self._position = None
         offset = self._position.offset if self._position else 0
-        yield from self._frames(self._path, _Position(inode, offset))
+        yield from self._read_frames(self._path, _Position(inode, offset))
 
     def _rest_of_renamed(self, position: _Position) -> Iterator[pl.DataFrame]:
         for path in self._path.parent.glob(f"{self._path.name}?*"):
             if path.exists() and path.stat().st_ino == position.inode:
-                yield from self._frames(path, position)
+                yield from self._read_frames(path, position)
                 return
 
-    def _frames(self, path: Path, position: _Position) -> Iterator[pl.DataFrame]:
+    def _read_frames(self, path: Path, position: _Position) -> Iterator[pl.DataFrame]:
         try:
             file = path.open("rb")
         except FileNotFoundError:  # renamed just now
@@ -96,14 +96,14 @@ class AccessLog:
             offset = file.seek(position.offset if position.offset <= size else 0)
             self._position = _Position(position.inode, offset)
             while chunk := file.read(CHUNK_BYTES):
-                whole = chunk[: chunk.rfind(b"\n") + 1]
-                if not whole:  # half a line, or one longer than a chunk, which is none of Envoy's
+                complete_lines = chunk[: chunk.rfind(b"\n") + 1]
+                if not complete_lines:  # half a line, or one longer than a chunk, which is none of Envoy's
                     if len(chunk) < CHUNK_BYTES:
                         return
-                    whole = chunk
-                offset = file.seek(offset + len(whole))
+                    complete_lines = chunk
+                offset = file.seek(offset + len(complete_lines))
                 self._position = _Position(position.inode, offset)
-                yield self._parse(whole)
+                yield self._parse(complete_lines)
 
     def _parse(self, lines: bytes) -> pl.DataFrame:
         try:
@@ -112,16 +112,16 @@ class AccessLog:
             return self._parse_by_line(lines)
 
     def _parse_by_line(self, lines: bytes) -> pl.DataFrame:
-        # Slower; for pieces with a line that a killed process left half-written.
-        good = []
+        # Slower; only for chunks with a line that a killed process left incomplete.
+        rows = []
         for line in lines.splitlines():
             try:
                 row = _row(orjson.loads(line))
             except ValueError:
                 self.unreadable += 1
             else:
-                good.append(row)
-        return pl.DataFrame(good, schema=SCHEMA, orient="row")
+                rows.append(row)
+        return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
 def _row(line: object) -> tuple[str | int | None, ...]:
@@ -136,37 +136,37 @@ def _cell(value: object, kind: pl.DataType) -> str | int | None:
     return int(str(value)) if kind == pl.Int64() else str(value)
 
 
-def of_rollout(lines: pl.DataFrame, rollout: str) -> pl.DataFrame:
+def rollout_requests(lines: pl.DataFrame, rollout: str) -> pl.DataFrame:
     """Return the inference requests of one rollout.
 
     Args:
-        lines: Of an access log.
-        rollout: Its id.
+        lines: Lines of an access log.
+        rollout: Id of the rollout.
 
     Returns:
-        id, user, step (Int32), canary, began (microseconds of Envoy's clock, 0 when unknown), us (null when nothing
-        was answered), and exactly one of failed (by the server), client_error, disconnected (the client went away
-        before there was an answer), answered.
+        Columns id, user, step (Int32), canary, began (microseconds of Envoy's clock, 0 when unknown), us (latency;
+        null without an answer), and four Boolean columns of which exactly one is true: failed (by the server),
+        client_error, disconnected (the client disconnected before the answer), answered.
     """
     status, grpc = pl.col("status").fill_null(0), pl.col("grpc")
     disconnected = (status == 0) | (grpc == CANCELLED_GRPC).fill_null(False)
-    clients = pl.col("details").is_in(CLIENTS_DETAILS).fill_null(False)
-    failed = ~disconnected & ~clients & ((status >= 500) | grpc.is_in(FAILED_GRPC).fill_null(False))
-    began = pl.col("time").str.to_datetime(_TIME, time_unit="us", strict=False).to_physical().fill_null(0)
-    answered = ~disconnected & ~clients & ~failed & (status == 200) & (grpc.is_null() | (grpc == 0))
+    is_client_error = pl.col("details").is_in(CLIENT_ERROR_DETAILS).fill_null(False)
+    failed = ~disconnected & ~is_client_error & ((status >= 500) | grpc.is_in(FAILED_GRPC).fill_null(False))
+    began_at = pl.col("time").str.to_datetime(_TIME, time_unit="us", strict=False).to_physical().fill_null(0)
+    answered = ~disconnected & ~is_client_error & ~failed & (status == 200) & (grpc.is_null() | (grpc == 0))
     return (
         lines.lazy()
         .filter(
             pl.col("rollout") == rollout,
             pl.col("track").is_in(["stable", "canary"]),
-            pl.col("path").str.contains(INFER),
+            pl.col("path").str.contains(INFERENCE_PATH),
         )
         .select(
             "id",
             "user",
             pl.col("step").cast(pl.Int32, strict=False),
             (pl.col("track") == "canary").alias("canary"),
-            began.alias("began"),
+            began_at.alias("began"),
             "us",
             failed.alias("failed"),
             disconnected.alias("disconnected"),

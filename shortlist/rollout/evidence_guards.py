@@ -1,48 +1,48 @@
-"""What users did by a further label, on both tracks."""
+"""Rates of a guarded label on both tracks."""
 
 from __future__ import annotations
 
 import polars as pl
 
 from shortlist.rollout.evidence_outcomes import OUTCOMES, OutcomeJoin
-from shortlist.rollout.evidence_users import Users
-from shortlist.rollout.sequential_difference import NO_DIFFERENCE, Difference, difference
+from shortlist.rollout.evidence_users import UserTable
+from shortlist.rollout.sequential_difference import NO_DIFFERENCE, TrackDifference, difference
 from shortlist.spec.serving import KPI
 
 
 class GuardedLabel:
-    """One further label: outcomes joined with what was shown, as the KPI's are, and counted by user.
+    """One guarded label: its outcomes, joined with the shown items like those of the KPI, and counted by user.
 
     Args:
-        column: Of outcomes; Boolean, null where the outcome has no value of the label's column.
-        kpi: What is counted.
+        column: Boolean column of the outcomes; null where the outcome has no value of the label.
+        kpi: Declares which items count as shown.
     """
 
     def __init__(self, column: str, kpi: KPI) -> None:
         self._column = column
-        self._join, self._users = OutcomeJoin(kpi.top, kpi.slate), Users()
-        self._was_sent = False
+        self._join, self._users = OutcomeJoin(kpi.top, kpi.slate), UserTable()
+        self._has_values = False
 
     def add(self, requests: pl.DataFrame, outcomes: pl.DataFrame) -> None:
-        """Count what became known of requests.
+        """Count new requests and outcomes.
 
         Args:
-            requests: As of `OutcomeJoin.add`.
-            outcomes: New ones; columns request, row, and the label's. Without rows it may lack the last.
+            requests: New requests, as for `OutcomeJoin.add`.
+            outcomes: New outcomes; columns request, row and the label's, which may be missing without rows.
         """
         if self._column not in outcomes.columns:
-            known = pl.DataFrame(schema=OUTCOMES)
+            label_outcomes = pl.DataFrame(schema=OUTCOMES)
         else:
-            self._was_sent = self._was_sent or outcomes[self._column].null_count() < outcomes.height
-            # An outcome without a value is a 0, as in training.
+            self._has_values = self._has_values or outcomes[self._column].null_count() < outcomes.height
+            # An outcome without a value counts as 0, as in training.
             label = pl.col(self._column).fill_null(value=False)
-            known = outcomes.select("request", "row", label.alias("label")).cast(OUTCOMES)
-        self._users.show(self._join.add(requests, known))
+            label_outcomes = outcomes.select("request", "row", label.alias("label")).cast(OUTCOMES)
+        self._users.add_outcomes(self._join.add(requests, label_outcomes))
 
-    def difference(self, steps: int) -> Difference:
-        """Return the canary's rate minus the stable track's; nothing while no outcome had a value of the column.
+    def difference(self, steps: int) -> TrackDifference:
+        """Return the canary's rate minus the stable track's; `NO_DIFFERENCE` while no outcome had a value.
 
         Args:
-            steps: Of the rollout.
+            steps: Number of steps of the rollout.
         """
-        return difference(self._users.values(steps)) if self._was_sent else NO_DIFFERENCE
+        return difference(self._users.values(steps)) if self._has_values else NO_DIFFERENCE

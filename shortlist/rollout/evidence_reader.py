@@ -162,11 +162,11 @@ class EvidenceReader:
         self._users.add_event(of_users.filter("disconnected"), "disconnected")
         self._users.add_event(of_users.filter("client_error"), "refused")
         requests_of_users = requests.select("user", "step", "canary", "began", "disconnected")
-        self._count_seen(self._aligner.take_comparable(requests_of_users))
+        self._count_comparable(self._aligner.take_comparable(requests_of_users))
         self._count_settled(self._settler.take_settled(requests_of_users))
         self._accountant.add(requests.filter("to_log")["id"].hash(), pl.Series(dtype=pl.UInt64))
 
-    def _count_seen(self, requests: pl.DataFrame) -> None:
+    def _count_comparable(self, requests: pl.DataFrame) -> None:
         """Count the users of requests."""
         has_no_user = pl.col("user").is_null()
         for (step, canary), rows in requests.filter(has_no_user).group_by("step", "canary"):
@@ -197,7 +197,7 @@ class EvidenceReader:
         changes = self._join.add(requests, outcomes.select(OUTCOMES.names()).cast(OUTCOMES))
         for (step, canary), part in changes.group_by("step", "canary"):
             self._track_counts(step, canary).add_outcomes(part)
-        self._users.add_shown(changes)
+        self._users.add_outcomes(changes)
 
     def _track_counts(self, step: object, canary: object) -> TrackCounts:
         return self._counts_by_track.setdefault((int(str(step)), bool(canary)), TrackCounts())
@@ -258,9 +258,9 @@ class RequestAccountant:
         self._open = remaining.drop("age")
 
 
-def _add_accountings(left: RequestAccounting, right: RequestAccounting) -> RequestAccounting:
+def _add_accountings(first: RequestAccounting, second: RequestAccounting) -> RequestAccounting:
     return RequestAccounting(
-        **{name: getattr(left, name) + getattr(right, name) for name in RequestAccounting.__annotations__}
+        **{name: getattr(first, name) + getattr(second, name) for name in RequestAccounting.__annotations__}
     )
 
 

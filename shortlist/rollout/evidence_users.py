@@ -67,7 +67,7 @@ class UserTable:
         """Count requests by their users; columns user, step, canary."""
         self._add(requests.select(*_KEYS, **_zeros(*_COUNT_COLUMNS) | {event: pl.lit(1, pl.Int64)}))
 
-    def add_shown(self, changes: pl.DataFrame) -> None:
+    def add_outcomes(self, changes: pl.DataFrame) -> None:
         """Count items shown; columns user, step, canary, shown, positive."""
         self._add(changes.select(*_KEYS, **_zeros(*_EVENTS), shown="shown", positive="positive"))
 

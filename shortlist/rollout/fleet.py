@@ -1,4 +1,4 @@
-"""What a rollout needs of others: a fleet of servers, a load test, and an observer with its evidence."""
+"""Interfaces that a rollout needs: a fleet of servers, a registry, a load test and an observer."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from pathlib import Path
 from typing import Protocol
 
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.observations import Observation, Requests
+from shortlist.rollout.observations import Observation, RequestTotals
 from shortlist.tracking.registry import Alias, RegisteredModel
 
 
 class Fleet(Protocol):
-    """Servers of model versions behind one address. Every call may be made again and changes nothing then."""
+    """Servers of model versions behind one address. Every method is idempotent."""
 
     def serving(self) -> Route | None:
-        """Return who gets what at present; None when nothing serves."""
+        """Return the present route; None when nothing serves."""
 
     def deploy(self, deployment: Deployment) -> None:
-        """See that a version's files are in place, and that its servers are started; whole or not at all."""
+        """Install the files of a version and start its servers; completely or not at all."""
 
     def wait_ready(self, version: int) -> None:
-        """Wait until a version's servers answer.
+        """Wait until the servers of a version answer.
 
         Raises:
-            ShortlistError: They stopped or took too long; with the last lines that they printed.
+            ShortlistError: They stopped or took too long; the message has the last lines of their log.
         """
 
     def verify(self, version: int) -> None:
-        """Raise `IntegrityError` when the files that a version is served from are not those that were deployed."""
+        """Raise `IntegrityError` when the served files of a version are not those that were deployed."""
 
     def route(self, route: Route) -> None:
-        """Send users where a route says."""
+        """Apply a route."""
 
     def withdraw(self) -> None:
-        """Send nobody anywhere: the first model ever is taken back."""
+        """Remove the route: no version serves. Used when the first model is withdrawn."""
 
     def retire(self, version: int) -> None:
-        """See that a version's servers are stopped and its files gone; also of one that was never deployed."""
+        """Stop the servers of a version and remove its files; does nothing when it was never deployed."""
 
 
 class Models(Protocol):
-    """The registry of a spec's versions; `shortlist.tracking.registry.Registry` is one."""
+    """The registry of a spec's versions; implemented by `shortlist.tracking.registry`."""
 
     name: str
 
@@ -52,32 +52,32 @@ class Models(Protocol):
         """Return a version with its files."""
 
     def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
-        """Return the file of a version's blessing."""
+        """Return the blessing file of a version; None when it was never blessed."""
 
     def retrieval_of(self, version: int, to: Path | None = None) -> Path | None:
-        """Return the folder of what is released with a version's model."""
+        """Return the release folder of a version: sources, filters and ordering; None when it has none."""
 
     def set_alias(self, alias: Alias, version: int | None) -> None:
         """Point an alias at a version; None: at nothing."""
 
 
 class Observer(Protocol):
-    """The canary analysis with its evidence, for one rollout."""
+    """Collects the evidence of one rollout and runs the canary analysis."""
 
     def observe_step(self, step: int, at_step_seconds: float) -> Observation:
-        """Return what was observed of a step, with the decision of the canary analysis.
+        """Return the observation of a step, with the decision of the canary analysis.
 
         Args:
-            step: Its number, from 0.
-            at_step_seconds: How long the rollout has been there.
+            step: Number of the step, from 0.
+            at_step_seconds: Time that the rollout has spent at this step.
         """
 
-    def total(self) -> Requests:
-        """Return the count of all requests so far."""
+    def total(self) -> RequestTotals:
+        """Return the counts of all requests so far."""
 
 
 class LoadTester(Protocol):
-    """The infra gate on running servers."""
+    """Load test of a version's running servers."""
 
     def __call__(self, deployment: Deployment) -> Sequence[str]:
-        """Return the reasons to hold a version whose servers run; none when it stands the declared load."""
+        """Return the reasons to hold a version; none when it passes the declared load test."""

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish that the controller obeys where nothing is left half done."""
+"""Handling of SIGINT and SIGTERM: a signal ends waits at once and everything else at the next safe point."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(BaseException):
-    """A wait was cut short; not an `Exception`, so that nobody swallows it on the way."""
+    """A signal ended a wait. It is no `Exception`, so that no handler of exceptions catches it."""
 
 
 class Interruption:
-    """Remembers a signal, and cuts waits short."""
+    """Remembers a signal and ends interruptible waits."""
 
     def __init__(self) -> None:
         self.reason = ""
-        """What came, in words; empty before."""
+        """The signal, in words; empty before one arrived."""
         self._waiting = False
 
     @contextmanager
     def handle_signals(self) -> Iterator[None]:
-        """Listen to both signals inside the block; elsewhere than in the main thread nobody can."""
+        """Handle both signals inside the block; does nothing outside the main thread, where Python forbids it."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._heard) for number in _SIGNALS}
+        old_handlers = {number: signal.signal(number, self._handle_signal) for number in _SIGNALS}
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in old_handlers.items():
                 signal.signal(number, handler)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let a signal end the block, which only waits.
+        """Let a signal end the block, which must only wait.
 
         Raises:
-            Interrupted: One came, now or before.
+            Interrupted: A signal arrived, now or earlier.
         """
         self._waiting = True
         try:
@@ -52,14 +52,14 @@ class Interruption:
         finally:
             self._waiting = False
 
-    def _heard(self, number: int, _: FrameType | None) -> None:
+    def _handle_signal(self, number: int, _: FrameType | None) -> None:
         self.interrupt(f"interrupted by {signal.Signals(number).name}")
 
     def interrupt(self, reason: str) -> None:
-        """Take note that somebody wants the rollout to end, and end a wait that may be cut short.
+        """Remember why the rollout must end, and end an interruptible wait.
 
         Raises:
-            Interrupted: There is such a wait.
+            Interrupted: An interruptible wait was running.
         """
         self.reason = reason
         if self._waiting:

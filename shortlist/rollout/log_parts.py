@@ -1,4 +1,4 @@
-"""Append-only folders of Parquet parts, read on from where the last reading ended."""
+"""Incremental reader of append-only folders of Parquet parts."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import polars as pl
 
 from shortlist.serving.log.log_reader import files_of
 
-ROWS: Final = 200_000
-"""Rows yielded at once, about; a part is never cut."""
-MOST_MISSES: Final = 50
-"""Parts in a row, all older than the rollout, before those that are older still are left alone."""
-_LATER: Final = {"routed_by_user": pl.Boolean(), "slate:asked": pl.Int32()}
-"""Columns that earlier versions did not write; they are null then."""
-_CLOCKS_APART: Final = timedelta(minutes=5)
-"""A writer's clock may be behind by so much, or have been set right since."""
+ROWS_PER_FRAME: Final = 200_000
+"""Approximate number of rows of one frame; a part is never split."""
+MAX_MISSES: Final = 50
+"""Number of consecutive parts older than the rollout after which still older ones are skipped."""
+_OPTIONAL_COLUMNS: Final = {"routed_by_user": pl.Boolean(), "slate:asked": pl.Int32()}
+"""Columns that earlier versions did not write; they are read as null."""
+_MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
+"""Largest difference between the clocks of a writer and of the controller."""
 
 
 class PartReader:
-    """The parts below a folder: one writer per inner folder, whose parts are numbered in the order of writing.
+    """Reads the parts below a folder: one writer per subfolder, whose parts are numbered in the order of writing.
 
-    What was there before the first reading is looked through from its newest part backwards, and only as far as the
-    rollout goes: a server that has been up for days leaves a part for every second of them. Its newest parts need not
-    be the rollout's: whoever takes over late, when everybody is on one version again, finds its own far behind.
+    The first reading goes backwards from the newest part, and only as far as the rollout: a server that has been up
+    for days has written a part every second. The newest parts need not belong to the rollout: a controller that takes
+    over late, when all users are on one version again, finds the rollout's parts further back.
     """
 
     def __init__(
@@ -42,66 +42,71 @@ class PartReader:
         """Prepare to read.
 
         Args:
-            folder: Of the log, which has a column `time`; it need not be there yet.
-            columns: To read.
-            key: Column that says whether a part has anything to do with the rollout ...
-            belongs: ... as this tells from its values.
-            since: When the rollout began; None reads everything that is there.
-            derived: Further columns by name, of columns that a part may lack; these are null there.
+            folder: Folder of the log, which has a column `time`; it need not exist yet.
+            columns: Columns to read.
+            key: Column by which parts of the rollout are recognised.
+            belongs: Whether values of the key column belong to the rollout.
+            since: When the rollout began; None reads all parts.
+            derived: Further columns by name; source columns that a part lacks are read as null.
         """
         self._folder, self._columns = folder, list(columns)
-        self._derived = [one.alias(name) for name, one in (derived or {}).items()]
+        self._derived = [expression.alias(name) for name, expression in (derived or {}).items()]
         self._key, self._belongs = key, belongs
-        self._oldest = None if since is None else since - _CLOCKS_APART
-        self._last: dict[Path, tuple[int, str]] = {}
+        self._oldest = None if since is None else since - _MAX_CLOCK_SKEW
+        self._last_numbers: dict[Path, tuple[int, str]] = {}
         self.unreadable = 0
-        """Parts that are no Parquet files with these columns."""
+        """Number of parts that are no Parquet files with these columns."""
 
     def read(self) -> Iterator[pl.DataFrame]:
         """Yield the rows of the parts written since the last reading."""
         frames: list[pl.DataFrame] = []
-        for path in self._new():
+        for path in self._new_paths():
             frame = self._rows(path, self._columns, self._derived)
             if frame is not None:
                 frames.append(frame)
-            if sum(one.height for one in frames) >= ROWS:
+            if sum(frame_read.height for frame_read in frames) >= ROWS_PER_FRAME:
                 yield pl.concat(frames)
                 frames = []
         if frames:
             yield pl.concat(frames)
 
-    def _new(self) -> Iterator[Path]:
-        found = files_of(self._folder, "**/part-*.parquet")
-        for folder, paths in groupby(sorted(found, key=_order), key=lambda path: path.parent):
-            last = self._last.get(folder)
-            new = [path for path in paths if last is None or _number(path) > last]
+    def _new_paths(self) -> Iterator[Path]:
+        part_paths = files_of(self._folder, "**/part-*.parquet")
+        for folder, paths in groupby(sorted(part_paths, key=_sort_key), key=lambda path: path.parent):
+            last = self._last_numbers.get(folder)
+            new = [path for path in paths if last is None or _part_number(path) > last]
             if new:
-                self._last[folder] = _number(new[-1])
-            yield from new if last else self._of_rollout(new)
+                self._last_numbers[folder] = _part_number(new[-1])
+            yield from new if last else self._rollout_paths(new)
 
-    def _of_rollout(self, paths: list[Path]) -> list[Path]:
-        if self._oldest is None or len(paths) <= MOST_MISSES:
+    def _rollout_paths(self, paths: list[Path]) -> list[Path]:
+        if self._oldest is None or len(paths) <= MAX_MISSES:
             return paths
         misses = 0
         for count, path in enumerate(reversed(paths), start=1):
-            misses = misses + 1 if self._is_older(path, self._oldest) else 0
-            if misses == MOST_MISSES:
+            misses = misses + 1 if self._has_only_early_rows(path, self._oldest) else 0
+            if misses == MAX_MISSES:
                 return paths[-count:]
         return paths
 
-    def _is_older(self, path: Path, moment: datetime) -> bool:
+    def _has_only_early_rows(self, path: Path, moment: datetime) -> bool:
         frame = self._rows(path, ["time", self._key])
         if frame is None or self._belongs(frame[self._key]):
             return False
         return frame.filter(pl.col("time") >= moment).is_empty()
 
     def _rows(self, path: Path, columns: list[str], derived: Sequence[pl.Expr] = ()) -> pl.DataFrame | None:
-        wanted = {*columns, *(name for one in derived for name in one.meta.root_names())}
-        optional = _LATER.keys() | wanted - {*columns}
+        columns_to_read = {*columns, *(name for expression in derived for name in expression.meta.root_names())}
+        optional = _OPTIONAL_COLUMNS.keys() | columns_to_read - {*columns}
         try:
-            there = wanted & pl.read_parquet_schema(path).keys()
-            missing = [pl.lit(None, _LATER.get(name)).alias(name) for name in (wanted - there) & optional]
-            return pl.read_parquet(path, columns=sorted(there)).with_columns(missing).select(*columns, *derived)
+            present_columns = columns_to_read & pl.read_parquet_schema(path).keys()
+            missing = [
+                pl.lit(None, _OPTIONAL_COLUMNS.get(name)).alias(name)
+                for name in (columns_to_read - present_columns) & optional
+            ]
+            return (
+                pl.read_parquet(path, columns=sorted(present_columns)).with_columns(missing).select(*columns, *derived)
+            )
         except FileNotFoundError:  # an old part that its owner removed
             return None
         except (pl.exceptions.PolarsError, OSError):
@@ -110,13 +115,13 @@ class PartReader:
 
 
 def is_routed_by_user() -> pl.Expr:
-    """Return whether rows of the prediction log are of requests whose track was chosen by their user."""
+    """Return whether the track of a request in the prediction log was chosen by its user."""
     return pl.col("user").is_not_null() & pl.col("routed_by_user").fill_null(True)
 
 
-def _number(path: Path) -> tuple[int, str]:
+def _part_number(path: Path) -> tuple[int, str]:
     return len(path.name), path.name  # numbers grow beyond their zeros
 
 
-def _order(path: Path) -> tuple[Path, tuple[int, str]]:
-    return path.parent, _number(path)
+def _sort_key(path: Path) -> tuple[Path, tuple[int, str]]:
+    return path.parent, _part_number(path)

@@ -1,4 +1,4 @@
-"""What was seen of a step, in the form in which it is kept and shown."""
+"""Records of what the canary analysis observed at a step."""
 
 from __future__ import annotations
 
@@ -11,75 +11,75 @@ from shortlist.rollout.events import Decision
 
 
 class TrackSummary(Record):
-    """One track's traffic at one step."""
+    """Traffic of one track at one step."""
 
     requests: int = 0
     failed: int = 0
-    """Not answered as they should be, by the server's fault."""
+    """Requests that failed by the server's fault."""
     client_errors: int = 0
-    """Refused: the client got them wrong."""
+    """Requests that were refused because the client made a mistake."""
     disconnected: int = 0
-    """Their client went away before there was an answer."""
+    """Requests whose client disconnected before the answer."""
     p99_ms: float | None = None
-    """None without an answer."""
+    """99th percentile of the latency; None without an answer."""
     users: int = 0
-    """Different ones."""
+    """Number of distinct users."""
     kpi: float | None = None
     """Mean of the users' values over the rollout so far; None without outcomes."""
     slates: int = 0
-    """Slates of this step of which an outcome is known."""
+    """Slates of this step with a known outcome."""
     hit_rate: float | None = None
-    """Share of them with a positive label on any item; None without slates."""
+    """Share of these slates with a positive label on any item; None without slates."""
     clicks_per_slate: float | None = None
-    """Positive labels per slate, likewise."""
+    """Positive labels per slate; None without slates."""
 
 
 class GuardedRates(Record):
-    """A guard's label on both tracks, over the rollout so far."""
+    """Rate of a guarded label on both tracks, over the rollout so far."""
 
     label: str
     stable: float | None = None
     """Mean of the users' values; None without outcomes."""
     canary: float | None = None
     difference: ConfidenceInterval | None = None
-    """Canary less stable, as a share of stable where the limit is one; with bounds that hold however often one looks,
-    None while they are not known."""
+    """Canary minus stable, divided by stable if the limit is relative. The bounds are valid under repeated analysis;
+    None while they are unknown."""
     allowed: float
-    """Most that it may fall, in the same unit."""
+    """Largest drop that is allowed, in the same unit."""
     relative: bool = False
-    """Whether that is a share of the stable track's rate."""
+    """Whether the limit is a share of the stable track's rate."""
 
 
 class CheckRecord(Record):
-    """A check of the canary analysis."""
+    """Result of one check of the canary analysis."""
 
     name: str
     passed: bool | None
-    """None when there is too little to tell."""
+    """None while there is too little evidence."""
     reason: str
     numbers: dict[str, Any] = Field(default_factory=dict)
 
 
 class RequestTotals(Record):
-    """Every request of a rollout."""
+    """Counts of all requests of a rollout, on both tracks."""
 
     total: int = 0
     failed_stable: int = 0
     failed_canary: int = 0
     client_errors: int = 0
-    """Refused on either track: the client got them wrong."""
+    """Requests that were refused because the client made a mistake."""
     disconnected: int = 0
-    """Their client went away before there was an answer, on either track."""
+    """Requests whose client disconnected before the answer."""
     lost: int = 0
-    """Answered, yet not in the prediction log."""
+    """Answered requests that are missing in the prediction log."""
     logged: int = 0
-    """In the prediction log."""
+    """Requests in the prediction log."""
     doubled: int = 0
-    """In it more than once."""
+    """Rows of the prediction log beyond the first of a request."""
 
 
 class Observation(Record):
-    """One canary analysis: what was observed and decided."""
+    """One canary analysis: what was measured and decided."""
 
     decision: Decision
     reason: str
@@ -89,8 +89,8 @@ class Observation(Record):
     canary_share: float | None = None
     """Share of the step's users that got the canary; None without users."""
     kpi_difference: ConfidenceInterval | None = None
-    """Canary less stable, with bounds that hold however often one looks; None while nothing is known."""
+    """Canary minus stable, with bounds that are valid under repeated analysis; None while they are unknown."""
     guards: tuple[GuardedRates, ...] = ()
-    """In the order of the spec."""
+    """Guarded labels, in the order of the spec."""
     requests: RequestTotals = RequestTotals()
-    """Over the whole rollout so far."""
+    """Counts over the whole rollout so far."""

@@ -1,4 +1,4 @@
-"""What somebody tells a running controller from another process."""
+"""Commands that another process sends to a running controller."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Final, Literal
 from shortlist.evaluation.records import Record
 from shortlist.rollout.events import Abort, Promote
 
-ORDER: Final = "order.json"
+COMMAND_FILE: Final = "order.json"
 
 
 class OperatorCommand(Record):
-    """Somebody's wish; the newest counts."""
+    """Command of an operator; the newest one replaces earlier ones."""
 
-    wish: Literal["promote", "rollback"]
+    action: Literal["promote", "rollback"]
     reason: str
 
     @property
     def event(self) -> Promote | Abort:
-        """What it means for the rollout."""
-        return Promote(self.reason) if self.wish == "promote" else Abort(self.reason)
+        """The event that the command causes."""
+        return Promote(self.reason) if self.action == "promote" else Abort(self.reason)

@@ -1,4 +1,4 @@
-"""The phases of a rollout, and all that decides what comes next."""
+"""The phases of a rollout, and its state."""
 
 from __future__ import annotations
 
@@ -9,56 +9,56 @@ from shortlist.evaluation.records import Record
 
 
 class Phase(StrEnum):
-    """Where a rollout is; docs/rollout.md tells what a kill in each of them leaves behind."""
+    """Phase of a rollout; docs/rollout.md describes what a kill in each phase leaves behind."""
 
     VERIFYING = "verifying"
-    """Is the candidate blessed, and are its files those that were judged?"""
+    """The candidate's blessing and files are verified."""
     STARTING = "starting"
-    """Its servers start beside the stable track's."""
+    """The candidate's servers start beside those of the stable track."""
     LOAD_TESTING = "load_testing"
-    """The running servers are put under load."""
+    """The candidate's servers are load-tested."""
     SHIFTING = "shifting"
-    """The users of a step are sent to it."""
+    """The share of users of a step is routed to the candidate."""
     WATCHING = "watching"
     """The canary analysis runs repeatedly."""
     PROMOTING = "promoting"
-    """Everybody is sent to it; it becomes the champion."""
+    """All users are routed to the candidate; it becomes the champion."""
     DRAINING = "draining"
-    """The former servers end what they are doing, and stop."""
+    """The former servers finish their requests and stop."""
     PROMOTED = "promoted"
     ROLLING_BACK = "rolling_back"
-    """Everybody is sent back; the candidate's servers stop."""
+    """All users are routed back; the candidate's servers stop."""
     ROLLED_BACK = "rolled_back"
     ABORTING = "aborting"
-    """The same, because somebody wants it."""
+    """Like rolling_back, caused by an operator or a signal."""
     ABORTED = "aborted"
 
 
 FINAL_PHASES: Final = frozenset({Phase.PROMOTED, Phase.ROLLED_BACK, Phase.ABORTED})
 REVERTING_PHASES: Final = frozenset({Phase.ROLLING_BACK, Phase.ABORTING})
 WAITING_PHASES: Final = frozenset(Phase) - FINAL_PHASES - REVERTING_PHASES - {Phase.DRAINING}
-"""Phases in which a failure of the candidate leads back."""
+"""Phases in which a failure of the candidate causes a rollback."""
 
 
 class RolloutState(Record):
-    """Everything that decides what comes next."""
+    """State of a rollout; the state machine reads nothing else."""
 
     rollout: str
-    """Its id, which also salts who is a canary user."""
+    """Id of the rollout; also the salt of the hash that assigns users to the canary."""
     candidate: int
     """The version that is rolled out."""
     former: int | None
-    """The version that served everybody when it began; None for the first model ever."""
+    """The version that served all users when the rollout began; None for the first model."""
     champion: int | None
-    """The version that the registry called champion when it began."""
+    """The version of the registry's champion alias when the rollout began."""
     stable: int | None
-    """The version of the stable track; only a promotion moves it."""
+    """The version of the stable track; only a promotion changes it."""
     steps: tuple[int, ...]
-    """Shares of the users in percent, growing, ending at 100."""
+    """Shares of the users in percent, increasing, ending at 100."""
     straight: bool = False
-    """No steps: a load-tested candidate gets everybody at once."""
+    """Skip the steps: the candidate gets all users right after the load test."""
     manual: bool = False
-    """Somebody promoted it by hand."""
+    """An operator promoted it by hand."""
     phase: Phase = Phase.VERIFYING
     step: int = 0
     percent: int = 0
@@ -66,9 +66,9 @@ class RolloutState(Record):
     reached: Phase = Phase.VERIFYING
     """The last phase before a rollback: what the rollback has to undo."""
     reason: str = ""
-    """Why it went where it is going."""
+    """Reason of the last decision."""
 
     @property
     def final(self) -> bool:
-        """Whether it is over."""
+        """Whether the rollout is over."""
         return self.phase in FINAL_PHASES

@@ -1,4 +1,4 @@
-"""The record of a rollout, as it is kept on disk and shown."""
+"""The record of a rollout: its state, history and observations."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ _MAX_SAMPLES: Final = 600
 
 
 class PhaseChange(Record):
-    """A phase began."""
+    """Beginning of a phase."""
 
     phase: Phase
     step: int
     percent: int
     reason: str
     time: str
-    """Of the wall clock, ISO 8601; for people. Clocks jump: no decision is made by it."""
+    """Wall-clock time, ISO 8601, for people. Wall clocks jump: no decision depends on it."""
     elapsed_seconds: float
 
 
 class RolloutStep(Record):
-    """One share of the users, as far as it was watched."""
+    """A step of the rollout, with its newest observation."""
 
     step: int
     percent: int
     began_seconds: float
-    """When watching began, in the rollout's own time."""
+    """When the analysis of the step began, in seconds of the rollout's own clock."""
     last: Observation | None = None
-    """The newest observation; the verdict's own when the step is over."""
+    """The newest observation; at the end of the step the one that decided."""
 
 
 class PlotSample(Record):
-    """One moment of the plot."""
+    """One point in time of the plot."""
 
     elapsed_seconds: float
     percent: int
@@ -50,64 +50,64 @@ class PlotSample(Record):
     kpi_canary: float | None = None
     kpi_difference: ConfidenceInterval | None = None
     guards: dict[str, ConfidenceInterval | None] = Field(default={})
-    """Difference of each guard's label."""
+    """Difference of each guarded label, canary minus stable."""
     failed_stable: int = 0
     failed_canary: int = 0
 
 
 class RolloutRecord(Record):
-    """A rollout: what decides, what happened, what was seen."""
+    """A rollout: its state, its history and its observations."""
 
     spec: str
     state: RolloutState
     kind: str
-    """Of the candidate, such as `xgboost`."""
+    """Kind or name of the candidate's model, such as `xgboost`."""
     digest: str
-    """Of the candidate's model folder when its blessing was verified; empty before."""
+    """Digest of the candidate's model folder when its blessing was verified; empty before."""
     policy: Canary
-    """As declared when it began; a spec that changes meanwhile changes nothing."""
+    """The policy as declared when the rollout began; later changes of the spec have no effect."""
     labels: dict[str, FurtherLabel] = Field(default={})
-    """Of the guards, by name; as declared when it began, too."""
+    """Guarded labels by name, as declared when the rollout began."""
     returning: bool = False
-    """It leads back to a version that served before."""
+    """The rollout returns to a version that served before."""
     elapsed_seconds: float = 0.0
-    """Time that controllers spent on it, by a clock that never jumps; nobody's time is not counted."""
+    """Time that controllers worked on it, by a monotonic clock; time without a controller is not counted."""
     history: tuple[PhaseChange, ...] = ()
     steps: tuple[RolloutStep, ...] = ()
     samples: tuple[PlotSample, ...] = ()
     requests: RequestTotals | None = None
-    """Counted at the end; None before."""
+    """Counts at the end of the rollout; None before."""
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """Id of the rollout."""
         return self.state.rollout
 
     @property
     def is_rolled_back(self) -> bool:
-        """Whether it is over, and the version that a rollback asks for serves."""
+        """Whether it is over and the version before serves: it was rolled back, or it was itself a rollback."""
         return self.state.final and (self.state.phase is Phase.PROMOTED) == self.returning
 
     @property
     def began_at(self) -> datetime | None:
-        """When it began, by the wall clock; None before."""
+        """When the rollout began, by the wall clock; None before."""
         return datetime.fromisoformat(self.history[0].time) if self.history else None
 
     @property
     def at_step_seconds(self) -> float:
-        """How long the newest step has been watched."""
+        """Time spent at the newest step."""
         return self.elapsed_seconds - self.steps[-1].began_seconds if self.steps else 0.0
 
     def with_elapsed(self, elapsed_seconds: float) -> Self:
-        """Return it at a later moment."""
+        """Return the record at a later time."""
         return self.model_copy(update={"elapsed_seconds": max(elapsed_seconds, self.elapsed_seconds)})
 
     def with_state(self, state: RolloutState, time: datetime | None = None) -> Self:
-        """Return it in a new state; a new phase enters the history.
+        """Return the record with a new state; a new phase is added to the history.
 
         Args:
-            state: The new one.
-            time: Of day, for people; now by default.
+            state: The new state.
+            time: Wall-clock time for the history; now by default.
         """
         changes: dict[str, object] = {"state": state}
         if not self.history or (state.phase, state.step) != (self.state.phase, self.state.step):
@@ -119,7 +119,7 @@ class RolloutRecord(Record):
         return self.model_copy(update=changes)
 
     def with_observation(self, observation: Observation) -> Self:
-        """Return it with an observation of the newest step."""
+        """Return the record with an observation of the newest step."""
         step = self.steps[-1].model_copy(update={"last": observation})
         samples = self._append_sample(self._plot_sample(self.state, observation))
         return self.model_copy(update={"steps": (*self.steps[:-1], step), "samples": samples})
@@ -155,7 +155,7 @@ class RolloutRecord(Record):
         samples = (*self.samples, sample)
         if len(samples) <= _MAX_SAMPLES:
             return samples
-        # Every other sample goes, but none at which the weight changed: a long rollout stays a small file.
+        # Drop every other sample, but none at which the share changed: the file of a long rollout stays small.
         thinned = [
             earlier_sample
             for number, earlier_sample in enumerate(samples)

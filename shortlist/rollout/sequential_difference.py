@@ -1,4 +1,4 @@
-"""Two tracks' per-user means compared while users move from one to the other, as a difference or as a ratio."""
+"""Comparison of two tracks by the users' mean values while users move between them: difference and ratio."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
-from shortlist.rollout.sequential import Interval, mixture_interval
+from shortlist.rollout.sequential import AnytimeInterval, mixture_interval
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-PRETEND: Final = 0.5
-"""Squared residuals of two pretended users, one with the value 0 and one with 1, that are added to every variance: a
-handful of equal values is not certainty (Agresti and Coull, 1998)."""
+PSEUDO_RESIDUALS: Final = 0.5
+"""Squared residuals of two pseudo-users, with the values 0 and 1, that are added to every variance: a handful of equal
+values must not give a variance of 0 (Agresti and Coull, 1998)."""
 
 
 @dataclass(frozen=True)
 class UserValues:
-    """What users did with what they were shown, by step of the rollout."""
+    """Shown items and positive labels by user and step."""
 
-    shown: Floats
-    """Items shown whose outcome is known, shape (users, steps)."""
-    positive: Floats
-    """Those with a positive label, same shape."""
+    shown_items: Floats
+    """Number of shown items with a known outcome, shape (users, steps)."""
+    positive_items: Floats
+    """Number of these items with a positive label, same shape."""
     canary: Bools
-    """Whether the canary chose them, same shape; of no meaning where nothing was shown."""
+    """Whether the canary chose the items, same shape; meaningless where nothing was shown."""
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """The canary's level minus any multiple of the stable track's: its variance is quadratic in the multiple."""
+    """The canary's level minus any multiple of the stable track's; its variance is quadratic in the multiple."""
 
     canary: float
-    """Level over the steps at which both tracks have users, each step with the weight that it has in the difference."""
+    """Level over the steps at which both tracks have users, each step with its weight in the difference."""
     stable: float
     randomization: tuple[float, float, float]
-    """Randomization variance, from drawing again who is on the canary: of the canary's part, twice the covariance, of
-    the other's."""
+    """Randomization variance, under redrawing the assignment of users: the canary's part, twice the covariance, the
+    stable track's part."""
     robust: tuple[float, float, float]
-    """Variance that is robust to tracks of unequal variance, likewise."""
+    """Variance that is robust to unequal variances of the tracks, in the same three parts."""
 
-    def at(self, multiple: float) -> tuple[float, float]:
+    def difference_at(self, multiple: float) -> tuple[float, float]:
         """Return estimate and variance of the canary's level minus this multiple of the stable track's."""
         powers = np.array([1.0, multiple, multiple**2])
         variance = max(float(powers @ self.randomization), float(powers @ self.robust))
@@ -52,8 +52,8 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Canary minus stable."""
+class TrackDifference:
+    """Difference between the tracks, canary minus stable."""
 
     value: float
     variance: float
@@ -62,46 +62,50 @@ class Difference:
     """Users with outcomes, at steps where both tracks have some."""
     canary_users: int
     stable_mean: float
-    """Mean of its users' values; NaN without any."""
+    """Mean of the stable users' values; NaN without users."""
     canary_mean: float
     contrast: Contrast | None = None
-    """What the difference is the multiple 1 of; None when a track has no users."""
+    """The contrast, of which the difference is the value at the multiple 1; None when a track has no users."""
 
 
-NO_DIFFERENCE: Final = Difference(float("nan"), float("inf"), 0, 0, float("nan"), float("nan"))
-"""While nothing is known of any user."""
+NO_DIFFERENCE: Final = TrackDifference(float("nan"), float("inf"), 0, 0, float("nan"), float("nan"))
+"""The difference without any outcomes."""
 
 
-def difference(values: UserValues) -> Difference:
+def difference(values: UserValues) -> TrackDifference:
     """Return the canary's mean value per user minus the stable track's, compared within each step.
 
-    A user's value is the mean label of what that user was shown on one track at one step. Users are compared only with
-    users of the same step: a rollout gives the canary more users later, so a KPI that changes during the day would
-    otherwise look like a difference of models (Crook, Frasca, Kohavi and Longbotham, 2009, "Seven Pitfalls to Avoid
-    when Running Controlled Experiments on the Web"). Steps are joined by least squares: one effect, a level per step;
-    a step weighs n_canary * n_stable / (n_canary + n_stable), and one without stable users nothing.
+    A user's value is the mean label of the items shown to that user on one track at one step. Users are compared only
+    within a step: the canary gets more users at later steps, so a KPI that changes during the day would otherwise look
+    like a difference of models (Crook, Frasca, Kohavi and Longbotham, 2009, "Seven Pitfalls to Avoid when Running
+    Controlled Experiments on the Web"). Steps are combined by least squares, with one effect and a level per step; the
+    weight of a step is n_canary * n_stable / (n_canary + n_stable), which is 0 without stable users.
 
-    A user who moves to the canary at a later step counts on the stable track for the steps before and on the canary for
-    those after. That the two values are of one person is kept in the variance, which is the larger of two:
-    that of drawing again who is on the canary (residuals of both tracks pooled, so that few canary users do no harm),
-    and the one robust to tracks of unequal spread, clustered by user (Liang and Zeger, 1986).
+    A user who moves to the canary counts on the stable track before and on the canary afterwards. The variance takes
+    into account that both values are of one user. It is the larger of two: the randomization variance (residuals of
+    both tracks pooled, so that few canary users do no harm), and the variance robust to unequal variances of the
+    tracks, clustered by user (Liang and Zeger, 1986).
 
     Args:
-        values: Of all users.
+        values: Values of all users.
     """
-    seen = values.shown > 0
-    tracks = seen & ~values.canary, seen & values.canary
+    has_outcome = values.shown_items > 0
+    tracks = has_outcome & ~values.canary, has_outcome & values.canary
     stable_n, canary_n = (track.sum(axis=0) for track in tracks)
-    both = (stable_n > 0) & (canary_n > 0)
-    stable, canary = (track & both for track in tracks)
-    (stable_mean, stable_users), (canary_mean, canary_users) = (mean_of_users(values, one) for one in (stable, canary))
-    known = stable_users, canary_users, stable_mean, canary_mean
-    if not both.any():
-        return Difference(float("nan"), float("inf"), *known)
-    value = np.divide(values.positive, values.shown, out=np.zeros_like(values.positive), where=seen)[:, both]
-    contrast = _least_squares(value, stable[:, both], canary[:, both])
-    estimate, variance = contrast.at(1.0)
-    return Difference(estimate, variance, *known, contrast=contrast)
+    has_both_tracks = (stable_n > 0) & (canary_n > 0)
+    stable, canary = (track & has_both_tracks for track in tracks)
+    (stable_mean, stable_users), (canary_mean, canary_users) = (
+        mean_of_users(values, track) for track in (stable, canary)
+    )
+    track_statistics = stable_users, canary_users, stable_mean, canary_mean
+    if not has_both_tracks.any():
+        return TrackDifference(float("nan"), float("inf"), *track_statistics)
+    value = np.divide(
+        values.positive_items, values.shown_items, out=np.zeros_like(values.positive_items), where=has_outcome
+    )[:, has_both_tracks]
+    contrast = _least_squares(value, stable[:, has_both_tracks], canary[:, has_both_tracks])
+    estimate, variance = contrast.difference_at(1.0)
+    return TrackDifference(estimate, variance, *track_statistics, contrast=contrast)
 
 
 def _least_squares(value: Floats, stable: Bools, canary: Bools) -> Contrast:
@@ -113,71 +117,79 @@ def _least_squares(value: Floats, stable: Bools, canary: Bools) -> Contrast:
     levels = [(value * track).sum(axis=0) / track.sum(axis=0) for track in (canary, stable)]
     residuals = [track * (value - level) for track, level in zip((canary, stable), levels, strict=True)]
     # Products of residuals summed over users, by pairs of steps.
-    canary_only, both, stable_only = (residuals[one].T @ residuals[other] for one, other in ((0, 0), (0, 1), (1, 1)))
+    canary_only, cross, stable_only = (residuals[row].T @ residuals[column] for row, column in ((0, 0), (0, 1), (1, 1)))
     # A user is on the canary at steps whose share passes the user's hash: Cov = smaller share * (1 - larger share).
     redraws = np.minimum.outer(share, share) * (1 - np.maximum.outer(share, share))
-    randomization = [(redraws * products).sum() for products in (canary_only, both, stable_only)]
-    own, other = 1 - share, -share
-    robust = [own @ canary_only @ own, own @ both @ other, other @ stable_only @ other]
+    randomization = [(redraws * products).sum() for products in (canary_only, cross, stable_only)]
+    canary_weights, stable_weights = 1 - share, -share
+    robust = [
+        canary_weights @ canary_only @ canary_weights,
+        canary_weights @ cross @ stable_weights,
+        stable_weights @ stable_only @ stable_weights,
+    ]
     half = np.trace(redraws) / 2
     return Contrast(
         canary=float((weights * levels[0]).sum()) / information,
         stable=float((weights * levels[1]).sum()) / information,
         randomization=_variance(randomization, half, half, information),
-        robust=_variance(robust, own @ own, other @ other, information),
+        robust=_variance(robust, canary_weights @ canary_weights, stable_weights @ stable_weights, information),
     )
 
 
 def _variance(sums: list[Any], canary: float, stable: float, information: float) -> tuple[float, float, float]:
-    """Return the parts of a variance: of sums of products, with what pretended users add to either track's."""
-    parts = sums[0] + PRETEND * canary, 2 * sums[1], sums[2] + PRETEND * stable
-    one, both, other = (float(part) / information**2 for part in parts)
-    return one, both, other
+    """Return the three parts of a variance, from sums of products and the weights of the pseudo-users."""
+    parts = sums[0] + PSEUDO_RESIDUALS * canary, 2 * sums[1], sums[2] + PSEUDO_RESIDUALS * stable
+    canary_part, cross_part, stable_part = (float(part) / information**2 for part in parts)
+    return canary_part, cross_part, stable_part
 
 
-FARTHEST: Final = 1_000.0
-"""Multiple of the stable track's level beyond which a ratio counts as unbounded."""
+MAX_MULTIPLE: Final = 1_000.0
+"""Multiple of the stable track's level above which a ratio counts as unbounded."""
 
 
-def ratio_interval(contrast: Contrast | None, alpha: float, scale: float) -> Interval:
-    """Return bounds of canary / stable - 1 that cover the truth at every look, together, with probability 1 - alpha.
+def ratio_interval(contrast: Contrast | None, alpha: float, scale: float) -> AnytimeInterval:
+    """Return bounds of canary / stable - 1 that cover the truth at all analyses together with probability 1 - alpha.
 
-    They hold every relative change for which the canary's level minus so many times the stable track's has an interval
-    with 0 in it (`mixture_interval`; of one look: Fieller, 1954, "Some Problems in Interval Estimation").
+    The interval contains every ratio for which the contrast at that multiple has an interval that contains 0
+    (`mixture_interval`; for a single analysis: Fieller, 1954, "Some Problems in Interval Estimation").
 
     Args:
-        contrast: Of the two tracks; None when nothing is known.
-        alpha: As of `mixture_interval`.
-        scale: Likewise: of differences, not of ratios; of a multiple above 1, so many times as large.
+        contrast: Contrast of the two tracks; None without data.
+        alpha: As for `mixture_interval`.
+        scale: As for `mixture_interval`, for differences; multiplied by multiples above 1.
 
     Returns:
-        From -1 to infinity at most; the upper bound is infinite while the stable track's level may be 0.
+        Bounds between -1 and infinity; the upper bound is infinite while the stable track's level may be 0.
     """
     if contrast is None or contrast.stable <= 0:
-        return Interval(-1.0, float("nan"), np.inf)
+        return AnytimeInterval(-1.0, float("nan"), np.inf)
 
     def bound(multiple: float, side: float) -> float:
-        estimate, variance = contrast.at(multiple)
-        between = mixture_interval(estimate, variance, alpha, scale * max(multiple, 1.0))
-        return between.low if side < 0 else between.high
+        estimate, variance = contrast.difference_at(multiple)
+        interval = mixture_interval(estimate, variance, alpha, scale * max(multiple, 1.0))
+        return interval.low if side < 0 else interval.high
 
     ratio = contrast.canary / contrast.stable
-    far = FARTHEST * max(ratio, 1.0)
+    max_multiple = MAX_MULTIPLE * max(ratio, 1.0)
     low = brentq(bound, 0.0, ratio, args=(-1,)) if ratio > 0 and bound(0.0, -1) > 0 else 0.0
-    high = brentq(bound, ratio, far, args=(1,)) if bound(far, 1) < 0 else np.inf
-    return Interval(float(low) - 1, ratio - 1, float(high) - 1)
+    high = brentq(bound, ratio, max_multiple, args=(1,)) if bound(max_multiple, 1) < 0 else np.inf
+    return AnytimeInterval(float(low) - 1, ratio - 1, float(high) - 1)
 
 
-def mean_of_users(values: UserValues, chosen: Bools) -> tuple[float, int]:
-    """Return the mean of users' values, and how many users have one.
+def mean_of_users(values: UserValues, cells: Bools) -> tuple[float, int]:
+    """Return the mean of the users' values, and the number of users with a value.
 
     Args:
-        values: What users did.
-        chosen: Which cells count, shape (users, steps).
+        values: Values of the users.
+        cells: Which cells count, shape (users, steps).
 
     Returns:
-        The mean over users of each one's share of positives in those cells, NaN without users; their number.
+        The mean over users of their share of positive items in those cells, NaN without users; the number of users.
     """
-    shown, positive = (np.where(chosen, part, 0).sum(axis=1) for part in (values.shown, values.positive))
-    users = shown > 0
-    return (float((positive[users] / shown[users]).mean()) if users.any() else float("nan")), int(users.sum())
+    shown_per_user, positive_per_user = (
+        np.where(cells, part, 0).sum(axis=1) for part in (values.shown_items, values.positive_items)
+    )
+    users = shown_per_user > 0
+    return (float((positive_per_user[users] / shown_per_user[users]).mean()) if users.any() else float("nan")), int(
+        users.sum()
+    )

@@ -1,7 +1,7 @@
-"""The rollout as a pure state machine: what comes after what; no clock, no files, no servers.
+"""The rollout as a pure state machine, without clock, files or servers.
 
-Every action says what should be so, not what to do, and is harmless when it is so already. A controller that was killed
-therefore goes on by doing the actions of the phase it was in again.
+Every action is idempotent: it names the state that must hold. A controller that takes over from a killed one therefore
+repeats the actions of the present phase.
 """
 
 from __future__ import annotations
@@ -10,58 +10,58 @@ from collections.abc import Mapping
 from typing import Final
 
 from shortlist.rollout.actions import RolloutAction, actions
-from shortlist.rollout.events import Abort, Decision, Done, Event, Failed, Promote, StepAnalyzed
+from shortlist.rollout.events import Abort, Decision, Event, Failed, PhaseCompleted, Promote, StepAnalyzed
 from shortlist.rollout.phases import REVERTING_PHASES, WAITING_PHASES, Phase, RolloutState
 
 _NEXT: Final[Mapping[Phase, Phase]] = {
     Phase.VERIFYING: Phase.STARTING,
     Phase.STARTING: Phase.LOAD_TESTING,
-    Phase.SHIFTING: Phase.WATCHING,  # which ends by a verdict only
+    Phase.SHIFTING: Phase.WATCHING,  # which ends only by a decision of the analysis
     Phase.PROMOTING: Phase.DRAINING,
 }
 _ENDS: Final[Mapping[Phase, Phase]] = {Phase.ROLLING_BACK: Phase.ROLLED_BACK, Phase.ABORTING: Phase.ABORTED}
 
 
 def advance(state: RolloutState, event: Event) -> tuple[RolloutState, tuple[RolloutAction, ...]]:
-    """Return the state after an event, and the actions it asks for; none when the event changes nothing.
+    """Return the state after an event, and its actions; no actions when the event changes nothing.
 
-    Events that come too late (about another phase or step, or after the end) change nothing.
+    Events of another phase or step, and events after the end, change nothing.
     """
-    after = _after(state, event)
-    return after, actions(after) if after != state else ()
+    new_state = _next_state(state, event)
+    return new_state, actions(new_state) if new_state != state else ()
 
 
-def _after(state: RolloutState, event: Event) -> RolloutState:
+def _next_state(state: RolloutState, event: Event) -> RolloutState:
     match event:
         case _ if state.final:
             return state
         case Abort(reason) if state.phase not in REVERTING_PHASES:
-            return _turn(state, Phase.ABORTING, reason)
+            return _revert(state, Phase.ABORTING, reason)
         case Failed(reason) if state.phase in WAITING_PHASES:
-            return _turn(state, Phase.ROLLING_BACK, reason)
+            return _revert(state, Phase.ROLLING_BACK, reason)
         case Promote(reason):
             return _promote(state, reason)
-        case StepAnalyzed() | Done():
-            return _on(state, event)
+        case StepAnalyzed() | PhaseCompleted():
+            return _apply_result(state, event)
         case _:
             return state
 
 
-def _on(state: RolloutState, event: StepAnalyzed | Done) -> RolloutState:
+def _apply_result(state: RolloutState, event: StepAnalyzed | PhaseCompleted) -> RolloutState:
     if event.step != state.step:
         return state
-    if isinstance(event, Done):
-        return _next(state) if event.phase is state.phase else state
-    return _judged(state, event.decision, event.reason) if state.phase is Phase.WATCHING else state
+    if isinstance(event, PhaseCompleted):
+        return _state_after_phase(state) if event.phase is state.phase else state
+    return _apply_decision(state, event.decision, event.reason) if state.phase is Phase.WATCHING else state
 
 
-def _judged(state: RolloutState, decision: Decision, reason: str) -> RolloutState:
+def _apply_decision(state: RolloutState, decision: Decision, reason: str) -> RolloutState:
     match decision:
         case "hold":
             return state
         case "roll_back":
-            return _turn(state, Phase.ROLLING_BACK, reason)
-        case _ if state.step + 1 < len(state.steps):  # also when the analysis would promote: no step is left out
+            return _revert(state, Phase.ROLLING_BACK, reason)
+        case _ if state.step + 1 < len(state.steps):  # also when the analysis would promote: no step is skipped
             return _shift(state, state.step + 1, reason)
         case _:
             return _forward(state, Phase.PROMOTING, percent=100, reason=reason)
@@ -75,7 +75,7 @@ def _promote(state: RolloutState, reason: str) -> RolloutState:
     return state
 
 
-def _next(state: RolloutState) -> RolloutState:
+def _state_after_phase(state: RolloutState) -> RolloutState:
     if state.phase is Phase.LOAD_TESTING:
         if not state.straight and state.former is not None:
             return _shift(state, 0, "")
@@ -96,5 +96,5 @@ def _forward(state: RolloutState, phase: Phase, **changes: object) -> RolloutSta
     return state.model_copy(update={"phase": phase, "reached": phase, **changes})
 
 
-def _turn(state: RolloutState, phase: Phase, reason: str) -> RolloutState:
+def _revert(state: RolloutState, phase: Phase, reason: str) -> RolloutState:
     return state.model_copy(update={"phase": phase, "percent": 0, "reason": reason})

@@ -1,4 +1,4 @@
-"""`evidence.json`: how a rollout ended and why, for programs."""
+"""`evidence.json`: the verdict of a rollout, with its evidence."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Final, Literal
 
 from shortlist.evaluation.records import Record
 from shortlist.rollout.events import Decision
-from shortlist.rollout.observations import GuardedRates, Observation, Requests
+from shortlist.rollout.observations import GuardedRates, Observation, RequestTotals
 from shortlist.rollout.phases import Phase
-from shortlist.rollout.record import RolloutRecord, Step
+from shortlist.rollout.record import RolloutRecord, RolloutStep
 
 EVIDENCE: Final = "evidence.json"
 
@@ -21,45 +21,45 @@ class PerTrack(Record):
 
 
 class StepVerdict(Record):
-    """One step."""
+    """Evidence and last decision of one step."""
 
     weight: int
     """Share of the users sent to the canary, in percent."""
     requests: int
     failed: int
     canary_share: float | None
-    """Share of the users that were there, between 0 and 1."""
+    """Measured share of the users on the canary, between 0 and 1."""
     p99_ms: PerTrack
     kpi: PerTrack
     guards: tuple[GuardedRates, ...] = ()
-    """Of the further labels that the spec guards."""
+    """Rates of the guarded labels."""
     decision: Decision
-    """The last one; `hold` when somebody ended the step before the analysis did."""
+    """The last decision; `hold` when the step was ended before the analysis decided."""
     reason: str
 
 
 class RequestCounts(Record):
-    """Over the whole rollout."""
+    """Counts over the whole rollout."""
 
     total: int
     failed_stable: int
     failed_canary: int
     client_errors: int = 0
-    """Refused: the client got them wrong. No evidence against a release."""
+    """Requests that were refused because the client made a mistake; no evidence against a release."""
     disconnected: int = 0
-    """Their client went away before there was an answer. No evidence against a release."""
+    """Requests whose client disconnected before the answer; no evidence against a release."""
     lost: int
-    """Answered, yet missing in the prediction log."""
+    """Answered requests that are missing in the prediction log."""
     logged: int
 
 
-class Verdict(Record):
+class RolloutVerdict(Record):
     """The content of `evidence.json`."""
 
     verdict: Literal["promoted", "rolled_back", "aborted"]
     reason: str
     champion: int | None
-    """The version that served when it began; None for the first model ever."""
+    """The version that served when the rollout began; None for the first model."""
     candidate: int
     steps: tuple[StepVerdict, ...]
     requests: RequestCounts
@@ -72,10 +72,10 @@ _VERDICTS: Final[dict[Phase, Literal["promoted", "rolled_back", "aborted"]]] = {
 }
 
 
-def verdict_of(record: RolloutRecord) -> Verdict:
+def make_verdict(record: RolloutRecord) -> RolloutVerdict:
     """Return the verdict of a rollout that is over."""
-    counts = record.requests or Requests()
-    return Verdict(
+    counts = record.requests or RequestTotals()
+    return RolloutVerdict(
         verdict=_VERDICTS[record.state.phase],
         reason=record.state.reason,
         champion=record.state.former,
@@ -85,16 +85,16 @@ def verdict_of(record: RolloutRecord) -> Verdict:
     )
 
 
-def _step(step: Step) -> StepVerdict:
-    seen = step.last or Observation(decision="hold", reason="ended before anything was seen")
+def _step(step: RolloutStep) -> StepVerdict:
+    observation = step.last or Observation(decision="hold", reason="ended before anything was seen")
     return StepVerdict(
         weight=step.percent,
-        requests=seen.stable.requests + seen.canary.requests,
-        failed=seen.stable.failed + seen.canary.failed,
-        canary_share=seen.canary_share,
-        p99_ms=PerTrack(stable=seen.stable.p99_ms, canary=seen.canary.p99_ms),
-        kpi=PerTrack(stable=seen.stable.kpi, canary=seen.canary.kpi),
-        guards=seen.guards,
-        decision=seen.decision,
-        reason=seen.reason,
+        requests=observation.stable.requests + observation.canary.requests,
+        failed=observation.stable.failed + observation.canary.failed,
+        canary_share=observation.canary_share,
+        p99_ms=PerTrack(stable=observation.stable.p99_ms, canary=observation.canary.p99_ms),
+        kpi=PerTrack(stable=observation.stable.kpi, canary=observation.canary.kpi),
+        guards=observation.guards,
+        decision=observation.decision,
+        reason=observation.reason,
     )

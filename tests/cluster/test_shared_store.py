@@ -15,7 +15,7 @@ import pytest
 
 from monitoring.alerts.alert import Alert
 from monitoring.alerts.alert_queue import AlertQueue
-from monitoring.retraining.retrain_policy import key_of
+from monitoring.retraining.retrain_policy import decision_key
 from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
 from monitoring.store.process_identity import ProcessIdentity
 from monitoring.store.record_files import RecordError
@@ -76,7 +76,7 @@ def decision(day: int = 0, action: str = "retrain") -> RetrainDecision:
     window = FIRST + day * DAY
     return RetrainDecision.model_validate(
         {
-            "key": key_of("demo", action, window, "drift"), "spec": "demo", "made": window + DAY, "action": action,
+            "key": decision_key("demo", action, window, "drift"), "spec": "demo", "made": window + DAY, "action": action,
             "trigger": "drift", "window": window, "until": window + DAY, "columns": ["price"],
             "reasons": ["price drifted"], "alarm": True,
         }
@@ -159,7 +159,7 @@ def test_a_torn_report_is_named(stores: str, store: MonitoringStore) -> None:
         store.reports()
     state.replace("windows/20260120T000000Z.json", report().model_dump_json())
     state.remove("windows/20260119T000000Z.json")
-    with pytest.raises(RecordError, match=r"holds what belongs into 20260119T000000Z\.json"):
+    with pytest.raises(RecordError, match=r"holds the record 20260119T000000Z\.json"):
         store.reports()
 
 
@@ -252,8 +252,8 @@ def test_specs_do_not_see_each_others_rollouts(stores: str, rollouts: Rollouts) 
     rollouts.save(rollout(rollouts.new_id()))
     other.save(rollout(other.new_id()))
     assert [len(one.ids()) for one in (rollouts, other)] == [1, 1]
-    with rollouts.held(), other.held():
-        assert rollouts.is_held()
+    with rollouts.lock(), other.lock():
+        assert rollouts.is_locked()
 
 
 def test_a_killed_controller_frees_the_lock(stores: str, rollouts: Rollouts) -> None:
@@ -263,20 +263,20 @@ with open_rollouts(sys.argv[1], "demo").held():
     print("held", flush=True); time.sleep(600)
 """
     with said(process(stores, script), "held"):
-        assert rollouts.is_held()
-        with pytest.raises(RolloutError, match="another rollout is just beginning"), rollouts.held():
+        assert rollouts.is_locked()
+        with pytest.raises(RolloutError, match="another rollout is just beginning"), rollouts.lock():
             pytest.fail("two held it")
-    with rollouts.held(30):
-        assert rollouts.is_held()
-    assert not rollouts.is_held()
+    with rollouts.lock(30):
+        assert rollouts.is_locked()
+    assert not rollouts.is_locked()
 
 
 def test_an_order_reaches_another_process(stores: str, rollouts: Rollouts) -> None:
     one = rollout(rollouts.new_id())
     rollouts.save(one)
-    assert rollouts.ordered(one.id) is None
-    open_rollouts(stores, "demo").order(one.id, OperatorCommand(wish="rollback", reason="enough"))
-    assert rollouts.ordered(one.id) == OperatorCommand(wish="rollback", reason="enough")
+    assert rollouts.pending_command(one.id) is None
+    open_rollouts(stores, "demo").send_command(one.id, OperatorCommand(action="rollback", reason="enough"))
+    assert rollouts.pending_command(one.id) == OperatorCommand(action="rollback", reason="enough")
 
 
 def test_a_missing_and_a_torn_rollout_say_where(stores: str, rollouts: Rollouts) -> None:
@@ -297,12 +297,12 @@ def test_a_controller_that_lost_its_lock_to_another_cannot_write_its_state(
     stores = str(StorageConfig(folder=tmp_path / "stores", database_variable="RECORDS"))
     old, new = open_rollouts(stores, "demo"), open_rollouts(stores, "demo")
     one = rollout(old.new_id())
-    with old.held():
+    with old.lock():
         old.save(one)
         with psycopg.connect(postgres, autocommit=True) as server:
             others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
             server.execute(f"{others} AND pid <> pg_backend_pid()")
-        with new.held(30):
+        with new.lock(30):
             after = one.with_state(one.state.model_copy(update={"reason": "taken over"}))
             new.save(after)
         with pytest.raises(LockedError, match="another process took it over"):
@@ -315,7 +315,7 @@ def test_the_page_of_a_rollout_is_put_where_others_see_it(s3: Any, tmp_path: Pat
     rollouts = open_rollouts(str(StorageConfig(folder=folder, objects=s3.url)), "demo")
     one = rollout(rollouts.new_id())
     rollouts.save(one)
-    (rollouts.folder_of(one.id) / "rollout.html").write_text("page")
+    (rollouts.rollout_folder(one.id) / "rollout.html").write_text("page")
     rollouts.publish(one.id, "rollout.html")
     assert rollouts.page(one.id, "rollout.html") == f"{s3.url}/rollouts/{one.id}/rollout.html"
     assert open_object_store(StorageConfig(objects=s3.url)).read(f"rollouts/{one.id}/rollout.html") == b"page"

@@ -236,7 +236,7 @@ class KubernetesAPI:
         Args:
             action: Description of the call, for messages.
             call: The call; idempotent.
-            if_missing: `missing=`, the value to return when the object does not exist.
+            if_missing: `if_missing=`, the value to return when the object does not exist.
         """
         retrying = Retrying(
             retry=retry_if_exception(_RetryPredicate(self._settling_seconds)),
@@ -248,7 +248,7 @@ class KubernetesAPI:
             return retrying(call)
         except ApiException as error:
             if error.status == 404 and if_missing:
-                return if_missing["missing"]
+                return if_missing["if_missing"]
             raise self._refusal_error(action, error) from None
         except (HTTPError, OSError) as error:
             raise self._unavailable_error(action, f"{type(error).__name__}: {error}") from None

@@ -1,4 +1,4 @@
-"""KServe's servers on a cluster, as rollouts of a spec use them."""
+"""Connection to KServe on a cluster, for the rollouts of a spec."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SERVICE_PORT: Final = 80
 
 
 class KServeConnection(FleetConnection):
-    """A cluster that can be reached.
+    """A connected cluster with KServe.
 
     Args:
-        context: The spec and its stores.
+        context: The spec and its storage.
     """
 
     poll_seconds: ClassVar[float] = 10.0
-    """Prometheus scrapes every 15 s, and listing a bucket costs money."""
+    """Time between two analyses: Prometheus scrapes every 15 s, and listing a bucket costs money."""
 
     def __init__(self, context: FleetContext) -> None:
         self._context, self._cluster = context, context.runtime.cluster
@@ -35,7 +35,7 @@ class KServeConnection(FleetConnection):
 
     @classmethod
     def connect(cls, context: FleetContext) -> Self:
-        """Return the spec's fleet.
+        """Connect to the spec's fleet.
 
         Raises:
             ClusterError: No cluster is configured here, or it cannot be reached.
@@ -43,20 +43,20 @@ class KServeConnection(FleetConnection):
         return cls(context)
 
     def check(self) -> None:
-        """See that the cluster's controllers are of versions that are known to work.
+        """Check that the cluster's controllers have supported versions.
 
         Raises:
-            ClusterError: One is too old.
+            ClusterError: A controller is too old.
         """
         check_versions(self._api, self._cluster)
 
     def observe(self, record: RolloutRecord) -> KubeObserver:
-        """Return what observes a rollout."""
+        """Return the observer of a rollout."""
         prometheus = Prometheus(self._cluster.prometheus)
         sampling = self._context.serving.log.sampling
         return KubeObserver(self.fleet, self._objects, prometheus, record, self._context.paths, sampling)
 
     def load_failures(self, deployment: Deployment) -> list[str]:
-        """Return the reasons to hold a version; its Service is asked directly, so this runs inside the cluster."""
+        """Return the reasons to hold a version; runs inside the cluster, as it sends requests to the Service."""
         host = f"{self.fleet.service_of(deployment.version)}.{self.fleet.owner.namespace}"
         return self._context.load_failures(deployment, _SERVICE_PORT, host)

@@ -1,4 +1,4 @@
-"""What can go wrong with a cluster."""
+"""Errors of a cluster."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from shortlist.contracts import ShortlistError
 
 
 class ClusterError(ShortlistError):
-    """The cluster refuses, does not answer, or does not become what it was asked to be."""
+    """The cluster refuses a call, does not answer, or does not reach the desired state."""
 
 
 class ConflictError(ClusterError):
-    """An object is there already, or was changed since it was read."""
+    """An object exists already, or was changed since it was read."""
 
 
 class ForeignError(ClusterError):
-    """An object belongs to somebody else, or somebody else changed it; it is never touched."""
+    """An object belongs to another owner, or was changed by somebody else; it is never modified."""

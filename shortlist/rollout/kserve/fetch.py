@@ -12,19 +12,21 @@ from shortlist.storage.objects import ObjectStore, open_object_store
 from shortlist.storage.storage_config import StorageConfig
 
 REFUSED = 3
-"""Exit code when the files are not those that were asked for, or cannot be had."""
+"""Exit code when the files have another digest or cannot be fetched."""
 
 
 def fetch(objects: ObjectStore, key: str, digest: str, to: Path) -> Path:
-    """Copy a published folder to this pod, verified against the digest in the pod's own immutable manifest.
+    """Copy a published folder to this pod and verify it against the digest in the pod's immutable manifest.
 
     Raises:
-        IntegrityError: The files are others, whatever the store's record says.
+        IntegrityError: The files have another digest, whatever the store's record says.
         ShortlistError: The store is unavailable or refuses.
     """
     folder = objects.fetch_folder(key, to)
-    if (got := folder_digest(folder)) != digest:
-        raise IntegrityError(f"{objects.url(key)}: digest {got}, but this pod serves {digest}; nothing is started")
+    if (fetched_digest := folder_digest(folder)) != digest:
+        raise IntegrityError(
+            f"{objects.url(key)}: digest {fetched_digest}, but this pod serves {digest}; nothing is started"
+        )
     return folder
 
 
@@ -35,13 +37,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--key", required=True, help="key of the folder below it")
     parser.add_argument("--digest", required=True, help="digest of its files")
     parser.add_argument("--to", required=True, type=Path, help="folder to write")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        folder = fetch(open_object_store(StorageConfig(objects=asked.source)), asked.key, asked.digest, asked.to)
+        folder = fetch(
+            open_object_store(StorageConfig(objects=options.source)), options.key, options.digest, options.to
+        )
     except ShortlistError as error:
         sys.stderr.write(f"refused to start: {error}\n")
         return REFUSED
-    sys.stderr.write(f"{folder}: fetched and verified ({asked.digest})\n")
+    sys.stderr.write(f"{folder}: fetched and verified ({options.digest})\n")
     return 0
 
 

@@ -200,9 +200,9 @@ class KubeFleet:
         deadline = time.monotonic() + self._ready_seconds
         while (service := self._find(deployment.version)) is not None:
             name = service["metadata"]["name"]
-            if (got := annotations_of(service).get(DIGEST_ANNOTATION)) != deployment.digest:
+            if (deployed_digest := annotations_of(service).get(DIGEST_ANNOTATION)) != deployment.digest:
                 raise IntegrityError(
-                    f"InferenceService {self.owner.namespace}/{name}: serves digest {got}, and version"
+                    f"InferenceService {self.owner.namespace}/{name}: serves digest {deployed_digest}, and version"
                     f" {deployment.version} has digest {deployment.digest}; delete it, and run again"
                 )
             # InferenceServices of earlier Shortlist versions lack the annotation; they have no release.

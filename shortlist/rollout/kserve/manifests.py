@@ -1,4 +1,4 @@
-"""The InferenceService of a version: Triton with its repository, our server in front of it, both verified at start."""
+"""The InferenceService of a version: Triton with its repository behind Shortlist's server, both verified at start."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict
 
 from shortlist.rollout.kserve.api import INFERENCE_SERVICE
 from shortlist.rollout.kserve.owner import (
-    ASKED_ANNOTATION,
     CLUSTER_ANNOTATION,
     DIGEST_ANNOTATION,
     DIGEST_LABEL,
     MANAGED_BY,
     RELEASE_ANNOTATION,
     REPOSITORY_ANNOTATION,
+    SPEC_ANNOTATION,
     Object,
     ObjectOwner,
 )
@@ -38,13 +38,13 @@ from shortlist.spec.cluster import Cluster, Task
 from shortlist.spec.quantity import canonical_quantity
 
 SHIPPER_PORT: Final = 8081
-"""Of the log shipper's metrics."""
+"""Port of the log shipper's metrics."""
 TRITON_METRICS_PORT: Final = 8002
 _TRITON_MODELS: Final = "/mnt/models"
-"""Of Triton's repository in its pod; KServe mounts nothing there, for it is asked to fetch nothing."""
+"""Folder of Triton's repository in its pod; KServe mounts nothing there, as it fetches nothing."""
 _TRITON: Final = (
     f"--model-repository={_TRITON_MODELS}",
-    # Nobody loads another model into it from outside, and it serves what its configuration says or nothing.
+    # No other model can be loaded from outside, and the configuration is used exactly as written.
     "--model-control-mode=none",
     "--disable-auto-complete-config",
     "--strict-readiness=true",
@@ -67,14 +67,14 @@ number of pods, so that replicas become ceil(pods * mean / threshold), as an aut
 
 
 class Version(BaseModel):
-    """A version as it is to be served; nothing here changes afterwards."""
+    """A version to be served; immutable."""
 
     model_config = ConfigDict(frozen=True)
 
     owner: ObjectOwner
     version: int
     digest: str
-    """Of the model folder."""
+    """Digest of the model folder."""
     repository: str
     """Digest of the Triton repository."""
     release: str = ""
@@ -82,11 +82,11 @@ class Version(BaseModel):
     source: str
     """Root of the object store."""
     settings: dict[str, Any]
-    """Of the server: `server_settings`."""
+    """Settings of the server, from `server_settings`."""
 
     @property
     def name(self) -> str:
-        """Of the InferenceService."""
+        """Name of the InferenceService."""
         return self.owner.version_name(self.version, self.digest)
 
 
@@ -107,7 +107,7 @@ def inference_service(version: Version, cluster: Cluster) -> Object:
                 **MANAGED_BY,
                 **version.owner.labels(version.version),
                 DIGEST_LABEL: version.digest,
-                # KServe makes no way in of its own: the spec's HTTPRoute is the only one.
+                # KServe creates no external route: the spec's HTTPRoute is the only one.
                 "networking.kserve.io/visibility": "cluster-local",
             },
             "annotations": {
@@ -117,7 +117,7 @@ def inference_service(version: Version, cluster: Cluster) -> Object:
                 DIGEST_ANNOTATION: version.digest,
                 REPOSITORY_ANNOTATION: version.repository,
                 RELEASE_ANNOTATION: version.release,
-                ASKED_ANNOTATION: json.dumps(spec, sort_keys=True),
+                SPEC_ANNOTATION: json.dumps(spec, sort_keys=True),
             },
         },
         "spec": spec,
@@ -131,8 +131,8 @@ def _predictor(version: Version, cluster: Cluster) -> Object:
         {"name": "files", "mountPath": _TRITON_MODELS, "subPath": "repository", "readOnly": True},
         TMP,
     ]
-    # A container and not a `model`: KServe takes a model without a storageUri for one of its multi-model servers, and
-    # refuses a model with a name (its webhook since 0.16).
+    # A container and not a `model`: KServe treats a model without a storageUri as a multi-model server, and its webhook
+    # (since 0.16) refuses a model with a name.
     return {
         **pod(version.name, cluster, version.source, key, version.repository, "repository"),
         "containers": [
@@ -163,8 +163,8 @@ def _transformer(version: Version, cluster: Cluster) -> Object:
     common = pod(version.name, cluster, version.source, key, version.digest, "model")
     if version.release:
         released = release_key(version.owner, version.version, version.digest, version.release)
-        more = fetching("verify-release", cluster, version.source, released, version.release, RELEASE)
-        common["initContainers"] = [*common["initContainers"], more]
+        fetch_release = fetching("verify-release", cluster, version.source, released, version.release, RELEASE)
+        common["initContainers"] = [*common["initContainers"], fetch_release]
     return {
         **common,
         "containers": [
@@ -199,13 +199,14 @@ def _transformer(version: Version, cluster: Cluster) -> Object:
 
 
 def _shipper(version: Version, cluster: Cluster) -> Object:
-    """Return what brings the prediction log to the object store; no answer waits for it."""
-    said = {"--folder": LOG, "--objects": version.source, "--spec": version.owner.spec, "--metrics-host": "0.0.0.0"}  # noqa: S104
+    """Return the container that ships the prediction log to the object store; no answer waits for it."""
+    options = {"--folder": LOG, "--objects": version.source, "--spec": version.owner.spec}
+    options["--metrics-host"] = "0.0.0.0"  # noqa: S104
     return {
         "name": "log-shipper",
         "image": checked_image(cluster.images.pipeline, "pipeline", cluster.images.allow_tags),
         "command": ["python", "-m", "shortlist.serving.log.log_shipper"],
-        "args": [word for option in said.items() for word in option] + ["--metrics-port", str(SHIPPER_PORT)],
+        "args": [argument for option in options.items() for argument in option] + ["--metrics-port", str(SHIPPER_PORT)],
         "ports": [{"name": "log-metrics", "containerPort": SHIPPER_PORT, "protocol": "TCP"}],
         "env": variables(cluster),
         "resources": resources(Task(cpu="200m", memory="512Mi")),

@@ -1,4 +1,4 @@
-"""Observes a rollout on a cluster: the servers' logs in the object store, and Prometheus behind the gateway."""
+"""Observer of a rollout on a cluster: the servers' logs in the object store, and the gateway's metrics."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import polars as pl
 
 from shortlist.contracts import ShortlistError
 from shortlist.rollout.analysis import analyze_step
-from shortlist.rollout.analysis_observer import observation, requests_of
-from shortlist.rollout.checks import Check
+from shortlist.rollout.analysis_observer import count_requests, make_observation
+from shortlist.rollout.checks import CheckResult
 from shortlist.rollout.evidence_access import SCHEMA
 from shortlist.rollout.evidence_reader import EvidenceReader
 from shortlist.rollout.kserve.fleet import KubeFleet
@@ -26,7 +26,7 @@ from shortlist.rollout.kserve.gateway_metrics import (
 )
 from shortlist.rollout.kserve.prometheus import Prometheus, PrometheusUnavailableError
 from shortlist.rollout.log_parts import PartReader, is_routed_by_user
-from shortlist.rollout.observations import Observation, Requests
+from shortlist.rollout.observations import Observation, RequestTotals
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.log.log_keys import log_key
 from shortlist.serving.log.log_mirror import mirror
@@ -34,26 +34,25 @@ from shortlist.serving.paths import ServingPaths
 from shortlist.storage.objects import ObjectStore
 
 SETTLED_SECONDS: Final = 20.0
-"""Age of a row when the rows of all pods of that age are expected to be in the object store: flush, shipping, a retry.
+"""Age at which the rows of all pods are expected in the object store, after flush, shipping and a retry.
 
-Users are counted by track; with one pod's newest rows and without another's they would look as if they were all sent to
-one track."""
+Newer rows are held back: with the newest rows of one pod but not of another the split of users would look wrong."""
 _COLUMNS: Final = ("time", "request_id", "user", "routed_by_user", "track", "rollout", "step", "status", "latency_ms")
 _PATH: Final = "/infer"
-"""Only such requests are in the log."""
+"""Path of all requests in the prediction log."""
 
 
 class ServedRequests:
-    """Lines about the requests of a rollout, as an access log would have them; a source of an `EvidenceReader`.
+    """The requests in the prediction log in the form of an access log; a source of an `EvidenceReader`.
 
-    Latencies are those inside the server, without the way through the gateway. Requests that reached no server, and
-    those that it refused, are not here.
+    Latencies are measured inside the server, without the gateway. Requests that reached no server, or were refused,
+    are missing.
 
     Args:
         predictions: Folder of the prediction log, or of its mirror.
         rollout: Id of the rollout.
-        settled_seconds: Rows are held back until they are so old.
-        since: When the rollout began: far older parts of the log are left alone.
+        settled_seconds: Age up to which rows are held back.
+        since: When the rollout began: much older parts of the log are skipped.
     """
 
     def __init__(
@@ -65,25 +64,29 @@ class ServedRequests:
     ) -> None:
         self._parts = PartReader(predictions, _COLUMNS, "rollout", lambda ids: (ids == rollout).any(), since)
         self._rollout, self._settled = rollout, timedelta(seconds=settled_seconds)
-        self._held: pl.DataFrame | None = None
+        self._waiting_rows: pl.DataFrame | None = None
 
     @property
     def unreadable(self) -> int:
-        """Parts that could not be read."""
+        """Number of parts that could not be read."""
         return self._parts.unreadable
 
     def read(self) -> Iterator[pl.DataFrame]:
-        """Yield what has settled since the last reading."""
+        """Yield the rows that have settled since the last reading."""
         new = [rows.filter(pl.col("rollout") == self._rollout) for rows in self._parts.read()]
-        rows = pl.concat([*([] if self._held is None else [self._held]), *new]) if new else self._held
+        rows = (
+            pl.concat([*([] if self._waiting_rows is None else [self._waiting_rows]), *new])
+            if new
+            else self._waiting_rows
+        )
         if rows is None:
             return
         settled = pl.col("time") <= datetime.now(UTC) - self._settled
-        self._held = rows.filter(~settled)
-        yield _as_lines(rows.filter(settled))
+        self._waiting_rows = rows.filter(~settled)
+        yield _to_access_log_rows(rows.filter(settled))
 
 
-def _as_lines(rows: pl.DataFrame) -> pl.DataFrame:
+def _to_access_log_rows(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.select(
         pl.col("time").dt.strftime("%Y-%m-%dT%H:%M:%S%.6fZ"),
         pl.col("request_id").alias("id"),
@@ -103,16 +106,16 @@ _STAMP: Final = "%Y%m%d"
 
 
 class KubeObserver:
-    """Observes one rollout; the canary analysis is the same as on one machine.
+    """Observes one rollout on a cluster; the canary analysis is the same as on one machine.
 
     Args:
-        fleet: Whose servers are asked how they are.
-        objects: Where the logs of predictions and outcomes are.
-        prometheus: Knows what the gateway counted.
+        fleet: Fleet that reports the health of the servers.
+        objects: Object store with the logs of predictions and outcomes.
+        prometheus: Prometheus with the gateway's metrics.
         record: The rollout.
-        paths: Of the spec on this machine; copies of the logs are kept there.
-        sampling: Share of answers that the prediction log keeps.
-        settled_seconds: Age of rows in the log that are counted; also the wait, at the end, for the last of them.
+        paths: Paths of the spec on this machine, for copies of the logs.
+        sampling: Share of answers in the prediction log.
+        settled_seconds: Age at which rows of the log are counted; also the wait at the end for the last rows.
     """
 
     def __init__(
@@ -129,7 +132,7 @@ class KubeObserver:
         self._state, self._policy, self._sampling = record.state, record.policy, sampling
         self._paths, self._settled_seconds = paths.mirror, settled_seconds
         self._since = datetime.strptime(record.id[:8], _STAMP).replace(tzinfo=UTC).date()
-        policy, began = record.policy, record.began
+        policy, began = record.policy, record.began_at
         requests = ServedRequests(self._paths.predictions, record.id, settled_seconds, began)
         self._reader = EvidenceReader(
             self._paths,
@@ -140,39 +143,39 @@ class KubeObserver:
             since=began,
             guarded=record.labels,
         )
-        self._seen: dict[int, tuple[GatewayMetrics | None, GatewayMetrics | None]] = {}
-        """What the gateway counted at each step, when it was asked last."""
+        self._metrics_by_step: dict[int, tuple[GatewayMetrics | None, GatewayMetrics | None]] = {}
+        """Latest metrics of both tracks by step."""
 
     def observe_step(self, step: int, at_step_seconds: float) -> Observation:
-        """Return what was observed of a step, with the decision of the canary analysis."""
+        """Return the observation of a step, with the decision of the canary analysis."""
         health = self._fleet.health(self._state.candidate)
-        checks: list[Check] = []
+        checks: list[CheckResult] = []
         try:
             self._read()
         except (
             ShortlistError
         ) as error:  # a store that is unavailable holds the rollout; it is not the candidate's fault
-            checks.append(Check("logs", "wait", f"the logs cannot be read: {error}"))
+            checks.append(CheckResult("logs", "wait", f"the logs cannot be read: {error}"))
         evidence = self._reader.snapshot()
-        blind, served = "", evidence.at(step)
+        blind, served = "", evidence.at_step(step)
         try:
-            self._seen[step] = self._counted(step, at_step_seconds)
+            self._metrics_by_step[step] = self._counted(step, at_step_seconds)
         except PrometheusUnavailableError as error:
             blind = str(error)
-        for number, numbers in self._seen.items():
+        for number, numbers in self._metrics_by_step.items():
             evidence = merge_gateway_metrics(evidence, number, *numbers, self._sampling)
-        checks.append(gateway_check(self._policy, step, served, *self._seen.get(step, (None, None)), blind))
-        heard = analyze_step(evidence, self._policy, step, at_step_seconds, health, checks)
-        return observation(evidence, self._policy, step, heard)
+        checks.append(gateway_check(self._policy, step, served, *self._metrics_by_step.get(step, (None, None)), blind))
+        analysis = analyze_step(evidence, self._policy, step, at_step_seconds, health, checks)
+        return make_observation(evidence, self._policy, step, analysis)
 
-    def total(self) -> Requests:
-        """Return the count of all requests so far, once what was answered has had time to reach the log."""
+    def total(self) -> RequestTotals:
+        """Return the counts of all requests so far, after waiting for the last answers to reach the log."""
         time.sleep(self._settled_seconds)
         self._read()
         evidence = self._reader.snapshot()
-        for number, numbers in self._seen.items():
+        for number, numbers in self._metrics_by_step.items():
             evidence = merge_gateway_metrics(evidence, number, *numbers, self._sampling)
-        return requests_of(evidence)
+        return count_requests(evidence)
 
     def _read(self) -> None:
         spec = self._fleet.owner.spec
@@ -183,5 +186,5 @@ class KubeObserver:
     def _counted(self, step: int, seconds: float) -> tuple[GatewayMetrics | None, GatewayMetrics | None]:
         slow = self._policy.guardrails.max_p99_ms
         ask = partial(gateway_metrics, self._prometheus, self._fleet.owner, seconds=seconds, max_ms=slow)
-        # At the last step nobody is left on the stable track.
+        # At the last step the stable track has no users.
         return None if self._policy.steps[step] == 100 else ask("stable"), ask("canary")

@@ -1,4 +1,4 @@
-"""Whose an object is: labels to find it by, annotations that say which cluster and spec made it."""
+"""Owner labels and annotations of objects, with the cluster and the spec that created them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shortlist.rollout.kserve.errors import ForeignError
 from shortlist.spec.quantity import same_quantity
 
 Object = dict[str, Any]
-"""A Kubernetes object as JSON has it."""
+"""A Kubernetes object as JSON."""
 
 SPEC_LABEL: Final = "shortlist/spec"
 VERSION_LABEL: Final = "shortlist/version"
@@ -22,20 +22,20 @@ CLUSTER_ANNOTATION: Final = "shortlist/cluster"
 DIGEST_ANNOTATION: Final = "shortlist/model-digest"
 REPOSITORY_ANNOTATION: Final = "shortlist/repository-digest"
 RELEASE_ANNOTATION: Final = "shortlist/release-digest"
-"""Of the sources, filters and ordering; empty where clients bring their candidates."""
-ASKED_ANNOTATION: Final = "shortlist/asked"
-"""The `spec` of the object as it was asked for, as JSON: what the live one must still hold."""
+"""Annotation with the digest of sources, filters and ordering; empty where clients bring their candidates."""
+SPEC_ANNOTATION: Final = "shortlist/asked"
+"""Annotation with the `spec` of the object as it was created, as JSON, which the live object must still contain."""
 ROUTE_ANNOTATION: Final = "shortlist/route"
-"""Of an HTTPRoute: the `Route` that its weights say."""
+"""Annotation of an HTTPRoute with the `Route` that its weights implement."""
 _QUANTITIES: Final = frozenset({"requests", "limits", "sizeLimit", "target"})
-"""Fields that hold quantities, themselves or below: of resources, of volumes, of an autoscaler's metric."""
+"""Fields that contain quantities of resources, volumes or an autoscaler's metric, at any depth."""
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "shortlist", "app.kubernetes.io/part-of": "shortlist"}
 _LONGEST_NAME: Final = 40
 """KServe makes Services `<name>-transformer` and one host label `<name>-<namespace>`, each of 63 characters at most."""
 
 
 class ObjectOwner(BaseModel):
-    """A spec in a namespace of a named cluster."""
+    """Owner of objects: a spec in a namespace of a named cluster."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -63,64 +63,66 @@ class ObjectOwner(BaseModel):
 
     def labels(self, version: int | None = None) -> dict[str, str]:
         """Return the labels by which objects of the spec, or of one of its versions, are found."""
-        found = {SPEC_LABEL: self.spec}
-        return found if version is None else found | {VERSION_LABEL: str(version)}
+        spec_label = {SPEC_LABEL: self.spec}
+        return spec_label if version is None else spec_label | {VERSION_LABEL: str(version)}
 
-    def check(self, found: Object) -> Object:
-        """Return an object that is this owner's.
+    def check(self, live: Object) -> Object:
+        """Return an object after checking that it belongs to this owner.
 
         Raises:
-            ForeignError: It is another's.
+            ForeignError: It belongs to another owner.
         """
-        where = f"{found.get('kind', 'object')} {self.namespace}/{found['metadata']['name']}"
-        annotations, labels = annotations_of(found), found["metadata"].get("labels") or {}
+        object_text = f"{live.get('kind', 'object')} {self.namespace}/{live['metadata']['name']}"
+        annotations, labels = annotations_of(live), live["metadata"].get("labels") or {}
         cluster, spec = annotations.get(CLUSTER_ANNOTATION), labels.get(SPEC_LABEL)
         if cluster is None or spec is None:
             raise ForeignError(
-                f"{where}: was not made by Shortlist and is left alone; rename it, or choose another"
+                f"{object_text}: was not made by Shortlist and is left alone; rename it, or choose another"
                 " runtime.cluster.namespace"
             )
         if (cluster, spec) != (self.cluster, self.spec):
             raise ForeignError(
-                f"{where}: belongs to cluster '{cluster}', spec '{spec}', and this is cluster '{self.cluster}', spec"
-                f" '{self.spec}'. It is left alone: check runtime.cluster.name and the context that kubectl uses."
+                f"{object_text}: belongs to cluster '{cluster}', spec '{spec}', and this is cluster '{self.cluster}',"
+                f" spec '{self.spec}'. It is left alone: check runtime.cluster.name and the context that kubectl uses."
             )
-        return found
+        return live
 
 
-def annotations_of(found: Object) -> Mapping[str, str]:
-    """Return an object's annotations."""
-    annotations: Mapping[str, str] = found["metadata"].get("annotations") or {}
+def annotations_of(live: Object) -> Mapping[str, str]:
+    """Return the annotations of an object."""
+    annotations: Mapping[str, str] = live["metadata"].get("annotations") or {}
     return annotations
 
 
-def was_changed(found: Object) -> bool:
-    """Whether an object's `spec` no longer holds what was asked for; what the cluster added by itself is no change."""
-    asked = annotations_of(found).get(ASKED_ANNOTATION)
-    return asked is None or not holds(found.get("spec"), json.loads(asked))
+def was_modified(live: Object) -> bool:
+    """Whether an object's `spec` no longer contains what it was created with; additions of the cluster are allowed."""
+    wanted_spec = annotations_of(live).get(SPEC_ANNOTATION)
+    return wanted_spec is None or not contains(live.get("spec"), json.loads(wanted_spec))
 
 
-def holds(live: Any, asked: Any, quantities: bool = False) -> bool:
-    """Whether a value has everything that was asked for; objects may have more, lists may not.
+def contains(live: Any, expected: Any, quantities: bool = False) -> bool:
+    """Whether a live value contains everything of the expected one; objects may have more fields, lists may not.
 
     Quantities are compared by value: the API server and KServe's webhook write `0.5` as `500m` and `1024Mi` as `1Gi`.
 
     Args:
-        live: What is there.
-        asked: What was asked for.
-        quantities: Whether texts are quantities here.
+        live: The live value.
+        expected: The expected value.
+        quantities: Whether texts are quantities.
 
-    >>> holds({"a": [{"b": 1, "default": 2}]}, {"a": [{"b": 1}]}), holds({"a": [1, 2]}, {"a": [1]})
+    >>> contains({"a": [{"b": 1, "default": 2}]}, {"a": [{"b": 1}]}), contains({"a": [1, 2]}, {"a": [1]})
     (True, False)
-    >>> holds({"limits": {"cpu": "500m"}}, {"limits": {"cpu": "0.5"}}), holds({"value": "500m"}, {"value": "0.5"})
+    >>> contains({"limits": {"cpu": "500m"}}, {"limits": {"cpu": "0.5"}}), contains({"value": "500m"}, {"value": "0.5"})
     (True, False)
     """
-    if isinstance(asked, dict):
+    if isinstance(expected, dict):
         return isinstance(live, dict) and all(
-            name in live and holds(live[name], value, quantities or name in _QUANTITIES)
-            for name, value in asked.items()
+            name in live and contains(live[name], value, quantities or name in _QUANTITIES)
+            for name, value in expected.items()
         )
-    if isinstance(asked, list):
-        same = isinstance(live, list) and len(live) == len(asked)
-        return same and all(holds(one, other, quantities) for one, other in zip(live, asked, strict=True))
-    return bool(live == asked) or (quantities and same_quantity(live, asked))
+    if isinstance(expected, list):
+        same = isinstance(live, list) and len(live) == len(expected)
+        return same and all(
+            contains(live_part, wanted_part, quantities) for live_part, wanted_part in zip(live, expected, strict=True)
+        )
+    return bool(live == expected) or (quantities and same_quantity(live, expected))

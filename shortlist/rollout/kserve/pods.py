@@ -1,4 +1,4 @@
-"""What all pods of a version have: nobody's rights, limits, and files that are verified before anything starts."""
+"""Common settings of a version's pods: no privileges, resource limits, and files that are verified before the start."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from shortlist.rollout.kserve.settings import FILES, HTTP_PORT
 from shortlist.spec.cluster import Cluster, Secret, Task
 
 SERVICE_ACCOUNT: Final = "shortlist-server"
-"""Of both pods: no rights in the cluster, perhaps an identity for the object store."""
+"""Service account of both pods: no rights in the cluster, perhaps an identity for the object store."""
 CONTAINER: Final = "kserve-container"
-"""The name by which KServe knows the container that serves."""
+"""Name of the serving container, required by KServe."""
 TMP: Final = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108  (the pod's own)
 _TMP_LIMIT: Final = "4Gi"
 _USER: Final = 1000
 
 
 def checked_image(image: str, name: str, allow_tags: bool) -> str:
-    """Return an image that may be used.
+    """Return an image after checking that it is declared, and by digest.
 
     Raises:
-        ClusterError: There is none, or its name can mean another image tomorrow.
+        ClusterError: No image is declared, or it is named by a tag where tags are not allowed.
 
     >>> checked_image("registry/triton@sha256:" + "0" * 64, "triton", allow_tags=False)[:23]
     'registry/triton@sha256:'
     """
-    where = f"runtime.cluster.images.{name}"
+    setting = f"runtime.cluster.images.{name}"
     if not image:
-        raise ClusterError(f"{where}: no image is declared; make images builds one and prints its digest")
+        raise ClusterError(f"{setting}: no image is declared; make images builds one and prints its digest")
     if not allow_tags and not re.search(r"@sha256:[0-9a-f]{64}$", image):
         raise ClusterError(
-            f"{where}: got '{image}'; wanted it by digest (name@sha256:...): a tag can mean another image when a pod is"
-            " started again. For a trial: runtime.cluster.images.allow_tags: true"
+            f"{setting}: got '{image}'; wanted it by digest (name@sha256:...): a tag can mean another image when a pod"
+            " is started again. For a trial: runtime.cluster.images.allow_tags: true"
         )
     return image
 
 
 def pod(name: str, cluster: Cluster, source: str, key: str, digest: str, folder: str) -> Object:
-    """Return what both pods have: nobody's rights, own folders, and files that are verified before anything starts.
+    """Return the common settings of both pods: no privileges, own volumes, and verified files.
 
     Args:
-        name: Of the InferenceService.
+        name: Name of the InferenceService.
         cluster: The spec's section.
         source: Root of the object store.
-        key: Of the published folder that the pod serves from.
-        digest: Of its files.
-        folder: Its name in the pod.
+        key: Key of the published folder that the pod serves from.
+        digest: Digest of its files.
+        folder: Name of the folder in the pod.
     """
     task, scaling = cluster.serving, cluster.autoscaling
     limits = {"log": {"sizeLimit": cluster.log_volume}, "tmp": {"sizeLimit": _TMP_LIMIT}}
@@ -65,7 +65,10 @@ def pod(name: str, cluster: Cluster, source: str, key: str, digest: str, folder:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "nodeSelector": task.node_selector,
-        "tolerations": [one.model_dump(exclude_defaults=True) | {"operator": one.operator} for one in task.tolerations],
+        "tolerations": [
+            toleration.model_dump(exclude_defaults=True) | {"operator": toleration.operator}
+            for toleration in task.tolerations
+        ],
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,
@@ -74,7 +77,7 @@ def pod(name: str, cluster: Cluster, source: str, key: str, digest: str, folder:
                 "labelSelector": {"matchLabels": {"serving.kserve.io/inferenceservice": name}},
             }
         ],
-        "terminationGracePeriodSeconds": 60,  # what is under way ends, and the log is written
+        "terminationGracePeriodSeconds": 60,  # requests in flight end, and the log is written
         "volumes": empty,
         "initContainers": [fetching("verify", cluster, source, key, digest, folder)],
     }
@@ -84,12 +87,12 @@ def fetching(name: str, cluster: Cluster, source: str, key: str, digest: str, fo
     """Return the init container that fetches a published folder and verifies it.
 
     Args:
-        name: Of the container.
+        name: Name of the container.
         cluster: The spec's section.
         source: Root of the object store.
-        key: Of the folder.
-        digest: Of its files.
-        folder: Its name in the pod.
+        key: Key of the folder.
+        digest: Digest of its files.
+        folder: Name of the folder in the pod.
     """
     return {
         "name": name,
@@ -104,13 +107,13 @@ def fetching(name: str, cluster: Cluster, source: str, key: str, digest: str, fo
 
 
 def variables(cluster: Cluster) -> list[Object]:
-    """Return a container's environment: where it may write, and what comes from secrets, by reference."""
-    secret = [_variable(one, name, key) for one in cluster.secrets for name, key in one.variables.items()]
+    """Return the environment of a container: its home, and variables from secrets, by reference."""
+    secret = [_variable(secret, name, key) for secret in cluster.secrets for name, key in secret.variables.items()]
     return [home(), *secret]
 
 
 def home() -> Object:
-    """Return the variable that says where a container may write: the rest of its disk is read-only."""
+    """Return the variable HOME: the only writable folder, as the root file system is read-only."""
     return {"name": "HOME", "value": "/tmp"}  # noqa: S108  (the pod's own)
 
 
@@ -119,7 +122,7 @@ def _variable(secret: Secret, name: str, key: str) -> Object:
 
 
 def resources(task: Task) -> Object:
-    """Return requests and limits, which are the same: nobody is evicted for what another uses."""
+    """Return requests and limits, which are equal: pods are not evicted for what others use."""
     amounts = {"cpu": task.cpu, "memory": task.memory}
     if task.gpus:
         amounts[task.accelerator] = str(task.gpus)
@@ -127,7 +130,7 @@ def resources(task: Task) -> Object:
 
 
 def container_security() -> Object:
-    """Return what takes every right from a container."""
+    """Return the security context of a container without privileges."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -136,7 +139,7 @@ def container_security() -> Object:
 
 
 def probe(path: str, failures: int = 3) -> Object:
-    """Return a probe that asks over HTTP every five seconds."""
+    """Return an HTTP probe that runs every five seconds."""
     return {
         "httpGet": {"path": path, "port": HTTP_PORT},
         "periodSeconds": 5,

@@ -1,4 +1,4 @@
-"""Asking Prometheus for numbers."""
+"""Client for instant queries of Prometheus."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 from shortlist.rollout.kserve.errors import ClusterError
 
 PATIENCE_SECONDS: Final = 10.0
-"""How long a Prometheus that is being restarted is asked again by one look; the next look asks again anyway."""
+"""How long one query is retried while Prometheus restarts; the next analysis queries again anyway."""
 _TIMEOUT_SECONDS: Final = 5.0
 
 
 class PrometheusUnavailableError(ClusterError):
-    """Prometheus does not answer, or not with numbers."""
+    """Prometheus does not answer, or not with a vector."""
 
 
 class _Sample(BaseModel):
@@ -45,39 +45,39 @@ class _Answer(BaseModel):
 
 
 class Prometheus:
-    """A server's instant queries.
+    """Runs instant queries on a Prometheus server.
 
     Args:
         url: `http(s)://host:port[/path]`.
-        patience_seconds: How long one question is repeated.
+        patience_seconds: How long one query is retried.
     """
 
     def __init__(self, url: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.url, self._patience_seconds = url.rstrip("/"), patience_seconds
 
-    def by(self, label: str, query: str) -> dict[str, float]:
-        """Return a vector's finite numbers by one of its labels; empty when Prometheus knows none.
+    def query_by(self, label: str, query: str) -> dict[str, float]:
+        """Return the finite values of a vector by one of its labels; empty when the vector is empty.
 
         Raises:
             PrometheusUnavailableError: It does not answer, or not with a vector.
         """
-        found = self._ask(query)
-        if found.status != "success" or found.data.resultType != "vector":
+        answer = self._ask(query)
+        if answer.status != "success" or answer.data.resultType != "vector":
             raise PrometheusUnavailableError(
-                f"{self.url}: got {found.status}, {found.data.resultType}; wanted a vector of '{query}'"
+                f"{self.url}: got {answer.status}, {answer.data.resultType}; wanted a vector of '{query}'"
             )
-        values = {sample.metric.get(label, ""): float(sample.value[1]) for sample in found.data.result}
+        values = {sample.metric.get(label, ""): float(sample.value[1]) for sample in answer.data.result}
         return {name: value for name, value in values.items() if math.isfinite(value)}
 
     def _ask(self, query: str) -> _Answer:
-        tries = Retrying(
+        retrying = Retrying(
             retry=retry_if_exception_type(httpx.HTTPError),
             stop=stop_after_delay(self._patience_seconds),
             wait=wait_exponential_jitter(initial=0.1, max=2, jitter=0.1),
             reraise=True,
         )
         try:
-            answer = tries(self._get, query)
+            answer = retrying(self._get, query)
             return _Answer.model_validate_json(answer.content)
         except httpx.HTTPError as error:
             raise PrometheusUnavailableError(
@@ -89,8 +89,8 @@ class Prometheus:
             ) from None
 
     def _get(self, query: str) -> httpx.Response:
-        address, asked = f"{self.url}/api/v1/query", {"query": query}
-        return httpx.get(address, params=asked, timeout=_TIMEOUT_SECONDS, verify=_tls()).raise_for_status()
+        address, parameters = f"{self.url}/api/v1/query", {"query": query}
+        return httpx.get(address, params=parameters, timeout=_TIMEOUT_SECONDS, verify=_tls()).raise_for_status()
 
 
 @cache

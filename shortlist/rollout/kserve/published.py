@@ -1,4 +1,4 @@
-"""A version's files in the object store: published once, never changed, checked without fetching them."""
+"""The files of a version in the object store: published once, immutable, verified without fetching them."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def model_key(owner: ObjectOwner, version: int, digest: str) -> str:
 
 
 def repository_key(owner: ObjectOwner, version: int, digest: str, repository: str) -> str:
-    """Return the key of a Triton repository of a version; it depends on how it is served, so there may be several."""
+    """Return the key of a Triton repository of a version; there may be several, for different serving settings."""
     return f"{_key(owner, version, digest)}/repository-{repository}"
 
 
 def release_key(owner: ObjectOwner, version: int, digest: str, release: str) -> str:
-    """Return the key of what is released with a version's model: sources, filters and ordering."""
+    """Return the key of the release of a version: sources, filters and ordering."""
     return f"{_key(owner, version, digest)}/release-{release}"
 
 
 def publish(objects: ObjectStore, owner: ObjectOwner, deployment: Deployment, serving: Serving) -> str:
-    """See that a version's model folder, release and Triton repository are in the store; return the latter's digest.
+    """Publish the model folder, release and Triton repository of a version; return the digest of the repository.
 
-    The repository is for backends that need no Python in the server's image: ONNX Runtime; FIL for trees on a GPU.
+    The repository uses backends that need no Python in the server's image: ONNX Runtime, or FIL for trees on a GPU.
 
     Raises:
-        IntegrityError: The model folder or the release is not what was verified, or other files are there already.
-        ForeignError: Another cluster published that version there.
+        IntegrityError: The model folder or the release was changed, or other files are published already.
+        ForeignError: Another cluster published this version there.
         ShortlistError: The store is unavailable or refuses.
     """
     _verify(deployment.model_folder, deployment.digest)
@@ -69,45 +69,45 @@ def publish(objects: ObjectStore, owner: ObjectOwner, deployment: Deployment, se
 
 
 def verify_published(objects: ObjectStore, key: str, digest: str) -> None:
-    """Pass when a published folder is whole and its files are those of a digest, by its record and its list of files.
+    """Check that a published folder is complete and has the digest, by its record and the names of its files.
 
-    What is in the files is checked by whoever fetches them, before it is served.
+    The content of the files is verified by the pods that fetch them, before they serve.
 
     Raises:
-        IntegrityError: It is not.
+        IntegrityError: The folder is incomplete or was changed.
     """
-    where = objects.url(key)
+    url = objects.url(key)
     content = objects.read(f"{key}/{RECORD}")
     if content is None:
-        raise IntegrityError(f"{where}: nothing whole is there any more; make deploy-canary publishes it again")
-    files = read_record(content, where)
+        raise IntegrityError(f"{url}: nothing whole is there any more; make deploy-canary publishes it again")
+    files = read_record(content, url)
     named = {name: sha for name, sha in files.items() if Path(name).name != Files.MANIFEST}
-    if (got := digest_of_files(named)) != digest:
-        raise IntegrityError(f"{where}: digest {got}, but {digest} was deployed; somebody replaced it")
-    found = {name.removeprefix(f"{key}/") for name in objects.keys(f"{key}/")} - {RECORD}
-    if wrong := sorted(found ^ set(files)):
-        raise IntegrityError(f"{where}: '{wrong[0]}' is missing or was added; published folders never change")
+    if (present_digest := digest_of_files(named)) != digest:
+        raise IntegrityError(f"{url}: digest {present_digest}, but {digest} was deployed; somebody replaced it")
+    present = {name.removeprefix(f"{key}/") for name in objects.keys(f"{key}/")} - {RECORD}
+    if unexpected_names := sorted(present ^ set(files)):
+        raise IntegrityError(f"{url}: '{unexpected_names[0]}' is missing or was added; published folders never change")
 
 
 def _verify(folder: Path, digest: str) -> None:
     verify_manifest(folder)
-    if (got := folder_digest(folder)) != digest:
-        raise IntegrityError(f"{folder}: digest {got}, but {digest} was blessed; train again")
+    if (present_digest := folder_digest(folder)) != digest:
+        raise IntegrityError(f"{folder}: digest {present_digest}, but {digest} was blessed; train again")
 
 
-def _claim(objects: ObjectStore, owner: ObjectOwner, key: str, about: dict[str, Any]) -> None:
-    """Write down whose version it is; two clusters that share a prefix notice here."""
+def _claim(objects: ObjectStore, owner: ObjectOwner, key: str, contents: dict[str, Any]) -> None:
+    """Write the owner of a version, or check it: two clusters that share a prefix are detected here."""
     name = f"{key}/{_VERSION}"
-    wanted = {"cluster": owner.cluster, "spec": owner.spec, **about}
-    if objects.create(name, json.dumps(wanted, sort_keys=True).encode()):
+    claim = {"cluster": owner.cluster, "spec": owner.spec, **contents}
+    if objects.create(name, json.dumps(claim, sort_keys=True).encode()):
         return
-    known = json.loads(objects.read(name) or b"{}")
-    if known.get("cluster") != owner.cluster:
+    existing_claim = json.loads(objects.read(name) or b"{}")
+    if existing_claim.get("cluster") != owner.cluster:
         raise ForeignError(
-            f"{objects.url(key)}: was published by cluster '{known.get('cluster')}', and this is cluster"
+            f"{objects.url(key)}: was published by cluster '{existing_claim.get('cluster')}', and this is cluster"
             f" '{owner.cluster}'. Give each cluster a prefix of its own in runtime.objects.url."
         )
-    if known != wanted:
+    if existing_claim != claim:
         raise IntegrityError(f"{objects.url(key)}: holds another model; published versions never change")
 
 

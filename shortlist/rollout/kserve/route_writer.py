@@ -142,17 +142,17 @@ class RouteWriter:
             time.sleep(min(0.5, self._accepted_seconds / 20))
 
 
-def wanted_route_of(found: Object) -> Route:
+def wanted_route_of(live: Object) -> Route:
     """Return the route in the annotation of an HTTPRoute.
 
     Raises:
         ForeignError: The annotation is missing or invalid.
     """
     try:
-        return Route.model_validate_json(annotations_of(found).get(ROUTE_ANNOTATION, ""))
+        return Route.model_validate_json(annotations_of(live).get(ROUTE_ANNOTATION, ""))
     except ValidationError:
         raise ForeignError(
-            f"HTTPRoute {found['metadata']['name']}: its annotations {ROUTE_ANNOTATION} and {SPEC_ANNOTATION} do not"
+            f"HTTPRoute {live['metadata']['name']}: its annotations {ROUTE_ANNOTATION} and {SPEC_ANNOTATION} do not"
             " say what was asked for; somebody edited them. Delete it, and run again."
         ) from None
 

@@ -1,4 +1,4 @@
-"""What a spec says of a cluster's fleet; read in every step, so it loads nothing."""
+"""The spec's section for a fleet on a cluster; it is read in every step, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shortlist.spec.runtime import FleetSection
 
 
 class KServe(FleetSection):
-    """KServe's servers behind Envoy Gateway; `runtime.cluster` says which."""
+    """KServe's servers behind Envoy Gateway, declared in `runtime.cluster`."""
 
     option: ClassVar[str] = "cluster"
     connection: ClassVar[str] = "shortlist.rollout.kserve.connection:KServeConnection"

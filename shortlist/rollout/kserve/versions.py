@@ -55,12 +55,12 @@ def check_versions(api: KubernetesAPI, cluster: Cluster) -> dict[str, str]:
     return versions
 
 
-def version_of(deployment: Object, word: str) -> str | None:
+def version_of(deployment: Object, image_word: str) -> str | None:
     """Return the version of a controller's Deployment, from its label or from the tag of its image.
 
     Args:
         deployment: The Deployment.
-        word: Word in the name of the controller's own image.
+        image_word: Word in the name of the controller's own image.
 
     >>> pod = {"spec": {"containers": [{"image": "host:5000/kserve/kserve-controller:v0.20.1"}]}}
     >>> version_of({"metadata": {}, "spec": {"template": pod}}, "kserve")
@@ -68,7 +68,7 @@ def version_of(deployment: Object, word: str) -> str | None:
     """
     label = (deployment["metadata"].get("labels") or {}).get(_LABEL, "")
     images = [str(container["image"]) for container in deployment["spec"]["template"]["spec"]["containers"]]
-    tags = [re.sub(r"@.*", "", image).rpartition("/")[2].partition(":")[2] for image in images if word in image]
+    tags = [re.sub(r"@.*", "", image).rpartition("/")[2].partition(":")[2] for image in images if image_word in image]
     for text in (label, *tags):
         if match := re.match(r"v?(\d+\.\d+(?:\.\d+)?)", text):
             return match[1]

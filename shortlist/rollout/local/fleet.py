@@ -1,4 +1,4 @@
-"""The servers of this machine, as a rollout sees them."""
+"""The local stack as a `Fleet`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import IntegrityError
 
 READY_SECONDS: Final = 90.0
-"""Longest wait for a version's servers."""
+"""Longest wait for the servers of a version."""
 
 
 class LocalFleet:
-    """A stack as a `Fleet`.
+    """The local stack as a `Fleet`.
 
     Args:
-        stack: It is up.
-        serving: What servers of new versions are told.
+        stack: The running stack.
+        serving: Settings of the servers of new versions.
     """
 
     def __init__(self, stack: Stack, serving: Serving) -> None:
@@ -28,15 +28,15 @@ class LocalFleet:
         self._serving = serving
 
     def serving(self) -> Route | None:
-        """Return who gets what at present; None when nothing serves."""
+        """Return the present route; None when nothing serves."""
         return self._stack.record.route
 
     def deploy(self, deployment: Deployment) -> None:
-        """See that a version's files are in place and its servers started."""
+        """Install the files of a version and start its servers."""
         self._stack.deploy(deployment, self._serving)
 
     def wait_ready(self, version: int) -> None:
-        """Wait until a version's servers answer; raises `StackError` when they do not."""
+        """Wait until the servers of a version answer; raises `StackError` when they do not."""
         self._stack.wait_ready(version, READY_SECONDS)
 
     def verify(self, version: int) -> None:
@@ -49,13 +49,13 @@ class LocalFleet:
         verify_deployed(folder, deployed.deployment)
 
     def route(self, route: Route) -> None:
-        """Send users where a route says."""
+        """Apply a route."""
         self._stack.route(route)
 
     def withdraw(self) -> None:
-        """Send nobody anywhere."""
+        """Remove the route: no version serves."""
         self._stack.withdraw()
 
     def retire(self, version: int) -> None:
-        """See that a version's servers are stopped."""
+        """Stop the servers of a version."""
         self._stack.retire(version)

@@ -1,4 +1,4 @@
-"""The two Envoys of a stack: told where to send whom, and asked whether they do."""
+"""The two Envoys of a stack: writes their configuration and confirms that they apply it."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import write_json
 
 _LONGEST_LOG = 256 * 1024 * 1024
-"""Bytes of an access log (about 800 000 requests) from which the next start begins another; one older is kept."""
+"""Size in bytes (about 800 000 requests) at which the next start rotates an access log; one older file is kept."""
 _READY_SECONDS = 15.0
 _APPLY_SECONDS = 5.0
 _IDLE_SECONDS = 2.0
-"""Time that clients with idle connections get to send another request, whose answer ends the connection."""
+"""Time that clients with idle connections get to send another request, whose answer closes the connection."""
 _DRAIN_SECONDS = 30.0
-"""Longest time that requests under way get when their Envoy is about to be stopped."""
+"""Longest time that requests in flight get before their Envoy is stopped."""
 
 
 class Gateway:
-    """Everything that users' requests go through."""
+    """The two Envoys that all requests of users go through."""
 
     def __init__(self, paths: ServingPaths, sockets: Path) -> None:
-        """Say where its files are, and its Unix sockets."""
+        """Keep the paths of its files and the folder of its Unix sockets."""
         self._paths = paths
         self._sockets = sockets
 
     def programs(self, port: int, serving: Serving) -> dict[str, Program]:
-        """Return the two programs; their configurations are written.
+        """Write the configurations of the two Envoys and return their programs.
 
         Args:
-            port: That both listen on.
-            serving: What clients may take, and when requests are refused.
+            port: Port on which both listen.
+            serving: The spec's section with the limits of requests and connections.
         """
         self._paths.envoy.mkdir(parents=True, exist_ok=True)
         programs_by_name = {}
@@ -64,10 +64,10 @@ class Gateway:
         return programs_by_name
 
     def send(self, record: StackRecord) -> None:
-        """Send users where a record says; returns when the Envoys do so, or when none runs yet.
+        """Apply the route of a record; returns when the Envoys have applied it, or when none runs yet.
 
         Raises:
-            StackError: They do not take it.
+            StackError: They do not apply it.
         """
         starting = not any(self.ready().values())
         # In this order no route ever names a server that Envoy does not know.
@@ -82,22 +82,22 @@ class Gateway:
                 self._confirm(resource, content["version_info"])
 
     def ready(self) -> dict[str, bool]:
-        """Return whether each Envoy says that it is ready."""
+        """Return whether each Envoy reports that it is ready."""
         return {name: is_ready(self._admin(name)) for name in ENVOYS}
 
     def readiness_probes(self) -> dict[str, Callable[[], bool]]:
-        """Return, for each Envoy, what asks it whether it is ready."""
+        """Return the readiness probe of each Envoy."""
         return {name: partial(is_ready, self._admin(name)) for name in ENVOYS}
 
     def stale_envoys(self, record: StackRecord) -> list[str]:
-        """Return which Envoys answer, but send users elsewhere than a record says."""
+        """Return the Envoys that answer but apply another route than the record's."""
         expected_version = _routes(record)["version_info"]
         return [name for name in ENVOYS if applied_version(self._admin(name), "routes") not in {expected_version, None}]
 
     def drain(self, name: str) -> None:
-        """Let clients of an Envoy that is about to be stopped move to the other one.
+        """Let clients of an Envoy that will be stopped move to the other one.
 
-        Returns when no request is under way, and no connection or only idle ones are left; or after half a minute.
+        Returns when no request is in flight and no connection, or only idle ones, are left; or after 30 s.
         """
         admin = self._admin(name)
         begin_draining(admin)
@@ -109,7 +109,7 @@ class Gateway:
             time.sleep(0.02)
 
     def wait_ready(self) -> None:
-        """Return when both listen.
+        """Wait until both listen.
 
         Raises:
             StackError: They do not within some seconds; the message ends with a log.
@@ -128,12 +128,13 @@ class Gateway:
         while True:
             versions = [applied_version(self._admin(name), resource) for name in ENVOYS]
             # One that does not answer reads the file when it starts: it was written before we asked.
-            if version in versions and all(each in {version, None} for each in versions):
+            if version in versions and set(versions) <= {version, None}:
                 return
             if time.monotonic() > deadline:
                 log = self._paths.logs / f"{ENVOYS[0]}.log"
                 raise StackError(
-                    f"Envoy does not take the new {resource} ({version}; it has {versions}); {log} ends:\n{last_lines(log)}"
+                    f"Envoy does not take the new {resource} ({version}; it has {versions}); {log} ends:\n"
+                    f"{last_lines(log)}"
                 )
             time.sleep(0.005)
 

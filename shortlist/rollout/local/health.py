@@ -1,4 +1,4 @@
-"""How the stack and its versions are, for people and for programs."""
+"""Status of the stack and health of its versions, for people and for programs."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from shortlist.rollout.local.envoy import ENVOYS
 from shortlist.rollout.local.record import StackRecord, server_name, triton_name
 from shortlist.rollout.local.supervisor import Process
 from shortlist.serving.processes.errors import last_lines
-from shortlist.serving.processes.probe import READY, answers, said
+from shortlist.serving.processes.probe import READY, get_body, is_answered
 
 
-class _Part(BaseModel):
+class _HealthModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ProgramHealth(_Part):
+class ProgramHealth(_HealthModel):
     """One process."""
 
     program: str
     state: str
-    """As its supervisor has it: RUNNING, STARTING, BACKOFF, ..., or MISSING."""
+    """State according to its supervisor: RUNNING, STARTING, BACKOFF, ..., or MISSING."""
     pid: int | None
     uptime_seconds: float
     restarts: int
-    """How often it had to be started again."""
+    """Number of restarts."""
     ready: bool
-    """Whether it says so itself."""
+    """Whether its readiness endpoint says so."""
 
 
-class ReplicaHealth(_Part):
+class ReplicaHealth(_HealthModel):
     """The two processes of one replica of a version."""
 
     triton: ProgramHealth
     server: ProgramHealth
     complaints: tuple[str, ...] = ()
-    """What its server says is wrong though it answers: features it cannot read, a log it cannot write."""
+    """Problems that its server reports although it answers: unreadable features, an unwritable log."""
 
 
-class VersionHealth(_Part):
+class VersionHealth(_HealthModel):
     """The processes of a version."""
 
     version: int
@@ -50,44 +50,44 @@ class VersionHealth(_Part):
 
     @property
     def programs(self) -> tuple[ProgramHealth, ...]:
-        """Every process, each Triton before its server."""
-        return tuple(part for each in self.replicas for part in (each.triton, each.server))
+        """All processes, each Triton before its server."""
+        return tuple(program for replica in self.replicas for program in (replica.triton, replica.server))
 
     @property
     def triton(self) -> ProgramHealth:
-        """The first replica's."""
+        """Triton of the first replica."""
         return self.replicas[0].triton
 
     @property
     def server(self) -> ProgramHealth:
-        """The first replica's."""
+        """Server of the first replica."""
         return self.replicas[0].server
 
     @property
     def ready(self) -> bool:
-        """Whether all of it can answer."""
-        return all(part.ready for part in self.programs)
+        """Whether all processes are ready."""
+        return all(program.ready for program in self.programs)
 
     @property
     def restarts(self) -> int:
-        """How often any of it had to be started again."""
-        return sum(part.restarts for part in self.programs)
+        """Number of restarts of all processes."""
+        return sum(program.restarts for program in self.programs)
 
 
-class VersionStatus(_Part):
-    """A deployed version and who gets it."""
+class VersionStatus(_HealthModel):
+    """A deployed version with its share of the users."""
 
     version: int
     kind: str
     track: str | None
-    """`stable`, `canary`, or None: deployed, but nobody gets it."""
+    """`stable`, `canary`, or None when it is deployed without users."""
     percent: int
     """Share of the users."""
     health: VersionHealth
 
 
-class StackStatus(_Part):
-    """Everything about a stack that runs."""
+class StackStatus(_HealthModel):
+    """Status of a running stack."""
 
     model: str
     url: str
@@ -96,13 +96,13 @@ class StackStatus(_Part):
     versions: tuple[VersionStatus, ...]
     envoys: tuple[ProgramHealth, ...]
     problems: tuple[str, ...]
-    """What is wrong, one sentence each; empty when nothing is."""
+    """One sentence per problem; empty without problems."""
     logs: Path
     """Folder of `<program>.log` and the access logs."""
 
 
 def version_health(record: StackRecord, version: int, processes: Mapping[str, Process]) -> VersionHealth:
-    """Return how a deployed version is, by asking all of its processes."""
+    """Return the health of a deployed version, from the readiness of all its processes."""
     replicas = record.versions[version].replicas
     return VersionHealth(
         version=version,
@@ -115,11 +115,11 @@ def version_health(record: StackRecord, version: int, processes: Mapping[str, Pr
 def _replica(
     record: StackRecord, version: int, replica: int, port: int, processes: Mapping[str, Process]
 ) -> ReplicaHealth:
-    word, triton = said(port, READY), answers(record.triton_socket(version, replica), READY)
+    readiness_body, triton = get_body(port, READY), is_answered(record.triton_socket(version, replica), READY)
     return ReplicaHealth(
         triton=_program(triton_name(version, replica), processes, triton),
-        server=_program(server_name(version, replica), processes, word is not None),
-        complaints=_complaints(word or b""),
+        server=_program(server_name(version, replica), processes, readiness_body is not None),
+        complaints=_complaints(readiness_body or b""),
     )
 
 
@@ -131,14 +131,14 @@ def stack_status(
     behind: Sequence[str],
     logs: Path,
 ) -> StackStatus:
-    """Return how everything is.
+    """Return the status of the stack.
 
     Args:
         record: What should run.
-        url: Where clients ask.
-        processes: What its supervisor runs, by program.
-        ready: Whether each Envoy says that it is ready.
-        behind: The Envoys that send users elsewhere.
+        url: Address of the service.
+        processes: Processes of the supervisor, by program.
+        ready: Whether each Envoy is ready.
+        behind: Envoys that apply another route than the record's.
         logs: Folder of the logs.
     """
     versions = tuple(
@@ -161,11 +161,11 @@ def stack_status(
     )
 
 
-def _complaints(word: bytes) -> tuple[str, ...]:
-    """Return what a server adds when it says that it is ready; nothing where it says it in another form."""
+def _complaints(readiness_body: bytes) -> tuple[str, ...]:
+    """Return the problems in the body of a readiness answer; none when it has another form."""
     try:
-        problems = json.loads(word)["problems"]
-        return tuple(f"{about}: {problem}" for about, problem in sorted(problems.items()))
+        problems = json.loads(readiness_body)["problems"]
+        return tuple(f"{subject}: {problem}" for subject, problem in sorted(problems.items()))
     except (ValueError, KeyError, TypeError, AttributeError):
         return ()
 
@@ -191,7 +191,7 @@ def _program(name: str, processes: Mapping[str, Process], ready: bool) -> Progra
         pid=process.pid,
         uptime_seconds=process.uptime_seconds,
         restarts=process.restarts,
-        # Somebody else may answer on the port of a process that is gone.
+        # Another program may answer on the port of a process that has ended.
         ready=ready and process.is_up,
     )
 
@@ -201,18 +201,21 @@ def _problems(
 ) -> Iterator[str]:
     if record.route is None:
         yield "No version is routed: every request is answered with 503 until one is deployed."
-    for each in versions:
-        for replica in each.health.replicas:
+    for version_status in versions:
+        for replica in version_status.health.replicas:
             server = replica.server.program
-            yield from (f"{server} answers, but {one}. See {logs / server}.log" for one in replica.complaints)
-    programs = [*envoys, *(part for each in versions for part in each.health.programs)]
-    for part in programs:
-        log = logs / f"{part.program}.log"
-        if not part.ready:
-            said = last_lines(log, 1).strip()
-            yield f"{part.program} is not ready ({part.state}, {part.restarts} restarts): {said}. See {log}"
-        elif part.restarts:
+            yield from (
+                f"{server} answers, but {complaint}. See {logs / server}.log" for complaint in replica.complaints
+            )
+    programs = [*envoys, *(program for version_status in versions for program in version_status.health.programs)]
+    for program in programs:
+        log = logs / f"{program.program}.log"
+        if not program.ready:
+            last_line = last_lines(log, 1).strip()
+            state_text = f"{program.state}, {program.restarts} restarts"
+            yield f"{program.program} is not ready ({state_text}): {last_line}. See {log}"
+        elif program.restarts:
             yield (
-                f"{part.program} had to be started again {part.restarts} times,"
-                f" the last time {part.uptime_seconds:.0f} s ago. See {log}"
+                f"{program.program} had to be started again {program.restarts} times,"
+                f" the last time {program.uptime_seconds:.0f} s ago. See {log}"
             )

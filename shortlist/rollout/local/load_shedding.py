@@ -1,7 +1,7 @@
-"""How an Envoy refuses requests that a version could not answer in time: its own filter for adaptive concurrency.
+"""Load shedding by Envoy's adaptive concurrency filter.
 
-A server refuses by itself what would wait too long, but by then the request has been sent to it. The filter bounds how
-many requests of a track are under way, so that those that are passed on take about half of the longest wait.
+A server itself refuses requests that would wait too long, but only after they were sent to it. The filter limits the
+requests in flight of a track, so that those that it passes on take about half of the longest wait.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from shortlist.spec.serving import Overload
 
 Config = dict[str, Any]
 TRACKS: Final = ("stable", "canary")
-"""Each has a filter, as one track's overload is not a reason to refuse the users of the other."""
+"""Each track has its own filter: overload of one track must not refuse the users of the other."""
 REFUSED_STATUS: Final = 429
-"""Of the filter's refusals, which no other answer of Envoy's own has; a client gets 503."""
+"""Status of the filter's refusals, which Envoy uses for nothing else; it is mapped to 503 for the client."""
 REFUSED_TEXT: Final = "the server has too much to do; come back later"
 _FILTER: Final = "envoy.filters.http.adaptive_concurrency"
 _WAIT_SHARE: Final = 0.5
-"""Of the longest wait, for requests under lasting overload; the server refuses beyond the whole of it."""
+"""Target latency under lasting overload, as a share of the longest wait, beyond which the server itself refuses."""
 _PERCENTILE: Final = 95
-"""Of the latencies that are compared: under overload most answers may be a server's quick refusals."""
+"""Percentile of the compared latencies; high, because under overload most answers may be quick refusals."""
 _MIN_TURNS: Final = 4
-"""Requests that always get in, in multiples of those that a server works on at once, for a latency of a second or less.
+"""Smallest limit, in multiples of a server's own concurrency, for each second of the target latency (at least one).
 
-For a longer one there are as many for each of its seconds: the limit starts here, and cannot grow before the first
-answers, so that users who may wait half a minute for a server that is being restarted would be refused.
+The limit starts here and cannot grow before the first answers; a smaller one would refuse users who may wait half a
+minute for a server that restarts.
 """
 _SHORTEST_INTERVAL: Final = 0.1
-"""Seconds between two changes of the limit; with a longer latency as many as that.
+"""Shortest time in seconds between two changes of the limit; otherwise the target latency.
 
-A change shows in the latencies only when the requests that it let in are answered. Changed sooner, the limit would
-double ten times over before the first of them, and then fall to its least, again and again.
+A change affects the measured latencies only when the requests that it admitted are answered. With earlier changes the
+limit would oscillate: double ten times before the first answer, and then fall to its minimum.
 """
 
 
 def shedding_filters(overload: Overload, servers_per_envoy: float) -> list[Config]:
-    """Return the filters of all tracks; a route has to ask for one."""
+    """Return the filters of all tracks; each is disabled until a route enables it."""
     return [_shedding_filter(track, overload, servers_per_envoy) for track in TRACKS]
 
 
 def enable_shedding(track: str) -> Config:
-    """Return what makes a share of a route use its track's filter."""
+    """Return the configuration with which a share of a route enables its track's filter."""
     kind = "type.googleapis.com/envoy.config.route.v3.FilterConfig"
     return {"typed_per_filter_config": {f"{_FILTER}.{track}": {"@type": kind, "config": {}}}}
 
@@ -55,7 +55,7 @@ def _shedding_filter(track: str, overload: Overload, servers_per_envoy: float) -
             "max_concurrency_limit": max(min_concurrency, int(servers_per_envoy * overload.max_requests)),
             "concurrency_update_interval": f"{max(latency_seconds, _SHORTEST_INTERVAL):g}s",
         },
-        # A declared time, not a measured one: to measure it Envoy would refuse nearly everything for a while.
+        # A declared time, not a measured one: to measure it, Envoy would refuse nearly everything for a while.
         "min_rtt_calc_params": {
             "fixed_value": f"{latency_seconds:.6f}s",
             "min_concurrency": min_concurrency,

@@ -1,4 +1,4 @@
-"""Observes a rollout on this machine: the stack's logs, and the health of the canary's servers."""
+"""Observer of a rollout on the local stack: its logs, and the health of the canary's servers."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from shortlist.rollout.analysis_observer import AnalysisObserver
 from shortlist.rollout.checks import Health
 from shortlist.rollout.evidence_reader import EvidenceReader
 from shortlist.rollout.local.stack import Stack
-from shortlist.rollout.observations import Requests
+from shortlist.rollout.observations import RequestTotals
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.log.log_writer import is_sampled
 
 _SETTLE_SECONDS: Final = 8.0
-"""Longest wait, at the end, for what was answered to reach the prediction log."""
+"""Longest wait at the end for the last answers to reach the prediction log."""
 _SILENT_SECONDS: Final = 5.0
-"""After which a server that has not crashed, and does not say that it is ready, is not."""
+"""Time after which a running server that does not report ready counts as not ready."""
 _ASK_AGAIN_SECONDS: Final = 0.3
 
 
 class LocalObserver(AnalysisObserver):
-    """Watches one rollout.
+    """Observes one rollout on the local stack.
 
     Args:
-        stack: Its logs and processes.
+        stack: The stack with logs and processes.
         record: The rollout.
-        sampling: Share of answers that the prediction log keeps.
+        sampling: Share of answers in the prediction log.
     """
 
     def __init__(self, stack: Stack, record: RolloutRecord, sampling: float) -> None:
         policy = record.policy
         sampled = None if sampling >= 1 else partial(is_sampled, share=sampling)
-        steps, began = len(policy.steps), record.began
+        steps, began = len(policy.steps), record.began_at
         reader = EvidenceReader(stack.paths, record.id, steps, policy.kpi, sampled, since=began, guarded=record.labels)
         super().__init__(reader, policy, partial(health_of, stack, record.state.candidate))
 
-    def total(self) -> Requests:
-        """Return the count of all requests so far, once what was answered is logged or has had time to be."""
+    def total(self) -> RequestTotals:
+        """Return the counts of all requests so far, after waiting for the last answers to be logged."""
         deadline = time.monotonic() + _SETTLE_SECONDS
-        while (counted := super().total()).lost and time.monotonic() < deadline:
+        while (totals := super().total()).lost and time.monotonic() < deadline:
             time.sleep(_ASK_AGAIN_SECONDS)
-        return counted
+        return totals
 
 
 def health_of(stack: Stack, version: int) -> Health:
-    """Return how a version's servers are; on a busy machine one that is well may be silent for a moment."""
+    """Return the health of a version's servers; asks again for some seconds, as a busy machine may delay answers."""
     deadline = time.monotonic() + _SILENT_SECONDS
     health = stack.health(version)
     while not health.ready and not health.restarts and time.monotonic() < deadline:
@@ -55,5 +55,5 @@ def health_of(stack: Stack, version: int) -> Health:
     return Health(
         ready=health.ready,
         restarts=health.restarts,
-        fatal=tuple(one.program for one in health.programs if one.state == "FATAL"),
+        fatal=tuple(program.program for program in health.programs if program.state == "FATAL"),
     )

@@ -1,4 +1,4 @@
-"""What should run: the one file from which the stack can be put right after anything."""
+"""The record of a stack: what should run, in one file from which it can be restored."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ from shortlist.storage.artefacts import IntegrityError, read_json, write_json
 
 
 class VersionPorts(BaseModel):
-    """The ports of one replica of a version, all on 127.0.0.1; its Triton is spoken to through a Unix socket."""
+    """The ports of one replica of a version, all on 127.0.0.1; its Triton has a Unix socket."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     http: int
-    """Of the server."""
+    """HTTP port of the server."""
     grpc: int
-    """Of the server."""
+    """gRPC port of the server."""
     health: int
-    """Of the server; for its health and metrics alone."""
+    """Port of the server for health and metrics only."""
     triton_metrics: int
 
     def all(self) -> tuple[int, ...]:
-        """Return every one of them."""
+        """Return all ports."""
         return (self.http, self.grpc, self.health, self.triton_metrics)
 
 
 class DeployedVersion(BaseModel):
-    """A version whose processes should run."""
+    """A deployed version, whose processes should run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     deployment: Deployment
     serving: Serving
-    """The settings of its server."""
+    """Settings of its server."""
     replicas: tuple[VersionPorts, ...] = Field(min_length=1)
-    """One for each server with its Triton."""
+    """Ports of each replica, which is a server with its Triton."""
     repository_digest: str
     """`folder_digest` of its Triton repository when it was written."""
 
     @model_validator(mode="before")
     @classmethod
-    def _as_it_was_written_before_replicas(cls, values: Any) -> Any:
+    def _convert_single_replica(cls, values: Any) -> Any:
         if isinstance(values, dict) and isinstance(ports := values.get("ports"), dict):
-            # The port of Triton's HTTP is free: it listens on a socket now.
-            kept = {name: port for name, port in ports.items() if name in VersionPorts.model_fields}
-            kept.setdefault("health", ports.get("triton_http"))
-            values = {key: value for key, value in values.items() if key != "ports"} | {"replicas": [kept]}
+            # Triton's former HTTP port is free: it listens on a Unix socket now.
+            replica_ports = {name: port for name, port in ports.items() if name in VersionPorts.model_fields}
+            replica_ports.setdefault("health", ports.get("triton_http"))
+            values = {key: value for key, value in values.items() if key != "ports"} | {"replicas": [replica_ports]}
         return values
 
     @property
     def ports(self) -> VersionPorts:
-        """Those of the first replica."""
+        """Ports of the first replica."""
         return self.replicas[0]
 
     def all_ports(self) -> tuple[int, ...]:
-        """Return those of all replicas."""
+        """Return the ports of all replicas."""
         return tuple(port for ports in self.replicas for port in ports.all())
 
 
@@ -83,33 +83,33 @@ def server_name(version: int, replica: int = 0) -> str:
 
 
 class StackRecord(BaseModel):
-    """The stack as it should be."""
+    """What should run in a stack."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
-    """Name under which clients ask: the spec's name."""
+    """Model name in requests: the spec's name."""
     project: str
     """Feast project."""
     online_store: AnyOnlineStore
     serving: Serving
     port: int
-    """Of Envoy, on 127.0.0.1."""
+    """Port of Envoy, on 127.0.0.1."""
     sockets: Path
     """Folder of the Unix sockets."""
     server: tuple[str, ...]
-    """Command of a version's server; its settings file is added."""
+    """Command of a version's server, without the path of its settings."""
     versions: dict[int, DeployedVersion] = {}
     route: Route | None = None
     log_objects: str = Field(default="", exclude_if=lambda root: not root)
-    """Root of the object store that the logs are brought to; empty: they stay on this disk."""
+    """Root of the object store that the logs are shipped to; empty: they stay on this disk."""
 
     @classmethod
     def read(cls, path: Path) -> StackRecord | None:
-        """Return the record in a file; None when there is none.
+        """Return the record in a file; None when there is no file.
 
         Raises:
-            IntegrityError: It is broken.
+            IntegrityError: The file is invalid.
         """
         if not path.exists():
             return None
@@ -121,14 +121,14 @@ class StackRecord(BaseModel):
             ) from None
 
     def write(self, path: Path) -> None:
-        """Write the record whole."""
+        """Write the record atomically."""
         write_json(path, self.model_dump(mode="json"))
 
     def triton_socket(self, version: int, replica: int = 0) -> Path:
-        """Return the Unix socket through which a replica's Triton is spoken to."""
+        """Return the Unix socket of a replica's Triton."""
         return self.sockets / f"{triton_name(version, replica)}.sock"
 
     @property
     def ports(self) -> frozenset[int]:
-        """Every port that is spoken for."""
+        """All ports of the stack."""
         return frozenset({self.port}.union(*(version.all_ports() for version in self.versions.values())))

@@ -1,4 +1,4 @@
-"""What a spec says of this machine's fleet; read in every step, so it loads nothing."""
+"""The spec's section for the local stack; it is read in every step, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shortlist.spec.runtime import FleetSection
 
 
 class Stack(FleetSection):
-    """This machine's Triton and Envoy, supervised."""
+    """Triton and Envoy on this machine, supervised."""
 
     connection: ClassVar[str] = "shortlist.rollout.local.connection:StackConnection"
 

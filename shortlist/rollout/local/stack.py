@@ -166,8 +166,8 @@ class Stack:
             record = record.model_copy(update={"versions": {**record.versions, version: deployed}})
             self._apply(record)
             for replica in range(len(replicas)):
-                self._supervisor.start_again(triton_name(version, replica))
-                self._supervisor.start_again(server_name(version, replica))
+                self._supervisor.restart_now(triton_name(version, replica))
+                self._supervisor.restart_now(server_name(version, replica))
             return deployed.ports
 
     def wait_ready(self, version: int, seconds: float) -> VersionHealth:
@@ -258,7 +258,7 @@ class Stack:
             self._supervisor.start()
         self._apply(record)
         for name in self._supervisor.processes():
-            self._supervisor.start_again(name)
+            self._supervisor.restart_now(name)
         self._gateway.wait_ready()
 
     def _apply(self, record: StackRecord) -> None:

@@ -1,4 +1,4 @@
-"""supervisord: starts the stack's programs, starts again those that die, keeps what they print."""
+"""supervisord: starts the stack's programs, restarts those that die, and writes their output to logs."""
 
 from __future__ import annotations
 
@@ -16,25 +16,32 @@ from pathlib import Path
 from typing import Any
 
 from shortlist.serving.processes.errors import StackError, last_lines
-from shortlist.serving.processes.program import Program, born, is_running, running, starts, starts_of
+from shortlist.serving.processes.program import (
+    Program,
+    is_running,
+    process_birth,
+    read_starts,
+    running_starts,
+    starts_file,
+)
 from shortlist.serving.processes.sockets import UnixConnection
 from shortlist.storage.artefacts import sha256, write_text
 
 _BAD_NAME = 10
-"""Fault of the supervisor for a program it does not know."""
+"""Fault code of supervisord for an unknown program."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """A program as its supervisor sees it."""
+    """State of a program according to its supervisor."""
 
     name: str
     state: str
-    """`RUNNING`, `STARTING` (running, but not for long), `BACKOFF` (died early, is about to be started again), ..."""
+    """`RUNNING`, `STARTING` (started recently), `BACKOFF` (died early, will be restarted), ..."""
     pid: int | None
     uptime_seconds: float
     restarts: int
-    """Starts after the first since it was added."""
+    """Number of starts after the first, since it was added."""
 
     @property
     def is_up(self) -> bool:
@@ -43,14 +50,14 @@ class Process:
 
 
 class Supervisor:
-    """The supervisor of one stack; it lives on when whoever started it ends."""
+    """The supervisor of one stack; it runs in the background, independently of the process that started it."""
 
     def __init__(self, folder: Path, logs: Path, socket: Path) -> None:
-        """Say where it keeps its files.
+        """Keep the paths of its files.
 
         Args:
-            folder: Of its configuration, its programs and the records of their starts.
-            logs: Of what everything prints.
+            folder: Folder of its configuration, its programs and the records of their starts.
+            logs: Folder of the programs' output.
             socket: Its Unix socket.
         """
         self.folder = folder
@@ -73,7 +80,7 @@ class Supervisor:
         if self.is_up():
             return
         self._write_configuration({})
-        # Our Python's path travels as a variable: in the file, a # or a ; in it would begin a comment.
+        # The path of Python is passed as a variable: in the file, a # or ; in it would begin a comment.
         environment = {**os.environ, "SHORTLIST_PYTHON": sys.executable}
         command = [
             sys.executable,
@@ -81,50 +88,48 @@ class Supervisor:
             "supervisor.supervisord",
             "-c",
             str(self.configuration),
-        ]  # absolute, so that it tells whose it is
-        done = subprocess.run(  # noqa: S603  (it goes to the background by itself)
+        ]  # an absolute path, by which the process is recognised
+        process = subprocess.run(  # noqa: S603  (it goes to the background by itself)
             command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False
         )
         deadline = time.monotonic() + 15
         while not self.is_up():
-            if done.returncode or time.monotonic() > deadline:
-                said = done.stdout + done.stderr
-                raise StackError(f"the supervisor does not start:\n{said}{last_lines(self.logs / 'supervisord.log')}")
+            if process.returncode or time.monotonic() > deadline:
+                output = process.stdout + process.stderr
+                raise StackError(f"the supervisor does not start:\n{output}{last_lines(self.logs / 'supervisord.log')}")
             time.sleep(0.02)
 
     def apply(
         self,
         programs: Mapping[str, Program],
-        before: Callable[[str], None] = lambda _: None,
-        wait: Callable[[str], None] = lambda _: None,
+        before_stop: Callable[[str], None] = lambda _: None,
+        after_restart: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Make it run exactly these programs: new ones are started, changed ones restarted, others stopped.
-
-        Safe to be called again after being killed halfway.
+        """Run exactly these programs: start new ones, restart changed ones, stop others. Idempotent.
 
         Args:
             programs: By name.
-            before: Called before each changed or removed program is stopped.
-            wait: Called after the restart of each changed program: what does its work meanwhile is restarted later.
+            before_stop: Called before each changed or removed program is stopped.
+            after_restart: Called after the restart of each changed program, before the next one is stopped.
         """
         for name, program in programs.items():
             program.write(self.program_file(name))
         self._write_configuration(programs)
         _, changed, removed = self._call("reloadConfig")[0]
         for name in sorted([*changed, *removed]):  # servers come before their Tritons
-            before(name)
+            before_stop(name)
             self._call("stopProcessGroup", name)
             self._call("removeProcessGroup", name)
             if name in programs:
                 self._add(name)
-                wait(name)
+                after_restart(name)
         present = {info["group"] for info in self._call("getAllProcessInfo")}
         for name in programs:
             if name not in present:
                 self._add(name)
 
-    def start_again(self, name: str) -> None:
-        """Start a program that is waiting for its next try, or was given up on, now; its restarts count anew."""
+    def restart_now(self, name: str) -> None:
+        """Start a program now that waits for its next restart or is no longer restarted; its restarts count from 0."""
         state = self.process(name).state
         if state in {"BACKOFF", "FATAL", "EXITED", "STOPPED"}:
             if state == "BACKOFF":
@@ -133,14 +138,14 @@ class Supervisor:
             self._call("startProcess", name, False)
 
     def processes(self) -> dict[str, Process]:
-        """Return every program by name."""
+        """Return all programs by name."""
         return {info["name"]: self._process(info) for info in self._call("getAllProcessInfo")}
 
     def process(self, name: str) -> Process:
         """Return one program.
 
         Raises:
-            StackError: There is none of this name.
+            StackError: There is no program of this name.
         """
         try:
             return self._process(self._call("getProcessInfo", name))
@@ -150,27 +155,27 @@ class Supervisor:
             raise
 
     def shut_down(self) -> None:
-        """Ask it to stop everything, all at once, and then itself; returns when it is gone."""
+        """Stop all programs at once, then the supervisor; returns when it has ended."""
         pid = int(self._call("getPID"))
-        this = born(pid)
+        birth = process_birth(pid)
         self._call("stopAllProcesses", True)
         self._call("shutdown")
         deadline = time.monotonic() + 30
-        while born(pid) == this and time.monotonic() < deadline:
+        while process_birth(pid) == birth and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def program_file(self, name: str) -> Path:
-        """Return where a program is written down."""
+        """Return the file of a program."""
         return self.folder / "programs" / f"{name}.json"
 
     @property
     def configuration(self) -> Path:
-        """Its configuration file; on its command line, which tells it from others."""
+        """Its configuration file; it is on its command line, by which the process is recognised."""
         return self.folder / "supervisord.conf"
 
     @property
     def pid_file(self) -> Path:
-        """Where it writes its pid."""
+        """File with its process id."""
         return self.folder / "supervisord.pid"
 
     def _add(self, name: str) -> None:
@@ -178,22 +183,22 @@ class Supervisor:
         self._call("addProcessGroup", name)
 
     def _forget_starts(self, name: str) -> None:
-        # A process that still runs is known by nothing else: it is kept by the next start, or ended.
-        if not running(self.program_file(name)):
-            starts_of(self.program_file(name)).unlink(missing_ok=True)
+        # A process that still runs is known only by this file: the next start keeps or ends it.
+        if not running_starts(self.program_file(name)):
+            starts_file(self.program_file(name)).unlink(missing_ok=True)
 
     def _process(self, info: Mapping[str, Any]) -> Process:
-        known = starts(starts_of(self.program_file(info["name"])))
+        start_records = read_starts(starts_file(self.program_file(info["name"])))
         pid, uptime = info["pid"], float(info["now"] - info["start"])
-        # The supervisor's own child may stand in for a process of an earlier supervisor.
-        if pid and known and known[-1].pid != pid and is_running(known[-1]):
-            pid, uptime = known[-1].pid, max(0.0, time.time() - known[-1].time)
+        # The supervisor's own child may only wait for a process of an earlier supervisor.
+        if pid and start_records and start_records[-1].pid != pid and is_running(start_records[-1]):
+            pid, uptime = start_records[-1].pid, max(0.0, time.time() - start_records[-1].time)
         return Process(
             name=info["name"],
             state=info["statename"],
             pid=pid or None,
             uptime_seconds=uptime if pid else 0.0,
-            restarts=max(0, len(known) - 1),
+            restarts=max(0, len(start_records) - 1),
         )
 
     def _call(self, method: str, *arguments: str | bool, seconds: float = 60) -> Any:
@@ -220,23 +225,23 @@ class _Transport(xmlrpc.client.Transport):
         return connection
 
 
-_ENDLESS = 1_000_000
-"""Starts that may fail in a row. Whoever waits for a canary gives up long before (see `Stack.wait_ready`); a version
-with users never may."""
+_MAX_START_RETRIES = 1_000_000
+"""Consecutive failed starts that are allowed: a version with users is restarted for ever. Waiting for a canary ends
+much earlier, see `Stack.wait_ready`."""
 _LOG = {"maxbytes": "10MB", "backups": "2"}
 
 
 def configuration(programs: Sequence[Path], logs: str, socket: Path, pid_file: str) -> str:
-    """Return the text of the file.
+    """Return the text of the configuration file.
 
-    Paths are relative to the folder in which the supervisor is started: in absolute ones, %, # and ; would mean
-    something.
+    Paths are relative to the folder in which the supervisor is started: %, # and ; are special characters in absolute
+    ones.
 
     Args:
         programs: Files of the programs, in the folder `programs`; each is named after its program.
         logs: Folder of the logs.
         socket: The supervisor's Unix socket.
-        pid_file: Where it writes its pid.
+        pid_file: File for its process id.
     """
     sections = {
         "unix_http_server": {"file": str(socket), "chmod": "0700"},
@@ -262,16 +267,16 @@ def _program(file: Path, logs: str) -> dict[str, str]:
     name = file.stem
     return {
         "command": f'"%(ENV_SHORTLIST_PYTHON)s" -m shortlist.serving.processes.launch programs/{file.name}',
-        # A program that says something else is another program: it is restarted.
+        # A changed program file changes the environment, so the program is restarted.
         "environment": f'SHORTLIST_PROGRAM="{sha256(file)}"',
         "autostart": "true",
         "autorestart": "true",
-        "startretries": str(_ENDLESS),
+        "startretries": str(_MAX_START_RETRIES),
         # Dying earlier counts as a failed start, and the next one waits a second longer.
         "startsecs": "1" if name.startswith("envoy") else "5",
         "stopasgroup": "true",
         "killasgroup": "true",
-        "stopwaitsecs": "45",  # a server answers what is under way first, and writes its log
+        "stopwaitsecs": "45",  # a server first answers requests in flight and writes its log
         "priority": {"e": "1", "t": "2"}.get(name[0], "3"),
         "redirect_stderr": "true",
         "stdout_logfile": f"{logs}/{name}.log",

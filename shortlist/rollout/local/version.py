@@ -1,4 +1,4 @@
-"""The files and the processes of one deployed version."""
+"""The files and programs of one deployed version."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from shortlist.storage.artefacts import (
 )
 
 RELEASE: Final = "release"
-"""Folder of what is released with the model, inside a version's folder."""
+"""Folder of the release (sources, filters, ordering) inside a version's folder."""
 
 
 def install(
@@ -36,12 +36,12 @@ def install(
     serving: Serving,
     replicas: tuple[VersionPorts, ...],
 ) -> DeployedVersion:
-    """Write the folder of a version (model folder, release, Triton repository, settings of its server) and return it.
+    """Write the folder of a version (model folder, release, Triton repository) and return the deployed version.
 
-    A folder that holds this version already, unchanged, is kept.
+    An unchanged folder of this version is kept.
 
     Raises:
-        IntegrityError: The model folder is not what it was when it was verified.
+        IntegrityError: The model folder was changed since it was verified.
     """
     folder = paths.versions / f"v{deployment.version}"
     deployed_before = record.versions.get(deployment.version)
@@ -62,7 +62,7 @@ def install(
 def version_programs(
     paths: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion
 ) -> dict[str, Program]:
-    """Return the programs of a version, a Triton and a server per replica; the servers' settings are written."""
+    """Write the settings of a version's servers and return its programs: a Triton and a server per replica."""
     programs_by_name = {}
     for replica in range(len(deployed.replicas)):
         for program in (
@@ -92,7 +92,7 @@ def _server(paths: ServingPaths, record: StackRecord, version: int, deployed: De
         name=name,
         command=(*record.server, str(settings)),
         environment={
-            # Other settings make another program.
+            # Changed settings change the program, so it is restarted.
             "SHORTLIST_CONFIGURATION": sha256(settings),
             **SERVER_ENVIRONMENT,
         },
@@ -100,7 +100,7 @@ def _server(paths: ServingPaths, record: StackRecord, version: int, deployed: De
 
 
 def shared_memory_of(paths: ServingPaths, version: int | None = None, replica: int | None = None) -> str:
-    """Return the prefix of the shared-memory regions of a replica, a version, or a stack, and of nobody else's."""
+    """Return the unique prefix of the shared-memory regions of a replica, a version, or a stack."""
     stack = hashlib.sha256(str(paths.root).encode()).hexdigest()[:10]
     of_version = "" if version is None else f"v{version}-"
     return f"shortlist-{stack}-{of_version}" + ("" if replica is None else f"{replica + 1}-")
@@ -109,7 +109,7 @@ def shared_memory_of(paths: ServingPaths, version: int | None = None, replica: i
 def _settings(
     paths: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion, replica: int
 ) -> ServerSettings:
-    # Of as many replicas as there may be: another number of them must not restart those that run.
+    # All possible replicas: a changed number of them must not restart the running ones.
     tritons = [f"unix:{record.triton_socket(version, number)}" for number in range(MAX_REPLICAS)]
     ports = deployed.replicas[replica]
     return ServerSettings(
@@ -148,10 +148,10 @@ def _write(folder: Path, deployment: Deployment, serving: Serving) -> None:
 
 
 def verify_deployed(folder: Path, deployment: Deployment) -> None:
-    """Pass when the folder of a version holds the model and the release that were deployed.
+    """Check that the folder of a version holds the model and the release that were deployed.
 
     Raises:
-        IntegrityError: A file is another.
+        IntegrityError: A file was changed.
     """
     _verify(folder / "model", deployment.digest)
     if deployment.release is not None:
@@ -162,8 +162,8 @@ def _verify(folder: Path, digest: str) -> None:
     if not folder.is_dir():
         raise IntegrityError(f"{folder}: no such folder; train again")
     verify_manifest(folder)
-    if (got := folder_digest(folder)) != digest:
-        raise IntegrityError(f"{folder}: digest {got}, but {digest} was blessed; train again")
+    if (present_digest := folder_digest(folder)) != digest:
+        raise IntegrityError(f"{folder}: digest {present_digest}, but {digest} was blessed; train again")
 
 
 def _holds(folder: Path, deployed_before: DeployedVersion) -> bool:

@@ -1,4 +1,4 @@
-"""Store, servers, registry and canary analysis of a simulated rollout: each call may go wrong, and is checked."""
+"""Simulated store, fleet, registry and observer: every call may fail, and is checked against the rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeVar
 from shortlist.contracts import ShortlistError
 from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.interruption import Interruption
-from shortlist.rollout.observations import Observation, Requests
+from shortlist.rollout.observations import Observation, RequestTotals
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import Rollouts
 from shortlist.rollout.simulation.rules import Rules
@@ -26,30 +26,30 @@ SPEC: Final = "demo"
 
 
 class CallHandler(Protocol):
-    """Handles every call of a controller: as asked, or as the history says."""
+    """Handles every call of a controller, and injects the faults of the history."""
 
     tampered: set[int]
     disturbed: bool
 
     @property
     def rules(self) -> Rules:
-        """What is checked."""
+        """The rules that are checked."""
 
     def call(self, kind: str, effect: Callable[[], T], error: Callable[[], Exception] | None = None) -> T:
-        """Do what a controller asks for, unless the history says otherwise."""
+        """Execute a call of a controller, unless the history has a fault for it."""
 
-    def expect(self, holds: bool, rule: str, what: str) -> None:
-        """Break a rule unless something holds."""
+    def expect(self, holds: bool, rule: str, message: str) -> None:
+        """Raise `BrokenRuleError` unless a condition holds."""
 
-    def writes(self, name: str) -> None:
-        """Note that a record is about to be written."""
+    def on_write(self, name: str) -> None:
+        """Check that a record may be written."""
 
-    def judged(self, rollout: str, step: int, at_step_seconds: float) -> Observation:
-        """Say what the history declares of a step."""
+    def observe(self, rollout: str, step: int, at_step_seconds: float) -> Observation:
+        """Return the observation of a step that the history declares."""
 
 
-class Store:
-    """A `RecordStore` in memory; a process that dies loses its lock."""
+class MemoryStore:
+    """A `RecordStore` in memory; the lock of a killed process is released."""
 
     def __init__(self, world: CallHandler) -> None:
         self._world = world
@@ -57,7 +57,7 @@ class Store:
         self._locked = False
 
     def create(self, name: str, text: str) -> bool:
-        """Write a text unless there is one."""
+        """Write a text unless the name exists."""
         if name in self.texts_by_name:
             return False
         self.replace(name, text)
@@ -65,7 +65,7 @@ class Store:
 
     def replace(self, name: str, text: str) -> None:
         """Write a text."""
-        self._world.writes(name)
+        self._world.on_write(name)
         self._world.call("write", lambda: self.texts_by_name.update({name: text}), _disk_full)
 
     def read(self, name: str) -> str | None:
@@ -77,7 +77,7 @@ class Store:
         self._world.call("write", lambda: self.texts_by_name.pop(name, None), _disk_full)
 
     def move(self, name: str, to: str) -> None:
-        """Give a text another name."""
+        """Rename a text."""
         if name in self.texts_by_name:
             self.texts_by_name[to] = self.texts_by_name.pop(name)
 
@@ -90,7 +90,7 @@ class Store:
         return {name: self.texts_by_name[name] for name in self.names(prefix)}
 
     def written(self, _: str) -> datetime | None:
-        """Nobody asks."""
+        """Return None; not used in simulations."""
         return None
 
     @contextmanager
@@ -114,27 +114,27 @@ class Store:
 
 
 class SimulatedRollouts(Rollouts):
-    """Rollouts without files of their own."""
+    """Rollouts without files on disk."""
 
     def write_page(self, record: RolloutRecord) -> None:
-        """Draw nothing."""
+        """Write nothing."""
 
-    def note_fault(self, rollout: str, text: str) -> None:
-        """Keep nothing."""
+    def log_fault(self, rollout: str, text: str) -> None:
+        """Write nothing."""
 
     def remove_files(self, rollout: str) -> None:
-        """There are none."""
+        """Do nothing: there are no files."""
 
     def temporary_folder(self) -> AbstractContextManager[str]:
-        """Return a name."""
+        """Return the name of no folder."""
         return nullcontext("nowhere")
 
     def _make_folder(self, rollout: str) -> None:
         pass
 
 
-class Servers:
-    """A `Fleet` whose servers are only remembered."""
+class SimulatedFleet:
+    """A `Fleet` in memory."""
 
     def __init__(self, world: CallHandler) -> None:
         self._world = world
@@ -151,7 +151,7 @@ class Servers:
         self._world.call("deploy", lambda: self.deployed.add(deployment.version), _no_stack)
 
     def wait_ready(self, version: int) -> None:
-        """Wait for them."""
+        """Wait for servers."""
         self._world.expect(version in self.deployed, "servers", f"version {version} is waited for and not deployed")
         self._world.call("wait_ready", lambda: self.ready.add(version), _no_stack)
 
@@ -166,18 +166,18 @@ class Servers:
         self._world.call("verify", compare, _no_stack)
 
     def route(self, route: Route) -> None:
-        """Send users."""
+        """Apply a route."""
         self._world.call("route", lambda: self._send(route), _no_stack)
 
     def withdraw(self) -> None:
-        """Send nobody anywhere."""
+        """Remove the route."""
         self._world.call("withdraw", lambda: self._send(None), _no_stack)
 
     def retire(self, version: int) -> None:
         """Stop servers."""
 
         def stop() -> None:
-            self._world.rules.retiring(version)
+            self._world.rules.check_retire(version)
             self._world.tampered.discard(version)
             self.deployed.discard(version)
             self.ready.discard(version)
@@ -185,12 +185,12 @@ class Servers:
         self._world.call("retire", stop, _no_stack)
 
     def _send(self, route: Route | None) -> None:
-        self._world.rules.routing(route)
+        self._world.rules.check_route(route)
         self.now = route
 
 
-class Models:
-    """A registry that is only remembered."""
+class SimulatedRegistry:
+    """A registry in memory."""
 
     name = f"shortlist-{SPEC}"
 
@@ -206,7 +206,7 @@ class Models:
         """Point an alias at a version."""
 
         def point() -> None:
-            self._world.rules.naming(version)
+            self._world.rules.check_alias(version)
             if version is None:
                 self.aliases.pop(alias, None)
             else:
@@ -215,7 +215,7 @@ class Models:
         self._world.call("set_alias", point, _no_mlflow)
 
     def fetch(self, version: int, to: Path | None = None) -> RegisteredModel:
-        """Nobody asks: a version is prepared by the world."""
+        """Not used: the world prepares deployments."""
         raise NotImplementedError
 
     def retrieval_of(self, version: int, to: Path | None = None) -> Path | None:
@@ -223,35 +223,35 @@ class Models:
         return None
 
     def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
-        """Nobody asks."""
+        """Not used in simulations."""
         raise NotImplementedError
 
 
-class Judge:
-    """An `Observer` that says what the history declares."""
+class ScriptedObserver:
+    """An `Observer` that returns the decisions of the history."""
 
     def __init__(self, world: CallHandler, rollout: str) -> None:
         self._world, self._rollout = world, rollout
 
     def observe_step(self, step: int, at_step_seconds: float) -> Observation:
-        """Judge a step."""
-        return self._world.call("look", lambda: self._world.judged(self._rollout, step, at_step_seconds), _blind)
+        """Return the observation of a step."""
+        return self._world.call("look", lambda: self._world.observe(self._rollout, step, at_step_seconds), _blind)
 
-    def total(self) -> Requests:
+    def total(self) -> RequestTotals:
         """Return counts."""
         return self._world.call("total", lambda: _COUNTED, _blind)
 
 
-class Signals(Interruption):
-    """Hears the simulated signal alone."""
+class SimulatedInterruption(Interruption):
+    """An interruption that reacts to simulated signals only."""
 
     @contextmanager
     def handle_signals(self) -> Iterator[None]:
-        """Listen to nothing of this process."""
+        """Handle no signals of this process."""
         yield
 
 
-_COUNTED: Final = Requests(total=1_000, logged=1_000)
+_COUNTED: Final = RequestTotals(total=1_000, logged=1_000)
 
 
 def _disk_full() -> Exception:

@@ -1,4 +1,4 @@
-"""One simulated rollout: a seeded world around the real commands, controller, performer and state machine."""
+"""A simulated world around the real commands, controller, action executor and state machine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,20 @@ from shortlist.rollout.controller_context import ControllerContext
 from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.events import Decision
 from shortlist.rollout.observations import Observation
-from shortlist.rollout.operator_commands import ORDER, OperatorCommand
+from shortlist.rollout.operator_commands import COMMAND_FILE, OperatorCommand
 from shortlist.rollout.phases import REVERTING_PHASES, Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import STATE, RolloutError
 from shortlist.rollout.simulation.history import Fault, History
-from shortlist.rollout.simulation.parts import SPEC, Judge, Models, Servers, Signals, SimulatedRollouts, Store
+from shortlist.rollout.simulation.parts import (
+    SPEC,
+    MemoryStore,
+    ScriptedObserver,
+    SimulatedFleet,
+    SimulatedInterruption,
+    SimulatedRegistry,
+    SimulatedRollouts,
+)
 from shortlist.rollout.simulation.rules import BrokenRuleError, Rules
 from shortlist.spec.serving import Canary
 from shortlist.storage.storage_config import StorageConfig
@@ -31,45 +39,50 @@ _CALL_SECONDS: Final = 0.001
 _PROOF_SECONDS: Final = 5.0
 _RESTART_SECONDS: Final = 2.0
 _REST_SECONDS: Final = 1.0
-"""Between two controllers."""
+"""Time between two controllers."""
 _OUTAGE_CALLS: Final = 5
 _ATTEMPTS: Final = 4
-"""Of a short call, before its failure is taken for one of the candidate."""
+"""Attempts of a short call before its failure counts as the candidate's."""
 _SHORT: Final = frozenset({"route", "withdraw", "set_alias", "retire"})
 _HARMLESS: Final = frozenset({"write", "total", "sleep"})
-"""Calls whose failure is no reason to roll back: the next controller goes on."""
+"""Calls whose failure is no reason to roll back: the next controller resumes."""
 _MOMENT: Final = 0.1
-"""Seconds by which two clocks of the simulation may be apart."""
+"""Largest difference in seconds between two clocks of the simulation."""
 _DIGEST: Final = "0" * 16
 _DAY: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class KilledError(BaseException):
-    """What SIGKILL is to a simulated controller: nothing in the code catches it."""
+    """A simulated SIGKILL: nothing in the code catches it."""
 
 
 class World:
-    """Version 1 serves, version 2 is the blessed candidate, or what else a history says."""
+    """The simulated world of a history: by default version 1 serves and version 2 is the blessed candidate."""
 
     def __init__(self, history: History) -> None:
         self.history = history
         self.policy = _policy(history.steps)
         self.now = 1_000.0
         self.calls = 0
-        self.store, self.servers, self.models, self.rules = Store(self), Servers(self), Models(self), Rules(self)
+        self.store, self.servers, self.models, self.rules = (
+            MemoryStore(self),
+            SimulatedFleet(self),
+            SimulatedRegistry(self),
+            Rules(self),
+        )
         self.rollouts = SimulatedRollouts(
             Path("simulated"), SPEC, self.store, now=lambda: _DAY + timedelta(seconds=self.now), digits=self._digits
         )
         self.record: RolloutRecord | None = None
-        """As it was written last."""
+        """The last written record."""
         self.load_tested: set[int] = set()
         self.tampered: set[int] = set()
         self.proceeded: dict[str, set[int]] = {}
-        """By rollout, the steps that the judge let pass."""
+        """Steps that passed the analysis, by rollout."""
         self.by_hand: set[str] = set()
-        """Rollouts that somebody wants promoted without evidence."""
+        """Rollouts that an operator promotes without evidence."""
         self.disturbed = False
-        """Something happened for which a good candidate may be rolled back."""
+        """Whether a fault occurred for which a good candidate may be rolled back."""
         self.store_failed = self.write_failed = False
         self.rival = False
         self.route_before: Route | None = None
@@ -79,7 +92,7 @@ class World:
         self._last_failed = self._tampers = False
         self._looks: Counter[tuple[str, int]] = Counter()
         self._watched: dict[tuple[str, int], float] = {}
-        self._signals: Signals | None = None
+        self._signals: SimulatedInterruption | None = None
         self._command = self._next_command = ""
         self._processes, self._alive, self._began, self._saved_at = 0, 0.0, 0.0, 0.0
         self._restarts_at = float("inf")
@@ -99,26 +112,26 @@ class World:
         if history.serving:
             self.servers.deployed, self.servers.ready, self.servers.now = {1}, {1}, Route(stable=1)
 
-    # --- what the rules ask
+    # --- state for the rules
 
     @property
     def alive(self) -> float:
         """Seconds that controllers worked so far."""
         return self._alive + self.now - self._began
 
-    def expect(self, holds: bool, rule: str, what: str) -> None:
-        """Break a rule unless something holds."""
-        self.rules.expect(holds, rule, what)
+    def expect(self, holds: bool, rule: str, message: str) -> None:
+        """Raise `BrokenRuleError` unless a condition holds."""
+        self.rules.expect(holds, rule, message)
 
     # --- calls of a controller
 
     def call(self, kind: str, effect: Callable[[], T], error: Callable[[], Exception] | None = None) -> T:
-        """Do what a controller asks for, unless the history says otherwise.
+        """Execute a call of a controller, unless the history has a fault for it.
 
         Args:
-            kind: Of the call.
-            effect: What it does.
-            error: What it raises when it fails; None: it never does.
+            kind: Kind of the call.
+            effect: Effect of the call.
+            error: Returns the error of a failing call; None: it never fails.
         """
         self.calls += 1
         self.now += _CALL_SECONDS
@@ -134,9 +147,9 @@ class World:
                 effect()
             self._failed(kind)
             raise error()
-        done = effect()
+        returned = effect()
         self._last_failed, self._in_a_row[kind] = False, 0
-        return done
+        return returned
 
     def _strike(self, fault: Fault, kind: str, effect: Callable[[], Any]) -> None:
         match fault:
@@ -166,7 +179,7 @@ class World:
             case Fault.TAMPER:
                 self._tampers = True
             case Fault.RIVAL:
-                self._try_another()
+                self._start_rival()
 
     def _failed(self, kind: str) -> None:
         self._last_failed = True
@@ -182,13 +195,13 @@ class World:
             return
         if fault is Fault.PROMOTE:
             self.by_hand.add(record.id)
-            self._overruled = True  # the newest order counts
+            self._overruled = True  # the newest command counts
         else:
             self.disturbed = True
-        order = OperatorCommand(wish="promote" if fault is Fault.PROMOTE else "rollback", reason="ordered")
-        self.store.texts_by_name[f"{record.id}/{ORDER}"] = order.model_dump_json() + "\n"
+        order = OperatorCommand(action="promote" if fault is Fault.PROMOTE else "rollback", reason="ordered")
+        self.store.texts_by_name[f"{record.id}/{COMMAND_FILE}"] = order.model_dump_json() + "\n"
 
-    def _try_another(self) -> None:
+    def _start_rival(self) -> None:
         if self._signals is None:  # no controller is at work yet
             return
         self.rival, signals = True, self._signals
@@ -200,12 +213,12 @@ class World:
             self.rival, self._signals = False, signals
         raise BrokenRuleError("one controller", "another process was let in")
 
-    def writes(self, name: str) -> None:
-        """Note that a record is about to be written."""
+    def on_write(self, name: str) -> None:
+        """Check that a record may be written."""
         self.expect(not self.rival, "one controller", f"another process writes {name}")
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
 
         def pass_by() -> None:
             route = self.servers.now
@@ -220,28 +233,32 @@ class World:
         self.call("sleep", pass_by)
 
     def saved(self, record: RolloutRecord) -> None:
-        """Note a record that was written."""
+        """Check and keep a written record."""
         if self._command != "canary" and (self.record is None or self.record.id != record.id):
             self.by_hand.add(record.id)  # a promotion or a return without a rollout under way
-        self.rules.saved(record)
+        self.rules.check_record(record)
         self.record, self._saved_at = record, self.now
         if record.state.phase in REVERTING_PHASES and record.state.percent == 0 and not self._route_has_canary():
             self._send_back = False
 
-    def judged(self, rollout: str, step: int, at_step_seconds: float) -> Observation:
-        """Say what the history declares of a step."""
+    def observe(self, rollout: str, step: int, at_step_seconds: float) -> Observation:
+        """Return the observation of a step that the history declares."""
         record = self.record
-        here = record is not None and (record.id, record.state.phase, record.state.step) == (
+        is_watching = record is not None and (record.id, record.state.phase, record.state.step) == (
             rollout,
             Phase.WATCHING,
             step,
         )
-        self.expect(here, "written down first", f"step {step} is judged before it is written down")
+        self.expect(is_watching, "written down first", f"step {step} is judged before it is written down")
         assert record is not None
         began = self._watched.setdefault((rollout, step), self.alive)
         self.expect(at_step_seconds <= self.alive - began + _MOMENT, "time", "more of it than was spent at the step")
-        least = record.at_step_seconds + (self.now - self._saved_at if record is self.record else 0) - _MOMENT
-        self.expect(at_step_seconds >= least, "time", f"{at_step_seconds:.1f} s at the step, at least {least:.1f} were")
+        min_seconds = record.at_step_seconds + (self.now - self._saved_at if record is self.record else 0) - _MOMENT
+        self.expect(
+            at_step_seconds >= min_seconds,
+            "time",
+            f"{at_step_seconds:.1f} s at the step, at least {min_seconds:.1f} were",
+        )
         history = self.history
         self._looks[rollout, step] += 1
         if history.bad_from is not None and step >= history.bad_from:
@@ -253,7 +270,7 @@ class World:
         return _observation("promote" if step == len(history.steps) - 1 else "proceed")
 
     def load_test(self, deployment: Deployment) -> Sequence[str]:
-        """Put a version under load."""
+        """Load-test a version."""
 
         def load() -> Sequence[str]:
             self.now += _PROOF_SECONDS
@@ -265,12 +282,12 @@ class World:
         return self.call("load_test", load, _fault)
 
     def prepare(self, models: object, version: int, store: Path | StorageConfig | None, to: Path | None) -> Deployment:
-        """Return a version that may be deployed."""
+        """Return the deployment of a version."""
         return self.call("prepare", lambda: _deployment(version), _fault)
 
     def _roll_out(self, base: float) -> RolloutCommands:
-        def hear() -> Signals:
-            self._signals = Signals()
+        def hear() -> SimulatedInterruption:
+            self._signals = SimulatedInterruption()
             return self._signals
 
         return RolloutCommands(
@@ -279,15 +296,15 @@ class World:
             ControllerContext(
                 fleet=self.servers,
                 models=self.models,
-                observe=lambda record: Judge(self, record.id),
+                observe=lambda record: ScriptedObserver(self, record.id),
                 load_test=self.load_test,
                 on_change=self.saved,
                 patience_seconds=0.05,
                 clock=lambda: self.now + base,
                 sleep=self.sleep,
                 interruption=hear,
-                blessed=self.prepare,
-                registered=self.prepare,
+                prepare_blessed=self.prepare,
+                prepare_registered=self.prepare,
             ),
         )
 
@@ -300,66 +317,66 @@ class World:
     # --- processes, one after the other
 
     def play(self) -> None:
-        """Give all commands, each until it is obeyed or refused.
+        """Run all commands, each until it is executed or refused.
 
         Raises:
-            BrokenRuleError: What did not hold.
+            BrokenRuleError: A rule is broken.
         """
         for number, command in enumerate(self.history.commands):
             if command != "rollback":
                 self.models.aliases["candidate"] = 2 + number
-            self._obeyed(command)
+            self._obey(command)
 
-    def _obeyed(self, command: str) -> None:
-        """Start controllers until a command is obeyed, or refused for a good reason."""
-        known = self.rollouts_over()
+    def _obey(self, command: str) -> None:
+        """Start controllers until a command is executed, or refused for a valid reason."""
+        finished_before = self.finished_rollouts()
         self.disturbed, self.load_tested, self.route_before = False, set(), self.servers.now
         parent = self._parents.get(self.servers.now.stable) if self.servers.now is not None else None
-        wanted = command
+        next_command = command
         for _ in range((_OUTAGE_CALLS + 2) * len(self.history.faults) + 3):
             struck, unfinished = len(self._faults) + self._outages.total(), self._unfinished()
             try:
-                self._process(wanted, unfinished)
+                self._process(next_command, unfinished)
             except KilledError:
                 pass
             except (ShortlistError, OSError) as error:
-                self._left_behind()
+                self._check_users_sent_back()
                 if self._unfinished() is None and struck == len(self._faults) + self._outages.total():
-                    refused = unfinished is None and self._may_refuse(wanted, parent)
-                    self.expect(refused, "commands", f"{wanted} is refused: {error}")
-                    if wanted == command:
+                    refused = unfinished is None and self._may_refuse(next_command, parent)
+                    self.expect(refused, "commands", f"{next_command} is refused: {error}")
+                    if next_command == command:
                         return
             else:
-                back = wanted != "rollback" or unfinished is None or self._overruled or self._went_back()
+                back = next_command != "rollback" or unfinished is None or self._overruled or self._went_back()
                 self.expect(back, "a rollback rolls back", "it was ordered, and the version was promoted")
-            if len(self.rollouts_over()) > len(known):
-                self._over(parent)
+            if len(self.finished_rollouts()) > len(finished_before):
+                self._check_final(parent)
                 return
-            wanted = self._next_command or (command if self._unfinished() is None else "canary")
+            next_command = self._next_command or (command if self._unfinished() is None else "canary")
         raise BrokenRuleError("a rollout always ends", f"{self._processes} controllers did not end it")
 
     def _process(self, command: str, unfinished: RolloutRecord | None) -> None:
-        """Run one controller's process, whose clock begins anywhere."""
+        """Run the process of one controller, whose clock has an arbitrary start."""
         self._processes += 1
         self._command, self._signals, self._next_command = command, None, ""
         self.store_failed = self.write_failed = False
         self._send_back = self._last_failed = self._overruled = False
         self._began = self.now
         if unfinished is not None:
-            self._note_wish(command, unfinished)
+            self._note_command(command, unfinished)
         roll_out = self._roll_out(base=self._processes * 7_919.0 % 1_000 - 500)
         try:
             getattr(roll_out, command)()
         finally:
             latest = self._latest()
-            if latest is not None and latest != self.record:  # it died between writing and saying so
+            if latest is not None and latest != self.record:  # it was killed between writing and `on_change`
                 self.saved(latest)
             self._alive = self.alive
             self.now += _REST_SECONDS
             self._began = self.now
 
-    def _left_behind(self) -> None:
-        """Check where users are when a controller gave up because it could not write."""
+    def _check_users_sent_back(self) -> None:
+        """Check that users were routed back when a controller stopped because it could not write."""
         record = self.record
         if record is None or not self.write_failed or record.state.former is None:
             return
@@ -370,7 +387,7 @@ class World:
                 back, "users first", f"{self.servers.now} though nothing can be written in {record.state.phase}"
             )
 
-    def _note_wish(self, command: str, unfinished: RolloutRecord) -> None:
+    def _note_command(self, command: str, unfinished: RolloutRecord) -> None:
         if command == "promote":
             self.by_hand.add(unfinished.id)
         elif command == "rollback":
@@ -386,19 +403,19 @@ class World:
         record = self._latest()
         return record is not None and record.state.phase in {Phase.ABORTED, Phase.ROLLED_BACK}
 
-    def _over(self, parent: int | None) -> None:
+    def _check_final(self, parent: int | None) -> None:
         record = self._latest()
         assert record is not None
         if record != self.record:
             self.saved(record)
         if record.returning:
             self.expect(record.state.candidate == parent, "commands", f"returned to {record.state.candidate}")
-        self.rules.over(record)
+        self.rules.check_final(record)
         if record.state.phase is Phase.PROMOTED and not record.returning:
             self._parents[record.state.candidate] = record.state.former
 
-    def rollouts_over(self) -> list[str]:
-        """Return the ids of rollouts that are over; at most one is not."""
+    def finished_rollouts(self) -> list[str]:
+        """Return the ids of finished rollouts; at most one is unfinished."""
         ids = [name.partition("/")[0] for name in self.store.names("") if name.endswith(f"/{STATE}")]
         latest = self._latest()
         return ids if latest is None or latest.state.final else ids[:-1]
@@ -413,7 +430,7 @@ class World:
 
 
 def play(history: History) -> BrokenRuleError | None:
-    """Play a history; return the rule that it breaks, None when all hold."""
+    """Simulate a history; return the rule that it breaks, or None."""
     try:
         World(history).play()
     except BrokenRuleError as error:

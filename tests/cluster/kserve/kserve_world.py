@@ -22,7 +22,7 @@ from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.fleet import Observer
 from shortlist.rollout.kserve.api import KubernetesAPI
 from shortlist.rollout.kserve.fleet import KubeFleet
-from shortlist.rollout.observations import Observation, Requests, Track
+from shortlist.rollout.observations import Observation, RequestTotals, TrackSummary
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import Rollouts
 from shortlist.serving.export.signature import MODEL_FILE, Signature
@@ -57,7 +57,7 @@ class FolderModels:
         (model / "serving" / MODEL_FILE).write_bytes(b"\x08\x0a\x12\x04test:" + b"\x3a\x02\x0a\x00" * version)
         digests = write_manifest(model)
         gates = [GateResult(name=name, passed=True, reason="fine", numbers={"digests": digests}) for name in GATES]
-        report = GateReport.of("xgboost", folder_digest(model), gates)
+        report = GateReport.from_results("xgboost", folder_digest(model), gates)
         measures = Measures(model="xgboost", role="candidate", validation_log_loss=0.5)
         write_blessing(model.parent / "blessing.json", bless([report], [measures]))
 
@@ -91,12 +91,12 @@ class Script:
         return Observation(
             decision="roll_back" if bad else "proceed",
             reason="4 % of the answers failed" if bad else f"step {step} is fine",
-            stable=Track(requests=90, users=80),
-            canary=Track(requests=10, users=9),
+            stable=TrackSummary(requests=90, users=80),
+            canary=TrackSummary(requests=10, users=9),
         )
 
-    def total(self) -> Requests:
-        return Requests(total=100, logged=100)
+    def total(self) -> RequestTotals:
+        return RequestTotals(total=100, logged=100)
 
 
 class World:

@@ -75,7 +75,7 @@ def test_a_remote_fleet_without_a_log_in_the_object_store_is_refused(tmp_path: P
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("cluster", r"--target: got 'cluster', but spec 'demo' says runtime\.target: stack"),
+        ("cluster", r"--target: got 'cluster', but spec 'demo' declares runtime\.target: stack"),
         ("moon", r"--target: got 'moon'; wanted stack or cluster"),
     ],
 )

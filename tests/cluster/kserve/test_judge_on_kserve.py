@@ -100,7 +100,7 @@ class Traffic:
 
 @pytest.fixture
 def traffic(world: World, prometheus: PrometheusServer, tmp_path: Path) -> Traffic:
-    paths = ServingPaths.of(tmp_path / "runs", "demo")
+    paths = ServingPaths.for_spec(tmp_path / "runs", "demo")
     world.observe = lambda record: KubeObserver(
         world.fleet(), world.objects, Prometheus(prometheus.url, 0.2), record, paths, sampling=1.0, settled_seconds=0
     )
@@ -249,10 +249,10 @@ def test_a_store_that_is_away_for_a_moment_only_holds(
 def test_an_error_of_prometheus_is_no_number(prometheus: PrometheusServer) -> None:
     asking = Prometheus(prometheus.url, 0.1)
     with pytest.raises(PrometheusUnavailableError, match="does not answer"):
-        asking.by("le", "up")  # a question that it does not understand: 400
+        asking.query_by("le", "up")  # a question that it does not understand: 400
     prometheus.broken = '{"status": "success", "data": {"resultType": "matrix", "result": []}}'
     with pytest.raises(PrometheusUnavailableError, match="wanted a vector"):
-        asking.by("le", "up")
+        asking.query_by("le", "up")
 
 
 def test_rows_that_other_pods_may_still_be_shipping_are_held_back(
@@ -281,6 +281,6 @@ def test_a_stable_track_that_is_as_slow_on_the_way_holds_the_rollout() -> None:
     canary = GatewayMetrics(answered=200, slow=30, timed=200)
 
     def word(slow: int) -> str:
-        return gateway_check(POLICY, 0, served, GatewayMetrics(answered=200, slow=slow, timed=200), canary).word
+        return gateway_check(POLICY, 0, served, GatewayMetrics(answered=200, slow=slow, timed=200), canary).status
 
     assert [word(slow) for slow in (0, 2, 25)] == ["breach", "breach", "wait"]

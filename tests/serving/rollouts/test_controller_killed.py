@@ -72,7 +72,7 @@ def killed_while_it_waits(live: Any, controller: subprocess.Popen[str], percent:
 
 def phase_of(live: Any) -> str:
     """Return the phase of the newest rollout, as fast as can be."""
-    file = live.deployer.rollouts.folder_of(live.deployer.rollouts.ids()[-1]) / "state.json"
+    file = live.deployer.rollouts.rollout_folder(live.deployer.rollouts.ids()[-1]) / "state.json"
     return str(json.loads(file.read_text(encoding="utf-8"))["state"]["phase"])
 
 
@@ -85,4 +85,4 @@ def seen(live: Any, percent: int) -> int:
 def is_at_work(live: Any, controller: subprocess.Popen[str]) -> bool:
     """Whether the controller holds the rollouts."""
     assert controller.poll() is None, controller.communicate()
-    return bool(live.deployer.rollouts.is_held())
+    return bool(live.deployer.rollouts.is_locked())

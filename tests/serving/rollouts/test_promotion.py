@@ -38,7 +38,7 @@ def test_a_good_candidate_is_promoted_step_by_step_and_nothing_is_lost_or_writte
     requests = evidence.requests
     assert (requests.failed_stable, requests.failed_canary, requests.lost) == (0, 0, 0)
     assert requests.logged == requests.total > 200
-    assert live.deployer.rollouts.folder_of(record.id).joinpath(PAGE).stat().st_size > 10_000
+    assert live.deployer.rollouts.rollout_folder(record.id).joinpath(PAGE).stat().st_size > 10_000
 
     # The client's own books say the same as Envoy's and as the prediction log.
     (replayed,) = live.story.replays

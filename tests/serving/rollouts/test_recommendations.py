@@ -15,7 +15,7 @@ import pytest
 from tritonclient import grpc as triton_grpc
 
 from shortlist.deployment.refreshed_releases import refresh_releases
-from shortlist.deployment.why import explain
+from shortlist.deployment.slate_explanation import explain
 from shortlist.features.feast_store_location import feast_store_location
 from shortlist.recommending.refreshed import RELEASES, announced_releases
 from shortlist.rollout.phases import Phase

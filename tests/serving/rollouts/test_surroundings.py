@@ -42,7 +42,7 @@ def test_a_full_disk_costs_the_log_and_no_answer_and_nothing_is_promoted_blindly
 
 
 def test_a_slow_disk_costs_no_answer(stack_up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short form of one of the faults of `make soak`."""
+    """A short form of one of the faults of `make bench NAME=soak_faults`."""
     monkeypatch.setattr(harm, "SLOW_SECONDS", 6.0)
     rollouts = harm.Rollouts(stack_up.deployer, stack_up.world.spec_file, stack_up.world.runs, (1, 2))
     faults = harm.Harm(stack_up.deployer, rollouts, Random(0))

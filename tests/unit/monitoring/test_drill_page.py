@@ -16,15 +16,15 @@ from monitoring.pages.drill_page import (
     Drill,
     Kpi,
     Scenario,
+    drill_headline,
     drill_plot,
     drill_table,
-    headline,
     render_drill,
     time_to_alarm,
     write_drill,
 )
 from monitoring.windows.records import Finding, Measure, Problem, Quality, WindowReport
-from shortlist.rollout.page import NOTHING
+from shortlist.rollout.page import NO_NUMBER
 from tests.page_rules import injected, planted, problems_of
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
@@ -111,9 +111,9 @@ def test_a_kpi_that_is_no_number_is_refused() -> None:
 )
 def test_a_drill_passes_only_when_everything_went_as_wanted(shown: Drill, passed: bool, said: str) -> None:
     assert shown.passed is passed
-    assert said in headline(shown)
+    assert said in drill_headline(shown)
     page = render_drill(shown)
-    assert headline(shown) in page
+    assert drill_headline(shown) in page
     assert ("✓ Passed" in page, "✕ Not passed" in page) == (passed, not passed)
 
 
@@ -131,7 +131,7 @@ def test_the_page_is_one_file_with_a_table_and_one_plot(tmp_path: Path) -> None:
     assert (
         "✓ yes 2 days 2026-03-10 item_id, creator_id retrain new model promoted retrain 40.0 % 31.0 % 39.0 %" in words
     )
-    assert f"✕ no {NOTHING} nobody noticed {NOTHING} hold no training retrain 39.0 % 20.0 % {NOTHING}" in words
+    assert f"✕ no {NO_NUMBER} nobody noticed {NO_NUMBER} hold no training retrain 39.0 % 20.0 % {NO_NUMBER}" in words
 
 
 def test_the_plot_marks_what_was_broken_noticed_decided_and_promoted() -> None:
@@ -189,7 +189,7 @@ def test_the_table_fits_the_terminal_whole(width: int) -> None:
         "duration",
         "promoted",
         "40.0 31.0 39.0",
-        f"39.0 20.0 {NOTHING}",
+        f"39.0 20.0 {NO_NUMBER}",
         "yes",
         "no",
     ):
@@ -209,4 +209,4 @@ def test_the_table_says_what_was_learnt_from_and_what_it_brought() -> None:
 def test_the_time_to_an_alarm_is_in_the_worlds_own_time() -> None:
     assert time_to_alarm(scenario()) == "2 days"
     assert time_to_alarm(scenario(alarm_at=FIRST + 7 * DAY + timedelta(hours=6))) == "6 hours"
-    assert time_to_alarm(UNSEEN) == NOTHING
+    assert time_to_alarm(UNSEEN) == NO_NUMBER

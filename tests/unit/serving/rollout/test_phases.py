@@ -22,14 +22,14 @@ from shortlist.rollout.actions import (
     actions,
     resume_actions,
 )
-from shortlist.rollout.events import Abort, Done, Event, Failed, Promote, StepAnalyzed
+from shortlist.rollout.events import Abort, Event, Failed, PhaseCompleted, Promote, StepAnalyzed
 from shortlist.rollout.phases import FINAL_PHASES, REVERTING_PHASES, Phase, RolloutState
 from shortlist.rollout.state_machine import advance
 
 STEPS = (5, 25, 100)
 
 EVENTS: st.SearchStrategy[Event] = st.one_of(
-    st.builds(Done, st.sampled_from(Phase), st.integers(0, 3)),
+    st.builds(PhaseCompleted, st.sampled_from(Phase), st.integers(0, 3)),
     st.builds(
         StepAnalyzed,
         st.integers(0, 3),
@@ -57,7 +57,11 @@ def after(state: RolloutState, *events: Event) -> RolloutState:
 
 def done(state: RolloutState) -> RolloutState:
     """All that the state asks for is so; the judge is content."""
-    event = StepAnalyzed(state.step, "proceed", "") if state.phase is Phase.WATCHING else Done(state.phase, state.step)
+    event = (
+        StepAnalyzed(state.step, "proceed", "")
+        if state.phase is Phase.WATCHING
+        else PhaseCompleted(state.phase, state.step)
+    )
     return after(state, event)
 
 
@@ -160,8 +164,8 @@ def test_a_promotion_before_the_last_step_leaves_no_step_out() -> None:
 
 def test_a_word_about_another_step_is_too_late() -> None:
     watching = at(Phase.WATCHING, 1)
-    assert after(watching, StepAnalyzed(0, "roll_back", "old news"), Done(Phase.SHIFTING, 0)) == watching
-    assert advance(watching, Done(Phase.WATCHING, 1)) == (watching, ())
+    assert after(watching, StepAnalyzed(0, "roll_back", "old news"), PhaseCompleted(Phase.SHIFTING, 0)) == watching
+    assert advance(watching, PhaseCompleted(Phase.WATCHING, 1)) == (watching, ())
 
 
 def test_somebody_may_promote_at_once_but_not_what_was_never_load_tested() -> None:

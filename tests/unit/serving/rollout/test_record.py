@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from shortlist.rollout.observations import Observation, Track
-from shortlist.rollout.operator_commands import ORDER, OperatorCommand
+from shortlist.rollout.observations import Observation, TrackSummary
+from shortlist.rollout.operator_commands import COMMAND_FILE, OperatorCommand
 from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import STATE, RolloutError, Rollouts
-from shortlist.rollout.verdict import Verdict, verdict_of
+from shortlist.rollout.verdict import RolloutVerdict, make_verdict
 from shortlist.spec.serving import Canary
 from shortlist.storage.artefacts import IntegrityError
 
@@ -28,13 +28,13 @@ def watching(percent: int = 5, step: int = 0) -> dict[str, object]:
 
 
 def seen(p99_ms: float = 8.0) -> Observation:
-    return Observation(decision="hold", reason="wait", stable=Track(requests=9, p99_ms=p99_ms))
+    return Observation(decision="hold", reason="wait", stable=TrackSummary(requests=9, p99_ms=p99_ms))
 
 
 def test_every_phase_enters_the_history_once() -> None:
     one = record()
-    moved = one.at(1.5).with_state(one.state.model_copy(update=watching()))
-    moved = moved.at(2.5).with_state(moved.state).with_observation(seen())
+    moved = one.with_elapsed(1.5).with_state(one.state.model_copy(update=watching()))
+    moved = moved.with_elapsed(2.5).with_state(moved.state).with_observation(seen())
     assert [(change.phase, change.percent, change.elapsed_seconds) for change in moved.history] == [
         (Phase.VERIFYING, 0, 0.0), (Phase.WATCHING, 5, 1.5),
     ]  # fmt: skip
@@ -43,14 +43,14 @@ def test_every_phase_enters_the_history_once() -> None:
 
 
 def test_time_never_runs_backwards() -> None:
-    assert record().at(5).at(3).elapsed_seconds == 5
+    assert record().with_elapsed(5).with_elapsed(3).elapsed_seconds == 5
 
 
 def test_a_long_rollout_keeps_few_samples_but_every_change_of_weight() -> None:
     one = record()
-    one = one.at(1).with_state(one.state.model_copy(update=watching()))
+    one = one.with_elapsed(1).with_state(one.state.model_copy(update=watching()))
     for second in range(2, 2_000):
-        one = one.at(second).with_observation(seen(p99_ms=second))
+        one = one.with_elapsed(second).with_observation(seen(p99_ms=second))
     one = one.with_state(one.state.model_copy(update=watching(100, 1)))
     assert 300 <= len(one.samples) <= 600
     moments = [sample.elapsed_seconds for sample in one.samples]
@@ -87,8 +87,8 @@ def test_specs_share_a_folder_without_seeing_each_other(tmp_path: Path) -> None:
     demo.save(record(demo.new_id()))
     other.save(record(other.new_id()))
     assert [len(one.ids()) for one in (demo, other)] == [1, 1]
-    with demo.held(), other.held():
-        assert demo.is_held()
+    with demo.lock(), other.lock():
+        assert demo.is_locked()
 
 
 def test_a_folder_without_a_state_is_no_rollout(tmp_path: Path) -> None:
@@ -113,22 +113,22 @@ def test_a_state_that_was_edited_says_where(tmp_path: Path) -> None:
 
 def test_an_order_is_found_and_an_unreadable_one_is_none(tmp_path: Path) -> None:
     rollouts, one = Rollouts(tmp_path, "demo"), record().id
-    assert rollouts.ordered(one) is None
-    rollouts.order(one, OperatorCommand(wish="rollback", reason="enough"))
-    assert rollouts.ordered(one) == OperatorCommand(wish="rollback", reason="enough")
-    (tmp_path / one / ORDER).write_text("{")
-    assert rollouts.ordered(one) is None
+    assert rollouts.pending_command(one) is None
+    rollouts.send_command(one, OperatorCommand(action="rollback", reason="enough"))
+    assert rollouts.pending_command(one) == OperatorCommand(action="rollback", reason="enough")
+    (tmp_path / one / COMMAND_FILE).write_text("{")
+    assert rollouts.pending_command(one) is None
 
 
 def test_a_step_that_nobody_looked_at_is_a_hold() -> None:
     over = record(**watching())
     over = over.with_state(over.state.model_copy(update={"phase": Phase.ABORTED, "reason": "enough"}))
-    verdict = verdict_of(over)
+    verdict = make_verdict(over)
     assert (verdict.verdict, verdict.steps[0].decision, verdict.steps[0].canary_share) == ("aborted", "hold", None)
     assert verdict.requests.total == 0
 
 
 def test_the_evidence_has_a_schema() -> None:
-    schema = Verdict.model_json_schema()
+    schema = RolloutVerdict.model_json_schema()
     assert set(schema["required"]) == {"verdict", "reason", "champion", "candidate", "steps", "requests"}
     assert schema["properties"]["verdict"]["enum"] == ["promoted", "rolled_back", "aborted"]

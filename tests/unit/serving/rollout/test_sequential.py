@@ -85,10 +85,10 @@ def test_a_user_who_moves_counts_on_both_tracks_and_as_one_person() -> None:
 
 def test_a_step_without_stable_users_adds_nothing() -> None:
     before = values([0.2, 0.4] * 50, [0.3, 0.5] * 50)
-    users = before.shown.shape[0]
+    users = before.shown_items.shape[0]
     after = UserValues(
-        np.hstack([before.shown, np.full((users, 1), 10.0)]),
-        np.hstack([before.positive, np.zeros((users, 1))]),
+        np.hstack([before.shown_items, np.full((users, 1), 10.0)]),
+        np.hstack([before.positive_items, np.zeros((users, 1))]),
         np.hstack([before.canary, np.ones((users, 1), dtype=bool)]),
     )
     assert difference(after) == difference(before)
@@ -136,13 +136,13 @@ def test_the_declared_split_has_no_evidence_against_it() -> None:
 @pytest.mark.parametrize("multiple", [0.7, 1.0, 1.6])
 def test_what_a_user_did_on_both_tracks_belongs_together(monkeypatch: pytest.MonkeyPatch, multiple: float) -> None:
     """The variance is that of each user's residuals, summed over steps before they are squared."""
-    monkeypatch.setattr("shortlist.rollout.sequential_difference.PRETEND", 0.0)
+    monkeypatch.setattr("shortlist.rollout.sequential_difference.PSEUDO_RESIDUALS", 0.0)
     random = np.random.default_rng(5)
     value = (random.random((400, 2)) < 0.1 + 0.8 * random.random((400, 1))).astype(float)  # of the same user alike
     canary = random.random((400, 1)) < np.array([0.2, 0.6])
     seen = difference(UserValues(np.ones_like(value), value, canary))
     assert seen.contrast is not None
-    estimate, variance = seen.contrast.at(multiple)
+    estimate, variance = seen.contrast.difference_at(multiple)
 
     on = np.stack([canary, ~canary])
     levels = (value * on).sum(axis=1) / on.sum(axis=1)

@@ -28,7 +28,7 @@ from shortlist.rollout.actions import (
     VerifyServedFiles,
 )
 from shortlist.rollout.deployment import Route
-from shortlist.rollout.events import Abort, Done, Event, Failed, Promote, StepAnalyzed
+from shortlist.rollout.events import Abort, Event, Failed, PhaseCompleted, Promote, StepAnalyzed
 from shortlist.rollout.phases import REVERTING_PHASES, Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import RolloutError, Rollouts
@@ -38,7 +38,7 @@ from shortlist.rollout.simulation.world import play
 
 Patch = pytest.MonkeyPatch
 SEEDS = 300
-"""Seeded histories of the suite; `make simulate` plays thousands a minute."""
+"""Seeded histories of the suite; `make bench NAME=simulate` plays thousands a minute."""
 MOST = 2_000
 """Histories within which a planted bug has to be found."""
 
@@ -102,8 +102,12 @@ def of_phase(
     patch: Patch, phase: Phase, change: Callable[[tuple[RolloutAction, ...]], tuple[RolloutAction, ...]]
 ) -> None:
     """Change what a phase asks for."""
-    whole = asked._ASKED[phase]
-    patch.setattr(asked, "_ASKED", MappingProxyType({**asked._ASKED, phase: lambda state: change(whole(state))}))
+    whole = asked._ACTIONS_BY_PHASE[phase]
+    patch.setattr(
+        asked,
+        "_ACTIONS_BY_PHASE",
+        MappingProxyType({**asked._ACTIONS_BY_PHASE, phase: lambda state: change(whole(state))}),
+    )
 
 
 def without(*kinds: type) -> Callable[[tuple[RolloutAction, ...]], tuple[RolloutAction, ...]]:
@@ -127,16 +131,16 @@ def resuming(
 
 def events(patch: Patch, change: Callable[[RolloutState, Event, RolloutState], RolloutState]) -> None:
     """Change where an event leads; the change gets the state before, the event and the right state after."""
-    whole = machine._after
-    patch.setattr(machine, "_after", lambda state, event: change(state, event, whole(state, event)))
+    whole = machine._next_state
+    patch.setattr(machine, "_next_state", lambda state, event: change(state, event, whole(state, event)))
 
 
 def routes(patch: Patch, change: Callable[[Route], Route]) -> None:
     """Change the route of a share."""
-    whole = performer.ActionExecutor._send
+    whole = performer.ActionExecutor._set_traffic_split
 
     def send(self: Any, action: SetTrafficSplit) -> None:
-        fleet = self._tools.fleet
+        fleet = self._context.fleet
         before = fleet.route
         fleet.route = lambda route: before(change(route))
         try:
@@ -144,7 +148,7 @@ def routes(patch: Patch, change: Callable[[Route], Route]) -> None:
         finally:
             del fleet.route
 
-    patch.setattr(performer.ActionExecutor, "_send", send)
+    patch.setattr(performer.ActionExecutor, "_set_traffic_split", send)
     rebound(patch)
 
 
@@ -155,13 +159,13 @@ def rebound(patch: Patch) -> None:
     def init(self: Any, *given: Any) -> None:
         whole(self, *given)
         names = {
-            SetTrafficSplit: "_send",
+            SetTrafficSplit: "_set_traffic_split",
             EnsureServing: "_ensure_serving",
-            DrainRequests: "_drain",
-            RouteAllTraffic: "_send_all",
+            DrainRequests: "_drain_requests",
+            RouteAllTraffic: "_route_all_traffic",
             VerifyServedFiles: "_verify_served_files",
         }
-        self._ways = {**self._ways, **{kind: getattr(self, name) for kind, name in names.items()}}
+        self._executors = {**self._executors, **{kind: getattr(self, name) for kind, name in names.items()}}
 
     patch.setattr(performer.ActionExecutor, "__init__", init)
 
@@ -267,7 +271,7 @@ def a_new_controller_sends_everybody_back_first(patch: Patch) -> None:
 def holding_goes_on(patch: Patch) -> None:
     def change(state: RolloutState, event: Event, after: RolloutState) -> RolloutState:
         held = isinstance(event, StepAnalyzed) and event.decision == "hold" and state.phase is Phase.WATCHING
-        return machine._judged(state, "proceed", "") if held else after
+        return machine._apply_decision(state, "proceed", "") if held else after
 
     events(patch, change)
 
@@ -275,7 +279,7 @@ def holding_goes_on(patch: Patch) -> None:
 def the_judge_is_not_heard(patch: Patch) -> None:
     def change(state: RolloutState, event: Event, after: RolloutState) -> RolloutState:
         bad = isinstance(event, StepAnalyzed) and event.decision == "roll_back" and state.phase is Phase.WATCHING
-        return machine._judged(state, "proceed", "") if bad else after
+        return machine._apply_decision(state, "proceed", "") if bad else after
 
     events(patch, change)
 
@@ -319,7 +323,7 @@ def a_way_back_can_be_called_off(patch: Patch) -> None:
 def a_way_back_is_aborted(patch: Patch) -> None:
     def change(state: RolloutState, event: Event, after: RolloutState) -> RolloutState:
         heard = isinstance(event, Abort) and state.phase is Phase.ROLLING_BACK
-        return machine._turn(state, Phase.ABORTING, event.reason) if heard else after
+        return machine._revert(state, Phase.ABORTING, event.reason) if heard else after
 
     events(patch, change)
 
@@ -327,22 +331,22 @@ def a_way_back_is_aborted(patch: Patch) -> None:
 def a_failure_is_not_heard(patch: Patch) -> None:
     def change(state: RolloutState, event: Event, after: RolloutState) -> RolloutState:
         failed = isinstance(event, Failed) and state.phase in {Phase.SHIFTING, Phase.PROMOTING, Phase.LOAD_TESTING}
-        return machine._next(state) if failed else after
+        return machine._state_after_phase(state) if failed else after
 
     events(patch, change)
 
 
 def a_way_back_keeps_its_share(patch: Patch) -> None:
-    whole = machine._turn
+    whole = machine._revert
     patch.setattr(
-        machine, "_turn",
+        machine, "_revert",
         lambda state, phase, reason: whole(state, phase, reason).model_copy(update={"percent": state.percent}),
     )  # fmt: skip
 
 
 def promoting_by_hand_needs_no_proof(patch: Patch) -> None:
     def change(state: RolloutState, event: Event, after: RolloutState) -> RolloutState:
-        early = isinstance(event, Done) and state.phase is Phase.STARTING and after.straight
+        early = isinstance(event, PhaseCompleted) and state.phase is Phase.STARTING and after.straight
         return machine._forward(state, Phase.PROMOTING, percent=100) if early else after
 
     events(patch, change)
@@ -357,14 +361,14 @@ def a_state_is_written_after_it_is_acted_on(patch: Patch) -> None:
 
 
 def the_state_says_over_before_the_evidence_is_there(patch: Patch) -> None:
-    def take(self: Any, event: Event | None) -> None:
-        record = self._now()
+    def apply_event(self: Any, event: Event | None) -> None:
+        record = self._record_now()
         record = record if event is None else record.with_state(machine.advance(record.state, event)[0])
-        self._keep(record)
+        self._save(record)
         if record.state.final:
-            self._concluded(record)
+            self._conclude(record)
 
-    patch.setattr(controller.Controller, "_take", take)
+    patch.setattr(controller.Controller, "_apply_event", apply_event)
 
 
 def a_full_disk_leaves_users_on_the_canary(patch: Patch) -> None:
@@ -376,7 +380,7 @@ def a_full_disk_leaves_users_on_the_canary(patch: Patch) -> None:
 def time_without_a_controller_counts(patch: Patch) -> None:
     def init(whole: Callable[..., None], self: Any, rollouts: Any, tools: Any, record: RolloutRecord) -> None:
         whole(self, rollouts, tools, record)
-        self._before += 60.0 if record.history else 0.0
+        self._seconds_before += 60.0 if record.history else 0.0
 
     method(patch, controller.Controller, "__init__", init)
 
@@ -384,13 +388,13 @@ def time_without_a_controller_counts(patch: Patch) -> None:
 def a_new_controller_forgets_the_time_at_the_step(patch: Patch) -> None:
     def with_observation(self: Any) -> RolloutRecord:
         record: RolloutRecord = self._record.model_copy(update={"elapsed_seconds": 0.0})
-        return record.at(self._tools.clock() - self._began)
+        return record.with_elapsed(self._context.clock() - self._started_at)
 
-    patch.setattr(controller.Controller, "_now", with_observation)
+    patch.setattr(controller.Controller, "_record_now", with_observation)
 
 
 def orders_are_not_read(patch: Patch) -> None:
-    patch.setattr(Rollouts, "ordered", lambda *_: None)
+    patch.setattr(Rollouts, "pending_command", lambda *_: None)
 
 
 def a_blind_judge_is_content(patch: Patch) -> None:
@@ -407,15 +411,15 @@ def a_hiccup_rolls_back(patch: Patch) -> None:
 
 def putting_up_does_not_ask_who_serves(patch: Patch) -> None:
     def stand(self: Any, action: EnsureServing) -> None:
-        self._serve(StartServers(action.version))
-        self._send_all(RouteAllTraffic(action.version))
+        self._start_servers(StartServers(action.version))
+        self._route_all_traffic(RouteAllTraffic(action.version))
 
     patch.setattr(performer.ActionExecutor, "_ensure_serving", stand)
     rebound(patch)
 
 
 def two_controllers_may_work(patch: Patch) -> None:
-    patch.setattr(Rollouts, "held", lambda *_: nullcontext())
+    patch.setattr(Rollouts, "lock", lambda *_: nullcontext())
 
 
 def an_unfinished_rollout_is_begun_again(patch: Patch) -> None:
@@ -423,13 +427,13 @@ def an_unfinished_rollout_is_begun_again(patch: Patch) -> None:
 
 
 def a_return_leads_to_what_was_rolled_back(patch: Patch) -> None:
-    def before(self: Any) -> int:
+    def previous_version(self: Any) -> int:
         for record in self._rollouts.newest_first():
             if record.state.former is not None:
                 return int(record.state.former)
         raise RolloutError("nothing to return to")
 
-    patch.setattr(commands.RolloutCommands, "_before", before)
+    patch.setattr(commands.RolloutCommands, "_previous_version", previous_version)
 
 
 PLANTED: tuple[Callable[[Patch], None], ...] = (
@@ -467,7 +471,7 @@ def test_a_failing_history_is_shrunk_and_printed_as_a_test(monkeypatch: Patch) -
         again = play(history)
         return again is not None and again.rule == broken.rule
 
-    short = long.shrunk(still)
+    short = long.shrink(still)
     assert still(short) and len(short.faults) <= 2 and short.commands == ("canary",)
     text = short.as_test("of_mine", "users first")
     assert "def test_of_mine() -> None:\n    # users first\n    assert play(History(" in text

@@ -1,4 +1,4 @@
-"""The judge's error rates, by simulation; `make bench-judge` plays more rollouts and writes the figures down."""
+"""The judge's error rates, by simulation; `make bench NAME=judge` plays more rollouts and writes the figures down."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy.special import chdtri
 from scipy.stats import beta
 
 from shortlist.rollout.analysis_simulation import Faults, SimulatedRollout, SimulatedTraffic, play
-from shortlist.rollout.checks_kpi import FEWEST_USERS
+from shortlist.rollout.checks_kpi import MIN_USERS
 from shortlist.rollout.sequential import (
     divergence_bound,
     mixture_interval,
@@ -41,7 +41,7 @@ def seen_at_looks(drop: float, users: int, rollouts: int, canary_share: float = 
     pooled = (sizes[0] * means[0] + sizes[1] * means[1]) / (sizes[0] + sizes[1])
     same = pooled * (1 - pooled) * (1 / sizes[0] + 1 / sizes[1])
     own = sum((mean * (1 - mean) + 0.5 / size) / size for mean, size in zip(means, sizes, strict=True))
-    enough = np.minimum(*sizes) >= FEWEST_USERS
+    enough = np.minimum(*sizes) >= MIN_USERS
     return (means[0] - means[1])[:, enough], np.maximum(same, own)[:, enough]
 
 

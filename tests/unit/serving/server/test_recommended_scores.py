@@ -14,7 +14,7 @@ import pytest
 from recommending_shop import Shop, outputs, places_of
 
 from shortlist.contracts import Columns, Files
-from shortlist.deployment.why import explain
+from shortlist.deployment.slate_explanation import explain
 from shortlist.features.fit import fit
 from shortlist.features.online_stores.sqlite import SQLiteOnline
 from shortlist.features.publish import announce_views

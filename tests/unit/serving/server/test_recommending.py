@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from shortlist.cli.commands import app
 from shortlist.contracts import Columns, Files, ShortlistError
-from shortlist.deployment.why import ServedVersion, explain, find_slate, replay
+from shortlist.deployment.slate_explanation import ServedVersion, explain, find_slate, replay
 from shortlist.recommending.candidate_columns import candidate_types
 from shortlist.recommending.release import open_release
 from shortlist.retrieval.retriever import fit_retrieval
@@ -125,7 +125,7 @@ def test_a_recent_item_must_fit_into_64_bits(local: Shop) -> None:
     reader = SlateRequestReader(service.inputs, local.data.model_copy(update={"columns": tuple(columns)}), ())
     large = Tensor("recent_items", "UINT64", (1,), np.array([2**63], np.uint64).view(np.int64) + 1)
     with pytest.raises(BadRequestError, match="input 'recent_items': a value is above 9223372036854775807"):
-        reader._recent(large)
+        reader._recent_items(large)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from recommending_shop import BEST, Shop, outputs, places_of
 
 from shortlist.contracts import Columns, Files, ShortlistError
-from shortlist.deployment.why import explain, find_slate
+from shortlist.deployment.slate_explanation import explain, find_slate
 from shortlist.features.feast_store_location import FeastStoreLocation, feast_store_location
 from shortlist.recommending import refreshed
 from shortlist.recommending.refreshed import RELEASES, announce_release, announced_releases, refresh_release
@@ -207,7 +207,7 @@ def test_why_names_the_files_that_were_used_and_makes_the_slate_again(local: Ref
 
 
 def test_old_releases_go_and_those_that_are_announced_stay(local: Refreshable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refreshed, "_KEPT", 1)
+    monkeypatch.setattr(refreshed, "_MAX_FOLDERS", 1)
     local.release()
     first = local.refresh()
     local.release(ordering={"value": "2 * score"})
