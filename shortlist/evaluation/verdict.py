@@ -29,7 +29,8 @@ from shortlist.storage.artefacts import read_json
 def measured_numbers(measures: Measures) -> dict[str, float]:
     """Return every number of a model by name; an interval gives `<name>`, `<name>_low` and `<name>_high`.
 
-    >>> measured_numbers(Measures(model="m", role="candidate", rows=9, auc=ConfidenceInterval(low=0.6, value=0.7, high=0.8)))
+    >>> interval = ConfidenceInterval(low=0.6, value=0.7, high=0.8)
+    >>> measured_numbers(Measures(model="m", role="candidate", rows=9, auc=interval))
     {'rows': 9, 'positives': 0, 'auc': 0.7, 'auc_low': 0.6, 'auc_high': 0.8}
     """
     numbers: dict[str, float] = {}

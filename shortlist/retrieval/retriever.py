@@ -62,7 +62,7 @@ def fit_retrieval(
 def refresh_retrieval(fitted_folder: Path, data: Data, log: DayTable, folder: Path, seed: int) -> None:
     """Update fitted sources to a log's newest days and its catalogue, without training; all or nothing.
 
-    The log's declaration must have what the sources read (`released_section(before).check`).
+    The log's declaration must have what the sources read (`read_released_section(fitted_folder).check`).
 
     Args:
         fitted_folder: Folder of the fitted sources, with a manifest.

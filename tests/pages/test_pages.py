@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 MODULES = ROOT / ".venv-pages"
 PAGES = sorted((ROOT / "build/pages").glob("*.html"))
 BROWSERS = "chromium", "chromium-browser", "google-chrome"
-WAYS = 4
-"""Wide and narrow, light and dark."""
+VISITS_PER_PAGE = 4
+"""Visits per page: wide and narrow, light and dark."""
 
 pytestmark = pytest.mark.browser
 
@@ -33,55 +33,62 @@ def checked(pages: list[Path]) -> list[dict[str, Any]]:
     if not (MODULES / "node_modules/axe-core").is_dir():
         pytest.skip("needs axe-core and playwright-core, which make test-pages installs by npm")
     script = Path(__file__).with_name("check.mjs")
-    done = subprocess.run([node, script, MODULES, browser, *pages], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    lines: list[dict[str, Any]] = json.loads(done.stdout)
+    process = subprocess.run([node, script, MODULES, browser, *pages], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    lines: list[dict[str, Any]] = json.loads(process.stdout)
     return lines
 
 
 @pytest.fixture(scope="module")
-def found() -> list[dict[str, Any]]:
-    """What is found on the pages that the tests of pages left."""
+def findings() -> list[dict[str, Any]]:
+    """Return the problems and visits of the pages in build/pages."""
     if not PAGES:
         pytest.skip("there are no pages in build/pages; make test-pages writes them")
     return checked(PAGES)
 
 
 @pytest.mark.parametrize("kind", ["axe", "overflow", "focus", "script"])
-def test_no_page_breaks_a_rule(kind: str, found: list[dict[str, Any]]) -> None:
-    broken = [f"{Path(one['page']).name} {one['width']} px {one['scheme']}: {one['text']}" for one in found
-              if one["kind"] == kind]  # fmt: skip
-    assert not broken, "\n".join(broken)
+def test_no_page_has_a_problem(kind: str, findings: list[dict[str, Any]]) -> None:
+    problems = [
+        f"{Path(finding['page']).name} {finding['width']} px {finding['scheme']}: {finding['text']}"
+        for finding in findings
+        if finding["kind"] == kind
+    ]
+    assert not problems, "\n".join(problems)
 
 
-def test_every_page_was_opened_in_every_way_and_has_something_to_reach(found: list[dict[str, Any]]) -> None:
-    visited = [one for one in found if one["kind"] == "visited"]
-    assert len(visited) == WAYS * len(PAGES)
-    assert all(int(one["text"].split()[0]) > 0 for one in visited)
+def test_every_page_was_visited_in_all_settings_and_has_focusable_elements(findings: list[dict[str, Any]]) -> None:
+    visited = [finding for finding in findings if finding["kind"] == "visited"]
+    assert len(visited) == VISITS_PER_PAGE * len(PAGES)
+    assert all(int(visit["text"].split()[0]) > 0 for visit in visited)
 
 
-def test_evidently_s_pages_are_among_them_and_their_controls_are_used(found: list[dict[str, Any]]) -> None:
-    controls = {Path(one["page"]).stem: int(one["text"].split()[1]) for one in found if one["kind"] == "visited"}
+def test_evidently_pages_are_visited_with_their_controls(findings: list[dict[str, Any]]) -> None:
+    controls = {
+        Path(finding["page"]).stem: int(finding["text"].split()[1])
+        for finding in findings
+        if finding["kind"] == "visited"
+    }
     assert controls["evidently-drift"] >= 5  # theme, order of rows, details, their tabs, rows per page
     assert controls["evidently-quality"] >= 1
 
 
-def test_a_broken_page_is_found(tmp_path: Path) -> None:
+def test_every_kind_of_problem_of_a_page_is_reported(tmp_path: Path) -> None:
     (tmp_path / "broken.html").write_text(
         "<!doctype html><html lang='en'><head><title>x</title><style>a:focus {outline: none}</style></head><body><main>"
         "<h1>x</h1><img src='data:,'><a href='#x'>go</a><div style='width: 3000px'>wide</div></main>"
         "<script>undefined.x</script></body></html>"
     )
     lines = checked([tmp_path / "broken.html"])
-    assert {kind: sum(one["kind"] == kind for one in lines) for kind in ("axe", "overflow", "focus", "script")} == {
-        "axe": WAYS, "overflow": WAYS, "focus": WAYS, "script": WAYS,
+    assert {kind: sum(line["kind"] == kind for line in lines) for kind in ("axe", "overflow", "focus", "script")} == {
+        "axe": VISITS_PER_PAGE, "overflow": VISITS_PER_PAGE, "focus": VISITS_PER_PAGE, "script": VISITS_PER_PAGE,
     }  # fmt: skip
 
 
-def test_what_is_broken_behind_a_control_is_found(tmp_path: Path) -> None:
+def test_problems_behind_a_control_are_reported(tmp_path: Path) -> None:
     (tmp_path / "closed.html").write_text(
         "<!doctype html><html lang='en'><head><title>x</title></head><body><main><h1>x</h1>"
         "<details><summary>more</summary><img src='data:,'></details></main></body></html>"
     )
-    lines = [one for one in checked([tmp_path / "closed.html"]) if one["kind"] != "visited"]
-    assert [(one["kind"], one["text"].split()[0]) for one in lines] == [("axe", "image-alt")] * WAYS
+    lines = [finding for finding in checked([tmp_path / "closed.html"]) if finding["kind"] != "visited"]
+    assert [(line["kind"], line["text"].split()[0]) for line in lines] == [("axe", "image-alt")] * VISITS_PER_PAGE

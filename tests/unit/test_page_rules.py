@@ -1,4 +1,4 @@
-"""The rules by which pages are checked find what they are for."""
+"""The rules for pages detect the problems that they are for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_good_page_has_no_problem() -> None:
 
 
 @pytest.mark.parametrize(
-    ("was", "becomes", "said"),
+    ("old_text", "new_text", "expected_problem"),
     [
         (' lang="en"', "", "the page has no language"),
         ("<h2", "<h3", "h3 follows h1"),
@@ -35,10 +35,10 @@ def test_a_good_page_has_no_problem() -> None:
         ("<h1>", '<img src="x"><h1>', "a picture has no alternative text"),
     ],
 )
-def test_a_bad_page_is_told_what_is_wrong(was: str, becomes: str, said: str) -> None:
-    assert was in GOOD
-    changed = GOOD.replace(was, becomes, 1).replace("</h2>", "</h3>" if becomes == "<h3" else "</h2>")
-    assert any(said in problem for problem in problems_of(changed))
+def test_problems_of_a_bad_page_are_reported(old_text: str, new_text: str, expected_problem: str) -> None:
+    assert old_text in GOOD
+    changed = GOOD.replace(old_text, new_text, 1).replace("</h2>", "</h3>" if new_text == "<h3" else "</h2>")
+    assert any(expected_problem in problem for problem in problems_of(changed))
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,10 @@ def test_a_bad_page_is_told_what_is_wrong(was: str, becomes: str, said: str) -> 
         "<svg><text>{}</text></svg>",
     ],
 )
-def test_a_page_that_obeys_is_found_and_one_that_shows_is_not(template: str) -> None:
+def test_injected_markup_is_detected_and_escaped_text_is_not(template: str) -> None:
     assert injected(template.format(HOSTILE)) != []
-    shown = escape(HOSTILE) if "<script>" not in template else HOSTILE.replace("<", "\\u003c").replace("'", "\\u0027")
-    assert injected(template.format(shown), least=0) == []
+    shown_text = (
+        escape(HOSTILE) if "<script>" not in template else HOSTILE.replace("<", "\\u003c").replace("'", "\\u0027")
+    )
+    assert injected(template.format(shown_text), least=0) == []
     assert injected("<p>nothing</p>") == ["shown 0 times, not 1"]

@@ -58,7 +58,7 @@ def write(tmp_path: Path) -> Callable[[str, pl.DataFrame], Path]:
 
 
 def good_proof(model: Path, out: Path, limits: Gates, candidate: str = "") -> None:
-    """Write the proof of a model that keeps every limit."""
+    """Write an export validation that is within every limit."""
     same = ScoreParity(rows=3_000, max_difference=1e-7)
     load = limits.infra
     infra = LoadTestResult(

@@ -1,4 +1,4 @@
-"""A chain of promotions, each a little worse and within the margin, is stopped by the best champion so far."""
+"""The champion gate stops a chain of promotions, each slightly worse and within the margin, by the best champion."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Spec:
         return self.root / folder
 
     def train(self, frame: pl.DataFrame) -> GateVerdict:
-        """Judge a candidate as a run does; promote it when it is blessed."""
+        """Evaluate the gates for a candidate as a run does; promote it when it is blessed."""
         place = f"run-{len(list(self.root.glob('run-*')))}"
         model = self.write(f"{place}/model", "model.json", {"history": [{"validation_log_loss": 0.5}]})
         write_manifest(model)
         self.prover(model, self.root / f"{place}/proof", self.limits)
         best = self.best.get(self.champion, "")
-        told = {"version": str(self.champion or ""), "best": best}
-        champion = self.write(f"{place}/champion", "champion.json", told)
+        champion_fields = {"version": str(self.champion or ""), "best": best}
+        champion = self.write(f"{place}/champion", "champion.json", champion_fields)
         if self.champion:
             self.score(f"{place}/champion", self.versions[self.champion])
         if best:
@@ -93,11 +93,11 @@ def of(tmp_path: Path, validate_export: Callable[..., None], **limits: object) -
                 validate_export)  # fmt: skip
 
 
-def held(verdict: GateVerdict) -> list[str]:
+def failed_messages(verdict: GateVerdict) -> list[str]:
     return [gate.name for gate in verdict.reports[0].gates if not gate.passed]
 
 
-def test_small_steps_down_do_not_add_up(
+def test_repeated_small_drops_are_stopped_at_the_margin_of_the_best_champion(
     tmp_path: Path, chain: list[pl.DataFrame], validate_export: Callable[..., None]
 ) -> None:
     spec = of(tmp_path, validate_export)
@@ -105,27 +105,27 @@ def test_small_steps_down_do_not_add_up(
     promoted = len(spec.versions)
     assert 2 <= promoted <= 3  # the first, and those within 0.003 of it
     assert all(best in ("", "1") for best in spec.best.values())
-    assert [held(verdict) for verdict in verdicts[:promoted]] == [[]] * promoted
-    assert [held(verdict) for verdict in verdicts[promoted:]] == [["champion"]] * (6 - promoted)
+    assert [failed_messages(verdict) for verdict in verdicts[:promoted]] == [[]] * promoted
+    assert [failed_messages(verdict) for verdict in verdicts[promoted:]] == [["champion"]] * (6 - promoted)
     (reason,) = [gate.reason for gate in verdicts[promoted].reports[0].gates if not gate.passed]
     assert "of version 1, the best champion so far): small steps down add up" in reason
 
 
-def test_without_the_best_they_would(
+def test_without_the_best_champion_small_drops_pass(
     tmp_path: Path, chain: list[pl.DataFrame], validate_export: Callable[..., None]
 ) -> None:
     spec = of(tmp_path, validate_export, compare_with_best=False)
     for frame in chain:
-        assert held(spec.train(frame)) == []
+        assert failed_messages(spec.train(frame)) == []
     assert set(spec.best.values()) == {""}
 
 
-def test_a_candidate_that_is_no_worse_is_the_new_best(
+def test_a_candidate_that_is_not_worse_becomes_the_best_champion(
     tmp_path: Path, chain: list[pl.DataFrame], validate_export: Callable[..., None]
 ) -> None:
     spec = of(tmp_path, validate_export)
     for frame in (chain[1], chain[2], chain[0], chain[1]):
-        assert held(spec.train(frame)) == []
+        assert failed_messages(spec.train(frame)) == []
     assert spec.best == {1: "", 2: "1", 3: "", 4: "3"}
 
 
@@ -135,10 +135,10 @@ def test_a_best_champion_that_cannot_be_scored_holds() -> None:
         {"reference": "champion", "differences": {"auc": {"candidate": 0.7, "reference": 0.7, "value": 0.0,
                                                           "low": -0.0001, "error": 0.0001, "rows": 4_000}}}
     )  # fmt: skip
-    result = champion_gate(
+    gate_result = champion_gate(
         champion, same, "auc", Gates(), PairedComparison(reference="version 4", problem="not scored")
     )
-    assert (result.passed, result.reason) == (
+    assert (gate_result.passed, gate_result.reason) == (
         False,
         "version 4, the best champion so far: no comparison, column 'tab' is not declared any more;"
         " gates.compare_with_best: false compares with the champion alone",

@@ -13,10 +13,10 @@ from shortlist.evaluation.records import ConfidenceInterval, Measures
 from shortlist.storage.artefacts import IntegrityError, folder_digest, write_json, write_manifest
 
 
-def report(model: str, held: str = "", folder: Path | None = None) -> GateReport:
+def report(model: str, failing_gate: str = "", folder: Path | None = None) -> GateReport:
     digests = write_manifest(folder) if folder else {"model.json": "ab"}
     gates = [
-        GateResult(name=name, passed=name != held, reason=f"{name} says so", numbers={"digests": digests})
+        GateResult(name=name, passed=name != failing_gate, reason=f"{name} says so", numbers={"digests": digests})
         for name in GATES
     ]
     return GateReport.from_results(model, folder_digest(folder) if folder else "00", gates)
@@ -53,30 +53,32 @@ def test_the_lowest_validation_log_loss_is_chosen_not_the_best_test_auc() -> Non
     )
 
 
-def test_a_held_candidate_is_never_chosen() -> None:
+def test_a_candidate_that_fails_a_gate_is_not_blessed() -> None:
     blessing = bless(
-        [report("xgboost"), report("dlrm", held="skew")], [measures("xgboost", 0.6), measures("dlrm", 0.5)]
+        [report("xgboost"), report("dlrm", failing_gate="skew")], [measures("xgboost", 0.6), measures("dlrm", 0.5)]
     )
     assert blessing.blessed is not None
     assert blessing.blessed.model == "xgboost"
     assert blessing.reasons["dlrm"] == ("Gate 'skew' holds the candidate: skew says so.",)
 
 
-def test_nothing_is_blessed_when_all_are_held_or_there_is_nobody() -> None:
-    assert bless([report("dlrm", held="data")], [measures("dlrm", 0.5)]).blessed is None
+def test_no_model_is_blessed_if_all_fail_or_there_are_no_candidates() -> None:
+    assert bless([report("dlrm", failing_gate="data")], [measures("dlrm", 0.5)]).blessed is None
     assert bless([], []).blessed is None
 
 
-@pytest.mark.parametrize("known", [[], [measures("dlrm", None)]])
-def test_a_candidate_that_passes_alone_is_chosen_whatever_its_validation_log_loss(known: list[Measures]) -> None:
-    """Trees grown anew on all days (`retrain: refit`) may leave no validation day to measure them on."""
-    blessing = bless([report("dlrm")], known)
+@pytest.mark.parametrize("model_measures", [[], [measures("dlrm", None)]])
+def test_the_only_passing_candidate_is_blessed_with_any_validation_log_loss(
+    model_measures: list[Measures],
+) -> None:
+    """Trees retrained on all days (`retrain: refit`) may have no validation day to measure them on."""
+    blessing = bless([report("dlrm")], model_measures)
     assert blessing.blessed is not None
     assert (blessing.blessed.model, blessing.blessed.validation_log_loss) == ("dlrm", None)
     assert "validation log loss is unknown, and no candidate with a known one passes" in blessing.reasons["dlrm"][0]
 
 
-def test_a_known_validation_log_loss_is_preferred_to_an_unknown_one() -> None:
+def test_a_candidate_with_a_validation_log_loss_is_preferred() -> None:
     blessing = bless([report("dlrm"), report("xgboost")], [measures("dlrm", None), measures("xgboost", 0.6)])
     assert blessing.blessed is not None and blessing.blessed.model == "xgboost"
     assert "its validation log loss is unknown; that of 'xgboost' is known" in blessing.reasons["dlrm"][0]
@@ -86,7 +88,7 @@ def test_a_blessed_folder_is_verified(path: Path, model: Path) -> None:
     assert verify_blessing(path, model).blessed == read_blessing(path).blessed
 
 
-def test_the_file_says_what_programs_ask(path: Path) -> None:
+def test_summary_file_has_the_expected_values(path: Path) -> None:
     content = json.loads(path.read_text())
     assert set(content) == {"blessed", "reasons", "numbers", "digests", "gates", "choice", "seal"}
     assert content["blessed"]["model"] == "dlrm"
@@ -118,21 +120,23 @@ def test_an_edited_blessing_is_refused(path: Path, model: Path) -> None:
         verify_blessing(path, model)
 
 
-def test_a_resealed_blessing_of_a_held_model_is_refused(tmp_path: Path, model: Path) -> None:
-    held = bless([report("dlrm", held="slices", folder=model)], [measures("dlrm", 0.5)])
+def test_a_resealed_blessing_of_a_failed_model_is_refused(tmp_path: Path, model: Path) -> None:
+    blessing = bless([report("dlrm", failing_gate="slices", folder=model)], [measures("dlrm", 0.5)])
     good = bless([report("dlrm", folder=model)], [measures("dlrm", 0.5)])
-    write_blessing(tmp_path / "forged.json", held.model_copy(update={"blessed": good.blessed}))
+    write_blessing(tmp_path / "forged.json", blessing.model_copy(update={"blessed": good.blessed}))
     with pytest.raises(IntegrityError, match="blesses 'dlrm', which its own gates hold"):
         verify_blessing(tmp_path / "forged.json", model)
 
 
-def test_a_hold_blesses_no_folder_and_says_why(tmp_path: Path, model: Path) -> None:
-    write_blessing(tmp_path / "held.json", bless([report("dlrm", held="data", folder=model)], [measures("dlrm", 0.5)]))
+def test_verification_reports_the_failed_gate_of_an_unblessed_model(tmp_path: Path, model: Path) -> None:
+    write_blessing(
+        tmp_path / "held.json", bless([report("dlrm", failing_gate="data", folder=model)], [measures("dlrm", 0.5)])
+    )
     with pytest.raises(IntegrityError, match="blesses no model; Gate 'data' holds the candidate: data says so"):
         verify_blessing(tmp_path / "held.json", model)
 
 
-def test_a_missing_or_foreign_file_blesses_nothing(tmp_path: Path, model: Path) -> None:
+def test_verification_fails_for_a_missing_or_changed_blessing(tmp_path: Path, model: Path) -> None:
     with pytest.raises(IntegrityError, match="missing"):
         verify_blessing(tmp_path / "blessing.json", model)
     write_json(tmp_path / "foreign.json", {"blessed": {"model": "dlrm"}})

@@ -1,4 +1,4 @@
-"""Which of several candidates that pass is chosen, and what is said of it."""
+"""Choice among several candidates that pass, and its reasons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Write = Callable[[str, pl.DataFrame], Path]
 LOSSES = {"trees": 0.52, "network": 0.51}
 
 
-def chosen(limits: Gates, **scores: Path) -> Blessing:
+def choose_blessing(limits: Gates, **scores: Path) -> Blessing:
     passes = [GateResult(name=name, passed=True, reason="fine") for name in GATES]
     reports = [GateReport.from_results(name, "00", passes) for name in scores]
     measures = [Measures(model=name, role="candidate", validation_log_loss=LOSSES[name]) for name in scores]
@@ -40,47 +40,49 @@ def noisy(validation: pl.DataFrame) -> pl.DataFrame:
     return validation.with_columns(score=(pl.col("score") + noise).clip(0, 1))
 
 
-def test_the_better_one_on_validation_days_is_chosen_though_its_log_loss_is_higher(
+def test_the_better_candidate_on_validation_days_is_chosen_despite_a_higher_log_loss(
     validation: pl.DataFrame, noisy: pl.DataFrame, write: Write, limits: Gates
 ) -> None:
-    found = chosen(limits, trees=write("trees", validation), network=write("network", noisy))
-    assert found.blessed is not None and found.blessed.model == "trees"
-    assert found.reasons["trees"][0].startswith("passes every gate, best: GAUC on the validation days 0.")
-    assert found.reasons["trees"][0].endswith("over 'network'")
-    assert found.reasons["network"][0].startswith("passes every gate, but is behind 'trees': GAUC on the validation")
+    blessing = choose_blessing(limits, trees=write("trees", validation), network=write("network", noisy))
+    assert blessing.blessed is not None and blessing.blessed.model == "trees"
+    assert blessing.reasons["trees"][0].startswith("passes every gate, best: GAUC on the validation days 0.")
+    assert blessing.reasons["trees"][0].endswith("over 'network'")
+    assert blessing.reasons["network"][0].startswith("passes every gate, but is behind 'trees': GAUC on the validation")
 
 
-def test_of_two_that_chance_may_have_parted_the_lower_log_loss_is_chosen_and_said_to_be_a_toss(
+def test_statistically_tied_candidates_are_decided_by_validation_log_loss(
     validation: pl.DataFrame, write: Write, limits: Gates
 ) -> None:
     noise = np.random.default_rng(1).normal(0, 0.005, validation.height)
     nearly = validation.with_columns(score=(pl.col("score") + noise).clip(0, 1))
-    found = chosen(limits, trees=write("trees", validation), network=write("network", nearly))
-    assert found.choice is not None and found.choice.tied == {"trees", "network"}
-    assert found.blessed is not None and found.blessed.model == "network"
+    blessing = choose_blessing(limits, trees=write("trees", validation), network=write("network", nearly))
+    assert blessing.choice is not None and blessing.choice.tied == {"trees", "network"}
+    assert blessing.blessed is not None and blessing.blessed.model == "network"
     losses = "because the lowest validation log loss decides (0.5100 of 'network', 0.5200 of 'trees')"
     assert (
-        "a statistical tie with" in found.reasons["network"][0]
-        and "a statistical tie with" in found.reasons["trees"][0]
+        "a statistical tie with" in blessing.reasons["network"][0]
+        and "a statistical tie with" in blessing.reasons["trees"][0]
     )
-    assert found.reasons["network"][0].endswith(f"; chosen, {losses}")
-    assert found.reasons["trees"][0].endswith(f"; not chosen, {losses}")
+    assert blessing.reasons["network"][0].endswith(f"; chosen, {losses}")
+    assert blessing.reasons["trees"][0].endswith(f"; not chosen, {losses}")
 
 
-def test_rows_that_a_candidate_has_learnt_do_not_choose(
+def test_learnt_validation_rows_are_not_used_for_the_choice(
     validation: pl.DataFrame, noisy: pl.DataFrame, write: Write, limits: Gates
 ) -> None:
     learnt = write("trees", validation.with_columns(learnt=pl.lit(value=True)))
-    found = chosen(limits, trees=learnt, network=write("network", noisy))
-    assert found.choice is None
-    assert found.blessed is not None and found.blessed.model == "network"  # by its log loss, as it knew no other way
-    assert found.reasons["network"] == ("passes every gate, lowest validation log loss 0.5100",)
+    blessing = choose_blessing(limits, trees=learnt, network=write("network", noisy))
+    assert blessing.choice is None
+    assert (
+        blessing.blessed is not None and blessing.blessed.model == "network"
+    )  # by its log loss, as it knew no other way
+    assert blessing.reasons["network"] == ("passes every gate, lowest validation log loss 0.5100",)
 
 
-@pytest.mark.parametrize("left", ["nothing", "another row"])
-def test_without_common_validation_rows_the_log_loss_chooses(
-    left: str, validation: pl.DataFrame, frame: Frame, write: Write, limits: Gates
+@pytest.mark.parametrize("other_rows", ["nothing", "another row"])
+def test_without_common_validation_rows_the_log_loss_decides(
+    other_rows: str, validation: pl.DataFrame, frame: Frame, write: Write, limits: Gates
 ) -> None:
-    other = frame() if left == "nothing" else validation.head(2_999)
-    assert choose({"a": write("a", validation), "b": write("b", other)}, "gauc", limits, 1) is None
+    other_frame = frame() if other_rows == "nothing" else validation.head(2_999)
+    assert choose({"a": write("a", validation), "b": write("b", other_frame)}, "gauc", limits, 1) is None
     assert choose({"a": write("a", validation)}, "gauc", limits, 1) is None

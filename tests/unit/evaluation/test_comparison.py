@@ -1,4 +1,4 @@
-"""A run's models side by side, and the command that shows them."""
+"""Comparison of a run's models, and the command that shows it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Models:
         self, name: str, role: Role, noise: float, seconds: float, weights: int = 10, *, as_baseline: bool = False
     ) -> None:
         folder, scores, proof = (self.root / f"{name}-{part}" for part in ("model", "scores", "proof"))
-        for each in (folder, scores, proof):
-            each.mkdir()
+        for path in (folder, scores, proof):
+            path.mkdir()
         record = {"kind": "xgboost", "train_seconds": seconds, "compared_as_baseline": as_baseline}
         write_json(folder / "model.json", record)
         (folder / "weights").write_bytes(bytes(weights))
@@ -55,48 +55,48 @@ def models(tmp_path: Path, frame: Frame, validate_export: Callable[..., None]) -
     return Models(tmp_path, frame(), validate_export)
 
 
-def test_the_best_comes_first_and_the_others_are_compared_with_it_in_pairs(models: Models) -> None:
+def test_models_are_ranked_and_compared_in_pairs_with_the_best(models: Models) -> None:
     models.add("popularity", "baseline", noise=0.5, seconds=0.1)
     models.add("trees", "candidate", noise=0.0, seconds=3.0, weights=5_000)
-    found = models.compared()
-    assert (found.metric, found.best, list(found.models)) == ("gauc", "trees", ["trees", "popularity"])
-    trees, popularity = found.models.values()
+    comparison = models.compared()
+    assert (comparison.metric, comparison.best, list(comparison.models)) == ("gauc", "trees", ["trees", "popularity"])
+    trees, popularity = comparison.models.values()
     assert trees.against_best == {} and set(popularity.against_best) == {"auc", "log_loss", "gauc", "ndcg_at_10"}
     assert popularity.against_best["gauc"].high < 0 < popularity.against_best["log_loss"].low
     assert (trees.serving_p50_ms, trees.train_seconds, popularity.serving_p50_ms) == (3.0, 3.0, None)
     assert trees.size_bytes is not None and trees.size_bytes >= 5_000
-    assert found.notice == ""
+    assert comparison.notice == ""
 
 
-def test_a_model_is_dominated_by_one_that_is_better_beyond_chance_and_costs_no_more(models: Models) -> None:
+def test_a_model_is_dominated_by_a_significantly_better_model_at_no_higher_cost(models: Models) -> None:
     models.add("good", "candidate", noise=0.0, seconds=1.0)
     models.add("bad", "candidate", noise=0.5, seconds=2.0)
     models.add("quick", "candidate", noise=0.5, seconds=0.5)
     models.add("alike", "candidate", noise=0.02, seconds=2.0)
-    found = {name: line.dominated_by for name, line in models.compared().models.items()}
-    assert found == {"good": (), "bad": ("good", "alike"), "quick": (), "alike": ()}
+    dominated_by = {name: line.dominated_by for name, line in models.compared().models.items()}
+    assert dominated_by == {"good": (), "bad": ("good", "alike"), "quick": (), "alike": ()}
 
 
 @pytest.mark.parametrize(
-    ("noise", "words"),
+    ("noise", "notice"),
     [(0.0, "No candidate beats the baseline 'linear': GAUC 0."), (0.02, "by more than chance: GAUC 0.")],
 )
-def test_a_baseline_that_no_candidate_beats_is_the_first_thing_said(models: Models, noise: float, words: str) -> None:
+def test_notice_names_a_baseline_that_no_candidate_beats(models: Models, noise: float, notice: str) -> None:
     models.add("linear", "baseline", noise=noise, seconds=1.0)
     models.add("trees", "candidate", noise=0.0 if noise else 0.5, seconds=1.0)
-    assert words in models.compared().notice
+    assert notice in models.compared().notice
 
 
-def test_every_candidate_that_the_baseline_equals_is_named_even_where_the_best_one_is_better(models: Models) -> None:
+def test_notice_names_every_candidate_that_does_not_beat_the_baseline(models: Models) -> None:
     models.add("linear", "baseline", noise=0.3, seconds=1.0)
     models.add("trees", "candidate", noise=0.0, seconds=1.0)
     models.add("network", "candidate", noise=0.6, seconds=1.0)
     models.add("twin", "candidate", noise=0.3, seconds=1.0)
-    found = models.compared()
-    assert found.best == "trees" and "'trees'" not in found.notice
-    assert "Candidate 'network' does not beat the baseline 'linear': GAUC 0." in found.notice
-    assert "Candidate 'twin' does not beat the baseline 'linear': GAUC 0." in found.notice
-    assert "(+0.0000 [+0.0000, +0.0000])" in found.notice
+    comparison = models.compared()
+    assert comparison.best == "trees" and "'trees'" not in comparison.notice
+    assert "Candidate 'network' does not beat the baseline 'linear': GAUC 0." in comparison.notice
+    assert "Candidate 'twin' does not beat the baseline 'linear': GAUC 0." in comparison.notice
+    assert "(+0.0000 [+0.0000, +0.0000])" in comparison.notice
 
 
 def test_candidates_that_are_not_above_one_that_is_compared_as_a_baseline_are_named(models: Models) -> None:
@@ -114,7 +114,7 @@ def test_candidates_that_are_not_above_one_that_is_compared_as_a_baseline_are_na
     assert "blessed" not in models.compared().notice
 
 
-def test_a_candidate_that_is_compared_as_a_baseline_and_below_all_others_is_no_news(models: Models) -> None:
+def test_no_notice_where_all_candidates_beat_the_one_compared_as_a_baseline(models: Models) -> None:
     models.add("line", "candidate", noise=0.6, seconds=1.0, as_baseline=True)
     models.add("trees", "candidate", noise=0.0, seconds=1.0)
     models.add("network", "candidate", noise=0.2, seconds=1.0)
@@ -122,18 +122,18 @@ def test_a_candidate_that_is_compared_as_a_baseline_and_below_all_others_is_no_n
 
 
 def test_the_logistic_regression_is_compared_as_a_baseline() -> None:
-    asked = {name for name in KINDS if kind_of(name).section.compared_as_baseline}
-    assert asked == {"logistic"}
+    compared_kinds = {name for name in KINDS if kind_of(name).section.compared_as_baseline}
+    assert compared_kinds == {"logistic"}
 
 
 def test_a_model_without_scores_is_listed_with_the_reason(models: Models) -> None:
     models.add("good", "candidate", noise=0.0, seconds=1.0)
     models.add("lost", "candidate", noise=0.0, seconds=1.0)
     (models.root / "lost-scores/scores.parquet").unlink()
-    found = models.compared()
-    assert list(found.models) == ["good", "lost"]
-    assert "scores.parquet is missing" in found.models["lost"].problem
-    assert found.models["lost"].auc is None
+    comparison = models.compared()
+    assert list(comparison.models) == ["good", "lost"]
+    assert "scores.parquet is missing" in comparison.models["lost"].problem
+    assert comparison.models["lost"].auc is None
 
 
 def test_the_command_shows_the_specs_last_run(
@@ -145,19 +145,19 @@ def test_the_command_shows_the_specs_last_run(
     runs = tmp_path / "runs"
     for name, spec in (("20260101-a", "minimal"), ("20260102-b", "other")):
         (runs / name).mkdir(parents=True)
-        found = models.compared().model_copy(update={"spec": spec})
-        write_json(runs / name / "compare.json", found.model_dump(mode="json"))
+        comparison = models.compared().model_copy(update={"spec": spec})
+        write_json(runs / name / "compare.json", comparison.model_dump(mode="json"))
     (runs / "latest").symlink_to("20260102-b")
     shown(str(MINIMAL), runs)
     text = capsys.readouterr().out
     assert text.startswith("No candidate beats the baseline 'linear'")
-    assert all(word in text for word in ("GAUC decides", "nDCG@10", "baseline", "calibration", "p50", "] │"))
+    assert all(text_part in text for text_part in ("GAUC decides", "nDCG@10", "baseline", "calibration", "p50", "] │"))
     assert "…" not in text
     assert "Not in that run: logistic, popularity." in " ".join(text.split())
     shown(str(MINIMAL), runs, as_json=True)
     assert json.loads(capsys.readouterr().out)["best"] == "linear"
 
 
-def test_the_command_says_what_to_do_when_there_is_no_run(tmp_path: Path) -> None:
+def test_command_without_a_run_names_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match=r"no run of 'minimal' finished here. Run it first: make run SPEC=minimal"):
         newest_comparison(tmp_path, yaml.safe_load(MINIMAL.read_text())["name"])

@@ -32,34 +32,38 @@ def page(tmp_path: Path) -> RunPage:
 
 
 def test_the_summary_has_the_buckets_and_the_last_epochs_hit_rate(page: RunPage) -> None:
-    found = summary_of(page).embeddings
-    assert found is not None
-    assert found.model_dump()["hashed"] == HASHED
-    assert (found.cached_rows, found.cache_hit_rate) == (5_000, 0.75)
+    embeddings = summary_of(page).embeddings
+    assert embeddings is not None
+    assert embeddings.model_dump()["hashed"] == HASHED
+    assert (embeddings.cached_rows, embeddings.cache_hit_rate) == (5_000, 0.75)
 
 
-def test_every_network_is_told_by_its_name_in_the_summary_and_on_the_page(page: RunPage, tmp_path: Path) -> None:
-    few = {"item_hash": {"buckets": 50, "occupied": 20, "admitted": 20, "values": 24.0, "collision_rate": 0.125}}
+def test_summary_and_page_name_every_network(page: RunPage, tmp_path: Path) -> None:
+    hashed_numbers = {
+        "item_hash": {"buckets": 50, "occupied": 20, "admitted": 20, "values": 24.0, "collision_rate": 0.125}
+    }
     (tmp_path / "wide").mkdir()
-    write_json(tmp_path / "wide" / Files.MODEL, {**DLRM, "kind": "wide_deep", "hashed": few, "cached_rows": None})
-    both = page.model_copy(update={"models": {**page.models, "wide": tmp_path / "wide"}})
-    summary = summary_of(both)
-    found = {name: set(one.hashed) for name, one in summary.embeddings_by_model.items()}
-    assert found == {"dlrm": set(HASHED), "wide": {"item_hash"}}
+    write_json(
+        tmp_path / "wide" / Files.MODEL, {**DLRM, "kind": "wide_deep", "hashed": hashed_numbers, "cached_rows": None}
+    )
+    page_of_two = page.model_copy(update={"models": {**page.models, "wide": tmp_path / "wide"}})
+    summary = summary_of(page_of_two)
+    features_by_model = {name: set(numbers.hashed) for name, numbers in summary.embeddings_by_model.items()}
+    assert features_by_model == {"dlrm": set(HASHED), "wide": {"item_hash"}}
     assert summary.embeddings == summary.embeddings_by_model["dlrm"]  # as readers of earlier summaries know it
-    words = " ".join(render(both).split())
-    assert words.index("<b>dlrm</b>") < words.index("user_hash: 632 of") < words.index("<b>wide</b>")
-    assert words.index("<b>wide</b>") < words.index("item_hash: 20 of 50 buckets are occupied, 20 learnt; 12.5% of")
+    text = " ".join(render(page_of_two).split())
+    assert text.index("<b>dlrm</b>") < text.index("user_hash: 632 of") < text.index("<b>wide</b>")
+    assert text.index("<b>wide</b>") < text.index("item_hash: 20 of 50 buckets are occupied, 20 learnt; 12.5% of")
 
 
-def test_the_page_says_how_many_values_collide_and_which_table_is_full(page: RunPage) -> None:
-    words = " ".join(render(page).split())
-    assert "user_hash: 632 of 1 000 buckets are occupied, 200 learnt; 36.8% of about 999 values have no" in words
-    assert "page_hash: 10 of 10 buckets are occupied, 10 learnt; the table is full." in words
-    assert "The device held 5 000 embedding rows; 75.0% of the last epoch's look-ups found theirs there." in words
+def test_page_shows_hash_collisions_and_full_tables(page: RunPage) -> None:
+    text = " ".join(render(page).split())
+    assert "user_hash: 632 of 1 000 buckets are occupied, 200 learnt; 36.8% of about 999 values have no" in text
+    assert "page_hash: 10 of 10 buckets are occupied, 10 learnt; the table is full." in text
+    assert "The device held 5 000 embedding rows; 75.0% of the last epoch's look-ups found theirs there." in text
 
 
-def test_a_run_without_hashes_and_cache_says_nothing_of_them() -> None:
+def test_summary_has_no_embeddings_without_hashing_and_cache() -> None:
     assert read_embedding_numbers({"trees": XGBOOST, "line": {"kind": "logistic"}}) == {}
     whole = read_embedding_numbers({"dlrm": {**DLRM, "cached_rows": None, "history": [{"epoch": 1}]}})["dlrm"]
     assert whole == EmbeddingNumbers(hashed=HASHED, cached_rows=None, cache_hit_rate=None)  # type: ignore[arg-type]

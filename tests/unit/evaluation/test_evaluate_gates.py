@@ -1,4 +1,4 @@
-"""The whole judgement on small scored logs."""
+"""Evaluation of all gates on small scored logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Frame = Callable[..., pl.DataFrame]
 
 
 class Run:
-    """The folders that the steps before the gates would have written."""
+    """Folders as the steps before the gates write them."""
 
     def __init__(self, root: Path, frame: pl.DataFrame, limits: Gates, prover: Callable[..., None]) -> None:
         self.root, self.frame, self.limits, self.prover = root, frame, limits, prover
@@ -103,22 +103,26 @@ def noisy(frame: pl.DataFrame, seed: int) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize(("of", "blessed"), [("the mean", "both"), ("one member", "dlrm")])
-def test_a_model_of_others_is_blessed_only_where_it_beats_each_of_them(run: Run, of: str, blessed: str) -> None:
+def test_an_ensemble_is_blessed_only_if_it_beats_every_member(run: Run, of: str, blessed: str) -> None:
     run.limits = run.limits.model_copy(
         update={"max_calibration_error": 1.0, "max_rate_error": 1.0, "max_log_loss": 2.0}
     )
-    one, other = noisy(run.frame, 1), noisy(run.frame, 2)
-    mean = one.with_columns(score=(one["score"] + other["score"]) / 2)
-    for name, loss, scores in (("xgboost", 0.6, one), ("dlrm", 0.5, other), ("both", 0.4, mean)):
+    first_scores, second_scores = noisy(run.frame, 1), noisy(run.frame, 2)
+    mean = first_scores.with_columns(score=(first_scores["score"] + second_scores["score"]) / 2)
+    for name, loss, scores in (("xgboost", 0.6, first_scores), ("dlrm", 0.5, second_scores), ("both", 0.4, mean)):
         run.model(name, loss)
-        run.score(name, other if (name, of) == ("both", "one member") else scores)
-    found, verdict = run.evaluate_gates()
-    assert found == blessed
-    held = [gate.message for gate in verdict.reports[-1].gates if not gate.passed]
+        run.score(name, second_scores if (name, of) == ("both", "one member") else scores)
+    blessed_model, verdict = run.evaluate_gates()
+    assert blessed_model == blessed
+    failed_messages = [gate.message for gate in verdict.reports[-1].gates if not gate.passed]
     if of == "one member":
-        assert len(held) == 1 and "AUC lead +0.0000 <= 0" in held[0] and "dlrm alone would do" in held[0]
+        assert (
+            len(failed_messages) == 1
+            and "AUC lead +0.0000 <= 0" in failed_messages[0]
+            and "dlrm alone would do" in failed_messages[0]
+        )
     else:
-        assert held == []
+        assert failed_messages == []
 
 
 def test_the_same_evidence_gives_the_same_verdict(run: Run) -> None:
@@ -126,12 +130,12 @@ def test_the_same_evidence_gives_the_same_verdict(run: Run) -> None:
     assert run.evaluate_gates()[1].model_dump_json() == first
 
 
-def test_a_candidate_without_scores_is_held_by_all_that_needs_them(run: Run) -> None:
+def test_a_candidate_without_scores_fails_every_gate_on_scores(run: Run) -> None:
     (run.root / "xgboost/scores.parquet").unlink()
     assert run.held_by() == {"data", "absolute", "calibration", "slices"}
 
 
-def test_a_candidate_without_a_model_is_held(run: Run) -> None:
+def test_a_candidate_without_a_model_fails_the_gates(run: Run) -> None:
     for path in (run.root / "xgboost_model").iterdir():
         path.unlink()
     (run.root / "xgboost_model").rmdir()
@@ -189,7 +193,7 @@ def test_an_equal_champion_lets_pass(run: Run) -> None:
     blessed, verdict = run.evaluate_gates()
     assert blessed == "xgboost"
     assert verdict.slice_reference == "the champion"
-    assert [one.role for one in verdict.models] == ["candidate", "baseline", "champion"]
+    assert [model.role for model in verdict.models] == ["candidate", "baseline", "champion"]
 
 
 def off(frame: pl.DataFrame, by: float) -> pl.DataFrame:
@@ -197,7 +201,7 @@ def off(frame: pl.DataFrame, by: float) -> pl.DataFrame:
     return frame.with_columns(score=(pl.col("score") + noise).clip(0, 1))
 
 
-def test_a_candidate_that_a_bound_against_a_point_refused_passes_in_pairs(run: Run) -> None:
+def test_paired_bound_passes_a_candidate_that_an_unpaired_bound_holds(run: Run) -> None:
     run.limits = run.limits.model_copy(update={"metric": "auc"})
     run.score("popularity", off(run.frame, 0.05))
     blessed, verdict = run.evaluate_gates()
@@ -208,16 +212,16 @@ def test_a_candidate_that_a_bound_against_a_point_refused_passes_in_pairs(run: R
     assert blessed == "xgboost"
 
 
-def test_a_candidate_whose_lead_may_be_chance_is_held(run: Run) -> None:
+def test_a_candidate_without_a_significant_lead_fails_the_gate(run: Run) -> None:
     run.limits = run.limits.model_copy(update={"metric": "auc"})
     run.score("popularity", off(run.frame, 0.001))
     assert run.held_by() == {"absolute"}
 
 
-def test_gauc_decides_where_the_log_names_enough_users_and_holds_what_orders_no_users_items(run: Run) -> None:
-    """Scores that are the user's mean of good ones: they tell users apart, and not the items of one."""
-    means = run.frame.with_columns(score=pl.col("label").mean().over("user").clip(0.01, 0.99))
-    run.score("xgboost", means)
+def test_gauc_decides_with_enough_users_and_holds_a_constant_order_within_users(run: Run) -> None:
+    """Scores that are constant within each user."""
+    user_rates = run.frame.with_columns(score=pl.col("label").mean().over("user").clip(0.01, 0.99))
+    run.score("xgboost", user_rates)
     blessed, verdict = run.evaluate_gates()
     (absolute,) = (gate for gate in verdict.reports[0].gates if gate.name == "absolute")
     assert (blessed, verdict.metric) == (None, "gauc")
@@ -233,7 +237,7 @@ def test_labels_of_one_class_hold(run: Run) -> None:
     assert {"data", "absolute", "calibration", "slices"} <= run.held_by()
 
 
-def test_nobody_to_judge_blesses_nobody(run: Run) -> None:
+def test_without_candidates_no_model_is_blessed(run: Run) -> None:
     (run.root / "xgboost").rename(run.root / "elsewhere")
     blessed, verdict = run.evaluate_gates()
     assert blessed is None
@@ -241,20 +245,22 @@ def test_nobody_to_judge_blesses_nobody(run: Run) -> None:
 
 
 class Spread(Section):
-    """The own settings of a gate that only this file knows."""
+    """Settings of a gate that is registered in this file."""
 
     min_deviation: float = Field(default=0.01, ge=0)
     """Least standard deviation of the scores."""
 
 
 def spread_gate(case: Case) -> GateResult:
-    """Hold when the scores hardly differ."""
+    """Hold when the deviation of the scores is too small."""
     limit = case.settings("spread", Spread).min_deviation
     if case.scored.rows is None:
         return GateResult.from_failures("spread", ["no scores"], "")
-    found = float(case.scored.rows.scores.std())
-    failures = [f"deviation {found:.3f} < {limit:.3f} (min_deviation)"] if found < limit else []
-    return GateResult.from_failures("spread", failures, f"deviation {found:.3f}", deviation=found, min_deviation=limit)
+    deviation = float(case.scored.rows.scores.std())
+    failures = [f"deviation {deviation:.3f} < {limit:.3f} (min_deviation)"] if deviation < limit else []
+    return GateResult.from_failures(
+        "spread", failures, f"deviation {deviation:.3f}", deviation=deviation, min_deviation=limit
+    )
 
 
 @pytest.fixture
@@ -264,21 +270,23 @@ def with_spread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("with_spread")
 @pytest.mark.parametrize(("settings", "blessed"), [({}, "xgboost"), ({"spread": {"min_deviation": 0.4}}, None)])
-def test_a_gate_of_ones_own_holds_by_its_own_rule(run: Run, settings: dict[str, Any], blessed: str | None) -> None:
+def test_a_registered_custom_gate_decides_by_its_settings(
+    run: Run, settings: dict[str, Any], blessed: str | None
+) -> None:
     run.limits = Gates.model_validate({**run.limits.model_dump(), "custom": settings})
-    found, verdict = run.evaluate_gates()
-    assert found == blessed
-    held = "deviation 0.194 < 0.400 (min_deviation)"
-    reason = held if blessed is None else "deviation 0.194"
+    blessed_model, verdict = run.evaluate_gates()
+    assert blessed_model == blessed
+    expected_reason = "deviation 0.194 < 0.400 (min_deviation)"
+    reason = expected_reason if blessed is None else "deviation 0.194"
     assert [line.reason for line in gate_lines(verdict.reports) if line.name == "spread"] == [reason]  # summary.json
     reasons = read_blessing(run.root / "verdict/blessing.json").reasons["xgboost"]
     if blessed is None:
-        assert reasons == (f"Gate 'spread' holds the candidate: {held}.",)
+        assert reasons == (f"Gate 'spread' holds the candidate: {expected_reason}.",)
     else:
         assert verify_blessing(run.root / "verdict/blessing.json", run.root / "xgboost_model").blessed is not None
 
 
-def test_a_gate_that_was_added_later_was_not_passed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blessing_without_a_newly_required_gate_is_invalid(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.evaluate_gates()
     monkeypatch.setitem(GATES, "spread", Gate(spread_gate, Spread))
     with pytest.raises(IntegrityError, match="passed is True, but its gate results say False"):
@@ -293,16 +301,16 @@ def test_the_settings_of_a_gate_of_ones_own_are_checked() -> None:
         Gates.model_validate({"custom": {"spread": {"min_deviaton": 1}}})
 
 
-def test_a_declared_model_without_files_is_held(run: Run) -> None:
+def test_a_declared_model_without_files_fails_the_gates(run: Run) -> None:
     (run.root / "xgboost/scores.parquet").unlink()
     (run.root / "xgboost_model/model.json").unlink()
     assert {"absolute", "integrity", "parity"} <= run.held_by()
 
 
-def test_the_baseline_to_beat_is_the_one_that_is_named(run: Run) -> None:
+def test_the_declared_baseline_is_the_one_to_beat(run: Run) -> None:
     run.limits = run.limits.model_copy(update={"baseline": "yesterday"})
     _, verdict = run.evaluate_gates()
-    assert [one.model for one in verdict.models] == ["xgboost", "yesterday"]
+    assert [model.model for model in verdict.models] == ["xgboost", "yesterday"]
     (absolute,) = (gate for gate in verdict.reports[0].gates if gate.name == "absolute")
     assert "yesterday" in absolute.reason
     assert verdict.slice_reference == "yesterday"

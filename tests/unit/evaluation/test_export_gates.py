@@ -1,4 +1,4 @@
-"""Something bad that each of the two gates stops, missing evidence that holds, and a reason a person can act on."""
+"""The parity and infra gates: what they hold, missing evidence, and their reasons."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def narrow(**changed: Any) -> ExportValidation:
     return proof(parity=Parity(test_rows=TEST_ROWS, exported=same(), triton=same(**changed), precision="bf16"))
 
 
-def parity(found: ExportValidation | None, limits: Gates = LIMITS, test_rows: int = TEST_ROWS) -> GateResult:
-    return parity_gate(found, DIGEST, test_rows, limits)
+def parity(validation: ExportValidation | None, limits: Gates = LIMITS, test_rows: int = TEST_ROWS) -> GateResult:
+    return parity_gate(validation, DIGEST, test_rows, limits)
 
 
-def infra(found: ExportValidation | None, limits: Infra = LIMITS.infra) -> GateResult:
-    return infra_gate(found, DIGEST, limits)
+def infra(validation: ExportValidation | None, limits: Infra = LIMITS.infra) -> GateResult:
+    return infra_gate(validation, DIGEST, limits)
 
 
 class TestParity:
     def test_passes_the_same_scores(self) -> None:
-        result = parity(proof())
-        assert result.passed
-        assert result.reason == (
+        gate_result = parity(proof())
+        assert gate_result.passed
+        assert gate_result.reason == (
             "10 000 test rows score the same: the exported file within 5.4e-07, Triton within 5.4e-07, no pair in"
             " another order"
         )
@@ -62,9 +62,9 @@ class TestParity:
     def test_a_network_in_bf16_is_judged_by_auc(self) -> None:
         near = {"max_difference": 3e-3, "rank_differences": 900}
         assert not parity(proof(triton=same(**near, auc_difference=2e-5))).passed  # in fp32 that is another model
-        result = parity(narrow(**near, auc_difference=2e-5))
-        assert result.passed
-        assert result.reason.endswith("Triton within 3.0e-03, AUC within 2.0e-05 (bf16)")
+        gate_result = parity(narrow(**near, auc_difference=2e-5))
+        assert gate_result.passed
+        assert gate_result.reason.endswith("Triton within 3.0e-03, AUC within 2.0e-05 (bf16)")
 
     @pytest.mark.parametrize(
         ("changed", "message"),
@@ -75,21 +75,23 @@ class TestParity:
             ({"not_finite": 1}, "Triton: 1 of 10 000 scores are NaN or infinite"),
         ],
     )
-    def test_a_network_in_bf16_is_held(self, changed: dict[str, Any], message: str) -> None:
-        result = parity(narrow(**{"max_difference": 3e-3, "auc_difference": 2e-5, **changed}))
-        assert not result.passed
-        assert message in result.reason
+    def test_holds_a_bf16_network_with_a_different_auc_or_large_differences(
+        self, changed: dict[str, Any], message: str
+    ) -> None:
+        gate_result = parity(narrow(**{"max_difference": 3e-3, "auc_difference": 2e-5, **changed}))
+        assert not gate_result.passed
+        assert message in gate_result.reason
 
-    def test_the_exported_file_is_exact_whatever_the_network_is_multiplied_in(self) -> None:
-        found = narrow(auc_difference=0.0)
-        assert found.parity is not None
-        exported = found.parity.model_copy(update={"exported": same(max_difference=3e-3)})
-        assert not parity(found.model_copy(update={"parity": exported})).passed
+    def test_exported_file_must_match_exactly_also_with_bf16(self) -> None:
+        validation = narrow(auc_difference=0.0)
+        assert validation.parity is not None
+        exported = validation.parity.model_copy(update={"exported": same(max_difference=3e-3)})
+        assert not parity(validation.model_copy(update={"parity": exported})).passed
 
     def test_a_difference_at_the_limit_passes(self) -> None:
         assert parity(proof(triton=same(max_difference=LIMITS.max_score_difference))).passed
 
-    @pytest.mark.parametrize("way", ["exported", "triton"])
+    @pytest.mark.parametrize("field", ["exported", "triton"])
     @pytest.mark.parametrize(
         ("changed", "message"),
         [
@@ -101,36 +103,36 @@ class TestParity:
             ({"problem": "there was no server"}, "there was no server"),
         ],
     )
-    def test_holds(self, way: str, changed: dict[str, Any], message: str) -> None:
-        name = {"exported": "the exported file", "triton": "Triton"}[way]
-        assert _held(parity(proof(**{way: same(**changed)}))) == f"{name}: {message}"
+    def test_holds(self, field: str, changed: dict[str, Any], message: str) -> None:
+        name = {"exported": "the exported file", "triton": "Triton"}[field]
+        assert _failure_reason(parity(proof(**{field: same(**changed)}))) == f"{name}: {message}"
 
     @pytest.mark.parametrize(
-        ("inputs", "words"),
+        ("inputs", "expected_text"),
         [((), "inputs are equal"), (("duration", "by_user:rows"), "inputs duration, by_user:rows differ")],
     )
-    def test_says_where_to_look(self, inputs: tuple[str, ...], words: str) -> None:
+    def test_message_names_the_worst_row_and_its_inputs(self, inputs: tuple[str, ...], expected_text: str) -> None:
         worst = LargestDifference(impression=192_716, reference=0.5, score=0.6, inputs=inputs)
-        reason = _held(parity(proof(triton=same(max_difference=0.1, worst=worst))))
-        assert reason.endswith(f"(max_score_difference), most in impression 192716, {words}")
+        reason = _failure_reason(parity(proof(triton=same(max_difference=0.1, worst=worst))))
+        assert reason.endswith(f"(max_score_difference), most in impression 192716, {expected_text}")
 
-    def test_all_rows_of_a_small_log_are_enough_but_none_never_is(self) -> None:
-        few, none = same(rows=500), same(rows=0, max_difference=None)
-        small = Parity(test_rows=500, exported=few, triton=few)
+    def test_small_logs_need_all_rows_and_at_least_one_row(self) -> None:
+        small_validation, none = same(rows=500), same(rows=0, max_difference=None)
+        small = Parity(test_rows=500, exported=small_validation, triton=small_validation)
         assert parity(proof(parity=small), test_rows=500).passed
         assert not parity(proof(parity=small), test_rows=501).passed  # the proof knew of fewer rows than there are
         assert not parity(proof(parity=Parity(test_rows=0, exported=none, triton=none)), test_rows=0).passed
 
     def test_holds_without_scores(self) -> None:
-        assert _held(parity(proof(parity=None))) == "no scores were compared"
-        assert _held(parity(proof(parity=None, problem="nothing to compare: x"))) == "nothing to compare: x"
+        assert _failure_reason(parity(proof(parity=None))) == "no scores were compared"
+        assert _failure_reason(parity(proof(parity=None, problem="nothing to compare: x"))) == "nothing to compare: x"
 
 
 class TestInfra:
     def test_passes_within_the_limits(self) -> None:
-        result = infra(proof())
-        assert result.passed
-        assert result.reason == "p50 4.2 ms, p99 9.5 ms over 60 requests of 128 rows, 117 MiB, ready in 0.5 s"
+        gate_result = infra(proof())
+        assert gate_result.passed
+        assert gate_result.reason == "p50 4.2 ms, p99 9.5 ms over 60 requests of 128 rows, 117 MiB, ready in 0.5 s"
 
     @pytest.mark.parametrize(
         ("changed", "message"),
@@ -151,30 +153,35 @@ class TestInfra:
         ],
     )
     def test_holds(self, changed: dict[str, Any], message: str) -> None:
-        assert _held(infra(proof(infra=load(**changed)))) == message
+        assert _failure_reason(infra(proof(infra=load(**changed)))) == message
 
-    def test_says_everything_that_is_wrong(self) -> None:
-        reason = _held(infra(proof(infra=load(failed=2, p50_ms=200.0, p99_ms=600.0))))
+    def test_message_lists_all_failures(self) -> None:
+        reason = _failure_reason(infra(proof(infra=load(failed=2, p50_ms=200.0, p99_ms=600.0))))
         assert reason == "2 of 60 requests failed; p50 200 ms > 100 ms (max_p50_ms); p99 600 ms > 500 ms (max_p99_ms)"
 
-    def test_no_request_at_all_is_never_a_success(self) -> None:
+    def test_infra_gate_holds_without_requests(self) -> None:
         none = load(requests=0, p50_ms=None, p99_ms=None)
-        assert "only 0 requests were sent" in _held(infra(proof(infra=none)))
+        assert "only 0 requests were sent" in _failure_reason(infra(proof(infra=none)))
 
     def test_holds_without_a_load(self) -> None:
-        assert _held(infra(proof(infra=None))) == "no server was put under load"
-        assert _held(infra(proof(infra=None, problem="Triton ended with code 1"))) == "Triton ended with code 1"
+        assert _failure_reason(infra(proof(infra=None))) == "no server was put under load"
+        assert (
+            _failure_reason(infra(proof(infra=None, problem="Triton ended with code 1"))) == "Triton ended with code 1"
+        )
 
 
 @pytest.mark.parametrize("gate", [parity, infra])
 def test_holds_without_a_proof_or_with_that_of_another_model(gate: Any) -> None:
-    assert _held(gate(None)) == "not validated on a real Triton"
-    other = proof(candidate="0000000000000000")
-    assert _held(gate(other)) == f"the validation is of another model (0000000000000000, candidate {DIGEST})"
+    assert _failure_reason(gate(None)) == "not validated on a real Triton"
+    foreign_validation = proof(candidate="0000000000000000")
+    assert (
+        _failure_reason(gate(foreign_validation))
+        == f"the validation is of another model (0000000000000000, candidate {DIGEST})"
+    )
 
 
-def test_a_model_that_is_not_there_holds_whatever_its_proof_says() -> None:
-    assert "candidate missing" in _held(parity_gate(proof(candidate=""), "", TEST_ROWS, LIMITS))
+def test_export_gates_hold_a_missing_model() -> None:
+    assert "candidate missing" in _failure_reason(parity_gate(proof(candidate=""), "", TEST_ROWS, LIMITS))
 
 
 def test_a_proof_with_numbers_that_are_none_is_refused() -> None:
@@ -182,7 +189,7 @@ def test_a_proof_with_numbers_that_are_none_is_refused() -> None:
         same(max_difference=float("nan"))
 
 
-def _held(result: GateResult) -> str:
-    assert not result.passed
-    assert result.message.startswith(f"Gate '{result.name}' holds the candidate: ")
-    return result.reason
+def _failure_reason(gate_result: GateResult) -> str:
+    assert not gate_result.passed
+    assert gate_result.message.startswith(f"Gate '{gate_result.name}' holds the candidate: ")
+    return gate_result.reason

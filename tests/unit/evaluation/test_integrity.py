@@ -25,7 +25,7 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def test_weights_and_numbers_are_let_through(model: Path) -> None:
+def test_weights_and_numbers_are_accepted(model: Path) -> None:
     assert set(verify_model_folder(model)) == {"model.json", "weights.safetensors", "plain.npy"}
 
 
@@ -69,7 +69,7 @@ def test_an_old_pickle_without_magic_bytes_is_refused(model: Path) -> None:
     _refused(model, lambda folder: (folder / "model.ubj").write_bytes(pickle.dumps([1], 0)), "does not hold what")
 
 
-def test_trees_as_text_are_let_through(model: Path) -> None:
+def test_trees_as_text_are_accepted(model: Path) -> None:
     (model / "model.txt").write_text("tree\nversion=v4\nnum_class=1\n")
     write_manifest(model)
     assert "model.txt" in verify_model_folder(model)

@@ -31,18 +31,18 @@ def planted(rows: int, users: int | None = None, noise: float = 0.0, seed: int =
 def test_weighted_auc_is_sklearns(rows: list[tuple[bool, int, int]]) -> None:
     labels, levels, users = (np.array(column) for column in zip(*rows, strict=True))
     weights = np.array([0.0, 1.0, 2.0, 3.0, 1.0, 0.0])
-    got = SortedScores(scored(labels, levels / 4, users)).auc(weights)
+    weighted_auc = SortedScores(scored(labels, levels / 4, users)).auc(weights)
     weight = weights[users]
     if (weight * labels).sum() == 0 or (weight * ~labels).sum() == 0:
-        assert np.isnan(got)
+        assert np.isnan(weighted_auc)
     else:
-        assert got == pytest.approx(roc_auc_score(labels, levels / 4, sample_weight=weight))
+        assert weighted_auc == pytest.approx(roc_auc_score(labels, levels / 4, sample_weight=weight))
 
 
-def test_interval_is_as_wide_as_theory_says() -> None:
+def test_interval_width_equals_the_theoretical_width() -> None:
     rows = planted(4_000)
-    found = bootstrap(rows, confidence=0.95, rounds=300, seed=1)
-    aucs, losses = found["auc"], found["log_loss"]
+    intervals = bootstrap(rows, confidence=0.95, rounds=300, seed=1)
+    aucs, losses = intervals["auc"], intervals["log_loss"]
     area, positives, negatives = aucs.value, rows.positives, rows.rows - rows.positives
     q1, q2 = area / (2 - area), 2 * area**2 / (1 + area)  # Hanley and McNeil, 1982
     variance = area * (1 - area) + (positives - 1) * (q1 - area**2) + (negatives - 1) * (q2 - area**2)
@@ -51,7 +51,7 @@ def test_interval_is_as_wide_as_theory_says() -> None:
     assert losses.low < losses.value < losses.high
 
 
-def test_rows_of_one_user_count_as_one() -> None:
+def test_interval_resamples_users_and_not_rows() -> None:
     once = planted(500)
     copies = scored(np.tile(once.labels, 10), np.tile(once.scores, 10), np.tile(np.arange(500), 10))
     as_rows = scored(copies.labels, copies.scores)
@@ -72,12 +72,12 @@ def test_a_model_does_not_differ_from_itself() -> None:
     assert (difference.value, difference.low, difference.error) == (0, 0, 0)
 
 
-def test_a_worse_model_is_told_apart_though_intervals_overlap() -> None:
+def test_paired_difference_detects_a_worse_model_with_overlapping_intervals() -> None:
     better, worse = planted(3_000, users=300), planted(3_000, users=300, noise=0.05)
     difference = bootstrap_differences(worse, better, **OPTIONS)["auc"]
-    ours, theirs = (bootstrap(rows, **OPTIONS)["auc"] for rows in (worse, better))
-    assert ours.high > theirs.low
-    assert difference.value == pytest.approx(ours.value - theirs.value)
+    worse_interval, better_interval = (bootstrap(rows, **OPTIONS)["auc"] for rows in (worse, better))
+    assert worse_interval.high > better_interval.low
+    assert difference.value == pytest.approx(worse_interval.value - better_interval.value)
     assert difference.low < difference.value < -2 * difference.error
 
 
@@ -86,15 +86,15 @@ def test_other_rows_are_not_compared() -> None:
         bootstrap_differences(planted(500), planted(400), **OPTIONS)
 
 
-def test_too_few_users_have_no_interval() -> None:
-    few = planted(1_000, users=FEWEST_CLUSTERS - 1)
+def test_no_interval_with_too_few_users() -> None:
+    rows = planted(1_000, users=FEWEST_CLUSTERS - 1)
     with pytest.raises(UnmeasurableError, match="1000 rows of only 9 users; an interval needs 10 or more"):
-        bootstrap(few, **OPTIONS)
+        bootstrap(rows, **OPTIONS)
     with pytest.raises(UnmeasurableError, match="only 9 users"):
-        bootstrap_differences(few, few, **OPTIONS)
+        bootstrap_differences(rows, rows, **OPTIONS)
 
 
-def test_positives_of_one_user_have_no_interval() -> None:
+def test_no_interval_if_all_positives_are_of_one_user() -> None:
     labels = np.array([1.0, 1.0] + [0.0] * 98)
     rows = scored(labels, np.linspace(0, 1, 100), np.array([0, *range(99)]))
     with pytest.raises(UnmeasurableError, match="2 positives in 100 rows come from too few users"):

@@ -1,4 +1,4 @@
-"""What Kubeflow's pages draw of a model's test rows."""
+"""Kubeflow's artefacts of a model's test rows."""
 
 from __future__ import annotations
 

@@ -43,10 +43,14 @@ def test_a_good_score_of_every_label_passes(labelled: pl.DataFrame, write: Write
         scored(write, limits, "net", labelled),
         scored(write, limits, "popularity", constant(labelled)),
     )
-    found = labels_gate(candidate, baseline, None, limits, LabelLimits())
-    assert found.passed, found.reason
-    assert "like: AUC 0." in found.reason and "gain +0." in found.reason and "over popularity" in found.reason
-    assert found.numbers["like"]["auc"]["value"] > 0.6
+    gate_result = labels_gate(candidate, baseline, None, limits, LabelLimits())
+    assert gate_result.passed, gate_result.reason
+    assert (
+        "like: AUC 0." in gate_result.reason
+        and "gain +0." in gate_result.reason
+        and "over popularity" in gate_result.reason
+    )
+    assert gate_result.numbers["like"]["auc"]["value"] > 0.6
 
 
 @pytest.mark.parametrize(
@@ -63,36 +67,36 @@ def test_a_collapsed_head_holds_the_candidate(
 ) -> None:
     candidate = scored(write, limits, "net", labelled.with_columns(score.alias("score_like")))
     assert candidate.measures.auc is not None  # the label's own score is as good as before
-    found = labels_gate(candidate, candidate, None, limits, LabelLimits(min_gain_over_baseline=-0.1))
-    assert not found.passed
-    assert pl.Series([found.reason]).str.contains(reason).item(), found.reason
+    gate_result = labels_gate(candidate, candidate, None, limits, LabelLimits(min_gain_over_baseline=-0.1))
+    assert not gate_result.passed
+    assert pl.Series([gate_result.reason]).str.contains(reason).item(), gate_result.reason
 
 
-def test_a_head_must_beat_the_baselines_own(labelled: pl.DataFrame, write: Write, limits: Gates) -> None:
+def test_label_gate_holds_a_head_that_does_not_beat_the_baselines_head(
+    labelled: pl.DataFrame, write: Write, limits: Gates
+) -> None:
     same = scored(write, limits, "popularity", labelled)
-    found = labels_gate(scored(write, limits, "net", labelled), same, None, limits, LabelLimits())
-    assert not found.passed
-    assert "of popularity, a difference of +0.0000 <= +0.0000 (min_gain_over_baseline)" in found.reason
+    gate_result = labels_gate(scored(write, limits, "net", labelled), same, None, limits, LabelLimits())
+    assert not gate_result.passed
+    assert "of popularity, a difference of +0.0000 <= +0.0000 (min_gain_over_baseline)" in gate_result.reason
 
 
-def test_a_head_may_not_fall_behind_the_champions(labelled: pl.DataFrame, write: Write, limits: Gates) -> None:
+def test_label_gate_holds_a_head_behind_the_champions_head(labelled: pl.DataFrame, write: Write, limits: Gates) -> None:
     noise = np.random.default_rng(3).random(labelled.height).astype(np.float32) / 4
     worse = labelled.with_columns((pl.col("score_like") / 2 + pl.Series(noise)).alias("score_like"))
     candidate, baseline = scored(write, limits, "net", worse), scored(write, limits, "popularity", constant(labelled))
     champion = scored(write, limits, "champion", labelled)
     assert labels_gate(candidate, baseline, None, limits, LabelLimits(max_rate_error=1.0)).passed
-    found = labels_gate(candidate, baseline, champion, limits, LabelLimits(max_rate_error=1.0))
-    assert not found.passed
-    assert "of champion, a difference of -0." in found.reason and "(max_auc_drop)" in found.reason
+    gate_result = labels_gate(candidate, baseline, champion, limits, LabelLimits(max_rate_error=1.0))
+    assert not gate_result.passed
+    assert "of champion, a difference of -0." in gate_result.reason and "(max_auc_drop)" in gate_result.reason
 
 
-def test_a_label_that_never_varies_on_the_test_days_says_so(
-    labelled: pl.DataFrame, write: Write, limits: Gates
-) -> None:
+def test_label_gate_holds_a_label_with_one_class(labelled: pl.DataFrame, write: Write, limits: Gates) -> None:
     candidate = scored(write, limits, "net", labelled.with_columns(pl.lit(0).cast(pl.Int8).alias("label_like")))
-    found = labels_gate(candidate, candidate, None, limits, LabelLimits())
-    assert not found.passed
-    assert "like: no numbers: " in found.reason and "class" in found.reason
+    gate_result = labels_gate(candidate, candidate, None, limits, LabelLimits())
+    assert not gate_result.passed
+    assert "like: no numbers: " in gate_result.reason and "class" in gate_result.reason
 
 
 def test_labels_are_read_from_the_scores_file(labelled: pl.DataFrame, write: Write, limits: Gates) -> None:
@@ -109,24 +113,24 @@ def test_labels_are_read_from_the_scores_file(labelled: pl.DataFrame, write: Wri
 
 
 def test_the_summary_has_a_line_per_model_and_label(labelled: pl.DataFrame, write: Write, limits: Gates) -> None:
-    found = scored(write, limits, "net", labelled).measures
-    (line,) = label_numbers([found])
-    head = found.labels["like"]
+    measures = scored(write, limits, "net", labelled).measures
+    (line,) = label_numbers([measures])
+    head = measures.labels["like"]
     assert head.auc is not None
     assert (line.model, line.label, line.auc, line.label_rate) == ("net", "like", head.auc.value, head.label_rate)
     assert head.curves is None
     assert line.best_possible is None
 
 
-def test_the_best_possible_of_a_further_label_is_that_of_its_own_truth(
+def test_best_possible_of_a_further_label_uses_its_planted_probability(
     labelled: pl.DataFrame, write: Write, limits: Gates
 ) -> None:
     planted = pl.col("score_like").cast(pl.Float64).alias("true_probability_like")
     turned = (1 - pl.col("score_like")).alias("score_like")
     rows = labelled.with_columns(planted, turned, true_probability=0.5)
-    found = scored(write, limits, "net", rows).measures
-    head = found.labels["like"]
+    measures = scored(write, limits, "net", rows).measures
+    head = measures.labels["like"]
     assert head.auc is not None and head.best_possible is not None
     assert head.best_possible.auc == pytest.approx(1 - head.auc.value, abs=1e-6)  # the score is turned round
-    (line,) = label_numbers([found])
+    (line,) = label_numbers([measures])
     assert line.best_possible == head.best_possible

@@ -23,8 +23,8 @@ def test_metrics_of_lists_are_those_of_ranx_and_rectools(case: str) -> None:
     assert max(gaps.values()) < 1e-9, gaps
 
 
-def test_another_number_of_one_user_is_a_difference() -> None:
+def test_a_changed_number_of_one_user_is_reported_as_a_difference() -> None:
     answers = json.loads(json.dumps(RECORDED["answers"]["random"]))
     answers["ranx"]["recall"][3] += 0.25
-    found = {(peer, name): gap for peer, name, gap in differences(RECORDED["cases"]["random"], answers)}
-    assert found["ranx", "recall"] == pytest.approx(0.25)
+    gaps = {(peer, name): gap for peer, name, gap in differences(RECORDED["cases"]["random"], answers)}
+    assert gaps["ranx", "recall"] == pytest.approx(0.25)

@@ -42,7 +42,7 @@ def test_log_loss_is_sklearns() -> None:
     assert log_loss(LABELS, SCORES) == pytest.approx(sklearn.metrics.log_loss(LABELS, SCORES))
 
 
-def test_log_loss_of_a_sure_mistake_is_finite() -> None:
+def test_log_loss_of_score_0_or_1_is_finite() -> None:
     assert log_loss(np.array([1.0]), np.array([0.0])) == pytest.approx(-math.log(1e-7))
 
 
@@ -56,9 +56,7 @@ def test_log_loss_of_a_sure_mistake_is_finite() -> None:
         ([0, 1], [0.1, 1.2], "not between 0 and 1"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(
-    metric: object, labels: list[int], scores: list[float], message: str
-) -> None:
+def test_unmeasurable_rows_are_an_error(metric: object, labels: list[int], scores: list[float], message: str) -> None:
     assert callable(metric)
     with pytest.raises(UnmeasurableError, match=message):
         metric(np.array(labels, float), np.array(scores, float))

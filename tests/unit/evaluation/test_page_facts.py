@@ -47,10 +47,10 @@ def test_features_are_summed_over_all_parts(table: DayTable) -> None:
 
 def test_a_table_without_rows_has_features_without_numbers(tmp_path: Path) -> None:
     empty = DayTableWriter(tmp_path, Files.TABLE, chunk_rows=2).close({"columns": COLUMNS, "split": SPLIT})
-    assert [(one.missing_share, one.mean) for one in feature_facts(empty)] == [(None, None)] * 4
+    assert [(fact.missing_share, fact.mean) for fact in feature_facts(empty)] == [(None, None)] * 4
 
 
-def test_rows_are_counted_by_what_their_day_is_for(table: DayTable) -> None:
+def test_rows_are_counted_by_part_of_the_split(table: DayTable) -> None:
     assert split_rows(table) == {"warmup": 0, "train": 3, "validation": 0, "test": 1}
 
 

@@ -43,8 +43,8 @@ def models(
 
 
 @pytest.fixture(scope="module")
-def every(models: list[Measures]) -> list[Plot]:
-    drawn = [
+def all_plots(models: list[Measures]) -> list[Plot]:
+    plots = [
         auc_plot(models, Scores(auc=0.75, log_loss=0.5)),
         roc_plot(models),
         calibration_plot(models),
@@ -53,19 +53,19 @@ def every(models: list[Measures]) -> list[Plot]:
         loss_plot(HISTORY, "dlrm", kept_epoch=2),
         days_plot(DAYS, SPLIT),
     ]
-    assert all(drawn)
-    return [one for one in drawn if one is not None]
+    assert all(plots)
+    return [plot for plot in plots if plot is not None]
 
 
-def test_every_picture_is_well_formed_and_says_what_it_shows(every: list[Plot]) -> None:
-    for one in every:
-        assert ElementTree.fromstring(one.svg).tag.endswith("svg")  # noqa: S314 - our own text
-        assert one.title
-        assert one.caption.endswith(".")
+def test_every_plot_is_well_formed_and_has_a_title_and_caption(all_plots: list[Plot]) -> None:
+    for plot in all_plots:
+        assert ElementTree.fromstring(plot.svg).tag.endswith("svg")  # noqa: S314 - our own text
+        assert plot.title
+        assert plot.caption.endswith(".")
 
 
-def test_text_stays_text(every: list[Plot]) -> None:
-    texts = {one.name: "".join(ElementTree.fromstring(one.svg).itertext()) for one in every}  # noqa: S314
+def test_text_stays_text(all_plots: list[Plot]) -> None:
+    texts = {plot.name: "".join(ElementTree.fromstring(plot.svg).itertext()) for plot in all_plots}  # noqa: S314
     assert "xgboost" in texts["roc"]
     assert "popularity" in texts["roc"]
     assert "possible 0.7500" in texts["auc"]
@@ -74,19 +74,19 @@ def test_text_stays_text(every: list[Plot]) -> None:
     assert "5 Jan" in texts["days"]
 
 
-def test_colours_follow_the_page(every: list[Plot]) -> None:
-    for one in every:
+def test_colours_follow_the_page(all_plots: list[Plot]) -> None:
+    for plot in all_plots:
         for colour in (INK, MUTED, GRID, *SERIES):
-            assert not re.search(rf"(?<!, ){colour}", one.svg), f"{one.name} has {colour} outside of var()"
-        assert "black" not in one.svg
-        assert "#000000" not in one.svg
+            assert not re.search(rf"(?<!, ){colour}", plot.svg), f"{plot.name} has {colour} outside of var()"
+        assert "black" not in plot.svg
+        assert "#000000" not in plot.svg
 
 
-def test_ids_of_two_pictures_never_clash(every: list[Plot]) -> None:
-    ids = [name for one in every for name in re.findall(r' id="([^"]+)"', one.svg)]
+def test_ids_of_two_pictures_never_clash(all_plots: list[Plot]) -> None:
+    ids = [name for plot in all_plots for name in re.findall(r' id="([^"]+)"', plot.svg)]
     assert len(ids) == len(set(ids))
-    for one in every:
-        assert all(name.startswith(one.name) for name in re.findall(r"(?:url\(|href=\")#([\w-]+)", one.svg))
+    for plot in all_plots:
+        assert all(name.startswith(plot.name) for name in re.findall(r"(?:url\(|href=\")#([\w-]+)", plot.svg))
 
 
 def test_the_same_numbers_draw_the_same_bytes(models: list[Measures]) -> None:
@@ -94,14 +94,14 @@ def test_the_same_numbers_draw_the_same_bytes(models: list[Measures]) -> None:
     assert first == second
 
 
-def test_pictures_become_files_that_stand_alone(every: list[Plot], tmp_path: Path) -> None:
-    paths = write_plots(every, tmp_path / "plots")
-    assert [path.stem for path in paths] == [one.name for one in every]
+def test_plots_are_written_as_standalone_files(all_plots: list[Plot], tmp_path: Path) -> None:
+    paths = write_plots(all_plots, tmp_path / "plots")
+    assert [path.stem for path in paths] == [plot.name for plot in all_plots]
     for path in paths:
         ElementTree.parse(path)  # noqa: S314
 
 
-def test_nothing_measured_draws_nothing() -> None:
+def test_plots_without_measures_are_none() -> None:
     unmeasured = [Measures(model="dlrm", role="candidate", problem="no test rows")]
     assert [draw(unmeasured) for draw in (roc_plot, calibration_plot, scores_plot)] == [None] * 3
     assert auc_plot(unmeasured, None) is None
@@ -111,15 +111,15 @@ def test_nothing_measured_draws_nothing() -> None:
     assert days_plot([], {}) is None
 
 
-def test_many_days_and_days_without_rows_can_be_drawn() -> None:
+def test_days_plot_handles_many_days_and_empty_days() -> None:
     days = [(date(2026, 1, 1) + timedelta(n), n % 3, 0) for n in range(400)]
-    drawn = days_plot(days, {})
-    assert drawn is not None
-    assert len(drawn.svg) < 200_000
+    plot = days_plot(days, {})
+    assert plot is not None
+    assert len(plot.svg) < 200_000
 
 
-def test_names_are_neither_formulas_nor_markup() -> None:
-    drawn = importance_plot({"$a^$": 0.5, "</text><script>alert(1)</script>": 0.5}, "xgboost")
-    assert drawn is not None
-    texts = [element.text for element in ElementTree.fromstring(drawn.svg).iter() if element.tag.endswith("text")]  # noqa: S314
+def test_plot_labels_are_not_parsed_as_formulas_or_markup() -> None:
+    plot = importance_plot({"$a^$": 0.5, "</text><script>alert(1)</script>": 0.5}, "xgboost")
+    assert plot is not None
+    texts = [node.text for node in ElementTree.fromstring(plot.svg).iter() if node.tag.endswith("text")]  # noqa: S314
     assert {"$a^$", "</text><script>alert(1)</script>"} <= set(texts)

@@ -21,7 +21,7 @@ Write = Callable[[str, pl.DataFrame], Path]
 OPTIONS = {"confidence": 0.95, "rounds": 100, "seed": 5}
 
 
-def test_both_are_scikit_learns_within_every_group_ties_included() -> None:
+def test_grouped_auc_and_ndcg_equal_scikit_learn_with_ties() -> None:
     random = np.random.default_rng(0)
     labels, scores = (random.random(2_000) < 0.3).astype(float), random.integers(0, 6, 2_000) / 6
     groups = random.integers(-1, 120, 2_000)  # -1: rows of no group
@@ -35,7 +35,7 @@ def test_both_are_scikit_learns_within_every_group_ties_included() -> None:
     assert by_auc.one_class == len(set(groups[groups >= 0])) - len(mixed)
 
 
-def test_users_weigh_by_their_rows_and_those_of_one_class_do_not_count() -> None:
+def test_gauc_weights_users_by_rows_and_leaves_out_one_class_users() -> None:
     labels, scores = np.array([1.0, 0, 1, 0, 0, 0, 1]), np.array([0.9, 0.1, 0.1, 0.5, 0.6, 0.2, 0.3])
     users = np.array([0, 0, 1, 1, 1, 2, 2])
     # User 0: 1 of 1 pairs, 2 rows. User 1: 0 of 2, 3 rows. User 2: 1 of 1, 2 rows.
@@ -44,13 +44,13 @@ def test_users_weigh_by_their_rows_and_those_of_one_class_do_not_count() -> None
     assert mean_ndcg(np.zeros(7), scores, users) is None
 
 
-def test_a_constant_score_orders_nothing_whatever_the_order_of_the_rows() -> None:
+def test_ranking_metrics_of_a_constant_score_do_not_depend_on_row_order() -> None:
     labels, users = np.array([1.0, 0, 0, 0, 0, 1]), np.array([0, 0, 0, 1, 1, 1])
     assert gauc(labels, np.full(6, 0.3), users) == 0.5
     assert mean_ndcg(labels, np.full(6, 0.3), users) == mean_ndcg(labels[::-1].copy(), np.full(6, 0.3), users)
 
 
-def test_what_tells_users_apart_and_not_items_has_auc_and_no_gauc(frame: Frame, write: Write) -> None:
+def test_a_score_constant_per_user_has_auc_above_and_gauc_of_one_half(frame: Frame, write: Write) -> None:
     """The user's own click rate as the score."""
     random = np.random.default_rng(2)
     rate = random.beta(1, 3, 300)
@@ -58,25 +58,25 @@ def test_what_tells_users_apart_and_not_items_has_auc_and_no_gauc(frame: Frame, 
     rows = rows.with_columns(
         label=(pl.Series(random.random(3_000)) < pl.col("rate")).cast(pl.Int8), score=pl.col("rate")
     )
-    found = measure("users", "candidate", write("m", rows), Gates(bootstrap_rounds=60), 1).measures
-    assert found.auc is not None and found.auc.low > 0.65
-    assert found.gauc is not None and found.gauc.value == 0.5
-    assert (found.ranked_users or 0) + (found.one_class_users or 0) == rows["user"].n_unique()
+    measures = measure("users", "candidate", write("m", rows), Gates(bootstrap_rounds=60), 1).measures
+    assert measures.auc is not None and measures.auc.low > 0.65
+    assert measures.gauc is not None and measures.gauc.value == 0.5
+    assert (measures.ranked_users or 0) + (measures.one_class_users or 0) == rows["user"].n_unique()
 
 
 def test_rows_without_a_user_and_logs_without_users_have_no_gauc(frame: Frame, write: Write) -> None:
     limits = Gates(bootstrap_rounds=60)
-    without = measure("m", "candidate", write("without", frame().drop("user")), limits, 1).measures
-    assert (without.gauc, without.ndcg_at_10, without.ranked_users) == (None, None, None)
-    nobody = frame().with_columns(user=pl.when(pl.col("user") < 20).then("user"))
-    rows = read_scores(write("nobody", nobody) / "scores.parquet", "test")
+    userless_measures = measure("m", "candidate", write("without", frame().drop("user")), limits, 1).measures
+    assert (userless_measures.gauc, userless_measures.ndcg_at_10, userless_measures.ranked_users) == (None, None, None)
+    frame_of_few_users = frame().with_columns(user=pl.when(pl.col("user") < 20).then("user"))
+    rows = read_scores(write("nobody", frame_of_few_users) / "scores.parquet", "test")
     assert rows.users is not None and rows.users.max() < 21
-    named = nobody.drop_nulls("user")
+    named = frame_of_few_users.drop_nulls("user")
     expected = gauc(*(named[name].cast(pl.Float64).to_numpy() for name in ("label", "score")), named["user"].to_numpy())
     assert resample(rows, 50, 1)["gauc"].value == pytest.approx(expected)
 
 
-def test_a_users_days_are_lists_of_their_own(frame: Frame, write: Write) -> None:
+def test_each_day_of_a_user_is_a_list(frame: Frame, write: Write) -> None:
     days = frame().with_columns(day=pl.col("impression_id") % 2)
     whole, split = (read_scores(write(name, rows) / "scores.parquet", "test") for name, rows in
                     (("whole", frame()), ("split", days)))  # fmt: skip
@@ -87,14 +87,14 @@ def test_a_users_days_are_lists_of_their_own(frame: Frame, write: Write) -> None
     assert by_request.lists is not None and np.unique(by_request.lists).size == -(-3_000 // 7)
 
 
-def test_slates_are_lists_where_the_log_declares_them(frame: Frame, write: Write) -> None:
+def test_declared_slates_are_the_lists(frame: Frame, write: Write) -> None:
     rows = frame().with_columns(day=pl.col("impression_id") % 2, slate_number=pl.col("impression_id") // 6)
-    found = read_scores(write("slates", rows) / "scores.parquet", "test")
-    assert found.lists is not None
-    assert np.unique(found.lists).size == 2 * 3_000 // 6  # numbers are unique within a day
+    scored_rows = read_scores(write("slates", rows) / "scores.parquet", "test")
+    assert scored_rows.lists is not None
+    assert np.unique(scored_rows.lists).size == 2 * 3_000 // 6  # numbers are unique within a day
     nameless = read_scores(write("nameless", rows.drop("user")) / "scores.parquet", "test")
     assert nameless.users is None
-    assert np.array_equal(nameless.lists, found.lists)
+    assert np.array_equal(nameless.lists, scored_rows.lists)
 
 
 def test_too_few_users_of_both_classes_give_no_interval() -> None:
@@ -107,10 +107,10 @@ def test_too_few_users_of_both_classes_give_no_interval() -> None:
     assert set(bootstrap(rows, **OPTIONS)) == {"auc", "log_loss"}
 
 
-def test_a_better_order_within_users_is_told_apart_in_pairs(frame: Frame, write: Write) -> None:
+def test_paired_gauc_difference_detects_a_better_order_within_users(frame: Frame, write: Write) -> None:
     noise = np.random.default_rng(4).normal(0, 0.07, 3_000)
     worse = frame().with_columns(score=(pl.col("score") + noise).clip(0, 1))
-    good, bad = (read_scores(write(name, one) / "scores.parquet", "test") for name, one in
+    good, bad = (read_scores(write(name, model_frame) / "scores.parquet", "test") for name, model_frame in
                  (("good", frame()), ("bad", worse)))  # fmt: skip
     gaps = bootstrap_differences(good, bad, **OPTIONS)
     alone = {name: bootstrap(rows, **OPTIONS)["gauc"] for name, rows in (("good", good), ("bad", bad))}

@@ -1,4 +1,4 @@
-"""The page: whole, safe, and honest about what is missing."""
+"""The page of a run: complete, safe, and explicit about missing parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Outline(HTMLParser):
         self.open: list[str] = []
         self.ids: Counter[str] = Counter()
         self.tags: Counter[str] = Counter()
-        self.words: list[str] = []
+        self.texts: list[str] = []
         self.feed(html)
         assert self.open == []
 
@@ -56,11 +56,11 @@ class Outline(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if "style" not in self.open:
-            self.words.append(data)
+            self.texts.append(data)
 
     @property
     def text(self) -> str:
-        return re.sub(r"\s+", " ", "".join(self.words))
+        return re.sub(r"\s+", " ", "".join(self.texts))
 
 
 @pytest.fixture
@@ -118,17 +118,17 @@ def page(tmp_path: Path, frame: Frame, limits: Gates, validate_export: Callable[
     )
 
 
-def test_the_page_names_the_engine_and_what_it_left_to_the_cpu() -> None:
+def test_page_names_the_engine_and_its_operations_on_the_cpu() -> None:
     engine = EngineNumbers(
         name="gpu", device="NVIDIA H200", driver="580.65.06", device_mib=143_771, executor="single", queries=1_200,
         on_cpu={"ids of texts (<numpy>)": 48},
     )  # fmt: skip
-    words = Outline(render(RunPage(spec="demo", steps=(PageStep(name="build_table", engine=engine),)))).text
-    assert "Engine: gpu (NVIDIA H200, 143 771 MiB, driver 580.65.06, single). 1 200 queries on the GPU;" in words
-    assert "on the CPU: ids of texts (<numpy>) (48 times)" in words
+    text = Outline(render(RunPage(spec="demo", steps=(PageStep(name="build_table", engine=engine),)))).text
+    assert "Engine: gpu (NVIDIA H200, 143 771 MiB, driver 580.65.06, single). 1 200 queries on the GPU;" in text
+    assert "on the CPU: ids of texts (<numpy>) (48 times)" in text
     cpu = EngineNumbers(name="cpu", reason="the package cudf-polars is not installed")
-    words = Outline(render(RunPage(spec="demo", steps=(PageStep(name="build_table", engine=cpu),)))).text
-    assert "Engine: cpu (the package cudf-polars is not installed)." in words
+    text = Outline(render(RunPage(spec="demo", steps=(PageStep(name="build_table", engine=cpu),)))).text
+    assert "Engine: cpu (the package cudf-polars is not installed)." in text
 
 
 STOPPED = RunPage(
@@ -138,10 +138,10 @@ STOPPED = RunPage(
 )
 
 
-def test_a_finished_run_shows_everything(page: RunPage, tmp_path: Path) -> None:
+def test_page_of_a_finished_run_has_all_sections(page: RunPage, tmp_path: Path) -> None:
     write_report(page, tmp_path / "report.html")
     text = Outline((tmp_path / "report.html").read_text()).text
-    for words in (
+    for text_part in (
         "demo", "21 November 2026, 09:14 UTC", "Blessed", "xgboost, version 3, may ship", "possible",  # headline
         "popularity", "not measured: logistic has no scores",  # models
         "✓ pass", "first model: there is no champion yet",  # gates
@@ -152,11 +152,11 @@ def test_a_finished_run_shows_everything(page: RunPage, tmp_path: Path) -> None:
         "Read the log", "4.2 s", "reused",  # steps
         "make ui", "8c1f7a0d", "code version", "9be1c7d2", "test days",  # lineage
     ):  # fmt: skip
-        assert words in text, words
+        assert text_part in text, text_part
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_the_page_is_whole_and_runs_nothing(page: RunPage, stopped: bool) -> None:
+def test_page_is_complete_and_without_scripts(page: RunPage, stopped: bool) -> None:
     html = render(STOPPED if stopped else page)
     outline = Outline(html)
     assert {name for name, count in outline.ids.items() if count > 1} == set()
@@ -168,26 +168,30 @@ def test_the_page_is_whole_and_runs_nothing(page: RunPage, stopped: bool) -> Non
 
 
 def test_the_models_table_and_the_slices_have_the_metrics_of_ranking(page: RunPage) -> None:
-    (chosen,) = (one for one in GateVerdict.read(page.verdict or Path()).models if one.model == "xgboost")
-    assert chosen.gauc and chosen.ndcg_at_10
+    (xgboost_measures,) = (
+        model_measures
+        for model_measures in GateVerdict.read(page.verdict or Path()).models
+        if model_measures.model == "xgboost"
+    )
+    assert xgboost_measures.gauc and xgboost_measures.ndcg_at_10
     text = Outline(render(page)).text
-    for found in (chosen.gauc, chosen.ndcg_at_10):
-        assert f"{found.value:.4f}{found.low:.3f} \N{EN DASH} {found.high:.3f}" in text
+    for interval in (xgboost_measures.gauc, xgboost_measures.ndcg_at_10):
+        assert f"{interval.value:.4f}{interval.low:.3f} \N{EN DASH} {interval.high:.3f}" in text
     assert "log lossGAUCnDCG@10" in text and "GAUC differencenDCG@10 difference" in text
 
 
 def test_every_link_leads_somewhere(page: RunPage) -> None:
-    for one in (page, STOPPED):
-        html = render(one)
+    for run_page in (page, STOPPED):
+        html = render(run_page)
         assert set(re.findall(r'<a href="#([\w-]+)"', html)) <= set(Outline(html).ids)
 
 
-def test_other_peoples_text_is_escaped(page: RunPage) -> None:
+def test_untrusted_text_is_escaped(page: RunPage) -> None:
     assert "label = &lt;b&gt;" in render(page)
     assert "3 of 10 &lt;i&gt;" in render(STOPPED)
 
 
-def test_no_text_of_a_run_runs_on_its_page(
+def test_texts_of_a_run_are_not_executed_on_its_page(
     page: RunPage, tmp_path: Path, frame: Frame, limits: Gates, validate_export: Callable[..., None]
 ) -> None:
     tabs = pl.concat_str(pl.lit(HOSTILE), pl.col("slice_tab").cast(pl.String))
@@ -204,13 +208,13 @@ def test_no_text_of_a_run_runs_on_its_page(
     evaluate_gates(limits, 1, candidates, *evidence, tmp_path / "verdict")
     folders = {"models": page.models, "mlflow_runs": {"xgboost": HOSTILE}}
     failed = page.model_copy(update={"failure": RunFailure(step="validate", message="no"), "notice": "no better"})
-    for one in (page, failed):
-        html = render(planted(one, kept={"started", "role"}).model_copy(update=folders))
+    for run_page in (page, failed):
+        html = render(planted(run_page, kept={"started", "role"}).model_copy(update=folders))
         assert injected(html, least=12) == []
         assert problems_of(html) == []
 
 
-def test_a_stopped_run_says_where_why_and_what_is_missing() -> None:
+def test_page_of_a_stopped_run_names_step_reason_and_missing_parts() -> None:
     text = Outline(render(STOPPED)).text
     assert "✕ Stopped at validate" in text
     assert "3 of 10 <i>" in text
@@ -236,7 +240,7 @@ def test_a_held_run_does_not_look_blessed(page: RunPage, tmp_path: Path, limits:
 
 
 @pytest.mark.parametrize(
-    ("score", "why"),
+    ("score", "reason"),
     [
         (pl.lit(0.25), "AUC"),  # as a network that learnt nothing gives
         (pl.when(pl.col("impression_id") % 2 == 0).then(0.2).otherwise(0.7), "AUC"),
@@ -245,8 +249,8 @@ def test_a_held_run_does_not_look_blessed(page: RunPage, tmp_path: Path, limits:
     ],
     ids=["constant", "two-valued", "saturated", "NaN"],
 )
-def test_scores_without_information_are_held_with_a_page(
-    score: pl.Expr, why: str, page: RunPage, tmp_path: Path, limits: Gates, frame: Frame
+def test_uninformative_scores_fail_the_gates_and_have_a_page(
+    score: pl.Expr, reason: str, page: RunPage, tmp_path: Path, limits: Gates, frame: Frame
 ) -> None:
     bad = frame().with_columns(score=score.cast(pl.Float32))
     bad.write_parquet(tmp_path / "xgboost" / Files.SCORES)
@@ -254,11 +258,11 @@ def test_scores_without_information_are_held_with_a_page(
     evidence = (tmp_path / name for name in ("log", "skew", "champion", "popularity"))
     assert evaluate_gates(limits, 1, candidates, *evidence, tmp_path / "verdict") is None
     outline = Outline(render(page))
-    assert "Nothing blessed" in outline.text and why in outline.text
-    assert ("Score distribution" in outline.text) == (why == "AUC")
+    assert "Nothing blessed" in outline.text and reason in outline.text
+    assert ("Score distribution" in outline.text) == (reason == "AUC")
 
 
-def test_a_training_that_diverged_says_so_on_the_page(page: RunPage, tmp_path: Path, limits: Gates) -> None:
+def test_page_reports_a_diverged_training(page: RunPage, tmp_path: Path, limits: Gates) -> None:
     (tmp_path / "xgboost" / Files.SCORES).unlink()
     write_json(tmp_path / "xgboost" / Files.PROBLEM, {"problem": "the loss is nan at step 3"})
     candidates = {"xgboost": Candidate(tmp_path / "model", tmp_path / "xgboost", tmp_path / "proof")}
@@ -267,7 +271,7 @@ def test_a_training_that_diverged_says_so_on_the_page(page: RunPage, tmp_path: P
     assert "the loss is nan at step 3" in Outline(render(page)).text
 
 
-def test_an_edited_verdict_is_not_shown(page: RunPage, tmp_path: Path) -> None:
+def test_page_refuses_an_edited_verdict(page: RunPage, tmp_path: Path) -> None:
     path = tmp_path / "verdict/blessing.json"
     path.write_text(path.read_text().replace("xgboost", "xgboast"))
     with pytest.raises(IntegrityError, match="changed after it was written"):
@@ -275,20 +279,20 @@ def test_an_edited_verdict_is_not_shown(page: RunPage, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground(scheme: str) -> None:
+def test_text_colours_have_enough_contrast(scheme: str) -> None:
     """WCAG 2.2, 1.4.3: contrast of at least 4.5 for text."""
     css = render(STOPPED).split("prefers-color-scheme: dark")[scheme == "dark"]
     colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", css))
     pairs = [(text, ground) for text in ("ink", "muted", "s1") for ground in ("paper", "card", "wash")]
-    words = [(name, f"{name}-wash") for name in ("good", "bad", "warn")]
-    for text, ground in [*pairs, *words, ("ink", "good-wash"), ("muted", "good-wash")]:
+    colour_pairs = [(name, f"{name}-wash") for name in ("good", "bad", "warn")]
+    for text, ground in [*pairs, *colour_pairs, ("ink", "good-wash"), ("muted", "good-wash")]:
         assert _contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
     for number in range(1, 6):  # 1.4.11: graphics need 3
         assert _contrast(colours[f"s{number}"], colours["card"]) >= 3
 
 
-def _contrast(one: str, other: str) -> float:
-    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+def _contrast(colour: str, background: str) -> float:
+    light, dark = sorted((_luminance(colour), _luminance(background)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -298,7 +302,7 @@ def _luminance(colour: str) -> float:
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def test_what_serving_fixes_and_what_further_labels_could_reach_is_shown(page: RunPage) -> None:
+def test_page_shows_training_only_effects_and_best_possible_labels(page: RunPage) -> None:
     effect = TrainingOnlyEffect(
         feature="position_training", served=1.0, rows=2_000, mean_scores=((1.0, 0.31), (5.0, 0.1205)),
         auc_as_served=0.6, auc_as_shown=0.7,

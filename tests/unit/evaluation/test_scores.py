@@ -29,7 +29,7 @@ def test_rows_of_the_split_come_in_order_of_impressions(write: Write) -> None:
     assert rows.labels.tolist() == [0, 1, 0, 1, 1]
 
 
-def test_rows_of_a_user_share_a_cluster_and_so_do_rows_without_user(write: Write) -> None:
+def test_rows_of_a_user_and_rows_without_user_each_form_a_cluster(write: Write) -> None:
     b1, none2, a3, none4, b5 = read_scores(write("m", SIX) / "scores.parquet", "test").clusters
     assert b1 == b5
     assert none2 == none4
@@ -69,16 +69,16 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_models_scored_on_other_rows_are_not_compared(write: Write) -> None:
-    ours = read_scores(write("a", SIX) / "scores.parquet", "test")
-    fewer = read_scores(write("b", SIX.filter(pl.col("impression_id") != 4)) / "scores.parquet", "test")
+    scored_rows = read_scores(write("a", SIX) / "scores.parquet", "test")
+    shorter_rows = read_scores(write("b", SIX.filter(pl.col("impression_id") != 4)) / "scores.parquet", "test")
     relabelled = read_scores(write("c", SIX.with_columns(label=1 - pl.col("label"))) / "scores.parquet", "test")
     with pytest.raises(UnmeasurableError, match="5 and 4 impressions, 4 in common"):
-        check_same_rows(ours, fewer)
+        check_same_rows(scored_rows, shorter_rows)
     with pytest.raises(UnmeasurableError, match="different labels"):
-        check_same_rows(ours, relabelled)
+        check_same_rows(scored_rows, relabelled)
 
 
-def test_a_part_of_the_rows_numbers_its_users_anew(write: Write) -> None:
+def test_filtered_rows_renumber_their_users(write: Write) -> None:
     part = read_scores(write("m", SIX) / "scores.parquet", "test").filter_rows(
         np.array([True, False, False, False, True])
     )

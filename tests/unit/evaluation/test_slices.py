@@ -29,40 +29,46 @@ def gap(value: float, error: float) -> SliceComparison:
     return SliceComparison(column="tab", value="1", rows=900, positives=200, difference=difference)
 
 
-def test_holm_multiplies_the_smallest_by_how_many_there_are() -> None:
+def test_holm_multiplies_the_smallest_p_value_by_the_number_of_tests() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([3 * 0.01, 2 * 0.03, 2 * 0.03, 4 * 0.005])
     assert holm([0.6, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
 
 
-def test_a_gap_at_the_margin_is_a_coin_toss() -> None:
+def test_p_value_of_a_gap_at_the_margin_is_one_half() -> None:
     assert correct_p_values([gap(-0.02, 0.01)], margin=0.02)[0].p_value == pytest.approx(0.5)
 
 
-def test_a_known_gap_needs_no_statistics() -> None:
-    assert [one.p_value for one in correct_p_values([gap(-0.03, 0.0), gap(-0.01, 0.0)], margin=0.02)] == [0.0, 1.0]
+def test_p_value_of_a_gap_without_error_is_0_or_1() -> None:
+    assert [comparison.p_value for comparison in correct_p_values([gap(-0.03, 0.0), gap(-0.01, 0.0)], margin=0.02)] == [
+        0.0,
+        1.0,
+    ]
 
 
-def test_a_bad_slice_is_found_among_thirty() -> None:
+def test_one_bad_slice_of_thirty_is_significant() -> None:
     slices = correct_p_values(
         [gap(-0.10, 0.02)] + 29 * [gap(0.0, 0.02)], margin=0.02
     )  # 4 standard errors beyond the margin
     assert slices[0].p_value is not None
     assert slices[0].p_value < 0.05
-    assert all(one.p_value == 1 for one in slices[1:])
+    assert all(comparison.p_value == 1 for comparison in slices[1:])
 
 
-def test_what_got_worse_for_one_value_shows_in_its_slice_alone(frame: Frame, rows: Rows, limits: Gates) -> None:
+def test_a_drop_for_one_value_appears_only_in_its_slice(frame: Frame, rows: Rows, limits: Gates) -> None:
     good = frame()
     bad = good.with_columns(score=pl.when(pl.col("slice_tab") == 2).then(1 - pl.col("score")).otherwise("score"))
-    slices = {one.name: one for one in compare_slices(rows("bad", bad), rows("good", good), limits, seed=1)}
+    slices = {
+        comparison.name: comparison
+        for comparison in compare_slices(rows("bad", bad), rows("good", good), limits, seed=1)
+    }
     assert set(slices) == {"cold_user = yes", "cold_item = yes", "tab = 0", "tab = 1", "tab = 2", "tab = 3"}
     assert (slices["tab = 2"].p_value or 0) < 1e-6
     assert slices["tab = 1"].p_value == 1
     assert slices["tab = 2"].rows == 750  # every fourth of 3 000
     for beside in ("gauc", "ndcg_at_10"):  # of the same rows, by user
-        fallen, kept = (getattr(slices[name], beside) for name in ("tab = 2", "tab = 1"))
-        assert fallen.value < -0.1 and kept.value == 0
+        fallen, unchanged = (getattr(slices[name], beside) for name in ("tab = 2", "tab = 1"))
+        assert fallen.value < -0.1 and unchanged.value == 0
 
 
 def test_small_slices_and_slices_of_one_class_are_reported_not_judged(frame: Frame, rows: Rows, limits: Gates) -> None:
@@ -73,7 +79,7 @@ def test_small_slices_and_slices_of_one_class_are_reported_not_judged(frame: Fra
         .with_columns(label=pl.when(pl.col("slice_tab") == 3).then(0).otherwise("label"))
     )
     scored = rows("m", one_class)
-    slices = {one.name: one for one in compare_slices(scored, scored, limits, seed=1)}
+    slices = {comparison.name: comparison for comparison in compare_slices(scored, scored, limits, seed=1)}
     assert slices["tab = 9"].note == "not judged: fewer than 200 rows"
     assert slices["tab = 9"].rows == 199
     assert "only one class" in slices["tab = 3"].note
@@ -83,19 +89,19 @@ def test_small_slices_and_slices_of_one_class_are_reported_not_judged(frame: Fra
 def test_only_the_most_frequent_values_become_slices(frame: Frame, rows: Rows, limits: Gates) -> None:
     uneven = frame().with_columns(slice_tab=pl.when(pl.col("impression_id") < 400).then(None).otherwise("slice_tab"))
     scored = rows("m", uneven)
-    few = compare_slices(scored, scored, limits.model_copy(update={"max_slices": 2}), seed=1)
-    assert [one.value for one in few if one.column == "tab"] == ["0", "1"]
-    every = compare_slices(scored, scored, limits, seed=1)
-    assert "tab = (null)" in [one.name for one in every]
+    frequent_slices = compare_slices(scored, scored, limits.model_copy(update={"max_slices": 2}), seed=1)
+    assert [comparison.value for comparison in frequent_slices if comparison.column == "tab"] == ["0", "1"]
+    all_slices = compare_slices(scored, scored, limits, seed=1)
+    assert "tab = (null)" in [comparison.name for comparison in all_slices]
 
 
-def test_a_declared_slice_that_is_not_there_is_refused(frame: Frame, rows: Rows, limits: Gates) -> None:
+def test_a_declared_slice_without_a_column_is_an_error(frame: Frame, rows: Rows, limits: Gates) -> None:
     scored = rows("m", frame().drop("slice_tab"))
     with pytest.raises(UnmeasurableError, match="no column 'slice_tab'"):
         compare_slices(scored, scored, limits, seed=1)
 
 
-def test_unknown_coldness_counts_as_cold(frame: Frame, rows: Rows, limits: Gates) -> None:
+def test_null_coldness_counts_as_cold(frame: Frame, rows: Rows, limits: Gates) -> None:
     scored = rows("m", frame().with_columns(cold_user=pl.lit(None, pl.Boolean)))
-    slices = {one.name: one for one in compare_slices(scored, scored, limits, seed=1)}
+    slices = {comparison.name: comparison for comparison in compare_slices(scored, scored, limits, seed=1)}
     assert slices["cold_user = yes"].rows == 3_000

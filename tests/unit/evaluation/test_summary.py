@@ -72,7 +72,7 @@ def test_the_file_agrees_with_the_schema(tmp_path: Path, summary: Summary) -> No
     assert Summary.model_validate(content) == summary
 
 
-def test_programs_find_the_promised_names() -> None:
+def test_summary_has_the_documented_keys() -> None:
     content = SUMMARY.model_dump(mode="json")
     assert content["rows"] == {
         "raw": 1_000, "valid": 990, "quarantined": 10, "train": 700, "validation": 140, "test": 150,
@@ -94,7 +94,7 @@ def test_programs_find_the_promised_names() -> None:
 PROMISED = {"spec", "rows", "best_possible", "models", "gates", "blessed", "steps"}
 
 
-def test_the_schema_demands_the_promised_names() -> None:
+def test_schema_requires_the_documented_keys() -> None:
     required = {name: set(definition.get("required", ())) for name, definition in SCHEMA["$defs"].items()}
     assert set(SCHEMA["required"]) >= PROMISED
     assert required["RowCounts"] >= {"raw", "valid", "quarantined", "train", "validation", "test"}
@@ -105,7 +105,7 @@ def test_the_schema_demands_the_promised_names() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PROMISED))
-def test_the_schema_refuses_a_file_that_lacks_one(name: str) -> None:
+def test_schema_refuses_a_file_without_a_required_key(name: str) -> None:
     content = SUMMARY.model_dump(mode="json")
     del content[name]
     with pytest.raises(jsonschema.ValidationError, match=f"'{name}' is a required property"):
@@ -144,7 +144,7 @@ def test_a_model_that_could_not_be_measured_has_no_numbers() -> None:
 GPU = EngineNumbers(name="gpu", device="NVIDIA H200", driver="580.65.06", device_mib=143_771, executor="single")
 
 
-def test_the_engine_of_a_run_adds_up_what_stayed_on_the_cpu() -> None:
+def test_engine_of_a_run_sums_the_operations_on_the_cpu() -> None:
     counted = GPU.model_copy(update={"queries": 7, "on_cpu": {"clip": 2}})
     joined = GPU.model_copy(update={"queries": 5, "on_cpu": {"clip": 1, "ids of texts": 4}})
     trained = EngineNumbers(name="gpu", device="NVIDIA H200")
@@ -154,7 +154,7 @@ def test_the_engine_of_a_run_adds_up_what_stayed_on_the_cpu() -> None:
     assert (whole.queries, whole.on_cpu) == (12, {"clip": 3, "ids of texts": 4})
 
 
-def test_a_run_on_the_cpu_says_why() -> None:
+def test_summary_has_the_reason_for_the_cpu_engine() -> None:
     cpu = EngineNumbers(name="cpu", reason="the package cudf-polars is not installed")
     assert combine_engines([None, cpu]) == cpu
     assert combine_engines([None]) is None

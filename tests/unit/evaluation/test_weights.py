@@ -1,4 +1,4 @@
-"""A sampled log with its weights gives the metrics of the whole one; without them, those of another log."""
+"""A weighted sample of a log gives the metrics of the whole log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USERS, ROWS = 300, 60
 
 
 def log() -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
-    """Users of odd numbers click more, and their scores say less."""
+    """Users with odd numbers click more, and their scores are less informative."""
     random = np.random.default_rng(7)
     user = np.repeat(np.arange(USERS), ROWS)
     odd = user % 2 == 1
@@ -37,7 +37,7 @@ def rows(frame: pl.DataFrame, labels: np.ndarray, scores: np.ndarray) -> ScoredR
 
 
 def sampled(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return which rows are logged, and the weights of all: of odd users one in two."""
+    """Return which rows are sampled, and the weights of all rows: half of the rows of odd users."""
     odd = log()[0][Columns.USER].to_numpy() % 2 == 1
     share = np.where(odd, 0.5, 1.0)
     return np.random.default_rng(seed).random(share.size) < share, 1 / share

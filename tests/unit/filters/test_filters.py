@@ -20,19 +20,19 @@ HISTORY = UserHistory(
 )
 
 
-def test_each_candidate_is_counted_for_the_first_filter_that_removes_it() -> None:
+def test_removed_candidates_are_counted_by_the_first_filter() -> None:
     filters = [
         ConditionFilter(kind="where", name="in_stock", keep="stock > 0"),
         DenyFilter(kind="deny", path="bad.txt"),
     ]
-    result = apply_filters(CANDIDATES, filters, FilterRequest(NOW, lists={"deny": pl.Series([2, 4])}))
-    assert result.rows.tolist() == [0]
-    assert result.removed_by.tolist() == [-1, 0, 0, 1]
-    assert result.counts == {"in_stock": 2, "deny": 1}
+    filtered = apply_filters(CANDIDATES, filters, FilterRequest(NOW, lists={"deny": pl.Series([2, 4])}))
+    assert filtered.rows.tolist() == [0]
+    assert filtered.removed_by.tolist() == [-1, 0, 0, 1]
+    assert filtered.counts == {"in_stock": 2, "deny": 1}
 
 
 @pytest.mark.parametrize(
-    ("of", "window", "kept"),
+    ("of", "window", "kept_items"),
     [
         ("shown", "30d", [3]),
         ("shown", "2d", [1, 3]),
@@ -41,13 +41,13 @@ def test_each_candidate_is_counted_for_the_first_filter_that_removes_it() -> Non
         ("shown", "1d", [1, 3]),  # the window's first moment belongs to it
     ],
 )
-def test_what_a_user_has_seen_is_removed_for_a_while(of: str, window: str, kept: list[int]) -> None:
-    seen = SeenFilter.model_validate({"kind": "seen", "of": of, "window": window})
-    result = apply_filters(CANDIDATES, [seen], FilterRequest(NOW, HISTORY))
-    assert CANDIDATES["item"].gather(result.rows).to_list() == kept
+def test_seen_items_are_removed_within_the_window(of: str, window: str, kept_items: list[int]) -> None:
+    seen_filter = SeenFilter.model_validate({"kind": "seen", "of": of, "window": window})
+    filtered = apply_filters(CANDIDATES, [seen_filter], FilterRequest(NOW, HISTORY))
+    assert CANDIDATES["item"].gather(filtered.rows).to_list() == kept_items
 
 
-def test_a_user_without_a_history_has_seen_nothing() -> None:
+def test_seen_filter_keeps_all_items_without_a_history() -> None:
     assert len(apply_filters(CANDIDATES, [SeenFilter(kind="seen")], FilterRequest(NOW)).rows) == len(CANDIDATES)
 
 
@@ -66,8 +66,8 @@ def test_a_list_is_read_with_its_items_once(tmp_path: Path) -> None:
     allow = AllowFilter(kind="allow", path="allowed.txt")
     items = allow.read_list(tmp_path, pl.Int64())
     assert items.to_list() == [1, 3]
-    kept = apply_filters(CANDIDATES, [allow], FilterRequest(NOW, lists={"allow": items}))
-    assert CANDIDATES["item"].gather(kept.rows).to_list() == [1, 3]
+    filtered = apply_filters(CANDIDATES, [allow], FilterRequest(NOW, lists={"allow": items}))
+    assert CANDIDATES["item"].gather(filtered.rows).to_list() == [1, 3]
 
 
 @pytest.mark.parametrize(
@@ -93,23 +93,23 @@ def test_a_condition_is_checked_against_the_columns() -> None:
 
 
 class OddItems(Filter):
-    """A filter of a user's own."""
+    """A custom filter."""
 
     kind: str = Field(default="odd", pattern="^odd$")
-    """Odd numbers only."""
+    """Keeps odd numbers."""
     name: str = "odd"
 
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
         return (candidates["item"] % 2 == 1).to_numpy()
 
 
-def test_a_filter_is_added_by_a_class_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_kind_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FILTERS, "odd", OddItems)
     declared = TypeAdapter(FILTERS["odd"]).validate_python({"kind": "odd"})
     assert apply_filters(CANDIDATES, [declared], FilterRequest(NOW)).rows.tolist() == [0, 2]
 
 
-def test_a_history_tells_what_was_taken_newest_first_and_what_is_not_older_than_a_moment() -> None:
+def test_history_returns_positive_items_and_events_since_a_moment() -> None:
     times = [NOW - timedelta(days=3), NOW - timedelta(days=2), NOW - timedelta(days=1)]
     moments = pl.Series(times, dtype=pl.Datetime("us", "UTC"))
     past = UserHistory(pl.Series(["a", "b", "c"]), moments, pl.Series([True, False, True]))

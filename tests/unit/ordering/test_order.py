@@ -91,26 +91,26 @@ def test_a_pinned_item_has_its_place_and_counts_for_caps() -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 3), st.integers(2, 8), st.sampled_from(["mmr", "dpp", None]))
-def test_no_slate_breaks_a_cap(seed: int, most: int, places: int, diversity: str | None) -> None:
+def test_no_slate_breaks_a_cap(seed: int, max_count: int, places: int, diversity: str | None) -> None:
     candidates = _random(seed)
     section = _ordering(
-        rules=[{"kind": "cap", "column": "creator", "most": min(most, places - 1), "places": places}],
+        rules=[{"kind": "cap", "column": "creator", "most": min(max_count, places - 1), "places": places}],
         diversity=diversity and {"kind": diversity, "by": "tags"},
         explore={"kind": "gumbel", "temperature": 0.3},
     )
     slate = order(candidates, section, 10, str(seed))
     assert len(set(slate.rows.tolist())) == len(slate.rows)
     first = Counter(candidates["creator"].gather(slate.rows[:places]).to_list())
-    assert max(first.values()) <= min(most, places - 1)
+    assert max(first.values()) <= min(max_count, places - 1)
 
 
-def test_pinned_items_move_up_where_caps_leave_nobody() -> None:
+def test_pinned_items_move_up_where_caps_leave_no_candidate() -> None:
     section = _ordering(rules=[_pin(2, 3), {"kind": "cap", "column": "creator", "most": 1, "places": 3}])
     slate = order(_candidates([0.9, 0.8, 0.1], creator=[7, 7, 8]), section, 3, "r")
     assert slate.rows.tolist() == [0, 2]
 
 
-def test_after_the_capped_places_anything_goes() -> None:
+def test_a_cap_does_not_apply_beyond_its_places() -> None:
     section = _ordering(rules=[{"kind": "cap", "column": "creator", "most": 1, "places": 2}])
     slate = order(_candidates([0.9, 0.8, 0.7], creator=[7, 7, 8]), section, 3, "r")
     assert slate.rows.tolist() == [0, 2, 1]
@@ -126,16 +126,16 @@ def test_maximal_marginal_relevance_is_its_formula(by: str, seed: int) -> None:
     alike = np.stack([likeness_by(candidates[by]).similarities(row) for row in range(len(score))])
     placed: list[int] = []
     for _ in range(8):
-        rest = [row for row in range(len(score)) if row not in placed]
+        unplaced = [row for row in range(len(score)) if row not in placed]
         placed.append(
-            max(rest, key=lambda row: 0.6 * value[row] - 0.4 * max((alike[row, p] for p in placed), default=0))
+            max(unplaced, key=lambda row: 0.6 * value[row] - 0.4 * max((alike[row, p] for p in placed), default=0))
         )
     assert slate.rows.tolist() == placed
 
 
 @pytest.mark.parametrize("by", ["vector", "tags"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_point_process_adds_what_makes_the_determinant_largest(by: str, seed: int) -> None:
+def test_dpp_adds_the_item_with_the_largest_determinant(by: str, seed: int) -> None:
     candidates = _random(seed, 25)
     slate = order(candidates, _ordering(diversity={"kind": "dpp", "by": by, "weight": 0.5}), 6, "r")
     score = candidates["score"].to_numpy()
@@ -144,9 +144,9 @@ def test_the_point_process_adds_what_makes_the_determinant_largest(by: str, seed
     kernel = quality[:, None] * alike * quality
     placed: list[int] = []
     for _ in range(6):
-        rest = [row for row in range(len(score)) if row not in placed]
-        gain = {row: np.linalg.det(kernel[np.ix_([*placed, row], [*placed, row])]) for row in rest}
-        placed.append(max(rest, key=gain.__getitem__))
+        unplaced = [row for row in range(len(score)) if row not in placed]
+        gain = {row: np.linalg.det(kernel[np.ix_([*placed, row], [*placed, row])]) for row in unplaced}
+        placed.append(max(unplaced, key=gain.__getitem__))
     assert slate.rows.tolist() == placed
 
 
@@ -159,7 +159,7 @@ def test_likeness_is_positive_semidefinite_and_between_0_and_1(by: str) -> None:
     assert np.linalg.eigvalsh(alike).min() > -1e-6
 
 
-def test_what_has_no_value_is_like_nothing() -> None:
+def test_items_without_a_value_have_likeness_0() -> None:
     vectors = pl.Series([[1.0, 0.0], None, [0.0, 0.0], [1.0, 0.0]], dtype=pl.Array(pl.Float32, 2))
     assert likeness_by(vectors).similarities(0).tolist() == [1, 0, 0, 1]
     assert likeness_by(pl.Series([None, None, 3])).similarities(0).tolist() == [1, 0, 0]
@@ -198,7 +198,7 @@ def test_a_request_that_is_replayed_gives_the_same_slate() -> None:
     assert slates[0].propensities.tobytes() == slates[1].propensities.tobytes()
 
 
-def test_the_columns_that_are_read_are_known() -> None:
+def test_columns_read_lists_the_columns_of_formula_rules_and_diversity() -> None:
     section = _ordering(
         value="score * price",
         rules=[{"kind": "boost", "where": "stock > 0", "add": 1}, {"kind": "pin", "item": 1, "place": 1}],

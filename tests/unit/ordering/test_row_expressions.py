@@ -16,7 +16,7 @@ TYPES = {
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted", "message"),
+    ("text", "expression_kind", "message"),
     [
         ("prize > 3", "condition", "reads 'prize', which is no column of candidates; did you mean 'price'"),
         ("stock > 'many'", "condition", "cannot compare string with numeric"),
@@ -34,18 +34,18 @@ TYPES = {
     ],
 )
 def test_an_expression_that_does_not_fit_is_refused_with_the_reason(
-    text: str, wanted: ExpressionKind, message: str
+    text: str, expression_kind: ExpressionKind, message: str
 ) -> None:
     with pytest.raises(ExpressionError) as refused:
-        parse_expression(text, TYPES, wanted)
+        parse_expression(text, TYPES, expression_kind)
     assert message in str(refused.value)
 
 
-def test_null_decides_like_sql() -> None:
+def test_null_in_conditions_follows_sql() -> None:
     rows = pl.DataFrame({"stock": [1, None, 0], "region": ["DE", "DE", None]})
-    both = parse_expression("stock > 0 AND region = 'DE'", TYPES, "condition")
-    assert both.evaluate(rows).to_list() == [True, None, False]
-    assert both.columns == ("stock", "region")
+    condition = parse_expression("stock > 0 AND region = 'DE'", TYPES, "condition")
+    assert condition.evaluate(rows).to_list() == [True, None, False]
+    assert condition.columns == ("stock", "region")
 
 
 def test_dates_are_compared_with_the_moment_of_the_request() -> None:
@@ -59,7 +59,7 @@ def test_dates_are_compared_with_the_moment_of_the_request() -> None:
 
 
 @given(st.text(alphabet="()+-*/<>=!'\"., ;\\\0\n%_axprice1stock\u00e9\U0001f600NULANDORCSEWHT", max_size=40))
-def test_any_other_text_is_refused_in_a_sentence(text: str) -> None:
+def test_invalid_expressions_are_refused_with_a_message(text: str) -> None:
     try:
         parsed = parse_expression(text, TYPES, "condition")
     except ExpressionError as refused:

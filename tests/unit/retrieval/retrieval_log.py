@@ -52,7 +52,7 @@ DATA: dict[str, Any] = {
 }
 
 Row = tuple[int, int, int, str, int]
-"""user, item, day from 0, surface, label."""
+"""Columns of a row: user, item, day from 0, surface, label."""
 
 
 def days(*numbers: int) -> frozenset[date]:
@@ -75,11 +75,11 @@ class Log:
         self.folder.mkdir(exist_ok=True)
         side = self.folder / SIDE_FOLDER
         side.mkdir(exist_ok=True)
-        known = sorted({item for _, item, *_ in rows})
-        plain = {"topic": ["none"] * len(known), "tags": [[]] * len(known), "price": [1.0] * len(known)}
-        vectors = {"content": [None] * len(known)}
+        item_ids = sorted({item for _, item, *_ in rows})
+        plain = {"topic": ["none"] * len(item_ids), "tags": [[]] * len(item_ids), "price": [1.0] * len(item_ids)}
+        vectors = {"content": [None] * len(item_ids)}
         pl.DataFrame(
-            items or {"item_id": known, **plain, **vectors},
+            items or {"item_id": item_ids, **plain, **vectors},
             schema_overrides={"content": pl.List(pl.Float32), "tags": pl.List(pl.String)},
         ).write_parquet(side / "items.parquet")
         people = sorted({user for user, *_ in rows})
@@ -105,6 +105,10 @@ class Log:
         return writer.close()
 
 
-def fit_data(table: DayTable, data: Data, *numbers: int, most: int = 10, index: ItemIndex | None = None) -> FitInputs:
-    chosen = days(*numbers)
-    return FitInputs(table, data, chosen, build_catalogue(data, table, chosen), index or ItemIndex(), most, 7)
+def fit_data(
+    table: DayTable, data: Data, *numbers: int, max_items: int = 10, index: ItemIndex | None = None
+) -> FitInputs:
+    fitted_days = days(*numbers)
+    return FitInputs(
+        table, data, fitted_days, build_catalogue(data, table, fitted_days), index or ItemIndex(), max_items, 7
+    )

@@ -1,4 +1,4 @@
-"""Items without history are found by their vectors: measured on a generated world whose truth about them is known."""
+"""Retrieval of items without history by their vectors, measured on a generated world."""
 
 from __future__ import annotations
 
@@ -57,8 +57,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> DayTable:
     items.write_parquet(folder / "log" / SIDE_FOLDER / "items.parquet")
     rows = pl.read_parquet(folder / "made" / "impressions" / "*.parquet")
     writer = DayTableWriter(folder / "log", Files.LOG, 100_000)
-    own = pl.col("event_time").dt.date().alias(Columns.DAY), pl.col("is_click").cast(pl.Int8).alias(Columns.LABEL)
-    writer.append(rows.select("user_id", "item_id", pl.col("event_time").alias(Columns.TIME), *own))
+    log_columns = (
+        pl.col("event_time").dt.date().alias(Columns.DAY),
+        pl.col("is_click").cast(pl.Int8).alias(Columns.LABEL),
+    )
+    writer.append(rows.select("user_id", "item_id", pl.col("event_time").alias(Columns.TIME), *log_columns))
     return writer.close()
 
 
@@ -66,55 +69,55 @@ def recall_of_new_items(world: DayTable, folder: Path, **changes: Any) -> float:
     """Return the share of clicks on new items that are among a user's 100 candidates of 330."""
     data = data_of_the_world()
     first = GeneratedSource.model_validate(SOURCE).start
-    known = frozenset(first + timedelta(days=day) for day in range(NEW_FROM))
-    given = FitInputs(world, data, known, build_catalogue(data, world, known), ItemIndex(), 100, 7)
-    assert given.catalogue.size == 330
+    fitted_days = frozenset(first + timedelta(days=day) for day in range(NEW_FROM))
+    inputs = FitInputs(world, data, fitted_days, build_catalogue(data, world, fitted_days), ItemIndex(), 100, 7)
+    assert inputs.catalogue.size == 330
     section = TwoTower.model_validate(
         {"kind": "two_tower", "embedding_dim": 16, "epochs": 6, "batch_size": 512, "sampled_negatives": 128, **changes}
     )
     folder.mkdir()
-    section.fit(given, folder)
-    taken = pl.read_parquet(world.paths({first + timedelta(days=NEW_FROM)})).filter(
+    section.fit(inputs, folder)
+    positives = pl.read_parquet(world.paths({first + timedelta(days=NEW_FROM)})).filter(
         pl.col(Columns.LABEL) == 1, pl.col("item_id") >= FIRST_NEW
     )
-    assert taken.height > 300
-    queries = Queries(taken["user_id"], np.full((taken.height, 1), -1, np.int32), pl.DataFrame())
-    found = given.catalogue.ids.to_numpy()[section.load(folder).retrieve(queries, 100).items]
-    return float((found == taken["item_id"].to_numpy()[:, None]).any(axis=1).mean())
+    assert positives.height > 300
+    queries = Queries(positives["user_id"], np.full((positives.height, 1), -1, np.int32), pl.DataFrame())
+    retrieved_ids = inputs.catalogue.ids.to_numpy()[section.load(folder).retrieve(queries, 100).items]
+    return float((retrieved_ids == positives["item_id"].to_numpy()[:, None]).any(axis=1).mean())
 
 
-def test_two_towers_with_vectors_find_items_that_nobody_took_yet(world: DayTable, tmp_path: Path) -> None:
-    without = recall_of_new_items(world, tmp_path / "without")
-    found = recall_of_new_items(world, tmp_path / "vectors", item_vectors=VECTORS)
+def test_two_towers_with_item_vectors_retrieve_new_items(world: DayTable, tmp_path: Path) -> None:
+    recall_without_vectors = recall_of_new_items(world, tmp_path / "without")
+    recall = recall_of_new_items(world, tmp_path / "vectors", item_vectors=VECTORS)
     at_par = recall_of_new_items(world, tmp_path / "at par", item_vectors=VECTORS, popularity=0.0)
     chance = 100 / 330
-    assert without < 0.02
-    assert found > without + 0.1
+    assert recall_without_vectors < 0.02
+    assert recall > recall_without_vectors + 0.1
     assert at_par > chance + 0.1  # where new items compete with the others on taste alone
 
 
 def new_item(rows: list[Row], vector: list[float] | None) -> dict[str, Any]:
-    """Items 0 to 19, whose vector says whether they are even, and an item 100 that nobody took."""
-    known = sorted({item for _, item, *_ in rows})
-    vectors = [[1.0, 0.0] if item % 2 == 0 else [0.0, 1.0] for item in known]
-    count = len(known) + 1
-    return {"item_id": [*known, 100], "topic": ["none"] * count, "tags": [[]] * count, "price": [1.0] * count,
+    """Items 0 to 19, with one vector for even and one for odd items, and an item 100 without positives."""
+    item_ids = sorted({item for _, item, *_ in rows})
+    vectors = [[1.0, 0.0] if item % 2 == 0 else [0.0, 1.0] for item in item_ids]
+    count = len(item_ids) + 1
+    return {"item_id": [*item_ids, 100], "topic": ["none"] * count, "tags": [[]] * count, "price": [1.0] * count,
             "content": [*vectors, vector]}  # fmt: skip
 
 
-def test_a_new_item_of_a_session_model_lies_where_its_vector_says(log: Log) -> None:
+def test_session_model_places_a_new_item_by_its_vector_column(log: Log) -> None:
     rows = circles()
-    given = fit_data(log.write(rows, items=new_item(rows, [1.0, 0.0])), declared(), 0)
-    learnt = train_sequence(sequence_section(epochs=5, item_vectors={"of": ["content"], "norm": "l2"}), given)
-    new, *_ = given.catalogue.find_rows(pl.Series([100]))
-    plain = train_sequence(sequence_section(epochs=5), given)
+    inputs = fit_data(log.write(rows, items=new_item(rows, [1.0, 0.0])), declared(), 0)
+    learnt = train_sequence(sequence_section(epochs=5, item_vectors={"of": ["content"], "norm": "l2"}), inputs)
+    new, *_ = inputs.catalogue.find_rows(pl.Series([100]))
+    plain = train_sequence(sequence_section(epochs=5), inputs)
     assert np.linalg.norm(learnt.item_vectors[new]) > 0.05
-    even, odd = (learnt.item_vectors[first:10:2].mean(axis=0) for first in (0, 1))
-    assert learnt.item_vectors[new] @ (even - odd) > 0
+    even_mean, odd_mean = (learnt.item_vectors[first:10:2].mean(axis=0) for first in (0, 1))
+    assert learnt.item_vectors[new] @ (even_mean - odd_mean) > 0
     assert plain.item_vectors[new] @ plain.item_vectors[:10].mean(axis=0) < 0  # a negative and never anything else
 
 
-def test_vectors_of_two_widths_or_with_nan_stop_the_fit_and_say_where(log: Log) -> None:
+def test_vectors_of_unequal_width_or_with_nan_are_refused_with_the_column(log: Log) -> None:
     section = TwoTower.model_validate({"kind": "two_tower", "item_vectors": {"of": ["content"]}})
     rows = circles()
     for vector, message in (

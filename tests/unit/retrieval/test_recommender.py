@@ -59,19 +59,19 @@ def request(**changes: Any) -> SlateRequest:
     return SlateRequest(**{"id": "r", "user": 9, "k": 2, "now": NOW} | changes)
 
 
-def items(found: SlateCandidates) -> list[int]:
-    return found.rows["item"].to_list()
+def items(candidates: SlateCandidates) -> list[int]:
+    return candidates.rows["item"].to_list()
 
 
-def test_a_filter_that_asks_nothing_of_a_request_is_evaluated_once(
+def test_a_filter_independent_of_the_request_is_evaluated_once(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluated: list[tuple[str, int]] = []
     keeps = ConditionFilter.keeps
 
-    def noted(rule: ConditionFilter, candidates: pl.DataFrame, asked: FilterRequest) -> np.ndarray:
+    def noted(rule: ConditionFilter, candidates: pl.DataFrame, filter_request: FilterRequest) -> np.ndarray:
         evaluated.append((rule.name, candidates.height))
-        return keeps(rule, candidates, asked)
+        return keeps(rule, candidates, filter_request)
 
     monkeypatch.setattr(ConditionFilter, "keeps", noted)
     rules = [
@@ -81,40 +81,42 @@ def test_a_filter_that_asks_nothing_of_a_request_is_evaluated_once(
     ]
     stages = recommender(retriever, filters={"rules": rules}, lists={"deny": pl.Series([40])})
     assert evaluated == [("priced", 5)]  # for the whole catalogue
-    today, before = stages.find(request()), stages.find(request(now=NOW - timedelta(days=1)))
+    today, yesterday = stages.find(request()), stages.find(request(now=NOW - timedelta(days=1)))
     assert evaluated[1:] == [("of_today", 3), ("of_today", 3)]
-    assert (items(today), items(before)) == ([30, 10], [])  # and 40, which is denied
+    assert (items(today), items(yesterday)) == ([30, 10], [])  # and 40, which is denied
     assert today.removed_counts == {"deny": 1}
-    assert before.removed_counts == {"of_today": 3}
+    assert yesterday.removed_counts == {"of_today": 3}
 
 
 def past(*events: tuple[int, float, bool]) -> UserHistory:
-    """Return what a user was shown: item, hours before the request, whether it was taken."""
-    items, hours, taken = zip(*events, strict=True)
-    times = pl.Series([NOW - timedelta(hours=one) for one in hours], dtype=pl.Datetime("us", "UTC"))
-    return UserHistory(pl.Series(items, dtype=pl.Int64), times, pl.Series(taken, dtype=pl.Boolean()))
+    """Return a history from events: item, hours before the request, whether the outcome was positive."""
+    items, hours, outcomes = zip(*events, strict=True)
+    times = pl.Series([NOW - timedelta(hours=hour) for hour in hours], dtype=pl.Datetime("us", "UTC"))
+    return UserHistory(pl.Series(items, dtype=pl.Int64), times, pl.Series(outcomes, dtype=pl.Boolean()))
 
 
-def test_live_items_are_the_newest_of_a_users_recent_ones(
-    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[list[int]] = []
+def test_live_items_precede_the_fitted_recent_items(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    recent_lists: list[list[int]] = []
     near = retriever.sources["near"]
     begin = near.begin
 
-    def noted(queries: Any, most: int) -> Any:
+    def noted(queries: Any, max_items: int) -> Any:
         recent = queries.recent[0]
-        asked.append([(10, 20, 30, 40, 50)[row] for row in recent if row >= 0])
-        return begin(queries, most)
+        recent_lists.append([(10, 20, 30, 40, 50)[row] for row in recent if row >= 0])
+        return begin(queries, max_items)
 
     monkeypatch.setattr(near, "begin", noted)
     stages = recommender(retriever)
     # User 1 took 10, 20 and 30 in this order by the log.
-    shown = past((99, 4, True), (50, 3, True), (40, 2, False), (20, 1, True))
-    for own in (request(user=1), request(user=1, history=shown), request(user=1, history=shown, recent=[10])):
-        stages.find(own)
-    new = stages.find(request(user=77, history=shown))
-    assert asked == [
+    history = past((99, 4, True), (50, 3, True), (40, 2, False), (20, 1, True))
+    for slate_request in (
+        request(user=1),
+        request(user=1, history=history),
+        request(user=1, history=history, recent=[10]),
+    ):
+        stages.find(slate_request)
+    new = stages.find(request(user=77, history=history))
+    assert recent_lists == [
         [30, 20, 10],
         [20, 50, 30, 10],
         [10],
@@ -123,16 +125,16 @@ def test_live_items_are_the_newest_of_a_users_recent_ones(
     assert "near" in new.sources  # a new user has a session, too
 
 
-def test_a_slate_lacks_what_the_user_was_shown_after_its_candidates_were_found(retriever: Retriever) -> None:
+def test_a_slate_excludes_items_shown_after_retrieval(retriever: Retriever) -> None:
     stages = recommender(retriever, filters={"rules": [{"kind": "seen", "window": "5h"}]})
-    before = request(k=2, history=past((10, 2, False)))
-    found = stages.find(before)
-    assert items(found) == [30, 40]
-    now = request(k=2, history=before.history, latest=past((10, 2, False), (40, 0, False)))
-    slate = stages.slate(now, found, np.array([0.1, 0.9]))
+    first_request = request(k=2, history=past((10, 2, False)))
+    candidates = stages.find(first_request)
+    assert items(candidates) == [30, 40]
+    now = request(k=2, history=first_request.history, latest=past((10, 2, False), (40, 0, False)))
+    slate = stages.slate(now, candidates, np.array([0.1, 0.9]))
     assert (slate.items.to_list(), slate.rows.tolist(), slate.scores.tolist()) == ([30], [0], [0.1])
     assert (slate.removed.items.to_list(), slate.removed.filters) == ([40], ("seen",))
-    whole = stages.slate(before, found, np.array([0.1, 0.9]))
+    whole = stages.slate(first_request, candidates, np.array([0.1, 0.9]))
     assert (whole.items.to_list(), whole.removed.filters) == ([40, 30], ())
 
 
@@ -142,30 +144,30 @@ def test_a_slate_goes_through_all_stages(retriever: Retriever) -> None:
         filters={"rules": [{"kind": "where", "name": "priced", "keep": "price IS NOT NULL"}]},
         ordering={"value": "score * price"},
     )
-    found = stages.find(request())
+    candidates = stages.find(request())
     # Three candidates of both sources' lists (10, 20, 30 and 40, 50, 30), those with the highest ranks.
-    assert found.retrieved == 3
-    slate = stages.slate(request(), found, np.full(found.rows.height, 0.5))
+    assert candidates.retrieved == 3
+    slate = stages.slate(request(), candidates, np.full(candidates.rows.height, 0.5))
     prices = {10: 1.0, 20: None, 30: 3.0, 40: 4.0, 50: 5.0}
-    assert slate.items.to_list() == sorted(items(found), key=lambda item: -(prices[item] or 0))[:2]
+    assert slate.items.to_list() == sorted(items(candidates), key=lambda item: -(prices[item] or 0))[:2]
     assert slate.values.tolist() == [0.5 * (prices[item] or 0) for item in slate.items]
     assert slate.propensities.tolist() == [1.0, 1.0]
     assert set(slate.sources) <= {"popular", "near"}
 
 
 @pytest.mark.parametrize(("by", "second"), [("topic", 2), ("score", 1)])
-def test_likeness_is_looked_up_before_candidates_are_scored_unless_it_is_by_a_score(
+def test_likeness_is_computed_before_scoring_unless_it_reads_a_score(
     retriever: Retriever, by: str, second: int
 ) -> None:
     stages = recommender(retriever, ordering={"diversity": {"kind": "mmr", "by": by, "weight": 0.9}})
-    found = stages.find(request(user=1))
-    assert found.rows["item"].to_list() == [10, 20, 30]  # of the topics x, x and y
-    assert (found.likeness is None) == (by == "score")
+    candidates = stages.find(request(user=1))
+    assert candidates.rows["item"].to_list() == [10, 20, 30]  # of the topics x, x and y
+    assert (candidates.likeness is None) == (by == "score")
     # The best, then one that is not alike: of the other topic, or of the other score.
-    assert stages.slate(request(user=1), found, np.array([0.9, 0.8, 0.9])).rows.tolist() == [0, second]
+    assert stages.slate(request(user=1), candidates, np.array([0.9, 0.8, 0.9])).rows.tolist() == [0, second]
 
 
-def test_what_filters_remove_is_known_by_item_and_filter(retriever: Retriever) -> None:
+def test_removed_candidates_have_item_and_filter(retriever: Retriever) -> None:
     stages = recommender(
         retriever,
         filters={
@@ -176,41 +178,41 @@ def test_what_filters_remove_is_known_by_item_and_filter(retriever: Retriever) -
         },
         lists={"deny": pl.Series([10])},
     )
-    found = stages.find(request(user=1, context={"country": "DE"}))
-    removed = dict(zip(found.removed.items, found.removed.filters, strict=True))
+    candidates = stages.find(request(user=1, context={"country": "DE"}))
+    removed = dict(zip(candidates.removed.items, candidates.removed.filters, strict=True))
     assert removed.pop(10) == "deny"
     assert set(removed.values()) == {"local"}
     assert items(stages.find(request(user=1, context={"country": "FR"}))) == []
     assert items(stages.find(request(user=1))) == []  # the country is not known: null is not kept
 
 
-def test_what_a_user_was_shown_is_not_shown_again(retriever: Retriever) -> None:
+def test_shown_items_are_filtered_out(retriever: Retriever) -> None:
     stages = recommender(retriever, filters={"rules": [{"kind": "seen"}], "fallback": ["popular"]})
     history = UserHistory(pl.Series([10, 20]), pl.Series([NOW, NOW]), pl.Series([False, True]))
-    found = stages.find(request(user=1, k=3, history=history))
-    assert not {10, 20} & set(items(found))
+    candidates = stages.find(request(user=1, k=3, history=history))
+    assert not {10, 20} & set(items(candidates))
 
 
-def test_sources_are_asked_for_more_where_too_few_are_left(retriever: Retriever) -> None:
+def test_fallback_sources_are_asked_where_filters_leave_too_few_items(retriever: Retriever) -> None:
     deep = {"rules": [{"kind": "deny", "path": "denied.txt"}], "fallback": ["popular"]}
     denied = {"deny": pl.Series([10, 20, 30])}
     short = recommender(retriever, filters={**deep, "fallback": []}, lists=denied).find(request(user=1))
     assert (items(short), short.fallback) == ([], ())
-    found = recommender(retriever, filters=deep, lists=denied).find(request(user=1, k=1))
-    assert (items(found), found.sources, found.fallback) == ([40], ("popular",), ("popular",))
+    candidates = recommender(retriever, filters=deep, lists=denied).find(request(user=1, k=1))
+    assert (items(candidates), candidates.sources, candidates.fallback) == ([40], ("popular",), ("popular",))
     # No source has as many: the answer is short, and nothing is asked for ever.
     assert len(items(recommender(retriever, filters=deep, lists=denied).find(request(user=1, k=5)))) < 5
 
 
-def test_fallbacks_are_looked_at_up_to_a_limit_and_each_candidate_is_filtered_once(
+def test_fallbacks_stop_at_max_fallback_and_filter_each_candidate_once(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filtered: list[int] = []
     keeps = DenyFilter.keeps
 
-    def noted(rule: DenyFilter, candidates: pl.DataFrame, asked: FilterRequest) -> np.ndarray:
+    def noted(rule: DenyFilter, candidates: pl.DataFrame, filter_request: FilterRequest) -> np.ndarray:
         filtered.append(candidates.height)
-        return keeps(rule, candidates, asked)
+        return keeps(rule, candidates, filter_request)
 
     monkeypatch.setattr(DenyFilter, "keeps", noted)
     deep = {"rules": [{"kind": "deny", "path": "denied.txt"}], "fallback": ["popular"]}
@@ -218,8 +220,8 @@ def test_fallbacks_are_looked_at_up_to_a_limit_and_each_candidate_is_filtered_on
     stages = recommender(retriever, filters=deep, lists=denied)
     filtered.clear()  # what asks nothing of a request is evaluated at the start
     stages._keep_masks.clear()
-    found = stages.find(request(user=1, k=1))
-    assert sum(filtered) == found.retrieved == 4
+    candidates = stages.find(request(user=1, k=1))
+    assert sum(filtered) == candidates.retrieved == 4
     bounded = recommender(retriever, filters={**deep, "max_fallback": 3}, lists=denied).find(request(user=1, k=1))
     assert (bounded.retrieved, bounded.removed.items.to_list()) == (3, [10, 20, 30])
 
@@ -239,21 +241,24 @@ def test_more_items_than_there_are_cannot_be_asked_for(retriever: Retriever, k: 
 
 def test_a_value_formula_reads_the_scores_of_further_labels(retriever: Retriever) -> None:
     stages = recommender(retriever, ordering={"value": "score * 0 + score_like"}, labels=["like"])
-    found = stages.find(request())
+    candidates = stages.find(request())
     likes = np.array([0.1, 0.3, 0.2])
-    slate = stages.slate(request(), found, np.array([0.9, 0.5, 0.1]), {"score_like": likes})
-    assert slate.items.to_list() == [items(found)[1], items(found)[2]]
+    slate = stages.slate(request(), candidates, np.array([0.9, 0.5, 0.1]), {"score_like": likes})
+    assert slate.items.to_list() == [items(candidates)[1], items(candidates)[2]]
     assert slate.values.tolist() == [0.3, 0.2]
     with pytest.raises(SlateRequestError, match="ordering reads 'score_like'; the model gave score"):
-        stages.slate(request(), found, np.full(3, 0.5))
+        stages.slate(request(), candidates, np.full(3, 0.5))
     with pytest.raises(SlateRequestError, match="score_like: got 1 for 3 candidates"):
-        stages.slate(request(), found, np.full(3, 0.5), {"score_like": likes[:1]})
+        stages.slate(request(), candidates, np.full(3, 0.5), {"score_like": likes[:1]})
 
 
-def test_every_candidate_must_give_the_scores_that_ordering_reads() -> None:
-    after = [{"name": "likes", "type": "integer", "known": "after", "min": 0, "max": 1}]
+def test_a_candidate_without_a_score_that_ordering_reads_is_refused() -> None:
+    outcome_columns = [{"name": "likes", "type": "integer", "known": "after", "min": 0, "max": 1}]
     raw = declared().model_dump()
-    columns = [*({key: value for key, value in one.items() if value is not None} for one in raw["columns"]), *after]
+    columns = [
+        *({key: value for key, value in column.items() if value is not None} for column in raw["columns"]),
+        *outcome_columns,
+    ]
     data = Data.model_validate({**raw, "columns": columns, "labels": {"like": {"column": "likes"}}})
     ordering = Ordering(value="score + 2 * score_like")
     check_slates(data, Retrieval.model_validate(SECTION), Filters(), ordering)
@@ -266,7 +271,7 @@ def test_every_candidate_must_give_the_scores_that_ordering_reads() -> None:
     check_scores(Ordering(), data, {"trees": trees})
 
 
-def test_scores_belong_to_candidates(retriever: Retriever) -> None:
+def test_a_wrong_number_of_scores_is_an_error(retriever: Retriever) -> None:
     stages = recommender(retriever)
     with pytest.raises(SlateRequestError, match="scores: got 1 for 3 candidates"):
         stages.slate(request(), stages.find(request()), np.zeros(1))
@@ -317,11 +322,11 @@ def test_filters_of_one_name_are_refused() -> None:
 
 def test_diversity_by_vectors_of_side_tables(retriever: Retriever) -> None:
     stages = recommender(retriever, ordering={"diversity": {"kind": "mmr", "by": "content", "weight": 0.9}})
-    found = stages.find(request(user=1, k=2))
-    scores = np.array([{10: 1.0, 20: 0.99}.get(item, 0.9) for item in items(found)])
+    candidates = stages.find(request(user=1, k=2))
+    scores = np.array([{10: 1.0, 20: 0.99}.get(item, 0.9) for item in items(candidates)])
     # 20 is like 10; whatever else there is comes second.
-    assert stages.slate(request(user=1), found, scores).items.to_list()[1] != 20
+    assert stages.slate(request(user=1), candidates, scores).items.to_list()[1] != 20
 
 
-def _sourced(found: SlateCandidates) -> list[tuple[int, str]]:
-    return list(zip(items(found), found.sources, strict=True))
+def _sourced(candidates: SlateCandidates) -> list[tuple[int, str]]:
+    return list(zip(items(candidates), candidates.sources, strict=True))

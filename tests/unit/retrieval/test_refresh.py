@@ -1,4 +1,4 @@
-"""Sources brought up to newer days: new items enter, removed ones are gone, and nothing is trained."""
+"""Refresh of sources to newer days: new items are added, removed items are dropped, and nothing is trained."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COUNTED = {
     "near": {"kind": "item_vector", "column": "content"},
 }
 NEW = 100
-"""An item that nobody knew on the first day; its topic is that of the even ones."""
+"""An item that is new on the second day; its topic is that of the even items."""
 
 
 def items(*ids: int) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def retrieve_ids(retriever: Retriever, *users: int) -> dict[str, list[list[int]]
     }  # fmt: skip
 
 
-def test_what_is_counted_is_counted_again(log: Log, tmp_path: Path) -> None:
+def test_refresh_refits_counting_sources(log: Log, tmp_path: Path) -> None:
     shop = Shop(log, tmp_path, sources=COUNTED, candidates=11)
     fitted_ids, refreshed_ids = retrieve_ids(Retriever.open(tmp_path / "fitted"), 0), retrieve_ids(shop.refresh(), 0)
     assert NEW not in {item for lists in fitted_ids.values() for item in lists[0]}
@@ -111,7 +111,7 @@ def test_two_towers_place_a_new_item_by_its_columns(log: Log, tmp_path: Path) ->
     assert new[11, -1] == pytest.approx(0.1 * np.log(9 / (336 + 12)))
 
 
-def test_content_is_what_the_towers_learnt_of_columns(log: Log, tmp_path: Path) -> None:
+def test_item_content_reproduces_the_towers_column_vectors(log: Log, tmp_path: Path) -> None:
     Shop(log, tmp_path, sources={"towers": {**TOWERS, "sampled_negatives": 0}})
     folder = tmp_path / "fitted" / "sources" / "towers"
     # Item 10 was no positive and no negative, so nothing was learnt of its id: its vector is that of its columns alone.
@@ -121,7 +121,7 @@ def test_content_is_what_the_towers_learnt_of_columns(log: Log, tmp_path: Path) 
     assert np.linalg.norm(of_columns) == pytest.approx(1)
 
 
-def test_an_item_of_which_nothing_is_known_has_no_direction(log: Log, tmp_path: Path) -> None:
+def test_an_item_with_unknown_values_has_a_zero_vector(log: Log, tmp_path: Path) -> None:
     Shop(log, tmp_path, sources={"towers": TOWERS})
     content = ItemContent.read(tmp_path / "fitted" / "sources" / "towers")
     unknown_items = pl.DataFrame(
@@ -130,7 +130,7 @@ def test_an_item_of_which_nothing_is_known_has_no_direction(log: Log, tmp_path: 
     assert not content.vectors(unknown_items).any()
 
 
-def test_sequences_know_a_new_item_by_its_columns(log: Log, tmp_path: Path) -> None:
+def test_sequence_source_places_a_new_item_by_its_columns(log: Log, tmp_path: Path) -> None:
     shop = Shop(log, tmp_path, sources={"next": SESSIONS}, candidates=6)
     retriever = shop.refresh()
     old, new = (np.load(tmp_path / folder / "sources/next" / VECTORS) for folder in ("fitted", "refreshed"))
@@ -139,7 +139,7 @@ def test_sequences_know_a_new_item_by_its_columns(log: Log, tmp_path: Path) -> N
     assert len(retrieve_ids(retriever, 0)["next"][0]) == 6  # whose newest event is the new item
 
 
-def test_a_removed_item_is_gone_where_listed_items_are_the_catalogue(log: Log, tmp_path: Path) -> None:
+def test_refresh_drops_an_unlisted_item_from_a_catalogue_of_listed_items(log: Log, tmp_path: Path) -> None:
     remaining_items = items(*range(1, 11), NEW)
     shop = Shop(log, tmp_path, sources=COUNTED, catalogue="listed", candidates=9)
     retriever = shop.refresh(remaining_items)
@@ -147,7 +147,7 @@ def test_a_removed_item_is_gone_where_listed_items_are_the_catalogue(log: Log, t
     assert all(0 not in line for lists in retrieve_ids(retriever, *range(40)).values() for line in lists)
 
 
-def test_an_item_that_the_log_names_stays_where_seen_items_are_the_catalogue(log: Log, tmp_path: Path) -> None:
+def test_refresh_keeps_a_logged_item_in_a_catalogue_of_seen_items(log: Log, tmp_path: Path) -> None:
     shop = Shop(log, tmp_path, sources=COUNTED)
     assert 0 in shop.refresh(items(*range(1, 11), NEW)).catalogue.ids
 
@@ -166,7 +166,7 @@ def test_sources_that_were_changed_are_not_refreshed(log: Log, tmp_path: Path) -
         shop.refresh()
 
 
-def test_towers_without_vectors_of_columns_have_to_be_trained_again(tmp_path: Path) -> None:
+def test_refresh_of_towers_without_item_content_requires_training(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"item_content\.json: missing; .* Train again"):
         ItemContent.read(tmp_path)
 

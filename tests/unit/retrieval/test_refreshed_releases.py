@@ -1,4 +1,4 @@
-"""The step of the refresh graph: which registered versions' candidates are brought up to date, with a real registry."""
+"""The refresh step with a real registry: which registered versions get a refreshed release."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class Shop:
 
     def refresh(self) -> int:
         self.log.write([*OLD, *NEW])
-        done: int = refresh_releases.python_func(
+        release_count: int = refresh_releases.python_func(
             name="shop", data=canonical_json(declared()), runtime=canonical_json(Runtime()), log={"location": ""},
             stores=self.origin.stores, code="", valid_log=SimpleNamespace(path=str(self.log.folder)),
             releases=SimpleNamespace(path=str(self.folder / "out"), metadata={}),
         )  # fmt: skip
-        return done
+        return release_count
 
     @property
     def announced(self) -> dict[str, RefreshedRelease]:
@@ -78,24 +78,24 @@ class Shop:
     @property
     def notes(self) -> list[str]:
         events = map(json.loads, self.events.read_text().splitlines())
-        return [one["text"] for one in events if one["event"] == "note"]
+        return [event["text"] for event in events if event["event"] == "note"]
 
 
 @pytest.fixture
 def shop(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
-    made = Shop(log, tmp_path)
-    monkeypatch.setenv(EVENTS_VARIABLE, str(made.events))
-    return made
+    shop_instance = Shop(log, tmp_path)
+    monkeypatch.setenv(EVENTS_VARIABLE, str(shop_instance.events))
+    return shop_instance
 
 
-def test_what_serves_and_what_is_about_to_are_refreshed(shop: Shop) -> None:
+def test_champion_and_candidate_releases_are_refreshed(shop: Shop) -> None:
     (champion, of_champion), (candidate, of_candidate) = shop.register("one"), shop.register("another")
     shop.register("forgotten")
     shop.registry.set_alias("champion", champion)
     shop.registry.set_alias("candidate", candidate)
     assert shop.refresh() == 4
     assert set(shop.announced) == {of_champion, of_candidate}
-    assert {(one.items, one.last_day.isoformat()) for one in shop.announced.values()} == {(4, "2026-03-02")}
+    assert {(release.items, release.last_day.isoformat()) for release in shop.announced.values()} == {(4, "2026-03-02")}
     assert shop.notes == [
         f"Version {version} recommends from 4 items, counted up to 2026-03-02." for version in (champion, candidate)
     ]
@@ -103,13 +103,13 @@ def test_what_serves_and_what_is_about_to_are_refreshed(shop: Shop) -> None:
 
 
 @pytest.mark.long
-def test_a_version_whose_clients_bring_candidates_is_left_alone(shop: Shop) -> None:
+def test_a_version_without_retrieval_is_not_refreshed(shop: Shop) -> None:
     shop.registry.set_alias("champion", shop.registry.register(shop._run))
     assert shop.refresh() == 0
     assert shop.announced == {}
 
 
-def test_a_candidate_that_cannot_be_refreshed_stops_nothing_and_a_champion_does(
+def test_refresh_fails_for_the_champion_and_skips_a_candidate_that_cannot_be_refreshed(
     shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (champion, of_champion), (candidate, _) = shop.register("one"), shop.register("listed", catalogue="listed")

@@ -25,7 +25,7 @@ LOCAL = {"kind": "where", "name": "local", "keep": "topic = 'x' OR country = 'FR
 
 
 class Inputs:
-    """What a release is made of."""
+    """Inputs of a release."""
 
     def __init__(self, folder: Path, log: Path) -> None:
         self.sources, self.log, self.files = folder / "sources", log, folder / "files"
@@ -45,24 +45,24 @@ def inputs(log: Log, tmp_path: Path) -> Inputs:
     }  # fmt: skip
     users = {"user_id": [0, 1, 2], "country": ["DE", "FR", None]}
     table = log.write([*rows, (7, 30, 0, "home", 1)], users=users, items=items)
-    made = Inputs(tmp_path, log.folder)
-    fit_retrieval(Retrieval.model_validate(SECTION), declared(), table, days(0), made.sources, 1)
-    made.files.mkdir()
-    (made.files / "denied.txt").write_text("20\n\n 10 \n")
-    return made
+    release_inputs = Inputs(tmp_path, log.folder)
+    fit_retrieval(Retrieval.model_validate(SECTION), declared(), table, days(0), release_inputs.sources, 1)
+    release_inputs.files.mkdir()
+    (release_inputs.files / "denied.txt").write_text("20\n\n 10 \n")
+    return release_inputs
 
 
-def shown(stages: Recommender, user: int | None) -> list[int]:
+def find_slate_items(stages: Recommender, user: int | None) -> list[int]:
     request = SlateRequest(id="r", user=user, k=3, now=NOW, context=stages.find_user_context(user))
-    found = stages.find(request)
-    return stages.slate(request, found, np.arange(found.rows.height, dtype=float)).items.to_list()
+    candidates = stages.find(request)
+    return stages.slate(request, candidates, np.arange(candidates.rows.height, dtype=float)).items.to_list()
 
 
 def test_a_release_is_opened_as_it_was_declared(inputs: Inputs, tmp_path: Path) -> None:
     rules = [LOCAL, {"kind": "deny", "path": "denied.txt"}]
     stages = open_release(inputs.write(tmp_path / "release", {"rules": rules}), declared())
     assert (stages.size, stages.sources, stages.item_type) == (3, ("popular",), pl.Int64())
-    assert shown(stages, 1) == [30]  # 10 and 20 are denied
+    assert find_slate_items(stages, 1) == [30]  # 10 and 20 are denied
     assert {"slates.json", "lists/deny.parquet", "users.arrow", "sources/catalogue.arrow"} < set(stages.digests)
 
 
@@ -71,8 +71,8 @@ def test_columns_of_users_are_part_of_the_release(inputs: Inputs, tmp_path: Path
     assert stages.find_user_context(1) == {"country": "FR"}
     assert stages.find_user_context(2) == {"country": None}
     assert stages.find_user_context(99) == stages.find_user_context(None) == {}
-    assert sorted(shown(stages, 1)) == [10, 20, 30]
-    assert sorted(shown(stages, 0)) == sorted(shown(stages, 99)) == [10, 30]
+    assert sorted(find_slate_items(stages, 1)) == [10, 20, 30]
+    assert sorted(find_slate_items(stages, 0)) == sorted(find_slate_items(stages, 99)) == [10, 30]
 
 
 @pytest.mark.parametrize("name", ["slates.json", "lists/deny.parquet", "sources/catalogue.arrow"])
@@ -126,9 +126,9 @@ def test_a_pinned_item_must_pass_conditions_over_items(
     write_release(inputs.sources, declared(), *sections, inputs.log, None, tmp_path / "refreshed", refreshes="before")
 
 
-def test_the_past_by_the_log_is_part_of_a_release_that_asks_for_it(inputs: Inputs, tmp_path: Path) -> None:
-    seen = {"rules": [{"kind": "seen", "window": "30d"}]}
-    stages = open_release(inputs.write(tmp_path / "seen", seen), declared())
+def test_release_holds_histories_for_the_seen_filter(inputs: Inputs, tmp_path: Path) -> None:
+    filters = {"rules": [{"kind": "seen", "window": "30d"}]}
+    stages = open_release(inputs.write(tmp_path / "seen", filters), declared())
     past = stages.find_user_history(2)
     assert past is not None and (past.items.to_list(), past.positive.to_list()) == ([10], [True])
     assert stages.find_user_history(7).items.to_list() == [30]  # type: ignore[union-attr]
@@ -143,15 +143,15 @@ def test_the_step_reads_lists_beside_the_log(inputs: Inputs, tmp_path: Path) -> 
         out = tmp_path / location.name
         arguments = inputs.sources, declared(), filters, Ordering(), inputs.log, str(location), out
         assert build_release(*arguments) == 3
-        assert sorted(shown(open_release(out / "release", declared()), 1)) == [10, 20]
+        assert sorted(find_slate_items(open_release(out / "release", declared()), 1)) == [10, 20]
 
 
 def test_a_changed_list_has_another_digest(inputs: Inputs) -> None:
     filters = Filters.model_validate({"rules": [{"kind": "deny", "path": "denied.txt"}]})
-    before = lists_digest(filters, inputs.files)
+    first_digest = lists_digest(filters, inputs.files)
     assert lists_digest(Filters(), inputs.files) == lists_digest(None, "") == ""
     (inputs.files / "denied.txt").write_text("30")
-    assert lists_digest(filters, inputs.files) != before
+    assert lists_digest(filters, inputs.files) != first_digest
     (inputs.files / "denied.txt").unlink()
     with pytest.raises(ShortlistError, match=r"denied.txt: no such file; wanted a text file with one item a line"):
         lists_digest(filters, inputs.files)

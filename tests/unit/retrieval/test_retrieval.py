@@ -77,7 +77,7 @@ def fitted(log: Log, folder: Path, **changes: Any) -> tuple[DayTable, Retriever]
     return table, Retriever.open(folder)
 
 
-def test_candidates_of_all_sources_know_who_gave_them(log: Log, tmp_path: Path) -> None:
+def test_fused_candidates_have_their_ranks_in_every_source(log: Log, tmp_path: Path) -> None:
     _, retriever = fitted(log, tmp_path / "release", candidates=4)
     users = pl.Series([6], dtype=pl.Int64)
     candidates = retriever.candidates(Queries(users, retriever.find_recent_items(users), pl.DataFrame()))
@@ -185,7 +185,7 @@ def test_the_gate_holds(measured: RetrievalMeasures | None, holds: str) -> None:
     assert holds in gate_result.reason
 
 
-def test_stages_are_told_to_programs_and_drawn() -> None:
+def test_stages_are_in_the_summary_and_in_the_plot() -> None:
     lines = stage_lines(measures(0.6))
     assert [(line.stage, line.source) for line in lines] == [
         ("retrieval", "towers"), ("retrieval", None), ("best_possible", None)
@@ -212,7 +212,7 @@ def test_expected_clicks_are_the_planted_probabilities() -> None:
     assert odds == pytest.approx(np.full((1, 200), 1.3 * truth.scale))
 
 
-def test_no_list_is_better_than_that_of_the_world_itself(tmp_path: Path) -> None:
+def test_best_possible_list_has_the_highest_expected_clicks(tmp_path: Path) -> None:
     generate_log(WORLD, tmp_path)
     log = pl.read_parquet(tmp_path / "impressions" / "*.parquet")
     last = log["event_time"].dt.date().max()
@@ -231,7 +231,7 @@ def test_no_list_is_better_than_that_of_the_world_itself(tmp_path: Path) -> None
     assert hits["best"] > 1.05 * hits["popular"]
 
 
-def test_the_best_list_is_that_of_clicks_counted_in_another_way() -> None:
+def test_best_possible_list_equals_a_ranking_by_simulated_clicks() -> None:
     # What is shown is counted in drawn traffic, and every item is put in place of what was shown in its contexts.
     world, day = build_world(WORLD), 5
     truth = ClickModel.calibrate(WORLD, world)
@@ -256,7 +256,7 @@ def test_the_best_list_is_that_of_clicks_counted_in_another_way() -> None:
 
 
 class Newest(SourceKind):
-    """The items with the highest ids: a kind that no product file knows."""
+    """Items with the highest ids: a source kind defined in this file."""
 
     kind: Literal["newest"]
     """The newest items."""
@@ -279,7 +279,7 @@ class NewestItems(Source):
         )
 
 
-def test_a_kind_of_ones_own_is_declared_fitted_loaded_and_asked(
+def test_a_registered_source_kind_is_fitted_loaded_and_queried(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SOURCE_KINDS, "newest", Newest)

@@ -28,7 +28,7 @@ def section(**changes: object) -> SequenceSource:
 
 
 def circles(users: int = 60) -> list[Row]:
-    """Every user goes round the items 0 to 9 in order, beginning anywhere: what comes next depends on the last item."""
+    """Return a log in which every user takes the items 0 to 9 in cyclic order, from a different start."""
     return [(user, (user + place) % 10, 0, "home", 1) for user in range(users) for place in range(7)]
 
 
@@ -95,9 +95,7 @@ def test_the_exported_encoder_gives_the_newest_state(tmp_path: Path, blocks: int
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_session_that_grows_event_by_event_is_what_the_exported_graph_encodes_at_once(
-    tmp_path: Path, seed: int
-) -> None:
+def test_stepwise_encoding_equals_the_exported_graph(tmp_path: Path, seed: int) -> None:
     """A random session, step by step through the caches, against the graph: alone, and padded beside all others."""
     torch.manual_seed(seed)
     model, vectors = encoder(blocks=1 + seed % 3), torch.randn(30, 16)
@@ -119,7 +117,7 @@ def test_a_session_that_grows_event_by_event_is_what_the_exported_graph_encodes_
     np.testing.assert_allclose(np.concatenate(alone), np.concatenate(steps), rtol=0, atol=1e-5)
 
 
-def test_what_comes_next_depends_on_the_last_item(log: Log, tmp_path: Path) -> None:
+def test_next_items_depend_on_the_last_item(log: Log, tmp_path: Path) -> None:
     inputs = fit_data(log.write(circles()), declared(), 0, max_items=3)
     source = section()
     source.fit(inputs, tmp_path)
@@ -147,7 +145,7 @@ def test_one_more_event_changes_the_answer(log: Log, tmp_path: Path) -> None:
     assert np.abs(states[0] - states[1]).max() > 0.01
 
 
-def test_a_session_of_10_000_items_is_its_newest(log: Log, tmp_path: Path) -> None:
+def test_a_long_session_is_encoded_from_its_newest_events(log: Log, tmp_path: Path) -> None:
     inputs = fit_data(log.write(circles()), declared(), 0, max_items=3)
     source = section(epochs=1)
     source.fit(inputs, tmp_path)
@@ -157,7 +155,7 @@ def test_a_session_of_10_000_items_is_its_newest(log: Log, tmp_path: Path) -> No
     np.testing.assert_array_equal(*states)
 
 
-def test_an_item_that_nobody_took_is_placed_by_its_columns(log: Log) -> None:
+def test_an_item_without_positives_is_placed_by_its_columns(log: Log) -> None:
     items = {
         "item_id": [*range(10), 100, 101],
         "topic": [*(str(item % 2) for item in range(10)), "0", "1"],
@@ -201,10 +199,10 @@ def test_a_batch_is_cut_turned_and_masked_as_declared() -> None:
         assert (np.diff(line[:length]) == -1).all() and (line[length:] == -1).all()
 
 
-def test_a_session_begins_with_what_led_another_user_to_its_oldest_item() -> None:
+def test_joined_sessions_begin_with_another_users_events_before_the_same_item() -> None:
     items = pl.DataFrame({"item_id": range(20)})
     users, events = np.repeat([0, 1, 2], [3, 4, 2]), np.array([5, 6, 7, 1, 2, 5, 8, 9, 9])
-    found = set()
+    session_starts = set()
     for seed in range(20):
         for last in (8, 3):
             sessions = TrainingSessions.from_events(users, events, last)
@@ -215,11 +213,13 @@ def test_a_session_begins_with_what_led_another_user_to_its_oldest_item() -> Non
             ends = np.cumsum(batch.lengths_B)
             targets = np.split(batch.targets_T, ends[:-1])
             lines = zip(batch.inputs_BL, batch.lengths_B, targets, strict=True)
-            found |= {(last, *line[:length].tolist(), *next_items.tolist()[:1]) for line, length, next_items in lines}
+            session_starts |= {
+                (last, *line[:length].tolist(), *next_items.tolist()[:1]) for line, length, next_items in lines
+            }
             for line, length, next_items in zip(batch.inputs_BL, batch.lengths_B, targets, strict=True):
                 assert next_items.tolist()[1:] == line[: length - 1].tolist()  # what follows an event is the next one
                 assert (line[length:] == -1).all()
-    assert found == {
+    assert session_starts == {
         (8, 6, 5, 7), (8, 6, 5, 2, 1, 7),  # alone; behind 1, 2 of the second user, who came to 5 by them
         (3, 6, 5, 7), (3, 6, 5, 2, 7),  # no longer than what is encoded
         (8, 5, 2, 1, 8), (3, 5, 2, 1, 8),  # nobody else took 1
@@ -234,7 +234,7 @@ def turned_inputs(trainer: SequenceTrainer, users: np.ndarray, events: np.ndarra
     return next(trainer.batches(TrainingSessions.from_events(users, events, 8))).inputs_BL
 
 
-def test_the_sampled_softmax_estimates_the_whole_one() -> None:
+def test_sampled_softmax_estimates_the_full_softmax() -> None:
     """The mean loss over draws of columns is that of all items, up to the bias of a logarithm."""
     items = pl.DataFrame({"item_id": range(50)})
     counts = np.arange(50, 0, -1) ** 2
@@ -272,7 +272,7 @@ def test_a_log_without_a_clock_and_heads_that_do_not_divide_are_refused() -> Non
         section(item_columns=["topik"]).check(declared())
 
 
-def test_its_index_is_among_the_evaluated_ones(log: Log, tmp_path: Path) -> None:
+def test_evaluation_includes_the_index_of_the_sequence_source(log: Log, tmp_path: Path) -> None:
     rows = [*circles(), *((user, (user + 7) % 10, 1, "home", 1) for user in range(60))]
     declared_sources = {"next": {"kind": "sequence", "embedding_dim": 8, "epochs": 1, "last": 8}}
     retrieval = Retrieval.model_validate({"candidates": 3, "sources": declared_sources})

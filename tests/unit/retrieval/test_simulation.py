@@ -1,4 +1,4 @@
-"""Simulated requests find what a release would break, whichever stage breaks it."""
+"""Simulated requests detect broken rules of every stage."""
 
 from __future__ import annotations
 
@@ -81,35 +81,35 @@ def simulated(stages: Recommender, count: int = 120) -> SimulatedRequests:
 
 
 def test_no_simulated_request_breaks_a_rule(stages: Recommender) -> None:
-    found = simulated(stages)
-    assert (found.requests, found.broken, found.examples) == (120, 0, ())
-    assert found.empty < 12
+    simulated_requests = simulated(stages)
+    assert (simulated_requests.requests, simulated_requests.broken, simulated_requests.examples) == (120, 0, ())
+    assert simulated_requests.empty < 12
 
 
-def test_every_rule_has_something_to_do_in_the_simulation(stages: Recommender, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rule_applies_in_the_simulation(stages: Recommender, monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[tuple[SlateRequest, SlateCandidates]] = []
     find = Recommender.find
 
-    def noted(own: Recommender, asked: SlateRequest) -> SlateCandidates:
-        requests.append((asked, find(own, asked)))
+    def noted(stages: Recommender, request: SlateRequest) -> SlateCandidates:
+        requests.append((request, find(stages, request)))
         return requests[-1][1]
 
     monkeypatch.setattr(Recommender, "find", noted)
     simulated(stages)
-    known = set(stages.retriever.recent["user"])
-    users = [asked.user for asked, _ in requests]
+    fitted_users = set(stages.retriever.recent["user"])
+    users = [request.user for request, _ in requests]
     assert sum(user is None for user in users) > 15
-    assert sum(user in known for user in users) > 30
-    assert sum(user is not None and user not in known for user in users) > 15
-    assert {1, 20} <= {asked.k for asked, _ in requests} <= set(range(1, 21))
-    assert {asked.context["surface"] for asked, _ in requests} == {"a", "b", None}
-    removed = [name for _, found in requests for name in found.removed.filters]
+    assert sum(user in fitted_users for user in users) > 30
+    assert sum(user is not None and user not in fitted_users for user in users) > 15
+    assert {1, 20} <= {request.k for request, _ in requests} <= set(range(1, 21))
+    assert {request.context["surface"] for request, _ in requests} == {"a", "b", None}
+    removed = [name for _, candidates in requests for name in candidates.removed.filters]
     assert {"deny", "seen", "where"} <= set(removed)
-    assert any(found.fallback for _, found in requests)
+    assert any(candidates.fallback for _, candidates in requests)
 
 
 def changed_slates(change: Callable[[OrderedSlate], OrderedSlate]) -> Callable[..., OrderedSlate]:
-    return lambda *given: change(ordering_loop.order(*given))
+    return lambda *arguments: change(ordering_loop.order(*arguments))
 
 
 def twice(slate: OrderedSlate) -> OrderedSlate:
@@ -120,16 +120,16 @@ def certain(slate: OrderedSlate) -> OrderedSlate:
     return replace(slate, propensities=np.ones(len(slate.rows)))
 
 
-def allowed_once_more(own: Any, place: int) -> np.ndarray:
-    return (own._placed <= own._rule.most)[own._codes] | (place > own._rule.places)
+def is_allowed_with_higher_cap(counter: Any, place: int) -> np.ndarray:
+    return (counter._placed <= counter._rule.most)[counter._codes] | (place > counter._rule.places)
 
 
-def keeps_all(own: Any, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
+def keeps_all(rule: Any, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
     return np.ones(len(candidates), np.bool_)
 
 
-def keeps_after_half_the_window(own: Any, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
-    return SEEN(own.model_copy(update={"window": "1d"}), candidates, request)
+def keeps_after_half_the_window(rule: Any, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
+    return SEEN_KEEPS(rule.model_copy(update={"window": "1d"}), candidates, request)
 
 
 def all_but_the_first(
@@ -138,17 +138,22 @@ def all_but_the_first(
     return apply_filters(candidates, rules[1:], request, decided)
 
 
-def pinned_one_lower(own: Any, candidates: pl.DataFrame) -> dict[int, int]:
-    return {place + 1: row for place, row in PINNED(own, candidates).items()}
+def pinned_one_lower(rule: Any, candidates: pl.DataFrame) -> dict[int, int]:
+    return {place + 1: row for place, row in PIN_PINNED(rule, candidates).items()}
 
 
-def any_of_them(probabilities: np.ndarray, draws: np.random.Generator) -> int:
+def draw_uniformly(probabilities: np.ndarray, draws: np.random.Generator) -> int:
     return int(draws.integers(len(probabilities)))
 
 
-SEEN, PINNED = SeenFilter.keeps, Pin.pinned
+SEEN_KEEPS, PIN_PINNED = SeenFilter.keeps, Pin.pinned
 BUGS: dict[str, tuple[Any, str, Any, str]] = {
-    "a cap that is off by one": (_CapCounter, "allowed", allowed_once_more, "a cap of 2 by topic is exceeded: 3 of"),
+    "a cap that is off by one": (
+        _CapCounter,
+        "allowed",
+        is_allowed_with_higher_cap,
+        "a cap of 2 by topic is exceeded: 3 of",
+    ),
     "a list that is not read": (DenyFilter, "keeps", keeps_all, "filter 'deny' removes"),
     "a condition that is not asked": (ConditionFilter, "keeps", keeps_all, "filter 'where' removes"),
     "a window of half the length": (SeenFilter, "keeps", keeps_after_half_the_window, "filter 'seen' removes"),
@@ -156,14 +161,14 @@ BUGS: dict[str, tuple[Any, str, Any, str]] = {
     "a pin one place too low": (Pin, "pinned", pinned_one_lower, "pinned to place 3 is not there"),
     "an item that is shown twice": (recommending, "order", changed_slates(twice), "shown twice"),
     "propensities of 1": (recommending, "order", changed_slates(certain), "is not the probability"),
-    "draws that ignore the probabilities": (ordering_loop, "_draw", any_of_them, "by the propensities"),
+    "draws that ignore the probabilities": (ordering_loop, "_draw", draw_uniformly, "by the propensities"),
 }
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_found(release: Path, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
-    where, name, instead, message = BUGS[bug]
-    monkeypatch.setattr(where, name, instead)
-    found = simulated(opened(release))
-    assert any(message in example for example in found.examples), found
+def test_simulation_detects_a_planted_bug(release: Path, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    owner, name, replacement, message = BUGS[bug]
+    monkeypatch.setattr(owner, name, replacement)
+    simulated_requests = simulated(opened(release))
+    assert any(message in example for example in simulated_requests.examples), simulated_requests

@@ -1,4 +1,4 @@
-"""The slates of a candidate: what is measured of them, and what the gate and the rules' check stop."""
+"""Slates of a candidate: their measures, the gate on them, and the check of their rules."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ def stages(retriever: Retriever, filters: dict[str, Any] | None = None, **orderi
     return Recommender(retriever, *sections, lists={"deny": pl.Series([10])})
 
 
-def asked(k: int = 3) -> SlateRequest:
+def make_request(k: int = 3) -> SlateRequest:
     return SlateRequest("r", 0, k, NOW)
 
 
 def slate(items: list[int], propensities: list[float] | None = None) -> Slate:
-    ones = np.ones(len(items))
-    shown = np.array(propensities) if propensities else ones
+    unit_values = np.ones(len(items))
+    slate_propensities = np.array(propensities) if propensities else unit_values
     return Slate(
-        items=pl.Series(items), rows=np.arange(len(items)), scores=ones, values=ones, propensities=shown,
-        sources=("popular",) * len(items), explored=False, without_value=0,
+        items=pl.Series(items), rows=np.arange(len(items)), scores=unit_values, values=unit_values,
+        propensities=slate_propensities, sources=("popular",) * len(items), explored=False, without_value=0,
         removed=RemovedCandidates(pl.Series([], dtype=pl.Int64), ()),
     )  # fmt: skip
 
@@ -77,7 +77,7 @@ RULES = {"rules": [{"kind": "cap", "column": "topic", "most": 1, "places": 3}, {
 
 
 @pytest.mark.parametrize(
-    ("shown", "message"),
+    ("shown_items", "message"),
     [
         ([20, 20, 40], "an item is shown twice"),
         ([20, 30, 99], "an item is shown that is no candidate"),
@@ -87,12 +87,12 @@ RULES = {"rules": [{"kind": "cap", "column": "topic", "most": 1, "places": 3}, {
         ([40, 30, 50], "a cap of 1 by topic is exceeded: 2 of y"),
     ],
 )
-def test_a_slate_that_breaks_a_promise_is_found(retriever: Retriever, shown: list[int], message: str) -> None:
+def test_check_reports_a_slate_that_breaks_a_rule(retriever: Retriever, shown_items: list[int], message: str) -> None:
     keeping = stages(retriever, {"rules": [{"kind": "deny", "path": "denied.txt"}]}, **RULES)
-    every = keeping.retriever.catalogue.ids
-    found = stages(retriever, **RULES).find(asked(5))  # without the filter: 10 is among the candidates
-    assert sorted(found.rows["item"]) == every.to_list()
-    assert message in check_slate(keeping, asked(), found, slate(shown), {"score": np.ones(5)}).broken
+    catalogue_ids = keeping.retriever.catalogue.ids
+    candidates = stages(retriever, **RULES).find(make_request(5))  # without the filter: 10 is among the candidates
+    assert sorted(candidates.rows["item"]) == catalogue_ids.to_list()
+    assert message in check_slate(keeping, make_request(), candidates, slate(shown_items), {"score": np.ones(5)}).broken
 
 
 @pytest.mark.parametrize(
@@ -103,15 +103,17 @@ def test_a_slate_that_breaks_a_promise_is_found(retriever: Retriever, shown: lis
         (0.6, None),  # 0.5 for the best candidate, and a fifth of the other half
     ],
 )
-def test_a_propensity_is_worked_out_again(retriever: Retriever, chance: float, message: str | None) -> None:
+def test_check_compares_propensities_with_recomputed_probabilities(
+    retriever: Retriever, chance: float, message: str | None
+) -> None:
     drawing = stages(retriever, explore={"kind": "epsilon", "epsilon": 0.5})
-    found = drawing.find(asked(1))
-    scores = {"score": (found.rows["item"] == 20).cast(float).to_numpy()}
-    checked = check_slate(drawing, asked(1), found, slate([20], [chance]), scores)
+    candidates = drawing.find(make_request(1))
+    scores = {"score": (candidates.rows["item"] == 20).cast(float).to_numpy()}
+    checked = check_slate(drawing, make_request(1), candidates, slate([20], [chance]), scores)
     assert checked.broken == ((message,) if message else ())
 
 
-def test_slates_of_the_stages_themselves_break_nothing(retriever: Retriever) -> None:
+def test_slates_of_the_stages_pass_the_check(retriever: Retriever) -> None:
     keeping = stages(
         retriever,
         {"rules": [{"kind": "deny", "path": "denied.txt"}]},
@@ -122,32 +124,34 @@ def test_slates_of_the_stages_themselves_break_nothing(retriever: Retriever) -> 
     random = np.random.default_rng(1)
     for number in range(200):
         request = SlateRequest(f"r{number}", int(random.integers(6)), int(random.integers(1, 6)), NOW)
-        found = keeping.find(request)
-        scores = random.random(found.rows.height)
-        made = keeping.slate(request, found, scores)
-        assert check_slate(keeping, request, found, made, {"score": scores}).broken == ()
+        candidates = keeping.find(request)
+        scores = random.random(candidates.rows.height)
+        slate_of_stages = keeping.slate(request, candidates, scores)
+        assert check_slate(keeping, request, candidates, slate_of_stages, {"score": scores}).broken == ()
 
 
 def test_a_formula_reads_the_ranks_of_sources(retriever: Retriever) -> None:
     keeping = stages(retriever, value="1 / (1 + COALESCE(rank_of_popular, 100))")
-    found = keeping.find(asked())
-    assert keeping.slate(asked(), found, np.zeros(5)).items.to_list() == [10, 20, 30]
-    assert dict(zip(found.rows["item"], found.rows["rank_of_popular"], strict=True))[30] == 3
+    candidates = keeping.find(make_request())
+    assert keeping.slate(make_request(), candidates, np.zeros(5)).items.to_list() == [10, 20, 30]
+    assert dict(zip(candidates.rows["item"], candidates.rows["rank_of_popular"], strict=True))[30] == 3
     # A source that did not give a candidate has no rank for it: user 77 took nothing, and nothing is near.
-    unknown = stages(retriever, value="COALESCE(rank_of_near, 100)").find(SlateRequest("r", 77, 1, NOW))
-    assert unknown.rows["rank_of_near"].to_list() == [None] * 5
+    candidates_of_new_user = stages(retriever, value="COALESCE(rank_of_near, 100)").find(SlateRequest("r", 77, 1, NOW))
+    assert candidates_of_new_user.rows["rank_of_near"].to_list() == [None] * 5
 
 
-def test_items_of_a_fallback_have_their_rank_in_it(retriever: Retriever) -> None:
+def test_fallback_items_have_their_rank_in_the_fallback(retriever: Retriever) -> None:
     sources = {"popular": {"kind": "popular"}}
     short = Retrieval.model_validate({**SECTION.model_dump(), "candidates": 1, "sources": sources})
-    few = Retriever(short, retriever.catalogue, {"popular": retriever.sources["popular"]}, retriever.recent, {})
+    short_retriever = Retriever(
+        short, retriever.catalogue, {"popular": retriever.sources["popular"]}, retriever.recent, {}
+    )
     filters = {"rules": [{"kind": "deny", "path": "denied.txt"}], "fallback": ["popular"]}
-    found = stages(few, filters, value="rank_of_popular").find(asked(2))
-    assert found.rows.select("item", "rank_of_popular").rows()[:2] == [(20, 2), (30, 3)]
+    candidates = stages(short_retriever, filters, value="rank_of_popular").find(make_request(2))
+    assert candidates.rows.select("item", "rank_of_popular").rows()[:2] == [(20, 2), (30, 3)]
 
 
-def test_the_rank_of_what_is_no_source_is_refused() -> None:
+def test_the_rank_of_an_unknown_source_is_refused() -> None:
     ordering = Ordering.model_validate({"value": "1 / rank_of_populr"})
     with pytest.raises(ShortlistError, match=r"reads 'rank_of_populr'.*did you mean 'rank_of_popular'"):
         check_slates(declared(), SECTION, Filters(), ordering)
@@ -181,18 +185,18 @@ def write_evaluation(folder: Path, final: np.ndarray, *, broken: int = 0, short:
 
 def measured(tmp_path: Path, mean: float, users: int = 200, **facts: int) -> SlateMeasures:
     noise = np.random.default_rng(1).normal(0, 0.1, users)
-    found = measure_slates(write_evaluation(tmp_path / "slates", mean + noise, **facts), 0.95, 100, 1)
-    assert found is not None
-    return found
+    slate_measures = measure_slates(write_evaluation(tmp_path / "slates", mean + noise, **facts), 0.95, 100, 1)
+    assert slate_measures is not None
+    return slate_measures
 
 
 def test_stages_and_leads_are_measured_by_user(tmp_path: Path) -> None:
-    found = measured(tmp_path, 0.6)
-    assert [one.stage for one in found.stages] == ["filtering", "scoring", "ordering"]
-    assert found.final.ndcg_at_10 is not None and found.final.diversity == 0.5
-    assert set(found.leads) == {"popular"}  # of single sources, not of all together
-    assert found.leads["popular"].value == pytest.approx(found.final.ndcg_at_10.value - 0.5)
-    assert 0.07 < found.leads["popular"].low < 0.1 < found.leads["popular"].high < 0.13
+    slate_measures = measured(tmp_path, 0.6)
+    assert [stage.stage for stage in slate_measures.stages] == ["filtering", "scoring", "ordering"]
+    assert slate_measures.final.ndcg_at_10 is not None and slate_measures.final.diversity == 0.5
+    assert set(slate_measures.leads) == {"popular"}  # of single sources, not of all together
+    assert slate_measures.leads["popular"].value == pytest.approx(slate_measures.final.ndcg_at_10.value - 0.5)
+    assert 0.07 < slate_measures.leads["popular"].low < 0.1 < slate_measures.leads["popular"].high < 0.13
     assert measure_slates(tmp_path / "elsewhere", 0.95, 100, 1) is None
 
 
@@ -213,12 +217,12 @@ def test_stages_and_leads_are_measured_by_user(tmp_path: Path) -> None:
 def test_the_gate_of_slates_holds(
     tmp_path: Path, mean: float, facts: dict[str, int], limits: dict[str, float], holds: str
 ) -> None:
-    found = slates_gate(measured(tmp_path, mean, **facts), SlateLimits.model_validate(limits))
-    assert found.passed == (not holds)
-    assert holds in found.reason
+    gate_result = slates_gate(measured(tmp_path, mean, **facts), SlateLimits.model_validate(limits))
+    assert gate_result.passed == (not holds)
+    assert holds in gate_result.reason
 
 
-def test_the_demos_own_gate_holds_slates_that_a_source_beats(tmp_path: Path) -> None:
+def test_demo_spec_gate_holds_slates_that_a_source_beats(tmp_path: Path) -> None:
     demo = yaml.safe_load((Path(__file__).parents[3] / "pipelines/specs/demo.yaml").read_text())
     limits = SlateLimits.model_validate(demo["gates"]["custom"]["slates"])
     assert slates_gate(measured(tmp_path / "level", 0.53), limits).passed
@@ -237,16 +241,18 @@ def test_the_demos_own_gate_holds_slates_that_a_source_beats(tmp_path: Path) -> 
     ],
 )
 def test_simulated_requests_that_break_a_rule_hold(tmp_path: Path, simulated: Any, holds: str) -> None:
-    found = measured(tmp_path, 0.6)
-    assert slates_gate(found, SlateLimits()).passed
-    evaluation = found.evaluation.model_validate({**found.evaluation.model_dump(), "simulated": simulated})
-    assert holds in slates_gate(found.model_copy(update={"evaluation": evaluation}), SlateLimits()).reason
+    slate_measures = measured(tmp_path, 0.6)
+    assert slates_gate(slate_measures, SlateLimits()).passed
+    evaluation = slate_measures.evaluation.model_validate(
+        {**slate_measures.evaluation.model_dump(), "simulated": simulated}
+    )
+    assert holds in slates_gate(slate_measures.model_copy(update={"evaluation": evaluation}), SlateLimits()).reason
 
 
-def test_a_champion_that_could_not_be_scored_is_not_taken_for_none(tmp_path: Path) -> None:
+def test_slates_gate_holds_where_the_champion_could_not_be_scored(tmp_path: Path) -> None:
     champion = Champion(version="3", problem="a file is missing")
-    found = slates_gate(measured(tmp_path, 0.6), SlateLimits(), champion)
-    assert "the champion's slates, version 3, were not made: a file is missing" in found.reason
+    gate_result = slates_gate(measured(tmp_path, 0.6), SlateLimits(), champion)
+    assert "the champion's slates, version 3, were not made: a file is missing" in gate_result.reason
     assert slates_gate(measured(tmp_path / "first", 0.6), SlateLimits(), Champion(version="")).passed
 
 
@@ -258,11 +264,11 @@ def test_slates_that_were_not_evaluated_hold() -> None:
 def test_slates_worse_than_the_champions_hold(tmp_path: Path, mean: float, passes: bool) -> None:
     noise = np.random.default_rng(1).normal(0, 0.1, 200)
     champion = write_evaluation(tmp_path / "champion", 0.6 + noise)
-    ours = write_evaluation(tmp_path / "ours", mean + noise)
-    found = measure_slates(ours, 0.95, 100, 1, champion)
-    assert found is not None and found.champion is not None
-    assert found.champion.value == pytest.approx(mean - 0.6)
-    gate = slates_gate(found, SlateLimits(max_ndcg_drop=0.02))
+    candidate_folder = write_evaluation(tmp_path / "ours", mean + noise)
+    slate_measures = measure_slates(candidate_folder, 0.95, 100, 1, champion)
+    assert slate_measures is not None and slate_measures.champion is not None
+    assert slate_measures.champion.value == pytest.approx(mean - 0.6)
+    gate = slates_gate(slate_measures, SlateLimits(max_ndcg_drop=0.02))
     assert gate.passed == passes
     if not passes:
         assert "-0.0300 < -0.0200 against the champion's slates (max_ndcg_drop; lower bound)" in gate.reason

@@ -17,83 +17,87 @@ from shortlist.retrieval.sources.popular import Popular
 from shortlist.retrieval.sources.registry import SOURCE_KINDS
 
 
-def asked(given: FitInputs, users: list[int | None], recent: list[list[int]], **context: list[str]) -> Queries:
+def make_queries(inputs: FitInputs, users: list[int | None], recent: list[list[int]], **context: list[str]) -> Queries:
     width = max((len(line) for line in recent), default=0) or 1
     rows = np.full((len(users), width), -1, np.int32)
     for line, items in enumerate(recent):
-        rows[line, : len(items)] = given.catalogue.find_rows(pl.Series(items, dtype=pl.Int64))
+        rows[line, : len(items)] = inputs.catalogue.find_rows(pl.Series(items, dtype=pl.Int64))
     return Queries(pl.Series(users, dtype=pl.Int64), rows, pl.DataFrame(context))
 
 
-def fitted(source: SourceKind, given: FitInputs, folder: Path, queries: Queries, most: int) -> RankedItems:
+def fitted(source: SourceKind, inputs: FitInputs, folder: Path, queries: Queries, max_items: int) -> RankedItems:
     folder.mkdir(exist_ok=True)
-    source.fit(given, folder)
-    return source.load(folder).retrieve(queries, most)
+    source.fit(inputs, folder)
+    return source.load(folder).retrieve(queries, max_items)
 
 
-def ids(given: FitInputs, ranked: RankedItems) -> list[list[int]]:
-    return [[given.catalogue.ids[int(row)] for row in line if row >= 0] for line in ranked.items]
+def ids(inputs: FitInputs, ranked: RankedItems) -> list[list[int]]:
+    return [[inputs.catalogue.ids[int(row)] for row in line if row >= 0] for line in ranked.items]
 
 
 def click(user: int, item: int, day: int, surface: str = "home", label: int = 1) -> Row:
     return (user, item, day, surface, label)
 
 
-def test_popular_counts_the_positives_of_its_window_only(log: Log, tmp_path: Path) -> None:
+def test_popular_counts_positives_within_the_window(log: Log, tmp_path: Path) -> None:
     # Item 30 leads on day 0, which a window of one day does not see; the rows of item 40 are no positives.
     rows = [click(user, 30, 0) for user in range(5)]
     rows += [click(1, 20, 1), click(2, 20, 1), click(1, 10, 1), click(3, 40, 1, label=0), click(4, 40, 1, label=0)]
-    given = fit_data(log.write(rows), declared(), 0, 1)
-    found = fitted(Popular(kind="popular", window_days=1), given, tmp_path / "one", asked(given, [1], [[]]), 4)
-    assert ids(given, found) == [[20, 10]]
-    assert found.scores[0, :2].tolist() == pytest.approx([2 / 3, 1 / 3])
-    whole = fitted(Popular(kind="popular", window_days=None), given, tmp_path / "all", asked(given, [1], [[]]), 4)
-    assert ids(given, whole) == [[30, 20, 10]]
+    inputs = fit_data(log.write(rows), declared(), 0, 1)
+    ranked = fitted(
+        Popular(kind="popular", window_days=1), inputs, tmp_path / "one", make_queries(inputs, [1], [[]]), 4
+    )
+    assert ids(inputs, ranked) == [[20, 10]]
+    assert ranked.scores[0, :2].tolist() == pytest.approx([2 / 3, 1 / 3])
+    whole = fitted(
+        Popular(kind="popular", window_days=None), inputs, tmp_path / "all", make_queries(inputs, [1], [[]]), 4
+    )
+    assert ids(inputs, whole) == [[30, 20, 10]]
 
 
-def test_popular_by_keys_fills_up_from_everybody_and_knows_columns_of_users(log: Log, tmp_path: Path) -> None:
+def test_popular_by_keys_is_filled_with_overall_popularity_and_reads_user_columns(log: Log, tmp_path: Path) -> None:
     rows = [click(1, 10, 0, "home"), click(1, 10, 0, "home"), click(2, 20, 0, "search"), click(2, 20, 0, "search")]
     rows += [click(2, 20, 0, "search"), click(1, 30, 0, "home")]
     users = {"user_id": [1, 2], "country": ["DE", "IN"]}
-    given = fit_data(log.write(rows, users), declared(), 0)
+    inputs = fit_data(log.write(rows, users), declared(), 0)
     by_surface = Popular(kind="popular", keys=("surface",), min_positives=2)
-    queries = asked(given, [1, 2, 3], [[], [], []], surface=["home", "search", "feed"])
-    found = fitted(by_surface, given, tmp_path / "surface", queries, 3)
-    assert ids(given, found) == [[10, 30, 20], [20, 10, 30], [20, 10, 30]]  # "feed" was never seen: everybody's list
-    assert (np.diff(found.scores, axis=1) <= 0).all()
+    queries = make_queries(inputs, [1, 2, 3], [[], [], []], surface=["home", "search", "feed"])
+    ranked = fitted(by_surface, inputs, tmp_path / "surface", queries, 3)
+    assert ids(inputs, ranked) == [[10, 30, 20], [20, 10, 30], [20, 10, 30]]  # "feed" was never seen: everybody's list
+    assert (np.diff(ranked.scores, axis=1) <= 0).all()
     by_country = Popular(kind="popular", keys=("country",), min_positives=1)
-    queries = asked(given, [1, 2], [[], []], country=["DE", "IN"])
-    assert ids(given, fitted(by_country, given, tmp_path / "country", queries, 1)) == [[10], [20]]
+    queries = make_queries(inputs, [1, 2], [[], []], country=["DE", "IN"])
+    assert ids(inputs, fitted(by_country, inputs, tmp_path / "country", queries, 1)) == [[10], [20]]
 
 
 def test_co_visitation_scores_pairs_by_nearness_and_popularity(log: Log, tmp_path: Path) -> None:
     # User 1 takes 10, 20, 30 in a row; user 2 takes 10, 20. With nearby 2: pair (10, 20) counts 2, (20, 30) 1 and
     # (10, 30), two apart, 1/2. Items are taken 2, 2 and 1 times.
     rows = [click(1, 10, 0), click(1, 20, 0), click(1, 30, 0), click(2, 10, 0), click(2, 20, 0), click(3, 40, 0)]
-    given = fit_data(log.write(rows), declared(), 0)
+    inputs = fit_data(log.write(rows), declared(), 0)
     source = CoVisitation(kind="co_visitation", nearby=2, shrinkage=1.0)
-    found = fitted(source, given, tmp_path / "source", asked(given, [9, 9], [[10], []]), 3)
-    assert ids(given, found) == [[20, 30], []]
-    assert found.scores[0, :2].tolist() == pytest.approx([2 / (2 + 1), 0.5 / (2**0.5 + 1)])
+    ranked = fitted(source, inputs, tmp_path / "source", make_queries(inputs, [9, 9], [[10], []]), 3)
+    assert ids(inputs, ranked) == [[20, 30], []]
+    assert ranked.scores[0, :2].tolist() == pytest.approx([2 / (2 + 1), 0.5 / (2**0.5 + 1)])
 
 
-def test_co_visitation_pairs_go_on_over_midnight_and_are_counted_once(log: Log, tmp_path: Path) -> None:
+def test_co_visitation_counts_pairs_across_days_once(log: Log, tmp_path: Path) -> None:
     rows = [click(1, 10, 0), click(1, 20, 0), click(1, 30, 1), click(1, 40, 2)]
-    given = fit_data(log.write(rows), declared(), 0, 1, 2)
+    inputs = fit_data(log.write(rows), declared(), 0, 1, 2)
     source = CoVisitation(kind="co_visitation", nearby=2, shrinkage=0.0)
-    found = fitted(source, given, tmp_path / "source", asked(given, [1], [[30]]), 5)
+    ranked = fitted(source, inputs, tmp_path / "source", make_queries(inputs, [1], [[30]]), 5)
     # 30 is next to 20 and 40, and two apart from 10; every item is taken once.
-    assert ids(given, found) == [[20, 40, 10]]
-    assert found.scores[0, :3].tolist() == pytest.approx([1.0, 1.0, 0.5])
+    assert ids(inputs, ranked) == [[20, 40, 10]]
+    assert ranked.scores[0, :3].tolist() == pytest.approx([1.0, 1.0, 0.5])
 
 
 def test_older_recent_items_count_less(log: Log, tmp_path: Path) -> None:
     rows = [click(1, 10, 0), click(1, 11, 0), click(2, 20, 0), click(2, 21, 0)]
-    given = fit_data(log.write(rows), declared(), 0)
+    inputs = fit_data(log.write(rows), declared(), 0)
     source = CoVisitation(kind="co_visitation", decay=0.5, shrinkage=0.0)
-    found = fitted(source, given, tmp_path / "source", asked(given, [9], [[20, 10]]), 5)
-    assert ids(given, found) == [[21, 11]]
-    assert found.scores[0, :2].tolist() == pytest.approx([1.0, 0.5])
+    ranked = fitted(source, inputs, tmp_path / "source", make_queries(inputs, [9], [[20, 10]]), 5)
+    assert ids(inputs, ranked) == [[21, 11]]
+    assert ranked.scores[0, :2].tolist() == pytest.approx([1.0, 0.5])
 
 
 ITEMS = {
@@ -105,26 +109,26 @@ ITEMS = {
 }
 
 
-def test_item_vector_finds_the_nearest_and_never_an_item_without_a_vector(log: Log, tmp_path: Path) -> None:
-    given = fit_data(log.write([click(1, 10, 0)], items=ITEMS), declared(), 0)
+def test_item_vector_returns_nearest_items_with_a_vector(log: Log, tmp_path: Path) -> None:
+    inputs = fit_data(log.write([click(1, 10, 0)], items=ITEMS), declared(), 0)
     source = ItemVector(kind="item_vector", column="content")
-    queries = asked(given, [1, 2, 3], [[10], [40], []])  # the second one's recent item has no vector
-    found = fitted(source, given, tmp_path / "source", queries, 4)
-    assert ids(given, found) == [[10, 20, 30], [], []]
-    assert found.scores[0, :3].tolist() == pytest.approx([1.0, 0.8, 0.0])
+    queries = make_queries(inputs, [1, 2, 3], [[10], [40], []])  # the second one's recent item has no vector
+    ranked = fitted(source, inputs, tmp_path / "source", queries, 4)
+    assert ids(inputs, ranked) == [[10, 20, 30], [], []]
+    assert ranked.scores[0, :3].tolist() == pytest.approx([1.0, 0.8, 0.0])
 
 
-def test_item_vector_without_any_vector_says_so(log: Log, tmp_path: Path) -> None:
-    given = fit_data(log.write([click(1, 10, 0)]), declared(), 0)
+def test_item_vector_without_vectors_is_an_error(log: Log, tmp_path: Path) -> None:
+    inputs = fit_data(log.write([click(1, 10, 0)]), declared(), 0)
     with pytest.raises(DataError, match="no item of the catalogue has a vector in column 'content'"):
-        ItemVector(kind="item_vector", column="content").fit(given, tmp_path)
+        ItemVector(kind="item_vector", column="content").fit(inputs, tmp_path)
 
 
 @pytest.mark.parametrize("source", [Popular(kind="popular"), CoVisitation(kind="co_visitation")])
 def test_a_log_without_positives_is_refused(source: SourceKind, log: Log, tmp_path: Path) -> None:
-    given = fit_data(log.write([click(1, 10, 0, label=0)]), declared(), 0)
+    inputs = fit_data(log.write([click(1, 10, 0, label=0)]), declared(), 0)
     with pytest.raises(DataError, match=r"no positive row|no user has two positive items"):
-        source.fit(given, tmp_path)
+        source.fit(inputs, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_users_get_the_items_of_their_group(log: Log, tmp_path: Path) -> None:
     assert (ids[1] % 2 == 1).all()
 
 
-def test_an_unknown_user_is_the_mean_of_recent_items_and_without_them_nobody(log: Log, tmp_path: Path) -> None:
+def test_an_unknown_user_is_the_mean_of_recent_items_or_has_no_vector(log: Log, tmp_path: Path) -> None:
     inputs = fit_data(log.write(two_groups()), declared(), 0, max_items=5)
     source = section()
     source.fit(inputs, tmp_path)
@@ -55,7 +55,7 @@ def test_an_unknown_user_is_the_mean_of_recent_items_and_without_them_nobody(log
     assert ranked.items[1].tolist() == [-1] * 5
 
 
-def test_an_item_that_nobody_took_is_placed_by_its_columns(log: Log, tmp_path: Path) -> None:
+def test_an_item_without_positives_is_placed_by_its_columns(log: Log, tmp_path: Path) -> None:
     rows = two_groups()
     items = {
         "item_id": [*range(20), 100, 101],
@@ -89,7 +89,7 @@ def test_popularity_is_part_of_an_items_score_as_declared(log: Log) -> None:
     assert towers_with.user_vectors[:, -1].tolist() == [1] * 41
 
 
-def test_one_positive_row_is_too_few(log: Log) -> None:
+def test_two_tower_requires_two_positive_rows(log: Log) -> None:
     inputs = fit_data(log.write([(1, 2, 0, "home", 1), (1, 3, 0, "home", 0)]), declared(), 0)
     with pytest.raises(DataError, match="1 positive rows; two towers learn from 2 or more"):
         train(section(), inputs)
@@ -120,7 +120,7 @@ def test_a_row_whose_own_item_has_no_probability_left_has_a_finite_loss() -> Non
     assert loss.item() == pytest.approx(-np.log(1e-38), rel=1e-5)
 
 
-def test_logq_makes_sampled_softmax_agree_with_the_whole_one() -> None:
+def test_logq_correction_makes_sampled_softmax_equal_the_full_softmax() -> None:
     # Columns drawn in proportion to frequency q, corrected by log q: the mean gradient is that of the softmax over all
     # items. Without the correction frequent items are pushed down.
     torch.manual_seed(0)
@@ -133,7 +133,7 @@ def test_logq_makes_sampled_softmax_agree_with_the_whole_one() -> None:
     assert share.tolist() == pytest.approx(full.tolist(), abs=0.02)
 
 
-def test_an_entity_is_the_sum_of_its_rows_and_tags_share_one() -> None:
+def test_an_entity_embedding_sums_its_rows_and_averages_its_tags() -> None:
     table = pl.DataFrame({"topic": ["a", "b", None], "tags": [["x", "y"], [], ["y"]]})
     entities = Entities.from_table(table, ["topic", "tags"], 10)
     # Rows 10 to 12 are the ids, 13 and 14 the topics, 15 and 16 the tags.
