@@ -105,10 +105,10 @@ class _SampledTable:
             column = next(column for column in columns if column.name == name)
             raw, failed = block.columns[column.source_name], int(flags.sum())
             values = len(raw) - raw.null_count()
-            (found,) = find_failures("type", flags, column.source_name, raw, describe_type(column))
+            (failure,) = find_failures("type", flags, column.source_name, raw, describe_type(column))
             yield (
                 f"{self.files[0].name} ({self.layout.table}): {failed:,} of {values:,} values are not of type"
-                f" {column.type}: {found.detail[0]}"
+                f" {column.type}: {failure.detail[0]}"
             )
             self.readable &= failed <= _MAX_FAILED_SHARE * values
 

@@ -104,9 +104,9 @@ def _detect_format(path: Path) -> Format:
     if suffixes and suffixes[-1] in _COMPRESSED_SUFFIXES:
         suffixes.pop()
     if not suffixes or suffixes[-1] not in _FORMATS:
-        unknown = suffixes[-1] if suffixes else path.name
+        suffix = suffixes[-1] if suffixes else path.name
         raise DataError(
-            f"{path}: unknown format '{unknown}'; wanted one of {', '.join(_FORMATS)}"
+            f"{path}: unknown format '{suffix}'; wanted one of {', '.join(_FORMATS)}"
             f" (plain or with {' or '.join(_COMPRESSED_SUFFIXES)}). Declare `format`, or narrow `path` with a glob."
         )
     return _FORMATS[suffixes[-1]]

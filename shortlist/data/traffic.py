@@ -165,7 +165,7 @@ def _replace_by_chapter_items(
     assert chapters is not None
     random = random_stream(source.seed, "followed", part.day, part.first_row)
     follows = random.random(part.rows) < chapters.follow
-    shown, items = item_exposure(world, part.day), item.copy()
+    exposure, items = item_exposure(world, part.day), item.copy()
     steps = range(1, int(place.max(initial=0)) + 1) if chapters.within_session else [None]
     for step in steps:  # within a session, an item depends on the one before
         rows = np.flatnonzero(follows & (place == step)) if step is not None else np.flatnonzero(follows)
@@ -173,7 +173,7 @@ def _replace_by_chapter_items(
         chapter = chapters.next_chapter(previous) if chapters.within_session else chapters.of_user(user[rows], part.day)
         for number in range(chapters.count):
             chapter_rows = rows[chapter == number]
-            weight = np.where(chapters.of_item[: world.old_items] == number, shown, 0.0)
+            weight = np.where(chapters.of_item[: world.old_items] == number, exposure, 0.0)
             if chapter_rows.size and weight.any():
                 items[chapter_rows] = _draw_weighted(random, weight, chapter_rows.size)
     return items

@@ -1,4 +1,4 @@
-"""A machine's GPUs as its driver tells of them, for machines that have none."""
+"""Fake NVML of a machine with GPUs, for machines without any."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ERRORS = (
 
 @dataclass
 class Gpu:
-    """A GPU, or one of its parts."""
+    """A GPU, or one of its MIG instances."""
 
     name: str = "NVIDIA H200"
     capability: tuple[int, int] = (9, 0)
@@ -28,12 +28,12 @@ class Gpu:
     free_mib: int = 143_000
     uuid: str = "GPU-0"
     mig: bool | None = None
-    """None: it cannot be parted."""
+    """Whether MIG is enabled; None: not supported."""
     parts: list[Gpu] = field(default_factory=list)
 
 
 def nvml_of(gpus: list[Gpu], driver: str, fails: str) -> ModuleType:
-    """Return what `import pynvml` gives on a machine with these GPUs."""
+    """Return a fake of the module `pynvml` on a machine with these GPUs."""
     base = type("NVMLError", (Exception,), {})
     errors = {f"NVMLError_{name}": type(f"NVMLError_{name}", (base,), {}) for name in ERRORS}
     parts = [part for gpu in gpus for part in gpu.parts]
@@ -42,7 +42,7 @@ def nvml_of(gpus: list[Gpu], driver: str, fails: str) -> ModuleType:
         raise errors[f"NVMLError_{name}"]("says NVML")
 
     def by_uuid(uuid: str) -> Gpu:
-        return next((one for one in [*gpus, *parts] if one.uuid == uuid), None) or refuse("NotFound")
+        return next((gpu for gpu in [*gpus, *parts] if gpu.uuid == uuid), None) or refuse("NotFound")
 
     def part(gpu: Gpu, number: int) -> Gpu:
         return gpu.parts[number] if number < len(gpu.parts) else refuse("NotFound")
@@ -57,7 +57,7 @@ def nvml_of(gpus: list[Gpu], driver: str, fails: str) -> ModuleType:
         nvmlDeviceGetName=lambda gpu: gpu.name, nvmlDeviceGetCudaComputeCapability=lambda gpu: gpu.capability,
         nvmlDeviceGetMemoryInfo=lambda gpu: SimpleNamespace(free=gpu.free_mib * MIB, total=gpu.total_mib * MIB),
         nvmlDeviceIsMigDeviceHandle=lambda gpu: gpu in parts,
-        nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda one: next(gpu for gpu in gpus if one in gpu.parts),
+        nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda mig: next(gpu for gpu in gpus if mig in gpu.parts),
         nvmlDeviceGetMigMode=lambda gpu: refuse("NotSupported") if gpu.mig is None else (int(gpu.mig), int(gpu.mig)),
         nvmlDeviceGetMaxMigDeviceCount=lambda gpu: 7, nvmlDeviceGetMigDeviceHandleByIndex=part,
     )  # fmt: skip
@@ -66,16 +66,16 @@ def nvml_of(gpus: list[Gpu], driver: str, fails: str) -> ModuleType:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """machine(*gpus, driver=, fails=, visible=): this process sees these GPUs (each the keywords of `Gpu`)."""
+    """Return machine(*gpus, driver=, fails=, visible=), which sets the process's GPUs (each the keywords of `Gpu`)."""
 
-    def seen(
+    def set_gpus(
         *gpus: dict[str, Any], driver: str = "580.65.06", fails: str = "", visible: str | None = None
     ) -> None:  # fmt: skip
-        made = [Gpu(**{**gpu, "parts": [Gpu(**part) for part in gpu.get("parts", ())]}) for gpu in gpus]
-        monkeypatch.setitem(sys.modules, "pynvml", nvml_of(made, driver, fails))
+        machine_gpus = [Gpu(**{**gpu, "parts": [Gpu(**part) for part in gpu.get("parts", ())]}) for gpu in gpus]
+        monkeypatch.setitem(sys.modules, "pynvml", nvml_of(machine_gpus, driver, fails))
         if visible is None:
             monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         else:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
-    return seen
+    return set_gpus

@@ -1,4 +1,4 @@
-"""What the driver tells becomes a device, or a sentence that says what was found, what is wanted and what to do."""
+"""The driver's answers become a device, or an error with the reason and the next step."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ MIB = 2**20
 
 def test_a_gpu_is_found_with_its_driver_and_memory(machine: Machine) -> None:
     machine({**H200, "total_mib": 143_771, "free_mib": 100_000})
-    found = find_device()
-    assert (found.name, found.driver, found.capability) == ("NVIDIA H200", "580.65.06", (9, 0))
+    gpu = find_device()
+    assert (gpu.name, gpu.driver, gpu.capability) == ("NVIDIA H200", "580.65.06", (9, 0))
     assert device_memory() == (100_000 * MIB, 143_771 * MIB)
-    assert found.facts == {"device": "NVIDIA H200", "driver": "580.65.06", "device_mib": 143_771}
+    assert gpu.facts == {"device": "NVIDIA H200", "driver": "580.65.06", "device_mib": 143_771}
     assert no_gpu_reason() is None
 
 
 @pytest.mark.parametrize(
-    ("gpus", "said", "message"),
+    ("gpus", "machine_options", "message"),
     [
         ([], {}, "there is no NVIDIA GPU in this machine"),
         ([H200], {"driver": "550.54.14"}, r"the NVIDIA driver is 550\.54\.14, and CUDA 13 wants 580 or later\. Update"),
@@ -43,21 +43,21 @@ def test_a_gpu_is_found_with_its_driver_and_memory(machine: Machine) -> None:
         ([H200], {"fails": "Unknown"}, "the NVIDIA driver refuses: says NVML. See what nvidia-smi says"),
     ],
 )  # fmt: skip
-def test_what_is_missing_or_too_old_is_named(
-    gpus: list[dict[str, Any]], said: dict[str, str], message: str, machine: Machine
+def test_a_missing_or_old_gpu_is_refused_with_the_reason(
+    gpus: list[dict[str, Any]], machine_options: dict[str, str], message: str, machine: Machine
 ) -> None:
-    machine(*gpus, **said)
+    machine(*gpus, **machine_options)
     with pytest.raises(EngineError, match=rf"{message}.*or declare runtime\.engine: cpu"):
         find_device()
     assert no_gpu_reason() is not None
 
 
-def test_the_oldest_that_is_wanted_is_taken(machine: Machine) -> None:
+def test_the_oldest_supported_gpu_is_accepted(machine: Machine) -> None:
     machine({"name": "Tesla T4", "capability": (7, 5)}, driver="580.0")
     assert find_device().name == "Tesla T4"
 
 
-def test_the_visible_gpu_is_the_one_that_counts(machine: Machine) -> None:
+def test_the_first_visible_gpu_is_used(machine: Machine) -> None:
     machine({"name": "first"}, {"name": "second", "uuid": "GPU-1"}, visible="1,0")
     assert find_device().name == "second"
     machine({"name": "first"}, {"name": "second", "uuid": "GPU-1"}, visible="GPU-1")
@@ -65,7 +65,7 @@ def test_the_visible_gpu_is_the_one_that_counts(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("visible", [None, "MIG-1"])
-def test_a_part_of_a_gpu_has_its_own_memory_and_the_wholes_name(machine: Machine, visible: str | None) -> None:
+def test_a_mig_instance_has_its_own_memory_and_the_name_of_its_gpu(machine: Machine, visible: str | None) -> None:
     machine(
         {**H200, "mig": True, "parts": [{"uuid": "MIG-1", "total_mib": 16_384, "free_mib": 16_000}]}, visible=visible
     )
@@ -73,7 +73,7 @@ def test_a_part_of_a_gpu_has_its_own_memory_and_the_wholes_name(machine: Machine
     assert device_memory() == (16_000 * MIB, 16_384 * MIB)
 
 
-def test_without_the_package_that_asks_the_driver_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_nvml_package_is_refused_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(NoDeviceError, match=r"nvidia-ml-py is not installed\. Install requirements/gpu\.txt, or"):
         find_device()

@@ -1,4 +1,4 @@
-"""Where a step ran is counted and named."""
+"""Execution statistics of a step."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ REFUSAL = (
     " name='hash'\\n- NotImplementedError: rolling_mean\", [NotImplementedError(\"Unary function name='clip'\"),"
     " NotImplementedError(\"Unary function name='hash'\"), NotImplementedError('rolling_mean')])"
 )
-"""As Polars 1.39 passes on what cudf-polars 26.6 raises."""
+"""Error of cudf-polars 26.6 as Polars 1.39 passes it on."""
 
 
-def test_every_operation_of_a_refusal_is_named() -> None:
+def test_all_unsupported_operations_are_returned() -> None:
     assert unsupported_operations(REFUSAL) == [
         "Unary function name='clip'",
         "Unary function name='hash'",
@@ -21,21 +21,21 @@ def test_every_operation_of_a_refusal_is_named() -> None:
     ]
 
 
-def test_another_message_is_no_refusal() -> None:
+def test_other_messages_have_no_unsupported_operations() -> None:
     assert unsupported_operations("conversion from `str` to `i64` failed in column 'a'") is None
 
 
-def test_a_refusal_without_a_list_is_still_one() -> None:
+def test_a_refusal_without_a_list_has_an_unknown_operation() -> None:
     assert unsupported_operations("GPU not possible: unsupported operations.") == ["unknown"]
 
 
-def test_a_step_that_declares_no_engine_has_none() -> None:
+def test_a_step_without_an_engine_has_no_record() -> None:
     step = ExecutionStats()
     step.on_cpu("ids of texts")
     assert step.record() is None
 
 
-def test_a_gpu_step_counts_its_queries_and_what_stayed_on_the_cpu() -> None:
+def test_a_gpu_step_counts_its_queries_and_cpu_operations() -> None:
     step = ExecutionStats()
     step.set_engine("gpu", device="NVIDIA H200")
     for _ in range(3):
@@ -47,7 +47,7 @@ def test_a_gpu_step_counts_its_queries_and_what_stayed_on_the_cpu() -> None:
     assert step.record() is None
 
 
-def test_on_the_cpu_nothing_is_a_fallback() -> None:
+def test_a_cpu_step_records_no_fallbacks() -> None:
     step = ExecutionStats()
     step.set_engine("cpu", reason="the package cudf-polars is not installed")
     step.on_cpu("ids of texts")

@@ -1,4 +1,4 @@
-"""No file and no folder of the product imports another that imports it, however long the way round."""
+"""The product's files and folders have no import cycles of any length."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ PRODUCT = ("shortlist", "components", "pipelines", "models", "monitoring")
 def imports() -> list[tuple[str, str]]:
     """Pairs of modules of which the first imports the second, also inside functions and for types alone."""
     graph = grimp.build_graph(*PRODUCT, cache_dir=None)
-    return [(one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)]
+    return [
+        (importer, imported)
+        for importer in graph.modules
+        for imported in graph.find_modules_directly_imported_by(importer)
+    ]
 
 
-def cycle(imports: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a way round in imports; empty where there is none."""
+def find_cycle(imports: Iterable[tuple[str, str]]) -> list[str]:
+    """Return an import cycle; empty where there is none."""
     sorter = TopologicalSorter[str]()
-    for one, other in imports:
-        if one != other:
-            sorter.add(one, other)
+    for importer, imported in imports:
+        if importer != imported:
+            sorter.add(importer, imported)
     try:
         sorter.prepare()
     except CycleError as error:
@@ -33,24 +37,24 @@ def cycle(imports: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def folder(module: str) -> str:
-    """Return the folder that a module's file lies in: a package's own file lies in the package."""
+    """Return the package of a module's file; for a package, the package itself."""
     spec = find_spec(module)
     assert spec is not None
     return module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
 
 
-def test_no_file_is_imported_by_what_it_imports(imports: list[tuple[str, str]]) -> None:
+def test_files_have_no_import_cycle(imports: list[tuple[str, str]]) -> None:
     assert len(imports) > 1_000
-    assert cycle(imports) == []
+    assert find_cycle(imports) == []
 
 
-def test_no_folder_is_imported_by_what_it_imports(imports: list[tuple[str, str]]) -> None:
-    assert cycle((folder(one), folder(other)) for one, other in imports) == []
+def test_folders_have_no_import_cycle(imports: list[tuple[str, str]]) -> None:
+    assert find_cycle((folder(importer), folder(imported)) for importer, imported in imports) == []
 
 
-def test_a_way_round_is_found() -> None:
+def test_a_cycle_is_detected() -> None:
     straight = [("a", "b"), ("b", "c"), ("a", "c")]
-    assert cycle(straight) == []
-    assert set(cycle([*straight, ("c", "a")])) == {"a", "b", "c"}
+    assert find_cycle(straight) == []
+    assert set(find_cycle([*straight, ("c", "a")])) == {"a", "b", "c"}
     assert {folder("models.blend"), folder("models.planning")} == {"models.blend", "models.planning"}
     assert folder("monitoring.monitoring_job") == "monitoring"

@@ -29,17 +29,17 @@ class CudfPolars:
     refuses: list[str] = field(default_factory=list)
     raises: Exception | None = None
     while_running: Exception | None = None
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
 
     def execute_with_cudf(self, plan: Any, _: int | None, *, config: pl.GPUEngine) -> None:
-        self.asked.append(dict(config.config))
+        self.calls.append(dict(config.config))
         if self.raises:
             raise self.raises
         if self.refuses:
             errors = [NotImplementedError(reason) for reason in self.refuses]
-            listed = "\n".join(f"- NotImplementedError: {error}" for error in errors)
-            said = f"Query execution with GPU not possible: unsupported operations.\nThe errors were:\n{listed}"
-            raise NotImplementedError(said, errors)
+            error_lines = "\n".join(f"- NotImplementedError: {error}" for error in errors)
+            message = f"Query execution with GPU not possible: unsupported operations.\nThe errors were:\n{error_lines}"
+            raise NotImplementedError(message, errors)
 
         def on_device(*_: Any) -> pl.DataFrame:
             if self.while_running:
@@ -53,14 +53,14 @@ class CudfPolars:
 def cudf_polars(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudfPolars]:
     """A machine with a GPU and cudf-polars."""
     machine({"name": "NVIDIA H200", "total_mib": 143_771, "free_mib": 100_000})
-    double = CudfPolars()
+    fake_cudf = CudfPolars()
     names = ["cudf_polars", "cudf_polars.utils", "cudf_polars.utils.config", "cudf_polars.engine.ray", "ray"]
     modules = {name: ModuleType(name) for name in names}
     for name, module in modules.items():
         module.__spec__ = ModuleSpec(name, None)
         monkeypatch.setitem(sys.modules, name, module)
-    vars(modules["cudf_polars"])["execute_with_cudf"] = double.execute_with_cudf
-    vars(modules["cudf_polars.utils.config"])["MemoryResourceConfig"] = lambda *given: given
+    vars(modules["cudf_polars"])["execute_with_cudf"] = fake_cudf.execute_with_cudf
+    vars(modules["cudf_polars.utils.config"])["MemoryResourceConfig"] = lambda *arguments: arguments
 
     class RayEngine(pl.GPUEngine):
         def __init__(self, *, engine_options: dict[str, Any]) -> None:
@@ -72,16 +72,16 @@ def cudf_polars(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
     vars(modules["cudf_polars.engine.ray"])["RayEngine"] = RayEngine
     monkeypatch.setattr(frames, "_options", Gpu())
     caches = (resolve_engine, frames._gpu_engine)
-    for each in caches:
-        each.cache_clear()
+    for cached_function in caches:
+        cached_function.cache_clear()
     EXECUTION.clear()
-    yield double
-    for each in caches:
-        each.cache_clear()
+    yield fake_cudf
+    for cached_function in caches:
+        cached_function.cache_clear()
     EXECUTION.clear()
 
 
-def recorded() -> dict[str, Any]:
+def execution_record() -> dict[str, Any]:
     return EXECUTION.record() or {}
 
 
@@ -89,13 +89,13 @@ def test_a_query_runs_on_the_cpu() -> None:
     assert collect(QUERY, "cpu").item() == 3
 
 
-def test_without_cudf_a_declared_gpu_is_refused_and_auto_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cudf_a_declared_gpu_is_refused_and_auto_reports_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "find_spec", lambda _: None)
     resolve_engine.cache_clear()
     with pytest.raises(EngineError, match=r"engine is gpu, but the package cudf-polars is not installed.*engine: cpu"):
         prepare_engine("gpu", Gpu())
     assert prepare_engine("auto", Gpu()) == "Engine: cpu (the package cudf-polars is not installed)"
-    assert recorded() == {"name": "cpu", "reason": "the package cudf-polars is not installed"}
+    assert execution_record() == {"name": "cpu", "reason": "the package cudf-polars is not installed"}
     assert prepare_engine("cpu", Gpu()) == "Engine: cpu"
     resolve_engine.cache_clear()
 
@@ -109,31 +109,31 @@ def test_a_driver_that_is_too_old_stops_the_step_before_it_reads(cudf_polars: Cu
 
 @pytest.mark.parametrize("engine", ["auto", "gpu"])
 def test_a_query_runs_on_the_gpu_and_is_counted(cudf_polars: CudfPolars, engine: frames.Engine) -> None:
-    said = prepare_engine(engine, Gpu())
-    assert said == "Engine: gpu (NVIDIA H200, 143,771 MiB, driver 580.65.06, single)"
+    message = prepare_engine(engine, Gpu())
+    assert message == "Engine: gpu (NVIDIA H200, 143,771 MiB, driver 580.65.06, single)"
     assert collect(QUERY, engine).item() == -1
     assert [rows.item() for rows in collect_all([QUERY, QUERY], engine)] == [-1, -1]
-    assert cudf_polars.asked[0] == {"executor": "in-memory", "raise_on_fail": True}
-    assert recorded() == {
+    assert cudf_polars.calls[0] == {"executor": "in-memory", "raise_on_fail": True}
+    assert execution_record() == {
         "name": "gpu", "executor": "single", "device": "NVIDIA H200", "driver": "580.65.06", "device_mib": 143_771,
         "queries": 3,
     }  # fmt: skip
 
 
-def test_what_cudf_refuses_runs_on_the_cpu_and_is_counted_by_operation(cudf_polars: CudfPolars) -> None:
+def test_unsupported_queries_run_on_the_cpu_and_are_counted_by_operation(cudf_polars: CudfPolars) -> None:
     prepare_engine("gpu", Gpu())
     cudf_polars.refuses = ["Unary function name='clip'", "rolling_mean"]
     assert collect(QUERY, "gpu").item() == 3
     assert collect(QUERY, "gpu").item() == 3
-    assert recorded()["on_cpu"] == {"Unary function name='clip'": 2, "rolling_mean": 2}
-    assert "queries" not in recorded()
+    assert execution_record()["on_cpu"] == {"Unary function name='clip'": 2, "rolling_mean": 2}
+    assert "queries" not in execution_record()
 
 
-def test_an_operation_that_fails_only_while_it_runs_is_counted_too(cudf_polars: CudfPolars) -> None:
+def test_an_operation_that_fails_while_running_is_counted(cudf_polars: CudfPolars) -> None:
     prepare_engine("gpu", Gpu())
     cudf_polars.while_running = NotImplementedError("sum of decimals")
     assert collect(QUERY, "gpu").item() == 3
-    assert recorded()["on_cpu"] == {"sum of decimals": 1}
+    assert execution_record()["on_cpu"] == {"sum of decimals": 1}
 
 
 def test_refused_fallbacks_stop_the_step_and_name_the_operation(cudf_polars: CudfPolars) -> None:
@@ -160,21 +160,21 @@ class CUDARuntimeError(RuntimeError):
         ),
     ],
 )
-def test_a_gpu_that_fails_is_a_message_and_no_fallback(cudf_polars: CudfPolars, error: Exception, message: str) -> None:
+def test_a_failing_gpu_is_reported_without_fallback(cudf_polars: CudfPolars, error: Exception, message: str) -> None:
     prepare_engine("gpu", Gpu())
     cudf_polars.while_running = error
     with pytest.raises(EngineError, match=message):
         collect(QUERY, "gpu")
-    assert "on_cpu" not in recorded()
+    assert "on_cpu" not in execution_record()
 
 
-def test_a_driver_lost_while_a_plan_is_made_is_a_message_too(cudf_polars: CudfPolars) -> None:
+def test_a_driver_lost_during_planning_is_reported(cudf_polars: CudfPolars) -> None:
     cudf_polars.raises = CUDARuntimeError("cudaErrorInsufficientDriver")
     with pytest.raises(EngineError, match=r"the GPU failed: .*cudaErrorInsufficientDriver"):
         collect(QUERY, "gpu")
 
 
-def test_our_own_mistakes_stay_what_they_are(cudf_polars: CudfPolars) -> None:
+def test_other_errors_are_raised_unchanged(cudf_polars: CudfPolars) -> None:
     cudf_polars.while_running = RuntimeError("a bug")
     with pytest.raises(RuntimeError, match="a bug"):
         collect(QUERY, "gpu")
@@ -182,20 +182,20 @@ def test_our_own_mistakes_stay_what_they_are(cudf_polars: CudfPolars) -> None:
         collect(QUERY.select("no such column"), "gpu")
 
 
-def test_memory_that_is_not_free_is_refused_before_any_work(cudf_polars: CudfPolars) -> None:
+def test_insufficient_gpu_memory_is_refused_before_any_work(cudf_polars: CudfPolars) -> None:
     with pytest.raises(EngineError, match=r"memory_mib: wanted 120,000 MiB, but 100,000 of 143,771 MiB of NVIDIA H200"):
         prepare_engine("gpu", Gpu(memory_mib=120_000))
     prepare_engine("gpu", Gpu(memory_mib=90_000))
     collect(QUERY, "gpu")
-    name, limit = cudf_polars.asked[0]["memory_resource_config"]
+    name, limit = cudf_polars.calls[0]["memory_resource_config"]
     assert (name, limit["allocation_limit"]) == ("rmm.mr.LimitingResourceAdaptor", 90_000 * 2**20)
 
 
-def test_many_gpus_are_one_setting_away(cudf_polars: CudfPolars) -> None:
+def test_several_gpus_need_one_setting(cudf_polars: CudfPolars) -> None:
     prepare_engine("gpu", Gpu(executor="ray"))
     assert collect(QUERY, "gpu").item() == -1
-    assert cudf_polars.asked == [{"executor": "streaming", "raise_on_fail": True}]
-    assert recorded()["executor"] == "ray"
+    assert cudf_polars.calls == [{"executor": "streaming", "raise_on_fail": True}]
+    assert execution_record()["executor"] == "ray"
 
 
 def test_many_gpus_without_their_package_are_refused(cudf_polars: CudfPolars, monkeypatch: pytest.MonkeyPatch) -> None:

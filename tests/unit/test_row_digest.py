@@ -1,4 +1,4 @@
-"""The digest of a day is of its rows alone."""
+"""The digest of a day depends on its rows alone."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ COLUMNS = [{"name": "click", "type": "integer"}, {"name": "price", "type": "numb
 MONDAY = date(2024, 1, 1)
 
 
-def declared(*more: dict[str, Any], **sections: Any) -> Data:
+def build_data(*more_columns: dict[str, Any], **sections: Any) -> Data:
     clock = {"kind": "column", "column": "time", "unit": "s"}
     source = {"kind": "files", "path": "log.csv"}
     rules = {"max_duplicate_share": 0.5, "max_quarantined_share": 0.5, "max_column_auc": 1.0}
-    data = {"source": source, "columns": [*COLUMNS, *more], "label": "click", "clock": clock, "rules": rules}
+    data = {"source": source, "columns": [*COLUMNS, *more_columns], "label": "click", "clock": clock, "rules": rules}
     return Data.model_validate({**data, **sections})
 
 
-def valid(folder: Path, lines: list[str], chunk_rows: int = 1_000) -> DayTable:
+def validate_lines(folder: Path, lines: list[str], chunk_rows: int = 1_000) -> DayTable:
     folder.mkdir()
     (folder / "log.csv").write_text("\n".join(["time,click,price", *lines]) + "\n")
-    data, runtime = declared(), Runtime(chunk_rows=chunk_rows)
+    data, runtime = build_data(), Runtime(chunk_rows=chunk_rows)
     ingest(data, folder, folder / "raw", runtime)
     now = datetime(2024, 1, 9, tzinfo=UTC)
     return validate(data, folder / "raw", folder / "valid", folder / "quarantine", runtime, now)
 
 
 def line(number: int, price: float = 1.0) -> str:
-    """Four days of 1 200 rows."""
+    """Return a line of a log with four days of 1 200 rows."""
     day, place = divmod(number, 1_200)
     return f"{int(datetime(2024, 1, 1 + day, tzinfo=UTC).timestamp()) + place},{number % 3 == 0:d},{price}"
 
@@ -53,46 +53,46 @@ def digests(table: DayTable) -> dict[str, str]:
     return noted
 
 
-def test_a_log_notes_the_digests_that_its_files_have(tmp_path: Path) -> None:
-    table = valid(tmp_path / "log", GOOD)
-    unnoted = table.model_copy(update={"notes": {}})
-    found = {str(part.day): day_digest(declared(), unnoted, part) for part in table.days}
-    assert digests(table) == found
-    assert len(set(found.values())) == 4
+def test_noted_digests_equal_those_of_the_files(tmp_path: Path) -> None:
+    table = validate_lines(tmp_path / "log", GOOD)
+    table_without_notes = table.model_copy(update={"notes": {}})
+    file_digests = {str(part.day): day_digest(build_data(), table_without_notes, part) for part in table.days}
+    assert digests(table) == file_digests
+    assert len(set(file_digests.values())) == 4
 
 
-def test_only_rows_that_stay_are_digested(tmp_path: Path) -> None:
+def test_only_valid_rows_are_digested(tmp_path: Path) -> None:
     # A price over 9, a repeated row, a line that does not parse: each is quarantined, and the day is what it was.
-    bad = [line(7, price=10), line(8), "1704067300,1,much"]
-    table = valid(tmp_path / "bad", [*GOOD[:1_000], *bad, *GOOD[1_000:]])
+    bad_lines = [line(7, price=10), line(8), "1704067300,1,much"]
+    table = validate_lines(tmp_path / "bad", [*GOOD[:1_000], *bad_lines, *GOOD[1_000:]])
     assert table.notes["by_rule"] == {"duplicate_row": 1, "in_range": 1, "type": 1}
-    assert digests(table) == digests(valid(tmp_path / "good", GOOD))
+    assert digests(table) == digests(validate_lines(tmp_path / "good", GOOD))
 
 
-def test_order_and_files_change_no_digest_and_a_value_does(tmp_path: Path) -> None:
-    first = digests(valid(tmp_path / "log", GOOD))
-    assert digests(valid(tmp_path / "turned", GOOD[::-1])) == first
-    changed = digests(valid(tmp_path / "changed", [line(0, price=2.0), *GOOD[1:]]))
-    assert [day for day, digest in first.items() if changed[day] != digest] == [str(MONDAY)]
+def test_digests_depend_on_values_and_not_on_order_or_files(tmp_path: Path) -> None:
+    log_digests = digests(validate_lines(tmp_path / "log", GOOD))
+    assert digests(validate_lines(tmp_path / "turned", GOOD[::-1])) == log_digests
+    changed = digests(validate_lines(tmp_path / "changed", [line(0, price=2.0), *GOOD[1:]]))
+    assert [day for day, digest in log_digests.items() if changed[day] != digest] == [str(MONDAY)]
 
 
-def test_what_a_log_notes_is_believed(tmp_path: Path) -> None:
-    table = valid(tmp_path / "log", GOOD)
+def test_noted_digests_are_not_computed_again(tmp_path: Path) -> None:
+    table = validate_lines(tmp_path / "log", GOOD)
     noted = table.model_copy(update={"notes": {DIGESTS: {str(MONDAY): "as noted"}}})
     tuesday = table.days[1]
-    assert day_digest(declared(), noted, noted.days[0]) == "as noted"
-    assert day_digest(declared(), noted, tuesday) == digests(table)[str(tuesday.day)]
+    assert day_digest(build_data(), noted, noted.days[0]) == "as noted"
+    assert day_digest(build_data(), noted, tuesday) == digests(table)[str(tuesday.day)]
 
 
-def test_vectors_and_invented_numbers_are_no_part_of_a_row() -> None:
+def test_row_columns_exclude_vectors_and_generated_numbers() -> None:
     vector = {"name": "vector", "type": "vector"}
-    assert row_columns(declared(vector)) == ["event_time", "label", "price"]
-    numbered = declared({"name": "number", "type": "integer"}, impression="number")
+    assert row_columns(build_data(vector)) == ["event_time", "label", "price"]
+    numbered = build_data({"name": "number", "type": "integer"}, impression="number")
     assert row_columns(numbered) == ["event_time", "impression_id", "label", "price"]
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5])
-def test_a_digest_adds_up_over_pieces(cut: int) -> None:
+def test_a_digest_is_additive_over_pieces(cut: int) -> None:
     rows = pl.DataFrame({"x": [1, None, 3, 3, 5], "y": ["a", "b", None, "b", "c"]})
     whole, pieces = RowDigest(), RowDigest()
     whole.add(row_hashes(rows))
@@ -102,6 +102,6 @@ def test_a_digest_adds_up_over_pieces(cut: int) -> None:
     assert str(whole).startswith(f"{pl.__version__}:")
 
 
-def test_the_valid_log_is_opened_with_its_digests(tmp_path: Path) -> None:
-    table = valid(tmp_path / "log", GOOD)
+def test_a_reopened_valid_log_has_its_digests(tmp_path: Path) -> None:
+    table = validate_lines(tmp_path / "log", GOOD)
     assert digests(DayTable.open(tmp_path / "log" / "valid", Files.LOG)) == digests(table)

@@ -1,4 +1,4 @@
-"""What a step imports: every task of a run waits for it before it does anything."""
+"""Imports of the steps, which delay the start of every task."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ STEPS = (
     "shortlist.storage.tables",
     "shortlist.tracking.steps",
 )
-"""What the tasks from the log's text to the feature table import."""
+"""Modules that the tasks from the log to the feature table import."""
 
 
-def imported_by(*modules: str) -> set[str]:
-    """Return the heavy packages that a fresh process imports together with some modules."""
+def heavy_imports(*modules: str) -> set[str]:
+    """Return the heavy packages that a new process imports with some modules."""
     code = f"import sys, {', '.join(modules)}\nprint(*(name for name in {HEAVY} if name in sys.modules))"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    return set(ran.stdout.split())
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(completed.stdout.split())
 
 
 def test_steps_import_nothing_heavy() -> None:
-    assert imported_by(*STEPS) == set()
+    assert heavy_imports(*STEPS) == set()
 
 
 def test_trees_are_trained_without_torch() -> None:
-    assert "torch" not in imported_by("models.xgboost.ranker")
+    assert "torch" not in heavy_imports("models.xgboost.ranker")
 
 
-def test_feast_is_loaded_without_torch_and_leaves_typeguard_as_it_was() -> None:
+def test_loading_feast_imports_no_torch_and_does_not_patch_typeguard() -> None:
     code = """
 import sys, typeguard
 before = typeguard.typechecked
 from shortlist.features import store
-store._feast()
+store._import_feast()
 print("feast" in sys.modules, "torch" in sys.modules, typeguard.typechecked is before)
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert ran.stdout.split() == ["True", "False", "True"]
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert completed.stdout.split() == ["True", "False", "True"]
 
 
-def test_judging_loads_neither_sklearn_nor_all_of_scipys_statistics() -> None:
+def test_evaluation_imports_neither_sklearn_nor_scipy_stats() -> None:
     code = """
 import sys
 import numpy as np
@@ -70,8 +70,8 @@ labels, scores = np.array([0.0, 1.0]), np.array([0.2, 0.3])
 print(auc(labels, scores), roc_points(labels, scores), wilson_interval(1, 2, 0.9))
 print(*({"sklearn", "scipy.stats", "pandas"} & set(sys.modules)))
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    measured, loaded = ran.stdout.splitlines()
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    measured, loaded = completed.stdout.splitlines()
     assert measured.startswith("1.0 [(0.0, 0.0)")
     assert loaded == ""
 
@@ -79,15 +79,18 @@ print(*({"sklearn", "scipy.stats", "pandas"} & set(sys.modules)))
 @pytest.mark.parametrize(
     ("module", "heavy"), [("shortlist.data.generate", "scipy"), ("shortlist.system.compiled", "numba")]
 )
-def test_a_heavy_import_would_be_seen(module: str, heavy: str) -> None:
-    assert heavy in imported_by(module)
+def test_heavy_imports_are_detected(module: str, heavy: str) -> None:
+    assert heavy in heavy_imports(module)
 
 
-def test_programs_begin_when_all_of_their_module_is_defined() -> None:
-    """`python -m` runs a module from its top: what stands below the call of `main` is not there yet."""
+def test_main_blocks_are_the_last_statement_of_their_module() -> None:
+    """`python -m` runs a module from its top, so that statements after the call of `main` are not yet executed."""
     packages = ("shortlist", "models", "monitoring", "components", "pipelines", "benchmarks")
     texts = {path: path.read_text() for name in packages for path in (ROOT / name).rglob("*.py")}
     bodies = {path: ast.parse(text).body for path, text in texts.items() if "if __name__ == " in text}
-    programs = {path: [ast.unparse(one).startswith("if __name__ == ") for one in body] for path, body in bodies.items()}
+    programs = {
+        path: [ast.unparse(statement).startswith("if __name__ == ") for statement in body]
+        for path, body in bodies.items()
+    }
     assert sum(any(runs) for runs in programs.values()) > 10
     assert [str(path) for path, runs in programs.items() if any(runs[:-1])] == []

@@ -21,7 +21,7 @@ def rows(day: date, first: int, count: int) -> pl.DataFrame:
     return pl.DataFrame(columns, schema={"day": pl.Date, "label": pl.Int8, "number": pl.Int64})
 
 
-def written(folder: Path, *frames: pl.DataFrame, chunk_rows: int = 4) -> DayTable:
+def write_table(folder: Path, *frames: pl.DataFrame, chunk_rows: int = 4) -> DayTable:
     folder.mkdir()
     writer = DayTableWriter(folder, Files.TABLE, chunk_rows)
     for frame in frames:
@@ -30,9 +30,9 @@ def written(folder: Path, *frames: pl.DataFrame, chunk_rows: int = 4) -> DayTabl
     return DayTable.open(folder, Files.TABLE)
 
 
-def test_rows_come_back_once_and_in_order(tmp_path: Path) -> None:
+def test_rows_are_read_once_and_in_order(tmp_path: Path) -> None:
     mixed = pl.concat([rows(TUESDAY, 10, 3), rows(MONDAY, 0, 5)])
-    table = written(tmp_path / "t", mixed, rows(MONDAY, 5, 6), rows(TUESDAY, 13, 1))
+    table = write_table(tmp_path / "t", mixed, rows(MONDAY, 5, 6), rows(TUESDAY, 13, 1))
     assert table.scan({MONDAY}).collect()["number"].to_list() == list(range(11))
     assert table.scan({TUESDAY}).collect()["number"].to_list() == [10, 11, 12, 13]
     assert [part.rows for part in table.days] == [11, 4]
@@ -41,22 +41,22 @@ def test_rows_come_back_once_and_in_order(tmp_path: Path) -> None:
 
 
 def test_no_file_is_longer_than_a_chunk(tmp_path: Path) -> None:
-    table = written(tmp_path / "t", rows(MONDAY, 0, 23), chunk_rows=10)
+    table = write_table(tmp_path / "t", rows(MONDAY, 0, 23), chunk_rows=10)
     assert [frame.height for _, frame in table.frames()] == [10, 10, 3]
 
 
-def test_many_open_days_do_not_pile_up_in_memory(tmp_path: Path) -> None:
+def test_memory_is_bounded_with_many_open_days(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     writer = DayTableWriter(tmp_path / "t", Files.TABLE, chunk_rows=10)
     for number in range(30):
         writer.append(rows(date(2026, 1, 1 + number), number, 9))
-    held = sum(frame.height for frames in writer._held.values() for frame in frames)
-    assert held <= 10
+    rows_in_memory = sum(frame.height for frames in writer._held.values() for frame in frames)
+    assert rows_in_memory <= 10
     assert writer.close().rows == 30 * 9
 
 
-def test_a_linked_file_stands_in_order_between_appended_rows(tmp_path: Path) -> None:
-    source = written(tmp_path / "source", rows(MONDAY, 3, 4))
+def test_a_linked_file_is_in_order_between_appended_rows(tmp_path: Path) -> None:
+    source = write_table(tmp_path / "source", rows(MONDAY, 3, 4))
     (tmp_path / "t").mkdir()
     writer = DayTableWriter(tmp_path / "t", Files.TABLE, chunk_rows=4)
     writer.append(rows(MONDAY, 0, 3))
@@ -69,8 +69,8 @@ def test_a_linked_file_stands_in_order_between_appended_rows(tmp_path: Path) -> 
     assert table.paths()[1].samefile(source.paths()[0])
 
 
-def shared(folder: Path, *heights: int) -> DayTable:
-    """A table of one day whose files have these heights."""
+def build_table(folder: Path, *heights: int) -> DayTable:
+    """Return a table of one day whose files have these numbers of rows."""
     (folder / f"day={MONDAY}").mkdir(parents=True)
     files = []
     for number, height in enumerate(heights):
@@ -81,9 +81,9 @@ def shared(folder: Path, *heights: int) -> DayTable:
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
-def test_every_file_is_one_workers_and_the_shares_are_alike(tmp_path: Path, world: int) -> None:
+def test_each_file_goes_to_one_worker_and_shares_are_balanced(tmp_path: Path, world: int) -> None:
     heights = (10, 9, 8, 3, 10, 7, 1)
-    table = shared(tmp_path, *heights)
+    table = build_table(tmp_path, *heights)
     shares = [share_of(table, rank, world) for rank in range(world)]
     assert sorted(path for share in shares for path in share) == table.paths()
     assert all(share == sorted(share) for share in shares)  # in time order
@@ -91,20 +91,20 @@ def test_every_file_is_one_workers_and_the_shares_are_alike(tmp_path: Path, worl
     assert max(sizes) - min(sizes) <= max(heights)
 
 
-def test_the_largest_file_goes_to_whoever_has_the_fewest_rows(tmp_path: Path) -> None:
-    table = shared(tmp_path, 2, 5, 4, 3)
+def test_the_largest_file_goes_to_the_worker_with_the_fewest_rows(tmp_path: Path) -> None:
+    table = build_table(tmp_path, 2, 5, 4, 3)
     names = [[path.stem for path in share_of(table, rank, 2)] for rank in (0, 1)]
     assert names == [["part-00000", "part-00001"], ["part-00002", "part-00003"]]  # 5 + 2 rows, 4 + 3 rows
 
 
-def test_only_the_wanted_days_are_shared(tmp_path: Path) -> None:
-    table = written(tmp_path / "t", rows(MONDAY, 0, 8), rows(TUESDAY, 0, 8))
+def test_only_files_of_the_given_days_are_shared(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "t", rows(MONDAY, 0, 8), rows(TUESDAY, 0, 8))
     assert sorted(path for rank in (0, 1) for path in share_of(table, rank, 2, {TUESDAY})) == table.paths({TUESDAY})
 
 
 def test_more_workers_than_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match=r"2 file\(s\) cannot be shared among 3 workers, each needs one at least"):
-        share_of(shared(tmp_path, 4, 4), 0, 3)
+        share_of(build_table(tmp_path, 4, 4), 0, 3)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,12 @@ def test_more_workers_than_files_are_refused(tmp_path: Path) -> None:
 )
 def test_texts_are_compressed_and_numbers_are_not(tmp_path: Path, values: pl.Series, compression: str) -> None:
     writer = DayTableWriter(tmp_path, Files.LOG, chunk_rows=10)
-    own = {Columns.DAY: date(2024, 1, 1), Columns.LABEL: 1, Columns.SOURCE_FILE: "log.csv"}
-    writer.append(pl.DataFrame({"x": values}).with_columns(pl.lit(each).alias(name) for name, each in own.items()))
+    constant_columns = {Columns.DAY: date(2024, 1, 1), Columns.LABEL: 1, Columns.SOURCE_FILE: "log.csv"}
+    writer.append(
+        pl.DataFrame({"x": values}).with_columns(
+            pl.lit(constant).alias(name) for name, constant in constant_columns.items()
+        )
+    )
     (path,) = writer.close().paths()
     groups = pq.read_metadata(path).row_group(0)
     assert {groups.column(number).compression for number in range(groups.num_columns)} == {compression}
@@ -135,15 +139,15 @@ def test_the_files_of_a_flushed_day_do_not_depend_on_other_days(tmp_path: Path) 
     assert [(part.rows, len(part.files)) for part in writer.close().days] == [(6, 1), (9, 1)]
 
 
-def test_days_of_another_table_are_taken_as_they_are(tmp_path: Path) -> None:
-    one = written(tmp_path / "one", rows(MONDAY, 0, 9))
-    two = written(tmp_path / "two", rows(TUESDAY, 0, 5))
+def test_linked_days_of_another_table_are_unchanged(tmp_path: Path) -> None:
+    monday_table = write_table(tmp_path / "one", rows(MONDAY, 0, 9))
+    tuesday_table = write_table(tmp_path / "two", rows(TUESDAY, 0, 5))
     (tmp_path / "both").mkdir()
     writer = DayTableWriter(tmp_path / "both", Files.TABLE, chunk_rows=1)
-    for table in (two, one):
+    for table in (tuesday_table, monday_table):
         writer.link_day(table.folder, table.days[0])
     joined = writer.close()
-    assert joined.days == (*one.days, *two.days)
+    assert joined.days == (*monday_table.days, *tuesday_table.days)
     assert [path.read_bytes() for path in joined.paths()] == [
-        path.read_bytes() for path in (*one.paths(), *two.paths())
+        path.read_bytes() for path in (*monday_table.paths(), *tuesday_table.paths())
     ]

@@ -1,4 +1,4 @@
-"""Small logs, declared, ingested and judged."""
+"""Fixtures that declare, ingest and validate small logs."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ NOW = datetime(2024, 1, 9, tzinfo=UTC)
 
 @pytest.fixture
 def declare() -> Callable[..., Data]:
-    """Return a data section: clicks of users at seconds since 1970, unless something else is declared."""
+    """Build a data section: by default clicks of users at seconds since 1970."""
 
-    def declared(columns: list[dict[str, Any]] = CLICKS, **sections: Any) -> Data:
+    def build_data(columns: list[dict[str, Any]] = CLICKS, **sections: Any) -> Data:
         source = {"kind": "files", **sections.pop("source", {})}
         settings = {"label": "click", "clock": SECONDS, "columns": columns, **sections}
         return Data.model_validate({"source": source, **settings})
 
-    return declared
+    return build_data
 
 
 @pytest.fixture
 def read(tmp_path: Path) -> Callable[..., tuple[pl.DataFrame, pl.DataFrame, DayTable]]:
     """Ingest; return the raw rows, the rejected ones and the table."""
 
-    def ingested(data: Data, location: Path) -> tuple[pl.DataFrame, pl.DataFrame, DayTable]:
+    def ingest_rows(data: Data, location: Path) -> tuple[pl.DataFrame, pl.DataFrame, DayTable]:
         table = ingest(data, location, tmp_path / "raw", Runtime(chunk_rows=1_000))
         rows = table.scan().collect() if table.rows else pl.DataFrame()
         return rows, pl.read_parquet(table.folder / REJECTED), table
 
-    return ingested
+    return ingest_rows
 
 
 @pytest.fixture
 def judge(tmp_path: Path) -> Callable[..., tuple[pl.DataFrame, pl.DataFrame, DayTable]]:
     """Ingest and validate; return the valid rows, the quarantined ones and the table."""
 
-    def validated(
+    def validate_rows(
         data: Data, location: Path, now: datetime = NOW, chunk_rows: int = 1_000, until: datetime | None = None
     ) -> tuple[pl.DataFrame, pl.DataFrame, DayTable]:
         runtime = Runtime(chunk_rows=chunk_rows)
@@ -62,4 +62,4 @@ def judge(tmp_path: Path) -> Callable[..., tuple[pl.DataFrame, pl.DataFrame, Day
         table = validate(data, tmp_path / "raw", tmp_path / "valid", tmp_path / "quarantine", runtime, now, until)
         return table.scan().collect(), pl.read_parquet(tmp_path / "quarantine" / Files.QUARANTINE), table
 
-    return validated
+    return validate_rows

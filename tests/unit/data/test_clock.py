@@ -1,4 +1,4 @@
-"""Times from a column or from the order of rows, and the unit that is wrong."""
+"""Times from a column or from the order of rows, and refusals of wrong units and formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 SECONDS = 1_704_110_400
 
 
-def clock(unit: str, **settings: Any) -> EventClock:
+def clock_with_unit(unit: str, **settings: Any) -> EventClock:
     return EventClock(column="time", unit=unit, **settings)
 
 
@@ -36,36 +36,38 @@ def clock(unit: str, **settings: Any) -> EventClock:
         ("iso", [NOON]),
     ],
 )
-def test_a_moment_in_any_unit(unit: str, values: list[Any]) -> None:
-    times = event_times(pl.Series(values), clock(unit))
+def test_times_in_any_unit_are_parsed(unit: str, values: list[Any]) -> None:
+    times = event_times(pl.Series(values), clock_with_unit(unit))
     assert times.to_list() == [NOON]
     assert times.dtype == pl.Datetime("us", "UTC")
 
 
-def test_fractions_of_a_second_are_kept() -> None:
-    assert event_times(pl.Series([SECONDS + 0.25]), clock("s")).to_list() == [NOON + timedelta(milliseconds=250)]
+def test_fractions_of_a_second_are_preserved() -> None:
+    assert event_times(pl.Series([SECONDS + 0.25]), clock_with_unit("s")).to_list() == [
+        NOON + timedelta(milliseconds=250)
+    ]
 
 
 def test_text_without_an_offset_is_local_time() -> None:
-    shanghai = clock("iso", timezone="Asia/Shanghai")
+    shanghai = clock_with_unit("iso", timezone="Asia/Shanghai")
     times = event_times(pl.Series(["2024-01-01 20:00:00", "2024-01-01", "2024-01-01T12:00:00Z"]), shanghai)
     assert times.to_list() == [NOON, NOON - timedelta(hours=20), NOON]
 
 
-def test_an_hour_that_summer_time_skips_is_no_time() -> None:
-    berlin = clock("iso", timezone="Europe/Berlin")
+def test_local_times_skipped_by_summer_time_are_null() -> None:
+    berlin = clock_with_unit("iso", timezone="Europe/Berlin")
     times = event_times(pl.Series(["2024-03-31 02:30:00", "2024-10-27 02:30:00"]), berlin)
     assert times.to_list() == [None, datetime(2024, 10, 27, 0, 30, tzinfo=UTC)]
 
 
-def test_a_day_begins_at_midnight_of_the_clock() -> None:
-    times = event_times(pl.Series(["2023-12-31T15:59:59Z", "2023-12-31T16:00:00Z"]), clock("iso"))
-    days = event_days(times, clock("iso", timezone="Asia/Shanghai"))
+def test_days_begin_at_midnight_in_the_clock_timezone() -> None:
+    times = event_times(pl.Series(["2023-12-31T15:59:59Z", "2023-12-31T16:00:00Z"]), clock_with_unit("iso"))
+    days = event_days(times, clock_with_unit("iso", timezone="Asia/Shanghai"))
     assert days.to_list() == [date(2023, 12, 31), date(2024, 1, 1)]
 
 
-def test_times_outside_the_declared_days_are_no_times() -> None:
-    bounded = clock("iso", earliest="2024-01-01", latest="2024-01-02")
+def test_times_outside_the_declared_range_are_null() -> None:
+    bounded = clock_with_unit("iso", earliest="2024-01-01", latest="2024-01-02")
     texts = ["2023-12-31T23:59:59Z", "2024-01-01", "2024-01-02T23:59:59Z", "2024-01-03"]
     assert event_times(pl.Series(texts), bounded).is_null().to_list() == [True, False, False, True]
 
@@ -80,23 +82,23 @@ def test_times_outside_the_declared_days_are_no_times() -> None:
         ("s", 7, r"got e.g. 7 read as s = year 1970, wanted .*; check clock.column, unit, earliest and latest"),
     ],
 )
-def test_a_wrong_unit_stops_the_run_and_names_the_right_one(unit: str, value: Any, message: str) -> None:
+def test_a_wrong_unit_is_refused_with_the_correct_unit(unit: str, value: Any, message: str) -> None:
     raw = pl.Series([value] * 20 + [None] * 5)
     with pytest.raises(DataError, match=r"log.csv: the unit of clock column 'time' is probably wrong: " + message):
-        check_time_unit(raw, event_times(raw, clock(unit)), clock(unit), "log.csv")
+        check_time_unit(raw, event_times(raw, clock_with_unit(unit)), clock_with_unit(unit), "log.csv")
 
 
-def test_a_few_wrong_times_do_not_stop_the_run() -> None:
+def test_a_few_invalid_times_are_accepted() -> None:
     raw = pl.Series([SECONDS] * 30 + [0] * 30)
-    check_time_unit(raw, event_times(raw, clock("s")), clock("s"), "log.csv")
+    check_time_unit(raw, event_times(raw, clock_with_unit("s")), clock_with_unit("s"), "log.csv")
 
 
 def test_an_unknown_timezone_is_refused() -> None:
     with pytest.raises(DataError, match=r"'Asia/Shangai' is no IANA timezone; did you mean 'Asia/Shanghai'"):
-        check_timezone(clock("s", timezone="Asia/Shangai"))
+        check_timezone(clock_with_unit("s", timezone="Asia/Shangai"))
 
 
-def test_row_order_cuts_equal_days() -> None:
+def test_row_order_makes_equal_days() -> None:
     declared = RowClock(kind="row_order", days=3, start=date(2000, 1, 3))
     frame = row_times(pl.int_range(10, eager=True), 10, declared)
     # Row n is of day n * 3 // 10: four, three and three rows.
@@ -125,12 +127,12 @@ def test_row_order_stays_exact_for_billions_of_rows() -> None:
         ("%Y-%m-%d %H:%M:%S.%f", "2024-01-01 12:00:00.000"),
     ],
 )
-def test_a_moment_in_a_declared_format(form: str, text: str) -> None:
-    written = EventClock(column="time", format=form)
-    assert event_times(pl.Series([text, "2024"]), written).to_list() == [NOON, None]
+def test_times_in_a_declared_format_are_parsed(form: str, text: str) -> None:
+    format_clock = EventClock(column="time", format=form)
+    assert event_times(pl.Series([text, "2024"]), format_clock).to_list() == [NOON, None]
 
 
-def test_a_declared_format_is_local_time() -> None:
+def test_times_in_a_declared_format_are_local() -> None:
     shanghai = EventClock(column="time", format="%d.%m.%Y %H:%M", timezone="Asia/Shanghai")
     assert event_times(pl.Series(["01.01.2024 20:00"]), shanghai).to_list() == [NOON]
 
@@ -147,10 +149,10 @@ def test_a_declared_format_is_local_time() -> None:
         ("iso", None, ["last Tuesday"] * 20, r"declare how it is written: format: '%d/%m/%Y %H:%M:%S' \("),
     ],
 )  # fmt: skip
-def test_a_date_that_is_not_iso_is_a_matter_of_format(
+def test_a_wrong_text_format_is_refused_with_the_likely_formats(
     unit: str | None, form: str | None, values: list[str], message: str
 ) -> None:
-    written = EventClock.model_validate({"column": "time", "unit": unit, "format": form})
+    declared_clock = EventClock.model_validate({"column": "time", "unit": unit, "format": form})
     raw = pl.Series(values)
     with pytest.raises(DataError, match=message):
-        check_time_unit(raw, event_times(raw, written), written, "log.csv")
+        check_time_unit(raw, event_times(raw, declared_clock), declared_clock, "log.csv")

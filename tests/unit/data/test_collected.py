@@ -1,4 +1,4 @@
-"""Collected rows in the log that a training reads: typed, counted, quarantined, never overlapping the log itself."""
+"""Collected rows in the ingested log: typed, counted, quarantined, and never overlapping the declared source."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from shortlist.storage.tables import DayTable
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 TWO_DAYS = [NOON + timedelta(days=number) for number in (1, 2)]
-LOOSE = {"min_rows": 1, "max_quarantined_share": 0.5, "min_volume_ratio": 0.0, "max_label_rate_change": 1.0}
+LENIENT_RULES = {"min_rows": 1, "max_quarantined_share": 0.5, "min_volume_ratio": 0.0, "max_label_rate_change": 1.0}
 LIVE: dict[str, Any] = {
-    "outcome_delay": "1h", "live": {"collect": True}, "rules": LOOSE,
+    "outcome_delay": "1h", "live": {"collect": True}, "rules": LENIENT_RULES,
     "split": {"warmup_days": 0, "validation_days": 1, "test_days": 1},
 }  # fmt: skip
 CLICKS: list[dict[str, Any]] = [
@@ -48,14 +48,14 @@ def log(tmp_path: Path) -> Path:
 
 
 def publish(stores: str, *times: datetime, price: Any = 2.0, lost: int = 0, behind: float = 0.0) -> str:
-    """Publish a batch of rows at these times; return what a training is told.
+    """Publish a batch of rows with these times; return the reference that a training gets.
 
     Args:
-        stores: Where.
-        times: Of the rows.
-        price: Of all of them.
-        lost: Rows that an earlier version quarantined.
-        behind: By how many minutes the server's clock was.
+        stores: The stores' addresses.
+        times: Times of the rows.
+        price: Price of all rows.
+        lost: Number of rows that an earlier version quarantined.
+        behind: Minutes by which the server's clock was slow.
     """
     collected, count = CollectedLog.open(stores, "shop"), len(times)
     rows = pl.DataFrame(
@@ -90,7 +90,9 @@ def publish(stores: str, *times: datetime, price: Any = 2.0, lost: int = 0, behi
     return CollectedRows(stores=stores, spec="shop", batches=number, digest="0").model_dump_json()
 
 
-def read(data: Data, log: Path, collected: str, until: datetime | None = None) -> tuple[DayTable, pl.DataFrame]:
+def ingest_and_validate(
+    data: Data, log: Path, collected: str, until: datetime | None = None
+) -> tuple[DayTable, pl.DataFrame]:
     """Ingest and validate; return the valid log and the quarantine."""
     out, runtime = log.parent / "out", Runtime(chunk_rows=1_000)
     ingest(data, log, out / "raw", runtime, collected=CollectedRows.parse(collected))
@@ -98,11 +100,11 @@ def read(data: Data, log: Path, collected: str, until: datetime | None = None) -
     return valid, pl.read_parquet(out / "bad" / Files.QUARANTINE)
 
 
-def test_they_follow_the_log_s_own_rows_and_say_who_served_them(log: Path, declare: Declare) -> None:
+def test_collected_rows_follow_the_log_with_their_version_and_weight(log: Path, declare: Declare) -> None:
     stores = f"{log.parent}/stores#1"
     publish(stores, NOON + timedelta(hours=1), NOON + timedelta(days=1), lost=1)
     collected = publish(stores, NOON + timedelta(hours=2), NOON + timedelta(days=2))
-    table, quarantine = read(declare(**LIVE), log, collected)
+    table, quarantine = ingest_and_validate(declare(**LIVE), log, collected)
     rows = table.scan().collect()
     assert [part.rows for part in table.days] == [8, 1, 1]
     assert rows[Columns.SERVED_VERSION].to_list() == [None] * 6 + [3] * 4
@@ -113,59 +115,63 @@ def test_they_follow_the_log_s_own_rows_and_say_who_served_them(log: Path, decla
     assert quarantine.rows() == [("v1/part-000000.parquet", 9, "not_null", "user_id")]
 
 
-def with_least_price(least: float) -> dict[str, Any]:
-    columns = [{**one, "min": least} if one["name"] == "price" else one for one in CLICKS]
+def sections_with_min_price(min_price: float) -> dict[str, Any]:
+    columns = [{**column, "min": min_price} if column["name"] == "price" else column for column in CLICKS]
     return {"columns": columns, **LIVE}
 
 
-def test_collected_rows_are_judged_by_the_rules_of_the_day_on_which_they_are_read(log: Path, declare: Declare) -> None:
+def test_collected_rows_are_checked_by_the_rules_at_reading_time(log: Path, declare: Declare) -> None:
     stores = f"{log.parent}/stores#1"
     publish(stores, *TWO_DAYS, price=1.0)
     collected = publish(stores, NOON + timedelta(days=2, hours=1), price=-1.0)
-    strict, quarantine = read(declare(**with_least_price(0)), log, collected)
+    strict_table, quarantine = ingest_and_validate(declare(**sections_with_min_price(0)), log, collected)
     assert quarantine.select(Columns.RULE, Columns.SOURCE_LINE).rows() == [("in_range", 0)]
-    assert strict.notes["quarantined_by_day"] == {"2024-01-03": 1}
-    loose, quarantine = read(declare(**with_least_price(-2)), log, collected)
+    assert strict_table.notes["quarantined_by_day"] == {"2024-01-03": 1}
+    lenient_table, quarantine = ingest_and_validate(declare(**sections_with_min_price(-2)), log, collected)
     assert quarantine.is_empty()
-    assert [part.rows for part in loose.days] == [6, 1, 2]
-    days = {day for day in loose.notes["digests"] if loose.notes["digests"][day] != strict.notes["digests"][day]}
+    assert [part.rows for part in lenient_table.days] == [6, 1, 2]
+    days = {
+        day
+        for day in lenient_table.notes["digests"]
+        if lenient_table.notes["digests"][day] != strict_table.notes["digests"][day]
+    }
     assert days == {"2024-01-03"}
 
 
-def test_a_backfill_counts_the_rows_that_a_corrected_rule_brings_back(log: Path, declare: Declare) -> None:
+def test_a_backfill_counts_rows_that_a_corrected_rule_accepts(log: Path, declare: Declare) -> None:
     stores, runtime = f"{log.parent}/stores#1", Runtime(engine="cpu")
     publish(stores, *(NOON + timedelta(days=number) for number in (2, 3)))
     collected = publish(stores, NOON + timedelta(days=1), NOON + timedelta(days=1, hours=1), price=-1.0)
     users = Features.model_validate({"columns": [{"kind": "count", "key": ["user_id"], "name": "n"}]})
     fits = {least: log.parent / f"fit{least}" for least in (0, -2)}
-    strict = declare(**with_least_price(0))
-    table, _ = read(strict, log, collected)
+    strict = declare(**sections_with_min_price(0))
+    table, _ = ingest_and_validate(strict, log, collected)
     fit(strict, users, None, runtime, table.folder, fits[0])
-    loose = DeclaredSections(declare(**with_least_price(-2)), users, None)
-    table, _ = read(loose.data, log, collected)
+    loose = DeclaredSections(declare(**sections_with_min_price(-2)), users, None)
+    table, _ = ingest_and_validate(loose.data, log, collected)
     corrected = DayRange(date(2024, 1, 2), date(2024, 1, 2))
     recount(loose, runtime, table.folder, fits[-2], str(fits[0]), corrected)
     changes = compare_fits(fits[0], fits[-2], corrected, NOON + timedelta(days=4))
     (day,) = changes.days
     assert (day.rows_before, day.rows_after, day.counted_again) == (None, 2, True)
     assert (day.quarantined_before, day.quarantined_after) == (2, 0)
-    (changed,) = (one for one in changes.changed if one.column == "rows")
+    (changed,) = (change for change in changes.changed if change.column == "rows")
     assert (changed.changed, changed.largest) == (1, 2.0)  # user 7 alone
 
 
-def test_a_row_later_than_its_own_answer_waits_for_a_larger_skew(log: Path, declare: Declare) -> None:
+def test_a_row_later_than_its_answer_is_quarantined_beyond_the_clock_skew(log: Path, declare: Declare) -> None:
     stores = f"{log.parent}/stores#1"
     publish(stores, *TWO_DAYS)
     collected = publish(stores, NOON + timedelta(hours=1), behind=6)
-    table, quarantine = read(declare(**LIVE), log, collected)
+    table, quarantine = ingest_and_validate(declare(**LIVE), log, collected)
     assert (table.notes["collected_rows"], table.notes["by_rule"]) == (2, {"clock": 1})
     assert quarantine[Columns.DETAIL][0].endswith("a time at most 5m after the answer (live.max_clock_skew)")
     wider: dict[str, Any] = {**LIVE, "live": {"collect": True, "max_clock_skew": "6m"}}
-    assert read(declare(**wider), log, collected)[0].notes["collected_rows"] == 3
+    assert ingest_and_validate(declare(**wider), log, collected)[0].notes["collected_rows"] == 3
 
 
-def of_two_days_before(stores: str) -> str:
-    """Publish two rows of good time, and two of 3 January whose clients sent times two days and 20 years before."""
+def publish_rows_with_old_times(stores: str) -> str:
+    """Publish two rows with valid times, and two of 3 January with client times two days and 20 years earlier."""
     publish(stores, *TWO_DAYS)
     old = [NOON + timedelta(minutes=4), NOON - timedelta(days=7_300)]
     for time in old:
@@ -173,43 +179,45 @@ def of_two_days_before(stores: str) -> str:
     return collected
 
 
-def test_a_row_long_before_its_answer_stops_no_run_and_opens_no_day(log: Path, declare: Declare) -> None:
-    """A client names the time of a row; the server names that of its answer."""
-    collected = of_two_days_before(f"{log.parent}/stores#1")
-    table, quarantine = read(declare(**LIVE), log, collected)
+def test_a_row_long_before_its_answer_is_quarantined_without_a_new_day(log: Path, declare: Declare) -> None:
+    """The client sends the time of a row, the server that of its answer."""
+    collected = publish_rows_with_old_times(f"{log.parent}/stores#1")
+    table, quarantine = ingest_and_validate(declare(**LIVE), log, collected)
     assert [part.rows for part in table.days] == [6, 1, 1]  # of 1, 2 and 3 January, as without these rows
     assert (table.notes["collected_rows"], table.notes["by_rule"]) == (2, {"clock": 2})
-    assert all(one.endswith("a time at most 1d before the answer (live.max_age)") for one in quarantine[Columns.DETAIL])
+    assert all(
+        detail.endswith("a time at most 1d before the answer (live.max_age)") for detail in quarantine[Columns.DETAIL]
+    )
     for max_age in ("3d", None):
         longer: dict[str, Any] = {**LIVE, "live": {"collect": True, "max_age": max_age}}
         with pytest.raises(DataError, match="overlap: 1 collected rows"):
-            read(declare(**longer), log, collected)
+            ingest_and_validate(declare(**longer), log, collected)
 
 
-def test_a_row_as_long_before_its_answer_as_declared_counts(log: Path, declare: Declare) -> None:
+def test_a_row_of_exactly_the_largest_age_counts(log: Path, declare: Declare) -> None:
     stores = f"{log.parent}/stores#1"
     publish(stores, *TWO_DAYS)
     collected = publish(stores, NOON + timedelta(hours=1), behind=-24 * 60)
-    assert read(declare(**LIVE), log, collected)[0].notes["collected_rows"] == 3
+    assert ingest_and_validate(declare(**LIVE), log, collected)[0].notes["collected_rows"] == 3
     shorter: dict[str, Any] = {**LIVE, "live": {"collect": True, "max_age": "86399s"}}
-    assert read(declare(**shorter), log, collected)[0].notes["by_rule"] == {"clock": 1}
+    assert ingest_and_validate(declare(**shorter), log, collected)[0].notes["by_rule"] == {"clock": 1}
 
 
-def test_declaring_since_heals_a_log_that_published_rows_overlap(log: Path, declare: Declare) -> None:
-    """Batches never change, so what was published before the declaration is left out when it is read."""
+def test_rows_published_before_since_are_dropped_when_read(log: Path, declare: Declare) -> None:
+    """Batches never change, so rows published before the declaration are dropped while reading."""
     stores = f"{log.parent}/stores#1"
     publish(stores, NOON + timedelta(minutes=4), NOON + timedelta(hours=1))
     collected = publish(stores, *TWO_DAYS)
     with pytest.raises(DataError, match=r"overlap: 1 collected rows.* or declare data\.live\.since"):
-        read(declare(**LIVE), log, collected)
+        ingest_and_validate(declare(**LIVE), log, collected)
     live: dict[str, Any] = {**LIVE, "live": {"collect": True, "since": (NOON + timedelta(minutes=6)).isoformat()}}
-    table, quarantine = read(declare(**live), log, collected)
+    table, quarantine = ingest_and_validate(declare(**live), log, collected)
     assert [part.rows for part in table.days] == [7, 1, 1]
     assert (table.notes["collected_rows"], table.notes["raw_rows"]) == (3, 9)
     assert quarantine.is_empty()
 
 
-def test_the_rows_of_a_generated_log_are_replayed_whatever_their_days(declare: Declare) -> None:
+def test_rows_of_a_generated_log_may_be_of_any_age(declare: Declare) -> None:
     """Its days are all in the past."""
     clock = {"kind": "column", "column": "event_time", "unit": "us"}
     source, columns = {"kind": "generated", "days": 8}, [{"name": "is_click", "type": "integer"}]
@@ -222,15 +230,15 @@ def test_a_row_that_breaks_a_rule_does_not_overlap_the_log(log: Path, declare: D
     stores = f"{log.parent}/stores#1"
     publish(stores, *TWO_DAYS)
     collected = publish(stores, NOON + timedelta(minutes=4), price=-1.0)
-    table, _ = read(declare(**with_least_price(0)), log, collected)
+    table, _ = ingest_and_validate(declare(**sections_with_min_price(0)), log, collected)
     assert (table.rows, table.notes["collected_rows"], table.notes["by_rule"]) == (8, 2, {"in_range": 1})
     with pytest.raises(DataError, match="overlap: 1 collected rows"):
-        read(declare(**with_least_price(-2)), log, collected)
+        ingest_and_validate(declare(**sections_with_min_price(-2)), log, collected)
 
 
 def test_rows_at_or_after_until_are_not_read(log: Path, declare: Declare) -> None:
     days = [NOON + timedelta(days=number) for number in (1, 2, 3)]
-    table, _ = read(declare(**LIVE), log, publish(f"{log.parent}/stores#1", *days), until=days[2])
+    table, _ = ingest_and_validate(declare(**LIVE), log, publish(f"{log.parent}/stores#1", *days), until=days[2])
     assert (table.rows, table.notes["collected_rows"]) == (8, 2)
 
 
@@ -241,40 +249,40 @@ def test_rows_that_overlap_the_log_stop_the_run_with_the_counts(log: Path, decla
         r" log, of 2024-01-01 12:05:00 UTC; at least 2 rows of the log are as late, 0 of them with the same impression"
     )
     with pytest.raises(DataError, match=message):
-        read(declare(**LIVE), log, collected)
+        ingest_and_validate(declare(**LIVE), log, collected)
 
 
-def test_a_column_whose_type_was_changed_since_is_named_with_a_value(log: Path, declare: Declare) -> None:
+def test_a_column_with_a_changed_type_is_refused_with_an_example(log: Path, declare: Declare) -> None:
     stores = f"{log.parent}/stores#1"
     collected = publish(stores, NOON + timedelta(hours=1), price="2.50 EUR")
     message = r"column 'price': 1 of 1 collected rows, e.g. of v1/part-000000.parquet, hold String values .* '2.50 EUR'"
     with pytest.raises(DataError, match=message):
-        read(declare(**LIVE), log, collected)
+        ingest_and_validate(declare(**LIVE), log, collected)
 
 
-def test_a_log_that_goes_on_after_the_declared_moment_stops_the_run(log: Path, declare: Declare) -> None:
+def test_a_log_with_rows_after_since_is_refused(log: Path, declare: Declare) -> None:
     live: dict[str, Any] = {**LIVE, "live": {"collect": True, "since": (NOON + timedelta(minutes=3)).isoformat()}}
     with pytest.raises(DataError, match=r"data.live.since: 3 rows of the log are of 2024-01-01T12:03:00"):
-        read(declare(**live), log, "")
+        ingest_and_validate(declare(**live), log, "")
 
 
-def test_what_is_no_reference_to_batches_is_refused() -> None:
+def test_an_invalid_reference_to_batches_is_refused() -> None:
     with pytest.raises(ShortlistError, match="collected: "):
         CollectedRows.parse('{"stores": 3}')
 
 
-def test_other_rows_make_another_training(log: Path, declare: Declare) -> None:
+def test_the_reference_changes_with_every_new_batch(log: Path, declare: Declare) -> None:
     stores, data = f"{log.parent}/stores#1", declare(**LIVE)
     assert CollectedRows.describe_newest(declare(), stores, "shop") == ""
-    none = CollectedRows.describe_newest(data, stores, "shop")
+    empty_reference = CollectedRows.describe_newest(data, stores, "shop")
     publish(stores, NOON + timedelta(hours=1))
-    one = CollectedRows.describe_newest(data, stores, "shop")
-    assert none != one
-    assert one == CollectedRows.describe_newest(data, stores, "shop")
+    reference = CollectedRows.describe_newest(data, stores, "shop")
+    assert empty_reference != reference
+    assert reference == CollectedRows.describe_newest(data, stores, "shop")
 
 
 @pytest.mark.parametrize("name", [Columns.SERVED_VERSION, Columns.SERVED_TRACK])
-def test_who_served_a_row_is_no_feature(name: str, declare: Declare) -> None:
+def test_the_served_version_and_track_are_refused_as_features(name: str, declare: Declare) -> None:
     from shortlist.features.kinds.count import CountFeature
 
     feature: Any = CountFeature.model_validate({"kind": "count", "key": name, "name": "n"})

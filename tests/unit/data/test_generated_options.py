@@ -1,4 +1,4 @@
-"""Options of the generated world: each adds what it declares with a known truth, and moves nothing else."""
+"""Options of the generated world: each adds its columns with known probabilities and changes nothing else."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def build_source(**options: Any) -> GeneratedSource:
 
 SHORT_LIVED = build_source(lifetime={"hours": 4, "effect": 2.0})
 DIGEST_OF_PLAIN = "f32e96abace1a3d379caf139bc5cfb1ef5043e6a7f57db81852f55da4cff1d02"
-"""Of the log as it was generated before items could be short-lived."""
+"""Digest of the log as generated before the option `lifetime` existed."""
 
 
 def value_digest(rows: pl.DataFrame) -> str:
-    """Return a digest of all values, whatever the version of the Parquet writer."""
+    """Return a digest of all values, independent of the Parquet writer's version."""
     return sha256(rows.write_csv().encode()).hexdigest()
 
 

@@ -43,7 +43,7 @@ def log(tmp_path: Path) -> Path:
     return folder
 
 
-def test_side_tables_lie_beside_the_raw_log(log: Path, declare: Declare, read: Read) -> None:
+def test_side_tables_are_written_beside_the_raw_log(log: Path, declare: Declare, read: Read) -> None:
     _, rejected, table = read(declare(source={"path": "log.csv"}, side_tables=[USERS, PLACES]), log)
     users = pl.read_parquet(table.folder / "side" / "users.parquet")
     assert users.select("user_id", "age").rows() == [(0, 30), (2, None)]
@@ -57,7 +57,7 @@ def test_side_tables_lie_beside_the_raw_log(log: Path, declare: Declare, read: R
     assert table.notes["rejected_rows"] == 0  # of the log
 
 
-def test_a_key_of_two_types_is_refused(log: Path, declare: Declare, read: Read) -> None:
+def test_a_side_key_of_another_type_than_in_the_log_is_refused(log: Path, declare: Declare, read: Read) -> None:
     columns = [{"name": "user_id", "type": "string"}, {"name": "age", "type": "integer"}]
     with pytest.raises(DataError, match="its key 'user_id' is of type string there and integer in the log"):
         read(declare(source={"path": "log.csv"}, side_tables=[{**USERS, "columns": columns}]), log)
@@ -76,7 +76,7 @@ def test_a_label_that_cannot_be_0_or_1_is_refused(log: Path, declare: Declare, r
         read(declare(columns), log / "log.csv")
 
 
-def test_a_declared_impression_names_the_row(log: Path, declare: Declare, read: Read) -> None:
+def test_a_declared_impression_column_becomes_the_impression_id(log: Path, declare: Declare, read: Read) -> None:
     columns = [
         {"name": "view", "source": "user_id", "type": "integer"},
         {"name": "price", "type": "number"},
@@ -125,23 +125,25 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, declare: Declare, read
             "click": [n % 2 for n in range(40)],
         }
     )
-    flat = frame.with_columns(pl.col("tags").list.join("|"))
-    flat.write_csv(tmp_path / "log.csv")
-    flat.write_csv(tmp_path / "log.tsv", separator="\t")
+    with_joined_tags = frame.with_columns(pl.col("tags").list.join("|"))
+    with_joined_tags.write_csv(tmp_path / "log.csv")
+    with_joined_tags.write_csv(tmp_path / "log.tsv", separator="\t")
     frame.write_ndjson(tmp_path / "log.jsonl")
     frame.write_parquet(tmp_path / "log.parquet")
     suffixes = ("parquet", "csv", "tsv", "jsonl")
-    read_as = [read(declare(columns), tmp_path / f"log.{suffix}")[0] for suffix in suffixes]
-    assert read_as[0].select(columns_of(columns)).rows() == frame.select(columns_of(columns)).rows()
-    for rows in read_as[1:]:
-        assert rows.drop("source_file", "source_line").equals(read_as[0].drop("source_file", "source_line"))
+    rows_by_format = [read(declare(columns), tmp_path / f"log.{suffix}")[0] for suffix in suffixes]
+    assert rows_by_format[0].select(feature_names(columns)).rows() == frame.select(feature_names(columns)).rows()
+    for rows in rows_by_format[1:]:
+        assert rows.drop("source_file", "source_line").equals(rows_by_format[0].drop("source_file", "source_line"))
 
 
-def columns_of(columns: list[dict[str, Any]]) -> list[str]:
+def feature_names(columns: list[dict[str, Any]]) -> list[str]:
     return [column["name"] for column in columns if column["name"] != "click"]
 
 
-def test_a_generated_log_is_ingested_with_its_planted_truth(tmp_path: Path, declare: Declare, read: Read) -> None:
+def test_a_generated_log_is_ingested_with_its_planted_probabilities(
+    tmp_path: Path, declare: Declare, read: Read
+) -> None:
     columns = [
         {"name": "user_id", "type": "integer"},
         {"name": "item_id", "type": "integer"},
@@ -170,25 +172,25 @@ def test_a_generated_log_is_ingested_with_its_planted_truth(tmp_path: Path, decl
         pl.exceptions.ComputeError("parquet: underlying IO error: No space left on device (os error 28)"),
     ],
 )
-def test_a_full_disk_stops_the_run_and_leaves_nothing(
+def test_a_full_disk_stops_the_run_without_partial_output(
     log: Path, declare: Declare, read: Read, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def full(*_: object, **__: object) -> None:
+    def raise_error(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", raise_error)
     with pytest.raises(ShortlistError, match=r"raw: the disk is full; nothing half-written is left. Free space"):
         read(declare(source={"path": "log.csv"}), log)
     assert [path.name for path in log.parent.iterdir()] == ["data"]
 
 
-def test_an_interrupted_ingest_leaves_nothing(
+def test_an_interrupted_ingest_leaves_no_partial_output(
     log: Path, declare: Declare, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def raise_interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(DayTableWriter, "append", interrupted)
+    monkeypatch.setattr(DayTableWriter, "append", raise_interrupt)
     with pytest.raises(KeyboardInterrupt):
         read(declare(source={"path": "log.csv"}), log)
     assert [path.name for path in log.parent.iterdir()] == ["data"]

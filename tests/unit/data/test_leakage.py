@@ -1,4 +1,4 @@
-"""How much one column tells of the label."""
+"""The AUC of a single column."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def auc(values: Any, label: Any = LABEL) -> float:
 
 def test_the_order_of_a_number_counts_in_both_directions() -> None:
     score = NOISE + LABEL
-    wanted = roc_auc_score(LABEL, score)
-    assert auc(score) == pytest.approx(wanted, abs=1e-12)
-    assert auc(-score) == pytest.approx(wanted, abs=1e-12)
+    expected_auc = roc_auc_score(LABEL, score)
+    assert auc(score) == pytest.approx(expected_auc, abs=1e-12)
+    assert auc(-score) == pytest.approx(expected_auc, abs=1e-12)
 
 
 def test_ties_count_half() -> None:
@@ -37,7 +37,7 @@ def test_a_column_that_is_missing_for_one_label_leaks() -> None:
     assert auc(["seen" if positive else None for positive in LABEL]) == 1.0
 
 
-def test_codes_leak_whatever_their_order() -> None:
+def test_codes_leak_in_any_order() -> None:
     codes = np.where(LABEL, RANDOM.choice([2, 5], 4_000), RANDOM.choice([1, 4, 9], 4_000))
     assert auc(codes) == 1.0
     assert auc(codes.astype(str)) == 1.0
@@ -55,6 +55,6 @@ def test_codes_leak_whatever_their_order() -> None:
     ],
     ids=["number", "few codes", "many codes", "a code of its own per row", "constant"],
 )
-def test_a_column_of_chance_tells_nothing(values: Any) -> None:
+def test_a_random_column_has_an_auc_near_one_half(values: Any) -> None:
     # 600 of 2 000 scored rows are positive: the standard error is sqrt(2001 / 12 / 600 / 1400) = 0.014.
     assert auc(values) < 0.5 + 4 * 0.014

@@ -1,4 +1,4 @@
-"""Logs whose rows and labels are something else in their files: ratings, event names, lists, shared requests."""
+"""Logs whose rows and labels are derived: from ratings, event names, lists and shared requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START = 1_704_110_400
 USER = {"name": "user_id", "type": "integer"}
 
 
-def test_a_rating_becomes_a_label_and_may_be_kept_as_an_outcome(tmp_path: Path, declare: Declare, read: Read) -> None:
+def test_a_label_is_derived_from_a_rating_that_stays_an_outcome(tmp_path: Path, declare: Declare, read: Read) -> None:
     (tmp_path / "log.csv").write_text(
         "time,user_id,rating\n" + "".join(f"{START},{n},{n / 2}\n" for n in range(11)) + f"{START},11,\n{START},12,9\n"
     )
@@ -91,14 +91,14 @@ def test_pairs_in_one_text_become_rows(tmp_path: Path, declare: Declare, read: R
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "csv"])
-def test_lists_beside_each_other_become_rows(form: str, tmp_path: Path, declare: Declare, read: Read) -> None:
+def test_parallel_lists_become_rows(form: str, tmp_path: Path, declare: Declare, read: Read) -> None:
     frame = pl.DataFrame({
         "user_id": [1, 2, 3], "time": [START] * 3, "thing": [[7, 8], [9], [5, 6]], "click": [[1, 0], [1], [1]],
     })  # fmt: skip
     path = tmp_path / f"log.{form}"
     if form == "csv":
-        thing, click = (pl.col(name).cast(pl.List(pl.String())).list.join(", ") for name in ("thing", "click"))
-        frame.with_columns(thing, pl.format("[{}]", click)).write_csv(path)  # as Python prints a list
+        things, clicks = (pl.col(name).cast(pl.List(pl.String())).list.join(", ") for name in ("thing", "click"))
+        frame.with_columns(things, pl.format("[{}]", clicks)).write_csv(path)  # as Python prints a list
     else:
         (frame.write_ndjson if form == "jsonl" else frame.write_parquet)(path)
     columns = [USER, {"name": "thing", "type": "integer"}, {"name": "click", "type": "integer"}]
@@ -119,7 +119,7 @@ def test_days_of_a_longer_exploded_log_are_counted(tmp_path: Path, declare: Decl
     assert "the log has 4 day(s), the split needs 12" in problem
 
 
-def test_a_format_of_a_date_column(tmp_path: Path, declare: Declare, read: Read) -> None:
+def test_dates_are_parsed_in_a_declared_format(tmp_path: Path, declare: Declare, read: Read) -> None:
     (tmp_path / "log.csv").write_text(f"time,born,click\n{START},31/12/1999,1\n{START},1999-12-31,0\n")
     columns = [{"name": "born", "type": "date", "format": "%d/%m/%Y"}, {"name": "click", "type": "integer"}]
     rows, rejected, _ = read(declare(columns), tmp_path / "log.csv")
@@ -127,7 +127,9 @@ def test_a_format_of_a_date_column(tmp_path: Path, declare: Declare, read: Read)
     assert rejected["detail"].to_list() == ["born: got '1999-12-31', wanted a date as %d/%m/%Y"]
 
 
-def test_a_key_of_requests_is_told_from_one_of_impressions(tmp_path: Path, declare: Declare, judge: Read) -> None:
+def test_a_request_key_declared_as_impression_is_refused_with_advice(
+    tmp_path: Path, declare: Declare, judge: Read
+) -> None:
     rows = 2_000
     pl.DataFrame({
         "request": [n // 20 for n in range(rows)], "user_id": range(rows), "click": [n % 3 // 2 for n in range(rows)],
@@ -143,7 +145,7 @@ def test_a_key_of_requests_is_told_from_one_of_impressions(tmp_path: Path, decla
     assert "request" not in table.notes["column_aucs"]  # it alone may know the label; no feature reads it
 
 
-def test_a_label_that_needs_deriving_is_told_so(tmp_path: Path, declare: Declare) -> None:
+def test_a_label_that_is_not_binary_is_refused_with_advice(tmp_path: Path, declare: Declare) -> None:
     (tmp_path / "log.csv").write_text(
         "time,user_id,click\n" + "".join(f"{START + n * 300},{n},{n % 5 + 1}\n" for n in range(2_000))
     )
@@ -151,14 +153,14 @@ def test_a_label_that_needs_deriving_is_told_so(tmp_path: Path, declare: Declare
     assert "a label that is not 0 or 1 needs data.positive, e.g. {at_least: 4}" in problem
 
 
-def test_nothing_is_left_of_a_log_of_empty_lists(tmp_path: Path, declare: Declare) -> None:
+def test_a_log_of_empty_lists_is_refused(tmp_path: Path, declare: Declare) -> None:
     (tmp_path / "log.tsv").write_text(f"user_id\ttime\tshown\n1\t{START}\t\n")
     explode = {"columns": ["news", "click"], "separator": " ", "within": "-"}
     with pytest.raises(DataError, match="the log has no rows"):
         ingest(declare(NEWS, explode=explode), tmp_path / "log.tsv", tmp_path / "raw", Runtime())
 
 
-def test_what_names_rows_and_outcomes_is_no_input_of_the_server(declare: Declare) -> None:
+def test_columns_that_identify_rows_and_outcomes_are_not_sent_to_the_server(declare: Declare) -> None:
     names = ("request", "imp", "click", "shop")
     data = declare([{"name": name, "type": "integer"} for name in names], impression="imp", request="request")
     assert set(sent_columns(data)) == {"shop", "event_time"}

@@ -1,4 +1,4 @@
-"""Files are read in pieces, and a log is judged so as if each file were read whole."""
+"""Files are read in pieces, with the same validation as of whole files."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from shortlist.storage.tables import DayTable, pieces_of
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 DAYS, ROWS, PIECE = 5, 600, 100
-BAD = {0: [3], 2: [250, 350], 3: [50, 51, 599]}
-"""Places in a day whose label is wrong: in the first piece, in later ones only, in the first and in the last."""
+BAD_ROWS_BY_DAY = {0: [3], 2: [250, 350], 3: [50, 51, 599]}
+"""Day -> rows with a wrong label: in the first piece, only in later ones, in the first and in the last."""
 REPEATED = (4, 120)
-"""Day and place of a row that comes a second time, at its day's end."""
+"""Day and number of a row that is repeated at its day's end."""
 RULES = {"max_quarantined_share": 0.1, "max_duplicate_share": 0.1}
 RUNTIME = Runtime(chunk_rows=1_000)
 
 
 def clicks() -> pl.DataFrame:
     number = pl.int_range(DAYS * ROWS, eager=True)
-    wrong = number.is_in([day * ROWS + place for day, places in BAD.items() for place in places])
+    wrong = number.is_in([day * ROWS + place for day, places in BAD_ROWS_BY_DAY.items() for place in places])
     log = pl.select(
         time=int(START.timestamp()) + number // ROWS * 86_400 + number % ROWS,
         user_id=number % 47,
@@ -43,8 +43,8 @@ def clicks() -> pl.DataFrame:
 
 
 @pytest.fixture
-def declared(tmp_path: Path, declare: Callable[..., Data]) -> Data:
-    """Return a declaration; its raw tables are `whole`, of one row group a file, and `cut`, of several."""
+def data_with_raw_tables(tmp_path: Path, declare: Callable[..., Data]) -> Data:
+    """Return a declaration, with raw tables `whole`, of one row group per file, and `cut`, of several."""
     clicks().write_parquet(tmp_path / "log.parquet")
     data = declare(source={"path": "log.parquet"}, rules=RULES)
     ingest(data, tmp_path, tmp_path / "whole", RUNTIME)
@@ -54,7 +54,7 @@ def declared(tmp_path: Path, declare: Callable[..., Data]) -> Data:
     return data
 
 
-def judged(data: Data, raw: Path) -> tuple[list[pl.DataFrame], pl.DataFrame, dict[str, Any]]:
+def validate_raw(data: Data, raw: Path) -> tuple[list[pl.DataFrame], pl.DataFrame, dict[str, Any]]:
     """Return the valid files' rows, the quarantined rows and the notes."""
     valid, quarantine = raw.with_suffix(".valid"), raw.with_suffix(".quarantine")
     table = validate(data, raw, valid, quarantine, RUNTIME, START)
@@ -62,7 +62,7 @@ def judged(data: Data, raw: Path) -> tuple[list[pl.DataFrame], pl.DataFrame, dic
     return files, pl.read_parquet(quarantine / Files.QUARANTINE), table.notes
 
 
-def test_a_table_is_read_piece_by_piece(declared: Data, tmp_path: Path) -> None:
+def test_a_table_is_read_piece_by_piece(data_with_raw_tables: Data, tmp_path: Path) -> None:
     table = DayTable.open(tmp_path / "cut", RAW_INDEX)
     pieces = list(table.pieces())
     assert max(rows.height for _, _, rows in pieces) == PIECE
@@ -72,10 +72,10 @@ def test_a_table_is_read_piece_by_piece(declared: Data, tmp_path: Path) -> None:
         assert_frame_equal(pl.concat(pieces_of(path)), whole)
 
 
-def test_rows_are_judged_as_in_whole_files(declared: Data, tmp_path: Path) -> None:
-    files, refused, notes = judged(declared, tmp_path / "cut")
-    whole_files, whole_refused, whole_notes = judged(declared, tmp_path / "whole")
-    assert notes["by_rule"] == {"duplicate_row": 1, "label_is_binary": sum(map(len, BAD.values()))}
+def test_validation_in_pieces_equals_validation_of_whole_files(data_with_raw_tables: Data, tmp_path: Path) -> None:
+    files, refused, notes = validate_raw(data_with_raw_tables, tmp_path / "cut")
+    whole_files, whole_refused, whole_notes = validate_raw(data_with_raw_tables, tmp_path / "whole")
+    assert notes["by_rule"] == {"duplicate_row": 1, "label_is_binary": sum(map(len, BAD_ROWS_BY_DAY.values()))}
     assert notes == whole_notes
     assert_frame_equal(refused, whole_refused)
     assert len(files) == len(whole_files) == DAYS
@@ -83,8 +83,8 @@ def test_rows_are_judged_as_in_whole_files(declared: Data, tmp_path: Path) -> No
         assert_frame_equal(rows, whole)
 
 
-def test_only_a_file_without_a_bad_row_is_linked(declared: Data, tmp_path: Path) -> None:
-    judged(declared, tmp_path / "cut")
+def test_only_a_file_without_a_bad_row_is_linked(data_with_raw_tables: Data, tmp_path: Path) -> None:
+    validate_raw(data_with_raw_tables, tmp_path / "cut")
     raw, valid = DayTable.open(tmp_path / "cut", RAW_INDEX), DayTable.open(tmp_path / "cut.valid", Files.LOG)
-    linked = [own.samefile(other) for own, other in zip(valid.paths(), raw.paths(), strict=True)]
+    linked = [valid_file.samefile(raw_file) for valid_file, raw_file in zip(valid.paths(), raw.paths(), strict=True)]
     assert linked == [False, True, False, False, False]

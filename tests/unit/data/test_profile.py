@@ -1,4 +1,4 @@
-"""What is gathered of a log while it streams by."""
+"""The row sample of a streamed log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_sample_holds_every_row_until_it_is_full() -> None:
     assert sorted(sample.rows()["x"]) == list(range(8))
 
 
-def test_a_sample_is_the_same_however_the_rows_are_cut() -> None:
+def test_a_sample_does_not_depend_on_the_batches() -> None:
     whole, cut = RowSample(["x"], size=50), RowSample(["x"], size=50)
     whole.add(impressions(0, 1_000))
     for first in range(0, 1_000, 100):

@@ -1,4 +1,4 @@
-"""Every rule of a row stops the rows it should, and only those."""
+"""Each row rule quarantines the rows that break it, and no others."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Judge = Callable[..., Any]
 
 
 @pytest.fixture
-def judged(tmp_path: Path, declare: Declare, judge: Judge) -> Callable[..., tuple[pl.DataFrame, pl.DataFrame]]:
+def judge_lines(tmp_path: Path, declare: Declare, judge: Judge) -> Callable[..., tuple[pl.DataFrame, pl.DataFrame]]:
     """Return the valid and the quarantined rows of a log with two columns, `x` and `click`, and three good days."""
 
-    def rows_of(
+    def validate_lines(
         lines: list[str], column: dict[str, Any], good: str = "", **rules: Any
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
         columns = [{"name": "x", **column}, {"name": "click", "type": "integer"}]
@@ -41,7 +41,7 @@ def judged(tmp_path: Path, declare: Declare, judge: Judge) -> Callable[..., tupl
         valid, quarantined, _ = judge(data, tmp_path / "log.csv")
         return valid.filter(pl.col("event_time").dt.day() == 1), quarantined
 
-    return rows_of
+    return validate_lines
 
 
 Judged = Callable[..., tuple[pl.DataFrame, pl.DataFrame]]
@@ -59,64 +59,66 @@ Judged = Callable[..., tuple[pl.DataFrame, pl.DataFrame]]
     ],
 )
 def test_a_value_that_breaks_a_rule_is_quarantined(
-    judged: Judged, column: dict[str, Any], value: str, rule: str, detail: str
+    judge_lines: Judged, column: dict[str, Any], value: str, rule: str, detail: str
 ) -> None:
-    valid, quarantined = judged([f"{NOON},,1", f"{NOON},{value},1"], column)
+    valid, quarantined = judge_lines([f"{NOON},,1", f"{NOON},{value},1"], column)
     assert valid["x"].to_list() == [None]  # no value breaks none of these rules
     assert quarantined.rows() == [("log.csv", 3, rule, detail)]
 
 
-def test_the_bounds_themselves_are_valid(judged: Judged) -> None:
-    valid, quarantined = judged([f"{NOON},0,1", f"{NOON},9,1"], {"type": "integer", "min": 0, "max": 9})
+def test_the_bounds_are_included(judge_lines: Judged) -> None:
+    valid, quarantined = judge_lines([f"{NOON},0,1", f"{NOON},9,1"], {"type": "integer", "min": 0, "max": 9})
     assert valid["x"].to_list() == [0, 9]
     assert quarantined.is_empty()
 
 
-def test_a_missing_value_breaks_not_null(judged: Judged) -> None:
-    valid, quarantined = judged([f"{NOON},5,1", f"{NOON},,1"], {"type": "integer", "nullable": False}, good="1")
+def test_a_missing_value_breaks_not_null(judge_lines: Judged) -> None:
+    valid, quarantined = judge_lines([f"{NOON},5,1", f"{NOON},,1"], {"type": "integer", "nullable": False}, good="1")
     assert valid["x"].to_list() == [5]
     assert quarantined["rule"].to_list() == ["not_null"]
     assert quarantined["detail"].to_list() == ["x: got nothing, wanted a value"]
 
 
 @pytest.mark.parametrize("label", ["2", "-1", ""])
-def test_a_label_that_is_not_0_or_1_is_quarantined(judged: Judged, label: str) -> None:
-    _, quarantined = judged([f"{NOON},1,{label}"], {"type": "integer"})
+def test_a_label_that_is_not_0_or_1_is_quarantined(judge_lines: Judged, label: str) -> None:
+    _, quarantined = judge_lines([f"{NOON},1,{label}"], {"type": "integer"})
     assert quarantined["rule"].to_list() == ["label_is_binary"]
 
 
-def test_only_the_first_broken_rule_is_recorded(judged: Judged) -> None:
-    _, quarantined = judged([f"{NOON},10,2"], {"type": "integer", "max": 9, "allowed": [1]})
+def test_only_the_first_broken_rule_is_recorded(judge_lines: Judged) -> None:
+    _, quarantined = judge_lines([f"{NOON},10,2"], {"type": "integer", "max": 9, "allowed": [1]})
     assert quarantined["rule"].to_list() == ["label_is_binary"]
 
 
-def test_later_copies_of_a_row_are_duplicates(judged: Judged) -> None:
-    valid, quarantined = judged([f"{NOON},1,1", f"{NOON},2,1", f"{NOON},1,1", f"{NOON},1,1"], {"type": "integer"})
+def test_later_copies_of_a_row_are_duplicates(judge_lines: Judged) -> None:
+    valid, quarantined = judge_lines([f"{NOON},1,1", f"{NOON},2,1", f"{NOON},1,1", f"{NOON},1,1"], {"type": "integer"})
     assert valid["x"].to_list() == [1, 2]
     assert quarantined.select("source_line", "rule").rows() == [(4, "duplicate_row"), (5, "duplicate_row")]
 
 
-def test_a_row_that_differs_in_anything_is_no_duplicate(judged: Judged) -> None:
+def test_rows_that_differ_in_any_value_are_no_duplicates(judge_lines: Judged) -> None:
     lines = [f"{NOON},1,1", f"{NOON + 1},1,1", f"{NOON},1,0", f"{NOON},,1"]
-    assert judged(lines, {"type": "integer"})[1].is_empty()
+    assert judge_lines(lines, {"type": "integer"})[1].is_empty()
 
 
-def test_copies_are_found_across_parts(judged: Judged) -> None:
+def test_duplicates_are_found_across_parts(judge_lines: Judged) -> None:
     lines = [f"{NOON},{n % 1_500},1" for n in range(3_000)]  # parts hold 1 000 rows
-    valid, quarantined = judged(lines, {"type": "integer"})
+    valid, quarantined = judge_lines(lines, {"type": "integer"})
     assert valid["x"].to_list() == list(range(1_500))
     assert quarantined["source_line"].to_list() == list(range(1_502, 3_002))
 
 
-def test_a_bad_row_does_not_make_a_later_good_one_a_repeat(judged: Judged) -> None:
+def test_a_quarantined_row_does_not_make_a_later_row_a_duplicate(judge_lines: Judged) -> None:
     lines = [f"{NOON},7,2", f"{NOON},7,1", f"{NOON},7,0"]
-    valid, quarantined = judged(lines, {"type": "integer"}, unique=["x"])
+    valid, quarantined = judge_lines(lines, {"type": "integer"}, unique=["x"])
     assert valid["label"].to_list() == [1]
     assert quarantined.select("source_line", "rule").rows() == [(2, "label_is_binary"), (4, "unique")]
 
 
-def test_unique_values_may_come_again_on_another_day(judged: Judged) -> None:
-    _, quarantined = judged([f"{NOON},7,1", f"{NOON},,1", f"{NOON},,0"], {"type": "integer"}, unique=["x"], good="7")
+def test_unique_values_may_repeat_on_another_day(judge_lines: Judged) -> None:
+    _, quarantined = judge_lines(
+        [f"{NOON},7,1", f"{NOON},,1", f"{NOON},,0"], {"type": "integer"}, unique=["x"], good="7"
+    )
     assert quarantined.is_empty()  # and nulls are no values
 
 
@@ -128,7 +130,7 @@ def test_a_column_of_a_side_table_cannot_be_unique_in_the_log(tmp_path: Path, de
         DayRules(declare(side_tables=[users], rules={"unique": ["age"]}))
 
 
-def test_an_impression_occurs_once(tmp_path: Path, declare: Declare, judge: Judge) -> None:
+def test_a_repeated_impression_is_quarantined(tmp_path: Path, declare: Declare, judge: Judge) -> None:
     rows = [("{}1", 0), ("{}1", 1), ("", 1), ("{}2", 1)]
     lines = [f"{NOON + DAY * day},{view.format(day + 1)},{click}" for day in range(3) for view, click in rows]
     (tmp_path / "log.csv").write_text("time,view,click\n" + "\n".join(lines))

@@ -1,4 +1,4 @@
-"""A look at a log before it is run names every problem at once."""
+"""The check of a log before a run names all problems at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START = 1_760_000_000 // DAY * DAY
 Change = Callable[[pl.DataFrame], pl.DataFrame]
 
 
-def declared(**changes: Any) -> Data:
+def build_data(**changes: Any) -> Data:
     spec = yaml.safe_load((ROOT / "tests/specs/valid/minimal.yaml").read_text())
     side = {
         "name": "items", "path": "items.csv", "key": "item_id",
@@ -58,13 +58,15 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def test_a_log_that_keeps_its_spec_has_no_problems(write: Callable[..., Path]) -> None:
-    assert check_sample(declared(), write(log(), items())) == ((), 3_000, True)
+def test_a_log_that_matches_its_spec_has_no_problems(write: Callable[..., Path]) -> None:
+    assert check_sample(build_data(), write(log(), items())) == ((), 3_000, True)
 
 
-def test_every_undeclared_column_of_every_table_is_named_at_once(write: Callable[..., Path]) -> None:
-    more = log().with_columns(pl.lit(1).alias(f"extra{number}") for number in range(12))
-    problems, rows, _ = check_sample(declared(), write(more, items().with_columns(color=pl.lit("red"))))
+def test_all_undeclared_columns_of_all_tables_are_named(write: Callable[..., Path]) -> None:
+    log_with_extra_columns = log().with_columns(pl.lit(1).alias(f"extra{number}") for number in range(12))
+    problems, rows, _ = check_sample(
+        build_data(), write(log_with_extra_columns, items().with_columns(color=pl.lit("red")))
+    )
     assert len(problems) == 2
     assert all(f"'extra{number}'" in problems[0] for number in range(12)) and "is not declared" in problems[0]
     assert "side table 'items'" in problems[1] and "'color' is not declared" in problems[1]
@@ -72,17 +74,17 @@ def test_every_undeclared_column_of_every_table_is_named_at_once(write: Callable
 
 
 def test_missing_columns_wrong_types_and_the_clock_are_named_together(write: Callable[..., Path]) -> None:
-    wrong = log().drop("user_id").with_columns(time=pl.col("time") * 1_000)
-    problems, rows, _ = check_sample(declared(), write(wrong, items().with_columns(item_id=pl.lit("x"))))
+    wrong_log = log().drop("user_id").with_columns(time=pl.col("time") * 1_000)
+    problems, rows, _ = check_sample(build_data(), write(wrong_log, items().with_columns(item_id=pl.lit("x"))))
     assert "declared column 'user_id' is missing" in problems[0]
     assert rows == 0
     assert any("items.csv" in problem and "not of type integer: item_id: got 'x'" in problem for problem in problems)
-    (clock,) = check_sample(declared(), write(log().with_columns(time=pl.col("time") * 1_000), items())).problems
+    (clock,) = check_sample(build_data(), write(log().with_columns(time=pl.col("time") * 1_000), items())).problems
     assert "the unit of clock column 'time' is probably wrong" in clock and "declare unit: ms" in clock
 
 
 def test_a_side_table_without_most_keys_is_named_before_a_run(write: Callable[..., Path]) -> None:
-    (problem,) = check_sample(declared(), write(log(), items(4))).problems
+    (problem,) = check_sample(build_data(), write(log(), items(4))).problems
     assert problem.startswith("side table 'items': ") and "find their item_id; its min_coverage is 50.0%" in problem
 
 
@@ -90,45 +92,49 @@ def test_a_side_table_without_most_keys_is_named_before_a_run(write: Callable[..
 def test_a_split_that_needs_more_days_than_the_log_has_is_named(most_rows: int, write: Callable[..., Path]) -> None:
     folder = write(log(), items())
     log().write_parquet(folder / "log.parquet")
-    data = declared(split={"test_days": 5}, source={"kind": "files", "path": "log.parquet"})
-    found = check_sample(data, folder, most_rows)
-    (problem,) = found.problems
+    data = build_data(split={"test_days": 5}, source={"kind": "files", "path": "log.parquet"})
+    report = check_sample(data, folder, most_rows)
+    (problem,) = report.problems
     assert "the log has 5 day(s), the split needs 8" in problem
-    assert found.is_complete == (most_rows == 100_000)
+    assert report.is_complete == (most_rows == 100_000)
 
 
-def test_the_beginning_of_a_longer_log_is_judged_as_far_as_it_can_be(write: Callable[..., Path]) -> None:
+def test_the_first_rows_of_a_longer_log_are_validated(write: Callable[..., Path]) -> None:
     folder = write(log(), items())
     log().write_parquet(folder / "log.parquet")
-    assert check_sample(declared(source={"kind": "files", "path": "log.parquet"}), folder, 1_000) == ((), 1_000, False)
+    assert check_sample(build_data(source={"kind": "files", "path": "log.parquet"}), folder, 1_000) == (
+        (),
+        1_000,
+        False,
+    )
 
 
-def test_the_id_of_a_request_is_no_impression(write: Callable[..., Path]) -> None:
-    data = declared(impression="price", columns=[
+def test_a_request_id_as_impression_is_refused_with_advice(write: Callable[..., Path]) -> None:
+    data = build_data(impression="price", columns=[
         {"name": "user_id", "type": "integer"}, {"name": "item_id", "type": "integer"},
         {"name": "price", "type": "integer"}, {"name": "clicked", "type": "integer"},
     ])  # fmt: skip
     requests = log().with_columns(price=pl.int_range(pl.len()) // 10)
     problems = check_sample(data, write(requests, items())).problems
-    (quarantined,) = [one for one in problems if "are quarantined (duplicate_impression" in one]
+    (quarantined,) = [problem for problem in problems if "are quarantined (duplicate_impression" in problem]
     assert "`impression` names one row: a key that several rows share is data.request" in quarantined
 
 
-def test_problems_of_both_files_that_are_not_there_are_named(tmp_path: Path) -> None:
-    problems = check_sample(declared(), tmp_path).problems
+def test_all_missing_files_are_named(tmp_path: Path) -> None:
+    problems = check_sample(build_data(), tmp_path).problems
     assert ["log.csv" in problems[0], "items.csv" in problems[1]] == [True, True]
 
 
-def test_the_command_lists_all_problems_and_ends_with_2(
+def test_the_check_command_lists_all_problems_and_exits_with_2(
     write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write(log().with_columns(a=1, b=2), items())
     command = ["shortlist", "check", str(ROOT / "tests/specs/valid/minimal.yaml"), "--data", str(folder)]
     for extra, code in ((["--set", "data.rules.undeclared_columns=ignore"], 0), ([], 2)):
         monkeypatch.setattr(sys, "argv", [*command, *extra])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_error:
             main()
-        assert int(ended.value.code or 0) == code
-    said = capsys.readouterr()
-    assert "all 3,000 rows match the spec" in said.out
-    assert "1 problem(s)\n  1. log.csv (the log): column 'a', 'b' is not declared" in said.err
+        assert int(exit_error.value.code or 0) == code
+    output = capsys.readouterr()
+    assert "all 3,000 rows match the spec" in output.out
+    assert "1 problem(s)\n  1. log.csv (the log): column 'a', 'b' is not declared" in output.err

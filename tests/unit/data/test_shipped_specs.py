@@ -18,13 +18,13 @@ KUAIRAND = ROOT / ".." / "shared" / "data" / "kuairand"
 Judge = Callable[..., Any]
 
 
-def declared(name: str) -> Data:
+def load_data(name: str) -> Data:
     return load_spec(ROOT / "pipelines" / "specs" / f"{name}.yaml").data
 
 
 @pytest.mark.skipif(not KUAIRAND.is_dir(), reason="the KuaiRand files are not beside the repository")
-def test_kuairand_is_read_whole_and_its_copies_are_quarantined(judge: Judge) -> None:
-    rows, quarantined, table = judge(declared("kuairand"), KUAIRAND, chunk_rows=250_000)
+def test_kuairand_is_valid_except_for_duplicates(judge: Judge) -> None:
+    rows, quarantined, table = judge(load_data("kuairand"), KUAIRAND, chunk_rows=250_000)
     assert table.notes["raw_rows"] == 198_895 == rows.height + quarantined.height
     assert table.notes["by_rule"]["duplicate_row"] == 4_931  # 2.5 %
     assert set(table.notes["by_rule"]) <= {"duplicate_row", "clock"}  # the first 141 rows are of the evening before
@@ -38,18 +38,18 @@ def test_kuairand_is_read_whole_and_its_copies_are_quarantined(judge: Judge) -> 
     assert videos.filter(video_id=5)["tag"].to_list() == [[20, 43]]
 
 
-def test_a_log_in_the_layout_of_criteo_is_read(tmp_path: Path, judge: Judge) -> None:
+def test_a_log_in_the_criteo_layout_is_valid(tmp_path: Path, judge: Judge) -> None:
     random = np.random.default_rng(3)
     labels = random.random(3_000) < 0.25
     counts = random.poisson(5, (3_000, 13))
     codes = random.integers(0, 2**32, (3_000, 26))
     lines = [
-        "\t".join([str(int(label)), *map(str, some), *(f"{code:08x}" for code in others)])
-        for label, some, others in zip(labels, counts, codes, strict=True)
+        "\t".join([str(int(label)), *map(str, row_counts), *(f"{code:08x}" for code in row_codes)])
+        for label, row_counts, row_codes in zip(labels, counts, codes, strict=True)
     ]
     lines[5] = lines[5].replace(f"{codes[5, 0]:08x}", "")
     (tmp_path / "train.txt").write_text("\n".join(lines) + "\n")
-    rows, quarantined, table = judge(declared("criteo"), tmp_path / "train.txt")
+    rows, quarantined, table = judge(load_data("criteo"), tmp_path / "train.txt")
     assert quarantined.is_empty()
     assert rows["label"].to_list() == labels.astype(int).tolist()
     assert rows["C26"].to_list() == codes[:, 25].tolist()

@@ -1,4 +1,4 @@
-"""Which files a path means, and what is refused before anything is read."""
+"""Files of a path, and refusals before anything is read."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def names(source: FileSource, location: Path) -> list[str]:
+def file_names(source: FileSource, location: Path) -> list[str]:
     return [file.name for file in log_files(source, location)]
 
 
-def test_a_folder_means_its_visible_files_in_name_order(folder: Path) -> None:
-    assert names(FileSource(path="log"), folder) == ["log/a.csv.gz", "log/b.csv"]
-    assert names(FileSource(), folder / "log") == ["a.csv.gz", "b.csv"]
+def test_a_folder_stands_for_its_visible_files_in_name_order(folder: Path) -> None:
+    assert file_names(FileSource(path="log"), folder) == ["log/a.csv.gz", "log/b.csv"]
+    assert file_names(FileSource(), folder / "log") == ["a.csv.gz", "b.csv"]
 
 
-def test_a_glob_means_the_files_that_match(folder: Path) -> None:
-    assert names(FileSource(path="log/*.csv"), folder) == ["log/b.csv"]
-    assert names(FileSource(), folder / "l*" / "*.csv*") == ["log/a.csv.gz", "log/b.csv"]
+def test_a_glob_stands_for_the_matching_files(folder: Path) -> None:
+    assert file_names(FileSource(path="log/*.csv"), folder) == ["log/b.csv"]
+    assert file_names(FileSource(), folder / "l*" / "*.csv*") == ["log/a.csv.gz", "log/b.csv"]
 
 
-def test_a_file_is_the_log_whatever_the_spec_calls_it(folder: Path) -> None:
-    assert names(FileSource(path="elsewhere.csv"), folder / "log" / "b.csv") == ["b.csv"]
+def test_a_file_location_overrides_the_declared_path(folder: Path) -> None:
+    assert file_names(FileSource(path="elsewhere.csv"), folder / "log" / "b.csv") == ["b.csv"]
 
 
-def test_side_tables_lie_beside_the_log(folder: Path) -> None:
+def test_side_tables_are_found_beside_the_log(folder: Path) -> None:
     table = SideTable.model_validate(USERS)
     for location in (folder, folder / "notes.md", folder / "n*.md"):
         assert [file.path for file in side_files(table, location)] == [folder / "users.parquet"]
 
 
-def test_the_format_goes_by_the_name_unless_declared(folder: Path) -> None:
+def test_the_format_follows_the_name_unless_declared(folder: Path) -> None:
     assert [file.format for file in log_files(FileSource(path="log"), folder)] == ["csv", "csv"]
     assert log_files(FileSource(path="notes.md", format="tsv"), folder)[0].format == "tsv"
 
@@ -72,14 +72,14 @@ def test_the_format_goes_by_the_name_unless_declared(folder: Path) -> None:
         ("items.npz", "a NumPy archive can be a side table, not the log"),
     ],
 )
-def test_what_cannot_be_a_log_is_refused(folder: Path, path: str, message: str) -> None:
+def test_paths_that_cannot_be_a_log_are_refused(folder: Path, path: str, message: str) -> None:
     (folder / "empty.csv").touch()
     (folder / "items.npz").write_text("x")
     with pytest.raises(DataError, match=message):
         log_files(FileSource(path=path), folder)
 
 
-def test_the_digest_moves_with_names_contents_and_side_tables_only(folder: Path) -> None:
+def test_the_digest_depends_only_on_names_contents_and_side_tables(folder: Path) -> None:
     data = Data.model_validate({**LOG, "source": {"kind": "files", "path": "log"}, "side_tables": [USERS]})
     first = input_digest(data, folder)
     (folder / "notes.md").write_text("other notes")

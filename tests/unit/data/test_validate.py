@@ -1,4 +1,4 @@
-"""What stops a whole log, with its numbers; what passes, with its notes; and what is left on disk."""
+"""Refusals of whole logs with their numbers, notes of valid ones, and the files that are written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Judge = Callable[..., Any]
 
 
 def clicks(days: int = DAYS, rows: int = ROWS) -> pl.DataFrame:
-    """Three clicks in ten, every day alike; nothing in `price` or `user_id` tells them."""
+    """Return a log with equal days and three clicks in ten, independent of `price` and `user_id`."""
     number = pl.int_range(days * rows, eager=True)
     day, place = number // rows, number % rows
     frame = pl.DataFrame({"day": day, "place": place})
@@ -43,14 +43,14 @@ def clicks(days: int = DAYS, rows: int = ROWS) -> pl.DataFrame:
 
 ON_DAY_4 = pl.col("time").dt.day() == 4
 PLACE = pl.col("time").dt.minute().cast(pl.Int64) * 60 + pl.col("time").dt.second()
-"""A row's place in its day."""
+"""Number of a row within its day."""
 
 
 @pytest.fixture
-def judged(tmp_path: Path, declare: Declare, judge: Judge) -> Callable[..., DayTable]:
+def validate_log(tmp_path: Path, declare: Declare, judge: Judge) -> Callable[..., DayTable]:
     """Return the valid table of a log, with or without a side table, under rules."""
 
-    def table_of(log: pl.DataFrame, users: pl.DataFrame | None = None, **sections: Any) -> DayTable:
+    def validate_tables(log: pl.DataFrame, users: pl.DataFrame | None = None, **sections: Any) -> DayTable:
         log.write_parquet(tmp_path / "log.parquet")
         if users is not None:
             users.write_parquet(tmp_path / "users.parquet")
@@ -58,16 +58,16 @@ def judged(tmp_path: Path, declare: Declare, judge: Judge) -> Callable[..., DayT
         table: DayTable = judge(declare(source={"path": "log.parquet"}, **sections), tmp_path)[2]
         return table
 
-    return table_of
+    return validate_tables
 
 
 Judged = Callable[..., DayTable]
 
 
-def test_a_sound_log_passes_with_its_notes(judged: Judged) -> None:
+def test_a_valid_log_passes_with_its_notes(validate_log: Judged) -> None:
     log = clicks()
     users = pl.DataFrame({"user_id": range(40), "age": [30] * 40})
-    table = judged(pl.concat([log, log.tail(2)]), users)
+    table = validate_log(pl.concat([log, log.tail(2)]), users)
     assert table.rows == DAYS * ROWS
     assert table.positives == DAYS * 90
     assert [part.rows for part in table.days] == [ROWS] * DAYS
@@ -85,7 +85,7 @@ def test_a_sound_log_passes_with_its_notes(judged: Judged) -> None:
     assert pl.read_parquet(table.folder / "side" / "users.parquet").columns == ["user_id", "age"]
 
 
-STOPPED: list[tuple[str, pl.DataFrame, dict[str, Any], str]] = [
+REFUSED_LOGS: list[tuple[str, pl.DataFrame, dict[str, Any], str]] = [
     (
         "more bad rows than tolerated",
         clicks().with_columns(click=pl.when(pl.int_range(pl.len()) < 16).then(2).otherwise("click")),
@@ -153,20 +153,22 @@ STOPPED: list[tuple[str, pl.DataFrame, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("log", "sections", "message"), [row[1:] for row in STOPPED], ids=[row[0] for row in STOPPED])
-def test_a_log_is_stopped_by(judged: Judged, log: pl.DataFrame, sections: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(
+    ("log", "sections", "message"), [row[1:] for row in REFUSED_LOGS], ids=[row[0] for row in REFUSED_LOGS]
+)
+def test_a_log_is_refused_for(validate_log: Judged, log: pl.DataFrame, sections: dict[str, Any], message: str) -> None:
     columns = [{"name": "user_id", "type": "integer"}, {"name": "click", "type": "integer"}]
     columns += sections.pop("columns", [{"name": "price", "type": "number"}])
     with pytest.raises(DataError, match=message):
-        judged(log, columns=columns, **sections)
+        validate_log(log, columns=columns, **sections)
 
 
-def test_a_leaking_column_may_be_allowed_or_declared_an_outcome(judged: Judged) -> None:
+def test_a_leaking_column_can_be_allowed_or_declared_an_outcome(validate_log: Judged) -> None:
     log = clicks().with_columns(price=pl.col("click") * 2.5)
-    assert judged(log, rules={"allow_leak": ["price"]}).notes["column_aucs"]["price"] == 1.0
+    assert validate_log(log, rules={"allow_leak": ["price"]}).notes["column_aucs"]["price"] == 1.0
     price = {"name": "price", "type": "number", "known": "after"}
     columns = [{"name": "user_id", "type": "integer"}, price, {"name": "click", "type": "integer"}]
-    assert "price" not in judged(log, columns=columns).notes["column_aucs"]
+    assert "price" not in validate_log(log, columns=columns).notes["column_aucs"]
 
 
 def test_a_fresh_log_passes(tmp_path: Path, declare: Declare, judge: Judge) -> None:
@@ -175,15 +177,15 @@ def test_a_fresh_log_passes(tmp_path: Path, declare: Declare, judge: Judge) -> N
     judge(declare(rules={"max_age_hours": 24}), tmp_path / "log.parquet", newest + timedelta(hours=24))
 
 
-def test_a_first_day_that_began_late_does_not_make_the_second_too_large(judged: Judged) -> None:
-    late = (pl.col("time").dt.day() > 1) | (PLACE < 20)
-    assert judged(clicks().filter(late)).days[0].rows == 20
+def test_a_short_first_day_does_not_make_the_second_too_large(validate_log: Judged) -> None:
+    is_late = (pl.col("time").dt.day() > 1) | (PLACE < 20)
+    assert validate_log(clicks().filter(is_late)).days[0].rows == 20
 
 
-def test_a_label_rate_that_chance_explains_passes(judged: Judged) -> None:
+def test_a_label_rate_that_chance_explains_passes(validate_log: Judged) -> None:
     # 4 rows, 3 clicks where 1.2 are usual: 2 standard errors off, though the rate is 2.5 times the usual one.
     log = clicks().filter(~ON_DAY_4 | (PLACE < 4))
-    assert judged(log, rules={"min_volume_ratio": 0.0}).days[3].positives == 3
+    assert validate_log(log, rules={"min_volume_ratio": 0.0}).days[3].positives == 3
 
 
 @pytest.mark.parametrize(
@@ -209,41 +211,41 @@ def test_a_label_rate_that_chance_explains_passes(judged: Judged) -> None:
     ],
     ids=["a repeated key", "few users found", "nulls", "a key without a value", "a value out of range"],
 )
-def test_a_side_table_is_stopped_by(judged: Judged, users: pl.DataFrame, message: str) -> None:
+def test_a_side_table_is_refused_for(validate_log: Judged, users: pl.DataFrame, message: str) -> None:
     with pytest.raises(DataError, match=r"side table 'users': " + message.removeprefix("side table 'users': ")):
-        judged(clicks(), users)
+        validate_log(clicks(), users)
 
 
-def test_a_side_column_that_leaks_is_named(judged: Judged) -> None:
+def test_a_leaking_side_column_is_refused(validate_log: Judged) -> None:
     # User n clicks exactly when n is below 15.
     log = clicks().with_columns(click=(pl.col("user_id") < 15).cast(pl.Int64)).drop("price")
     users = pl.DataFrame({"user_id": range(50), "age": [1] * 15 + [2] * 35})
     columns = [{"name": "user_id", "type": "integer"}, {"name": "click", "type": "integer"}]
     with pytest.raises(DataError, match=r"column 'age' alone orders the labels with an AUC of 1.0000"):
-        judged(log, users, columns=columns, rules={"allow_leak": ["user_id"]})
+        validate_log(log, users, columns=columns, rules={"allow_leak": ["user_id"]})
 
 
-def test_all_problems_are_told_at_once_and_the_quarantine_stays(tmp_path: Path, judged: Judged) -> None:
-    broken = clicks().with_columns(click=pl.when(pl.int_range(pl.len()) < 16).then(2).otherwise(1))
-    where = tmp_path / "quarantine" / Files.QUARANTINE
+def test_all_problems_are_reported_and_the_quarantine_is_kept(tmp_path: Path, validate_log: Judged) -> None:
+    broken_log = clicks().with_columns(click=pl.when(pl.int_range(pl.len()) < 16).then(2).otherwise(1))
+    quarantine_path = tmp_path / "quarantine" / Files.QUARANTINE
     with pytest.raises(DataError) as refused:
-        judged(broken)
+        validate_log(broken_log)
     lines = str(refused.value).splitlines()
     assert lines[0] == "the log breaks 2 rule(s) and goes no further:"
     assert [line[:23] for line in lines[1:3]] == ["  1. 16 of 1 500 (1.07%", "  2. label 'click' is 1"]
-    assert lines[3] == f"The 16 quarantined rows are in {where}."
-    assert pl.read_parquet(where)["source_line"].to_list() == list(range(1, 17))
+    assert lines[3] == f"The 16 quarantined rows are in {quarantine_path}."
+    assert pl.read_parquet(quarantine_path)["source_line"].to_list() == list(range(1, 17))
     assert not (tmp_path / "valid").exists()
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_rejected_and_quarantined_rows_of_log_and_side_tables_lie_together(tmp_path: Path, judged: Judged) -> None:
+def test_the_quarantine_holds_rejected_and_quarantined_rows_of_all_tables(tmp_path: Path, validate_log: Judged) -> None:
     log = clicks().with_columns(pl.col("price").cast(pl.String))
     log = log.with_columns(price=pl.when(pl.int_range(pl.len()) == 3).then(pl.lit("x")).otherwise("price"))
     users = pl.DataFrame({"user_id": range(50), "age": [-1] + [30] * 49})
-    table = judged(log, users, rules={"max_quarantined_share": 0.05})
-    apart = pl.read_parquet(tmp_path / "quarantine" / Files.QUARANTINE)
-    assert apart.select("source_file", "source_line", "rule").rows() == [
+    table = validate_log(log, users, rules={"max_quarantined_share": 0.05})
+    quarantined = pl.read_parquet(tmp_path / "quarantine" / Files.QUARANTINE)
+    assert quarantined.select("source_file", "source_line", "rule").rows() == [
         ("log.parquet", 4, "type"),
         ("users.parquet", 1, "in_range"),
     ]
@@ -252,8 +254,8 @@ def test_rejected_and_quarantined_rows_of_log_and_side_tables_lie_together(tmp_p
     assert table.notes["side"]["users"]["coverage"] == (1_499 - 29) / 1_499  # a row of user 0 was rejected
 
 
-def _days(counts: list[int], rate: Callable[[int], float]) -> pl.DataFrame:
-    """Return days of so many rows each; on every day `rate` of them are clicks."""
+def build_days(counts: list[int], rate: Callable[[int], float]) -> pl.DataFrame:
+    """Return days with these row counts, and with the click rate `rate(day)`."""
     return pl.concat(
         pl.DataFrame({
             "time": [START + timedelta(days=day, seconds=n) for n in range(rows)],
@@ -264,21 +266,21 @@ def _days(counts: list[int], rate: Callable[[int], float]) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def test_days_of_a_sparse_log_differ_by_chance(judged: Judged) -> None:
+def test_a_sparse_log_passes_the_volume_rule(validate_log: Judged) -> None:
     # Of 4 rows a day on average, days with 0 and with 9 are ordinary.
-    log = _days([4, 3, 0, 5, 6, 1, 4, 9, 2, 4] * 5, lambda _: 0.5)
-    assert judged(log, rules={"min_rows": 100}).rows == 5 * 38
+    log = build_days([4, 3, 0, 5, 6, 1, 4, 9, 2, 4] * 5, lambda _: 0.5)
+    assert validate_log(log, rules={"min_rows": 100}).rows == 5 * 38
 
 
-def test_days_of_a_log_of_bursts_differ_as_they_always_have(judged: Judged) -> None:
-    log = _days([100, 20, 500, 60, 1_500, 30, 200, 900, 15, 2_500], lambda day: [0.2, 0.5, 0.3, 0.8, 0.4][day % 5])
-    assert judged(log).rows == 5_825
+def test_a_log_of_bursts_passes_the_day_rules(validate_log: Judged) -> None:
+    log = build_days([100, 20, 500, 60, 1_500, 30, 200, 900, 15, 2_500], lambda day: [0.2, 0.5, 0.3, 0.8, 0.4][day % 5])
+    assert validate_log(log).rows == 5_825
     # A quiet week before would make the same day a problem.
     with pytest.raises(DataError, match=r"volume: 2 500 rows on 2024-01-09 .*max_volume_ratio 5"):
-        judged(_days([200, 210, 190, 205, 195, 200, 200, 200, 2_500], lambda _: 0.3))
+        validate_log(build_days([200, 210, 190, 205, 195, 200, 200, 200, 2_500], lambda _: 0.3))
 
 
-def test_a_step_to_another_level_is_no_burst(judged: Judged) -> None:
+def test_a_single_change_of_the_label_rate_is_refused(validate_log: Judged) -> None:
     steady = [0.3, 0.31, 0.29, 0.3, 0.3]
     with pytest.raises(DataError, match=r"label rate: 0.0500 on 2024-01-06"):
-        judged(_days([300] * 10, lambda day: steady[day] if day < 5 else 0.05))
+        validate_log(build_days([300] * 10, lambda day: steady[day] if day < 5 else 0.05))

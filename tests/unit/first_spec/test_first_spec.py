@@ -1,4 +1,4 @@
-"""`shortlist init`: a first spec that a foreign log keeps, without editing."""
+"""`shortlist init` writes a first spec that is valid for an unknown log without editing."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from shortlist.training.train import train
 GENRES = ["Action", "Comedy", "Drama", "War"]
 
 
-def films(folder: Path, rows: int = 3_000, days: int = 24) -> Path:
-    """Write ratings as RecBole has them: typed headers, sessions in bursts, not in time order, a table of each side."""
+def write_film_ratings(folder: Path, rows: int = 3_000, days: int = 24) -> Path:
+    """Write ratings in RecBole's format: typed headers, sessions in bursts, not in time order, and both side tables."""
     draw = random.Random(1)
     genres = {film: draw.sample(GENRES, draw.randint(1, 3)) for film in range(1, 121)}
     quality = {film: draw.gauss(0, 0.6) for film in genres}
@@ -47,7 +47,9 @@ def films(folder: Path, rows: int = 3_000, days: int = 24) -> Path:
     (folder / "films.inter").write_text(
         "user_id:token\titem_id:token\trating:float\ttimestamp:float\n" + "".join(lines)
     )
-    items = "".join(f"{film}\tFilm {film}\t{1950 + film % 40}\t{' '.join(own)}\n" for film, own in genres.items())
+    items = "".join(
+        f"{film}\tFilm {film}\t{1950 + film % 40}\t{' '.join(film_genres)}\n" for film, film_genres in genres.items()
+    )
     header = "item_id:token\tmovie_title:token_seq\trelease_year:token\tclass:token_seq\n"
     (folder / "films.item").write_text(header + items)
     users = "".join(f"{user}\t{18 + user % 50}\t{'MF'[user % 2]}\t0{1000 + user}\n" for user in range(1, 151))
@@ -55,21 +57,21 @@ def films(folder: Path, rows: int = 3_000, days: int = 24) -> Path:
     return folder
 
 
-def clicks(folder: Path, requests: int = 900, days: int = 30) -> Path:
+def write_sparse_clicks(folder: Path, requests: int = 900, days: int = 30) -> Path:
     """Write a sparse log of clicks: four rows of a request share its id, 5 % clicks, dates that are not ISO."""
     draw = random.Random(2)
     lines = []
     for number, day in enumerate(sorted(draw.random() * days for _ in range(requests))):
-        user, when = draw.randrange(200), datetime(2024, 3, 1, tzinfo=UTC) + timedelta(days=day)
+        user, time = draw.randrange(200), datetime(2024, 3, 1, tzinfo=UTC) + timedelta(days=day)
         for slot, product in enumerate(draw.sample(range(150), 4), 1):
             clicked = int(draw.random() < 1 / (1 + exp(3.4 - 1.5 * (user % 10 == product % 10) + 0.2 * slot)))
-            shown = f"p{product},c{product % 10},{slot},{product % 40}.99"
-            lines.append(f"r{number},{when:%d/%m/%Y %H:%M},v{user},{shown},{clicked}\n")
+            columns = f"p{product},c{product % 10},{slot},{product % 40}.99"
+            lines.append(f"r{number},{time:%d/%m/%Y %H:%M},v{user},{columns},{clicked}\n")
     (folder / "log.csv").write_text("request_id,when,visitor,product,category,slot,price,clicked\n" + "".join(lines))
     return folder
 
 
-def drafted(location: Path) -> tuple[SpecDraft, Spec]:
+def write_checked_spec(location: Path) -> tuple[SpecDraft, Spec]:
     draft = draft_spec(location, choose_likeliest)
     text, problems = write_spec(draft, "mine")
     assert problems == []
@@ -78,8 +80,8 @@ def drafted(location: Path) -> tuple[SpecDraft, Spec]:
     return draft, spec
 
 
-def test_films_with_typed_headers(tmp_path: Path) -> None:
-    _, spec = drafted(films(tmp_path))
+def test_a_spec_is_written_for_ratings_with_typed_headers(tmp_path: Path) -> None:
+    _, spec = write_checked_spec(write_film_ratings(tmp_path))
     data = spec.data
     assert (data.label, data.user, data.item) == ("rating", "user_id", "item_id")
     assert data.positive is not None and data.positive.at_least == 4
@@ -92,8 +94,8 @@ def test_films_with_typed_headers(tmp_path: Path) -> None:
     assert spec.gates.min_test_rows < 600
 
 
-def test_a_sparse_log_of_clicks(tmp_path: Path) -> None:
-    draft, spec = drafted(clicks(tmp_path))
+def test_a_spec_is_written_for_a_sparse_log_of_clicks(tmp_path: Path) -> None:
+    draft, spec = write_checked_spec(write_sparse_clicks(tmp_path))
     data = spec.data
     assert (data.label, data.user, data.item, data.request) == ("clicked", "visitor", "product", "request_id")
     assert isinstance(data.clock, EventClock) and data.clock.format == "%d/%m/%Y %H:%M"
@@ -103,7 +105,7 @@ def test_a_sparse_log_of_clicks(tmp_path: Path) -> None:
     assert spec.gates.max_rate_error > 0.1  # few clicks: chance alone moves the rate
 
 
-def test_a_log_without_a_header(tmp_path: Path) -> None:
+def test_a_log_without_a_header_and_label_is_refused(tmp_path: Path) -> None:
     draw = random.Random(3)
     rows = [
         (draw.randint(1, 90), draw.randint(1, 60), draw.randint(1, 5), 880_000_000 + n * 700 % 1_700_000)
@@ -114,7 +116,7 @@ def test_a_log_without_a_header(tmp_path: Path) -> None:
         draft_spec(tmp_path / "u.data", choose_likeliest)
 
 
-def test_pairs_of_items_and_clicks(tmp_path: Path) -> None:
+def test_a_spec_is_written_for_pairs_of_items_and_clicks(tmp_path: Path) -> None:
     draw = random.Random(4)
     start = datetime(2019, 11, 9, tzinfo=UTC)
     rows = [
@@ -126,34 +128,34 @@ def test_pairs_of_items_and_clicks(tmp_path: Path) -> None:
         for n in range(900)
     ]
     pl.DataFrame(rows).write_csv(tmp_path / "behaviors.tsv", separator="\t")
-    _, spec = drafted(tmp_path)
+    _, spec = write_checked_spec(tmp_path)
     assert spec.data.explode is not None and spec.data.explode.columns == ("shown_item", "is_click")
     assert (spec.data.item, spec.data.user) == ("shown_item", "user_value")  # `user` is Shortlist's own name
     assert isinstance(spec.data.clock, EventClock) and spec.data.clock.format == "%m/%d/%Y %I:%M:%S %p"
 
 
-def test_outcomes_are_told_by_name_and_by_what_they_know(tmp_path: Path) -> None:
+def test_outcomes_are_found_by_name_and_by_auc(tmp_path: Path) -> None:
     draw = random.Random(5)
     rows = 3_000
     label = [int(draw.random() < 0.3) for _ in range(rows)]
     pl.DataFrame({
         "user_id": [draw.randrange(99) for _ in range(rows)], "item_id": [draw.randrange(60) for _ in range(rows)],
         "ts": [1_700_000_000 + n * 300 for n in range(rows)], "is_like": [draw.randrange(2) for _ in range(rows)],
-        "seconds": [one * 20 + draw.random() for one in label], "price": [draw.random() for _ in range(rows)],
+        "seconds": [click * 20 + draw.random() for click in label], "price": [draw.random() for _ in range(rows)],
         "is_click": label,
     }).write_parquet(tmp_path / "log.parquet")  # fmt: skip
-    draft, spec = drafted(tmp_path / "log.parquet")
+    draft, spec = write_checked_spec(tmp_path / "log.parquet")
     assert "its name is that of an outcome" in draft.outcomes["is_like"]
     assert "orders the labels with an AUC of 1.00" in draft.outcomes["seconds"]
     assert {name for name, column in spec.data.by_name.items() if column.known == "after"} == {"is_like", "seconds"}
 
 
 def test_days_of_logs_in_several_files_become_a_glob(tmp_path: Path) -> None:
-    lines = (clicks(tmp_path) / "log.csv").read_text().splitlines(keepends=True)
+    lines = (write_sparse_clicks(tmp_path) / "log.csv").read_text().splitlines(keepends=True)
     (tmp_path / "log.csv").unlink()
     for part, first in enumerate(range(1, len(lines), 1_000)):
         (tmp_path / f"day_{part}.csv").write_text("".join([lines[0], *lines[first : first + 1_000]]))
-    draft, spec = drafted(tmp_path)
+    draft, spec = write_checked_spec(tmp_path)
     assert spec.data.source.model_dump()["path"] == "day_*.csv" and draft.log.files == 4
 
 
@@ -162,32 +164,30 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run the command line; return its code and what it said."""
+    """Run the command line; return its exit code, output and errors."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["shortlist", *arguments])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_error:
             main()
-        return int(ended.value.code or 0), *capsys.readouterr()
+        return int(exit_error.value.code or 0), *capsys.readouterr()
 
     return run
 
 
-def test_the_command_says_why_and_never_replaces_a_file(tmp_path: Path, command: Command) -> None:
-    folder, out = clicks(tmp_path), tmp_path / "mine.yaml"
-    code, said, _ = command("init", str(folder), "--out", str(out), "--yes")
-    assert code == 0 and "item       product: named as items are; 150 of them" in said
+def test_the_command_explains_its_choices_and_never_replaces_a_file(tmp_path: Path, command: Command) -> None:
+    folder, out = write_sparse_clicks(tmp_path), tmp_path / "mine.yaml"
+    code, output, _ = command("init", str(folder), "--out", str(out), "--yes")
+    assert code == 0 and "item       product: named as items are; 150 of them" in output
     assert load_spec(out).name == "mine"
     code, _, error = command("init", str(folder), "--out", str(out), "--yes")
     assert code == 2 and "exists already; give another --out, or --force" in error
 
 
-def test_the_written_spec_trains_a_model_that_beats_popularity_without_editing(
-    tmp_path: Path, command: Command
-) -> None:
+def test_a_model_of_the_written_spec_beats_popularity(tmp_path: Path, command: Command) -> None:
     log, out = tmp_path / "films", tmp_path / "mine.yaml"
     log.mkdir()
-    assert command("init", str(films(log, rows=6_000)), "--out", str(out), "--yes")[0] == 0
+    assert command("init", str(write_film_ratings(log, rows=6_000)), "--out", str(out), "--yes")[0] == 0
     spec = load_spec(out)
     raw, valid, fitted, table = (tmp_path / name for name in ("raw", "valid", "fitted", "table"))
     ingest(spec.data, log, raw, spec.runtime)
@@ -195,19 +195,21 @@ def test_the_written_spec_trains_a_model_that_beats_popularity_without_editing(
     declared = DeclaredSections(spec.data, spec.features, spec.gates)
     fit(*declared, spec.runtime, valid, fitted)
     build_table(*declared, spec.runtime, valid, fitted, table)
-    scored = {}
+    test_scores = {}
     for kind in ("xgboost", "popularity"):
-        section = next((one for one in spec.models.values() if one.kind == kind), None)
+        section = next((model for model in spec.models.values() if model.kind == kind), None)
         scores = tmp_path / f"{kind}-scores"
         train(kind, section, DayTable.open(table, Files.TABLE), spec.runtime, tmp_path / kind, scores)
-        scored[kind] = pl.read_parquet(scores / Files.SCORES).filter(split="test").sort(Columns.IMPRESSION)
-    assert scored["xgboost"].height > 500
-    assert scored["xgboost"]["label"].equals(scored["popularity"]["label"])
-    trees, popularity = (roc_auc_score(one["label"], one["score"]) for one in scored.values())
-    assert trees > popularity + 0.02 and trees > 0.7, (trees, popularity)
+        test_scores[kind] = pl.read_parquet(scores / Files.SCORES).filter(split="test").sort(Columns.IMPRESSION)
+    assert test_scores["xgboost"].height > 500
+    assert test_scores["xgboost"]["label"].equals(test_scores["popularity"]["label"])
+    trees_auc, popularity_auc = (
+        roc_auc_score(model_scores["label"], model_scores["score"]) for model_scores in test_scores.values()
+    )
+    assert trees_auc > popularity_auc + 0.02 and trees_auc > 0.7, (trees_auc, popularity_auc)
 
 
-def test_a_folder_without_a_log_is_told_so(tmp_path: Path, command: Command) -> None:
+def test_a_folder_without_a_log_is_refused(tmp_path: Path, command: Command) -> None:
     code, _, error = command("init", str(tmp_path), "--yes", "--out", str(tmp_path / "mine.yaml"))
     assert code == 2 and "no file that can be a log; wanted CSV, TSV, JSON lines or Parquet" in error
     assert not (tmp_path / "mine.yaml").exists()

@@ -1,4 +1,4 @@
-"""Values of a spec changed from outside: into lists, with spaces and quotes, also through make."""
+"""Changes of a spec's values by `--set`: in lists, with spaces and quotes, also through make."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ MINIMAL = ROOT / "tests/specs/valid/minimal.yaml"
         "name='other' features.item_rate.prior=50",
     ],
 )
-def test_an_element_of_a_list_is_named_by_position_or_name(change: str) -> None:
-    (feature,) = [one for one in load_spec(MINIMAL, [change]).features.columns if "item_rate" in one.outputs]
+def test_a_list_element_is_addressed_by_position_or_name(change: str) -> None:
+    (feature,) = [
+        feature for feature in load_spec(MINIMAL, [change]).features.columns if "item_rate" in feature.outputs
+    ]
     assert feature.model_dump()["prior"] == 50
 
 
-def test_a_feature_of_several_columns_is_named_by_its_output() -> None:
+def test_a_feature_of_several_columns_is_addressed_by_its_output() -> None:
     changed = load_spec(MINIMAL, ["features.price.clip=[0, 9]", "data.columns.price.min=0"])
     assert changed.features.columns[1].model_dump()["clip"] == (0.0, 9.0)
     assert changed.data.by_name["price"].min == 0
@@ -42,7 +44,7 @@ def test_plus_appends_to_a_list() -> None:
     assert changed.data.rules.allow_leak == ("price",)
 
 
-def test_several_changes_stand_in_one_text_and_spaces_inside_values_are_kept() -> None:
+def test_one_text_holds_several_changes_and_spaces_in_values() -> None:
     text = 'gates.min_auc=0.6  data.rules.allow_leak=[price, item_id] data.source.null_values=["", "not known"]'
     changed = load_spec(MINIMAL, [text, "data.clock={kind: column, column: time, format: '%d/%m/%Y %H:%M'}"])
     assert changed.gates.min_auc == 0.6
@@ -59,19 +61,19 @@ def test_several_changes_stand_in_one_text_and_spaces_inside_values_are_kept() -
         ("name.of.it=3", "'name' is no section, so it has no key 'of'"),
     ],
 )
-def test_a_place_that_is_not_there_is_named(change: str, message: str) -> None:
+def test_an_unknown_key_is_refused_with_its_name(change: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         load_spec(MINIMAL, [change])
     assert message in str(caught.value)
 
 
-def test_make_hands_spaces_and_quotes_on_as_they_are(tmp_path: Path) -> None:
+def test_make_passes_spaces_and_quotes_unchanged(tmp_path: Path) -> None:
     fake = tmp_path / "shortlist"
     fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     fake.chmod(0o755)
     value = """data.clock.format="%d/%m/%Y %H:%M" name='it''s'"""
     ready = ["-o", ".venv/.ready-run", "-o", ".venv-triton/.ready"]
     command = ["make", "-s", *ready, "run", f"BIN={tmp_path}", f"SET={value}", "DATA=a folder/log.csv"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     expected = ["run", "demo", "--data", "a folder/log.csv", "--set", value, "--runs", "runs"]
-    assert done.stdout.splitlines() == expected
+    assert completed.stdout.splitlines() == expected

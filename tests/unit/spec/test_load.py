@@ -1,4 +1,4 @@
-"""Every spec in tests/specs/invalid fails with the message in its first line; every valid one parses."""
+"""All specs in tests/specs/invalid fail with the message in their first line; all valid ones parse."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VALID = sorted([*(ROOT / "pipelines/specs").glob("*.yaml"), *(ROOT / "tests/spec
 
 
 @pytest.mark.parametrize("path", INVALID, ids=lambda path: path.stem)
-def test_an_invalid_spec_says_what_is_wrong(path: Path) -> None:
+def test_an_invalid_spec_is_refused_with_the_expected_message(path: Path) -> None:
     expected = path.read_text().splitlines()[0].removeprefix("# ")
     with pytest.raises(SpecError) as caught:
         load_spec(path)
@@ -33,11 +33,11 @@ def test_an_invalid_spec_says_what_is_wrong(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def schema() -> jsonschema.protocols.Validator:
-    """What editors check a spec by; it is read once, which takes two seconds."""
-    written = Spec.model_json_schema()
-    kind = jsonschema.validators.validator_for(written)
-    kind.check_schema(written)
-    return kind(written)
+    """Validator of the spec's JSON Schema, built once, which takes two seconds."""
+    json_schema = Spec.model_json_schema()
+    validator_class = jsonschema.validators.validator_for(json_schema)
+    validator_class.check_schema(json_schema)
+    return validator_class(json_schema)
 
 
 @pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)
@@ -45,27 +45,27 @@ def test_a_valid_spec_parses_and_agrees_with_the_schema(path: Path, schema: json
     schema.validate(load_spec(path).model_dump(mode="json"))
 
 
-def test_a_missing_spec_names_the_near_one(tmp_path: Path) -> None:
+def test_a_missing_spec_is_refused_with_a_similar_name(tmp_path: Path) -> None:
     (tmp_path / "demo.yaml").write_text("")
     with pytest.raises(SpecError, match=r"no such spec; did you mean 'demo\.yaml'"):
         load_spec(tmp_path / "dem.yaml")
 
 
-def test_every_field_has_a_sentence() -> None:
-    def sections(section: type[Section]) -> set[type[Section]]:
-        return {section}.union(*(sections(below) for below in section.__subclasses__()))
+def test_every_field_has_a_description() -> None:
+    def all_subclasses(section: type[Section]) -> set[type[Section]]:
+        return {section}.union(*(all_subclasses(subclass) for subclass in section.__subclasses__()))
 
-    bare = [
+    undescribed = [
         f"{section.__name__}.{name}"
-        for section in sections(Section)
+        for section in all_subclasses(Section)
         for name, field in section.model_json_schema()["properties"].items()
         if not field.get("description", "").strip()
     ]
-    assert bare == []
+    assert undescribed == []
 
 
-def test_the_schema_says_what_stands_below_a_field() -> None:
-    class Below(Section):
+def test_the_docstring_below_a_field_is_its_description() -> None:
+    class DescribedSection(Section):
         first: int = 1
         """One line."""
         second: Literal["a"] = "a"
@@ -73,17 +73,19 @@ def test_the_schema_says_what_stands_below_a_field() -> None:
         """Two lines,
         of which this is the second."""
 
-    class Further(Below):
+    class DerivedSection(DescribedSection):
         third: int = 4
-        fourth: Below = Below()
+        fourth: DescribedSection = DescribedSection()
         """A section."""
 
-    said = {name: field.get("description") for name, field in Further.model_json_schema()["properties"].items()}
+    description_by_name = {
+        name: field.get("description") for name, field in DerivedSection.model_json_schema()["properties"].items()
+    }
     two = "Two lines,\nof which this is the second."
-    assert said == {"first": "One line.", "second": None, "third": two, "fourth": "A section."}
+    assert description_by_name == {"first": "One line.", "second": None, "third": two, "fourth": "A section."}
 
 
-def test_the_same_declaration_has_the_same_digest_however_it_is_written() -> None:
+def test_equal_declarations_have_equal_digests() -> None:
     text = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
     reordered = yaml.safe_dump(yaml.safe_load(text), sort_keys=True)
     changed = text.replace("log: true", "log: false")
@@ -100,7 +102,7 @@ def test_the_same_declaration_has_the_same_digest_however_it_is_written() -> Non
         (", refit: false", "", False),
     ],
 )
-def test_trees_are_refitted_by_one_process_unless_it_is_declared(declared: str, workers: str, refits: bool) -> None:
+def test_trees_are_refitted_by_default_only_without_workers(declared: str, workers: str, refits: bool) -> None:
     text = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
     text = text.replace("kind: xgboost, ", f"kind: xgboost{declared}, ")
     text += f"runtime: {{cluster: {{workers: {workers}}}}}\n" if workers else ""
@@ -114,7 +116,7 @@ def test_a_section_survives_its_canonical_json() -> None:
     assert Data.model_validate_json(canonical_json(spec.data)) == spec.data
 
 
-def test_a_range_of_names_stands_for_each() -> None:
+def test_a_range_of_names_is_expanded() -> None:
     text = (
         (ROOT / "tests/specs/valid/minimal.yaml")
         .read_text()
@@ -143,7 +145,7 @@ def test_single_values_of_a_spec_can_be_changed_from_outside() -> None:
         ("gates.min_auc=7", "less than or equal to 1"),
     ],
 )
-def test_a_wrong_change_says_what_is_wrong(change: str, message: str) -> None:
+def test_an_invalid_change_is_refused_with_the_reason(change: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         load_spec(ROOT / "tests/specs/valid/minimal.yaml", [change])
     assert message in str(caught.value)
@@ -159,18 +161,20 @@ def test_baselines_are_added_where_none_of_their_kind_is_declared() -> None:
     assert models["logistic"].reads == models["xgboost"].reads
 
 
-def test_several_models_of_a_kind_have_names_of_their_own() -> None:
+def test_several_models_of_a_kind_have_different_names() -> None:
     spec = load_spec(ROOT / "tests/specs/valid/several_of_a_kind.yaml")
     kinds = {name: model.kind for name, model in spec.models.items()}
     assert kinds == {
         "shallow": "xgboost", "deep": "xgboost", "earlier": "xgboost", "popular": "popularity", "logistic": "logistic",
     }  # fmt: skip
     assert spec.reference_baseline == "earlier"
-    usual = parse_spec((ROOT / "tests/specs/valid/several_of_a_kind.yaml").read_text(), changes=["gates={}"])
-    assert usual.reference_baseline == "popular"
+    spec_without_gates = parse_spec(
+        (ROOT / "tests/specs/valid/several_of_a_kind.yaml").read_text(), changes=["gates={}"]
+    )
+    assert spec_without_gates.reference_baseline == "popular"
 
 
-def test_the_schema_asks_for_the_kind_of_a_model() -> None:
+def test_the_schema_requires_the_kind_of_a_model() -> None:
     schema = Spec.model_json_schema()["$defs"]["XGBoostModel"]
     declared = {"kind": "xgboost", "features": ["*"]}
     jsonschema.validate(declared, schema)
@@ -178,20 +182,20 @@ def test_the_schema_asks_for_the_kind_of_a_model() -> None:
         jsonschema.validate({"features": ["*"]}, schema)
 
 
-def test_without_the_projects_registry_the_user_is_told_where_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_model_registry_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "models.registry", None)
     with pytest.raises(ShortlistError, match=r"no module models\.registry on Python's path; run from the root"):
         model_sections()
 
 
-def test_a_cluster_says_that_its_pods_do_not_know_what_users_were_shown() -> None:
+def test_a_seen_filter_on_a_cluster_gives_a_notice() -> None:
     demo = ROOT / "pipelines/specs/demo.yaml"
     assert load_spec(demo).notices == ()
     cluster = (
         'runtime={"profile": "cluster", "target": "kserve", "objects": {"kind": "bucket", "url": "s3://models/demo"}}'
     )
     assert load_spec(demo, [cluster]).notices == ()
-    seen = 'filters.rules.+={"kind": "seen", "window": "7d"}'
-    assert load_spec(demo, [seen]).notices == ()
-    (notice,) = load_spec(demo, [cluster, seen]).notices
+    seen_filter = 'filters.rules.+={"kind": "seen", "window": "7d"}'
+    assert load_spec(demo, [seen_filter]).notices == ()
+    (notice,) = load_spec(demo, [cluster, seen_filter]).notices
     assert notice.startswith("filters.rules.1: 'seen' removes what a user was shown, and a server of target: kserve")
