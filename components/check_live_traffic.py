@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of monitoring.monitoring_job: one check of live traffic, and what it leads to."""
+"""Kubeflow wrapper of monitoring.monitoring_job: one check of live traffic, and its decision."""
 
 from typing import NamedTuple
 
@@ -11,9 +11,9 @@ from components.image import PIPELINE_IMAGE
 def check_live_traffic(
     name: str, monitoring: str, gates: str, serving: str, stores: str, code: str, decision: dsl.Output[dsl.Artifact]
 ) -> NamedTuple("Check", [("Output", bool), ("cause", dict)]):  # type: ignore[valid-type]
-    """Judge new windows, decide, tell people, draw pages; return whether to retrain, which one of many callers is told.
+    """Evaluate new windows, decide, alert, and draw pages; return whether to retrain, True for one of concurrent runs.
 
-    The answer is named Output because kfp.local resolves no other name in a condition.
+    The output is named Output because kfp.local resolves no other name in a condition.
     """
     from pathlib import Path
 
@@ -24,16 +24,16 @@ def check_live_traffic(
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import note, step
 
-    with step("check_live_traffic") as this:
+    with step("check_live_traffic") as running_step:
         slices = Gates.model_validate_json(gates).slices
         sampling = Serving.model_validate_json(serving).log.sampling
         watch = MonitoringJob(name, stores, Monitoring.model_validate_json(monitoring), slices, sampling)
-        seen = watch.check()
-        this.rows = sum(report.rows for report in seen.reports)
-        note("\n".join(seen.lines))
-        retrain = watch.begin_training(seen, run="")
-    write_metadata(decision, step=this.record)
-    if seen.decision is None:
+        monitoring_run = watch.check()
+        running_step.rows = sum(report.rows for report in monitoring_run.reports)
+        note("\n".join(monitoring_run.lines))
+        retrain = watch.begin_training(monitoring_run, run="")
+    write_metadata(decision, step=running_step.record)
+    if monitoring_run.decision is None:
         return (False, {})
-    Path(decision.path).write_text(seen.decision.model_dump_json(indent=2))
-    return (retrain, seen.decision.cause)
+    Path(decision.path).write_text(monitoring_run.decision.model_dump_json(indent=2))
+    return (retrain, monitoring_run.decision.cause)

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of monitoring.retraining.moments: the schedule's training begins, where no other is running."""
+"""Kubeflow wrapper of monitoring.retraining.training_starts: a scheduled training begins unless another is running."""
 
 from typing import NamedTuple
 
@@ -15,19 +15,21 @@ def claim_moment(
     stores: str,
     code: str,
 ) -> NamedTuple("Due", [("Output", bool), ("cause", dict)]):  # type: ignore[valid-type]
-    """Note that the training of the schedule's newest moment begins; return whether this run is to train, and why.
+    """Record the start of the newest scheduled training; return whether this run trains, and the cause.
 
-    The answer is named Output because kfp.local resolves no other name in a condition.
+    The output is named Output because kfp.local resolves no other name in a condition.
     """
     from datetime import UTC, datetime
 
-    from monitoring.retraining.moments import begin_moment
+    from monitoring.retraining.training_starts import begin_scheduled_training
     from monitoring.store.monitoring_store import open_monitoring_store
     from shortlist.spec.monitoring import Monitoring
     from shortlist.tracking.steps import note, step
 
     with step("claim_moment"):
         policy = Monitoring.model_validate_json(monitoring).retrain
-        begun, decision = begin_moment(open_monitoring_store(stores, name), cron, policy, datetime.now(UTC))
-        note(decision.reasons[0] if begun else f"Nothing is trained: {decision.reasons[0]}.")
-    return (begun, decision.cause)
+        may_train, decision = begin_scheduled_training(
+            open_monitoring_store(stores, name), cron, policy, datetime.now(UTC)
+        )
+        note(decision.reasons[0] if may_train else f"Nothing is trained: {decision.reasons[0]}.")
+    return (may_train, decision.cause)

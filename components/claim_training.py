@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of monitoring.retraining.moments: a submitted training begins, where no other is running."""
+"""Kubeflow wrapper of monitoring.retraining.training_starts: a submitted training begins, where no other is running."""
 
 from typing import NamedTuple
 
@@ -14,28 +14,30 @@ def claim_training(
     stores: str,
     code: str,
 ) -> NamedTuple("Claimed", [("Output", bool), ("cause", dict), ("reason", str)]):  # type: ignore[valid-type]
-    """Note that a person's training begins; return whether this run is to train, and its cause with the record's key.
+    """Record the start of a person's training; return whether this run trains, and its cause with the record's key.
 
-    What a decision started was noted before. The answer is named Output because kfp.local resolves no other name in a
-    condition.
+    A training that a decision starts is recorded before. The output is named Output because kfp.local resolves no other
+    name in a condition.
     """
     import sys
     from datetime import UTC, datetime
 
-    from monitoring.retraining.moments import begin_submitted
+    from monitoring.retraining.training_starts import begin_submitted_training
     from monitoring.store.monitoring_store import open_monitoring_store
     from shortlist.tracking.lineage import TrainingTrigger
     from shortlist.tracking.steps import note, step
 
     with step("claim_training"):
-        why = TrainingTrigger.parse(cause)
-        begun, own, reason = True, why.key, ""
-        if why.trigger == "manual":
-            moment = datetime.fromisoformat(why.until) if why.until else None
-            begun, decision = begin_submitted(open_monitoring_store(stores, name), why.key, moment, datetime.now(UTC))
-            own = decision.key if begun and decision is not None else ""
-            if not begun and decision is not None:
+        trigger = TrainingTrigger.parse(cause)
+        may_train, key, reason = True, trigger.key, ""
+        if trigger.trigger == "manual":
+            moment = datetime.fromisoformat(trigger.until) if trigger.until else None
+            may_train, decision = begin_submitted_training(
+                open_monitoring_store(stores, name), trigger.key, moment, datetime.now(UTC)
+            )
+            key = decision.key if may_train and decision is not None else ""
+            if not may_train and decision is not None:
                 reason = f"Nothing is trained: {decision.reasons[0]}."
                 note(reason)
                 sys.stdout.write(f"{reason}\n")
-    return (begun, {**cause, "key": own}, reason)
+    return (may_train, {**cause, "key": key}, reason)

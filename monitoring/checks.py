@@ -1,4 +1,4 @@
-"""Whether the data of a window can be trusted: what is wrong with them pages a person and starts no training."""
+"""Checks of a window's data. A failed check pages a person, and no training starts."""
 
 from __future__ import annotations
 
@@ -18,95 +18,96 @@ if TYPE_CHECKING:
     from monitoring.reference.reference import ColumnReference, Reference
     from monitoring.windows.windows import LiveWindow
 
-MEDIAN_OF: Final = 14
-"""Windows before that say how many requests are usual."""
+MEDIAN_WINDOWS: Final = 14
+"""Most earlier windows whose median is the usual number of requests."""
 _DAY: Final = timedelta(days=1)
 _HOUR: Final = timedelta(hours=1)
-_MEND: Final = "Fix the client or the upstream job; training is held."
+_FIX_ADVICE: Final = "Fix the client or the upstream job; training is held."
 
 
 def check_window(
     window: LiveWindow,
     reference: Reference,
-    before: Sequence[WindowReport],
+    reports: Sequence[WindowReport],
     settings: Monitoring,
     sent: Container[str] | None = None,
 ) -> tuple[tuple[Problem, ...], float | None]:
-    """Return what is wrong with the data of a window, and its requests as a multiple of what is usual.
+    """Return the problems of a window's data, and the ratio of its requests to the usual number.
 
-    Few rows are no problem of their own: they leave a window unjudged, and volume or coverage say when they should not
-    be few.
+    Few rows are no problem of their own: they leave a window unjudged. The volume and coverage checks report a window
+    that has fewer than it should.
 
     Args:
-        window: Of live traffic.
-        reference: Of the model that served it.
-        before: Reports of other windows; those that start later are ignored.
+        window: The window of live traffic.
+        reference: The reference of the model that served it.
+        reports: Reports of other windows; those that start later are ignored.
         settings: The limits.
         sent: Columns that requests carry; all by default. The others are looked up by key in the side tables that the
-            model was trained on: there, a null says that the key is new, and that is drift and nobody's mistake.
+            model was trained on: there, a null means that the key is new, which is drift and not a fault.
 
     Returns:
-        The problems, those of the window as a whole first. The ratio is None while too few windows came before.
+        The problems, those of the whole window first. The ratio is None while there are too few earlier windows.
     """
-    usual = _usual_requests(window, before, settings.checks.volume_windows)
+    usual_requests = _usual_requests(window, reports, settings.checks.volume_windows)
     problems = [
         *(Problem(kind="schema", reason=reason) for reason in window.unreadable),
-        *_volume(window, usual, settings.checks),
-        *_coverage(window, settings.window),
-        *_clock(window, settings.checks),
-        *_columns(window, _carried(reference, sent), settings),
+        *_volume_problems(window, usual_requests, settings.checks),
+        *_coverage_problems(window, settings.window),
+        *_clock_problems(window, settings.checks),
+        *_column_problems(window, _sent_columns(reference, sent), settings),
     ]
-    return tuple(problems), window.requests / usual if usual else None
+    return tuple(problems), window.requests / usual_requests if usual_requests else None
 
 
-def _usual_requests(window: LiveWindow, before: Sequence[WindowReport], least: int) -> float | None:
-    """Return how many requests a window of this length has: the median of the newest ones at its time of day.
+def _usual_requests(window: LiveWindow, reports: Sequence[WindowReport], min_windows: int) -> float | None:
+    """Return the usual number of requests in a window of this length: the median of the newest at its time of day.
 
-    Windows whose own volume was broken are left out: a collapse must not become what is usual.
+    Windows with a volume problem are left out, so that a collapse does not become the usual number.
     """
     comparable = [
-        one.requests / ((one.end - one.start) / _HOUR)
-        for one in sorted(before, key=lambda report: report.start)
-        if one.start < window.start
-        and _same_time_of_day(one.start, window.start)
-        and all(problem.kind != "volume" for problem in one.problems)
+        report.requests / ((report.end - report.start) / _HOUR)
+        for report in sorted(reports, key=lambda report: report.start)
+        if report.start < window.start
+        and _same_time_of_day(report.start, window.start)
+        and all(problem.kind != "volume" for problem in report.problems)
     ]
-    if len(comparable) < least:
+    if len(comparable) < min_windows:
         return None
-    return median(comparable[-MEDIAN_OF:]) * ((window.end - window.start) / _HOUR) or None
+    return median(comparable[-MEDIAN_WINDOWS:]) * ((window.end - window.start) / _HOUR) or None
 
 
-def _same_time_of_day(one: datetime, other: datetime) -> bool:
-    # Windows follow the clock's timezone, so a change to summer time moves them by an hour.
-    apart = abs(one - other) % _DAY
-    return min(apart, _DAY - apart) <= _HOUR
+def _same_time_of_day(moment: datetime, other_moment: datetime) -> bool:
+    # Windows follow the log's timezone, so a change to summer time moves them by an hour.
+    distance = abs(moment - other_moment) % _DAY
+    return min(distance, _DAY - distance) <= _HOUR
 
 
-def _volume(window: LiveWindow, usual: float | None, limits: Checks) -> Iterator[Problem]:
-    if usual is None or limits.min_volume_ratio <= window.requests / usual <= limits.max_volume_ratio:
+def _volume_problems(window: LiveWindow, usual_requests: float | None, limits: Checks) -> Iterator[Problem]:
+    if usual_requests is None or limits.min_volume_ratio <= window.requests / usual_requests <= limits.max_volume_ratio:
         return
-    least, most = limits.min_volume_ratio, limits.max_volume_ratio
-    few = window.requests < usual
+    min_ratio, max_ratio = limits.min_volume_ratio, limits.max_volume_ratio
+    is_low = window.requests < usual_requests
     yield Problem(
         kind="volume",
-        reason=f"{window.requests} requests, {window.requests / usual:.2g} times the {usual:.0f} that are usual, wanted"
-        f" {least:g} to {most:g} times. Find out {'where they went' if few else 'what makes them'}; if it stays so,"
-        f" change checks.{'min' if few else 'max'}_volume_ratio. Training is held.",
+        reason=f"{window.requests} requests, {window.requests / usual_requests:.2g} times the usual"
+        f" {usual_requests:.0f}, wanted {min_ratio:g} to {max_ratio:g} times. Find out"
+        f" {'where they went' if is_low else 'what sends them'}; if the volume stays like this, change"
+        f" checks.{'min' if is_low else 'max'}_volume_ratio. Training is held.",
     )
 
 
-def _coverage(window: LiveWindow, limits: Window) -> Iterator[Problem]:
-    # Without requests there are no outcomes to miss.
+def _coverage_problems(window: LiveWindow, limits: Window) -> Iterator[Problem]:
+    # Without requests no outcome is missing.
     if window.requests and window.coverage < limits.min_coverage:
         yield Problem(
             kind="coverage",
             reason=f"{window.coverage:.1%} of {window.requests} answered requests have an outcome, wanted at least"
             f" {limits.min_coverage:.1%}; {window.orphans} outcomes belong to no request. Fix what writes outcomes, or"
-            " raise window.maturity_hours if they only come late; training is held.",
+            " raise window.maturity_hours if they only arrive late; training is held.",
         )
 
 
-def _clock(window: LiveWindow, limits: Checks) -> Iterator[Problem]:
+def _clock_problems(window: LiveWindow, limits: Checks) -> Iterator[Problem]:
     if window.future:
         yield Problem(
             kind="clock",
@@ -115,50 +116,52 @@ def _clock(window: LiveWindow, limits: Checks) -> Iterator[Problem]:
         )
 
 
-def _carried(reference: Reference, sent: Container[str] | None) -> dict[str, ColumnReference]:
-    return {name: usual for name, usual in reference.columns.items() if sent is None or name in sent}
+def _sent_columns(reference: Reference, sent: Container[str] | None) -> dict[str, ColumnReference]:
+    return {name: column for name, column in reference.columns.items() if sent is None or name in sent}
 
 
-def _columns(window: LiveWindow, columns: Mapping[str, ColumnReference], settings: Monitoring) -> Iterator[Problem]:
+def _column_problems(
+    window: LiveWindow, columns: Mapping[str, ColumnReference], settings: Monitoring
+) -> Iterator[Problem]:
     if not window.rows.height or not columns:
         return
-    alpha = settings.drift.alpha / len(columns)  # of all columns together (Bonferroni)
+    alpha = settings.drift.alpha / len(columns)  # for all columns together (Bonferroni)
     requests = window.rows[REQUEST].n_unique()
-    for name, usual in columns.items():
-        share = _null_share(window.rows, name, usual)
-        if _chance(share, requests, usual) >= alpha:
+    for name, column in columns.items():
+        null_share = _null_share(window.rows, name, column)
+        if _null_p_value(null_share, requests, column) >= alpha:
             continue
-        if share == 1:
+        if null_share == 1:
             yield Problem(
                 kind="schema",
                 column=name,
-                reason=f"'{name}' is not sent: null in all {window.rows.height} rows, wanted {usual.nulls:.1%} as in"
-                f" the reference. {_MEND}",
+                reason=f"'{name}' is not sent: null in all {window.rows.height} rows, wanted {column.nulls:.1%} as in"
+                f" the reference. {_FIX_ADVICE}",
             )
-        elif share > usual.nulls + settings.checks.max_null_increase:
+        elif null_share > column.nulls + settings.checks.max_null_increase:
             yield Problem(
                 kind="nulls",
                 column=name,
-                reason=f"'{name}' is null in {share:.1%} of {window.rows.height} rows, wanted at most"
-                f" {usual.nulls + settings.checks.max_null_increase:.1%} ({usual.nulls:.1%} in the reference)."
-                f" {_MEND}",
+                reason=f"'{name}' is null in {null_share:.1%} of {window.rows.height} rows, wanted at most"
+                f" {column.nulls + settings.checks.max_null_increase:.1%} ({column.nulls:.1%} in the reference)."
+                f" {_FIX_ADVICE}",
             )
 
 
-def _null_share(rows: pl.DataFrame, name: str, usual: ColumnReference) -> float:
-    """Return the share of rows without a value that the bins could count; 1 when the column is not there."""
+def _null_share(rows: pl.DataFrame, name: str, column: ColumnReference) -> float:
+    """Return the share of rows whose value the bins cannot count; 1 when the column is missing."""
     if name not in rows.columns:
         return 1.0
-    with_values = np.unique(usual.bins.codes(rows[name])[0]).size
+    with_values = np.unique(column.bins.codes(rows[name])[0]).size
     return 1.0 - with_values / rows.height
 
 
-def _chance(share: float, requests: int, usual: ColumnReference) -> float:
-    """Return the chance of as many nulls with the reference's share, as if the rows of a request were one.
+def _null_p_value(share: float, requests: int, column: ColumnReference) -> float:
+    """Return the probability of as many nulls at the reference's share, counting the rows of a request as one.
 
-    The reference's share is taken with one null more than it has (Laplace): none in 1 000 rows is not never.
+    The reference's share is smoothed by one more null (Laplace): no null in 1 000 rows does not prove a share of 0.
     """
     from scipy.stats import binom
 
-    expected = (usual.nulls * usual.rows + 1) / (usual.rows + 2)
+    expected = (column.nulls * column.rows + 1) / (column.rows + 2)
     return float(binom.sf(round(share * requests) - 1, requests, expected))

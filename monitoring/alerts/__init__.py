@@ -1,1 +1,1 @@
-"""Alerts: when they fire, how they are queued and sent."""
+"""Alerts: their conditions, queue and delivery."""

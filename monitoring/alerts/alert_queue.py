@@ -138,7 +138,7 @@ class AlertQueue:
         return [(name, text) for name, text in texts.items() if name.endswith(".json")]
 
     def _parsed(self, name: str, text: str, kind: type[record_files.Kind]) -> record_files.Kind:
-        return record_files.parsed(text, self._state.where(name), kind, "an alert")
+        return record_files.parse(text, self._state.where(name), kind, "an alert")
 
     def _moving(self) -> AbstractContextManager[None]:
         return self._state.lock(f"{_OUTBOX}moving")

@@ -9,7 +9,7 @@ from typing import Final
 
 from monitoring.alerts.alert import Alert
 from monitoring.alerts.alert_queue import AlertQueue, QueuedAlert, QueueState, endpoint_digest
-from monitoring.alerts.webhook import PermanentDeliveryError, TemporaryDeliveryError, Webhook, token_of
+from monitoring.alerts.webhook import PermanentDeliveryError, TemporaryDeliveryError, Webhook, read_token
 from shortlist.spec.monitoring import Alerts
 
 _PATIENCE: Final = 60.0
@@ -50,7 +50,7 @@ class AlertSender:
         pause_seconds: float = 0.5,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        token = token_of(alerts.token_env)
+        token = read_token(alerts.token_env)
         self._outbox = outbox
         self._urls = tuple(str(url) for url in alerts.urls)
         self._webhooks = {

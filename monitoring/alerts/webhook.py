@@ -1,4 +1,4 @@
-"""One alert, one endpoint: taken, refused for good, or to be tried again."""
+"""Delivery of one alert to one endpoint, which accepts it, refuses it, or has to be tried again."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from shortlist.contracts import ShortlistError
 
 _ATTEMPTS: Final = 3
-_LATER: Final = frozenset({408, 429})
-"""Answers below 500 that say: try again."""
+_RETRY_STATUSES: Final = frozenset({408, 429})
+"""Statuses below 500 after which a delivery is retried."""
 
 
 class PermanentDeliveryError(ShortlistError):
-    """The endpoint understood, and will never take it."""
+    """The endpoint refused the alert; a retry would not help."""
 
 
 class TemporaryDeliveryError(ShortlistError):
-    """The endpoint is not there, too slow, or asks for patience."""
+    """The endpoint is unavailable, too slow, or asks for a retry."""
 
 
 class Webhook:
-    """An endpoint that takes alerts.
+    """An endpoint that accepts alerts.
 
     Args:
-        url: Where to; it may hold a secret, and is never shown whole.
-        token: Bearer token, if it wants one.
+        url: URL of the endpoint; it may hold a secret, and is never shown whole.
+        token: Bearer token; None where the endpoint needs none.
         timeout_seconds: Longest wait for each part of the exchange.
         pause_seconds: Wait after the first failed try; it doubles, with jitter.
     """
@@ -39,7 +39,7 @@ class Webhook:
         self._headers = {"User-Agent": "shortlist"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._timeout = timeout_seconds
         self._pause = pause_seconds
-        # httpx tells the whole URL to whoever listens to its log.
+        # httpx logs the whole URL at level INFO.
         logging.getLogger("httpx").setLevel(logging.WARNING)
 
     def __str__(self) -> str:
@@ -49,8 +49,8 @@ class Webhook:
         """Send a body, with a few quick tries.
 
         Raises:
-            PermanentDeliveryError: The endpoint will never take it.
-            UnavailableError: Every try failed.
+            PermanentDeliveryError: The endpoint refused it.
+            TemporaryDeliveryError: Every attempt failed.
         """
         for attempt in Retrying(
             retry=retry_if_exception_type(TemporaryDeliveryError),
@@ -63,13 +63,13 @@ class Webhook:
 
     def _try(self, body: dict[str, Any]) -> None:
         try:
-            # An answer's code is all that counts: who never ends its body does not hold us up.
+            # Only the status is read: an endpoint that never ends its body does not block the delivery.
             with httpx.stream("POST", self._url, json=body, headers=self._headers, timeout=self._timeout) as answer:
                 status = answer.status_code
         except httpx.HTTPError as error:
-            why = str(error) or "no answer in time"
-            raise TemporaryDeliveryError(f"{self}: {type(error).__name__}: {why}") from None
-        if status in _LATER or status >= 500:
+            error_text = str(error) or "no answer in time"
+            raise TemporaryDeliveryError(f"{self}: {type(error).__name__}: {error_text}") from None
+        if status in _RETRY_STATUSES or status >= 500:
             raise TemporaryDeliveryError(f"{self}: HTTP {status}")
         if not 200 <= status < 300:
             raise PermanentDeliveryError(
@@ -77,11 +77,11 @@ class Webhook:
             )
 
 
-def token_of(variable: str | None) -> str | None:
+def read_token(variable: str | None) -> str | None:
     """Return the bearer token that an environment variable holds; None when none is declared.
 
     Raises:
-        ShortlistError: The variable is not set, or holds what no header can carry. The token itself is never shown.
+        ShortlistError: The variable is not set, or is not valid in a header. The token itself is never shown.
     """
     if variable is None:
         return None
@@ -93,7 +93,7 @@ def token_of(variable: str | None) -> str | None:
         )
     if not (token.isascii() and token.isprintable() and " " not in token):
         raise ShortlistError(
-            f"monitoring.alerts.token_env: what the environment variable '{variable}' holds is no bearer token: it has"
-            " spaces, line breaks or letters outside ASCII. Set it to the token alone."
+            f"monitoring.alerts.token_env: the value of the environment variable '{variable}' is no bearer token: it"
+            " has spaces, line breaks or letters outside ASCII. Set it to the token alone."
         )
     return token

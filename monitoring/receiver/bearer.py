@@ -1,4 +1,4 @@
-"""The bearer tokens that callers must show, any of several while one is being replaced."""
+"""The bearer tokens of callers; several are valid while one is being replaced."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from shortlist.contracts import ShortlistError
 from shortlist.storage.storage_config import address
 
 _SCHEME: Final = "bearer "
-_SHORTEST: Final = 16
-"""Characters; a shorter one can be guessed."""
+_MIN_LENGTH: Final = 16
+"""Fewest characters of a token; a shorter one could be guessed."""
 
 
-class Bearer:
-    """Tokens from a file or an environment variable, one a line.
+class BearerTokens:
+    """Tokens from a file or an environment variable, one per line.
 
-    A file is read anew for every request: Kubernetes writes a changed Secret into it, and no restart is needed.
+    The file is read again for every request: Kubernetes writes a changed Secret into it, so no restart is needed.
 
     Args:
-        file: Where the tokens are; None: in the variable.
-        variable: Environment variable that holds them, where no file is given.
+        file: File with the tokens; None: they are in the variable.
+        variable: Environment variable with the tokens, where no file is given.
 
     Raises:
-        ShortlistError: There is none, or one is too short. No message shows a token.
+        ShortlistError: There is no token, or one is too short. No message shows a token.
     """
 
     def __init__(self, file: Path | None, variable: str = "SHORTLIST_WEBHOOK_TOKEN") -> None:
@@ -34,32 +34,36 @@ class Bearer:
         self.check()
 
     def check(self) -> None:
-        """Raise `ShortlistError` when the tokens cannot be read."""
-        self._digests()
-
-    def admits(self, header: str | None) -> bool:
-        """Return whether an Authorization header holds one of the tokens; it takes as long for every wrong one.
+        """Read the tokens once.
 
         Raises:
             ShortlistError: The tokens cannot be read.
         """
-        known = self._digests()
+        self._digests()
+
+    def is_authorized(self, header: str | None) -> bool:
+        """Return whether an Authorization header holds one of the tokens, in constant time.
+
+        Raises:
+            ShortlistError: The tokens cannot be read.
+        """
+        digests = self._digests()
         if header is None or not header.lower().startswith(_SCHEME):
             return False
-        shown = _digest(header[len(_SCHEME) :].strip())
-        found = False
-        for digest in known:  # to the end, whichever it is
-            found |= hmac.compare_digest(digest, shown)
-        return found
+        given_digest = _digest(header[len(_SCHEME) :].strip())
+        is_match = False
+        for token_digest in digests:  # no early exit, for constant time
+            is_match |= hmac.compare_digest(token_digest, given_digest)
+        return is_match
 
     def _digests(self) -> tuple[bytes, ...]:
-        where = f"{self._file}" if self._file is not None else f"the environment variable {self._variable}"
+        source = f"{self._file}" if self._file is not None else f"the environment variable {self._variable}"
         tokens = [token for line in self._text().splitlines() if (token := line.strip())]
         if not tokens:
-            raise ShortlistError(f"{where}: holds no bearer token; wanted one a line")
-        if any(len(token) < _SHORTEST for token in tokens):
+            raise ShortlistError(f"{source}: holds no bearer token; wanted one a line")
+        if any(len(token) < _MIN_LENGTH for token in tokens):
             raise ShortlistError(
-                f"{where}: holds a bearer token below {_SHORTEST} characters; make one with: openssl rand -hex 32"
+                f"{source}: holds a bearer token below {_MIN_LENGTH} characters; make one with: openssl rand -hex 32"
             )
         return tuple(map(_digest, tokens))
 

@@ -1,4 +1,4 @@
-"""From an alarm to at most one run: the policy decides, a claim makes it one, the run begins."""
+"""Starts at most one run for an alarm: the policy decides, and one process claims the decision and starts the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
-from monitoring.retraining.retrain_policy import decide
+from monitoring.retraining.retrain_policy import decide_retraining
 from monitoring.store.monitoring_store import MonitoringStore
 from monitoring.windows.records import RetrainDecision
 from shortlist.contracts import ShortlistError
@@ -19,10 +19,10 @@ _log = logging.getLogger(__name__)
 
 
 class RunStarter(Protocol):
-    """Starts trainings elsewhere; `pipelines` has the one for Kubeflow."""
+    """Interface of what starts runs; `pipelines` has the implementation for Kubeflow."""
 
     def __call__(self, decision: RetrainDecision, /) -> str:
-        """Start the run of a decision, or find the one that was started for its key before; return its id.
+        """Start the run of a decision, or find the one already started for its key; return its id.
 
         Raises:
             ShortlistError: It could not be started now.
@@ -30,29 +30,29 @@ class RunStarter(Protocol):
 
 
 class RetryLaterError(ShortlistError):
-    """Nothing is lost and nothing was started: ask again."""
+    """Nothing was started; the caller has to retry."""
 
 
 @dataclass(frozen=True)
 class RetrainerResponse:
-    """What came of an alarm."""
+    """Result of an alarm."""
 
     result: Literal["started", "hold", "page"]
     reason: str
     run: str = ""
-    """Of what was started."""
+    """Id of the started run."""
 
 
 class Retrainer:
     """Starts the trainings of one spec.
 
-    It has no memory of its own: ten of them on ten machines start one run, because they share the monitoring store.
+    It is stateless: ten of them on ten machines start one run, because they share the monitoring store.
 
     Args:
-        monitoring_store: Of the spec.
-        policy: As the spec declares it.
+        monitoring_store: The spec's monitoring store.
+        policy: The declared policy.
         start: Starts a run.
-        clock: Tells the time; it changes no decision, only when it was made.
+        clock: Returns the present moment; it only sets the time of the decision.
     """
 
     def __init__(
@@ -68,17 +68,17 @@ class Retrainer:
         self._clock = clock
 
     def consider(self) -> RetrainerResponse:
-        """Decide from the monitoring store, as a monitoring run does, and start a training where that is the decision.
+        """Decide from the monitoring store, as a monitoring run does, and start a training if that is the decision.
 
         Raises:
-            RetryLaterError: Kubeflow is unavailable, or another process has claimed the training and not begun yet.
+            RetryLaterError: Kubeflow is unavailable, or another process has claimed the training and not started it.
             ShortlistError: The monitoring store cannot be read.
         """
         self.monitoring_store.recover()
         reports = self.monitoring_store.reports()
         if not reports:
             return RetrainerResponse("hold", "no window of live traffic has been evaluated yet; run make watch")
-        decision = decide(
+        decision = decide_retraining(
             self.monitoring_store.spec, reports, self.monitoring_store.retrainings(), self._policy, self._clock()
         )
         if decision.action != "retrain":
@@ -86,22 +86,24 @@ class Retrainer:
         if not self.monitoring_store.claim(decision):
             spec = self.monitoring_store.spec
             raise RetryLaterError(f"{spec}: another process has claimed {decision.key} and not begun yet")
-        return begin(self.monitoring_store, decision, self._start)
+        return begin_retraining(self.monitoring_store, decision, self._start)
 
 
-def begin(monitoring_store: MonitoringStore, decision: RetrainDecision, start: RunStarter) -> RetrainerResponse:
-    """Start the training of a claimed decision and note that in the monitoring store.
+def begin_retraining(
+    monitoring_store: MonitoringStore, decision: RetrainDecision, start: RunStarter
+) -> RetrainerResponse:
+    """Start the training of a claimed decision and record it in the monitoring store.
 
-    A process that dies in between leaves a claim without a training: after ten minutes anybody may claim it, and
-    finds the run that was started by its key.
+    A process that dies in between leaves a claim without a training: after ten minutes another process may claim it,
+    and finds the started run by its key.
 
     Args:
-        monitoring_store: In which this process has claimed it.
-        decision: To retrain.
+        monitoring_store: The store in which this process has claimed the decision.
+        decision: The decision to retrain.
         start: Starts a run.
 
     Raises:
-        RetryLaterError: It could not be started; the claim is given back.
+        RetryLaterError: It could not be started; the claim is released.
     """
     try:
         run = start(decision)
@@ -112,9 +114,7 @@ def begin(monitoring_store: MonitoringStore, decision: RetrainDecision, start: R
     except BaseException:
         monitoring_store.release(decision.key)
         raise
-    if not monitoring_store.start(
-        decision, run
-    ):  # it took longer than a claim holds, and somebody else found the same run
+    if not monitoring_store.start(decision, run):  # the claim expired meanwhile, and another process found the same run
         return RetrainerResponse("hold", f"another process has begun {decision.key}", run)
     _log.info("%s: run %s began for %s", monitoring_store.spec, run, decision.key)
     return RetrainerResponse("started", decision.reasons[0], run)

@@ -1,4 +1,4 @@
-"""Bins of a column, by which its distributions are compared."""
+"""Bins of a column's values; distributions are compared by their counts per bin."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from monitoring.windows.known_columns import OWN, SLATE_SIZE
+from monitoring.windows.known_columns import SLATE_SIZE, WINDOW_COLUMNS
 from shortlist.features.plan import Plan
 from shortlist.spec.data import Column
 from shortlist.spec.monitoring import DriftLimits
 
 Kind = Literal["numeric", "categorical", "tags"]
 
-_KINDS: Final[dict[str, Kind]] = {"number": "numeric", "string": "categorical", "hex": "categorical", "tags": "tags"}
+_KIND_BY_TYPE: Final[dict[str, Kind]] = {
+    "number": "numeric",
+    "string": "categorical",
+    "hex": "categorical",
+    "tags": "tags",
+}
 
 
 class Bins(BaseModel):
-    """The ranges or values that a column's rows are counted by."""
+    """The ranges or values by which a column is counted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -29,10 +34,10 @@ class Bins(BaseModel):
     edges: tuple[float, ...] = ()
     """Numeric: inner edges, increasing; a value on an edge belongs to the bin above it."""
     values: tuple[str | int, ...] = ()
-    """Categorical and tags: the values told apart, most frequent first; one more bin holds all others."""
+    """Categorical and tags: the values with a bin of their own, most frequent first; one more bin holds all others."""
 
     @model_validator(mode="after")
-    def _fit_the_kind(self) -> Bins:
+    def _check_fields_match_kind(self) -> Bins:
         assert not (self.values if self.kind == "numeric" else self.edges), "edges are numeric, values are not"
         assert all(low < high for low, high in pairwise(self.edges)), "edges increase"
         return self
@@ -44,30 +49,32 @@ class Bins(BaseModel):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What a reader calls each bin: `'home'`, `12 to 30`, `other values`."""
+        """Readable label of each bin: `'home'`, `12 to 30`, `other values`."""
         if self.kind != "numeric":
             return (*(f"'{value}'" for value in self.values), "other values")
         if not self.edges:
             return ("all values",)
-        shown = _distinct(self.edges)
-        between = (f"{low} to {high}" if low != high else low for low, high in pairwise(shown))
-        return (f"below {shown[0]}", *between, f"{shown[-1]} and more")
+        edge_texts = _format_edges(self.edges)
+        ranges = (f"{low} to {high}" if low != high else low for low, high in pairwise(edge_texts))
+        return (f"below {edge_texts[0]}", *ranges, f"{edge_texts[-1]} and more")
 
     def codes(self, values: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the row and the bin of every value, in order; nulls, NaN and infinity are no values.
+        """Return the row and the bin of every value, in order; nulls, NaN and infinity are left out.
 
         Args:
             values: The column; of tags, every value of a list counts.
         """
-        rows, known = known_values(values, self.kind)
+        rows, present = present_values(values, self.kind)
         if self.kind == "numeric":
-            return rows, np.searchsorted(self.edges, known.to_numpy(), side="right").astype(np.int64)
-        if not self.values or known.is_empty():
+            return rows, np.searchsorted(self.edges, present.to_numpy(), side="right").astype(np.int64)
+        if not self.values or present.is_empty():
             return rows, np.full(rows.size, len(self.values), dtype=np.int64)
-        places = pl.Series(range(len(self.values)), dtype=pl.Int64)
-        # Only the told-apart values are looked up, so that it takes as long with 100 000 values as with 100.
-        frequent = pl.Series(self.values, dtype=known.dtype)
-        return rows, known.replace_strict(frequent, places, default=len(self.values), return_dtype=pl.Int64).to_numpy()
+        bin_numbers = pl.Series(range(len(self.values)), dtype=pl.Int64)
+        # Only values with a bin of their own are looked up, so that 100 000 distinct values take as long as 100.
+        frequent = pl.Series(self.values, dtype=present.dtype)
+        return rows, present.replace_strict(
+            frequent, bin_numbers, default=len(self.values), return_dtype=pl.Int64
+        ).to_numpy()
 
     def count(self, values: pl.Series) -> NDArray[np.int64]:
         """Return how many values each bin holds, shape (size,).
@@ -78,39 +85,39 @@ class Bins(BaseModel):
         return np.bincount(self.codes(values)[1], minlength=self.size).astype(np.int64)
 
 
-def bins_of(values: pl.Series, kind: Kind, limits: DriftLimits) -> Bins:
-    """Return the bins that fit a column's values.
+def make_bins(values: pl.Series, kind: Kind, limits: DriftLimits) -> Bins:
+    """Return bins made from a column's values.
 
-    Numeric: bins of equal count; a value with more rows than a bin should have gets one of its own, so there may be
-    fewer bins than declared. Of a constant column that value is told from what is below and above it. Others: the most
-    frequent values.
+    Numeric: bins of equal count; a value with more rows than a bin should have gets its own bin, so there may be fewer
+    bins than declared. A constant column has bins for its value, below and above it. Other kinds: the most frequent
+    values.
 
     Args:
-        values: The reference's rows.
-        kind: How they are read.
-        limits: How many bins.
+        values: The column's values in the reference.
+        kind: Kind of the column.
+        limits: The numbers of bins.
     """
-    _, known = known_values(values, kind)
+    _, present = present_values(values, kind)
     if kind == "numeric":
-        return Bins(kind=kind, edges=_equal_count_edges(known.to_numpy(), limits.bins))
-    counted = known.rename("value").value_counts(name="rows").sort(["rows", "value"], descending=[True, False])
-    return Bins(kind=kind, values=tuple(counted["value"].head(limits.top_values).to_list()))
+        return Bins(kind=kind, edges=_equal_count_edges(present.to_numpy(), limits.bins))
+    value_counts = present.rename("value").value_counts(name="rows").sort(["rows", "value"], descending=[True, False])
+    return Bins(kind=kind, values=tuple(value_counts["value"].head(limits.top_values).to_list()))
 
 
 def compared_columns(plan: Plan, limits: DriftLimits) -> dict[str, Kind]:
-    """Return how each column that is known before the impression is compared, in declared order.
+    """Return the kind by which each column known before the impression is compared, in declared order.
 
-    Left out are the label, the ids of impression and request, dates and vectors, what the limits ignore, and names that
-    rows of a window have themselves. An integer is a category when it is a key or becomes an id or the key of a
-    statistic, and a number otherwise.
+    Left out are the label, the ids of impression and request, dates and vectors, ignored columns, and names in
+    `WINDOW_COLUMNS`. An integer is categorical when it is a key, becomes an id, or is the key of a statistic, and
+    numeric otherwise.
 
-    Where features compare the candidates of a request, so is how many these are: a log holds what was shown, a request
-    what is ranked.
+    Where features compare the candidates of a request, the number of candidates is compared too: the log holds the
+    shown rows, a request all ranked ones.
     """
     data = plan.declared.data
     read_as_keys = (name for feature in plan.features for name in feature.read_as_keys)
     categories = {data.user, data.item, *(table.key for table in data.side_tables), *read_as_keys}
-    left_out = {*data.names_of_rows, *limits.ignore, *OWN}
+    left_out = {*data.names_of_rows, *limits.ignore, *WINDOW_COLUMNS}
     kinds: dict[str, Kind] = {}
     for column in (*data.columns, *(column for table in data.side_tables for column in table.columns)):
         if column.known == "before" and column.name not in left_out:
@@ -125,11 +132,11 @@ def compared_columns(plan: Plan, limits: DriftLimits) -> dict[str, Kind]:
 def _kind(column: Column, categories: set[str | None]) -> Kind | None:
     if column.type == "integer":
         return "categorical" if column.name in categories else "numeric"
-    return _KINDS.get(column.type)
+    return _KIND_BY_TYPE.get(column.type)
 
 
-def known_values(values: pl.Series, kind: Kind) -> tuple[NDArray[np.int64], pl.Series]:
-    """Return the row of every value that is there, and the values themselves."""
+def present_values(values: pl.Series, kind: Kind) -> tuple[NDArray[np.int64], pl.Series]:
+    """Return the values that are neither null nor not finite, each with its row."""
     frame = pl.DataFrame({"row": np.arange(len(values)), "value": values})
     if kind == "tags" and isinstance(values.dtype, pl.List):
         frame = frame.explode("value")
@@ -141,13 +148,13 @@ def known_values(values: pl.Series, kind: Kind) -> tuple[NDArray[np.int64], pl.S
     return frame["row"].to_numpy(), frame["value"]
 
 
-def _distinct(edges: tuple[float, ...]) -> list[str]:
-    """Return the edges with as few digits as tell them apart, four at least."""
+def _format_edges(edges: tuple[float, ...]) -> list[str]:
+    """Return the edges as texts, with at least four significant digits, and as many more as make them distinct."""
     for digits in (4, 6, 9, 12):
-        shown = [np.format_float_positional(edge, digits, fractional=False, trim="-") for edge in edges]
-        if len(set(shown)) == len(shown):
+        texts = [np.format_float_positional(edge, digits, fractional=False, trim="-") for edge in edges]
+        if len(set(texts)) == len(texts):
             break
-    return shown
+    return texts
 
 
 def _equal_count_edges(values: NDArray[np.float64], bins: int) -> tuple[float, ...]:
@@ -156,10 +163,10 @@ def _equal_count_edges(values: NDArray[np.float64], bins: int) -> tuple[float, .
     ordered = np.sort(values)
     if ordered[0] == ordered[-1]:
         return (float(ordered[0]), float(np.nextafter(ordered[0], np.inf)))
-    places = np.arange(1, bins) * ordered.size // bins
-    cuts = ordered[places]
+    cut_positions = np.arange(1, bins) * ordered.size // bins
+    cuts = ordered[cut_positions]
     edges = set(cuts.tolist())
-    # Of a value that several cuts fall on, the bin ends right above it.
+    # The bin of a value on which several cuts fall ends right above it.
     for value in set(cuts[1:][cuts[1:] == cuts[:-1]].tolist()) | ({cuts[0]} & {ordered[0]}):
         edges.add(float(ordered[min(np.searchsorted(ordered, value, side="right"), ordered.size - 1)]))
     return tuple(sorted(edge for edge in edges if edge > ordered[0]))

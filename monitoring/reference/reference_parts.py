@@ -1,4 +1,4 @@
-"""What a reference says of a column, and of a model."""
+"""The parts of a reference: distributions of columns, and quality of models."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from pydantic import BaseModel, ConfigDict
 from monitoring.reference.distributions import Bins
 
 
-class _Record(BaseModel):
+class _ReferencePart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ColumnReference(_Record):
-    """How the values of a column are distributed, day by day."""
+class ColumnReference(_ReferencePart):
+    """Distribution of a column's values, per day."""
 
     bins: Bins
     counts: tuple[tuple[int, ...], ...]
     """Values per day and bin, shape (days, bins)."""
     nulls: float
-    """Share of the rows without a value; an empty list is none, nor is a number that is not finite."""
+    """Share of the rows without a value; an empty list and a number that is not finite count as missing."""
     rows: int
-    """Rows of all days, those without a value too."""
+    """Rows of all days, including those without a value."""
 
 
-class ModelReference(_Record):
-    """What a model was on its test days."""
+class ModelReference(_ReferencePart):
+    """Quality of a model on its test days."""
 
     model: str
-    """Its name, as declared."""
+    """Name of the model, as declared."""
     scores: ColumnReference
-    """Of the validation and test days, and of no other day."""
+    """Distribution of the scores on the validation and test days."""
     mean_score: float
     label_rate: float
     auc: float
     log_loss: float
     gauc: float | None = None
-    """None where the log names no users."""
+    """GAUC; None where the log names no users."""
     ndcg_at_10: float | None = None
-    """Over the lists that a replay would ask for; likewise."""
+    """nDCG@10 over the lists that a replay would ask for; None where the log names no users."""
     hit_rate: float
-    """At `quality.hit_rate_at`, over the lists that a replay would ask for."""
+    """Hit rate at `quality.hit_rate_at`, over the lists that a replay would ask for."""
     rows: int
-    """Rows of the test days; the numbers above are theirs."""
+    """Rows of the test days, on which the measures above are computed."""

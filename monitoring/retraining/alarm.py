@@ -1,4 +1,4 @@
-"""The alarm: what the windows that were judged say together, with hysteresis and without any state of its own."""
+"""The alarm over the judged windows: it has hysteresis, and is computed without stored state."""
 
 from __future__ import annotations
 
@@ -16,89 +16,91 @@ WEEK: Final = timedelta(days=7)
 
 @dataclass(frozen=True)
 class Alarm:
-    """Whether it is raised, and by what."""
+    """The state of the alarm, and the windows that it depends on."""
 
     since: datetime | None
-    """Start of the window that raised it; None while it is not."""
-    seen: tuple[WindowReport, ...]
-    """The windows that count, oldest first: the judged ones since the last alarm's end."""
-    newest: tuple[WindowReport, ...]
-    """The newest `of_windows` of them."""
+    """Start of the window that raised it; None while it is not raised."""
+    judged_reports: tuple[WindowReport, ...]
+    """The judged windows since the last alarm was cleared, oldest first."""
+    newest_reports: tuple[WindowReport, ...]
+    """The newest `of_windows` of `judged_reports`."""
 
     @property
-    def raised(self) -> bool:
-        """Whether it is raised."""
+    def is_raised(self) -> bool:
+        """Whether the alarm is raised."""
         return self.since is not None
 
     @property
-    def bad(self) -> tuple[WindowReport, ...]:
-        """The bad ones among the newest; of a raised alarm that has none there, the last bad one."""
-        found = tuple(filter(is_bad, self.newest))
-        return found or (tuple(filter(is_bad, self.seen))[-1:] if self.raised else ())
+    def bad_reports(self) -> tuple[WindowReport, ...]:
+        """The bad windows among the newest; of a raised alarm without any, the last bad window."""
+        bad_reports = tuple(filter(is_bad, self.newest_reports))
+        return bad_reports or (tuple(filter(is_bad, self.judged_reports))[-1:] if self.is_raised else ())
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What is wrong, the newest first."""
-        return tuple(dict.fromkeys(name for report in reversed(self.bad) for name in report.columns))
+        """Names of everything that is wrong, the newest first."""
+        return tuple(dict.fromkeys(name for report in reversed(self.bad_reports) for name in report.columns))
 
-    def says(self, policy: RetrainPolicy) -> str:
-        """Return it as a sentence."""
-        bad = sum(map(is_bad, self.newest))
-        count = f"{bad} of {len(self.newest)} windows {'is' if bad == 1 else 'are'} bad"
+    def describe(self, policy: RetrainPolicy) -> str:
+        """Return the state of the alarm as a sentence."""
+        bad_count = sum(map(is_bad, self.newest_reports))
+        count = f"{bad_count} of {len(self.newest_reports)} windows {'is' if bad_count == 1 else 'are'} bad"
         if self.since is None:
             return f"{count}; {policy.bad_windows} raise the alarm"
         return (
-            f"the alarm is raised since the window of {text_of(self.since)}: {count}; it ends after"
+            f"the alarm is raised since the window of {format_utc(self.since)}: {count}; it ends after"
             f" {policy.clear_windows} good in a row"
         )
 
 
 def evaluate_alarm(windows: Sequence[WindowReport], policy: RetrainPolicy) -> Alarm:
-    """Return what windows say, played from the oldest; broken and unjudged ones neither raise nor end an alarm."""
+    """Return the alarm after all windows, oldest first; broken and unjudged ones neither raise nor clear it."""
     since: datetime | None = None
-    seen: list[WindowReport] = []
+    judged_reports: list[WindowReport] = []
     for report in windows:
         if report.verdict not in JUDGED:
             continue
-        seen.append(report)
-        if since is None and sum(map(is_bad, seen[-policy.of_windows :])) >= policy.bad_windows:
+        judged_reports.append(report)
+        if since is None and sum(map(is_bad, judged_reports[-policy.of_windows :])) >= policy.bad_windows:
             since = report.start
-        elif since is not None and not any(map(is_bad, seen[-policy.clear_windows :])):
-            # What raised the last alarm must not raise the next one.
-            since, seen = None, []
-    return Alarm(since, tuple(seen), tuple(seen[-policy.of_windows :]))
+        elif since is not None and not any(map(is_bad, judged_reports[-policy.clear_windows :])):
+            # Windows that raised the last alarm must not raise the next one.
+            since, judged_reports = None, []
+    return Alarm(since, tuple(judged_reports), tuple(judged_reports[-policy.of_windows :]))
 
 
 def reports_of_current_model(
     reports: Sequence[WindowReport], retrainings: Sequence[Retraining]
 ) -> tuple[WindowReport, ...]:
-    """Return the windows that say something about what serves now: those since the newest promoted model began to.
+    """Return the reports of windows since the newest promoted model began to serve.
 
     Args:
-        reports: Every window, oldest first.
+        reports: The report of every window, oldest first.
         retrainings: Every retraining, oldest first.
     """
-    promoted = [one for one in retrainings if one.state == "promoted" and one.version is not None]
+    promoted = [
+        retraining for retraining in retrainings if retraining.state == "promoted" and retraining.version is not None
+    ]
     if not promoted:
         return tuple(reports)
     newest = promoted[-1]
-    served = [number for number, report in enumerate(reports) if report.champion == newest.version]
-    if served:
-        return tuple(reports[served[0] :])
-    # A promoted model that has shown up in no window for a week was taken back by hand; then its predecessor's windows
-    # count again, or nobody would ever hear of them.
+    positions = [position for position, report in enumerate(reports) if report.champion == newest.version]
+    if positions:
+        return tuple(reports[positions[0] :])
+    # A promoted model that served in no window for a week was rolled back by hand: its predecessor's windows count
+    # again, since otherwise no window would.
     return tuple(report for report in reports if report.start > newest.window + WEEK)
 
 
 def is_bad(report: WindowReport) -> bool:
-    """Whether a judged window is a reason for the alarm."""
+    """Return whether a window was judged and is not healthy."""
     return report.verdict in JUDGED and report.verdict != "healthy"
 
 
-def text_of(moment: datetime) -> str:
-    """Return a window's moment as people read it, in UTC.
+def format_utc(moment: datetime) -> str:
+    """Return a moment as a readable text in UTC, to the minute.
 
-    >>> text_of(datetime(2026, 1, 19, 6, tzinfo=UTC))
+    >>> format_utc(datetime(2026, 1, 19, 6, tzinfo=UTC))
     '2026-01-19 06:00'
     """
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"

@@ -1,4 +1,4 @@
-"""What keeps a raised alarm from starting a training: one in flight, a cool-down, a cap, failures in a row."""
+"""Rules that block a retraining: a running one, the cool-down, the weekly cap, repeated failures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from monitoring.retraining.alarm import WEEK, text_of
+from monitoring.retraining.alarm import WEEK, format_utc
 from monitoring.windows.records import RetrainAction, Retraining, WindowReport
 from shortlist.spec.monitoring import RetrainPolicy
 
@@ -16,7 +16,7 @@ UNSUCCESSFUL_STATES: Final = frozenset({"failed", "held", "not_promoted"})
 
 
 class RetrainBlocker(NamedTuple):
-    """What to do instead of a training, and why."""
+    """The action that replaces a retraining, and the reason."""
 
     action: RetrainAction
     reason: str
@@ -25,95 +25,100 @@ class RetrainBlocker(NamedTuple):
 def retrain_blocker(
     newest: WindowReport, retrainings: Sequence[Retraining], policy: RetrainPolicy
 ) -> RetrainBlocker | None:
-    """Return the first thing that holds a training for the newest window; None when it may start.
+    """Return the first rule that blocks a retraining for the newest window; None when it may start.
 
     Args:
         newest: The newest window.
         retrainings: Every retraining, oldest first.
-        policy: As declared.
+        policy: The declared policy.
     """
     for action, rule in _RULES:
-        if why := rule(newest.start, retrainings, policy):
-            return RetrainBlocker(action, why)
+        if reason := rule(newest.start, retrainings, policy):
+            return RetrainBlocker(action, reason)
     return None
 
 
 def schedule_blocker(moment: datetime, retrainings: Sequence[Retraining], policy: RetrainPolicy) -> str:
-    """Return why a moment of the schedule starts no training; empty when it may.
+    """Return the reason why a scheduled training does not start; empty when it may.
 
-    Failures in a row do not count: the schedule is how a model gets newer data, which may be what mends it.
+    Repeated failures do not count: a scheduled training brings newer data, which may fix the failures.
 
     Args:
-        moment: Of the schedule.
-        retrainings: Every retraining, oldest first, whoever started it.
-        policy: As declared.
+        moment: The scheduled time.
+        retrainings: Every retraining, oldest first, whatever started it.
+        policy: The declared policy.
     """
-    rules = (_cool_down, _weekly_cap)
-    return running_retraining(retrainings) or next(filter(None, (r(moment, retrainings, policy) for r in rules)), "")
+    rules = (_cooldown_blocker, _weekly_cap_blocker)
+    return running_retraining(retrainings) or next(
+        filter(None, (rule(moment, retrainings, policy) for rule in rules)), ""
+    )
 
 
 def running_retraining(retrainings: Sequence[Retraining]) -> str:
-    """Return which retraining is running, as a reason to start no other; empty when none is."""
-    for one in retrainings:
-        if one.state == "running":
-            since = text_of(one.started)
-            return f"the retraining of {text_of(one.window)} is running since {since}; there is one at a time"
+    """Return a message about the running retraining, which blocks another one; empty when none is running."""
+    for retraining in retrainings:
+        if retraining.state == "running":
+            since = format_utc(retraining.started)
+            return f"the retraining of {format_utc(retraining.window)} is running since {since}; there is one at a time"
     return ""
 
 
-def _one_in_flight(_start: datetime, retrainings: Sequence[Retraining], _policy: RetrainPolicy) -> str:
+def _running_blocker(_start: datetime, retrainings: Sequence[Retraining], _policy: RetrainPolicy) -> str:
     return running_retraining(retrainings)
 
 
-def _window_is_answered(start: datetime, retrainings: Sequence[Retraining], _policy: RetrainPolicy) -> str:
-    for one in reversed(retrainings):
-        if one.window >= start:
-            return f"the retraining of {text_of(one.window)} ({one.state}) answered this window; a later one decides"
+def _answered_window_blocker(start: datetime, retrainings: Sequence[Retraining], _policy: RetrainPolicy) -> str:
+    for retraining in reversed(retrainings):
+        if retraining.window >= start:
+            window = format_utc(retraining.window)
+            return f"the retraining of {window} ({retraining.state}) answered this window; a later one decides"
     return ""
 
 
-def _cool_down(start: datetime, retrainings: Sequence[Retraining], policy: RetrainPolicy) -> str:
+def _cooldown_blocker(start: datetime, retrainings: Sequence[Retraining], policy: RetrainPolicy) -> str:
     if not retrainings:
         return ""
-    over = retrainings[-1].window + timedelta(hours=policy.cooldown_hours)
-    if start >= over:
+    cooldown_end = retrainings[-1].window + timedelta(hours=policy.cooldown_hours)
+    if start >= cooldown_end:
         return ""
     return (
         f"cool-down of {policy.cooldown_hours:g} h after the last retraining: the first window, or moment of the"
-        f" schedule, that may start another one is that of {text_of(over)}"
+        f" schedule, that may start another one is that of {format_utc(cooldown_end)}"
     )
 
 
-def _weekly_cap(start: datetime, retrainings: Sequence[Retraining], policy: RetrainPolicy) -> str:
-    within = [one for one in retrainings if start - one.window < WEEK]
-    if len(within) < policy.max_per_week:
+def _weekly_cap_blocker(start: datetime, retrainings: Sequence[Retraining], policy: RetrainPolicy) -> str:
+    recent = [retraining for retraining in retrainings if start - retraining.window < WEEK]
+    if len(recent) < policy.max_per_week:
         return ""
     return (
-        f"{len(within)} {_retrainings(within)} within seven days (max_per_week {policy.max_per_week}). Check what"
-        " they learned from, then train by hand"
+        f"{len(recent)} {_singular_or_plural(recent)} within seven days (max_per_week {policy.max_per_week})."
+        " Check what they learned from, then train by hand"
     )
 
 
-def _repeated_failures(_start: datetime, retrainings: Sequence[Retraining], policy: RetrainPolicy) -> str:
-    failed = list(takewhile(lambda one: one.state in UNSUCCESSFUL_STATES, reversed(retrainings)))
-    if len(failed) < policy.max_failures:
+def _repeated_failures_blocker(_start: datetime, retrainings: Sequence[Retraining], policy: RetrainPolicy) -> str:
+    failures = list(takewhile(lambda retraining: retraining.state in UNSUCCESSFUL_STATES, reversed(retrainings)))
+    if len(failures) < policy.max_failures:
         return ""
-    last = failed[0]
+    newest_failure = failures[0]
+    cause = f", {newest_failure.reason}" if newest_failure.reason else ""
     return (
-        f"{len(failed)} {_retrainings(failed)} in a row led to no new champion (max_failures {policy.max_failures});"
-        f" the last one: {last.state}{f', {last.reason}' if last.reason else ''}. Fix the cause, then train by hand"
+        f"{len(failures)} {_singular_or_plural(failures)} in a row led to no new champion"
+        f" (max_failures {policy.max_failures}); the last one: {newest_failure.state}{cause}. Fix the cause, then train"
+        " by hand"
     )
 
 
-def _retrainings(some: Sequence[Retraining]) -> str:
-    return "retraining" if len(some) == 1 else "retrainings"
+def _singular_or_plural(retrainings: Sequence[Retraining]) -> str:
+    return "retraining" if len(retrainings) == 1 else "retrainings"
 
 
 _RULES: Final[tuple[tuple[RetrainAction, Callable[[datetime, Sequence[Retraining], RetrainPolicy], str]], ...]] = (
-    ("hold", _one_in_flight),
-    ("hold", _window_is_answered),
-    ("hold", _cool_down),
-    ("page", _weekly_cap),
-    ("page", _repeated_failures),
+    ("hold", _running_blocker),
+    ("hold", _answered_window_blocker),
+    ("hold", _cooldown_blocker),
+    ("page", _weekly_cap_blocker),
+    ("page", _repeated_failures_blocker),
 )
-"""In the order in which they are asked."""
+"""The rules in the order in which they are evaluated, each with the action of its blocker."""

@@ -1,22 +1,22 @@
-"""What a monitoring run leads to: a pure function of what was seen, what was done and what the policy allows.
+"""The retrain policy: a pure function from windows, retrainings and the declared policy to a decision.
 
 The rules, in this order; the first that applies decides:
 
-1. The newest window's data are broken: page. No model is trained on such data, whatever came before.
+1. The newest window's data are broken: page. No model is trained on such data.
 2. The newest window could not be judged, or is from before the newest model began to serve: hold.
 3. The alarm is not raised: hold.
-4. Feature values that scored differ from those of the feature table by more than the declared limit: hold.
+4. Served feature values differ from those of the feature table by more than the declared limit: hold.
 5. A retraining is running: hold.
-6. The newest window, or a later one, led to a retraining already: hold.
+6. The newest window, or a later one, already led to a retraining: hold.
 7. The cool-down after the last retraining is not over: hold.
 8. The weekly cap is reached: page.
 9. Too many retrainings in a row led to no new champion: page.
 10. Otherwise: retrain.
 
-The alarm follows from the judged windows (healthy, drifted, degraded) alone, played from the oldest: `bad_windows` bad
-ones among the newest `of_windows` raise it, `clear_windows` good ones in a row end it, and then counting starts anew.
-Broken and unjudged windows neither raise nor end it. Nor do windows from before the newest promoted model began to
-serve: what they say of its predecessor is answered.
+The alarm depends on the judged windows (healthy, drifted, degraded) alone, evaluated from the oldest: `bad_windows` bad
+ones among the newest `of_windows` raise it, `clear_windows` good ones in a row clear it, and counting starts again.
+Broken and unjudged windows neither raise nor clear it. Nor do windows from before the newest promoted model began to
+serve: they are about its predecessor.
 """
 
 from __future__ import annotations
@@ -26,179 +26,186 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from monitoring.retraining.alarm import JUDGED, evaluate_alarm, reports_of_current_model, text_of
+from monitoring.retraining.alarm import JUDGED, evaluate_alarm, format_utc, reports_of_current_model
 from monitoring.retraining.retrain_blockers import retrain_blocker, running_retraining, schedule_blocker
 from monitoring.windows.records import RetrainAction, RetrainDecision, Retraining, Trigger, WindowReport
 from shortlist.spec.monitoring import RetrainPolicy
 
 
-def decide(
+def decide_retraining(
     spec: str,
     reports: Sequence[WindowReport],
     retrainings: Sequence[Retraining],
     policy: RetrainPolicy,
-    made: datetime,
-    held: str = "",
+    decided_at: datetime,
+    served_features_blocker: str = "",
 ) -> RetrainDecision:
-    """Return what the newest window leads to.
+    """Return the decision about the newest window.
 
     Args:
         spec: Name of the spec.
-        reports: Every window that was evaluated, oldest first; at least one.
-        retrainings: Every retraining of the spec, in any order, those that died marked as failed.
-        policy: As declared.
-        made: When this is decided; it changes nothing else in the decision.
-        held: Why live feature values keep every training from starting; empty when they do not.
+        reports: The report of every evaluated window, oldest first; at least one.
+        retrainings: Every retraining of the spec, in any order; those whose process died are marked as failed.
+        policy: The declared policy.
+        decided_at: Time of the decision; it changes nothing else in it.
+        served_features_blocker: Reason why served feature values block every training; empty when they do not.
 
     Returns:
-        The decision; the same arguments give the same one, and the same window and action the same key.
+        The decision: the same for the same arguments, with the same key for the same window and action.
     """
     assert reports, "there is no decision without a window"
-    assert all(one.start < other.start for one, other in pairwise(reports)), "windows come oldest first"
-    case = _Case(reports, retrainings, policy)
-    newest = case.newest
-    action, reasons = _answer(case, held)
+    assert all(report.start < next_report.start for report, next_report in pairwise(reports)), (
+        "windows come oldest first"
+    )
+    inputs = _PolicyInputs(reports, retrainings, policy)
+    newest = inputs.newest
+    action, reasons = _decide_action(inputs, served_features_blocker)
     return RetrainDecision(
         spec=spec,
         action=action,
         trigger="drift",
-        key=key_of(spec, action, newest.start, "drift"),
+        key=decision_key(spec, action, newest.start, "drift"),
         window=newest.start,
         until=newest.end,
         reasons=reasons,
-        columns=case.alarm.columns if newest.verdict in JUDGED else newest.columns,
-        alarm=case.alarm.raised,
-        made=made,
+        columns=inputs.alarm.columns if newest.verdict in JUDGED else newest.columns,
+        alarm=inputs.alarm.is_raised,
+        made=decided_at,
     )
 
 
-def scheduled(
+def decide_scheduled_retraining(
     spec: str,
     moment: datetime,
     retrainings: Sequence[Retraining],
     policy: RetrainPolicy,
-    made: datetime,
-    held: str = "",
+    decided_at: datetime,
+    served_features_blocker: str = "",
 ) -> RetrainDecision:
-    """Return what a moment of the schedule leads to: a retraining, unless one is running or came too short before.
+    """Return the decision about a scheduled time: retrain, unless a retraining is running or was too recent.
 
     Args:
         spec: Name of the spec.
-        moment: The schedule's moment; the training reads no row from it on.
-        retrainings: Every retraining of the spec, those that died marked as failed.
-        policy: As declared; its cool-down and its weekly cap count.
-        made: When this is decided.
-        held: As for `decide`.
+        moment: The scheduled time; the training reads only rows before it.
+        retrainings: Every retraining of the spec; those whose process died are marked as failed.
+        policy: The declared policy; its cool-down and its weekly cap apply.
+        decided_at: Time of the decision.
+        served_features_blocker: As for `decide_retraining`.
     """
-    why_not = held or schedule_blocker(moment, sorted(retrainings, key=lambda one: one.started), policy)
-    action: RetrainAction = "hold" if why_not else "retrain"
+    blocker = served_features_blocker or schedule_blocker(
+        moment, sorted(retrainings, key=lambda retraining: retraining.started), policy
+    )
+    action: RetrainAction = "hold" if blocker else "retrain"
     return RetrainDecision(
         spec=spec,
         action=action,
         trigger="schedule",
-        key=key_of(spec, action, moment, "schedule"),
+        key=decision_key(spec, action, moment, "schedule"),
         window=moment,
         until=moment,
-        reasons=(why_not or f"the schedule's moment {text_of(moment)} has come",),
-        made=made,
+        reasons=(blocker or f"the schedule's moment {format_utc(moment)} has come",),
+        made=decided_at,
     )
 
 
-def by_hand(
+def decide_manual_retraining(
     spec: str,
     reports: Sequence[WindowReport],
     retrainings: Sequence[Retraining],
     until: datetime | None,
-    made: datetime,
+    decided_at: datetime,
     key: str = "",
 ) -> RetrainDecision:
-    """Return what a person's wish to train leads to: a retraining, unless one is running.
+    """Return the decision about a person's request to train: retrain, unless a retraining is running.
 
-    It answers the newest window, so that cool-down, weekly cap and failures count it like any other.
+    Its window is the newest one, so that cool-down, weekly cap and failures count this retraining like any other.
 
     Args:
         spec: Name of the spec.
-        reports: Every window that was evaluated, oldest first.
-        retrainings: Every retraining of the spec, those that died marked as failed.
-        until: The moment from which on it reads no row; None: now.
-        made: When this is decided.
-        key: Of a training that is to be done once however often it is asked for; empty: each is another one.
+        reports: The report of every evaluated window, oldest first.
+        retrainings: Every retraining of the spec; those whose process died are marked as failed.
+        until: The training reads only rows before this moment; None: now.
+        decided_at: Time of the decision.
+        key: Key of a training that runs once, however often it is requested; empty: each request is another training.
     """
-    why_not = running_retraining(retrainings)
-    action: RetrainAction = "hold" if why_not else "retrain"
+    blocker = running_retraining(retrainings)
+    action: RetrainAction = "hold" if blocker else "retrain"
     return RetrainDecision(
         spec=spec,
         action=action,
         trigger="manual",
-        key=key or key_of(spec, action, made, "manual"),
-        window=reports[-1].start if reports else made,
-        until=until or made,
-        reasons=(why_not or f"a person started it at {text_of(made)}",),
-        made=made,
+        key=key or decision_key(spec, action, decided_at, "manual"),
+        window=reports[-1].start if reports else decided_at,
+        until=until or decided_at,
+        reasons=(blocker or f"a person started it at {format_utc(decided_at)}",),
+        made=decided_at,
     )
 
 
-def key_of(spec: str, action: RetrainAction, window: datetime, trigger: Trigger) -> str:
-    """Return the key of a decision, the same for everybody who decides the same: 16 hexadecimal digits.
+def decision_key(spec: str, action: RetrainAction, window: datetime, trigger: Trigger) -> str:
+    """Return the key of a decision, the same in every process that makes it: 16 hexadecimal digits.
 
-    >>> key_of("demo", "retrain", datetime(2026, 1, 19, tzinfo=UTC), "drift")
+    >>> decision_key("demo", "retrain", datetime(2026, 1, 19, tzinfo=UTC), "drift")
     'f82c081052c7c5c2'
     """
     assert window.tzinfo is not None, "a moment without a timezone is another one on every machine"
-    said = f"{spec}|{action}|{window.astimezone(UTC).isoformat()}|{trigger}"
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    identity = f"{spec}|{action}|{window.astimezone(UTC).isoformat()}|{trigger}"
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
-class _Case:
-    """What the rules read."""
+class _PolicyInputs:
+    """Inputs of the rules, derived from the windows and retrainings."""
 
     def __init__(
         self, reports: Sequence[WindowReport], retrainings: Sequence[Retraining], policy: RetrainPolicy
     ) -> None:
         self.newest = reports[-1]
-        self.retrainings = sorted(retrainings, key=lambda one: one.started)
+        self.retrainings = sorted(retrainings, key=lambda retraining: retraining.started)
         self.policy = policy
-        counted = reports_of_current_model(reports, self.retrainings)
-        self.is_of_todays_model = bool(counted) and counted[-1] is self.newest
-        self.alarm = evaluate_alarm(counted, policy)
+        model_reports = reports_of_current_model(reports, self.retrainings)
+        self.is_of_current_model = bool(model_reports) and model_reports[-1] is self.newest
+        self.alarm = evaluate_alarm(model_reports, policy)
 
 
-def _answer(case: _Case, held: str) -> tuple[RetrainAction, tuple[str, ...]]:
-    if case.newest.verdict == "broken":
-        return "page", tuple(problem.reason for problem in case.newest.problems)
-    if why := _says_nothing(case):
-        return "hold", (why,)
-    said = (case.alarm.says(case.policy), *(_what(case.alarm.bad[-1]) if case.alarm.bad else ()))
-    if not case.alarm.raised:
-        return "hold", said
-    if held:
-        return "hold", (held, *said)
-    if blocker := retrain_blocker(case.newest, case.retrainings, case.policy):
-        return blocker.action, (blocker.reason, *said)
-    return "retrain", said
+def _decide_action(inputs: _PolicyInputs, served_features_blocker: str) -> tuple[RetrainAction, tuple[str, ...]]:
+    if inputs.newest.verdict == "broken":
+        return "page", tuple(problem.reason for problem in inputs.newest.problems)
+    if reason := _unjudgeable_reason(inputs):
+        return "hold", (reason,)
+    reasons = (
+        inputs.alarm.describe(inputs.policy),
+        *(_bad_window_reasons(inputs.alarm.bad_reports[-1]) if inputs.alarm.bad_reports else ()),
+    )
+    if not inputs.alarm.is_raised:
+        return "hold", reasons
+    if served_features_blocker:
+        return "hold", (served_features_blocker, *reasons)
+    if blocker := retrain_blocker(inputs.newest, inputs.retrainings, inputs.policy):
+        return blocker.action, (blocker.reason, *reasons)
+    return "retrain", reasons
 
 
-def _says_nothing(case: _Case) -> str:
-    newest = case.newest
+def _unjudgeable_reason(inputs: _PolicyInputs) -> str:
+    newest = inputs.newest
     if newest.verdict == "unjudged":
         return (
-            f"the window of {text_of(newest.start)} cannot be judged ({newest.rows} rows with an outcome): missing data"
-            " are never a success, and no reason to train"
+            f"the window of {format_utc(newest.start)} cannot be judged ({newest.rows} rows with an outcome): missing"
+            " data are never a success, and no reason to train"
         )
-    if not case.is_of_todays_model:
+    if not inputs.is_of_current_model:
         return (
-            f"the window of {text_of(newest.start)} was served by version {newest.champion}; the model that was"
+            f"the window of {format_utc(newest.start)} was served by version {newest.champion}; the model that was"
             " promoted since has not served a whole window yet"
         )
     return ""
 
 
-def _what(report: WindowReport) -> Iterator[str]:
+def _bad_window_reasons(report: WindowReport) -> Iterator[str]:
     for finding in report.drifted:
-        yield f"{text_of(report.start)}: {finding.reason}"
+        yield f"{format_utc(report.start)}: {finding.reason}"
     for quality, measure in report.breaches:
         limit = "" if measure.limit is None else f", limit {measure.limit:.4g}"
         yield (
-            f"{text_of(report.start)}: {measure.name} of version {quality.version} is {measure.value:.4g}"
+            f"{format_utc(report.start)}: {measure.name} of version {quality.version} is {measure.value:.4g}"
             f" ({measure.low:.4g} to {measure.high:.4g}{limit})"
         )

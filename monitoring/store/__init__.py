@@ -1,1 +1,1 @@
-"""Where what monitoring found and decided is kept."""
+"""The monitoring store: reports, decisions and retrainings."""

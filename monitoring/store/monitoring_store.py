@@ -1,12 +1,12 @@
-"""The monitoring store of a spec: its windows, decisions and retrainings, each a record that many processes share.
+"""The monitoring store of a spec: records of its windows, decisions and retrainings, shared by many processes.
 
 Files below `<runs>/monitoring/<spec>`, or rows of PostgreSQL:
 
 - `windows/20260119T000000Z.json`: a `WindowReport`
 - `decisions/<key>.json`: a `RetrainDecision`
 - `retrainings/<key>.json`: a `Retraining`
-- `owners/<key>.json`: the process that answers for these two
-- `last_run`: empty, as old as the last monitoring run
+- `owners/<key>.json`: the process that claimed the decision
+- `last_run`: empty; its time of writing is the end of the last monitoring run
 - `served_features.json`: the newest `ServedFeatures`
 - `outbox/`: alerts, see `monitoring.alerts.alert_queue`
 """
@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from monitoring.served_features.record import ServedFeatures
+from monitoring.served_features.record import ServedFeaturesReport
 from monitoring.store import record_files
 from monitoring.store.process_identity import START_TIMEOUT, ProcessIdentity, WorkClaims
 from monitoring.store.record_files import RecordError
@@ -35,12 +35,12 @@ RetrainingState = Literal["promoted", "not_promoted", "held", "failed"]
 
 
 class MonitoringStore:
-    """What is known and was done.
+    """The reports, decisions and retrainings of a spec.
 
     Args:
-        folder: `<runs>/monitoring/<spec>`, for pages and the like; it is made when something is written.
-        clock: Tells the time; only ages are computed from it.
-        state: Where the records are; files in the folder by default.
+        folder: `<runs>/monitoring/<spec>`, also for pages; it is created by the first write.
+        clock: Returns the present moment; only ages are computed from it.
+        state: The record store; files in the folder by default.
     """
 
     def __init__(
@@ -61,200 +61,211 @@ class MonitoringStore:
 
     @property
     def records(self) -> RecordStore:
-        """The records themselves, for those who keep their own among them."""
+        """The record store, for users with records of their own."""
         return self._state
 
     def reports(self, newest: int | None = None) -> tuple[WindowReport, ...]:
-        """Return the windows' reports, oldest first; only so many newest ones where a number is given."""
+        """Return the reports of windows, oldest first; only the `newest` ones where a number is given."""
         if newest is None:
-            return tuple(self._reported(name, text) for name, text in self._texts("windows"))
+            return tuple(self._parse_report(name, text) for name, text in self._texts("windows"))
         names = [name for name in self._state.names("windows/") if _is_record(name, "windows")]
-        found = ((name, self._state.read(name)) for name in names[max(0, len(names) - newest) :])
-        return tuple(self._reported(name, text) for name, text in found if text is not None)
+        texts = ((name, self._state.read(name)) for name in names[max(0, len(names) - newest) :])
+        return tuple(self._parse_report(name, text) for name, text in texts if text is not None)
 
     def add_report(self, report: WindowReport, replace: bool = False) -> bool:
-        """Keep a window's report; return whether it was written.
+        """Write a window's report; return whether it was written.
 
-        A window is reported once: the first report stays, unless `replace` says that the window is evaluated again.
+        The first report of a window stays, unless `replace` is true because the window was evaluated again.
         """
-        name = f"windows/{_stamp(report.start)}.json"
+        name = f"windows/{_timestamp(report.start)}.json"
         if not replace:
             return record_files.create(self._state, name, report)
-        with self._alone():
+        with self._lock():
             record_files.replace(self._state, name, report)
         return True
 
     def decisions(self) -> tuple[RetrainDecision, ...]:
-        """Return what was decided, oldest first."""
-        found = (self._decided(name, text) for name, text in self._texts("decisions"))
-        return tuple(sorted(found, key=lambda one: (one.made, one.key)))
+        """Return all decisions, oldest first."""
+        decisions = (self._parse_decision(name, text) for name, text in self._texts("decisions"))
+        return tuple(sorted(decisions, key=lambda decision: (decision.made, decision.key)))
 
     def claim(self, decision: RetrainDecision) -> bool:
-        """Write a decision down; return True for exactly one of all that come to the same one.
+        """Write a decision; return True for exactly one of the processes that make the same one.
 
-        Who gets True acts on it; a retraining begins with `start`, at once. A claimed retraining that never began,
-        because its process died or took longer than ten minutes, can be claimed again. Of a hold or a page the newest
-        wording is kept.
+        The process that gets True acts on it, and starts a retraining with `start` at once. A claimed retraining that
+        never started, because its process died or took longer than ten minutes, can be claimed again. The record of a
+        hold or a page is replaced by the newest one.
         """
-        name = _name("decisions", decision.key)
-        with self._alone():
-            won = record_files.create(self._state, name, decision)
-            if not won and (decision.action != "retrain" or self._is_unstarted(decision.key)):
+        name = _record_name("decisions", decision.key)
+        with self._lock():
+            is_claimed = record_files.create(self._state, name, decision)
+            if not is_claimed and (decision.action != "retrain" or self._is_unstarted(decision.key)):
                 record_files.replace(self._state, name, decision)
-                won = decision.action == "retrain"
-            if won:
+                is_claimed = decision.action == "retrain"
+            if is_claimed:
                 self._owners.take(decision.key, self._clock())
-            return won
+            return is_claimed
 
     def retrainings(self) -> tuple[Retraining, ...]:
-        """Return what was started, oldest first."""
-        found = (self._retrained(name, text) for name, text in self._texts("retrainings"))
-        return tuple(sorted(found, key=lambda one: (one.started, one.key)))
+        """Return all retrainings, oldest first."""
+        retrainings = (self._parse_retraining(name, text) for name, text in self._texts("retrainings"))
+        return tuple(sorted(retrainings, key=lambda retraining: (retraining.started, retraining.key)))
 
     def start(self, decision: RetrainDecision, run: str, *, alone: bool = False) -> bool:
-        """Note that this process begins a retraining; return True for exactly one of all that try.
+        """Record that this process starts a retraining; return True for exactly one of the processes that try.
 
-        Whoever gets False must not go on: somebody else took the decision over.
+        A process that gets False must stop: another one has taken over the decision.
 
         Args:
-            decision: What it carries out.
-            run: Its folder or name.
-            alone: Whether it may begin only while no other retraining is running; asked and noted at once.
+            decision: The decision to retrain.
+            run: Folder or name of the run.
+            alone: Whether it may start only while no other retraining is running; checked and recorded atomically.
         """
         assert decision.action == "retrain", decision.action
-        begun = Retraining(key=decision.key, started=self._clock(), window=decision.window, state="running", run=run)
-        with self._alone():
-            if alone and any(one.state == "running" for one in self.retrainings()):
+        retraining = Retraining(
+            key=decision.key, started=self._clock(), window=decision.window, state="running", run=run
+        )
+        with self._lock():
+            if alone and any(active.state == "running" for active in self.retrainings()):
                 return False
-            won = record_files.create(self._state, _name("retrainings", decision.key), begun)
-            if won:
+            is_started = record_files.create(self._state, _record_name("retrainings", decision.key), retraining)
+            if is_started:
                 self._owners.take(decision.key, self._clock())
-            return won
+            return is_started
 
     def finish(self, key: str, state: RetrainingState, version: int | None = None, reason: str = "") -> Retraining:
-        """Note how a retraining ended, and return it. Who was given up as dead and comes back is right."""
-        with self._alone():
-            before = self._retraining(key)
-            assert before is not None, f"{key} never began"
-            assert before.state in {"running", "failed"}, f"{key} ended before: {before.state}"
-            ended = before.model_copy(update={"state": state, "version": version, "reason": reason})
-            record_files.replace(self._state, _name("retrainings", key), ended)
+        """Record the end of a retraining, and return it; one that was given up as failed may still end otherwise."""
+        with self._lock():
+            retraining = self._read_retraining(key)
+            assert retraining is not None, f"{key} never began"
+            assert retraining.state in {"running", "failed"}, f"{key} ended before: {retraining.state}"
+            ended = retraining.model_copy(update={"state": state, "version": version, "reason": reason})
+            record_files.replace(self._state, _record_name("retrainings", key), ended)
             return ended
 
     def mark_failed(self, key: str, reason: str) -> None:
-        """Note that a retraining failed, if it is still under way; one that had ended stays as it was."""
-        with self._alone():
-            before = self._retraining(key)
-            if before is not None and before.state == "running":
-                self._fail(before, reason)
+        """Record that a retraining failed, if it is still running; one that has ended stays as it is."""
+        with self._lock():
+            retraining = self._read_retraining(key)
+            if retraining is not None and retraining.state == "running":
+                self._fail(retraining, reason)
 
     def release(self, key: str) -> None:
-        """Give back a claimed retraining that could not begin: the next monitoring run may claim it at once."""
-        with self._alone():
-            if self._retraining(key) is None:
-                self._state.remove(_name("decisions", key))
+        """Release a claimed retraining that could not start, so that the next monitoring run may claim it at once."""
+        with self._lock():
+            if self._read_retraining(key) is None:
+                self._state.remove(_record_name("decisions", key))
 
     def unfinished(self) -> tuple[RetrainDecision, ...]:
-        """Return the claimed retrainings that never began and may be claimed again; a later window's replaces one."""
-        newest = {one.trigger: one.window for one in sorted(self.decisions(), key=lambda one: one.window)}
+        """Return the retrainings that were claimed, never started and may be claimed again; a later window's wins."""
+        newest_window = {
+            decision.trigger: decision.window
+            for decision in sorted(self.decisions(), key=lambda decision: decision.window)
+        }
         return tuple(
-            one
-            for one in self.decisions()
-            if one.action == "retrain" and one.window == newest[one.trigger] and self._is_unstarted(one.key)
+            decision
+            for decision in self.decisions()
+            if decision.action == "retrain"
+            and decision.window == newest_window[decision.trigger]
+            and self._is_unstarted(decision.key)
         )
 
     def recover(self) -> tuple[Retraining, ...]:
-        """Mark the retrainings whose process died as failed, and return them: nothing waits for the dead."""
-        with self._alone():
-            running = [one for one in self.retrainings() if one.state == "running"]
-            return tuple(self._fail(one, why) for one in running if (why := self._why_lost(one)))
+        """Mark the running retrainings whose process died as failed, and return them."""
+        with self._lock():
+            running = [retraining for retraining in self.retrainings() if retraining.state == "running"]
+            return tuple(
+                self._fail(retraining, reason) for retraining in running if (reason := self._lost_reason(retraining))
+            )
 
     def record_run_time(self) -> None:
-        """Record that a monitoring run ends now, whether there was a new window or not."""
+        """Record that a monitoring run ends now, with or without a new window."""
         self._state.replace("last_run", "")
 
     def last_run_time(self) -> datetime | None:
         """Return when the last monitoring run ended; None before the first."""
         return self._state.written("last_run")
 
-    def set_served_features(self, found: ServedFeatures) -> None:
-        """Keep the newest comparison of served feature values with the feature table's."""
-        with self._alone():
-            record_files.replace(self._state, Files.SERVED_FEATURES, found)
+    def set_served_features(self, comparison: ServedFeaturesReport) -> None:
+        """Write the newest comparison of served feature values with the feature table's."""
+        with self._lock():
+            record_files.replace(self._state, Files.SERVED_FEATURES, comparison)
 
-    def served_features(self) -> ServedFeatures | None:
+    def served_features(self) -> ServedFeaturesReport | None:
         """Return the newest comparison; None when none was made."""
-        return record_files.read(self._state, Files.SERVED_FEATURES, ServedFeatures, "a comparison of served features")
+        return record_files.read(
+            self._state, Files.SERVED_FEATURES, ServedFeaturesReport, "a comparison of served features"
+        )
 
-    def is_own(self, key: str) -> bool:
-        """Whether this process, or another step of the same run, has claimed a decision."""
-        owner = self._owners.of(key)
+    def is_claimed_by_this_run(self, key: str) -> bool:
+        """Return whether this process, or another step of the same run, has claimed a decision."""
+        owner = self._owners.owner(key)
         return owner is not None and owner.is_same_run(ProcessIdentity.this_process(self._clock()))
 
     def _is_unstarted(self, key: str) -> bool:
-        if self._retraining(key) is not None:
+        if self._read_retraining(key) is not None:
             return False
-        owner = self._owners.of(key)
+        owner = self._owners.owner(key)
         if owner is None:
-            written = self._state.written(_name("decisions", key))
-            return written is not None and self._clock() - written > START_TIMEOUT
+            written_at = self._state.written(_record_name("decisions", key))
+            return written_at is not None and self._clock() - written_at > START_TIMEOUT
         return owner.is_claim_expired(self._clock())
 
-    def _why_lost(self, running: Retraining) -> str:
-        owner = self._owners.of(running.key)
+    def _lost_reason(self, running: Retraining) -> str:
+        owner = self._owners.owner(running.key)
         if owner is None:
-            overdue = self._clock() - running.started > START_TIMEOUT
-            return "the process that ran it died as soon as it began" if overdue else ""
+            is_overdue = self._clock() - running.started > START_TIMEOUT
+            return "the process that ran it died as soon as it began" if is_overdue else ""
         return owner.lost_reason(self._clock())
 
     def _texts(self, kind: str) -> Iterator[tuple[str, str]]:
         return ((name, text) for name, text in self._state.texts(f"{kind}/").items() if _is_record(name, kind))
 
-    def _reported(self, name: str, text: str) -> WindowReport:
-        where = self._state.where(name)
-        report = record_files.parsed(text, where, WindowReport, "a window's report", derived=("verdict",))
-        return _named(report, _stamp(report.start), where)
+    def _parse_report(self, name: str, text: str) -> WindowReport:
+        location = self._state.where(name)
+        report = record_files.parse(text, location, WindowReport, "a window's report", derived=("verdict",))
+        return _check_name(report, _timestamp(report.start), location)
 
-    def _decided(self, name: str, text: str) -> RetrainDecision:
-        where = self._state.where(name)
-        decision = record_files.parsed(text, where, RetrainDecision, "a decision")
-        return _named(decision, decision.key, where)
+    def _parse_decision(self, name: str, text: str) -> RetrainDecision:
+        location = self._state.where(name)
+        decision = record_files.parse(text, location, RetrainDecision, "a decision")
+        return _check_name(decision, decision.key, location)
 
-    def _retrained(self, name: str, text: str) -> Retraining:
-        where = self._state.where(name)
-        retraining = record_files.parsed(text, where, Retraining, "a retraining")
-        return _named(retraining, retraining.key, where)
+    def _parse_retraining(self, name: str, text: str) -> Retraining:
+        location = self._state.where(name)
+        retraining = record_files.parse(text, location, Retraining, "a retraining")
+        return _check_name(retraining, retraining.key, location)
 
-    def _retraining(self, key: str) -> Retraining | None:
-        name = _name("retrainings", key)
+    def _read_retraining(self, key: str) -> Retraining | None:
+        name = _record_name("retrainings", key)
         text = self._state.read(name)
-        return None if text is None else self._retrained(name, text)
+        return None if text is None else self._parse_retraining(name, text)
 
     def _fail(self, running: Retraining, reason: str) -> Retraining:
         failed = running.model_copy(update={"state": "failed", "reason": reason})
-        record_files.replace(self._state, _name("retrainings", running.key), failed)
+        record_files.replace(self._state, _record_name("retrainings", running.key), failed)
         return failed
 
-    def _alone(self) -> AbstractContextManager[None]:
-        return self._state.lock("book")  # freed by the system, or the server, when its process dies
+    def _lock(self) -> AbstractContextManager[None]:
+        return self._state.lock("book")  # released by the system, or the server, when the process dies
 
 
 def open_monitoring_store(stores: str, name: str) -> MonitoringStore:
     """Return the monitoring store of a spec.
 
     Args:
-        stores: Where MLflow and Feast keep theirs, as the graph's `stores` parameter says it.
-        name: Of the spec.
+        stores: The stores of MLflow and Feast, as the graph's `stores` parameter.
+        name: Name of the spec.
 
     Raises:
         ShortlistError: The stores keep no records.
     """
-    known = StorageConfig.parse(stores)
-    # Where no disk is shared, pages live as long as this machine; whoever draws them publishes them.
-    return MonitoringStore(known.runs / "monitoring" / name, state=open_record_store(known, "monitoring", name))
+    storage = StorageConfig.parse(stores)
+    # Without a shared disk, the pages in this folder are local; the process that draws them publishes them.
+    return MonitoringStore(storage.runs / "monitoring" / name, state=open_record_store(storage, "monitoring", name))
 
 
-def _name(kind: str, key: str) -> str:
+def _record_name(kind: str, key: str) -> str:
     assert re.fullmatch(r"[0-9a-f]{16}", key), f"not a decision's key: {key!r}"
     return f"{kind}/{key}.json"
 
@@ -263,15 +274,14 @@ def _is_record(name: str, kind: str) -> bool:
     return name.endswith(".json") and name.count("/") == 1 and name.startswith(f"{kind}/")
 
 
-def _stamp(moment: datetime) -> str:
+def _timestamp(moment: datetime) -> str:
     assert moment.tzinfo is not None, "a moment without a timezone is another one on every machine"
     return f"{moment.astimezone(UTC):%Y%m%dT%H%M%SZ}"
 
 
-def _named(record: record_files.Kind, name: str, where: str) -> record_files.Kind:
-    if PurePosixPath(where).stem == name:
+def _check_name(record: record_files.Kind, name: str, location: str) -> record_files.Kind:
+    if PurePosixPath(location).stem == name:
         return record
     raise RecordError(
-        f"{where}: holds what belongs into {name}.json. It was copied or renamed; move it away and run make watch"
-        " again."
+        f"{location}: holds the record {name}.json. It was copied or renamed; move it away and run make watch again."
     )

@@ -1,4 +1,4 @@
-"""Which process took on a piece of work, and whether it is still there to do it."""
+"""Identities of the processes that claimed work, and whether they are still alive."""
 
 from __future__ import annotations
 
@@ -11,79 +11,79 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from monitoring.store import record_files
-from shortlist.serving.processes.program import born
+from shortlist.serving.processes.program import process_birth
 from shortlist.storage.records.store import RecordStore
 from shortlist.tracking.pipeline_run import RUN_ID_VARIABLE
 
 START_TIMEOUT: Final = timedelta(minutes=10)
-"""Within this time claimed work begins; then anybody may claim it again."""
+"""Claimed work that has not started within this time may be claimed again."""
 RUN_TIMEOUT: Final = timedelta(hours=24)
-"""Work on another machine, whose process nobody here can see, is given up after this time."""
+"""Work of a process on another machine, which cannot be observed from here, is given up after this time."""
 
 RUN_PROCESS_VARIABLE: Final = "SHORTLIST_RUN_PROCESS"
-"""Environment variable with the process that runs a pipeline on this machine."""
+"""Environment variable with the id of the process that runs a pipeline on this machine."""
 
 
 class ProcessIdentity(BaseModel):
-    """A process on some machine."""
+    """A process on a machine, or a step of a Kubeflow run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     place: str
-    """Machine and process namespace: only there does the number mean this process."""
+    """Machine and process namespace in which `pid` is valid."""
     pid: int
     born: str
-    """Tells it from a later process of the same number."""
+    """Start time of the process, which distinguishes it from a later one with the same pid."""
     since: datetime
-    """When it took the work on."""
+    """When it claimed the work."""
     run: str = Field(default="", exclude_if=lambda run: not run)
-    """Kubeflow's id of the run that it belongs to; empty outside a cluster."""
+    """Kubeflow's id of its run; empty outside a cluster."""
 
     @classmethod
     def this_process(cls, since: datetime) -> ProcessIdentity:
-        """Return the process that asks; for a step of a pipeline, the one that runs the pipeline and outlives it."""
+        """Return the calling process; within a step of a local pipeline, the process that runs the pipeline."""
         pid = int(os.environ.get(RUN_PROCESS_VARIABLE) or os.getpid())
         run = os.environ.get(RUN_ID_VARIABLE, "")
-        return cls(place=_place(), pid=pid, born=born(pid) or "", since=since, run=run)
+        return cls(place=_machine_and_namespace(), pid=pid, born=process_birth(pid) or "", since=since, run=run)
 
     @property
-    def is_here(self) -> bool:
-        """Whether this process can tell whether that one lives; a step of a Kubeflow run says nothing by its death."""
-        return self.place == _place() and not self.run
+    def is_local(self) -> bool:
+        """Whether it is observable from here: in the same process namespace, and no step of a Kubeflow run."""
+        return self.place == _machine_and_namespace() and not self.run
 
     @property
     def is_dead(self) -> bool:
-        """Whether it is known to have ended; nothing is known of a process elsewhere."""
-        return self.is_here and born(self.pid) != self.born
+        """Whether it is known to have ended; False for a process that is not local."""
+        return self.is_local and process_birth(self.pid) != self.born
 
-    def is_same_run(self, other: ProcessIdentity) -> bool:
-        """Whether both belong to one run of a pipeline, or are one process."""
-        if self.run or other.run:
-            return self.run == other.run
-        return (self.place, self.pid, self.born) == (other.place, other.pid, other.born)
+    def is_same_run(self, identity: ProcessIdentity) -> bool:
+        """Return whether both belong to the same run of a pipeline, or are the same process."""
+        if self.run or identity.run:
+            return self.run == identity.run
+        return (self.place, self.pid, self.born) == (identity.place, identity.pid, identity.born)
 
     def __str__(self) -> str:
         return f"Kubeflow run {self.run}" if self.run else f"process {self.pid} on {self.place.split()[0]}"
 
     def is_claim_expired(self, now: datetime) -> bool:
-        """Whether work that it claimed and did not begin may be claimed by others."""
+        """Return whether work that it claimed and did not start may be claimed by others."""
         return self.is_dead or now - self.since > START_TIMEOUT
 
     def lost_reason(self, now: datetime) -> str:
-        """Return why work that it began will never end; empty while it may."""
+        """Return the reason why work that it started is lost; empty while it may still end."""
         if self.is_dead:
             return f"{self} ran it and died"
-        if not self.is_here and now - self.since > RUN_TIMEOUT:
+        if not self.is_local and now - self.since > RUN_TIMEOUT:
             hours = RUN_TIMEOUT.total_seconds() / 3600
             return f"{self} ran it, and has not reported for {hours:g} h"
         return ""
 
 
 class WorkClaims:
-    """Who answers for which piece of work: one small record each.
+    """Claims of work: one record per piece of work, with the process that owns it.
 
     Args:
-        state: Where they are kept, below `owners/`.
+        state: The record store; the records are below `owners/`.
     """
 
     def __init__(self, state: RecordStore) -> None:
@@ -93,11 +93,11 @@ class WorkClaims:
         """Make this process the owner."""
         record_files.replace(self._state, f"owners/{work}.json", ProcessIdentity.this_process(now))
 
-    def of(self, work: str) -> ProcessIdentity | None:
-        """Return the owner; None when the process died before it could sign."""
+    def owner(self, work: str) -> ProcessIdentity | None:
+        """Return the owner; None when the process died before it wrote its claim."""
         return record_files.read(self._state, f"owners/{work}.json", ProcessIdentity, "the owner of a decision")
 
 
-def _place() -> str:
-    # Containers may share a name and a boot, and still number their processes each on its own.
+def _machine_and_namespace() -> str:
+    # Containers may share a hostname and a boot id, and still have process namespaces of their own.
     return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}"

@@ -16,7 +16,7 @@ from shortlist.features.columns import DeclaredColumns
 from shortlist.features.open_counts import open_count_columns
 from shortlist.features.plan import Plan
 from shortlist.features.slates import SLATE
-from shortlist.recommending.candidate_columns import type_of
+from shortlist.recommending.candidate_columns import column_type
 from shortlist.serving.export.encoding import pad_lists
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
 from shortlist.serving.log.logs import FEATURE_COLUMNS, logged_inputs, logged_name
@@ -84,11 +84,11 @@ def log_rows(requests: pl.DataFrame, declared: DeclaredColumns) -> pl.DataFrame:
     unfold = ListUnfolder(request_index, row, lengths[request_index])
     times = unfold(requests[Columns.TIME]).fill_null(requests["time"][request_index]).alias(Columns.TIME)
     columns = [
-        unfold(requests[logged_name(name)]).cast(type_of(column)).alias(name)
+        unfold(requests[logged_name(name)]).cast(column_type(column)).alias(name)
         for name, column in logged_inputs(data).items()
     ]
     if data.item is not None:
-        columns.append(unfold(requests["items"]).cast(type_of(data.by_name[data.item])).alias(data.item))
+        columns.append(unfold(requests["items"]).cast(column_type(data.by_name[data.item])).alias(data.item))
     day = times.dt.convert_time_zone(declared.timezone).dt.date().alias(Columns.DAY)
     return empty_as_null(pl.DataFrame([times, day, pl.Series(SLATE, request_index, dtype=pl.Int64), *columns]))
 

@@ -11,7 +11,7 @@ import polars as pl
 from monitoring.windows.answered_requests import REQUEST, ROWS, impression_weight
 from monitoring.windows.known_columns import SLATE_SIZE, log_columns
 from shortlist.contracts import Columns, label_column, score_column
-from shortlist.recommending.candidate_columns import type_of
+from shortlist.recommending.candidate_columns import column_type
 from shortlist.serving.log.logs import logged_name
 from shortlist.spec.data import Data
 
@@ -72,7 +72,7 @@ class RowExploder:
         """Yield the declared columns, and how many candidates were ranked where slates are declared."""
         for name, column in log_columns(self._data).items():
             values = requests["items" if name == self._data.item else logged_name(name)]
-            yield name, unfold(values).cast(type_of(column))
+            yield name, unfold(values).cast(column_type(column))
         if self._data.slate is not None:
             yield SLATE_SIZE, pl.Series(requests[ROWS].cast(pl.Float64))[unfold.request_index]
 

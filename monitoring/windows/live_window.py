@@ -1,4 +1,4 @@
-"""A window of live traffic: what was answered, what became of it, and what is odd about the logs."""
+"""A window of live traffic: requests, outcomes, and irregularities of the logs."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import polars as pl
 
 @dataclass(frozen=True)
 class LiveWindow:
-    """Requests whose moments lie in a stretch of time, joined with their outcomes."""
+    """Requests whose moments lie in a span of time, joined with their outcomes."""
 
     start: datetime
     end: datetime
     requests: int
     """Answered requests in the prediction log."""
     rows: pl.DataFrame
-    """Shown rows whose outcome is known, at most `window.max_rows`: of more, a sample of whole requests.
+    """Shown rows whose outcome is known, at most `window.max_rows`; beyond that, a sample of whole requests.
 
-    request_id, row (Int32, its place in the request), user (String), version (Int64), track (String), score (Float32),
+    request_id, row (Int32, its number in the request), user (String), version (Int64), track (String), score (Float32),
     label (Int8), event_time (Datetime us UTC), impression_weight (Float32), and every declared column known before the
-    impression but vectors, with the types of the valid log: the log's own as sent, null where they were not, and the
-    side tables' by their key. A declared column that has the name of one of the first seven is left out. Where slates
-    are declared, `slate size` (Float64) is the number of candidates of the request, shown or not. Of every further
-    label: `label_<name>` (Int8, null where the outcome was sent without its column) and `score_<name>` (Float32, null
-    where the model gives none).
+    impression except vectors, with the types of the valid log: the log's own columns as sent (null where they were not)
+    and the side tables' columns by key. A declared column with the name of one of the first seven is left out. Where
+    slates are declared, `slate size` (Float64) is the number of candidates of the request, shown or not. For every
+    further label: `label_<name>` (Int8, null where the outcome was sent without its column) and `score_<name>`
+    (Float32, null where the model gives none).
     """
     coverage: float
     """Share of the answered requests with an outcome; requests without rows do not count. 0 without requests."""
     late: int
-    """Outcomes that came after the window was mature; they are used all the same."""
+    """Outcomes that came after the window was mature; they are used as well."""
     duplicates: int
-    """Outcomes of a row that had one already; the last one counts."""
+    """Outcomes of rows that already had one; the last one counts."""
     orphans: int
-    """Outcomes of that time whose request, or row, is not in the prediction log."""
+    """Outcomes of this time whose request, or row, is not in the prediction log."""
     future: int
-    """Rows that lie in the future of their own answer; they are left out."""
+    """Rows later than their own answer; they are left out."""
     scored: pl.DataFrame
     """version (Int64), impression_weight, score (Float32) of answered rows, with outcomes or not; sampled as `rows`."""
     unreadable: tuple[str, ...] = ()
-    """Files of the logs that cannot be read, each with the reason and what to do; what they held is missing above."""
+    """Files of the logs that cannot be read, each with the reason and the next step; their rows are missing above."""

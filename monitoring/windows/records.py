@@ -1,4 +1,4 @@
-"""What is known of a window of live traffic, and what was decided: the files that monitoring writes."""
+"""The records that monitoring writes: reports of windows, decisions and retrainings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, computed_field
 
 
-class _Record(BaseModel):
+class _WindowRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -18,7 +18,7 @@ RetrainAction = Literal["retrain", "hold", "page"]
 Trigger = Literal["manual", "schedule", "drift"]
 
 
-class Finding(_Record):
+class Finding(_WindowRecord):
     """One comparison of a window with the reference."""
 
     column: str
@@ -27,55 +27,55 @@ class Finding(_Record):
     effect: float
     """Population stability index; increase of the share for `unknown`; AUC for `domain`."""
     critical: float
-    """The effect from which on it counts: the declared floor, the natural variation or the sample's, whichever is
-    larger."""
+    """The effect above which it counts as drift: the largest of the declared limit, the natural variation, and the
+    variation of the sample."""
     p_value: float
-    """Chance of an effect as large without drift."""
+    """Probability of an effect as large without drift."""
     drifted: bool
-    """Effect past critical, and significant among all columns of the window."""
+    """Whether the effect is above `critical`, and significant among all columns of the window."""
     reason: str
-    """One sentence with the numbers and what changed most."""
+    """One sentence with the numbers and the largest change."""
 
 
-class Problem(_Record):
+class Problem(_WindowRecord):
     """A reason not to trust the data of a window."""
 
     kind: Literal["nulls", "volume", "coverage", "clock", "schema"]
     column: str | None = None
     reason: str
-    """One sentence with got, wanted and the next step."""
+    """One sentence with the number, the limit and the next step."""
 
 
-class Measure(_Record):
-    """One number about a model in a window, with its interval and what it was on the test days."""
+class Measure(_WindowRecord):
+    """One measure of a model in a window, with its interval and its value on the test days."""
 
     name: Literal["auc", "gauc", "log_loss", "ndcg_at_10", "rate_error", "hit_rate", "label_rate", "mean_score"]
     value: float
     low: float
     high: float
     reference: float | None = None
-    """On the model's own test days."""
+    """Value on the model's own test days."""
     limit: float | None = None
-    """The value past which it is too bad; None when it is only shown."""
+    """The worst acceptable value; None when the measure is only shown."""
     breached: bool = False
-    """The whole interval lies past the limit."""
+    """Whether the whole interval lies past the limit."""
 
 
-class Quality(_Record):
-    """How good a version was in a window, over all its rows or a slice of them."""
+class Quality(_WindowRecord):
+    """Quality of a version in a window, over all its rows or a slice of them."""
 
     version: int
     slice: str = "all"
-    """`all`, or `column=value`."""
+    """`all`, `column=value`, or `label <name>`."""
     rows: int
     users: int
     measures: tuple[Measure, ...]
     problem: str = ""
-    """Why there are no measures: one class, too few rows."""
+    """Why there are no measures, such as one class only or too few rows; else empty."""
 
 
-class SlateTraffic(_Record):
-    """The slates of one version in a window, as its server logged them."""
+class SlateTraffic(_WindowRecord):
+    """Statistics of one version's slates in a window, from the prediction log."""
 
     version: int
     slates: int
@@ -86,23 +86,23 @@ class SlateTraffic(_Record):
     short: float
     """Share of the slates with fewer items than were asked for."""
     fallback: float
-    """Share of the slates for which sources were asked for more."""
+    """Share of the slates for which the sources had to be asked for more candidates."""
     explored: float
-    """Share of the slates whose places were drawn."""
+    """Share of the slates with explored (randomly drawn) positions."""
     items: int
-    """Different items that were shown."""
+    """Number of distinct shown items."""
     judged: int
     """Slates with an outcome."""
     hit_rate: float | None = None
-    """Share of them with a positive outcome; None without any."""
+    """Share of the slates with an outcome that have a positive one; None without any."""
     clicks: float | None = None
-    """Positive outcomes per slate, the mean over them."""
+    """Mean number of positive outcomes per slate with an outcome."""
     overlap: float | None = None
-    """With what the version of most rows showed, from 0 to 1: shares of items that both have; None for that version."""
+    """Overlap of its shown items with those of the version with most rows, 0 to 1; None for that version."""
 
 
-class WindowReport(_Record):
-    """Everything that is known of one window."""
+class WindowReport(_WindowRecord):
+    """The report of one window: its data, findings and quality."""
 
     spec: str
     start: datetime
@@ -110,7 +110,7 @@ class WindowReport(_Record):
     made: datetime
     """When the report was written."""
     champion: int | None
-    """The version that most of its rows come from; it is compared with that version's reference."""
+    """The version with most rows; the window is compared with that version's reference."""
     versions: dict[int, int]
     """Rows by version."""
     requests: int
@@ -122,26 +122,26 @@ class WindowReport(_Record):
     late: int = 0
     """Outcomes that came after the window was mature."""
     duplicates: int = 0
-    """Outcomes of a row that had one already; the last one counts."""
+    """Outcomes of rows that already had one; the last one counts."""
     orphans: int = 0
     """Outcomes of requests that are not in the prediction log."""
     volume_ratio: float | None = None
-    """Requests against the median of the windows before; None while there are too few."""
+    """Ratio of the requests to the median of earlier windows; None while there are too few."""
     problems: tuple[Problem, ...] = ()
     findings: tuple[Finding, ...] = ()
     quality: tuple[Quality, ...] = ()
     slates: tuple[SlateTraffic, ...] = ()
-    """By version; empty where clients bring their candidates."""
+    """Slate statistics by version; empty where clients send their candidates."""
     warnings: tuple[str, ...] = ()
     """Early warnings that need no labels; they do not change the verdict."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def verdict(self) -> Verdict:
-        """`broken` data come first, for nothing else can be told then; `degraded` says more than `drifted`."""
+        """The verdict: `broken` data come before everything else, `degraded` quality before `drifted` columns."""
         if self.problems:
             return "broken"
-        if not self.findings and not any(one.measures for one in self.quality):
+        if not self.findings and not any(quality.measures for quality in self.quality):
             return "unjudged"
         if self.breaches:
             return "degraded"
@@ -149,66 +149,66 @@ class WindowReport(_Record):
 
     @property
     def drifted(self) -> tuple[Finding, ...]:
-        """The comparisons that found a drift."""
+        """The findings that are drift."""
         return tuple(finding for finding in self.findings if finding.drifted)
 
     @property
     def breaches(self) -> tuple[tuple[Quality, Measure], ...]:
-        """The measures of the champion over all rows that are too bad."""
+        """The breached measures of the champion over all its rows."""
         return tuple(
-            (one, measure)
-            for one in self.quality
-            if one.version == self.champion and one.slice == "all"
-            for measure in one.measures
+            (quality, measure)
+            for quality in self.quality
+            if quality.version == self.champion and quality.slice == "all"
+            for measure in quality.measures
             if measure.breached
         )
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What is wrong, by name: columns of problems and findings, and measures."""
-        named = [problem.column or problem.kind for problem in self.problems]
-        named += [finding.column for finding in self.drifted]
-        named += [measure.name for _, measure in self.breaches]
-        return tuple(dict.fromkeys(named))
+        """Names of everything that is wrong: columns of problems and findings, and measures."""
+        names = [problem.column or problem.kind for problem in self.problems]
+        names += [finding.column for finding in self.drifted]
+        names += [measure.name for _, measure in self.breaches]
+        return tuple(dict.fromkeys(names))
 
 
-class RetrainDecision(_Record):
-    """What a monitoring run leads to: the artefact through which the loop closes."""
+class RetrainDecision(_WindowRecord):
+    """The decision of a monitoring run, through which monitoring starts trainings."""
 
     spec: str
     action: RetrainAction
     trigger: Trigger
     key: str
-    """The same for the same spec, window and action, however many processes evaluate it: 16 hexadecimal digits."""
+    """Identifies the spec, window, action and trigger, the same in every process: 16 hexadecimal digits."""
     window: datetime
-    """Start of the newest window that was evaluated; the moment of the schedule for `schedule`."""
+    """Start of the newest evaluated window; the scheduled time for `schedule`."""
     until: datetime
-    """No training that it starts may read a row from this moment on: the end of that window."""
+    """Trainings of this decision read only rows before this moment: the end of that window."""
     reasons: tuple[str, ...]
     columns: tuple[str, ...] = ()
-    """What is wrong, by name."""
+    """Names of everything that is wrong."""
     alarm: bool = False
-    """Whether the alarm is raised: it stays until enough good windows came."""
+    """Whether the alarm is raised; it is cleared by enough good windows in a row."""
     made: datetime
 
     @property
     def cause(self) -> dict[str, Any]:
-        """What the training graph gets of the decision: its parameter `cause`."""
+        """The training graph's parameter `cause`."""
         reasons, until = list(self.reasons), self.until.astimezone(UTC).isoformat()
         return {"trigger": self.trigger, "key": self.key, "reasons": reasons, "until": until}
 
 
-class Retraining(_Record):
+class Retraining(_WindowRecord):
     """A training that a decision started."""
 
     key: str
-    """Of the decision."""
+    """Key of the decision."""
     started: datetime
     window: datetime
-    """Of the decision."""
+    """Window of the decision."""
     state: Literal["running", "promoted", "not_promoted", "held", "failed"]
-    """`held`: no candidate passed the gates; `not_promoted`: its canary was rolled back, or there was no stack."""
+    """`held`: no candidate passed the gates; `not_promoted`: the canary was rolled back, or no stack was running."""
     version: int | None = None
     reason: str = ""
     run: str = ""
-    """Folder of the run."""
+    """Folder or name of the run."""

@@ -1,4 +1,4 @@
-"""What chance does to the counts of a window whose rows come from users, several rows alike from each."""
+"""Sampling distribution of a window's counts, whose rows are clustered by user."""
 
 from __future__ import annotations
 
@@ -19,50 +19,49 @@ Floats = NDArray[np.float64]
 REQUEST: Final = "request_id"
 
 
-def clusters_of(rows: pl.DataFrame) -> Ints:
-    """Return a number from 0 on per row: the same for rows of a user, or of a request that names no user."""
+def assign_clusters(rows: pl.DataFrame) -> Ints:
+    """Return the cluster number of every row, from 0: one per user, or per request where there is no user."""
     named = [pl.col(name).cast(pl.String) for name in (Columns.USER, REQUEST) if name in rows.columns]
-    alone = pl.format("row {}", pl.int_range(pl.len()))
-    # Hashes sort ten times as fast as texts.
-    hashed = rows.select(pl.coalesce(*named, alone).hash()).to_series().to_numpy()
-    return np.unique(hashed, return_inverse=True)[1].astype(np.int64)
+    row_key = pl.format("row {}", pl.int_range(pl.len()))
+    # Sorting hashes is ten times as fast as sorting strings.
+    key_hashes = rows.select(pl.coalesce(*named, row_key).hash()).to_series().to_numpy()
+    return np.unique(key_hashes, return_inverse=True)[1].astype(np.int64)
 
 
 @dataclass(frozen=True)
 class NullDistribution:
-    """How a chi-square statistic of the counts is spread: as `scale` times chi-square with `df` degrees of freedom.
+    """Distribution of a chi-square statistic of the counts without drift: `scale` times chi-square with `df` degrees.
 
-    Rao and Scott, 1981, second-order: the mean and the variance of the statistic's weights, of which independent rows
-    have all at 1, are those seen between users. As so many users only estimate them, the tail is that of F instead
-    (Thomas and Rao, 1987).
+    Second-order correction of Rao and Scott (1981): mean and variance of the statistic's weights (all 1 for independent
+    rows) are estimated between users. Since they are only estimated, the tail is that of F (Thomas and Rao, 1987).
     """
 
     scale: float
     df: float
     effect: float
-    """The design effect: how many rows are worth one independent row; at least 1."""
+    """The design effect: rows per independent row, at least 1."""
     clusters: int
 
     def p_value(self, statistic: float) -> float:
-        """Return the chance of a statistic as large."""
+        """Return the probability of a statistic as large."""
         if self.clusters < 2:
             return 1.0
         return float(fdtrc(self.df, self.df * (self.clusters - 1), statistic / (self.scale * self.df)))
 
     def bound(self, alpha: float) -> float:
-        """Return the statistic that chance passes with probability alpha; 0 when nothing can be told."""
+        """Return the statistic that is exceeded with probability alpha; 0 with fewer than two clusters."""
         if self.clusters < 2:
             return 0.0
         return float(self.scale * self.df * fdtri(self.df, self.df * (self.clusters - 1), 1 - alpha))
 
 
 class ClusteredCounts:
-    """Values per cluster and bin."""
+    """Number of values per cluster and bin."""
 
     def __init__(self, counts: sparse.csr_array) -> None:
         self._counts = counts
         self.totals: Ints = np.asarray(counts.sum(axis=0)).ravel()
-        """Values per bin."""
+        """Number of values per bin."""
 
     @classmethod
     def of(cls, clusters: Ints, bins: Ints, size: int) -> ClusteredCounts:
@@ -73,55 +72,59 @@ class ClusteredCounts:
             bins: Bin of every value.
             size: Number of bins.
         """
-        present = np.bincount(clusters) > 0
-        place = np.cumsum(present) - 1  # a cluster without values does not count
-        ones = np.ones(bins.size, dtype=np.int64)
-        return cls(sparse.coo_array((ones, (place[clusters], bins)), shape=(present.sum(), size)).tocsr())
+        has_values = np.bincount(clusters) > 0
+        cluster_index = np.cumsum(has_values) - 1  # a cluster without values does not count
+        unit_counts = np.ones(bins.size, dtype=np.int64)
+        return cls(
+            sparse.coo_array((unit_counts, (cluster_index[clusters], bins)), shape=(has_values.sum(), size)).tocsr()
+        )
 
-    def merged(self, into: Ints) -> ClusteredCounts:
-        """Return the counts of coarser bins, given the new bin of each."""
-        ones = np.ones(into.size, dtype=np.int64)
-        sums = sparse.coo_array((ones, (np.arange(into.size), into)), shape=(into.size, into.max() + 1)).tocsr()
+    def merge_bins(self, new_bins: Ints) -> ClusteredCounts:
+        """Return the counts of merged bins, given the new number of each bin."""
+        unit_counts = np.ones(new_bins.size, dtype=np.int64)
+        sums = sparse.coo_array(
+            (unit_counts, (np.arange(new_bins.size), new_bins)), shape=(new_bins.size, new_bins.max() + 1)
+        ).tocsr()
         return ClusteredCounts((self._counts @ sums).tocsr())
 
-    def spread(self, expected: Floats) -> NullDistribution:
-        """Return how the statistic sum((share - expected share)^2 / expected) * n is spread without drift.
+    def null_distribution(self, expected: Floats) -> NullDistribution:
+        """Return the distribution of sum((share - expected share)^2 / expected) * n without drift.
 
         Args:
-            expected: Expected share of each bin; one that is 0 has no values either.
+            expected: Expected share of each bin; a bin with share 0 has no values.
         """
         clusters, size = self._counts.shape[0], int((expected > 0).sum())
-        if size < 2 or clusters < 2:  # nothing that could be told apart, nobody to compare with
+        if size < 2 or clusters < 2:  # one bin or one cluster: nothing can be estimated
             return NullDistribution(1.0, max(size - 1.0, 1.0), max(1.0, float(self.totals.sum())), clusters=1)
-        first, second = self._moments(expected)
-        # Less than 1 is how a slate shows every position once: the next user would do the same, but not the next day.
-        effect = first / (size - 1)
-        if effect <= 1:
+        weight_sum, weight_squares = self._weight_moments(expected)
+        # An effect below 1 comes from slates that show every position once; it would not hold on another day.
+        design_effect = weight_sum / (size - 1)
+        if design_effect <= 1:
             return NullDistribution(1.0, size - 1.0, 1.0, clusters)
-        return NullDistribution(second / first, first**2 / second, effect, clusters)
+        return NullDistribution(weight_squares / weight_sum, weight_sum**2 / weight_squares, design_effect, clusters)
 
-    def _moments(self, expected: Floats) -> tuple[float, float]:
-        """Return the sum of the statistic's weights, and of their squares.
+    def _weight_moments(self, expected: Floats) -> tuple[float, float]:
+        """Return the sum of the statistic's weights, and the sum of their squares.
 
-        They are the eigenvalues of the covariance of the counts, each bin divided by the root of its expected share:
-        that is the sum over users of r r' with r = (counts - rows * shares) / root. Written out, it is a sparse matrix
-        and one of rank two, so bins by bins numbers are never held.
+        The weights are the eigenvalues of the covariance of the counts, each bin divided by the root of its expected
+        share: the sum over users of r r' with r = (counts - rows * shares) / root. Expanded, it is the sum of a sparse
+        matrix and one of rank two, so the dense matrix of bins by bins is never built.
         """
         total = self.totals.sum()
         root = np.sqrt(np.divide(1.0, expected, out=np.zeros_like(expected), where=expected > 0))
         scaled = self._counts @ sparse.diags_array(root, format="csr")
         rows = np.asarray(self._counts.sum(axis=1), dtype=np.float64).ravel()
-        both, shares = scaled.T @ scaled, self.totals / total * root
+        gram, shares = scaled.T @ scaled, self.totals / total * root
         weighted, squares = scaled.T @ rows, float(rows @ rows)
         length, angle = float(shares @ shares), float(weighted @ shares)
-        first = both.trace() - 2 * angle + squares * length
+        first = gram.trace() - 2 * angle + squares * length
         second = (
-            both.multiply(both).sum()
+            gram.multiply(gram).sum()
             + 2 * float(weighted @ weighted) * length
             + 2 * angle**2
             + squares**2 * length**2
-            - 4 * float(weighted @ (both @ shares))
-            + 2 * squares * float(shares @ (both @ shares))
+            - 4 * float(weighted @ (gram @ shares))
+            + 2 * squares * float(shares @ (gram @ shares))
             - 4 * squares * angle * length
         )
         correction = rows.size / (rows.size - 1) / total

@@ -1,1 +1,1 @@
-"""Served traffic as days of the log: predictions joined with their outcomes, exactly once."""
+"""Collects served traffic as days of the log: predictions joined with their outcomes, exactly once."""

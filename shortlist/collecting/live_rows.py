@@ -17,7 +17,7 @@ from shortlist.contracts import Columns
 from shortlist.data.clock import event_days
 from shortlist.data.collected import ANSWERED
 from shortlist.features.hashing import codes_of
-from shortlist.recommending.candidate_columns import type_of
+from shortlist.recommending.candidate_columns import column_type
 from shortlist.serving.log.logs import logged_name
 from shortlist.spec.data import Data, EventClock
 
@@ -106,7 +106,7 @@ class LiveRows:
                 inputs.append(ids[unfold.request_index].alias(column.name))
             elif column.name not in roles and column.known == "before":
                 values = requests["items" if column.name == self._data.item else logged_name(column.name)]
-                inputs.append(unfold(values).cast(type_of(column)).alias(column.name))
+                inputs.append(unfold(values).cast(column_type(column)).alias(column.name))
         return inputs
 
 

@@ -1,4 +1,4 @@
-"""What a drill showed: when every planted drift was noticed, what was decided, whether users were won back."""
+"""Summary of a drill: detection, decision and recovery of every planted drift."""
 
 from __future__ import annotations
 
@@ -9,79 +9,80 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from monitoring.pages.drill_page import Drill, Kpi, Scenario, kpi_of
+from monitoring.pages.drill_page import Drill, Kpi, Scenario, champion_hit_rate
 from monitoring.windows.records import RetrainAction, RetrainDecision, WindowReport
 from shortlist.drill.world import DrillWorld
 from shortlist.spec.data import Drift
 
-AROUND: Final = 3
-"""Windows whose mean is the KPI before and after."""
-WANTED: Final[dict[str, RetrainAction]] = {
+KPI_WINDOWS: Final = 3
+"""Number of windows whose mean is the KPI before and after a fault."""
+EXPECTED_ACTIONS: Final[dict[str, RetrainAction]] = {
     "new_items": "retrain", "changed_tastes": "retrain", "broken_column": "page", "volume_collapse": "page",
 }  # fmt: skip
-"""What a drift should lead to: models learn from a changed world, never from broken data."""
+"""The expected action of each drift: a changed world leads to a retraining, broken data page a person."""
 
 
 @dataclass(frozen=True)
-class ChangeOfChampion:
-    """A promotion: the new champion and the one that it replaced, each with the fit that servers looked up then."""
+class ChampionChange:
+    """A promotion: the new champion and the replaced one, each with the fit that servers looked up then."""
 
     promoted: int
-    """Version."""
+    """Version of the new champion."""
     promoted_fit: Path
     frozen: int
-    """Version."""
+    """Version of the replaced champion."""
     frozen_fit: Path
 
 
 @dataclass(frozen=True)
-class Day:
-    """A day of a drill, lived through."""
+class DrillDay:
+    """A replayed day of a drill."""
 
     number: int
     report: WindowReport
     decision: RetrainDecision | None
-    """None where a later day was looked at in the same look: the day belongs to a rollout."""
+    """Decision of its monitoring run; None for a day of a rollout that was monitored together with a later one."""
     trained: bool = False
-    """Whether its look started a training."""
+    """Whether its monitoring run started a training."""
     promoted: bool = False
     """Whether that training ended with a new champion."""
     collected_rows: int | None = None
-    """Rows of live traffic that the training read."""
-    change: ChangeOfChampion | None = None
-    """What the promotion changed."""
+    """Rows of live traffic that the training read; None without a training."""
+    change: ChampionChange | None = None
+    """The change of the champion; None without a promotion."""
 
     @property
     def kpi(self) -> float | None:
         """The champion's hit rate."""
-        return kpi_of(self.report)
+        return champion_hit_rate(self.report)
 
     @property
     def is_alarm(self) -> bool:
-        """Whether somebody was woken up, or something was started."""
+        """Whether the alarm was raised, a person was paged, or a training was started."""
         return self.action != "hold" or (self.decision is not None and self.decision.alarm)
 
     @property
     def action(self) -> RetrainAction:
-        """What its look led to."""
+        """Action of its decision."""
         return "hold" if self.decision is None else self.decision.action
 
 
-Compare = Callable[[ChangeOfChampion, frozenset[date]], tuple[float, float]]
-"""From a promotion and some days to the AUC of the promoted version and of the one before on these days."""
+CompareVersions = Callable[[ChampionChange, frozenset[date]], tuple[float, float]]
+"""Returns the AUC of the promoted and of the replaced version on some days."""
 
 
-def summarize_drill(world: DrillWorld, days: Sequence[Day], seconds: float, compare: Compare | None = None) -> Drill:
-    """Return the drill as it is shown.
+def summarize_drill(
+    world: DrillWorld, days: Sequence[DrillDay], seconds: float, compare: CompareVersions | None = None
+) -> Drill:
+    """Return the summary of a drill.
+
+    Quiet days are those before the first drift.
 
     Args:
         world: The world.
-        days: That were lived through.
-        seconds: That they took.
-        compare: Scores later days by two versions; None: nothing is compared.
-
-    Quiet are the days before the first drift, and later ones from when the last drift was mended or answered by a new
-    champion.
+        days: The replayed days.
+        seconds: Duration of the drill.
+        compare: Returns the AUC of two versions on later days; None: nothing is compared.
     """
     ends = [drift.from_day for drift in world.drifts[1:]] + [world.source.days]
     scenarios = [_scenario(world, drift, end, days, compare) for drift, end in zip(world.drifts, ends, strict=True)]
@@ -96,65 +97,74 @@ def summarize_drill(world: DrillWorld, days: Sequence[Day], seconds: float, comp
 
 
 def _scenario(
-    world: DrillWorld, drift: Drift, end: int, days: Sequence[Day], compare: Compare | None
+    world: DrillWorld, drift: Drift, end: int, days: Sequence[DrillDay], compare: CompareVersions | None
 ) -> Scenario:  # fmt: skip
-    before = [day for day in days if drift.from_day - AROUND <= day.number < drift.from_day]
-    since = [day for day in days if drift.from_day <= day.number < end]
-    alarm = next((day for day in since if day.action != "hold"), None)
-    trainings = [day for day in since if day.trained]
-    # A first training may be rolled back, for it saw little of the new world; what counts is that the loop goes on.
-    trained = next((day for day in trainings if day.promoted), trainings[0] if trainings else None)
-    over = drift.until_day if drift.until_day is not None else _answered(trained, since, end)
+    days_before = [day for day in days if drift.from_day - KPI_WINDOWS <= day.number < drift.from_day]
+    days_since = [day for day in days if drift.from_day <= day.number < end]
+    alarm_day = next((day for day in days_since if day.action != "hold"), None)
+    training_days = [day for day in days_since if day.trained]
+    # A first training may be rolled back, since it saw few rows of the new world; a later one may be promoted.
+    training_day = next((day for day in training_days if day.promoted), training_days[0] if training_days else None)
+    first_day_after = (
+        drift.until_day if drift.until_day is not None else _first_day_of_new_model(training_day, days_since, end)
+    )
     kpi = Kpi(
-        before=_mean(before), during=_mean([day for day in since if day.number < over]),
-        after=_mean([day for day in since if day.number >= over][:AROUND]),
+        before=_mean_kpi(days_before), during=_mean_kpi([day for day in days_since if day.number < first_day_after]),
+        after=_mean_kpi([day for day in days_since if day.number >= first_day_after][:KPI_WINDOWS]),
     )  # fmt: skip
-    wanted = WANTED[drift.kind]
-    decided = alarm.action if alarm else "hold"
-    named = alarm.decision.columns if alarm is not None and alarm.decision is not None else ()
-    promoted = trained is not None and trained.promoted
-    as_wanted = decided == wanted and (wanted == "retrain") == (trained is not None) and _names(drift, named)
+    expected_action = EXPECTED_ACTIONS[drift.kind]
+    action = alarm_day.action if alarm_day else "hold"
+    columns = alarm_day.decision.columns if alarm_day is not None and alarm_day.decision is not None else ()
+    promoted = training_day is not None and training_day.promoted
+    is_as_expected = (
+        action == expected_action
+        and (expected_action == "retrain") == (training_day is not None)
+        and _names_fault(drift, columns)
+    )
     aucs = None
-    if compare is not None and trained is not None and trained.change is not None:
-        later = frozenset(world.day(day.number) for day in since if day.number > trained.number)
-        aucs = compare(trained.change, later) if later else None
+    if compare is not None and training_day is not None and training_day.change is not None:
+        later_days = frozenset(world.date_of(day.number) for day in days_since if day.number > training_day.number)
+        aucs = compare(training_day.change, later_days) if later_days else None
     return Scenario(
-        name=drift.kind, injected_at=world.begin(drift.from_day), alarm_at=alarm.report.end if alarm else None,
-        columns_named=named, decision=decided, retrained=trained is not None, promoted=promoted, kpi=kpi, wanted=wanted,
-        passed=as_wanted and promoted == (wanted == "retrain") and _won_back(kpi, wanted),
-        collected_rows_trained_on=trained.collected_rows if trained else None,
+        name=drift.kind, injected_at=world.start_of(drift.from_day),
+        alarm_at=alarm_day.report.end if alarm_day else None, columns_named=columns, decision=action,
+        retrained=training_day is not None, promoted=promoted, kpi=kpi, wanted=expected_action,
+        passed=is_as_expected and promoted == (expected_action == "retrain") and _has_recovered(kpi, expected_action),
+        collected_rows_trained_on=training_day.collected_rows if training_day else None,
         auc_promoted=aucs[0] if aucs else None, auc_frozen=aucs[1] if aucs else None,
     )  # fmt: skip
 
 
-def _answered(trained: Day | None, since: Sequence[Day], end: int) -> int:
-    """Return the first day after a training that most users saw the promoted model; else the one after the training."""
-    if trained is None:
+def _first_day_of_new_model(training_day: DrillDay | None, days_since: Sequence[DrillDay], end: int) -> int:
+    """Return the first day that the promoted model was the main version; else the day after the training."""
+    if training_day is None:
         return end
-    new = trained.change.promoted if trained.change is not None else None
-    later = (day.number for day in since if day.number > trained.number and day.report.champion == new)
-    return next(later, trained.number + 1)
+    new_version = training_day.change.promoted if training_day.change is not None else None
+    later_days = (
+        day.number for day in days_since if day.number > training_day.number and day.report.champion == new_version
+    )
+    return next(later_days, training_day.number + 1)
 
 
-def _names(drift: Drift, named: Sequence[str]) -> bool:
-    """Whether what was named is what was broken."""
+def _names_fault(drift: Drift, columns: Sequence[str]) -> bool:
+    """Return whether the named columns are those of the fault."""
     match drift.kind:
         case "broken_column":
-            return tuple(named) == (drift.column,)
+            return tuple(columns) == (drift.column,)
         case "volume_collapse":
-            return tuple(named) == ("volume",)
+            return tuple(columns) == ("volume",)
         case "new_items":
-            return "item_id" in named
-        case "changed_tastes":  # no column looks different; only what users do
-            return bool({"auc", "log_loss", "hit_rate"} & set(named))
+            return "item_id" in columns
+        case "changed_tastes":  # no column changes, only the users' behaviour
+            return bool({"auc", "log_loss", "hit_rate"} & set(columns))
 
 
-def _won_back(kpi: Kpi, wanted: RetrainAction) -> bool:
-    if wanted == "page":
+def _has_recovered(kpi: Kpi, expected_action: RetrainAction) -> bool:
+    if expected_action == "page":
         return True
     return kpi.after is not None and kpi.during is not None and kpi.after > kpi.during
 
 
-def _mean(days: Sequence[Day]) -> float | None:
+def _mean_kpi(days: Sequence[DrillDay]) -> float | None:
     values = [day.kpi for day in days if day.kpi is not None]
     return fmean(values) if values else None

@@ -1,4 +1,4 @@
-"""The users of a drill's world, who ask on one day after another, also while a version is rolled out."""
+"""The users of a drill: requests are replayed day by day, also while a version is rolled out."""
 
 from __future__ import annotations
 
@@ -22,94 +22,94 @@ from shortlist.spec.serving import ReplayTraffic
 _OUTCOME_DELAY_SECONDS: Final = 0.1
 _RATE: Final = 200.0
 """Requests per second."""
-_STEP_SECONDS: Final = 20.0
-"""Longest wait, after users asked for a day, for the step of the rollout to end."""
-_LOOK_SECONDS: Final = 0.2
-_LOGGED_SECONDS: Final = 60.0
-"""Longest wait for what was answered to be in the prediction log."""
-_SPLIT: Final = frozenset({Phase.SHIFTING, Phase.WATCHING})
+_MAX_STEP_SECONDS: Final = 20.0
+"""Longest wait, after a day was replayed, for the step of the rollout to end."""
+_POLL_SECONDS: Final = 0.2
+_MAX_LOG_SECONDS: Final = 60.0
+"""Longest wait for the answers to appear in the prediction log."""
+_CANARY_PHASES: Final = frozenset({Phase.SHIFTING, Phase.WATCHING})
 """Phases in which some users get the candidate."""
 
 
 class DrillUsers:
-    """Those who ask the servers.
+    """Replays the users of a drill's world.
 
     Args:
-        deployer: Of the spec; its stack is up.
-        world: What they are shown and do.
-        first_day: Number of the first day on which they ask.
+        deployer: The spec's deployer; its stack is running.
+        world: The world with the log of every day.
+        first_day: Number of the first day to replay.
     """
 
     def __init__(self, deployer: LocalDeployer, world: DrillWorld, first_day: int) -> None:
         self._deployer, self._world = deployer, world
         self.next_day = first_day
-        """Number of the next day on which they ask."""
+        """Number of the next day to replay."""
 
-    def ask(self, number: int) -> None:
-        """Let everybody ask for a day.
+    def play_day(self, number: int) -> None:
+        """Replay all requests of a day.
 
         Raises:
-            ShortlistError: The stack is not up, serves nothing, or does not log what it answers.
+            ShortlistError: The stack is not running, serves no model, or does not log its answers.
         """
         traffic = ReplayTraffic(kind="replay", rate=_RATE, outcome_delay_seconds=_OUTCOME_DELAY_SECONDS)
-        before = set(self._parts())
-        asked = self._deployer.play(self._world.log_of(number), traffic)
-        self._wait_for_log(before, asked["answered"])
+        parts_before = set(self._parts())
+        replay = self._deployer.play(self._world.write_day_log(number), traffic)
+        self._wait_for_log(parts_before, replay["answered"])
         self.next_day = number + 1
 
-    def _wait_for_log(self, before: Set[Path], answered: int) -> None:
-        """Wait until the prediction log holds the answers of a day: a look right after it would take it for short."""
+    def _wait_for_log(self, parts_before: Set[Path], answered: int) -> None:
+        """Wait until the prediction log holds the answers of a day: before, monitoring would report a low volume."""
         if self._deployer.context.serving.log.sampling < 1:
-            return  # how many are logged is not known
-        deadline = time.monotonic() + _LOGGED_SECONDS
-        while (logged := self._logged(before)) < answered:
+            return  # the number of logged answers is unknown
+        deadline = time.monotonic() + _MAX_LOG_SECONDS
+        while (logged_count := self._count_logged(parts_before)) < answered:
             if time.monotonic() > deadline:
                 raise ShortlistError(
-                    f"{self._deployer.paths.predictions}: holds {logged:,} of {answered:,} answers of a day,"
-                    f" {_LOGGED_SECONDS:g} s after the last one; see the servers' logs in"
+                    f"{self._deployer.paths.predictions}: holds {logged_count:,} of {answered:,} answers of a day,"
+                    f" {_MAX_LOG_SECONDS:g} s after the last one; see the servers' logs in"
                     f" {self._deployer.paths.logs}"
                 )
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
-    def _logged(self, before: Set[Path]) -> int:
-        """Return how many answers to users the parts hold that are new."""
-        new = [path for path in self._parts() if path not in before]
-        return sum(pq.read_table(path, columns=["track"])["track"].drop_null().length() for path in new)
+    def _count_logged(self, parts_before: Set[Path]) -> int:
+        """Return the number of answers to users in new parts of the log."""
+        new_parts = [path for path in self._parts() if path not in parts_before]
+        return sum(pq.read_table(path, columns=["track"])["track"].drop_null().length() for path in new_parts)
 
     def _parts(self) -> list[Path]:
         return parts(self._deployer.paths.predictions)
 
     @contextmanager
     def during_rollouts(self) -> Iterator[None]:
-        """Let users ask for the next days, whole ones, whenever some of them get a candidate while the block runs.
+        """Replay the next days while the block runs and a canary gets a share of the users.
 
-        A step of the canary takes a day, or more where that is not enough to decide.
+        A step of the canary takes one whole day, or more where that is not enough to decide.
 
         Raises:
-            ShortlistError: As `ask`.
+            ShortlistError: As for `play_day`.
         """
-        over = threading.Event()
+        is_over = threading.Event()
         with ThreadPoolExecutor(1, "users") as pool:
-            asking = pool.submit(self._ask_while_split, over)
+            playing = pool.submit(self._play_during_rollouts, is_over)
             try:
                 yield
             finally:
-                over.set()
-        asking.result()
+                is_over.set()
+        playing.result()
 
-    def _ask_while_split(self, over: threading.Event) -> None:
-        """Let users ask for one day per step of a rollout, and for another one where a step needs more of them."""
-        while not over.is_set() and self.next_day < self._world.source.days:
-            step = self._step()
+    def _play_during_rollouts(self, is_over: threading.Event) -> None:
+        """Replay one day per step of a rollout, and another one where a step needs more traffic."""
+        while not is_over.is_set() and self.next_day < self._world.source.days:
+            step = self._rollout_step()
             if step is None:
-                over.wait(_LOOK_SECONDS)
+                is_over.wait(_POLL_SECONDS)
                 continue
-            self.ask(self.next_day)
-            deadline = time.monotonic() + _STEP_SECONDS
-            while self._step() == step and time.monotonic() < deadline and not over.is_set():
-                over.wait(_LOOK_SECONDS)
+            self.play_day(self.next_day)
+            deadline = time.monotonic() + _MAX_STEP_SECONDS
+            while self._rollout_step() == step and time.monotonic() < deadline and not is_over.is_set():
+                is_over.wait(_POLL_SECONDS)
 
-    def _step(self) -> int | None:
-        """Return the step of the rollout under way; None while no user gets a candidate."""
+    def _rollout_step(self) -> int | None:
+        """Return the step of the running rollout; None while no user gets the candidate."""
         rollout = self._deployer.rollouts.latest()
-        return rollout.state.step if rollout is not None and rollout.state.phase in _SPLIT else None
+        return rollout.state.step if rollout is not None and rollout.state.phase in _CANARY_PHASES else None

@@ -1,4 +1,4 @@
-"""The world of a drill: a generated log, cut into days that are played one after another."""
+"""The world of a drill: a generated log, split into days that are replayed one after another."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from shortlist.storage.tables import DayTable, DayTableWriter
 
 
 class DrillWorld:
-    """Every day of a spec's generated log, as it will have been when it is over.
+    """All days of a spec's generated log.
 
-    Training never reads this copy: it makes the first days of the log again, and collects the others from what was
-    served and what users did.
+    Trainings never read this copy: they generate the first days again, and collect the others from served traffic.
     """
 
     def __init__(self, spec: Spec, folder: Path) -> None:
@@ -32,29 +31,29 @@ class DrillWorld:
         source = spec.data.source
         if not isinstance(source, GeneratedSource) or not source.drifts:
             raise ShortlistError(
-                f"spec '{spec.name}': wanted data.source of kind generated with drifts; a drill breaks a made world"
+                f"spec '{spec.name}': wanted data.source of kind generated with drifts, which a drill injects"
             )
         self.source = source
         self.drifts: tuple[Drift, ...] = tuple(sorted(source.drifts, key=lambda drift: drift.from_day))
-        """In the order in which they begin."""
+        """The drifts in the order in which they begin."""
         self._folder = folder
         self._chunk_rows = spec.runtime.chunk_rows
-        # All of its days, as nobody who trains ever sees them.
+        # All days are generated: with `live.collect` the log would end where collecting begins.
         data = spec.data.model_copy(update={"live": Live()})
         ingest(data, folder, folder / "raw", spec.runtime)
         validate(data, folder / "raw", folder / "log", folder / "quarantine", spec.runtime, datetime.now(UTC))
         self._log = DayTable.open(folder / "log", Files.LOG)
 
-    def day(self, number: int) -> date:
+    def date_of(self, number: int) -> date:
         """Return the date of a day counted from 0."""
         return self.source.start + timedelta(days=number)
 
-    def begin(self, number: int) -> datetime:
+    def start_of(self, number: int) -> datetime:
         """Return the moment at which a day counted from 0 begins."""
-        return datetime.combine(self.day(number), datetime.min.time(), UTC)
+        return datetime.combine(self.date_of(number), datetime.min.time(), UTC)
 
     def drift_on(self, number: int) -> Drift | None:
-        """Return the drift that shows on a day, the newest one of several."""
+        """Return the drift that is active on a day, the newest of several."""
         return next((drift for drift in reversed(self.drifts) if drift.holds_on(number)), None)
 
     @property
@@ -62,13 +61,13 @@ class DrillWorld:
         """Folder of the log of all days."""
         return self._folder / "log"
 
-    def log_of(self, number: int) -> Path:
-        """Return a log of that day only."""
+    def write_day_log(self, number: int) -> Path:
+        """Write the log of one day, if it does not exist, and return its folder."""
         folder = self._folder / "days" / str(number)
         if not folder.exists():
             with atomic_folder(folder) as staging:
                 writer = DayTableWriter(staging, Files.LOG, self._chunk_rows)
-                for _, frame in self._log.frames({self.day(number)}):
+                for _, frame in self._log.frames({self.date_of(number)}):
                     writer.append(frame)
                 writer.close(self._log.notes)
                 shutil.copytree(self._folder / "log" / SIDE_FOLDER, staging / SIDE_FOLDER)

@@ -496,7 +496,7 @@ def test_a_database_that_goes_away_holds_the_alert_back_and_takes_it_when_it_is_
 def test_a_second_request_does_not_wait_for_ever(
     files_book: MonitoringStore, kubeflow: Kubeflow, bearer: BearerTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receiver_module, "_PATIENCE", 0.05)
+    monkeypatch.setattr(receiver_module, "_LOCK_TIMEOUT_SECONDS", 0.05)
     inside, leave = threading.Event(), threading.Event()
 
     def slow(decision: RetrainDecision) -> str:
@@ -542,7 +542,7 @@ def test_a_connection_that_says_nothing_is_closed(
 def test_probes_are_answered_though_many_alerts_are_under_way(
     files_book: MonitoringStore, kubeflow: Kubeflow, bearer: BearerTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receiver_module, "_MOST_REQUESTS", 1)
+    monkeypatch.setattr(receiver_module, "_MAX_REQUESTS", 1)
     inside, leave = threading.Event(), threading.Event()
 
     def slow(decision: RetrainDecision) -> str:

@@ -153,9 +153,9 @@ def test_a_column_that_is_looked_up_is_null_for_new_keys_and_that_is_no_mistake(
 @pytest.mark.parametrize(
     ("requests", "ratio", "words"),
     [
-        (24, 0.06, "24 requests, 0.06 times the 400 that are usual, wanted 0.5 to 3 times. Find out where they went"),
-        (0, 0.0, "0 requests, 0 times the 400 that are usual"),
-        (1_600, 4.0, "1600 requests, 4 times the 400 that are usual, wanted 0.5 to 3 times. Find out what makes them"),
+        (24, 0.06, "24 requests, 0.06 times the usual 400, wanted 0.5 to 3 times. Find out where they went"),
+        (0, 0.0, "0 requests, 0 times the usual 400"),
+        (1_600, 4.0, "1600 requests, 4 times the usual 400, wanted 0.5 to 3 times. Find out what sends them"),
     ],
 )
 def test_volume_is_judged_against_the_median_before(requests: int, ratio: float, words: str) -> None:

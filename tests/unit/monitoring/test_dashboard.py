@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitoring.exposition import metrics_text
-from monitoring.served_features.record import ServedColumn, ServedFeatures
+from monitoring.served_features.record import ServedColumn, ServedFeaturesReport
 from monitoring.store.monitoring_store import MonitoringStore
 from monitoring.windows.records import Finding, Measure, Problem, Quality, RetrainDecision, SlateTraffic, WindowReport
 from shortlist.serving.log.log_shipper import LogShipper
@@ -111,7 +111,7 @@ def told_by_the_watcher(folder: Path) -> Known:
     store.record_run_time()
     column = ServedColumn(compared=10, equal=9, counted=1, largest_difference=1.0, cause="default", reason="it differs")
     store.set_served_features(
-        ServedFeatures(spec="demo", made=FIRST, first=FIRST, last=FIRST, rows=10, columns={"price": column})
+        ServedFeaturesReport(spec="demo", made=FIRST, first=FIRST, last=FIRST, rows=10, columns={"price": column})
     )
     return samples(metrics_text(store))
 
@@ -134,7 +134,7 @@ def told_by_a_server() -> Known:
     settings = SimpleNamespace(serving=Serving())
     parts.service = SimpleNamespace(admission=SimpleNamespace(waiting=0, refused=0), settings=settings)
     parts.service.recommending, parts.release = SimpleNamespace(index_age_seconds=0.0), None
-    parts._watch(metrics)
+    parts._add_gauges(metrics)
     found = samples(metrics.text().decode())
     return {
         name: {label: set[str]() for label in {*labels, "spec", "version", *BY_THE_SCRAPE}}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitoring.reference.distributions import Bins, bins_of, compared_columns
+from monitoring.reference.distributions import Bins, compared_columns, make_bins
 from shortlist.features.plan import plan
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
@@ -22,7 +22,7 @@ SPECS = Path(__file__).parents[3] / "pipelines" / "specs"
 
 
 def test_numeric_bins_hold_equally_many_rows() -> None:
-    bins = bins_of(pl.Series(range(400)), "numeric", LIMITS)
+    bins = make_bins(pl.Series(range(400)), "numeric", LIMITS)
     assert bins.edges == (100.0, 200.0, 300.0)
     assert bins.count(pl.Series(range(400))).tolist() == [100, 100, 100, 100]
 
@@ -33,13 +33,13 @@ def test_a_value_on_an_edge_belongs_to_the_bin_above() -> None:
 
 def test_a_frequent_value_has_a_bin_of_its_own() -> None:
     mostly_zero = pl.Series([0.0] * 97 + [1.0, 2.0, 3.0])
-    assert bins_of(mostly_zero, "numeric", LIMITS).count(mostly_zero).tolist() == [97, 3]
+    assert make_bins(mostly_zero, "numeric", LIMITS).count(mostly_zero).tolist() == [97, 3]
     in_the_middle = pl.Series([1.0] * 10 + [5.0] * 80 + [9.0] * 10)
-    assert bins_of(in_the_middle, "numeric", LIMITS).count(in_the_middle).tolist() == [10, 80, 10]
+    assert make_bins(in_the_middle, "numeric", LIMITS).count(in_the_middle).tolist() == [10, 80, 10]
 
 
 def test_the_value_of_a_constant_column_is_told_from_all_others() -> None:
-    bins = bins_of(pl.Series([7] * 50), "numeric", LIMITS)
+    bins = make_bins(pl.Series([7] * 50), "numeric", LIMITS)
     assert bins.count(pl.Series([7, 7, 6, 8, 8, 8])).tolist() == [1, 2, 3]
     assert bins.labels == ("below 7", "7", "7 and more")
 
@@ -47,18 +47,18 @@ def test_the_value_of_a_constant_column_is_told_from_all_others() -> None:
 def test_what_is_no_number_is_not_counted() -> None:
     values = pl.Series([None, math.nan, math.inf, -math.inf, 1.0])
     assert Bins(kind="numeric", edges=(0.0,)).count(values).tolist() == [0, 1]
-    assert bins_of(values, "numeric", LIMITS) == bins_of(pl.Series([1.0]), "numeric", LIMITS)
+    assert make_bins(values, "numeric", LIMITS) == make_bins(pl.Series([1.0]), "numeric", LIMITS)
 
 
 def test_the_most_frequent_values_are_told_apart_and_equally_frequent_ones_in_order() -> None:
     values = pl.Series(["d", "b", "c", "a", "b", "c", "b", None])
-    assert bins_of(values, "categorical", LIMITS).values == ("b", "c")
-    assert bins_of(values.filter(values != "c"), "categorical", LIMITS).values == ("b", "a")
-    assert bins_of(values, "categorical", LIMITS).count(values).tolist() == [3, 2, 2]
+    assert make_bins(values, "categorical", LIMITS).values == ("b", "c")
+    assert make_bins(values.filter(values != "c"), "categorical", LIMITS).values == ("b", "a")
+    assert make_bins(values, "categorical", LIMITS).count(values).tolist() == [3, 2, 2]
 
 
 def test_a_new_value_is_one_of_the_others() -> None:
-    bins = bins_of(pl.Series([1, 1, 2]), "categorical", LIMITS)
+    bins = make_bins(pl.Series([1, 1, 2]), "categorical", LIMITS)
     assert bins.count(pl.Series([3, 1, None], dtype=pl.Int64)).tolist() == [1, 0, 1]
 
 
@@ -68,7 +68,7 @@ def test_every_value_of_a_list_counts_and_an_empty_list_is_null() -> None:
     assert bins.count(lists).tolist() == [2, 1, 1]
     rows, codes = bins.codes(lists)
     assert (rows.tolist(), codes.tolist()) == ([0, 0, 3, 3], [0, 1, 0, 2])
-    assert bins_of(lists, "tags", LIMITS).values == ("x", "y")
+    assert make_bins(lists, "tags", LIMITS).values == ("x", "y")
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def test_every_value_of_a_list_counts_and_an_empty_list_is_null() -> None:
 )
 def test_a_column_without_values_has_one_empty_bin(kind: str, dtype: pl.DataType) -> None:
     empty = pl.Series([None, None], dtype=dtype)
-    assert bins_of(empty, kind, LIMITS).count(empty).tolist() == [0]
+    assert make_bins(empty, kind, LIMITS).count(empty).tolist() == [0]
 
 
 def test_a_column_that_is_all_null_now_counts_nothing() -> None:
     for values, kind in (([1.0, 2.0], "numeric"), (["a"], "categorical"), ([["a"]], "tags")):
-        bins = bins_of(pl.Series(values), kind, LIMITS)
+        bins = make_bins(pl.Series(values), kind, LIMITS)
         assert bins.count(pl.Series([None, None])).tolist() == [0] * bins.size
 
 
@@ -98,10 +98,10 @@ def test_counts_are_those_of_python(values: list[int | None], top: int, bins: in
     known = [value for value in values if value is not None]
     column = pl.Series(values, dtype=pl.Int64)
     limits = DriftLimits(top_values=top, bins=bins)
-    told = bins_of(column, "categorical", limits)
+    told = make_bins(column, "categorical", limits)
     expected = [known.count(value) for value in told.values]
     assert told.count(column).tolist() == [*expected, len(known) - sum(expected)]
-    ranges = bins_of(column, "numeric", limits)
+    ranges = make_bins(column, "numeric", limits)
     limited = [-math.inf, *ranges.edges, math.inf]
     inside = [sum(low <= value < high for value in known) for low, high in pairwise(limited)]
     assert ranges.count(column).tolist() == inside
@@ -110,7 +110,7 @@ def test_counts_are_those_of_python(values: list[int | None], top: int, bins: in
 def test_counts_of_text_and_integers_agree_with_many_values() -> None:
     values = pl.Series(np.random.default_rng(0).zipf(1.3, 50_000).clip(max=100_000))
     limits = DriftLimits()
-    as_integers, as_texts = (bins_of(each, "categorical", limits) for each in (values, values.cast(pl.String)))
+    as_integers, as_texts = (make_bins(each, "categorical", limits) for each in (values, values.cast(pl.String)))
     counts = as_integers.count(values)
     assert as_integers.size == 65
     assert counts[:5].tolist() == as_texts.count(values.cast(pl.String))[:5].tolist()
@@ -119,7 +119,7 @@ def test_counts_of_text_and_integers_agree_with_many_values() -> None:
 
 def test_bins_survive_json() -> None:
     for values, kind in (([0.1, 1 / 3, 2e-17, 0.1], "numeric"), (["1", "a"], "categorical"), ([[1], [2]], "tags")):
-        bins = bins_of(pl.Series(values), kind, LIMITS)
+        bins = make_bins(pl.Series(values), kind, LIMITS)
         assert Bins.model_validate_json(bins.model_dump_json()) == bins
 
 

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from monitoring.drift.domain_classifier import domain_finding
-from monitoring.reference.distributions import Bins, bins_of
+from monitoring.reference.distributions import Bins, make_bins
 from monitoring.windows.records import Finding
 from shortlist.spec.monitoring import DriftLimits
 
@@ -30,7 +30,7 @@ def traffic(rows: int, seed: int, swapped: bool = False, price: float = 0.0, use
 
 
 def told(live: pl.DataFrame, sample: pl.DataFrame, names: tuple[str, ...] = tuple(KINDS), seed: int = 0) -> Finding:
-    columns: dict[str, Bins] = {name: bins_of(sample[name], KINDS[name], DriftLimits()) for name in names}
+    columns: dict[str, Bins] = {name: make_bins(sample[name], KINDS[name], DriftLimits()) for name in names}
     finding = domain_finding(live, sample, columns, 0.75, seed)
     assert finding is not None
     return finding
@@ -79,7 +79,7 @@ def test_nulls_and_values_without_a_code_are_told() -> None:
 
 def test_more_values_than_a_classifier_takes_are_no_obstacle() -> None:
     many = pl.DataFrame({"user": np.arange(3_000).astype(str), "item": np.arange(3_000) % 600})
-    bins = {"item": bins_of(many["item"], "categorical", DriftLimits(top_values=600))}
+    bins = {"item": make_bins(many["item"], "categorical", DriftLimits(top_values=600))}
     finding = domain_finding(many, many, bins, 0.75, 0)
     assert finding is not None
     assert finding.effect == pytest.approx(0.5, abs=0.05)
@@ -94,12 +94,14 @@ def test_large_sides_are_sampled_and_the_seed_decides() -> None:
 @pytest.mark.parametrize(("live_users", "sample_users"), [(19, 500), (500, 19)])
 def test_a_few_users_are_not_told(live_users: int, sample_users: int) -> None:
     live, sample = traffic(1_000, 1, users=live_users), traffic(1_000, 2, users=sample_users)
-    assert domain_finding(live, sample, {"price": bins_of(sample["price"], "numeric", DriftLimits())}, 0.75, 0) is None
+    assert (
+        domain_finding(live, sample, {"price": make_bins(sample["price"], "numeric", DriftLimits())}, 0.75, 0) is None
+    )
 
 
 def test_there_is_no_finding_without_rows_or_columns() -> None:
     rows = traffic(500, 1)
-    columns = {"price": bins_of(rows["price"], "numeric", DriftLimits())}
+    columns = {"price": make_bins(rows["price"], "numeric", DriftLimits())}
     assert domain_finding(rows.clear(), rows, columns, 0.75, 0) is None
     assert domain_finding(rows, rows.clear(), columns, 0.75, 0) is None
     assert domain_finding(rows, rows, {}, 0.75, 0) is None

@@ -113,7 +113,7 @@ def test_a_shift_as_between_the_references_own_days_has_not_drifted() -> None:
     finding = only(surfaces(2_500, 7_500), changing)
     assert finding.effect > LIMITS.max_index
     assert not finding.drifted
-    assert "(so much do its own days differ)" in finding.reason
+    assert "(the reference's own days differ by so much)" in finding.reason
     assert only(surfaces(2_500, 7_500), changing, DriftLimits(natural=0)).drifted
 
 
@@ -218,7 +218,7 @@ def test_unknown_tags_are_counted_by_value_and_nulls_are_not_unknown(preprocessi
 
 
 def with_sample(known: Reference, sample: pl.DataFrame) -> Reference:
-    return Reference(known.spec, known.days, known.columns, known.unknown, known.models, sample)
+    return Reference(known.spec, known.days, known.columns, known.unknown_shares, known.models, sample)
 
 
 def test_the_classifier_tells_by_neither_keys_nor_what_differs_between_the_days(preprocessing: Preprocessing) -> None:

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitoring.drift.drift_statistics import population_stability_index
-from monitoring.pages.evidently_columns import DrawnColumn, drawn_columns, sample_requests, scores_of_one_version
+from monitoring.pages.evidently_columns import DrawnColumn, make_drawn_columns, sample_requests, scores_of_one_version
 from monitoring.pages.evidently_pages import write_pages
-from monitoring.reference.distributions import Bins, Kind, bins_of
+from monitoring.reference.distributions import Bins, Kind, make_bins
 from monitoring.reference.reference import ColumnReference, ModelReference, Reference
 from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.records import Finding
@@ -59,7 +59,7 @@ def window_of(rows: pl.DataFrame) -> LiveWindow:
 
 
 def column_reference(values: pl.Series, kind: Kind) -> ColumnReference:
-    bins = bins_of(values, kind, DriftLimits())
+    bins = make_bins(values, kind, DriftLimits())
     counts = (tuple(bins.count(values).tolist()),)
     return ColumnReference(bins=bins, counts=counts, nulls=values.null_count() / values.len(), rows=values.len())
 
@@ -80,7 +80,7 @@ REFERENCE = reference_of(traffic(1_000, seed=1))
 
 def drawn(live: pl.DataFrame, reference: Reference = REFERENCE) -> dict[str, DrawnColumn]:
     then = reference.sample.with_columns(score=pl.col("score:xgboost"))
-    return {column.name: column for column in drawn_columns(live, then, reference, "xgboost", KINDS)}
+    return {column.name: column for column in make_drawn_columns(live, then, reference, "xgboost", KINDS)}
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def test_a_column_without_values_is_left_out() -> None:
 def test_what_is_drawn_has_the_index_of_the_reference_s_bins() -> None:
     live = traffic(900, seed=4, phone=0.3)
     for name, column in drawn(live).items():
-        bins, counts = column.usual.bins, np.array(column.usual.counts[0])
+        bins, counts = column.reference.bins, np.array(column.reference.counts[0])
         now = bins.count(live[name])
         expected = population_stability_index(counts / counts.sum(), now / now.sum())
         assert column.index(column.live.drop_nulls().to_pandas()) == pytest.approx(expected), name
@@ -206,7 +206,7 @@ def test_tails_at_their_ends_stay_in_their_bins(live: list[float], then: list[in
     values, usual = pl.Series("age", then, pl.Float64), pl.Series("age", live, pl.Float64)
     one = column_reference(values, "numeric")
     reference = Reference("demo", (date(2026, 1, 18),), {"age": one}, {}, {}, pl.DataFrame())
-    (column,) = drawn_columns(usual.to_frame(), values.to_frame(), reference, "xgboost", {"age": "numeric"})
+    (column,) = make_drawn_columns(usual.to_frame(), values.to_frame(), reference, "xgboost", {"age": "numeric"})
     assert one.bins.count(column.live).tolist() == one.bins.count(usual).tolist()
 
 
@@ -214,7 +214,7 @@ def test_an_outlier_does_not_flatten_a_histogram() -> None:
     values = pl.Series("age", [*range(1_000), 10**9])
     one = column_reference(values, "numeric")
     reference = Reference("demo", (date(2026, 1, 18),), {"age": one}, {}, {}, pl.DataFrame())
-    (column,) = drawn_columns(values.to_frame(), values.to_frame(), reference, "xgboost", {"age": "numeric"})
+    (column,) = make_drawn_columns(values.to_frame(), values.to_frame(), reference, "xgboost", {"age": "numeric"})
     assert column.live.max() < 1_000
 
 
@@ -222,7 +222,7 @@ def test_values_without_a_name_of_their_own_are_other() -> None:
     device = ColumnReference(bins=Bins(kind="categorical", values=("tv",)), counts=((9, 1),), nulls=0, rows=10)
     reference = Reference("demo", (date(2026, 1, 18),), {"device": device}, {}, {}, pl.DataFrame())
     frame = pl.DataFrame({"device": ["tv", "phone", None, "radio"]})
-    (column,) = drawn_columns(frame, frame, reference, "xgboost", {"device": "categorical"})
+    (column,) = make_drawn_columns(frame, frame, reference, "xgboost", {"device": "categorical"})
     assert column.live.to_list() == ["tv", "(other values)", None, "(other values)"]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from monitoring.live_quality import MAX_SLICES, measure_quality, warnings
+from monitoring.live_quality import MAX_SLICES, early_warnings, measure_quality
 from monitoring.reference.distributions import Bins
 from monitoring.reference.reference import ColumnReference, ModelReference
 from monitoring.windows.kpi import hit_rate
@@ -218,10 +218,10 @@ def test_the_seed_decides() -> None:
 def test_scores_that_expect_other_labels_warn_before_any_came() -> None:
     rows = traffic(4_000)
     high = rows.select("version", score=(pl.col("score") * 1.5).clip(0, 1))
-    (sentence,) = warnings(window_of(rows.clear(), high), {3: REFERENCE}, LIMITS)
+    (sentence,) = early_warnings(window_of(rows.clear(), high), {3: REFERENCE}, LIMITS)
     assert sentence.startswith("Version 3: its scores expect a label rate of 0.3")
     assert f"above the {REFERENCE.mean_score:.4f} of its test days (limit 25%, 4000 rows)" in sentence
-    (low,) = warnings(window_of(rows, rows.select("version", pl.col("score") / 2)), {3: REFERENCE}, LIMITS)
+    (low,) = early_warnings(window_of(rows, rows.select("version", pl.col("score") / 2)), {3: REFERENCE}, LIMITS)
     assert "% below the" in low
 
 
@@ -251,30 +251,32 @@ def test_expected_labels_of_a_sample_are_those_of_all_answers() -> None:
     tripled = rows.with_columns(score=(pl.col("score") * 3).clip(0, 1), impression_weight=pl.lit(0.1))
     usual = rows.with_columns(impression_weight=pl.lit(10.0))
     both = pl.concat([tripled.head(400), usual])  # 400 x 0.1 of 40 040 answers score so high
-    assert warnings(window_of(traffic(10), both), {3: REFERENCE}, LIMITS) == ()
+    assert early_warnings(window_of(traffic(10), both), {3: REFERENCE}, LIMITS) == ()
     swapped = both.with_columns(impression_weight=101 / 10 - pl.col("impression_weight"))
-    (sentence,) = warnings(window_of(traffic(10), swapped), {3: REFERENCE}, LIMITS)
+    (sentence,) = early_warnings(window_of(traffic(10), swapped), {3: REFERENCE}, LIMITS)
     assert "above the" in sentence
 
 
 def test_scores_as_usual_and_few_odd_ones_do_not_warn() -> None:
     rows = traffic(4_000)
-    assert warnings(window_of(rows), {3: REFERENCE}, LIMITS) == ()
+    assert early_warnings(window_of(rows), {3: REFERENCE}, LIMITS) == ()
     few = traffic(15).select("version", score=pl.Series([0.9, 0.9, *[0.3] * 13]))  # 3 requests, 41 % above by chance
-    assert warnings(window_of(rows, few), {3: REFERENCE}, LIMITS) == ()
-    assert warnings(window_of(rows.clear()), {3: REFERENCE}, LIMITS) == ()
+    assert early_warnings(window_of(rows, few), {3: REFERENCE}, LIMITS) == ()
+    assert early_warnings(window_of(rows.clear()), {3: REFERENCE}, LIMITS) == ()
 
 
 def test_scores_that_are_no_numbers_warn() -> None:
     rows = traffic(1_000)
     broken = rows.select("version", score=pl.Series([float("nan"), None, *rows["score"][2:]]))
-    assert warnings(window_of(rows, broken), {3: REFERENCE}, LIMITS) == ("Version 3: 2 of 1000 scores are no numbers.",)
+    assert early_warnings(window_of(rows, broken), {3: REFERENCE}, LIMITS) == (
+        "Version 3: 2 of 1000 scores are no numbers.",
+    )
 
 
 def test_each_version_warns_for_itself() -> None:
     both = pl.concat([traffic(2_000).select("version", "score"), traffic(2_000, version=4).select("version", "score")])
     doubled = both.with_columns(score=pl.when(pl.col("version") == 4).then(0.9).otherwise("score"))
-    (sentence,) = warnings(window_of(traffic(10), doubled), {3: REFERENCE, 4: REFERENCE}, LIMITS)
+    (sentence,) = early_warnings(window_of(traffic(10), doubled), {3: REFERENCE, 4: REFERENCE}, LIMITS)
     assert sentence.startswith("Version 4: ")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from monitoring.retraining.retrain_policy import key_of
+from monitoring.retraining.retrain_policy import decision_key
 from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
 from monitoring.store.process_identity import RUN_PROCESS_VARIABLE
 from monitoring.store.record_files import RecordError
@@ -64,7 +64,7 @@ def decision(number: int = 0, action: str = "retrain", **changes: object) -> Ret
         "spec": "demo",
         "action": action,
         "trigger": "drift",
-        "key": key_of("demo", action, start, "drift"),
+        "key": decision_key("demo", action, start, "drift"),
         "window": start,
         "until": start + DAY,
         "reasons": ("price moved",),
@@ -355,7 +355,7 @@ def test_a_copied_file_does_not_count_as_another_window(store: MonitoringStore) 
     store.add_report(report())
     folder = store.folder / "windows"
     (folder / "20260120T000000Z.json").write_bytes((folder / "20260119T000000Z.json").read_bytes())
-    with pytest.raises(RecordError, match=r"holds what belongs into 20260119T000000Z\.json"):
+    with pytest.raises(RecordError, match=r"holds the record 20260119T000000Z\.json"):
         store.reports()
 
 

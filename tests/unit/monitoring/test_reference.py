@@ -219,7 +219,7 @@ def test_unknown_values_are_those_of_the_days_after_the_vocabulary_was_fitted(tm
     days[1] = [row(item=1, words=["a", "a2"]), row(item=2, words=["a"])]
     days[3] = [row(item=2), row(item=3), row(item=4, words=["a", "b"]), row(item=1)]
     days[4] = [row(item=9, words=["a", "a2"]), row(item=1, label=1), row(item=1, page=None)]
-    unknown = Training(tmp_path, days).build().unknown
+    unknown = Training(tmp_path, days).build().unknown_shares
     assert unknown["item_id"] == 3 / 7  # 3, 4 and 9
     assert unknown["words"] == 2 / 4  # b was never seen, a2 in one row only
     assert unknown["page"] == 0
@@ -229,7 +229,7 @@ def test_unknown_values_are_those_of_the_days_after_the_vocabulary_was_fitted(tm
 def test_the_sample_holds_whole_users_with_the_scores_of_the_last_days(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference_log, "SAMPLED_ROWS", 25)
+    monkeypatch.setattr(reference_log, "SAMPLE_ROWS", 25)
     days = [[row(user, 1, user % 2, score=user / 20, words=[]) for user in range(10)] for _ in DAYS]
     sample = Training(tmp_path, days).build().sample
     users = sample.group_by("user").len()
@@ -272,11 +272,11 @@ def test_models_are_measured_by_what_their_rows_stand_for(tmp_path: Path) -> Non
 
 
 def test_lists_are_those_that_a_replay_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_quality, "LIST_ROWS", 3)
+    monkeypatch.setattr(model_quality, "MAX_LIST_ROWS", 3)
     users = [1, 2, None, 1, 1, 2, 1, 3, 1, None, 1]
     days = [*[plain() for _ in DAYS[:4]], [row(user, number, number % 2) for number, user in enumerate(users)]]
     training = Training(tmp_path, days, chunk_rows=6)  # the day has two files
-    lists = model_quality._lists(model_quality.DayTable.open(training.log, Files.LOG), training.data, {DAYS[4]})
+    lists = model_quality._assign_lists(model_quality.DayTable.open(training.log, Files.LOG), training.data, {DAYS[4]})
     first = sum(len(day) for day in days[:4])
     grouped = lists.sort("row").group_by("request_id").agg("impression_id", "row")
     ours = {tuple(impression - first for impression in one) for one in grouped["impression_id"]}
@@ -288,9 +288,9 @@ def test_lists_are_those_that_a_replay_asks_for(tmp_path: Path, monkeypatch: pyt
 def test_pieces_and_files_of_any_size_give_the_same_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     days = [[row(user, user % 4, user % 2, price=float(user), words=[str(user)]) for user in range(50)] for _ in DAYS]
     whole = Training(tmp_path / "one", days).build()
-    monkeypatch.setattr(reference_log, "_SLICE", 7)
+    monkeypatch.setattr(reference_log, "_SLICE_ROWS", 7)
     pieces = Training(tmp_path / "two", days, chunk_rows=20).build()
-    assert (pieces.columns, pieces.unknown, pieces.models) == (whole.columns, whole.unknown, whole.models)
+    assert (pieces.columns, pieces.unknown_shares, pieces.models) == (whole.columns, whole.unknown_shares, whole.models)
     assert pieces.sample.sort("event_time").equals(whole.sample.sort("event_time"))
 
 
@@ -308,7 +308,7 @@ def test_a_log_without_users_items_and_side_tables(tmp_path: Path) -> None:
     assert reference.sample.height == 12
     assert reference.sample["user"].null_count() == 12
     assert reference.models["xgboost"].hit_rate == 1.0  # one list of three: 0 1 0
-    assert reference.unknown == {}
+    assert reference.unknown_shares == {}
 
 
 def test_a_model_that_cannot_be_measured_has_no_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +327,7 @@ def test_what_is_written_is_what_is_loaded(tmp_path: Path) -> None:
     written, folder = training.build(), tmp_path / "reference"
     loaded = Reference.load(folder)
     assert (loaded.spec, loaded.days, loaded.columns) == ("shop", written.days, written.columns)
-    assert (loaded.unknown, loaded.models) == (written.unknown, written.models)
+    assert (loaded.unknown_shares, loaded.models) == (written.unknown_shares, written.models)
     assert loaded.sample.equals(written.sample)
     assert {path.name for path in folder.iterdir()} == {"reference.json", "sample.parquet", "manifest.json"}
     assert training.build().columns == written.columns  # a second time replaces the first

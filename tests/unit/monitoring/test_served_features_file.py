@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from monitoring.monitoring_job import MonitoringJob
-from monitoring.retraining.moments import begin_moment
-from monitoring.served_features.record import ServedColumn, ServedFeatures
+from monitoring.retraining.training_starts import begin_scheduled_training
+from monitoring.served_features.record import ServedColumn, ServedFeaturesReport
 from monitoring.windows.records import Finding, WindowReport
 from shortlist.contracts import Files
 from shortlist.runs.monitoring_runs import keep_served_features
@@ -20,10 +20,10 @@ NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 SPEC = load_spec(Path(__file__).parents[3] / "pipelines/specs/demo.yaml")
 
 
-def compared(max_unequal: float | None = None) -> ServedFeatures:
+def compared(max_unequal: float | None = None) -> ServedFeaturesReport:
     """Return a comparison in which 1 of 10 rows was scored with another price than the table has."""
     column = ServedColumn(compared=10, equal=9, counted=1, largest_difference=1.5, cause="default", reason="it differs")
-    return ServedFeatures(
+    return ServedFeaturesReport(
         spec="demo", made=NOON, first=NOON, last=NOON, rows=10, max_unequal=max_unequal, columns={"price": column}
     )
 
@@ -72,7 +72,7 @@ def test_no_training_starts_while_served_values_differ_by_more_than_the_limit(
     job.monitoring_store.set_served_features(found)
     now = NOON + timedelta(days=3)
     decision = job._decide(now)
-    begun, moment = begin_moment(job.monitoring_store, "0 3 * * *", SPEC.monitoring.retrain, now)
+    begun, moment = begin_scheduled_training(job.monitoring_store, "0 3 * * *", SPEC.monitoring.retrain, now)
     assert decision is not None
     assert (decision.action, moment.action, begun) == (action, action, action == "retrain")
     if action == "hold":

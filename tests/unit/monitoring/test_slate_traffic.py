@@ -12,7 +12,7 @@ import pytest
 from monitoring.exposition import metrics_text
 from monitoring.store.monitoring_store import MonitoringStore
 from monitoring.windows.records import WindowReport
-from monitoring.windows.slates import READ, slate_traffic
+from monitoring.windows.slates import SLATE_COLUMNS, measure_slate_traffic
 
 SCHEMA: dict[str, Any] = {
     "request_id": pl.String(),
@@ -30,7 +30,7 @@ SCHEMA: dict[str, Any] = {
 
 
 def requests(*rows: tuple[Any, ...]) -> pl.DataFrame:
-    assert tuple(SCHEMA) == READ
+    assert tuple(SCHEMA) == SLATE_COLUMNS
     return pl.DataFrame(list(rows), schema=SCHEMA, orient="row")
 
 
@@ -44,7 +44,7 @@ OUTCOMES = pl.DataFrame({"request_id": ["a", "a", "b", "rank"], "label": [1, 1, 
 
 
 def test_the_stages_of_every_version_are_told_in_shares() -> None:
-    first, second = slate_traffic(SLATES, OUTCOMES, 1)
+    first, second = measure_slate_traffic(SLATES, OUTCOMES, 1)
     assert (first.version, first.slates, second.version, second.slates) == (1, 2, 2, 1)
     assert first.sources == {"near": 2 / 10, "popular": 8 / 10}  # of the candidates after filters
     assert first.removed == {"seen": 10 / 20}  # of those before
@@ -56,15 +56,15 @@ def test_the_stages_of_every_version_are_told_in_shares() -> None:
 
 
 def test_without_slates_there_is_nothing_to_tell() -> None:
-    assert slate_traffic(SLATES.filter(pl.col("request_id") == "rank"), OUTCOMES, 1) == ()
-    assert slate_traffic(requests(), OUTCOMES, None) == ()
+    assert measure_slate_traffic(SLATES.filter(pl.col("request_id") == "rank"), OUTCOMES, 1) == ()
+    assert measure_slate_traffic(requests(), OUTCOMES, None) == ()
 
 
 def test_prometheus_is_told(tmp_path: Path) -> None:
     store, start = MonitoringStore(tmp_path / "demo"), datetime(2026, 3, 1, tzinfo=UTC)
     store.add_report(
         WindowReport(spec="demo", start=start, end=start.replace(day=2), made=start, champion=1, versions={1: 3},
-                     requests=3, rows=3, coverage=1.0, slates=slate_traffic(SLATES, OUTCOMES, 1))
+                     requests=3, rows=3, coverage=1.0, slates=measure_slate_traffic(SLATES, OUTCOMES, 1))
     )  # fmt: skip
     told = metrics_text(store)
     for line in (

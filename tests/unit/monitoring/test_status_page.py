@@ -270,21 +270,21 @@ def test_the_headline_says_the_worst_that_is_known(shown: StatusPageData, level:
 @pytest.mark.parametrize("shown", [HEADLINES[0][0], HEADLINES[1][0], HEADLINES[4][0], HEADLINES[5][0]])
 def test_the_page_begins_with_it(shown: StatusPageData) -> None:
     state, page = loop_status(shown), read(shown)
-    assert state.word in page.text
+    assert state.state in page.text
     assert state.detail in page.text
     assert not page.open
 
 
 def test_the_alarm_follows_the_declared_policy() -> None:
     strict = RetrainPolicy(bad_windows=1, of_windows=1)
-    assert loop_status(loop((*GOOD, BAD[0]), policy=strict)).word == "Alarm"
-    assert loop_status(loop((*GOOD, BAD[0]))).word == "No alarm yet"
+    assert loop_status(loop((*GOOD, BAD[0]), policy=strict)).state == "Alarm"
+    assert loop_status(loop((*GOOD, BAD[0]))).state == "No alarm yet"
 
 
 def test_without_windows_the_page_says_what_to_do_next(tmp_path: Path) -> None:
     write_page(loop(waiting="nothing was logged yet"), tmp_path / PAGE)
     page = _Page((tmp_path / PAGE).read_text())
-    for command in ("make serve", "make replay", "make watch", "nothing was logged yet"):
+    for command in ("make serve", ".venv/bin/shortlist replay", "make watch", "nothing was logged yet"):
         assert command in page.text
     assert "svg" not in page.tags
     assert "table" not in page.tags
@@ -327,7 +327,7 @@ def test_served_features_are_shown_by_column_with_the_likely_cause() -> None:
     assert "at most 10.0 % of a column's values may differ" in page.text
     assert "70 rows wait until their statistics are counted" in page.text
     nothing = read(replace(story(), served_features=found.model_copy(update={"rows": 0, "columns": {}})))
-    assert "make refresh, or the next training, publishes newer ones" in nothing.text
+    assert ".venv/bin/shortlist refresh, or the next training, publishes newer ones" in nothing.text
     assert "serving.log.feature_sampling says how many keep them" in read(story()).text
 
 

@@ -83,7 +83,7 @@ class Traffic:
 
     @property
     def paths(self) -> ServingPaths:
-        return ServingPaths.of(self.folder / "runs", "shop")
+        return ServingPaths.for_spec(self.folder / "runs", "shop")
 
     @property
     def data(self) -> Data:

@@ -43,8 +43,8 @@ def day(
 
 def world() -> DrillWorld:
     source = GeneratedSource(kind="generated", days=10, start=date(2026, 1, 5), drifts=DRIFTS)
-    made = SimpleNamespace(source=source, drifts=DRIFTS, begin=lambda number: BEGIN + timedelta(days=number),
-        day=lambda number: date(2026, 1, 5) + timedelta(days=number),
+    made = SimpleNamespace(source=source, drifts=DRIFTS, start_of=lambda number: BEGIN + timedelta(days=number),
+        date_of=lambda number: date(2026, 1, 5) + timedelta(days=number),
     )  # fmt: skip
     return cast(DrillWorld, made)
 

@@ -55,7 +55,7 @@ class Stack:
         context = SimpleNamespace(serving=Serving())
         paths = SimpleNamespace(predictions=self.folder / "predictions", logs=self.folder / "logs")
         deployer = SimpleNamespace(rollouts=self, play=self.play, context=context, paths=paths)
-        world = SimpleNamespace(source=SimpleNamespace(days=DAYS), log_of=lambda number: Path(str(number)))
+        world = SimpleNamespace(source=SimpleNamespace(days=DAYS), write_day_log=lambda number: Path(str(number)))
         return DrillUsers(cast(LocalDeployer, deployer), cast(DrillWorld, world), first_day)
 
 
@@ -69,7 +69,7 @@ def until(holds: Callable[[], bool]) -> None:
 def test_a_day_is_asked_for_once(tmp_path: Path) -> None:
     stack = Stack(tmp_path)
     users = stack.users()
-    users.ask(10)
+    users.play_day(10)
     assert (stack.asked, users.next_day) == (["10"], 11)
 
 
@@ -79,16 +79,16 @@ def test_a_day_is_over_when_all_that_was_answered_is_logged(tmp_path: Path) -> N
     users = stack.users()
     late = threading.Timer(0.5, stack.log, ["10"])
     late.start()
-    users.ask(10)
+    users.play_day(10)
     assert late.finished.is_set()
 
 
 def test_answers_that_are_not_logged_end_the_drill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shortlist.drill.users._LOGGED_SECONDS", 0.3)
+    monkeypatch.setattr("shortlist.drill.users._MAX_LOG_SECONDS", 0.3)
     stack = Stack(tmp_path)
     stack.logged = False
     with pytest.raises(ShortlistError, match=r"holds 0 of 2 answers of a day, 0\.3 s after the last one"):
-        stack.users().ask(10)
+        stack.users().play_day(10)
 
 
 def test_without_a_rollout_nobody_asks_meanwhile(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_during_a_rollout_they_ask_for_a_day_per_step_until_it_is_over(tmp_path:
 
 
 def test_a_step_that_needs_more_users_gets_another_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shortlist.drill.users._STEP_SECONDS", 0.1)
+    monkeypatch.setattr("shortlist.drill.users._MAX_STEP_SECONDS", 0.1)
     stack = Stack(tmp_path)
     stack.phase = Phase.WATCHING
     with stack.users().during_rollouts():

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 from monitoring.served_features.comparison import ServedModelFiles
-from monitoring.served_features.record import ServedFeatures
-from monitoring.served_features.served_features import PublishedViews, compare_served
-from monitoring.windows.answered import answered
-from monitoring.windows.feature_sample import without_streamed
+from monitoring.served_features.record import ServedFeaturesReport
+from monitoring.served_features.served_features import PublishedViews, compare_served_features
+from monitoring.windows.answered_requests import select_answered
+from monitoring.windows.feature_sample import drop_streamed_inputs
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.fit import fit
@@ -34,7 +34,7 @@ from shortlist.serving.log.logs import FEATURE_COLUMNS, logged_inputs, predictio
 from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.serving.server.feature_sample import UsedFeatures
 from shortlist.serving.server.headers import RequestContext
-from shortlist.serving.server.logged_columns import as_column
+from shortlist.serving.server.logged_columns import to_arrow_column
 from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.service import InferenceRequest
 from shortlist.serving.server.settings import ServerSettings
@@ -93,10 +93,10 @@ def requests_of(
     log = pa.Table.from_pylist(told, schema=schema)
     for name, values in zip(FEATURE_COLUMNS, zip(*features, strict=True), strict=True):
         at = schema.get_field_index(name)
-        log = log.set_column(at, schema.field(at), as_column(values, schema.field(at)))
+        log = log.set_column(at, schema.field(at), to_arrow_column(values, schema.field(at)))
     found = pl.from_arrow(log)
     assert isinstance(found, pl.DataFrame)
-    return answered(found)
+    return select_answered(found)
 
 
 @pytest.fixture
@@ -109,10 +109,10 @@ def model(start: Any) -> Path:
 def compared(
     shop: Any, model: Path, requests: pl.DataFrame, limits: ServedFeaturesLimits = STRICT,
     signature: Signature | None = None,
-) -> ServedFeatures:  # fmt: skip
+) -> ServedFeaturesReport:  # fmt: skip
     files = ServedModelFiles(model / "preprocessing", signature or shop.signature, model / FOLDER)
     views = PublishedViews(shop.folder / "fitted/views", shop.until)
-    return compare_served("shop", [requests], lambda version: files, views, limits, NOW)
+    return compare_served_features("shop", [requests], lambda version: files, views, limits, NOW)
 
 
 def test_what_a_sound_server_logs_equals_the_feature_table(shop: Any, model: Path) -> None:
@@ -143,7 +143,7 @@ def slated(shop: Any, folder: Path) -> Any:
         folder / "fitted",
     )
     plan = Transformer.load(folder / "fitted", "cpu").plan
-    places = [place for value in plan.slates for place, _ in value.gives]
+    places = [place for value in plan.slates for place, _ in value.statistics]
     nothing = {"codes": (), "lists": (), "vectors": shop.signature.vectors[:1]}
     signature = shop.signature.model_copy(update={"numbers": ("price", *places), **nothing})
     return replace(shop, folder=folder, plan=plan, signature=signature)
@@ -154,9 +154,9 @@ def test_candidates_that_were_compared_with_others_than_the_logged_ones_are_name
     files = ServedModelFiles(own.folder / "fitted", own.signature, own.folder)
     views = PublishedViews(own.folder / "fitted/views", own.until)
 
-    def found(together: int) -> ServedFeatures:
+    def found(together: int) -> ServedFeaturesReport:
         requests = requests_of(own, own.signature, together=together)
-        return compare_served("shop", [requests], lambda version: files, views, STRICT, NOW)
+        return compare_served_features("shop", [requests], lambda version: files, views, STRICT, NOW)
 
     sound, spoilt = found(10), found(5)
     slates = {name for name in sound.columns if "_slate_" in name}
@@ -165,7 +165,7 @@ def test_candidates_that_were_compared_with_others_than_the_logged_ones_are_name
     # Half of the candidates at a time: every item stands among 5 where the log has 10.
     unequal = {name for name, one in spoilt.columns.items() if one.equal < one.compared}
     assert unequal and unequal <= slates
-    place = next(place for value in own.plan.slates for place, given in value.gives if given == "size")
+    place = next(place for value in own.plan.slates for place, given in value.statistics if given == "size")
     size = spoilt.columns[place]
     assert (size.equal, size.largest_difference) == (0, 5.0)
     assert re.search(r"e\.g\. 5 served at .* where the table has 10;", size.reason)
@@ -240,7 +240,7 @@ def test_rows_that_cannot_be_compared_are_counted_and_none_is_called_equal(shop:
     whole = requests_of(shop, shop.signature)
     files = ServedModelFiles(model / "preprocessing", shop.signature, model / FOLDER)
     early = PublishedViews(shop.folder / "fitted/views", shop.views.start_of(LAST) - timedelta(seconds=1))
-    waiting = compare_served("shop", [whole], lambda version: files, early, STRICT, NOW)
+    waiting = compare_served_features("shop", [whole], lambda version: files, early, STRICT, NOW)
     assert (waiting.rows, waiting.waiting, waiting.columns, waiting.blocker) == (0, 200, {}, "")
     replayed = requests_of(shop, shop.signature, snapshot=LAST + timedelta(days=1))
     ahead = compared(shop, model, replayed)
@@ -311,13 +311,13 @@ def test_the_server_logs_features_of_the_declared_share(published: Any, model: P
 def test_what_servers_count_and_list_as_it_arrives_is_not_compared(shop: Any) -> None:
     opened = OpenList("newest_3", "user_id", "item_id", 3)
     streaming = StreamingPlan(("user_id",), Tiles(), timedelta(seconds=1), lists=(opened,))
-    plan = replace(shop.plan, streaming=streaming, joined=(JoinedList("newest_3", "item_id", 3, opened),))
+    plan = replace(shop.plan, streaming=streaming, joined_lists=(JoinedList("newest_3", "item_id", 3, opened),))
     places = ("live_newest_3:newest_values", "newest_3:newest_times")
     signature = Signature(
         model="shop", kind="all", numbers=("price", "open_user_id:rows", "open_user_id:positives"),
         lists=tuple(ListInput(tensor=f"list_{number}", place=place, longest=3) for number, place in enumerate(places)),
     )  # fmt: skip
-    left = without_streamed(signature, plan)
+    left = drop_streamed_inputs(signature, plan)
     assert left.numbers == ("price",)
     assert [(each.tensor, each.place) for each in left.lists] == [("list_1", "newest_3:newest_times")]
-    assert without_streamed(signature, shop.plan) == signature
+    assert drop_streamed_inputs(signature, shop.plan) == signature

@@ -1,0 +1,89 @@
+"""Answered requests of the prediction log, each with the moment that it counts at."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from monitoring.windows.part_index import QUARTER
+from shortlist.contracts import Columns
+
+REQUEST: Final = "request"
+"""UInt64 hash of a request's id; polars promises the same one within one version of itself."""
+MOMENT: Final = "moment"
+ROWS: Final = "rows"
+ANSWER_COLUMNS: Final = ("time", "request_id", "track", "status", "scores", Columns.TIME)
+"""Columns of the prediction log that `select_answered` needs."""
+
+
+def select_answered(log: pl.DataFrame, max_age_hours: float | None = None) -> pl.DataFrame:
+    """Return the answered requests of users in a part of the log, with all its columns and request, moment, rows.
+
+    Requests of users come through Envoy, which sets the track; those of a load test do not.
+
+    A request counts at the first of its rows' moments. Without one, or with a moment later than the answer (a clock
+    that is ahead) or too long before it, it counts at the time of the answer: clients set the moments, and each old
+    moment would open a window of its own.
+
+    Args:
+        log: A part of the prediction log.
+        max_age_hours: How long before the answer a moment may lie; None: any time.
+    """
+    moment = pl.min_horizontal("time", pl.col(Columns.TIME).list.min())
+    if max_age_hours is not None:
+        oldest = pl.col("time") - pl.duration(microseconds=round(max_age_hours * 3_600e6))
+        moment = pl.when(moment < oldest).then("time").otherwise(moment)
+    conditions = pl.col("status") == 200, pl.col("request_id").is_not_null(), pl.col("track").is_not_null()
+    return log.filter(*conditions).with_columns(
+        request_hash(),
+        moment.alias(MOMENT),
+        pl.col("scores").list.len().fill_null(0).cast(pl.Int64).alias(ROWS),
+    )
+
+
+def request_hash() -> pl.Expr:
+    """Return the hash of a request's id, as an expression."""
+    return pl.col("request_id").hash(seed=0).alias(REQUEST)
+
+
+def impression_weight(sampling: float) -> pl.Expr:
+    """Return the number of impressions that a row stands for, as an expression: the inverse of the logged share.
+
+    Args:
+        sampling: The logged share of answers that do not record it.
+    """
+    return (1 / pl.col("sampling").fill_null(sampling)).cast(pl.Float32).alias(Columns.WEIGHT)
+
+
+def summarize_answers(log: pl.DataFrame, max_age_hours: float | None = None) -> pl.DataFrame:
+    """Return the summary of a part of the prediction log; see `part_index.SUMMARY`."""
+    return _summarize(select_answered(log, max_age_hours), pl.col(MOMENT), pl.col(ROWS).sum())
+
+
+def summarize_outcomes(log: pl.DataFrame) -> pl.DataFrame:
+    """Return the summary of a part of the outcome log, by the times of writing; see `part_index.SUMMARY`."""
+    return _summarize(log, pl.col("time"), pl.lit(0).sum())
+
+
+def count_future_rows(requests: pl.DataFrame, skew_minutes: float) -> int:
+    """Return how many rows lie later than their own answer by more than the allowed clock skew.
+
+    Args:
+        requests: Requests as `select_answered` returns them.
+        skew_minutes: The allowed clock skew.
+    """
+    latest_time = pl.col("time") + pl.duration(microseconds=round(skew_minutes * 60e6))
+    ahead_requests = requests.filter(pl.col(Columns.TIME).list.max() > latest_time)
+    if ahead_requests.is_empty():
+        return 0
+    rows_per_time = pl.when(pl.col(Columns.TIME).list.len() == 1).then(ROWS).otherwise(1).alias("counts")
+    times = ahead_requests.select("time", Columns.TIME, rows_per_time).explode(Columns.TIME)
+    return int(times.filter(pl.col(Columns.TIME) > latest_time)["counts"].sum())
+
+
+def _summarize(rows: pl.DataFrame, moment: pl.Expr, count: pl.Expr) -> pl.DataFrame:
+    return rows.group_by(moment.dt.truncate("15m").alias(QUARTER)).agg(
+        pl.len().alias("requests"), count.alias("rows"), pl.col("time").min().alias("first"),
+        pl.col("time").max().alias("last"),
+    )  # fmt: skip
