@@ -1,18 +1,24 @@
 """Every promised figure, one program after another, and the summary a reader wants: `make bench`.
 
+`make bench NAME=loader OPTIONS="..."` runs one benchmark, `NAME=list` lists them, `NAME=summary` shows the last
+results, and `NAME=peers OPTIONS=recommend` installs what some benchmarks compare with.
+
 A program that fails does not hide the others. The exit code is 1 when a program failed or a figure is below what is
-asked. A summary holds what its own run measured. `python -m benchmarks summary` shows the last results of this very
-processor without measuring anything: those of others stay in the file, and say nothing about it.
+asked. A summary holds what its own run measured. The last results are those of this very processor:
+those of others stay in the file, and say nothing about it.
 """
 
 from __future__ import annotations
 
+import ast
+import difflib
 import json
 import os
 import subprocess
 import sys
 import time
 import uuid
+import venv
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +30,14 @@ from benchmarks.targets import ASKED, Row, summary
 
 PROGRAMS: Final = ("features", "loader", "xgboost_matrices", "train", "serve", "memory", "overhead")
 """Together under twenty minutes on two cores; the others take longer, or promise no speed."""
+FURTHER_PROGRAMS: Final = (
+    "candidates", "criteo_layout", "drift", "freshness", "fuzz", "fuzz_logs", "fuzz_specs", "gpu", "index", "judge",
+    "list_metrics", "overload", "recommend", "retrain", "sequences", "simulate", "simulate_slates", "soak",
+    "soak_faults", "tile_costs", "two_tower",
+)  # fmt: skip
+"""Run by their name only."""
+PEERS: Final = {"features": "peers", "recommend": "peers-recommend", "sequences": "peers-sequences"}
+"""What benchmarks compare with, by lock file: each is installed into an environment of its own."""
 ROOT: Final = Path(__file__).parents[1]
 
 
@@ -77,9 +91,47 @@ def show(rows: list[Row]) -> None:
         printing.print(f"This processor cannot run: {', '.join(unable)}.")
 
 
+def describe(name: str) -> str:
+    """Return the first sentence of a benchmark's description."""
+    path = ROOT / "benchmarks" / name
+    source = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+    return (ast.get_docstring(ast.parse(source.read_text())) or "").splitlines()[0]
+
+
+def install_peers(name: str) -> int:
+    """Install what a benchmark compares with, in an environment of its own; return pip's exit code."""
+    if name not in PEERS:
+        console().print(f"no peers {name!r}; wanted: {', '.join(PEERS)}")
+        return 2
+    environment = ROOT / f".venv-{PEERS[name]}"
+    venv.create(environment, with_pip=True)
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "-q", "--no-input", "--no-deps", "-r"]
+    lock = f"requirements/{PEERS[name]}.txt"
+    return subprocess.run([*pip, lock], cwd=ROOT, check=False).returncode  # noqa: S603 - our own
+
+
+def run_program(name: str, options: list[str]) -> int:
+    """Run one benchmark with its options; return its exit code."""
+    if name not in (*PROGRAMS, *FURTHER_PROGRAMS):
+        close = difflib.get_close_matches(name, (*PROGRAMS, *FURTHER_PROGRAMS, "list", "peers", "summary"), 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        console().print(f"no benchmark {name!r}{hint} make bench NAME=list lists them")
+        return 2
+    return subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *options], cwd=ROOT, check=False).returncode  # noqa: S603
+
+
 def main() -> int:
-    """Measure, unless only the summary is wanted; print it; return the exit code."""
-    if sys.argv[1:] == ["summary"]:
+    """Measure, unless something else is named; print the summary; return the exit code."""
+    name, *options = sys.argv[1:] or [""]
+    if name == "list":
+        for program in (*PROGRAMS, *FURTHER_PROGRAMS):
+            console().print(f"{program:<18}{describe(program)}", soft_wrap=True)
+        return 0
+    if name == "peers":
+        return install_peers("".join(options))
+    if name and name != "summary":
+        return run_program(name, options)
+    if name == "summary":
         rows = summary(entries_here(), features=processor_features())
         show(rows)
         return int(any(row.reached == "no" for row in rows))

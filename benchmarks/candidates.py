@@ -1,11 +1,11 @@
-"""How much of what users take next the sources find, `make bench-candidates DATA=path/to/kuairand`.
+"""How much of what users take next the sources find, `make bench NAME=candidates OPTIONS=path/to/kuairand`.
 
 The same days, users and metrics for all: everything is fitted on the days before the test days of the shipped spec
 `kuairand`, and asked once per user of the test days. The peers are recent popularity, and ALS, BPR and EASE of implicit
-and RecTools in an environment of their own (`make peers-recommend`), from the same positive rows and, like the towers,
-from what users watched and liked before the log begins. What a user took before is left out of all lists: nobody is
-shown a video twice here. Where a list has fewer than 500 items, as for users of whom nothing is known, the popular ones
-follow. Differences are paired by user.
+and RecTools in an environment of their own (`NAME=peers OPTIONS=recommend`), from the same positive rows and, like the
+towers, from what users watched and liked before the log begins. What a user took before is left out of all lists:
+nobody is shown a video twice here. Where a list has fewer than 500 items, as for users of whom nothing is known, the
+popular ones follow. Differences are paired by user.
 
 Settings, ours and the peers', were chosen on the validation days, which `--validation` measures instead.
 """

@@ -1,4 +1,4 @@
-"""How often a window without drift alarms, which shifts are found, and how long it takes: `make bench-drift`.
+"""How often a window without drift alarms, which shifts are found, and how long it takes.
 
 Windows are drawn from a world with 100 000 items; every one is compared in all columns, unknown items, score and domain
 classifier, on one process per core.

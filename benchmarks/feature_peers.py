@@ -1,8 +1,8 @@
 """Whole programs that make the same features of the same text as ours, one after another.
 
-NVTabular on the CPU, when `requirements/peers.txt` is installed (`make peers`), and the preprocessing of
-facebookresearch/dlrm, written again after its design: as it is by default and, where all peers are asked for, with its
-option of a process per day. They take minutes for 2 M rows, so each runs once.
+NVTabular on the CPU, when `requirements/peers.txt` is installed (`NAME=peers OPTIONS=features`), and the preprocessing
+of facebookresearch/dlrm, written again after its design: as it is by default and, where all peers are asked for, with
+its option of a process per day. They take minutes for 2 M rows, so each runs once.
 """
 
 from __future__ import annotations

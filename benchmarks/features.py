@@ -1,4 +1,4 @@
-"""Features of a Criteo-layout log, from text to frequency-capped ids and log counts in Parquet: `make bench-features`.
+"""Features of a Criteo-layout log, from text to frequency-capped ids and log counts in Parquet.
 
 Ours is every step of a run: read and type, check and quarantine, count, table; a line per step says what it takes and
 how well it keeps the cores busy. The bound is Polars turning the text into Parquet and doing nothing else; a line says
@@ -155,7 +155,7 @@ def main() -> int:
         check(scratch / "checked.tsv", ours(scratch / "checked.tsv", scratch / "out"))
         lines = growth(scratch) if "--large" in sys.argv else at_two_million(scratch)
     if not PEERS_PYTHON.exists():
-        sys.stderr.write("NVTabular: not installed; make peers installs it\n")
+        sys.stderr.write("NVTabular: not installed; make bench NAME=peers OPTIONS=features installs it\n")
     show(f"Features, {hardware()}", lines)
     record(lines)
     return exit_code(lines)

@@ -1,4 +1,4 @@
-"""How soon events are in a score, how many a core counts, and whether kills lose any: `make bench-freshness`.
+"""How soon events are in a score, how many a core counts, and whether kills lose any.
 
 The server is the product's own, in this process, with a model that returns what it reads: neither Triton nor a network
 is between an event and a score. A request is acknowledged by its answer, which is given when it is on disk. Servers are

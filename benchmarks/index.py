@@ -1,10 +1,10 @@
-"""The approximate indexes of items against an exact search, `make bench-index`: build, memory, recall, time of a query.
+"""The approximate indexes of items against an exact search: build, memory, recall, time of a query.
 
 Vectors lie around one centre per 50 items, spread so widely that the 500 nearest of a query come from many clusters:
 harder than learnt vectors, which lie on fewer dimensions. Queries are items, moved a little. All searches take turns
 and answer one query at a time, as a server does; time is processor time, which other programs on the machine do not
 lengthen much. Clusters of more than a million items and a graph (usearch) of more than a hundred thousand take half an
-hour and more, and are left out. usearch is measured where `make peers-recommend` has installed it.
+hour and more, and are left out. usearch is measured where `make bench NAME=peers OPTIONS=recommend` has installed it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whether our metrics of lists are those of ranx and RecTools, `make bench NAME=list_metrics [OPTIONS=path/to/kuairand]`.
+"""Whether our metrics of lists are those of ranx and RecTools, `OPTIONS=path/to/kuairand`.
 
 The same lists go to all three: random ones, those of the sources on a small generated log, and with `DATA` those on
 KuaiRand, 500 items for each of 500 users. Printed is the largest difference of any user. The peers run in an
-environment of their own (`make bench NAME=peers OPTIONS=recommend`). `--record` writes the small cases with the peers' answers to
+environment of their own (`NAME=peers OPTIONS=recommend`). `--record` writes the small cases with the peers' answers to
 `tests/unit/evaluation/peer_metrics.json`, which the suite compares with.
 """
 

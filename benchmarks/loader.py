@@ -1,4 +1,4 @@
-"""Rows per second from a feature table to shuffled torch batches, `make bench NAME=loader`: ours, and what others do.
+"""Rows per second from a feature table to shuffled torch batches: ours, and what others do.
 
 The table is the generated Criteo log: 13 floats, 26 ids, a label. Every loader gives an epoch of all rows in batches.
 It is checked first that every row comes once, and that ours has one order per epoch and seed wherever rows are kept.

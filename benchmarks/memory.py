@@ -1,4 +1,4 @@
-"""Peak memory of ingest, features and loader at one and at ten times the rows: `make bench NAME=memory`.
+"""Peak memory of ingest, features and loader at one and at ten times the rows.
 
 Every step runs in a process of its own, on the generated log, over the same days, users and items; the figure is what
 the operating system says was resident at most. The tables of the large run are ten times those of the small one: a step

@@ -1,4 +1,4 @@
-"""What a pipeline costs beyond its work, `make bench-overhead`: a task that does nothing, a run with nothing changed.
+"""What a pipeline costs beyond its work: a task that does nothing, a run with nothing changed.
 
 A task's overhead is the time that ten more of them add to a pipeline, run as `make run` runs one. The peer is the same
 task as kfp's own decorator makes it, which sees to kfp's installation in every task; it is spared the environment per

@@ -1,4 +1,4 @@
-"""What servers do when more is asked of them than they can: `make bench-overload`.
+"""What servers do when more is asked of them than they can.
 
 Goodput is the rate of answers with scores within a deadline, after which a client hangs up. The capacity is that of a
 few clients that each wait for their answers. Then requests arrive at 1, 2 and 4 times that rate, whatever the answers

@@ -1,4 +1,4 @@
-"""A slate of 10 of a million items against ranking 500 of them: `make bench-recommend [ITEMS=1000000]`.
+"""A slate of 10 of a million items against ranking 500 of them: `make bench NAME=recommend [OPTIONS=1000000]`.
 
 Both go through the same Envoy, server and Triton, in turn: a client that brings 500 candidates gets their scores, a
 client that brings a user gets a slate of 10 from 500 candidates of three sources, diversified by vectors of 64 numbers.

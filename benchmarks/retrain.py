@@ -1,4 +1,4 @@
-"""A day is appended to the demo's log: from scratch against going on from what there is; `make bench-retrain`.
+"""A day is appended to the demo's log: from scratch against going on from what there is.
 
 Before anything is timed: features fitted onto earlier ones are byte for byte those fitted from scratch, and every model
 that went on is within `TOLERANCE` of the one from scratch, by AUC on the test day, which none of them has seen.

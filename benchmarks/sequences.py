@@ -2,9 +2,9 @@
 
 The literature's protocol on two Amazon logs (He and McAuley, 2016): the last item of every user is the test, the one
 before it the validation, all items are ranked. The peer is SASRec with sampled softmax of RecTools, on the same files,
-in an environment of its own (`make bench NAME=peers OPTIONS=sequences`). Both stop by the validation items; the test items are looked at
-once. A folder holds `Toys_and_Games.txt.zst` and `Sports_and_Outdoors.txt.zst`, a line per user: `user item item ...`,
-oldest first.
+in an environment of its own (`NAME=peers OPTIONS=sequences`). Both stop by the validation items; the test items are
+looked at once. A folder holds `Toys_and_Games.txt.zst` and `Sports_and_Outdoors.txt.zst`, a line per user: `user item
+item ...`, oldest first.
 """
 
 from __future__ import annotations

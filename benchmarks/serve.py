@@ -1,4 +1,4 @@
-"""Scoring 1 024 rows, in-process and through Envoy, server and Triton: `make bench-serve`.
+"""Scoring 1 024 rows, in-process and through Envoy, server and Triton.
 
 In-process, Triton's own program runs in Triton's own environment, with each runtime that a version can be served by;
 all must give the exported file's scores. Through the servers, the measure is the same raw keys, looked up and scored by
@@ -30,12 +30,12 @@ from benchmarks.serve_scorers import score_lines, scorer
 from benchmarks.serve_world import CANDIDATES, Question, World, criteo_world, demo_world
 from benchmarks.targets import exit_code
 from shortlist.rollout.local.stack import Stack
-from shortlist.serving.export.onnx_session import session
+from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import FOLDER, SCORE
-from shortlist.serving.traffic.requests import Protocol
+from shortlist.serving.traffic.requests import WireProtocol
 from shortlist.spec.serving import Scoring
 
-TITLES: Final[dict[Protocol, str]] = {"http": "HTTP binary", "json": "HTTP JSON", "grpc": "gRPC"}
+TITLES: Final[dict[WireProtocol, str]] = {"http": "HTTP binary", "json": "HTTP JSON", "grpc": "gRPC"}
 ROUNDS: Final = 5
 CALLS: Final = 30
 """Calls of each client in a round."""
@@ -49,7 +49,7 @@ def rank(world: World, kind: str, at: Path) -> tuple[list[Line], Way, list[str]]
     """Check what the stack answers, then measure one model through it."""
     model, threads = world.models[kind], world.spec.serving.batching.threads
     question = Question(world, model, CANDIDATES)
-    wanted = session(model / FOLDER).run([SCORE], question.tensors)[0].ravel()
+    wanted = create_session(model / FOLDER).run([SCORE], question.tensors)[0].ravel()
     found: dict[tuple[str, int], list[tuple[list[float], float]]] = {}
     with (
         served(world, kind) as stack,

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.bench import ROUNDS, Line
 from benchmarks.serve_world import CANDIDATES, World, rows_with_labels
 from shortlist.evaluation.metrics import auc
-from shortlist.serving.export.onnx_session import session
+from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import FOLDER, SCORE
 from shortlist.serving.triton.triton_home import find_triton
@@ -119,7 +119,7 @@ def score_lines(world: World, kind: str, title: str, at: Path) -> tuple[list[Lin
     tensors, labels = rows_with_labels(world, kind)
     copies = -(-max(SIZES) // len(labels))
     tensors = {name: np.concatenate([values] * copies) for name, values in tensors.items()}
-    (wanted,) = session(world.models[kind] / FOLDER).run([SCORE], tensors)
+    (wanted,) = create_session(world.models[kind] / FOLDER).run([SCORE], tensors)
     with ExitStack() as stack:
         running = {
             name: stack.enter_context(scorer(world, kind, scoring, tensors, at / name.replace(" ", "-")))

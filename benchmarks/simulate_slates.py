@@ -1,4 +1,4 @@
-"""Random requests to the stages of a spec, `make simulate-slates [SPEC=demo] [REQUESTS=100000] [DATA=path]`.
+"""Random requests to the stages of a spec, `make bench NAME=simulate_slates OPTIONS="demo --requests 100000"`.
 
 The sources are fitted as a run fits them, and slates are made by the classes that a server uses, with random scores in
 place of a model's. Every run makes `retrieval.simulated_requests` of these; this makes as many as are wanted. Ends with

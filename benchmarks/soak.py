@@ -1,4 +1,4 @@
-"""Two hundred thousand requests across promotions and rollbacks, and none lost: `make bench NAME=soak`.
+"""Two hundred thousand requests across promotions and rollbacks, and none lost.
 
 Two versions of one spec, trained by its pipeline, are rolled out in turn while closed-loop users ask through Envoy as
 fast as the machine answers. Every second rollout is taken back by hand half way. Three books are kept independently and

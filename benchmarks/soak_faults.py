@@ -1,4 +1,4 @@
-"""Rollouts while parts of the system die, under steady sticky load: `make soak`.
+"""Rollouts while parts of the system die, under steady sticky load.
 
 Users ask at a steady rate. Versions are rolled out in turn by controllers in processes of their own. One fault after
 another is done to the stack, in a random order that is repeated: a process is killed, the disk is full or slow. After

@@ -1,4 +1,4 @@
-"""What statistics by tile cost, and what a refresh and a backfill save: `make bench-tiles`.
+"""What statistics by tile cost, and what a refresh and a backfill save.
 
 On the generated log, with as many rows a day however many days: a fit by tiles of a day and of ten minutes, of one
 number of days and of twice as many. Memory and time may grow with the days and not with the tiles, of which there are

@@ -1,4 +1,4 @@
-"""Rows per second of DLRM training, `make bench NAME=train`: ours, loader included, and facebookresearch/dlrm's design.
+"""Rows per second of DLRM training: ours, loader included, and facebookresearch/dlrm's design.
 
 Both sides start from the same weights, and each has a process of its own: memory that one has freed helps only itself.
 The peer gets its batches for nothing, from memory; ours shuffles and loads them, and is compiled where there is a C++

@@ -1,4 +1,4 @@
-"""Positive rows per second that two towers learn from, `make bench NAME=two_tower`: ours, and a plain torch two-tower.
+"""Positive rows per second that two towers learn from: ours, and a plain torch two-tower.
 
 The plain one is what tutorials show: `nn.Embedding` per column with dense gradients, Adam over all of them, batches by
 a `DataLoader`, the same in-batch and sampled softmax of the same size. A second peer takes batches by slices of memory

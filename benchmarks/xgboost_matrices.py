@@ -1,4 +1,4 @@
-"""Time and memory until XGBoost is ready and has grown trees, `make bench NAME=xgboost_matrices`: ours, and the usual way by pandas.
+"""Time and memory until XGBoost is ready and has grown trees: ours, and the usual way by pandas.
 
 All begin at the feature table on disk. A plain DMatrix puts its sketch and bins off until the first tree, so a matrix
 is ready when there is one tree; that is what is judged. What 20 trees take together is shown beside it: growing them

@@ -10,7 +10,7 @@ import numpy as np
 import uvloop
 
 from shortlist.serving.export.signature import FOLDER, NUMBERS, Signature
-from shortlist.serving.server.admission import Place
+from shortlist.serving.server.admission import AdmissionSlot
 from shortlist.serving.server.predictor import Predictor, Scores
 from shortlist.serving.server.server import read_settings, serve
 from shortlist.serving.server.settings import ServerSettings
@@ -24,7 +24,7 @@ class ItemWeights(Predictor):
         super().__init__(settings, {})
         self._place = Signature.read(settings.model_folder / FOLDER).numbers.index("items:weight")
 
-    async def scores(self, tensors: Tensors, rows: int, place: Place | None = None) -> Scores:
+    async def scores(self, tensors: Tensors, rows: int, place: AdmissionSlot | None = None) -> Scores:
         """Return a score per row."""
         assert all(len(each) == rows for each in tensors.values())
         return np.nan_to_num(tensors[NUMBERS][:, self._place]).astype(np.float32)

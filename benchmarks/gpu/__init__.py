@@ -1,1 +1,1 @@
-"""What a GPU gives: programs that check first, then measure, each optimisation on and off: `make bench-gpu`."""
+"""What a GPU gives: programs that check first, then measure, each optimisation on and off."""

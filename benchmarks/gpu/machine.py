@@ -12,8 +12,8 @@ from shortlist.system.accelerator import EngineError, find_device
 
 RESULTS: Final = Path(__file__).parents[1] / "results" / "gpu.json"
 NO_GPU: Final = (
-    "benchmarks.gpu: torch sees no CUDA device here, so nothing was measured. Run make bench-gpu on a machine with an"
-    " NVIDIA GPU and requirements/gpu.txt, or the programs at toy size: python -m benchmarks.gpu --device cpu --small"
+    "benchmarks.gpu: torch sees no CUDA device here, so nothing was measured. Run make bench NAME=gpu on a machine with"
+    " an NVIDIA GPU and requirements/gpu.txt, or at toy size: python -m benchmarks.gpu --device cpu --small"
 )
 
 

@@ -1,6 +1,7 @@
 """Metrics of lists by ranx and RecTools: what `benchmarks.list_metrics` compares ours with.
 
-Runs in an environment of its own (`make bench NAME=peers OPTIONS=recommend`). Reads cases and writes the libraries' answers, both JSON.
+Runs in an environment of its own (`NAME=peers OPTIONS=recommend`). Reads cases and writes the libraries' answers, both
+JSON.
 
     python list_metrics.py CASES.json ANSWERS.json
 

@@ -1,6 +1,6 @@
 """Lists of implicit's ALS and BPR and of RecTools' EASE: what `benchmarks.candidates` compares sources with.
 
-Runs in an environment of its own (`make peers-recommend`).
+Runs in an environment of its own (`make bench NAME=peers OPTIONS=recommend`).
 
     python recommenders.py TRAIN.npz LISTS.npz
 

@@ -1,8 +1,8 @@
 """SASRec with sampled softmax of MobileTeleSystems/RecTools: what `benchmarks.sequences` compares the model with.
 
-Runs in an environment of its own (`make peers-sequences`), because RecTools wants numpy 1. Prints one line of JSON per
-look at the validation items; the last line holds the test items' figures of the best look, and the processor time of
-all training and evaluation.
+Runs in an environment of its own (`NAME=peers OPTIONS=sequences`), because RecTools wants numpy 1. Prints one line of
+JSON per look at the validation items; the last line holds the test items' figures of the best look, and the processor
+time of all training and evaluation.
 
     python rectools_sasrec.py SEQUENCES.txt SECONDS
 

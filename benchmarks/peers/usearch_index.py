@@ -1,6 +1,6 @@
 """An index of usearch: what `benchmarks.index` compares the indexes of faiss with.
 
-Runs in an environment of its own (`make peers-recommend`).
+Runs in an environment of its own (`make bench NAME=peers OPTIONS=recommend`).
 
     python usearch_index.py VECTORS.npy QUERIES.npy MOST KIND FOUND.npz
 

@@ -1,4 +1,4 @@
-"""Short forms of `make fuzz-specs` and `make fuzz-logs`: a message or a result, never a traceback."""
+"""Short forms of `make bench NAME=fuzz_specs` and `make bench NAME=fuzz_logs`: a message or a result, never a traceback."""
 
 from __future__ import annotations
 
