@@ -18,8 +18,8 @@ from rich.console import Console
 
 from benchmarks.bench import Line, console, record, show
 from benchmarks.targets import exit_code
-from monitoring.drift.drift_simulation import Shift, SimulatedTraffic, Simulation
 from shortlist.spec.monitoring import DriftLimits
+from tests.simulation.drift_simulation import DriftShift, DriftSimulation, SteadyTraffic
 
 FINE = DriftLimits(max_index=0.05)
 SAMPLE = 1_000
@@ -32,8 +32,8 @@ class Case:
     name: str
     rows: int
     windows: int
-    world: SimulatedTraffic = field(default_factory=lambda: SimulatedTraffic(sample=SAMPLE))
-    shift: Shift = field(default_factory=Shift)
+    world: SteadyTraffic = field(default_factory=lambda: SteadyTraffic(sample_rows=SAMPLE))
+    shift: DriftShift = field(default_factory=DriftShift)
     limits: DriftLimits = field(default_factory=DriftLimits)
     column: str = ""
     """The one that should be found; empty for windows without drift."""
@@ -50,27 +50,27 @@ class Looked:
 
 SIZES = ((2_000, 600), (20_000, 200), (200_000, 30))
 WORLDS = {
-    "independent rows": SimulatedTraffic(sample=SAMPLE),
-    "20 alike rows per user": SimulatedTraffic(alike=20, sample=SAMPLE),
-    "days that differ (index about 0.1)": SimulatedTraffic(mood=0.3, sample=SAMPLE),
+    "independent rows": SteadyTraffic(sample_rows=SAMPLE),
+    "20 alike rows per user": SteadyTraffic(rows_per_user=20, sample_rows=SAMPLE),
+    "days that differ (index about 0.1)": SteadyTraffic(day_variation=0.3, sample_rows=SAMPLE),
 }
 QUIET = tuple(Case(name, rows, windows, world) for name, world in WORLDS.items() for rows, windows in SIZES)
 SHIFTS = (
-    ("first item 8 % -> 18 %, max_index 0.05", Shift(top=0.11), FINE, "item_id"),
-    ("first item 8 % -> 18 %", Shift(top=0.11), DriftLimits(), "item_id"),
-    ("first item 8 % -> 31 %", Shift(top=0.25), DriftLimits(), "item_id"),
-    ("price 0.3 deviations", Shift(price=0.3), DriftLimits(), "price"),
-    ("price 0.5 deviations", Shift(price=0.5), DriftLimits(), "price"),
-    ("price 1 deviation", Shift(price=1), DriftLimits(), "price"),
-    ("30 % of the topics all the first one", Shift(topics=0.3), DriftLimits(), "topics"),
-    ("score 0.5 deviations", Shift(score=0.5), DriftLimits(), "score"),
-    ("unknown items +4 points", Shift(unknown=0.046), DriftLimits(), "item_id"),
-    ("unknown items +10 points", Shift(unknown=0.115), DriftLimits(), "item_id"),
-    ("half of the devices with other slots", Shift(twisted=0.5), DriftLimits(), "all columns"),
-    ("all devices with other slots", Shift(twisted=1), DriftLimits(), "all columns"),
+    ("first item 8 % -> 18 %, max_index 0.05", DriftShift(top_item_share=0.11), FINE, "item_id"),
+    ("first item 8 % -> 18 %", DriftShift(top_item_share=0.11), DriftLimits(), "item_id"),
+    ("first item 8 % -> 31 %", DriftShift(top_item_share=0.25), DriftLimits(), "item_id"),
+    ("price 0.3 deviations", DriftShift(price_deviations=0.3), DriftLimits(), "price"),
+    ("price 0.5 deviations", DriftShift(price_deviations=0.5), DriftLimits(), "price"),
+    ("price 1 deviation", DriftShift(price_deviations=1), DriftLimits(), "price"),
+    ("30 % of the topics all the first one", DriftShift(top_topic_share=0.3), DriftLimits(), "topics"),
+    ("score 0.5 deviations", DriftShift(score_deviations=0.5), DriftLimits(), "score"),
+    ("unknown items +4 points", DriftShift(unknown_share=0.046), DriftLimits(), "item_id"),
+    ("unknown items +10 points", DriftShift(unknown_share=0.115), DriftLimits(), "item_id"),
+    ("half of the devices with other slots", DriftShift(swapped_device_share=0.5), DriftLimits(), "all columns"),
+    ("all devices with other slots", DriftShift(swapped_device_share=1), DriftLimits(), "all columns"),
 )
 MOVED = tuple(
-    Case(name, rows, windows, SimulatedTraffic(alike=alike, sample=SAMPLE), shift, limits, column)
+    Case(name, rows, windows, SteadyTraffic(rows_per_user=alike, sample_rows=SAMPLE), shift, limits, column)
     for name, shift, limits, column in SHIFTS
     for rows, windows, alike in ((2_000, 60, 1), (20_000, 30, 1), (20_000, 30, 20))
 )
@@ -80,14 +80,14 @@ def looked(work: tuple[Case, int, int]) -> list[Looked]:
     """Compare some windows of a kind with a reference of their own."""
     case, seed, windows = work
     with TemporaryDirectory() as folder:
-        simulation = Simulation(case.world, Path(folder), case.limits, seed)
+        simulation = DriftSimulation(case.world, Path(folder), case.limits, seed)
         return [_one(simulation, case) for _ in range(windows)]
 
 
-def _one(simulation: Simulation, case: Case) -> Looked:
+def _one(simulation: DriftSimulation, case: Case) -> Looked:
     rows = simulation.window(case.rows, case.shift)
     start = time.perf_counter()
-    findings = simulation.find(rows)
+    findings = simulation.find_drift(rows)
     seconds = time.perf_counter() - start
     drifted = tuple(finding.column for finding in findings if finding.drifted)
     return Looked(drifted, simulation.naive_alarms(rows), seconds)
@@ -113,7 +113,7 @@ def false_alarms(printing: Console) -> list[Line]:
         )
         peer = f"plain chi-square per column at 0.001: {naive:.1%}"
         # What is asked is of worlds whose days are alike: ten that differ do not show how far an eleventh may go.
-        kind = case.name if case.world.mood else f"{case.name}, quiet days"
+        kind = case.name if case.world.day_variation else f"{case.name}, quiet days"
         name = f"{kind}, {case.rows} rows, {len(looks)} windows"
         lines.append(
             Line("drift", f"{name}: false alarms", round(false, 5), "share", peer, false / naive if naive else None)
@@ -129,7 +129,7 @@ def power(printing: Console) -> list[Line]:
     for case, looks in play(MOVED, printing):
         found = mean(case.column in one.drifted for one in looks)
         elsewhere = mean(bool(set(one.drifted) - {case.column, "all columns"}) for one in looks)
-        alike = f", {case.world.alike} alike per user" if case.world.alike > 1 else ""
+        alike = f", {case.world.rows_per_user} alike per user" if case.world.rows_per_user > 1 else ""
         name = f"{case.name}, {case.rows} rows{alike}"
         lines.append(Line("drift", f"{name}: found", round(found, 5), "share"))
         lines.append(Line("drift", f"{name}: alarms elsewhere", round(elsewhere, 5), "share"))
@@ -139,9 +139,9 @@ def power(printing: Console) -> list[Line]:
 def speed(printing: Console) -> list[Line]:
     """Return how long a comparison takes with as many rows for the classifier as there may be."""
     with TemporaryDirectory() as folder, printing.status("speed"):
-        simulation = Simulation(SimulatedTraffic(sample=20_000), Path(folder))
-        simulation.find(simulation.window(2_000))  # imports
-        case = Case("", 100_000, 5, simulation.world)
+        simulation = DriftSimulation(SteadyTraffic(sample_rows=20_000), Path(folder))
+        simulation.find_drift(simulation.window(2_000))  # imports
+        case = Case("", 100_000, 5, simulation.traffic)
         seconds = min(_one(simulation, case).seconds for _ in range(case.windows))
     return [Line("drift", f"{case.rows} rows in 7 columns, 10 000 for the classifier", round(seconds, 3), "s")]
 
@@ -149,9 +149,9 @@ def speed(printing: Console) -> list[Line]:
 def check() -> None:
     """See that a window drawn from another world is found, and one from the same is not."""
     with TemporaryDirectory() as folder:
-        simulation = Simulation(SimulatedTraffic(sample=SAMPLE), Path(folder))
-        for shift, wanted in ((Shift(), False), (Shift(score=2), True)):
-            findings = simulation.find(simulation.window(2_000, shift))
+        simulation = DriftSimulation(SteadyTraffic(sample_rows=SAMPLE), Path(folder))
+        for shift, wanted in ((DriftShift(), False), (DriftShift(score_deviations=2), True)):
+            findings = simulation.find_drift(simulation.window(2_000, shift))
             drifted = any(finding.drifted for finding in findings if finding.column == "score")
             assert drifted == wanted, f"{shift}: drifted is {drifted}"
 

@@ -7,35 +7,35 @@ from dataclasses import replace
 
 import pytest
 
-from monitoring.drift.drift_simulation import KINDS, Shift, SimulatedTraffic, Simulation
 from shortlist.spec.monitoring import DriftLimits
+from tests.simulation.drift_simulation import KINDS, DriftShift, DriftSimulation, SteadyTraffic
 
 pytestmark = pytest.mark.long
 
-Build = Callable[..., Simulation]
+Build = Callable[..., DriftSimulation]
 
 # The classifier takes most of a comparison's time; it plays where it is what is looked at.
-COLUMNS = SimulatedTraffic(sample=0)
-CLASSIFIER = SimulatedTraffic(sample=300)
+COLUMNS = SteadyTraffic(sample_rows=0)
+CLASSIFIER = SteadyTraffic(sample_rows=300)
 
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    built: dict[object, Simulation] = {}
+    built: dict[object, DriftSimulation] = {}
 
-    def build(world: SimulatedTraffic, limits: DriftLimits | None = None) -> Simulation:
+    def build(world: SteadyTraffic, limits: DriftLimits | None = None) -> DriftSimulation:
         if (world, limits) not in built:
-            built[world, limits] = Simulation(world, tmp_path_factory.mktemp("vocabulary"), limits)
+            built[world, limits] = DriftSimulation(world, tmp_path_factory.mktemp("vocabulary"), limits)
         return built[world, limits]
 
     return build
 
 
-def alarms_of(simulation: Simulation, rows: int, windows: int) -> list[str]:
+def alarms_of(simulation: DriftSimulation, rows: int, windows: int) -> list[str]:
     return [
         finding.reason
         for _ in range(windows)
-        for finding in simulation.find(simulation.window(rows))
+        for finding in simulation.find_drift(simulation.window(rows))
         if finding.drifted
     ]
 
@@ -44,30 +44,30 @@ def alarms_of(simulation: Simulation, rows: int, windows: int) -> list[str]:
 @pytest.mark.parametrize(("rows", "windows"), [(2_000, 140), (20_000, 18), (200_000, 3)])
 @pytest.mark.parametrize("alike", [1, 20])
 def test_no_alarm_without_drift(build: Build, rows: int, windows: int, alike: int) -> None:
-    assert alarms_of(build(replace(COLUMNS, alike=alike)), rows, windows) == []
+    assert alarms_of(build(replace(COLUMNS, rows_per_user=alike)), rows, windows) == []
 
 
 @pytest.mark.parametrize("alike", [1, 20])
 def test_no_alarm_of_the_classifier_without_drift(build: Build, alike: int) -> None:
-    assert alarms_of(build(replace(CLASSIFIER, alike=alike)), 2_000, 25) == []
+    assert alarms_of(build(replace(CLASSIFIER, rows_per_user=alike)), 2_000, 25) == []
 
 
 def test_everything_is_compared(build: Build) -> None:
     simulation = build(CLASSIFIER)
-    compared = {(finding.column, finding.kind) for finding in simulation.find(simulation.window(2_000))}
+    compared = {(finding.column, finding.kind) for finding in simulation.find_drift(simulation.window(2_000))}
     assert compared == {("item_id", "unknown"), ("score", "score"), ("all columns", "domain"), *KINDS.items()}
 
 
 def test_a_plain_test_of_alike_rows_would_alarm_always(build: Build) -> None:
-    simulation = build(replace(COLUMNS, alike=20))
+    simulation = build(replace(COLUMNS, rows_per_user=20))
     assert all(simulation.naive_alarms(simulation.window(2_000)) for _ in range(20))
 
 
 def test_a_plain_test_of_days_that_differ_would_alarm_mostly_and_this_does_not(build: Build) -> None:
-    simulation = build(replace(COLUMNS, mood=0.3))
+    simulation = build(replace(COLUMNS, day_variation=0.3))
     windows = [simulation.window(2_000) for _ in range(30)]
     assert sum("surface" in simulation.naive_alarms(window) for window in windows) > 20
-    assert [one.reason for window in windows for one in simulation.find(window) if one.drifted] == []
+    assert [one.reason for window in windows for one in simulation.find_drift(window) if one.drifted] == []
 
 
 # The top value's share of 8 % to 18 % is an index of 0.09: it counts only where the declared limit is lower.
@@ -77,24 +77,27 @@ FINE = DriftLimits(max_index=0.05)
 @pytest.mark.parametrize(
     ("column", "shift", "limits", "rows", "least"),
     [
-        ("item_id", Shift(top=0.11), FINE, 2_000, 0.9),
-        ("item_id", Shift(top=0.11), FINE, 20_000, 1.0),
-        ("item_id", Shift(top=0.25), None, 2_000, 0.9),
-        ("price", Shift(price=0.5), None, 2_000, 0.9),
-        ("price", Shift(price=0.5), None, 20_000, 1.0),
-        ("topics", Shift(topics=0.3), None, 2_000, 1.0),
-        ("score", Shift(score=0.75), None, 2_000, 1.0),
-        ("item_id", Shift(unknown=0.12), None, 2_000, 0.9),  # of 87 % known ones: 10 points
-        ("item_id", Shift(unknown=0.12), None, 20_000, 1.0),
-        ("all columns", Shift(twisted=1.0), None, 2_000, 1.0),
+        ("item_id", DriftShift(top_item_share=0.11), FINE, 2_000, 0.9),
+        ("item_id", DriftShift(top_item_share=0.11), FINE, 20_000, 1.0),
+        ("item_id", DriftShift(top_item_share=0.25), None, 2_000, 0.9),
+        ("price", DriftShift(price_deviations=0.5), None, 2_000, 0.9),
+        ("price", DriftShift(price_deviations=0.5), None, 20_000, 1.0),
+        ("topics", DriftShift(top_topic_share=0.3), None, 2_000, 1.0),
+        ("score", DriftShift(score_deviations=0.75), None, 2_000, 1.0),
+        ("item_id", DriftShift(unknown_share=0.12), None, 2_000, 0.9),  # of 87 % known ones: 10 points
+        ("item_id", DriftShift(unknown_share=0.12), None, 20_000, 1.0),
+        ("all columns", DriftShift(swapped_device_share=1.0), None, 2_000, 1.0),
     ],
 )
 def test_a_shift_is_found_where_it_is(
-    build: Build, column: str, shift: Shift, limits: DriftLimits | None, rows: int, least: float
+    build: Build, column: str, shift: DriftShift, limits: DriftLimits | None, rows: int, least: float
 ) -> None:
-    simulation, windows = build(CLASSIFIER if shift.twisted else COLUMNS, limits), 20 if rows < 20_000 else 6
+    simulation, windows = (
+        build(CLASSIFIER if shift.swapped_device_share else COLUMNS, limits),
+        20 if rows < 20_000 else 6,
+    )
     found = [
-        {finding.column for finding in simulation.find(simulation.window(rows, shift)) if finding.drifted}
+        {finding.column for finding in simulation.find_drift(simulation.window(rows, shift)) if finding.drifted}
         for _ in range(windows)
     ]
     assert sum(column in columns for columns in found) >= least * windows
@@ -102,12 +105,12 @@ def test_a_shift_is_found_where_it_is(
 
 
 def test_a_shift_is_found_in_alike_rows_too_when_there_are_enough_users(build: Build) -> None:
-    simulation = build(replace(COLUMNS, alike=20))
-    shift = Shift(price=0.75)
+    simulation = build(replace(COLUMNS, rows_per_user=20))
+    shift = DriftShift(price_deviations=0.75)
     found = [
         any(
             finding.drifted
-            for finding in simulation.find(simulation.window(20_000, shift))
+            for finding in simulation.find_drift(simulation.window(20_000, shift))
             if finding.column == "price"
         )
         for _ in range(20)
