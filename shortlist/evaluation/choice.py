@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from shortlist.evaluation.intervals import Resampled, differences, resample
+from shortlist.evaluation.intervals import Resampled, paired_differences, resample
 from shortlist.evaluation.measure import scores_file
 from shortlist.evaluation.metrics import UnmeasurableError
 from shortlist.evaluation.records import TITLES, Metric, MetricDifference, Record
@@ -46,7 +46,7 @@ class CandidateChoice(Record):
         )
 
 
-def choose(scores: Mapping[str, Path], metric: Metric, limits: Gates, seed: int) -> CandidateChoice | None:
+def choose_candidate(scores: Mapping[str, Path], metric: Metric, limits: Gates, seed: int) -> CandidateChoice | None:
     """Return the comparison of candidates; None when they cannot be compared by the deciding metric.
 
     That is when there are fewer than two, when one of them has learnt the validation days and left no earlier scores,
@@ -61,7 +61,7 @@ def choose(scores: Mapping[str, Path], metric: Metric, limits: Gates, seed: int)
     if len(scores) < 2:
         return None
     try:
-        resampled_by_candidate = _resampled(scores, metric, limits, seed)
+        resampled_by_candidate = _resample_candidates(scores, metric, limits, seed)
     except UnmeasurableError:
         return None
     if any(metric not in resampled for resampled in resampled_by_candidate.values()):
@@ -70,13 +70,15 @@ def choose(scores: Mapping[str, Path], metric: Metric, limits: Gates, seed: int)
     best = max(values, key=lambda name: (values[name], name))
     other_candidates = [name for name in resampled_by_candidate if name != best]
     leads = {
-        name: differences(resampled_by_candidate[best], resampled_by_candidate[name], limits.confidence, 0)[metric]
+        name: paired_differences(resampled_by_candidate[best], resampled_by_candidate[name], limits.confidence, 0)[
+            metric
+        ]
         for name in other_candidates
     }
     return CandidateChoice(metric=metric, values=values, best=best, leads=leads)
 
 
-def _resampled(
+def _resample_candidates(
     scores: Mapping[str, Path], metric: Metric, limits: Gates, seed: int
 ) -> dict[str, Mapping[Metric, Resampled]]:
     rows = {name: read_scores(scores_file(path), "validation") for name, path in scores.items()}

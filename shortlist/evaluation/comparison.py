@@ -165,15 +165,15 @@ def _baseline_notice(ranked: Sequence[str], scored: Mapping[str, ScoredModel], m
         candidate.measures.model: compare(candidate, baseline, limits).differences.get(metric)
         for candidate in candidates
     }
-    behind = {model: lead for model, lead in leads.items() if lead is not None and _make_gap(lead).low <= 0}
+    unbeaten_leads = {model: lead for model, lead in leads.items() if lead is not None and _make_gap(lead).low <= 0}
     best = candidates[0].measures.model
-    if best not in behind:
+    if best not in unbeaten_leads:
         return " ".join(
             _describe_unbeaten_baseline(f"Candidate '{model}' does not beat", name, metric, lead, f"of '{model}'")
-            for model, lead in behind.items()
+            for model, lead in unbeaten_leads.items()
         )
     return _describe_unbeaten_baseline(
-        "No candidate beats", name, metric, behind[best], f"of '{best}', the best candidate,"
+        "No candidate beats", name, metric, unbeaten_leads[best], f"of '{best}', the best candidate,"
     )
 
 
@@ -191,9 +191,9 @@ def _iter_compared_candidate_notices(
             for name in candidates
             if name != reference and (lead := compare(scored[name], scored[reference], limits).differences.get(metric))
         }
-        if behind := {name: lead for name, lead in leads.items() if lead.value <= 0}:
-            reference_value = f"{TITLES[metric]} {next(iter(behind.values())).reference:.4f}"
-            models_with_gaps = ", ".join(f"'{name}' {_format_gap(lead)}" for name, lead in behind.items())
+        if unbeaten_leads := {name: lead for name, lead in leads.items() if lead.value <= 0}:
+            reference_value = f"{TITLES[metric]} {next(iter(unbeaten_leads.values())).reference:.4f}"
+            models_with_gaps = ", ".join(f"'{name}' {_format_gap(lead)}" for name, lead in unbeaten_leads.items())
             yield (
                 f"Candidates not better than '{reference}' ({reference_value} on the same test rows):"
                 f" {models_with_gaps}."

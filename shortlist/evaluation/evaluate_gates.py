@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from shortlist.contracts import Files
 from shortlist.evaluation.blessing import bless, write_blessing
-from shortlist.evaluation.choice import choose
+from shortlist.evaluation.choice import choose_candidate
 from shortlist.evaluation.export_validation import ExportValidation
 from shortlist.evaluation.gate_inputs import (
     GateInputs,
@@ -87,8 +87,10 @@ def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
         for model, candidate in candidates.items()
     ]
     gate_verdict = _make_verdict(outcomes, evidence, limits)
-    passing = {report.model: candidates[report.model].scores for report in gate_verdict.reports if report.passed}
-    blessing = bless(gate_verdict.reports, gate_verdict.models, choose(passing, gate_verdict.metric, limits, seed))
+    passing_scores = {report.model: candidates[report.model].scores for report in gate_verdict.reports if report.passed}
+    blessing = bless(
+        gate_verdict.reports, gate_verdict.models, choose_candidate(passing_scores, gate_verdict.metric, limits, seed)
+    )
     with atomic_folder(verdict) as staging:
         write_json(staging / Files.GATES, gate_verdict.model_dump(mode="json"))
         write_blessing(staging / Files.BLESSING, blessing)

@@ -45,9 +45,11 @@ class SortedScores:
         if self._row_weights is not None:
             positive, negative = positive * self._row_weights[0], negative * self._row_weights[1]
         negative_up_to = np.concatenate(([0.0], np.cumsum(negative)))
-        beaten = (negative_up_to.take(self._negatives_below) + negative_up_to.take(self._negatives_not_above)) / 2
+        negatives_beaten = (
+            negative_up_to.take(self._negatives_below) + negative_up_to.take(self._negatives_not_above)
+        ) / 2
         pairs = positive.sum() * negative_up_to[-1]
-        return _dot(positive, beaten) / pairs if pairs else float("nan")
+        return _dot(positive, negatives_beaten) / pairs if pairs else float("nan")
 
 
 class Resampled(NamedTuple):
@@ -101,7 +103,7 @@ def resample(rows: ScoredRows, rounds: int, seed: int) -> dict[Metric, Resampled
     return resampled
 
 
-def differences(
+def paired_differences(
     candidate: Mapping[Metric, Resampled], reference: Mapping[Metric, Resampled], confidence: float, rows: int
 ) -> dict[Metric, MetricDifference]:
     """Return the difference of a candidate and a reference in every metric that both have.
@@ -145,7 +147,7 @@ def bootstrap_differences(
     candidate_metrics, reference_metrics = (
         resample(rows, rounds, seed) for rows in (candidate, _as_clustered(reference, candidate))
     )
-    return differences(candidate_metrics, reference_metrics, confidence, candidate.rows)
+    return paired_differences(candidate_metrics, reference_metrics, confidence, candidate.rows)
 
 
 def _as_clustered(rows: ScoredRows, model_rows: ScoredRows) -> ScoredRows:

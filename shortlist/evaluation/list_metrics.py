@@ -1,6 +1,6 @@
 """Metrics of lists of items: recall, hit rate, nDCG, reciprocal rank, novelty and coverage, in numpy.
 
-ranx and RecTools give the same numbers (`make bench-metrics`).
+ranx and RecTools give the same numbers (`make bench NAME=list_metrics`).
 """
 
 from __future__ import annotations

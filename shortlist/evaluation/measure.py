@@ -12,7 +12,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, Files
 from shortlist.evaluation.calibration import calibration_bins, calibration_error, calibration_noise
-from shortlist.evaluation.intervals import Resampled, differences, resample
+from shortlist.evaluation.intervals import Resampled, paired_differences, resample
 from shortlist.evaluation.metrics import UnmeasurableError, auc, log_loss, roc_points, score_histogram
 from shortlist.evaluation.ranking import auc_per_group, gauc
 from shortlist.evaluation.records import Curves, Measures, Metric, PairedComparison, Role, Scores, TrainingOnlyEffect
@@ -63,7 +63,9 @@ def compare(candidate: ScoredModel, reference: ScoredModel, limits: Gates) -> Pa
         check_same_rows(candidate.rows, reference.rows)
     except UnmeasurableError as problem:
         return PairedComparison(reference=name, problem=str(problem))
-    metric_differences = differences(candidate.resampled, reference.resampled, limits.confidence, candidate.rows.rows)
+    metric_differences = paired_differences(
+        candidate.resampled, reference.resampled, limits.confidence, candidate.rows.rows
+    )
     return PairedComparison(
         reference=name, differences=metric_differences, problem=candidate.measures.problem or reference.measures.problem
     )

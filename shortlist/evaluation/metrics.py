@@ -147,8 +147,10 @@ def roc_points(labels: Floats, scores: Floats, points: int = 200) -> list[tuple[
     negatives = np.concatenate([[0], ends + 1]) - positives
     false_positive, true_positive = negatives / negatives[-1], positives / positives[-1]
     # Points at equal steps along the curve, not along the scores: otherwise most would be on its steep start.
-    travelled = false_positive + true_positive
-    point_numbers = np.unique(np.searchsorted(travelled, np.linspace(0, 2, points)).clip(max=travelled.size - 1))
+    curve_position = false_positive + true_positive
+    point_numbers = np.unique(
+        np.searchsorted(curve_position, np.linspace(0, 2, points)).clip(max=curve_position.size - 1)
+    )
     return [
         (round(float(x), 5), round(float(y), 5))
         for x, y in zip(false_positive[point_numbers], true_positive[point_numbers], strict=True)

@@ -69,10 +69,10 @@ def _weighted_auc_per_group(labels: Floats, scores: Floats, groups: Groups, weig
         return GroupValues(order, np.zeros(0), np.zeros(0), 0)
     group, score, weight = groups[order], scores[order], weights[order]
     starts_group = np.append(True, group[1:] != group[:-1])
-    begins = np.flatnonzero(starts_group | np.append(True, score[1:] != score[:-1]))
-    positive = np.add.reduceat(weight * labels[order], begins)
-    negative = np.add.reduceat(weight * (1 - labels[order]), begins)
-    owner = group[begins]
+    run_starts = np.flatnonzero(starts_group | np.append(True, score[1:] != score[:-1]))
+    positive = np.add.reduceat(weight * labels[order], run_starts)
+    negative = np.add.reduceat(weight * (1 - labels[order]), run_starts)
+    owner = group[run_starts]
     cumulative_negatives = np.concatenate(([0.0], np.cumsum(negative)))
     starts = np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
     negatives_below = (
@@ -169,9 +169,9 @@ def _runs(labels: Floats, scores: Floats, groups: Groups) -> _Runs:
     order = grouped_rows[np.lexsort((scores[grouped_rows], groups[grouped_rows]))]
     group, score = groups[order], scores[order]
     starts_group = np.append(True, group[1:] != group[:-1])[: order.size]
-    begins = np.flatnonzero(starts_group | np.append(True, score[1:] != score[:-1])[: order.size])
-    rows = np.diff(np.append(begins, order.size))
-    positives = np.add.reduceat(labels[order], begins) if order.size else np.empty(0)
+    run_starts = np.flatnonzero(starts_group | np.append(True, score[1:] != score[:-1])[: order.size])
+    rows = np.diff(np.append(run_starts, order.size))
+    positives = np.add.reduceat(labels[order], run_starts) if order.size else np.empty(0)
     starts = np.flatnonzero(starts_group)
-    first = begins - starts[np.searchsorted(starts, begins, side="right") - 1] if order.size else begins
-    return _Runs(group[begins], first, rows, positives)
+    first = run_starts - starts[np.searchsorted(starts, run_starts, side="right") - 1] if order.size else run_starts
+    return _Runs(group[run_starts], first, rows, positives)

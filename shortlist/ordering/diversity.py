@@ -67,8 +67,8 @@ class _LogDeterminant:
 
     @property
     def marginal(self) -> np.ndarray:
-        grown: np.ndarray = 2.0 * self._log_quality + np.log(np.maximum(self._residuals, _MIN_RESIDUAL))
-        return grown
+        growth: np.ndarray = 2.0 * self._log_quality + np.log(np.maximum(self._residuals, _MIN_RESIDUAL))
+        return growth
 
     def add(self, row: int) -> None:
         residual_root = np.sqrt(max(self._residuals[row], _MIN_RESIDUAL))

@@ -22,9 +22,9 @@ Scores = Mapping[str, np.ndarray]
 class SlateCheck(NamedTuple):
     """Problems of a slate, and its probabilities."""
 
-    broken: tuple[str, ...]
+    problems: tuple[str, ...]
     """Problems, each as a sentence; empty: none."""
-    chances: SlateProbabilities | None
+    probabilities: SlateProbabilities | None
     """Probabilities of the slate; None for an empty slate, and for one with problems other than propensities."""
 
 
@@ -46,15 +46,17 @@ def check_slate(
     values = compute_values(scored, stages.ordering)
     usable = np.isfinite(values) & ~scored[Columns.ITEM].is_in(slate.removed.items.implode()).to_numpy()
     candidates = scored.filter(usable)
-    broken = (
+    problems = (
         *_iter_removal_problems(stages, request, found_candidates, slate),
         *_iter_problems(stages, request, candidates, slate),
     )
-    if broken or not len(slate.items):
-        return SlateCheck(broken, None)
+    if problems or not len(slate.items):
+        return SlateCheck(problems, None)
     shown_slate = _shown_slate(stages, request, candidates, slate)
-    chances = slate_probabilities(candidates, values[usable], stages.ordering, shown_slate.rows, shown_slate.pinned)
-    return SlateCheck(tuple(_iter_propensity_problems(slate.propensities, chances)), chances)
+    probabilities = slate_probabilities(
+        candidates, values[usable], stages.ordering, shown_slate.rows, shown_slate.pinned
+    )
+    return SlateCheck(tuple(_iter_propensity_problems(slate.propensities, probabilities)), probabilities)
 
 
 def _iter_problems(stages: Recommender, request: SlateRequest, candidates: pl.DataFrame, slate: Slate) -> Iterator[str]:
@@ -103,7 +105,7 @@ def _shown_slate(stages: Recommender, request: SlateRequest, candidates: pl.Data
     return ShownSlate(candidates, rows, pinned, request.k, limited)
 
 
-def _iter_propensity_problems(logged: np.ndarray, chances: SlateProbabilities) -> Iterator[str]:
-    is_right = np.isclose(np.cumprod(logged), chances.of_slate, rtol=1e-6, atol=0.0)
+def _iter_propensity_problems(logged: np.ndarray, probabilities: SlateProbabilities) -> Iterator[str]:
+    is_right = np.isclose(np.cumprod(logged), probabilities.of_slate, rtol=1e-6, atol=0.0)
     if not is_right.all():
         yield f"the propensity of place {int(np.argmin(is_right)) + 1} is not the probability with which it was filled"

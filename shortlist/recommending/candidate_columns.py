@@ -42,7 +42,7 @@ def candidate_types(data: Data) -> dict[str, pl.DataType]:
     item, user = columns_of(item_tables(data)), columns_of(user_tables(data))
     request = {column.name: column for column in data.columns if column.known == "before"}
     left_out = {data.label, data.impression, data.request}
-    types = {name: type_of(column) for name, column in {**request, **user, **item}.items() if name not in left_out}
+    types = {name: column_type(column) for name, column in {**request, **user, **item}.items() if name not in left_out}
     assert data.item
     return {**types, Columns.ITEM: types[data.item], NOW: pl.Datetime("us", "UTC")}
 
@@ -97,7 +97,7 @@ def check_scores(ordering: Ordering, data: Data, models: Mapping[str, ModelSecti
                 )
 
 
-def type_of(column: Column) -> pl.DataType:
+def column_type(column: Column) -> pl.DataType:
     """Return the type of a declared column in a validated table."""
     if column.type == "tags":
         return pl.List(pl.Int64() if column.tag_type == "integer" else pl.String())

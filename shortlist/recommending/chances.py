@@ -91,5 +91,5 @@ def _place_probabilities(ordering: Ordering, utilities: np.ndarray, is_shown: np
     if not is_shown.any():
         return _PlaceProbabilities(0.0, 0.0, is_best=False)
     best = int(np.argmax(utilities))
-    chances = ordering.explore.probabilities(utilities) if ordering.explore else np.ones(len(utilities))
-    return _PlaceProbabilities(float(chances[is_shown][0]), float(chances[best]), bool(is_shown[best]))
+    probabilities = ordering.explore.probabilities(utilities) if ordering.explore else np.ones(len(utilities))
+    return _PlaceProbabilities(float(probabilities[is_shown][0]), float(probabilities[best]), bool(is_shown[best]))

@@ -41,7 +41,7 @@ class PastItems:
             return None
         return cls(*(pl.read_ipc(folder / name, memory_map=True) for name in (_USERS, _EVENTS)))
 
-    def of(self, user: int | str | None, ids: pl.Series) -> UserHistory | None:
+    def find_history(self, user: int | str | None, ids: pl.Series) -> UserHistory | None:
         """Return the history of a user; None for an unknown user.
 
         Args:

@@ -204,7 +204,7 @@ class Recommender:
         self._scores_read = [name for name in columns_read(ordering) if name in labels]
         self._ranks = [name for name in rank_types(retriever.section) if name in read]
         available = {*self._items, *self._ranks, *labels, SCORE, NOW}
-        self._of_request = [name for name in read if name not in available]
+        self._request_columns = [name for name in read if name not in available]
         self._user_type = retriever.recent.schema["user"]
         sources = retriever.section.sources.values()
         self._source_context = tuple(dict.fromkeys(name for source in sources for name in _source_context(source)))
@@ -251,13 +251,13 @@ class Recommender:
     @property
     def reads(self) -> tuple[str, ...]:
         """Columns of the request and of the user that a stage reads."""
-        return tuple(dict.fromkeys((*self._of_request, *self._source_context)))
+        return tuple(dict.fromkeys((*self._request_columns, *self._source_context)))
 
     @property
     def window(self) -> timedelta | None:
         """Length of the user's history that stages read; None: they read none."""
-        takes = any(getattr(source, "reads_recent", True) for source in self._retriever.section.sources.values())
-        windows = (self._filters.remembers, RECENT_WINDOW if takes else None)
+        reads_recent = any(getattr(source, "reads_recent", True) for source in self._retriever.section.sources.values())
+        windows = (self._filters.remembers, RECENT_WINDOW if reads_recent else None)
         return max((window for window in windows if window is not None), default=None)
 
     @property
@@ -282,7 +282,7 @@ class Recommender:
     def find_user_history(self, user: int | str | None) -> UserHistory | None:
         """Return a user's history in the log of the release; None for an unknown user."""
         past = self._users.past
-        return None if past is None else past.of(user, self._retriever.catalogue.ids)
+        return None if past is None else past.find_history(user, self._retriever.catalogue.ids)
 
     def find(self, request: SlateRequest) -> SlateCandidates:
         """Return the candidates of a request after filters; where fewer than k are left, with those of the fallbacks.
@@ -452,7 +452,7 @@ class Recommender:
         # Column by column: a frame's own methods wait for Polars' threads, which takes longer for a few hundred rows.
         moment = microseconds(request.now)
         values = {NOW: pl.Series(NOW, [moment], pl.Int64()).cast(pl.Datetime("us", "UTC"))}
-        values |= {name: self._context_values(name, request.context.get(name)) for name in self._of_request}
+        values |= {name: self._context_values(name, request.context.get(name)) for name in self._request_columns}
         columns = [
             *(
                 _select_rows(column, rows).alias(name)

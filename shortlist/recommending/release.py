@@ -14,7 +14,7 @@ import polars as pl
 from shortlist.contracts import Columns, DataError
 from shortlist.filters.base import FilterRequest
 from shortlist.ordering.order import columns_read
-from shortlist.recommending.candidate_columns import candidate_types, type_of
+from shortlist.recommending.candidate_columns import candidate_types, column_type
 from shortlist.recommending.past_items import PastItems, write_past_items
 from shortlist.recommending.recommender import Recommender, ReleaseUsers
 from shortlist.retrieval.catalogue import Catalogue, write_mappable
@@ -138,10 +138,10 @@ def _check_pins(
             if rule.asks_request or not {*rule.reads} <= {*item_columns.columns} & columns:
                 continue
             if not rule.keeps(item_columns, FilterRequest(_EPOCH, None, lists))[0]:
-                by = f" ({rule.file})" if rule.file else ""
+                file_text = f" ({rule.file})" if rule.file else ""
                 raise DataError(
-                    f"ordering: item {item!r} is pinned, and filter '{rule.name}'{by} always removes it; leave one of"
-                    " the two out"
+                    f"ordering: item {item!r} is pinned, and filter '{rule.name}'{file_text} always removes it; leave"
+                    " one of the two out"
                 )
 
 
@@ -154,7 +154,7 @@ def _user_columns(data: Data, section: Retrieval, filters: Filters, ordering: Or
     read |= {name for source in section.sources.values() for name in getattr(source, "reads_context", ())}
     names = [name for name in user_columns if name in read]
     if not names:
-        return pl.DataFrame(schema={data.user: type_of(data.by_name[data.user])})
+        return pl.DataFrame(schema={data.user: column_type(data.by_name[data.user])})
     return read_user_tables(log, data).select(data.user, *names).drop_nulls(data.user).sort(data.user).rechunk()
 
 

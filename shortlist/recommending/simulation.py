@@ -46,7 +46,7 @@ def simulate_requests(
     random_requests = _RandomRequests(stages, examples, seed)
     broken: list[str] = []
     empty = 0
-    chances: list[SlateProbabilities] = []
+    probabilities: list[SlateProbabilities] = []
     for number in range(count):
         request = random_requests.request(f"simulation-{seed}-{number}")
         candidates = stages.find(request)
@@ -56,18 +56,21 @@ def simulate_requests(
         slate = stages.slate(request, candidates, scores[SCORE], further)
         checked = check_slate(stages, request, candidates, slate, scores)
         empty += not len(candidates.items)
-        broken += checked.broken[:1]
-        chances += [checked.chances] if checked.chances is not None else []
+        broken += checked.problems[:1]
+        probabilities += [checked.probabilities] if checked.probabilities is not None else []
     return SimulatedRequests(
-        requests=count, empty=empty, broken=len(broken), examples=(*broken[:_EXAMPLES], *_wrong_draws(chances))
+        requests=count,
+        empty=empty,
+        broken=len(broken),
+        examples=(*broken[:_EXAMPLES], *_find_wrong_draws(probabilities)),
     )
 
 
-def _wrong_draws(chances: Sequence[SlateProbabilities]) -> tuple[str, ...]:
+def _find_wrong_draws(probabilities: Sequence[SlateProbabilities]) -> tuple[str, ...]:
     """Return whether the best candidate came first as often as expected, as a sentence; empty: it did."""
-    best_probabilities = np.array([slate_probabilities.of_best for slate_probabilities in chances])
+    best_probabilities = np.array([slate_probabilities.of_best for slate_probabilities in probabilities])
     best_count, variance = (
-        sum(slate_probabilities.is_best for slate_probabilities in chances),
+        sum(slate_probabilities.is_best for slate_probabilities in probabilities),
         float((best_probabilities * (1 - best_probabilities)).sum()),
     )
     if variance < _ENOUGH or abs(best_count - best_probabilities.sum()) <= _FAR * variance**0.5:

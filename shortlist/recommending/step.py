@@ -58,11 +58,11 @@ def lists_digest(filters: Filters | None, location: Path | str) -> str:
         tag_by_name = {file.name: file.tag for file in SourceFiles(location).listing()}
         digests = [f"{name}\0{tag_by_name.get(name, '')}\0" for name in names]
     else:
-        digests = [f"{name}\0{_digest_of(_folder(Path(location)) / name)}\0" for name in names]
+        digests = [f"{name}\0{_digest_list_file(_folder(Path(location)) / name)}\0" for name in names]
     return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
 
 
-def _digest_of(path: Path) -> str:
+def _digest_list_file(path: Path) -> str:
     if not path.is_file():
         raise ShortlistError(f"filters: {path}: no such file; wanted a text file with one item a line")
     return sha256(path)

@@ -63,7 +63,7 @@ def page_steps(records: Iterable[Mapping[str, Any]], started: str) -> tuple[Page
     )
 
 
-def run_page(
+def complete_page(
     page: RunPage, models: Mapping[str, Path], baselines: Mapping[str, Path], limits: Gates, seed: int
 ) -> RunPage:
     """Return the page of a finished run with its models.
@@ -84,7 +84,7 @@ def run_page(
     return page.model_copy(update={"measures": measures, "models": dict(models), "seconds": seconds})
 
 
-def summary_of(page: RunPage) -> Summary:
+def build_summary(page: RunPage) -> Summary:
     """Return the machine-readable summary of a run, finished or stopped."""
     verdict = GateVerdict.read(page.verdict) if page.verdict else None
     measures = (*(verdict.models if verdict else ()), *page.measures)
@@ -95,7 +95,7 @@ def summary_of(page: RunPage) -> Summary:
     embeddings = read_embedding_numbers(records)
     return Summary(
         spec=page.spec,
-        rows=_rows(page),
+        rows=_row_counts(page),
         best_possible=best_possible_numbers(verdict.best_possible, verdict.retrieval) if verdict else None,
         models={
             model_measures.model: model_numbers(
@@ -106,7 +106,7 @@ def summary_of(page: RunPage) -> Summary:
         metric=verdict.metric if verdict else None,
         notice=page.notice,
         gates=gate_lines(verdict.reports) if verdict else (),
-        blessed=_blessed(page),
+        blessed=_blessed_version(page),
         reasons=read_blessing(page.verdict / Files.BLESSING).reasons if page.verdict else {},
         steps={
             step.name: StepNumbers(
@@ -119,17 +119,17 @@ def summary_of(page: RunPage) -> Summary:
         embeddings=next(iter(embeddings.values()), None),
         embeddings_by_model=embeddings,
         labels=label_numbers(measures),
-        stages=_stages(page, verdict),
+        stages=_stage_lines(page, verdict),
     )
 
 
-def _stages(page: RunPage, verdict: GateVerdict | None) -> tuple[StageLine, ...]:
+def _stage_lines(page: RunPage, verdict: GateVerdict | None) -> tuple[StageLine, ...]:
     if verdict is None or page.verdict is None:
         return ()
     return stage_lines(verdict.retrieval, choose_shown_slates(verdict, read_blessing(page.verdict / Files.BLESSING)))
 
 
-def _rows(page: RunPage) -> RowCounts:
+def _row_counts(page: RunPage) -> RowCounts:
     notes = DayTable.open(page.valid_log, Files.LOG).notes if page.valid_log else {}
     split = split_rows(DayTable.open(page.table, Files.TABLE)) if page.table else {}
     return RowCounts(
@@ -143,7 +143,7 @@ def _rows(page: RunPage) -> RowCounts:
     )
 
 
-def _blessed(page: RunPage) -> BlessedVersion | None:
+def _blessed_version(page: RunPage) -> BlessedVersion | None:
     blessed = read_blessing(page.verdict / Files.BLESSING).blessed if page.verdict else None
     return BlessedVersion(model=blessed.model, version=page.version) if blessed else None
 
@@ -197,7 +197,7 @@ def write_run(
     beginnings = {f"beginning of {name}": read_metadata(model, "begun", None) for name, model in models.items()}
     blessed = read_blessing(Path(page_artefacts["verdict"].path) / Files.BLESSING).blessed
     compared = compare_models(run["spec"], files, limits, seed, blessed.model if blessed else "")
-    page = run_page(
+    page = complete_page(
         RunPage(
             spec=run["spec"],
             started=run["started"],
@@ -214,5 +214,5 @@ def write_run(
         seed,
     )
     write_report(page, Path(out[0]))
-    write_summary(Path(out[1]), summary_of(page))
+    write_summary(Path(out[1]), build_summary(page))
     write_json(Path(out[2]), compared.model_dump(mode="json"))

@@ -114,14 +114,14 @@ def show_classification(artefact: ClassificationArtefact, scores: Path, threshol
         write_metadata(artefact, problem=str(problem))
         write_json(_prepare_file(artefact.path), {"problem": str(problem)})
         return
-    cut = float(rows.labels.mean()) if threshold is None else threshold
-    curve, matrix = _roc(rows), confusion_matrix(rows, cut)
+    used_threshold = float(rows.labels.mean()) if threshold is None else threshold
+    curve, matrix = _roc(rows), confusion_matrix(rows, used_threshold)
     artefact.log_roc_curve(*curve)
     artefact.log_confusion_matrix(_CATEGORIES, matrix)
-    write_metadata(artefact, threshold=round(cut, 6))
+    write_metadata(artefact, threshold=round(used_threshold, 6))
     fpr, tpr, cuts = curve
     curves = {
-        "threshold": cut,
+        "threshold": used_threshold,
         "categories": _CATEGORIES,
         "matrix": matrix,
         "fpr": fpr,

@@ -133,10 +133,13 @@ def read_test_users(
     if set(context) - log_columns - {Columns.TIME}:
         user_columns = read_user_tables(log.folder, data)
         query_rows = query_rows.join(user_columns, on=data.user, how="left", maintain_order="left")
-    numbered = positives.join(users.to_frame().with_row_index("query"), on=data.user, how="inner").sort(
+    numbered_positives = positives.join(users.to_frame().with_row_index("query"), on=data.user, how="inner").sort(
         "query", data.item
     )
-    relevant = Relevant(numbered["query"].cast(pl.Int64).to_numpy(), retriever.catalogue.find_rows(numbered[data.item]))
+    relevant = Relevant(
+        numbered_positives["query"].cast(pl.Int64).to_numpy(),
+        retriever.catalogue.find_rows(numbered_positives[data.item]),
+    )
     return TestUsers(Queries(users, retriever.find_recent_items(users), query_rows.select(context)), relevant)
 
 

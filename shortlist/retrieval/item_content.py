@@ -54,7 +54,7 @@ class NumberScale:
     @classmethod
     def from_table(cls, table: pl.DataFrame, columns: Sequence[str]) -> Self:
         """Return the means and deviations of a table's columns."""
-        numbers = _numbers(table, columns)
+        numbers = _read_numbers(table, columns)
         if not len(columns):
             return cls((), np.zeros(0), np.ones(0))
         mean, deviation = np.nanmean(numbers, axis=0), np.nanstd(numbers, axis=0)
@@ -63,7 +63,7 @@ class NumberScale:
     def standardise(self, table: pl.DataFrame) -> Matrix:
         """Return the columns with mean 0 and deviation 1, shape (lines, columns); 0 for a null."""
         scale = np.where(self.deviation > 0, self.deviation, 1)
-        standardised_numbers: Matrix = np.nan_to_num((_numbers(table, self.columns) - self.mean) / scale).astype(
+        standardised_numbers: Matrix = np.nan_to_num((_read_numbers(table, self.columns) - self.mean) / scale).astype(
             np.float32
         )
         return standardised_numbers
@@ -144,5 +144,5 @@ def _value_type(column: pl.Series, value_vectors: pl.DataFrame) -> pl.DataType:
     return pl.List(value) if isinstance(column.dtype, pl.List) else value
 
 
-def _numbers(table: pl.DataFrame, columns: Sequence[str]) -> NDArray[np.float64]:
+def _read_numbers(table: pl.DataFrame, columns: Sequence[str]) -> NDArray[np.float64]:
     return table.select(pl.col(name).cast(pl.Float64) for name in columns).to_numpy().reshape(table.height, -1)

@@ -242,13 +242,13 @@ def rank_items(items: NDArray[np.integer[Any]], scores: Scores, max_items: int) 
     [[7, 9]]
     """
     # One number per item, by score and then by row: sorting these is faster than sorting two columns.
-    falling = _falling((scores + np.float32(0)).view(np.uint32)).astype(np.uint64)  # -0.0 is 0.0
+    falling = _to_descending_bits((scores + np.float32(0)).view(np.uint32)).astype(np.uint64)  # -0.0 is 0.0
     keys = np.sort(falling << np.uint64(32) | items.astype(np.uint64))[:max_items]
-    best_scores = _falling((keys >> np.uint64(32)).astype(np.uint32)).view(np.float32)
+    best_scores = _to_descending_bits((keys >> np.uint64(32)).astype(np.uint32)).view(np.float32)
     return pad_lists((keys & np.uint64(0xFFFFFFFF)).astype(np.int32)[None], best_scores[None], max_items)
 
 
-def _falling(bits: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def _to_descending_bits(bits: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Return float32 bits mapped to integers in descending order of the numbers; the mapping is its own inverse."""
     return np.where(bits >> 31, bits, np.uint32(0x7FFFFFFF) - bits)
 

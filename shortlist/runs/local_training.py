@@ -20,7 +20,7 @@ from monitoring.windows.records import RetrainDecision
 from pipelines.compile import COMPILED, training_pipeline
 from pipelines.declared_steps import write_declared
 from shortlist.contracts import Files, ShortlistError
-from shortlist.report.assembly import page_steps, summary_of
+from shortlist.report.assembly import build_summary, page_steps
 from shortlist.report.page import RunPage
 from shortlist.report.report import write_report
 from shortlist.report.summary import RunFailure, write_summary
@@ -281,4 +281,4 @@ def write_failure(spec: str, run: Path, display: Display, started: datetime) -> 
         quarantine=quarantine if (quarantine / Files.QUARANTINE).is_file() else None,
     )
     write_report(page, run / Files.REPORT)
-    write_summary(run / Files.SUMMARY, summary_of(page))
+    write_summary(run / Files.SUMMARY, build_summary(page))

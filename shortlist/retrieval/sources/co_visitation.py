@@ -88,7 +88,7 @@ class CoVisitation(SourceKind):
             counts += np.bincount(positives[ROW].to_numpy(), minlength=counts.size)
             # The last positives of every user go on into the next file: pairs do not end with a day.
             new_positives = positives if last_positives is None else pl.concat([last_positives, positives])
-            pairs = self._pairs(new_positives, user, 0 if last_positives is None else last_positives.height)
+            pairs = self._weigh_pairs(new_positives, user, 0 if last_positives is None else last_positives.height)
             all_pairs = pairs if total is None else pl.concat([total, pairs])
             total = all_pairs.group_by(ROW, _NEIGHBOUR).agg(pl.col(_WEIGHT).sum())
             last_positives = new_positives.group_by(user, maintain_order=True).tail(self.nearby).select(user, ROW)
@@ -96,15 +96,20 @@ class CoVisitation(SourceKind):
             raise DataError("no user has two positive items near each other; declare a longer window or another kind")
         return total, counts
 
-    def _pairs(self, positives: pl.DataFrame, user: str, counted_rows: int) -> pl.DataFrame:
+    def _weigh_pairs(self, positives: pl.DataFrame, user: str, counted_rows: int) -> pl.DataFrame:
         """Return pairs with their weights, except those within the first `counted_rows` rows, which were counted."""
         ordered = positives.with_row_index(_POSITION).with_columns(
-            *(pl.col(ROW).shift(apart).over(user).alias(f"{_NEIGHBOUR}{apart}") for apart in range(1, self.nearby + 1))
+            *(
+                pl.col(ROW).shift(distance).over(user).alias(f"{_NEIGHBOUR}{distance}")
+                for distance in range(1, self.nearby + 1)
+            )
         )
         ordered = ordered.filter(pl.col(_POSITION) >= counted_rows)
         pairs = [
-            ordered.select(ROW, pl.col(f"{_NEIGHBOUR}{apart}").alias(_NEIGHBOUR), pl.lit(1 / apart).alias(_WEIGHT))
-            for apart in range(1, self.nearby + 1)
+            ordered.select(
+                ROW, pl.col(f"{_NEIGHBOUR}{distance}").alias(_NEIGHBOUR), pl.lit(1 / distance).alias(_WEIGHT)
+            )
+            for distance in range(1, self.nearby + 1)
         ]
         one_way = pl.concat(pairs).filter(pl.col(_NEIGHBOUR).is_not_null(), pl.col(_NEIGHBOUR) != pl.col(ROW))
         other_way = one_way.select(pl.col(_NEIGHBOUR).alias(ROW), pl.col(ROW).alias(_NEIGHBOUR), _WEIGHT)

@@ -91,12 +91,12 @@ class Popular(SourceKind):
 
     def _count_positives(self, inputs: FitInputs) -> pl.DataFrame:
         """Return the positives of every item for every value of the keys."""
-        by = [*self.keys, ROW]
+        group_columns = [*self.keys, ROW]
         total: pl.DataFrame | None = None
         for rows in inputs.positives(inputs.last_days(self.window_days), *self.keys):
-            file_counts = rows.group_by(by).agg(pl.len().alias(_COUNT))
+            file_counts = rows.group_by(group_columns).agg(pl.len().alias(_COUNT))
             all_counts = file_counts if total is None else pl.concat([total, file_counts])
-            total = all_counts.group_by(by).agg(pl.col(_COUNT).sum())
+            total = all_counts.group_by(group_columns).agg(pl.col(_COUNT).sum())
         if total is None or not total.height:
             raise DataError(f"there is no positive row in the last {self.window_days} days; declare a longer window")
         return total

@@ -1,4 +1,4 @@
-"""The slates that a release would give to users of the test days, made as a server makes them; how good they are."""
+"""Evaluates the slates of a release for users of the test days, computed as a server does."""
 
 from __future__ import annotations
 
@@ -49,27 +49,27 @@ from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.tables import DayTable
 
 MAX_USERS: Final = 1_000
-"""Users for whom slates are made; of more, so many are drawn."""
+"""Most users for whom slates are computed; of more users, a sample is drawn."""
 MAX_PAIRS: Final = 300_000
-"""Candidates that are scored, of all these users together."""
+"""Most candidates that are scored, of all users together."""
 TOP_K: Final = NDCG_AT
 _HISTORY_DAYS: Final = 30
 _EXAMPLES: Final = 5
 _DIVERSITY_USERS: Final = 200
-"""A mean needs no more; the likeness of a pair costs as much as the rest."""
+"""Most users in the mean diversity, which costs as much as everything else."""
 
 
 class TestRequests(NamedTuple):
-    """A request of every evaluated user, as it would have come with the first row of the test days."""
+    """One request per evaluated user, at the time of the user's first row in the test days."""
 
     requests: tuple[SlateRequest, ...]
     relevant: Relevant
     lists: dict[str, Rows]
-    """Of the sources, of all together, of recent popularity, and the best possible of a generated world."""
+    """Item lists to compare: per source, of all sources, by popularity, and the best possible in a generated world."""
 
 
 class _ModelSlates(NamedTuple):
-    """Everything about one model's slates."""
+    """Lists and counts of one model's slates."""
 
     lists: dict[str, Rows]
     short: int
@@ -83,17 +83,17 @@ def evaluate_candidates(
     release: Path, data: Data, models: Mapping[str, Path], valid_log: Path, fitted: Path, out: Path, seed: int,
     *, simulate: bool = True,
 ) -> int:  # fmt: skip
-    """Write a folder for every model, by its name, with the numbers of its slates; return the scored pairs.
+    """Write a folder per model with the evaluation of its slates; return the number of scored pairs.
 
     Args:
-        release: Folder of the stages.
-        data: The spec's section.
-        models: Folders of the models; those that were not exported are left out, and a gate holds them.
+        release: Folder of the release.
+        data: Declared columns of the log.
+        models: Folders of the models by name; models that were not exported are skipped, and a gate holds them.
         valid_log: The validated log.
-        fitted: What features were fitted to.
-        out: Where to write.
-        seed: Of the draw of users.
-        simulate: Whether to make `retrieval.simulated_requests` random requests, too.
+        fitted: Folder of the fitted features.
+        out: Folder to write.
+        seed: Seed of the sample of users.
+        simulate: Whether to run `retrieval.simulated_requests` random requests, too.
     """
     stages = open_release(release, data)
     log = DayTable.open(valid_log, Files.LOG)
@@ -113,14 +113,14 @@ def evaluate_candidates(
 
 
 def read_requests(stages: Recommender, data: Data, log: DayTable, test: frozenset[date], seed: int) -> TestRequests:
-    """Return the requests of a sample of some days' users, with what they took and the lists to compare with.
+    """Return requests of a sample of the test days' users, with the items they took and the lists to compare.
 
     Args:
-        stages: Of a release.
-        data: The spec's section.
+        stages: Stages of a release.
+        data: Declared columns of the log.
         log: The validated log.
-        test: Those days: later than what the stages were fitted on.
-        seed: Of the draw of users.
+        test: The test days, later than the days that the stages were fitted on.
+        seed: Seed of the sample of users.
     """
     retriever = stages.retriever
     max_users = max(1, min(MAX_USERS, MAX_PAIRS // retriever.section.candidates))
@@ -143,22 +143,22 @@ def read_requests(stages: Recommender, data: Data, log: DayTable, test: frozense
 
 
 def evaluate_slates(
-    stages: Recommender, test_requests: TestRequests, candidates_by_request: Sequence[SlateCandidates], model: Path, views: ViewIndex,
-    out: Path, simulated: SimulatedRequests | None,
+    stages: Recommender, test_requests: TestRequests, candidates_by_request: Sequence[SlateCandidates], model: Path,
+    views: ViewIndex, out: Path, simulated: SimulatedRequests | None,
 ) -> int:  # fmt: skip
-    """Score and order candidates with a model, and write how good every stage's list is; return the scored pairs.
+    """Score and order candidates with a model, write the metrics of every stage's list; return the scored pairs.
 
-    Features are those that a server has at the beginning of the request's day. What a request does not tell of an item,
-    such as its position, is null, as it is for a server.
+    Features are those that a server has at the beginning of the request's day. Columns that a request does not contain,
+    such as the position of an item, are null, as they are for a server.
 
     Args:
-        stages: Of the release.
+        stages: Stages of the release.
         test_requests: The requests.
-        candidates_by_request: Their candidates.
+        candidates_by_request: Candidates of each request.
         model: Folder of the exported model.
-        views: The statistics.
-        out: Where to write, all or nothing.
-        simulated: What random requests to the stages came to.
+        views: Views of the fitted features.
+        out: Folder to write, atomically.
+        simulated: Outcome of random requests to the stages; None when none were run.
     """
     scorer = PairScorer(model, views)
     slates: list[Slate] = []
@@ -211,7 +211,7 @@ def _rank_lists(
         for rows, scores in zip(filtered_lists, scores_by_request, strict=True)
     ]
     breaks_by_request = [
-        check_slate(stages, request, request_candidates, slate, scores).broken
+        check_slate(stages, request, request_candidates, slate, scores).problems
         for request, request_candidates, slate, scores in zip(
             test_requests.requests, candidates, slates, scores_by_request, strict=True
         )
@@ -231,12 +231,12 @@ def _rank_lists(
 
 
 def slate_rows(stages: Recommender, slates: Sequence[Slate]) -> Rows:
-    """Return the items of slates by row number, a line each; -1 where one is shorter."""
+    """Return the catalogue rows of the items of slates, one row per slate, padded with -1."""
     return _matrix([stages.retriever.catalogue.find_rows(slate.items) for slate in slates])
 
 
 class PairScorer:
-    """Scores the candidates of a request in this process, by the exported file, from what a request says of them."""
+    """Scores the candidates of a request in this process with the exported file."""
 
     def __init__(self, model: Path, views: ViewIndex) -> None:
         signature = Signature.read(model / FOLDER)
@@ -247,7 +247,7 @@ class PairScorer:
         self._snapshots: dict[date, Snapshot] = {}
 
     def score(self, request: SlateRequest, candidates: SlateCandidates) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
-        """Return the scores, and those of further labels by column; each of shape (candidates,)."""
+        """Return the scores, and the scores of further labels by column; each of shape (candidates,)."""
         rows, names = len(candidates.items), self._assembler.signature.scores
         if not rows:
             return np.empty(0, np.float32), {name: np.empty(0, np.float32) for name in names[1:]}
@@ -282,7 +282,7 @@ def _tensor(spec: InputSpec, values: list[Any]) -> Tensor:
 
 
 class _Diversity:
-    """Mean unlikeness of the first places, by the column that `ordering.diversity` names, else by an item's column."""
+    """Intra-list diversity, by the column of `ordering.diversity`, or else by another item column."""
 
     def __init__(self, stages: Recommender) -> None:
         items = stages.retriever.catalogue.items
@@ -297,7 +297,7 @@ class _Diversity:
         self._column = items[name] if name is not None else None
 
     def of(self, lists: Rows) -> np.ndarray:
-        """Return 1 - likeness, the mean over the pairs of each list's first places; NaN with fewer than two."""
+        """Return the mean of 1 - likeness over the pairs of each list's first items; NaN with fewer than two."""
         diversities = np.full(len(lists), np.nan)
         measured_lists = lists[:_DIVERSITY_USERS, :TOP_K]
         diversities[: len(measured_lists)] = [self._list_diversity(rows[rows >= 0]) for rows in measured_lists]
@@ -308,7 +308,7 @@ class _Diversity:
 
 
 def _histories(data: Data, log: DayTable, test: frozenset[date], users: pl.Series) -> dict[Any, UserHistory]:
-    """Return what users were shown and took on the days before the test days."""
+    """Return the items that users were shown and took on the days before the test days."""
     assert data.user and data.item
     first_day = min(test)
     history_days = frozenset(

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from shortlist.evaluation.blessing import Blessing, bless
-from shortlist.evaluation.choice import choose
+from shortlist.evaluation.choice import choose_candidate
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.gate_result import GateResult
 from shortlist.evaluation.gates import GATES
@@ -26,7 +26,7 @@ def choose_blessing(limits: Gates, **scores: Path) -> Blessing:
     passes = [GateResult(name=name, passed=True, reason="fine") for name in GATES]
     reports = [GateReport.from_results(name, "00", passes) for name in scores]
     measures = [Measures(model=name, role="candidate", validation_log_loss=LOSSES[name]) for name in scores]
-    return bless(reports, measures, choose(scores, "gauc", limits, 1))
+    return bless(reports, measures, choose_candidate(scores, "gauc", limits, 1))
 
 
 @pytest.fixture
@@ -84,5 +84,5 @@ def test_without_common_validation_rows_the_log_loss_decides(
     other_rows: str, validation: pl.DataFrame, frame: Frame, write: Write, limits: Gates
 ) -> None:
     other_frame = frame() if other_rows == "nothing" else validation.head(2_999)
-    assert choose({"a": write("a", validation), "b": write("b", other_frame)}, "gauc", limits, 1) is None
-    assert choose({"a": write("a", validation)}, "gauc", limits, 1) is None
+    assert choose_candidate({"a": write("a", validation), "b": write("b", other_frame)}, "gauc", limits, 1) is None
+    assert choose_candidate({"a": write("a", validation)}, "gauc", limits, 1) is None

@@ -7,7 +7,7 @@ import pytest
 
 from shortlist.contracts import Files
 from shortlist.evaluation.embeddings import EmbeddingNumbers, read_embedding_numbers
-from shortlist.report.assembly import summary_of
+from shortlist.report.assembly import build_summary
 from shortlist.report.page import RunPage
 from shortlist.report.report import render
 from shortlist.storage.artefacts import write_json
@@ -32,7 +32,7 @@ def page(tmp_path: Path) -> RunPage:
 
 
 def test_the_summary_has_the_buckets_and_the_last_epochs_hit_rate(page: RunPage) -> None:
-    embeddings = summary_of(page).embeddings
+    embeddings = build_summary(page).embeddings
     assert embeddings is not None
     assert embeddings.model_dump()["hashed"] == HASHED
     assert (embeddings.cached_rows, embeddings.cache_hit_rate) == (5_000, 0.75)
@@ -47,7 +47,7 @@ def test_summary_and_page_name_every_network(page: RunPage, tmp_path: Path) -> N
         tmp_path / "wide" / Files.MODEL, {**DLRM, "kind": "wide_deep", "hashed": hashed_numbers, "cached_rows": None}
     )
     page_of_two = page.model_copy(update={"models": {**page.models, "wide": tmp_path / "wide"}})
-    summary = summary_of(page_of_two)
+    summary = build_summary(page_of_two)
     features_by_model = {name: set(numbers.hashed) for name, numbers in summary.embeddings_by_model.items()}
     assert features_by_model == {"dlrm": set(HASHED), "wide": {"item_hash"}}
     assert summary.embeddings == summary.embeddings_by_model["dlrm"]  # as readers of earlier summaries know it

@@ -92,7 +92,8 @@ def test_check_reports_a_slate_that_breaks_a_rule(retriever: Retriever, shown_it
     catalogue_ids = keeping.retriever.catalogue.ids
     candidates = stages(retriever, **RULES).find(make_request(5))  # without the filter: 10 is among the candidates
     assert sorted(candidates.rows["item"]) == catalogue_ids.to_list()
-    assert message in check_slate(keeping, make_request(), candidates, slate(shown_items), {"score": np.ones(5)}).broken
+    slate_check = check_slate(keeping, make_request(), candidates, slate(shown_items), {"score": np.ones(5)})
+    assert message in slate_check.problems
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_check_compares_propensities_with_recomputed_probabilities(
     candidates = drawing.find(make_request(1))
     scores = {"score": (candidates.rows["item"] == 20).cast(float).to_numpy()}
     checked = check_slate(drawing, make_request(1), candidates, slate([20], [chance]), scores)
-    assert checked.broken == ((message,) if message else ())
+    assert checked.problems == ((message,) if message else ())
 
 
 def test_slates_of_the_stages_pass_the_check(retriever: Retriever) -> None:
@@ -127,7 +128,7 @@ def test_slates_of_the_stages_pass_the_check(retriever: Retriever) -> None:
         candidates = keeping.find(request)
         scores = random.random(candidates.rows.height)
         slate_of_stages = keeping.slate(request, candidates, scores)
-        assert check_slate(keeping, request, candidates, slate_of_stages, {"score": scores}).broken == ()
+        assert check_slate(keeping, request, candidates, slate_of_stages, {"score": scores}).problems == ()
 
 
 def test_a_formula_reads_the_ranks_of_sources(retriever: Retriever) -> None:
