@@ -100,8 +100,8 @@ class _SplitEmbeddings(Function):
     def forward(
         ctx: Any, embedded: Tensor, rows: int, ids_per_row: int, target: int, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        ctx.shape, ctx.own, ctx.target = embedded.shape, (rows, ids_per_row, embedded.shape[1]), target
-        singles_BSD, past_ND = embedded[: rows * ids_per_row].view(ctx.own), embedded[rows * ids_per_row :]
+        ctx.shape, ctx.singles_shape, ctx.target = embedded.shape, (rows, ids_per_row, embedded.shape[1]), target
+        singles_BSD, past_ND = embedded[: rows * ids_per_row].view(ctx.singles_shape), embedded[rows * ids_per_row :]
         item_BD = singles_BSD[:, target].to(dtype, copy=True)
         narrow_MD = past_ND.new_zeros(round_up_rows(len(past_ND)), past_ND.shape[1], dtype=dtype)
         narrow_MD[: len(past_ND)] = past_ND
@@ -113,8 +113,8 @@ class _SplitEmbeddings(Function):
         ctx: Any, grad_singles_BSD: Tensor, grad_item_BD: Tensor, grad_past_ND: Tensor, grad_narrow_MD: Tensor
     ) -> tuple[Tensor | None, ...]:
         gradient = grad_past_ND.new_empty(ctx.shape)
-        single_ids = ctx.own[0] * ctx.own[1]
-        singles_BSD = gradient[:single_ids].view(ctx.own).copy_(grad_singles_BSD)
+        single_ids = ctx.singles_shape[0] * ctx.singles_shape[1]
+        singles_BSD = gradient[:single_ids].view(ctx.singles_shape).copy_(grad_singles_BSD)
         singles_BSD[:, ctx.target] += grad_item_BD
         torch.add(grad_past_ND, grad_narrow_MD[: len(grad_past_ND)], out=gradient[single_ids:])
         return gradient, None, None, None, None

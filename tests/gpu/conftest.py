@@ -13,7 +13,7 @@ from shortlist.data.validate import validate
 from shortlist.spec.load import load_spec
 from shortlist.spec.spec import Spec
 
-_HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 
 
 @cache
@@ -30,17 +30,17 @@ def _missing() -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip this folder's tests where they cannot run; a module that says `DEVICE = "cpu"` can."""
-    here = [item for item in items if item.path.is_relative_to(_HERE) and item.get_closest_marker("gpu")]
-    here = [item for item in here if getattr(getattr(item, "module", None), "DEVICE", "cuda") == "cuda"]
-    if here and (reason := _missing()):
-        for item in here:
+    gpu_tests = [item for item in items if item.path.is_relative_to(_FOLDER) and item.get_closest_marker("gpu")]
+    gpu_tests = [item for item in gpu_tests if getattr(getattr(item, "module", None), "DEVICE", "cuda") == "cuda"]
+    if gpu_tests and (reason := _missing()):
+        for item in gpu_tests:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")
 def demo() -> Spec:
     """The shipped demo, with a tenth of its rows."""
-    return load_spec(_HERE.parents[1] / "pipelines/specs/demo.yaml", ["data.source.rows=20000"])
+    return load_spec(_FOLDER.parents[1] / "pipelines/specs/demo.yaml", ["data.source.rows=20000"])
 
 
 @pytest.fixture(scope="session")

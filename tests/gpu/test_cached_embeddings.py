@@ -1,4 +1,4 @@
-"""A cached table on a GPU: what no CPU can show is the order of its asynchronous copies."""
+"""A cached table on a GPU: only a GPU can show the order of its asynchronous copies."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ LAYOUT = Layout.from_features(
 
 def batches(count: int) -> list[Batch]:
     random = torch.Generator().manual_seed(1)
-    made = []
+    random_batches = []
     for _ in range(count):
         places = torch.rand(ROWS, 2, generator=random) ** 4  # few ids are frequent
         rows = (places * torch.tensor([200_000, 50_000])).int() + torch.tensor([0, 200_000]).int()
         lookups = Lookups(rows.flatten(), torch.arange(2 * ROWS + 1).int(), None)
-        made.append(Batch((places[:, 0] < 0.1).float(), torch.zeros(ROWS, 1), lookups))
-    return made
+        random_batches.append(Batch((places[:, 0] < 0.1).float(), torch.zeros(ROWS, 1), lookups))
+    return random_batches
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -57,26 +57,26 @@ def test_weights_are_bit_by_bit_those_of_the_whole_table_on_the_gpu(cuda_graphs:
         for batch in batches(100):
             admitted = admission.count_and_admit(batch.lookups)
             assert admitted is not None
-            here = batch if slots is None else batch._replace(lookups=table.prepare(batch.lookups))  # type: ignore[operator]
-            step(here.to("cuda"), admitted.to("cuda"))
+            cached = batch if slots is None else batch._replace(lookups=table.prepare(batch.lookups))  # type: ignore[operator]
+            step(cached.to("cuda"), admitted.to("cuda"))
         states.append({name: tensor.cpu() for name, tensor in model.state_dict().items()})
     assert torch.count_nonzero(states[0]["table.squares_R"]) > 2 * 6_000
     for name, tensor in states[0].items():
         assert torch.equal(states[1][name], tensor), name
 
 
-def test_a_batch_that_lies_on_the_gpu_is_prepared_and_counted_there() -> None:
+def test_a_batch_on_the_gpu_is_prepared_and_counted_on_the_device() -> None:
     table = CachedTable(LAYOUT, WIDTH, 6_000).to("cuda")
     lookups = batches(1)[0].to("cuda").lookups
-    here = table.prepare(lookups)
-    assert here.rows_L.is_cuda
-    assert torch.equal(table(here).cpu(), table.whole.weight_RD[lookups.rows_L.cpu().long()])
+    cached = table.prepare(lookups)
+    assert cached.rows_L.is_cuda
+    assert torch.equal(table(cached).cpu(), table.whole.weight_RD[lookups.rows_L.cpu().long()])
     admitted = BucketAdmission(LAYOUT, ROWS, date(2026, 1, 1)).count_and_admit(lookups)
     assert admitted is not None
     assert admitted.is_cuda
 
 
-def test_the_memory_of_this_gpu_is_known() -> None:
+def test_the_memory_of_this_gpu_is_measured() -> None:
     memory = free_memory()
     assert 0 < memory.device_free <= memory.device_total
     assert memory.host_free > 0

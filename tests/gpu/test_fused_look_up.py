@@ -24,5 +24,5 @@ def test_rows_are_those_of_torch(width: int, lookups: int) -> None:
     random = torch.Generator().manual_seed(width)
     weight = torch.randn(50, width, generator=random).to(DEVICE)
     rows = torch.randint(0, 50, (lookups,), generator=random).int().to(DEVICE)
-    found = look_up_rows(weight, rows)
-    assert found.shape == (lookups, width) and torch.equal(found, weight.index_select(0, rows))
+    vectors = look_up_rows(weight, rows)
+    assert vectors.shape == (lookups, width) and torch.equal(vectors, weight.index_select(0, rows))

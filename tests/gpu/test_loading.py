@@ -53,26 +53,26 @@ def learning(tmp_path: Path) -> LearningTable:
 
 def assert_same(host: BatchLoader, device: BatchLoader) -> None:
     for epoch in (1, 2):
-        for one, other in zip(host.shuffled(epoch), device.shuffled(epoch), strict=True):
-            assert other.dense_BF.is_cuda
-            _assert_equal(one, other.to("cpu"))
-    for one, other in zip(host.in_order(), device.in_order(), strict=True):
-        _assert_equal(one, other.to("cpu"))
+        for host_batch, device_batch in zip(host.shuffled(epoch), device.shuffled(epoch), strict=True):
+            assert device_batch.dense_BF.is_cuda
+            _assert_equal(host_batch, device_batch.to("cpu"))
+    for host_batch, device_batch in zip(host.in_order(), device.in_order(), strict=True):
+        _assert_equal(host_batch, device_batch.to("cpu"))
 
 
-def _assert_equal(one: Batch, other: Batch) -> None:
-    np.testing.assert_array_equal(one.dense_BF, other.dense_BF)
-    assert torch.equal(one.labels_B, other.labels_B)
-    for own, others in zip(one.lookups, other.lookups, strict=True):
-        assert own is not None
-        assert others is not None
-        assert torch.equal(own, others)
+def _assert_equal(batch: Batch, expected: Batch) -> None:
+    np.testing.assert_array_equal(batch.dense_BF, expected.dense_BF)
+    assert torch.equal(batch.labels_B, expected.labels_B)
+    for tensor, expected_tensor in zip(batch.lookups, expected.lookups, strict=True):
+        assert tensor is not None
+        assert expected_tensor is not None
+        assert torch.equal(tensor, expected_tensor)
 
 
 @pytest.mark.parametrize("reader", ["cudf", "host"])
-@pytest.mark.parametrize("where", ["device", "host", "files"])
+@pytest.mark.parametrize("storage", ["device", "host", "files"])
 def test_batches_on_a_gpu_are_those_of_the_host(
-    learning: LearningTable, where: Literal["device", "host", "files"], reader: str
+    learning: LearningTable, storage: Literal["device", "host", "files"], reader: str
 ) -> None:
     if reader == "cudf":
         pytest.importorskip("cudf")
@@ -83,7 +83,7 @@ def test_batches_on_a_gpu_are_those_of_the_host(
     assert_same(
         *(
             BatchLoader(store, learning.paths("train"), 100, 1_000, seed=5)
-            for store in (host, DeviceStore(decode, sizes, "cuda", where))
+            for store in (host, DeviceStore(decode, sizes, "cuda", storage))
         )
     )
 
@@ -109,7 +109,7 @@ def test_trees_learn_from_cudf_frames_what_they_learn_from_the_host(learning: Le
     from models.xgboost.matrices import binned_matrices
     from shortlist.spec.runtime import Runtime
 
-    trees = LearningTable(learning._table, tuple(one for one in learning.features if one.kind != "ids"))
+    trees = LearningTable(learning._table, tuple(feature for feature in learning.features if feature.kind != "ids"))
     scores = []
     for engine, device in (("cpu", "cpu"), ("gpu", "cuda")):
         for budget in (2_048, 0):
@@ -120,5 +120,5 @@ def test_trees_learn_from_cudf_frames_what_they_learn_from_the_host(learning: Le
             frame = next(trees.frames("train"))
             booster.set_param({"device": "cpu"})
             scores.append(booster.inplace_predict(float_matrix(frame, trees.features), validate_features=False))
-    for others in scores[1:]:
-        np.testing.assert_allclose(others, scores[0], atol=2e-2)
+    for device_scores in scores[1:]:
+        np.testing.assert_allclose(device_scores, scores[0], atol=2e-2)

@@ -36,12 +36,12 @@ def table_of(spec: Spec, log: Path, out: Path, engine: Engine) -> pl.DataFrame:
 
 
 @pytest.mark.gpu
-def test_the_demos_features_are_the_same_on_both(demo: Spec, log: Path, tmp_path: Path) -> None:
+def test_the_demos_features_are_the_same_on_both_engines(demo: Spec, log: Path, tmp_path: Path) -> None:
     pytest.importorskip("cudf_polars", reason="requirements/gpu.txt is not installed")
-    wanted = table_of(demo, log, tmp_path / "cpu", "cpu")
+    cpu_table = table_of(demo, log, tmp_path / "cpu", "cpu")
     prepare_engine("gpu", Gpu(fallback="refuse"))  # a query that cuDF cannot run would stop it
-    found = table_of(demo, log, tmp_path / "gpu", "gpu")
-    assert_frame_equal(found, wanted, rel_tol=1e-6, abs_tol=1e-6)
+    gpu_table = table_of(demo, log, tmp_path / "gpu", "gpu")
+    assert_frame_equal(gpu_table, cpu_table, rel_tol=1e-6, abs_tol=1e-6)
     record = EXECUTION.record()
     assert record is not None and record["queries"] > 100
 
@@ -60,7 +60,7 @@ def test_what_cudf_cannot_run_is_counted(log: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_a_query_that_needs_more_than_it_may_take_is_told_so() -> None:
+def test_a_query_that_needs_more_memory_than_its_budget_says_so_itself() -> None:
     pytest.importorskip("cudf_polars", reason="requirements/gpu.txt is not installed")
     prepare_engine("gpu", Gpu(memory_mib=256))
     rows = pl.LazyFrame({"a": pl.Series(range(1_000), dtype=pl.Int64)})
@@ -75,8 +75,8 @@ def test_the_driver_tells_of_the_device_that_torch_uses() -> None:
     import torch
 
     properties = torch.cuda.get_device_properties(0)
-    found = find_device()
-    assert (found.name, found.capability) == (properties.name, (properties.major, properties.minor))
+    device = find_device()
+    assert (device.name, device.capability) == (properties.name, (properties.major, properties.minor))
     free, total = device_memory()
     assert 0 < free <= total
     assert abs(total - properties.total_memory) < 0.1 * total

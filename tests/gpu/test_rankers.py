@@ -1,4 +1,4 @@
-"""Both models, trained on the GPU as a run trains them: as good as those of the CPU, and resumed where they stopped."""
+"""Both models trained on the GPU: as good as those of the CPU; a stopped training resumes from its checkpoint."""
 
 from __future__ import annotations
 
@@ -52,22 +52,22 @@ def auc(kind: str, section: Any, table: DayTable, engine: Engine) -> float:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("kind", "changes", "within"),
+    ("kind", "changes", "tolerance"),
     [
         ("dlrm", {"epochs": 2, "precision": "fp32"}, 1e-3),
         ("dlrm", {"epochs": 2, "precision": "bf16"}, 5e-3),
         ("xgboost", {"rounds": 100}, 5e-3),  # other sums make other splits of a noisy log
     ],
 )
-def test_a_model_ranks_as_well_on_both(
-    kind: str, changes: dict[str, Any], within: float, demo: Spec, table: DayTable
+def test_a_model_ranks_as_well_on_both_devices(
+    kind: str, changes: dict[str, Any], tolerance: float, demo: Spec, table: DayTable
 ) -> None:
     if kind == "xgboost" and not pytest.importorskip("xgboost").build_info()["USE_CUDA"]:
         pytest.skip("this XGBoost is built without CUDA")
     section = demo.models[kind].model_copy(update=changes)
     on_cpu = auc(kind, section.model_copy(update={"precision": "fp32"} if kind == "dlrm" else {}), table, "cpu")
     EXECUTION.clear()
-    assert auc(kind, section, table, ENGINE if kind == "dlrm" else "gpu") == pytest.approx(on_cpu, abs=within)
+    assert auc(kind, section, table, ENGINE if kind == "dlrm" else "gpu") == pytest.approx(on_cpu, abs=tolerance)
     record = EXECUTION.record()
     assert record is not None and record["name"] == "gpu"
 

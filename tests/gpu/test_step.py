@@ -1,4 +1,4 @@
-"""The training step on a GPU: each way against the CPU's, recorded graphs, scales, and what is told when it fails."""
+"""The training step on a GPU: every variant gives the losses of the CPU; recorded graphs and loss scales."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LAYOUTS = {
 TOLERANCE = {"fp32": 1e-4, "tf32": 2e-3, "bf16": 1e-2, "fp16": 5e-3}
 """How far the log loss of a step may be from float32's on the CPU, over twenty steps."""
 _FIXED = StepOptions(fixed_shapes=True, fused=True, multiple=8)
-WAYS = {
+VARIANTS = {
     "eager": _FIXED,
     "compiled": _FIXED._replace(compiled=True),
     "graphs": _FIXED._replace(graphs=True),
@@ -44,11 +44,11 @@ WAYS = {
 def a_batch(layout: Layout, rows: int, seed: int) -> Batch:
     """Rows whose label hangs on an id and a float, so that there is something to learn."""
     random = torch.Generator().manual_seed(seed)
-    ids = [torch.randint(0, one.size or 0, (rows,), generator=random) for one in layout.singles]
+    ids = [torch.randint(0, feature.size or 0, (rows,), generator=random) for feature in layout.singles]
     dense = torch.randn(rows, layout.floats, generator=random)
     chance = torch.sigmoid(2.0 * (ids[1] % 3 - 1) + dense[:, 0])
     labels = (torch.rand(rows, generator=random) < chance).float()
-    singles = torch.stack([own + start for own, start in zip(ids, layout.starts, strict=False)], 1).flatten()
+    singles = torch.stack([column + start for column, start in zip(ids, layout.starts, strict=False)], 1).flatten()
     if not layout.lists:
         return Batch(labels, dense, Lookups(singles.int(), torch.arange(len(singles) + 1).int(), None))
     length = torch.randint(0, 6, (rows,), generator=random)
@@ -72,53 +72,56 @@ def batches(layout: Layout) -> list[Batch]:
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("precision", TOLERANCE)
-def test_every_way_has_the_losses_of_the_cpu(kind: str, way: str, precision: Any) -> None:
+def test_every_way_has_the_losses_of_the_cpu(kind: str, variant: str, precision: Any) -> None:
     layout = LAYOUTS[kind]
     _, reference = a_step(layout, StepOptions(), "cpu")
-    _, taken = a_step(layout, WAYS[way]._replace(precision=precision), "cuda")
-    found = [(float(taken(batch.to("cuda"))), float(reference(batch))) for batch in batches(layout)]
-    assert found[-1][1] < found[0][1]  # there was something to learn
-    for on_gpu, on_cpu in found:
+    _, gpu_step = a_step(layout, VARIANTS[variant]._replace(precision=precision), "cuda")
+    losses = [(float(gpu_step(batch.to("cuda"))), float(reference(batch))) for batch in batches(layout)]
+    assert losses[-1][1] < losses[0][1]  # there was something to learn
+    for on_gpu, on_cpu in losses:
         assert on_gpu == pytest.approx(on_cpu, abs=TOLERANCE[precision])
 
 
 def test_a_gpu_gets_every_switch() -> None:
-    assert step_options(SECTION, "cuda") == WAYS["graphs"]._replace(precision=precision_of(SECTION, "cuda"))
+    assert step_options(SECTION, "cuda") == VARIANTS["graphs"]._replace(precision=precision_of(SECTION, "cuda"))
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
-@pytest.mark.parametrize("way", ["graphs", "graphs, not fused"])
-def test_the_weights_are_those_of_the_cpu(kind: str, way: str) -> None:
+@pytest.mark.parametrize("variant", ["graphs", "graphs, not fused"])
+def test_the_weights_are_those_of_the_cpu(kind: str, variant: str) -> None:
     layout = LAYOUTS[kind]
-    (plain, reference), (model, taken) = a_step(layout, StepOptions(), "cpu"), a_step(layout, WAYS[way], "cuda")
+    (plain, reference), (model, gpu_step) = (
+        a_step(layout, StepOptions(), "cpu"),
+        a_step(layout, VARIANTS[variant], "cuda"),
+    )
     for batch in batches(layout):
-        reference(batch), taken(batch.to("cuda"))
+        reference(batch), gpu_step(batch.to("cuda"))
     for name, tensor in plain.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name].cpu(), tensor, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("way", ["graphs", "graphs, not fused"])
-def test_the_same_batches_move_the_embedding_rows_to_the_same_bits(way: str) -> None:
+@pytest.mark.parametrize("variant", ["graphs", "graphs, not fused"])
+def test_the_same_batches_move_the_embedding_rows_to_the_same_bits(variant: str) -> None:
     layout = LAYOUTS["lists"]
     tables = []
     for _ in range(2):
-        model, taken = a_step(layout, WAYS[way], "cuda")
+        model, gpu_step = a_step(layout, VARIANTS[variant], "cuda")
         for batch in batches(layout):
-            taken(batch.to("cuda"))
+            gpu_step(batch.to("cuda"))
         tables.append(model.table.weight_RD.cpu())
     assert torch.equal(*tables)
 
 
 def test_a_batch_with_more_lookups_than_room_is_recorded_anew() -> None:
     layout = LAYOUTS["lists"]
-    (_, eager), (_, taken) = a_step(layout, WAYS["eager"], "cuda"), a_step(layout, WAYS["graphs"], "cuda")
-    few = [a_batch(layout, ROWS, step) for step in range(5)]
-    few = [_without_tags(batch) for batch in few]
-    for batch in [*few, *batches(layout)]:
-        there = batch.to("cuda")
-        assert float(taken(there)) == pytest.approx(float(eager(there)), abs=1e-4)
+    (_, eager), (_, graph_step) = a_step(layout, VARIANTS["eager"], "cuda"), a_step(layout, VARIANTS["graphs"], "cuda")
+    small_batches = [a_batch(layout, ROWS, step) for step in range(5)]
+    small_batches = [_without_tags(batch) for batch in small_batches]
+    for batch in [*small_batches, *batches(layout)]:
+        gpu_batch = batch.to("cuda")
+        assert float(graph_step(gpu_batch)) == pytest.approx(float(eager(gpu_batch)), abs=1e-4)
 
 
 def _without_tags(batch: Batch) -> Batch:
@@ -130,48 +133,48 @@ def _without_tags(batch: Batch) -> Batch:
 
 def test_a_replayed_step_drops_other_units_every_time() -> None:
     section = SECTION.model_copy(update={"dropout": 0.5, "learning_rate": 1e-12, "embedding_learning_rate": 1e-12})
-    _, taken = a_step(LAYOUTS["singles"], WAYS["graphs"], "cuda", section)
+    _, graph_step = a_step(LAYOUTS["singles"], VARIANTS["graphs"], "cuda", section)
     batch = a_batch(LAYOUTS["singles"], ROWS, 0).to("cuda")
-    losses = {float(taken(batch)) for _ in range(10)}  # the fifth and later ones are replayed
+    losses = {float(graph_step(batch)) for _ in range(10)}  # the fifth and later ones are replayed
     assert len(losses) == 10
 
 
-@pytest.mark.parametrize("way", ["eager", "graphs", "graphs, not fused"])
-def test_a_step_does_not_wait_for_the_gpu(way: str) -> None:
+@pytest.mark.parametrize("variant", ["eager", "graphs", "graphs, not fused"])
+def test_a_step_does_not_wait_for_the_gpu(variant: str) -> None:
     layout = LAYOUTS["lists"]
-    _, taken = a_step(layout, WAYS[way], "cuda")
-    there = [batch.to("cuda") for batch in batches(layout)]
-    for batch in there[:8]:  # kernels are chosen, the graph is recorded
-        taken(batch)
+    _, gpu_step = a_step(layout, VARIANTS[variant], "cuda")
+    gpu_batches = [batch.to("cuda") for batch in batches(layout)]
+    for batch in gpu_batches[:8]:  # kernels are chosen, the graph is recorded
+        gpu_step(batch)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for batch in there[8:]:
-            taken(batch)
+        for batch in gpu_batches[8:]:
+            gpu_step(batch)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("way", ["graphs", "graphs, not fused"])
-def test_rows_that_may_not_move_do_not_when_replayed(way: str) -> None:
+@pytest.mark.parametrize("variant", ["graphs", "graphs, not fused"])
+def test_rows_that_may_not_move_do_not_when_replayed(variant: str) -> None:
     layout = LAYOUTS["lists"]
-    model, taken = a_step(layout, WAYS[way], "cuda")
-    before = model.table.weight_RD.clone()
+    model, gpu_step = a_step(layout, VARIANTS[variant], "cuda")
+    old_weight = model.table.weight_RD.clone()
     learns = torch.arange(layout.rows, device="cuda") % 2 == 0
     for batch in batches(layout):
-        there = batch.to("cuda")
-        taken(there, learns[there.lookups.rows_L.long()])
-    moved = (model.table.weight_RD != before).any(1)
+        gpu_batch = batch.to("cuda")
+        gpu_step(gpu_batch, learns[gpu_batch.lookups.rows_L.long()])
+    moved = (model.table.weight_RD != old_weight).any(1)
     assert moved.any() and not moved[~learns].any()
 
 
-@pytest.mark.parametrize("way", ["eager", "graphs", "graphs, not fused"])
-def test_an_overflow_in_fp16_skips_the_whole_step(way: str) -> None:
+@pytest.mark.parametrize("variant", ["eager", "graphs", "graphs, not fused"])
+def test_an_overflow_in_fp16_skips_the_whole_step(variant: str) -> None:
     layout = LAYOUTS["singles"]
-    model, taken = a_step(layout, WAYS[way]._replace(precision="fp16"), "cuda")
-    taken.scale = LossScale("cuda", initial_scale=2.0**40)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model, gpu_step = a_step(layout, VARIANTS[variant]._replace(precision="fp16"), "cuda")
+    gpu_step.scale = LossScale("cuda", initial_scale=2.0**40)
+    old_weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for batch in batches(layout)[:6]:
-        taken(batch.to("cuda"))
-    assert taken.scale.epoch_metrics() == {"loss_scale": 2.0**34, "skipped_steps": 6}
+        gpu_step(batch.to("cuda"))
+    assert gpu_step.scale.epoch_metrics() == {"loss_scale": 2.0**34, "skipped_steps": 6}
     for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, before[name]), name
+        assert torch.equal(tensor, old_weights[name]), name

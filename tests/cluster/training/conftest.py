@@ -1,4 +1,4 @@
-"""The small feature table of the models' unit tests, here for trainings by several processes."""
+"""Fixtures of distributed trainings: the small feature table of the models' unit tests."""
 
 from __future__ import annotations
 

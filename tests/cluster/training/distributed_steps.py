@@ -1,4 +1,4 @@
-"""What torchrun starts for test_distributed_dlrm.py: takes steps with the other processes and writes what happened."""
+"""Program that torchrun starts for test_distributed_dlrm.py: trains with the other processes and writes the losses."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def check_table(job: DistributedJob, rank: int, world: int) -> None:
 
 def _one_batch(batches: list[Batch], gradients: list[torch.Tensor]):  # type: ignore[no-untyped-def] # noqa: ANN202
     lookups = batches[0].lookups
-    ends = np.cumsum([0, *(len(one.lookups.rows_L) for one in batches)])
-    starts = [one.lookups.starts[:-1] + int(end) for one, end in zip(batches, ends, strict=False)]
-    shares = [one.lookups.shares_L for one in batches if one.lookups.shares_L is not None]
+    ends = np.cumsum([0, *(len(batch.lookups.rows_L) for batch in batches)])
+    starts = [batch.lookups.starts[:-1] + int(end) for batch, end in zip(batches, ends, strict=False)]
+    shares = [batch.lookups.shares_L for batch in batches if batch.lookups.shares_L is not None]
     joined_lookups = lookups._replace(
-        rows_L=torch.cat([one.lookups.rows_L for one in batches]),
+        rows_L=torch.cat([batch.lookups.rows_L for batch in batches]),
         starts=torch.cat([*starts, torch.tensor([int(ends[-1])], dtype=torch.int32)]).to(torch.int32),
         shares_L=torch.cat(shares),
     )

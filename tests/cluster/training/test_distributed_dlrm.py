@@ -46,11 +46,11 @@ STEPS = Path(__file__).parent / "distributed_steps.py"
 
 
 class Joined:
-    """The batches that two processes would take at once, as one batch."""
+    """A loader that joins the batches of two processes for the same step into one batch."""
 
-    def __init__(self, one: BatchLoader, other: BatchLoader) -> None:
-        self._loaders = (one, other)
-        self.rows = one.rows + other.rows
+    def __init__(self, first: BatchLoader, second: BatchLoader) -> None:
+        self._loaders = (first, second)
+        self.rows = first.rows + second.rows
 
     def shuffled(self, epoch: int) -> Iterator[Batch]:
         for pair in zip_longest(*(loader.shuffled(epoch) for loader in self._loaders)):
@@ -59,7 +59,7 @@ class Joined:
             lookups = Lookups(looked_up, torch.arange(len(looked_up) + 1, dtype=torch.int32), None)
             dense = torch.cat([batch.dense_BF for batch in batches])
             lists = [batch.lists_B for batch in batches if batch.lists_B is not None]
-            apart = [own + 1_000 * place for place, own in enumerate(lists)]
+            apart = [numbers + 1_000 * place for place, numbers in enumerate(lists)]
             numbers = torch.unique(torch.cat(apart), return_inverse=True)[1] if lists else None
             yield Batch(torch.cat([batch.labels_B for batch in batches]), dense, lookups, numbers)
 
@@ -72,8 +72,8 @@ def one_process(
     lists = FileLists.read(learning)
     layout = Layout.from_features(learning.features)
     store, pool = ChunkStore(learning, layout, 2**30), pool_rows(layout, runtime.chunk_rows)
-    own = [[path for path in learning.paths("train") if path in job.files(rank)] for rank in (0, 1)]
-    halves = [BatchLoader(store, paths, section.batch_size // 2, pool, runtime.seed, lists) for paths in own]
+    paths_of_ranks = [[path for path in learning.paths("train") if path in job.files(rank)] for rank in (0, 1)]
+    halves = [BatchLoader(store, paths, section.batch_size // 2, pool, runtime.seed, lists) for paths in paths_of_ranks]
     validation = BatchLoader(store, learning.paths("validation"), 8_192, pool, runtime.seed, lists)
     torch.manual_seed(runtime.seed)
     model = DLRM(layout, section)
@@ -119,10 +119,10 @@ def test_every_step_has_the_loss_of_one_process(uneven: DayTable, tmp_path: Path
     np.testing.assert_allclose(together, losses, rtol=0, atol=1e-5)
     ranker = load_ranker(tmp_path / "model")
     assert isinstance(ranker, DLRMRanker)
-    for mine, ones in zip(ranker.record.history, history, strict=True):
+    for distributed_line, local_line in zip(ranker.record.history, history, strict=True):
         learnt, judged = ("log_loss", "auc") if objective == "pointwise" else ("listwise_loss", "ndcg_at_10")
-        assert mine[f"train_{learnt}"] == pytest.approx(ones[f"train_{learnt}"], abs=1e-5)
-        assert mine[f"validation_{judged}"] == pytest.approx(ones[f"validation_{judged}"], abs=1e-3)
+        assert distributed_line[f"train_{learnt}"] == pytest.approx(local_line[f"train_{learnt}"], abs=1e-5)
+        assert distributed_line[f"validation_{judged}"] == pytest.approx(local_line[f"validation_{judged}"], abs=1e-3)
     torch.testing.assert_close(ranker._model.table.weight_RD, model.table.weight_RD, rtol=1e-3, atol=1e-4)
 
 
@@ -141,7 +141,7 @@ def test_workers_go_on_from_a_champion_and_their_model_scores(table: DayTable, t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "model", "new_scores", "scores"]
 
 
-def test_a_killed_worker_stops_all_and_leaves_nothing(table: DayTable, tmp_path: Path) -> None:
+def test_a_killed_worker_stops_all_and_leaves_no_files(table: DayTable, tmp_path: Path) -> None:
     section = SECTION.model_copy(update={"epochs": 100_000, "patience": 100_000})
     job = DistributedJob.plan("dlrm", section, table, Runtime(engine="cpu", seed=3), None, 2)
     killed: list[int] = []

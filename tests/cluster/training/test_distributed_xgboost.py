@@ -33,13 +33,13 @@ def test_trees_are_those_of_one_process(table: DayTable, tmp_path: Path) -> None
     together, alone = load_ranker(tmp_path / "model"), ranker_class("xgboost")(section)
     alone.fit(table, RUNTIME)
     assert isinstance(together, XGBoostRanker) and isinstance(alone, XGBoostRanker)
-    mine, ones = trees(together), trees(alone)
+    distributed_trees, local_trees = trees(together), trees(alone)
     shape = ["Tree", "Node", "Feature", "Split", "Yes", "No", "Missing"]
-    assert mine.select(shape).equals(ones.select(shape))
+    assert distributed_trees.select(shape).equals(local_trees.select(shape))
     for column in ("Gain", "Cover"):
-        np.testing.assert_allclose(mine[column], ones[column], rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(distributed_trees[column], local_trees[column], rtol=1e-3, atol=1e-4)
     assert together.record.rounds == alone.record.rounds
-    last = [one.record.history[-1] for one in (together, alone)]
+    last = [ranker.record.history[-1] for ranker in (together, alone)]
     assert last[0] == pytest.approx(last[1], abs=1e-5)
 
 
@@ -51,5 +51,5 @@ def test_quantiles_of_many_values_cut_nearly_the_same_bins(table: DayTable, tmp_
     rows = pl.concat([frame for day, frame in table.frames() if day == table.days[-1].day])
     difference = np.abs(together.predict(rows) - alone.predict(rows))
     assert np.quantile(difference, 0.5) < 0.02 and difference.max() < 0.25
-    losses = [[line["validation_log_loss"] for line in one.record.history] for one in (together, alone)]
+    losses = [[line["validation_log_loss"] for line in ranker.record.history] for ranker in (together, alone)]
     assert min(losses[0]) == pytest.approx(min(losses[1]), abs=1e-2)  # 3 000 rows: a bin's border moves a few of them

@@ -15,7 +15,7 @@ from shortlist.contracts import ShortlistError
 
 pytestmark = pytest.mark.timeout(120)
 
-OTHER = """
+SECOND_PROCESS = """
 import os, signal
 import torch.distributed
 from models.process_group import join_group
@@ -23,7 +23,7 @@ print("ready", flush=True)
 with join_group(frozenset(), cuda=False, wait_seconds=60):
     os.kill(os.getpid(), signal.SIGSTOP)
 """
-"""Rank 1: it joins, and then answers no more."""
+"""Rank 1: it joins the group, then stops answering."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,9 +48,11 @@ def test_a_process_that_never_comes_is_waited_for_only_so_long() -> None:
 @pytest.mark.long
 def test_a_process_that_stops_answering_ends_the_exchange() -> None:
     environment = {**os.environ, "RANK": "1"}
-    with subprocess.Popen([sys.executable, "-c", OTHER], env=environment, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", SECOND_PROCESS], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
-            assert other.stdout is not None and other.stdout.readline() == "ready\n"
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
             with (
                 pytest.raises(ShortlistError, match=r"raise runtime\.cluster\.workers\.<model>\.wait_seconds"),
                 join_group(frozenset(), cuda=False, wait_seconds=5) as group,
@@ -58,5 +60,5 @@ def test_a_process_that_stops_answering_ends_the_exchange() -> None:
                 assert group.world == 2
                 group.gather(np.zeros(3))
         finally:
-            other.kill()
+            process.kill()
     assert current_group() is None

@@ -57,20 +57,20 @@ def manifest(cluster: Cluster = CLUSTER) -> Object:
 
 
 def test_manifest_is_what_the_published_schema_wants() -> None:
-    made = manifest()
-    assert problems(made) == []
-    trainer = made["spec"]["trainer"]
+    train_job = manifest()
+    assert problems(train_job) == []
+    trainer = train_job["spec"]["trainer"]
     assert (trainer["numNodes"], trainer["numProcPerNode"], trainer["image"]) == (4, 8, CLUSTER.images.gpu)
     assert trainer["resourcesPerNode"]["limits"] == {"cpu": "16", "memory": "128Gi", "nvidia.com/gpu": "8"}
-    assert made["spec"]["activeDeadlineSeconds"] == 3_600
-    (patch,) = made["spec"]["runtimePatches"]
+    assert train_job["spec"]["activeDeadlineSeconds"] == 3_600
+    (patch,) = train_job["spec"]["runtimePatches"]
     (job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
     pod = job["template"]["spec"]["template"]["spec"]
     assert (pod["serviceAccountName"], pod["nodeSelector"]) == ("shortlist-pipeline", {"gpu": "h200"})
     assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
-    assert [one["mountPath"] for one in container["volumeMounts"]] == ["/tmp", "/dev/shm"]  # noqa: S108 - in a pod
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/tmp", "/dev/shm"]  # noqa: S108 - in a pod
     assert trainer["env"][0] == {"name": "OMP_NUM_THREADS", "value": "2"}
     assert trainer["env"][1]["valueFrom"] == {"secretKeyRef": {"name": "store", "key": "secret"}}
 
@@ -88,9 +88,9 @@ def test_manifest_is_what_the_published_schema_wants() -> None:
     ],
 )
 def test_the_schema_refuses_spoilt_manifests(spoil: Callable[[Object], Any]) -> None:
-    made = copy.deepcopy(manifest())
-    spoil(made["spec"])
-    assert problems(made)
+    train_job = copy.deepcopy(manifest())
+    spoil(train_job["spec"])
+    assert problems(train_job)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_the_schema_refuses_spoilt_manifests(spoil: Callable[[Object], Any]) -> 
         ({"workers": {"dlrm": {"processes": 8, "pod": {"gpus": 4}}}}, "4 GPUs for 8 processes; wanted one process per"),
     ],
 )
-def test_what_cannot_run_is_refused_before_anything_is_made(
+def test_an_impossible_job_is_refused_before_it_is_created(
     change: Object, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SHORTLIST_GPU_IMAGE", raising=False)
@@ -117,12 +117,12 @@ def test_an_image_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 
 def test_workers_are_used_where_they_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    said = CLUSTER.model_dump_json()
+    runtime_json = CLUSTER.model_dump_json()
     assert distributed_launch_for("dlrm", "", "x") is None
-    assert distributed_launch_for("logistic", said, "x") is None
+    assert distributed_launch_for("logistic", runtime_json, "x") is None
     assert distributed_launch_for("dlrm", Cluster(workers={"dlrm": Workers()}).model_dump_json(), "x") is None
-    found = distributed_launch_for("dlrm", said, "x")
-    assert found is not None and found.world == 32
+    launch = distributed_launch_for("dlrm", runtime_json, "x")
+    assert launch is not None and launch.world == 32
 
 
 @pytest.fixture
@@ -156,11 +156,11 @@ def test_pods_train_the_model_once(place: TrainJobContext, trainer: TrainJobs, t
     assert len(trainer.created) == 1
     assert load_ranker(tmp_path / "again").record == load_ranker(tmp_path / "model").record
     keys = place.objects.keys(f"trainings/{trainer.created[0]}/share-0/")
-    own = set(job(table).shares[0])
-    assert {key.partition("share-0/")[2] for key in keys} == own | {"published.json"}
+    first_share = set(job(table).shares[0])
+    assert {key.partition("share-0/")[2] for key in keys} == first_share | {"published.json"}
 
 
-def test_a_failed_training_is_made_anew_and_its_reason_told(
+def test_a_failed_training_is_created_anew_and_its_reason_reported(
     place: TrainJobContext, trainer: TrainJobs, table: DayTable, tmp_path: Path
 ) -> None:
     trainer.ends = [condition("Failed", "DeadlineExceeded", "TrainJob exceeded its deadline")] * 2
@@ -196,8 +196,8 @@ def test_a_workers_own_words_come_back(
     created = trainer._create
 
     def create(body: Object) -> tuple[int, Object]:
-        said = {"message": "the champion reads other features", "misfit": True}
-        place.objects.write(f"trainings/{name}/failed.json", json.dumps(said).encode())
+        failure = {"message": "the champion reads other features", "misfit": True}
+        place.objects.write(f"trainings/{name}/failed.json", json.dumps(failure).encode())
         return created(body)
 
     monkeypatch.setattr(trainer, "_create", create)
@@ -229,8 +229,8 @@ def test_progress_is_told_once_per_change(
 
     with pytest.raises(ShortlistError, match="Stopped: enough"):
         train_on_cluster(place._replace(sleep=look), job(table), tmp_path / "model")
-    told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert [one["text"] for one in told] == ["2 active, 1 ready"]
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [event["text"] for event in events] == ["2 active, 1 ready"]
 
 
 def test_other_inputs_are_another_job(table: DayTable) -> None:

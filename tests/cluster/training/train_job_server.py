@@ -30,11 +30,11 @@ class TrainJobs:
         self.events: list[Object] = []
         self.may_read_events = True
         self.ends: list[Object | None] = []
-        """What becomes of the next jobs: a condition, or None: their processes are run here."""
+        """Conditions that end the next jobs, in order; None: the processes of the job run on this machine."""
         self.forget = False
-        """Whether a job vanishes as soon as it is made."""
+        """Whether a job is deleted as soon as it is created."""
         self.status: Object | None = None
-        """What a job that runs says of itself."""
+        """The `status` of running jobs; None: they have none."""
         self.logs: list[str] = []
         self.port = 0
 
@@ -42,8 +42,8 @@ class TrainJobs:
         path = urlsplit(url).path
         name = path.removeprefix(_BASE).strip("/")
         if path.endswith("/events"):
-            found = {"apiVersion": "v1", "kind": "EventList", "metadata": {}, "items": self.events}
-            return (200, found) if self.may_read_events else _refusal(403, "events is forbidden")
+            event_list = {"apiVersion": "v1", "kind": "EventList", "metadata": {}, "items": self.events}
+            return (200, event_list) if self.may_read_events else _refusal(403, "events is forbidden")
         if not path.startswith(_BASE):
             return _refusal(404, "the server could not find the requested resource")
         if method == "POST" and body is not None:
@@ -57,27 +57,27 @@ class TrainJobs:
 
     def _create(self, body: Object) -> tuple[int, Object]:
         name = body["metadata"]["name"]
-        if found := problems(body):
-            return _refusal(422, f"TrainJob {name} is invalid: {'; '.join(found)}")
+        if violations := problems(body):
+            return _refusal(422, f"TrainJob {name} is invalid: {'; '.join(violations)}")
         if name in self.jobs:
             return _refusal(409, f'trainjobs "{name}" already exists')
         self.created.append(name)
-        made = {**body, "metadata": {**body["metadata"], "uid": f"uid-{len(self.created)}"}}
+        train_job = {**body, "metadata": {**body["metadata"], "uid": f"uid-{len(self.created)}"}}
         if self.forget:
-            return 201, made
-        self.jobs[name] = made
+            return 201, train_job
+        self.jobs[name] = train_job
         if self.status:
-            made["status"] = self.status
+            train_job["status"] = self.status
         end = self.ends.pop(0) if self.ends else None
         if end is not None:
-            made["status"] = {"conditions": [end]}
+            train_job["status"] = {"conditions": [end]}
         elif self.status is None:
-            threading.Thread(target=self._run, args=(made,), daemon=True).start()
-        return 201, made
+            threading.Thread(target=self._run, args=(train_job,), daemon=True).start()
+        return 201, train_job
 
-    def _run(self, made: Object) -> None:
+    def _run(self, train_job: Object) -> None:
         """Do what Kubeflow Trainer does, with all pods' processes on this machine."""
-        trainer = made["spec"]["trainer"]
+        trainer = train_job["spec"]["trainer"]
         world = trainer["numNodes"] * trainer["numProcPerNode"]
         assert trainer["command"][:2] == ["torchrun", "-m"]
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
@@ -88,7 +88,7 @@ class TrainJobs:
         )  # fmt: skip
         self.logs.append(ran.stderr)
         kind, reason = ("Complete", "JobsCompleted") if ran.returncode == 0 else ("Failed", "BackoffLimitExceeded")
-        made["status"] = {"conditions": [condition(kind, reason, "as its processes ended")]}
+        train_job["status"] = {"conditions": [condition(kind, reason, "as its processes ended")]}
 
 
 def condition(kind: str, reason: str, message: str) -> Object:

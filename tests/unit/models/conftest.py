@@ -30,7 +30,7 @@ MakeTable = Callable[..., DayTable]
 @pytest.fixture
 def make_table(tmp_path: Path) -> MakeTable:
     """Return a function that writes a table: one warm-up day, `train_days` days, one to validate, one to test."""
-    return lambda name="table", **how: _write(tmp_path / name, **how)
+    return lambda name="table", **options: _write(tmp_path / name, **options)
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,6 @@ def test_what_is_freed_is_not_fetched_again_page_by_page() -> None:
     assert faults[True] < faults[False] / 2
 
 
-def test_without_such_a_c_library_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_c_library_without_the_call_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert keep_freed_memory() is False

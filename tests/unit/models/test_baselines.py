@@ -47,7 +47,9 @@ def test_popularity_without_items_is_the_overall_rate(
     assert loaded.predict(test_rows.drop("item").head(2)).tolist() == pytest.approx([rate, rate])
 
 
-def test_popularity_of_items_refuses_rows_without(table: DayTable, runtime: Runtime, test_rows: pl.DataFrame) -> None:
+def test_popularity_of_items_refuses_rows_without_an_item(
+    table: DayTable, runtime: Runtime, test_rows: pl.DataFrame
+) -> None:
     ranker = PopularityRanker(PopularityModel())
     ranker.fit(table, runtime)
     with pytest.raises(DataError, match="the rows have no column 'item'; the popularity model needs it"):
@@ -89,8 +91,8 @@ SMALL = {"features": ("*",), "bins": (0, 8), "epochs": 4}
 def test_logistic_regression_chooses_penalty_bins_and_passes_by_the_validation_days(
     table: DayTable, runtime: Runtime
 ) -> None:
-    chosen = LogisticRanker(LogisticModel(**SMALL, l2=(1e-5, 1.0), refit=False))
-    record = chosen.fit(table, runtime)
+    searched = LogisticRanker(LogisticModel(**SMALL, l2=(1e-5, 1.0), refit=False))
+    record = searched.fit(table, runtime)
     assert {line["l2"] for line in record.history} == {1e-5}  # a penalty of 1 leaves hardly a weight
     losses = [float(line["validation_log_loss"] or 0) for line in record.history]
     assert record.best_epoch == 1 + losses.index(min(losses))
@@ -101,31 +103,31 @@ def test_logistic_regression_chooses_penalty_bins_and_passes_by_the_validation_d
 def test_logistic_regression_is_refitted_on_all_days_and_read_back(
     table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, tmp_path: Path
 ) -> None:
-    once, again = (LogisticRanker(LogisticModel(**SMALL, l2=(1e-5,), refit=refit)) for refit in (False, True))
-    for ranker in (once, again):
+    once, refitted = (LogisticRanker(LogisticModel(**SMALL, l2=(1e-5,), refit=refit)) for refit in (False, True))
+    for ranker in (once, refitted):
         ranker.fit(table, runtime)
     validation = pl.concat([frame for _, frame in table.frames({table.days[-2].day})])
-    assert once.held_out is None and again.held_out is not None
-    assert np.allclose(again.held_out, once.predict(validation), atol=1e-6)  # before the refit
-    assert not np.allclose(again.predict(test_rows), once.predict(test_rows), atol=1e-3)
-    again.save(tmp_path / "model")
-    assert np.array_equal(LogisticRanker.load(tmp_path / "model").predict(test_rows), again.predict(test_rows))
+    assert once.held_out is None and refitted.held_out is not None
+    assert np.allclose(refitted.held_out, once.predict(validation), atol=1e-6)  # before the refit
+    assert not np.allclose(refitted.predict(test_rows), once.predict(test_rows), atol=1e-3)
+    refitted.save(tmp_path / "model")
+    assert np.array_equal(LogisticRanker.load(tmp_path / "model").predict(test_rows), refitted.predict(test_rows))
 
 
-def test_rows_that_are_not_kept_are_made_again(
+def test_rows_that_do_not_fit_the_cache_are_encoded_in_every_epoch(
     table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     section = LogisticModel(**SMALL, l2=(1e-5,))
     scores = []
-    for most in (2**28, 0):
-        monkeypatch.setattr("models.logistic.ranker._MAX_CACHED_BYTES", most)
+    for cache_bytes in (2**28, 0):
+        monkeypatch.setattr("models.logistic.ranker._MAX_CACHED_BYTES", cache_bytes)
         ranker = LogisticRanker(section)
         ranker.fit(table, runtime)
         scores.append(ranker.predict(test_rows))
     assert np.array_equal(*scores)
 
 
-def test_numbers_have_a_weight_per_bin_and_nulls_a_bin_of_their_own() -> None:
+def test_numbers_have_a_weight_per_bin_and_nulls_a_separate_bin() -> None:
     features = (TableFeature(name="age", kind="dense"),)
     ages = pl.DataFrame({"age": pl.Series([10, 20, 30, None], dtype=pl.Float32)})
     edges = bin_edges(ages["age"].to_numpy()[:, None], 3)

@@ -1,4 +1,4 @@
-"""A blend of two models: its weights, its scores, and members that it cannot be made of."""
+"""A blend of two models: its weights, its scores, and members that hold it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEMBERS: dict[str, ModelSection] = {
 
 @pytest.fixture(scope="module")
 def shuffled(tmp_path_factory: pytest.TempPathFactory, table: DayTable) -> DayTable:
-    """Return a table whose impressions are not numbered in its own order."""
+    """Return a table whose impression ids are not in row order."""
     writer = DayTableWriter(tmp_path_factory.mktemp("shuffled") / "table", Files.TABLE, chunk_rows=1_000)
     for day in table.days:
         rows = pl.concat(frame for of_day, frame in table.frames() if of_day == day.day)
@@ -44,11 +44,11 @@ def shuffled(tmp_path_factory: pytest.TempPathFactory, table: DayTable) -> DayTa
 @pytest.fixture(scope="module")
 def members(shuffled: DayTable, tmp_path_factory: pytest.TempPathFactory) -> dict[str, MemberFiles]:
     """Return two models that read different features."""
-    root, found = tmp_path_factory.mktemp("members"), {}
+    root, files = tmp_path_factory.mktemp("members"), {}
     for name, section in MEMBERS.items():
-        found[name] = MemberFiles(root / name, root / f"{name}_scores")
-        train(section.kind, section, shuffled, RUNTIME, *found[name], name=name)
-    return found
+        files[name] = MemberFiles(root / name, root / f"{name}_scores")
+        train(section.kind, section, shuffled, RUNTIME, *files[name], name=name)
+    return files
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def rows_of(table: DayTable, number: int) -> pl.DataFrame:
     return pl.concat(frame for day, frame in table.frames() if day == table.days[number].day)
 
 
-def test_it_reads_what_its_members_read_and_ranks_better_than_each(
+def test_it_reads_its_members_features_and_ranks_better_than_every_member(
     shuffled: DayTable, members: dict[str, MemberFiles], blend: BlendRanker
 ) -> None:
     assert [feature.name for feature in blend.features] == ["user_id", "item_id", "age", "text"]
@@ -70,8 +70,10 @@ def test_it_reads_what_its_members_read_and_ranks_better_than_each(
     labels = test[Columns.LABEL].to_numpy()
     alone = [validation_metrics(labels, load_ranker(files.model).predict(test)) for files in members.values()]
     together = validation_metrics(labels, blend.predict(test))
-    assert all((together["validation_auc"] or 0) > (one["validation_auc"] or 1) + 0.02 for one in alone)
-    assert all((together["validation_log_loss"] or 1) < (one["validation_log_loss"] or 0) - 0.01 for one in alone)
+    assert all((together["validation_auc"] or 0) > (metrics["validation_auc"] or 1) + 0.02 for metrics in alone)
+    assert all(
+        (together["validation_log_loss"] or 1) < (metrics["validation_log_loss"] or 0) - 0.01 for metrics in alone
+    )
 
 
 def test_its_score_is_the_weighted_sum_of_its_members_log_odds(
@@ -100,15 +102,15 @@ def test_its_scores_of_the_validation_days_are_of_rows_that_it_had_not_learnt(
     shuffled: DayTable, blend: BlendRanker, tmp_path: Path
 ) -> None:
     score(blend, shuffled, tmp_path / "scores")
-    kept = pl.read_parquet(tmp_path / "scores/scores.parquet").filter(pl.col("split") == "validation")
-    assert not kept["learnt"].any()
+    validation = pl.read_parquet(tmp_path / "scores/scores.parquet").filter(pl.col("split") == "validation")
+    assert not validation["learnt"].any()
     fitted = blend.predict(rows_of(shuffled, -2))
     np.testing.assert_allclose(
-        kept["score"].to_numpy(), fitted, atol=0.02
+        validation["score"].to_numpy(), fitted, atol=0.02
     )  # row by row, though nearly the same weights
-    assert not np.array_equal(kept["score"].to_numpy(), fitted)
-    told = validation_metrics(kept[Columns.LABEL].to_numpy(), kept["score"].to_numpy())
-    assert blend.record.history[0]["validation_log_loss"] == pytest.approx(told["validation_log_loss"], abs=1e-6)
+    assert not np.array_equal(validation["score"].to_numpy(), fitted)
+    metrics = validation_metrics(validation[Columns.LABEL].to_numpy(), validation["score"].to_numpy())
+    assert blend.record.history[0]["validation_log_loss"] == pytest.approx(metrics["validation_log_loss"], abs=1e-6)
 
 
 def changed(files: MemberFiles, folder: Path, scores: pl.DataFrame) -> MemberFiles:
@@ -125,7 +127,7 @@ def changed(files: MemberFiles, folder: Path, scores: pl.DataFrame) -> MemberFil
         (pl.lit(float("nan"), pl.Float32).alias("score"), "member 'items' cannot be read"),
     ],
 )
-def test_a_member_whose_validation_scores_say_nothing_holds_it(
+def test_a_member_with_useless_validation_scores_holds_the_blend(
     shuffled: DayTable, members: dict[str, MemberFiles], tmp_path: Path, change: pl.Expr, message: str
 ) -> None:
     scores = pl.read_parquet(members["items"].scores / Files.SCORES).with_columns(change)
@@ -138,18 +140,18 @@ def test_a_member_that_was_held_holds_it_with_its_reason(
     shuffled: DayTable, members: dict[str, MemberFiles], tmp_path: Path
 ) -> None:
     write_json(tmp_path / Files.PROBLEM, {"problem": "the model gives NaN"})
-    left = MemberFiles(tmp_path / "no weights", tmp_path)
+    held_member = MemberFiles(tmp_path / "no weights", tmp_path)
     with pytest.raises(DivergedError, match="its member 'users' cannot be read: the model gives NaN"):
-        BlendRanker(SECTION).fit(shuffled, RUNTIME, members={**members, "users": left})
+        BlendRanker(SECTION).fit(shuffled, RUNTIME, members={**members, "users": held_member})
 
 
-def test_too_few_clicks_on_the_validation_days_hold_it(
+def test_too_few_clicks_on_the_validation_days_hold_the_blend(
     shuffled: DayTable, members: dict[str, MemberFiles], tmp_path: Path
 ) -> None:
-    few = {}
+    files_with_few_clicks = {}
     for name, files in members.items():
         scores = pl.read_parquet(files.scores / Files.SCORES)
         rare = scores.with_columns((pl.col(Columns.IMPRESSION) % 500 == 0).cast(pl.Int8).alias(Columns.LABEL))
-        few[name] = changed(files, tmp_path / name, rare)
+        files_with_few_clicks[name] = changed(files, tmp_path / name, rare)
     with pytest.raises(DivergedError, match=r"1,500 rows of the validation days have 3 of the rarer label.* 5 or more"):
-        BlendRanker(SECTION).fit(shuffled, RUNTIME, members=few)
+        BlendRanker(SECTION).fit(shuffled, RUNTIME, members=files_with_few_clicks)

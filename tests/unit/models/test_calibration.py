@@ -1,4 +1,4 @@
-"""Scores become rates: fitted on validation days, a part of the release, and what the calibration gate wants."""
+"""Calibration: fitted on the validation days, exported with the model, checked by the calibration gate."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from shortlist.storage.artefacts import IntegrityError, read_json
 from shortlist.storage.tables import DayTable
 from shortlist.training.train import load_ranker, train
 
-How = Literal["platt", "isotonic"]
+Method = Literal["platt", "isotonic"]
 CURVE = Calibration(points=(-2.0, 0.0, 1.0), values=(-1.0, 0.5, 4.0))
 BAD: dict[str, Any] = {
     "learning_rate": 1.0, "rounds": 40, "early_stopping_rounds": 40, "min_child_weight": 0.0, "refit": False,
 }  # fmt: skip
-"""Trees that believe far too much of what they saw."""
+"""Trees that overfit: their scores are far too certain."""
 
 
 def overconfident(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Log-odds three times as far from 0 as they ought to be, and labels."""
+    """Labels, and log-odds three times as far from 0 as calibrated ones."""
     random = np.random.default_rng(seed)
     true = random.normal(-0.5, 1, rows)
     return (3 * true).astype(np.float32), (random.random(rows) < 1 / (1 + np.exp(-true))).astype(np.int8)
 
 
-@pytest.mark.parametrize("how", ["platt", "isotonic"])
-def test_scores_become_rates_and_rows_keep_their_order(how: How) -> None:
-    fitted = fit_calibration(how, *overconfident(20_000, 1), "models.trees")
+@pytest.mark.parametrize("method", ["platt", "isotonic"])
+def test_scores_become_rates_and_rows_keep_their_order(method: Method) -> None:
+    fitted = fit_calibration(method, *overconfident(20_000, 1), "models.trees")
     log_odds, labels = overconfident(20_000, 2)
     scores = probabilities(fitted.apply(log_odds))
     for part in np.array_split(np.argsort(log_odds), 10):
@@ -54,30 +54,32 @@ def test_scores_become_rates_and_rows_keep_their_order(how: How) -> None:
 
 
 def test_a_line_goes_on_beyond_the_points() -> None:
-    given = np.array([-4, -2, -1, 0, 0.5, 1, 3], np.float32)
-    assert CURVE.apply(given).tolist() == [-3, -1, -0.25, 0.5, 2.25, 4, 6]
+    points = np.array([-4, -2, -1, 0, 0.5, 1, 3], np.float32)
+    assert CURVE.apply(points).tolist() == [-3, -1, -0.25, 0.5, 2.25, 4, 6]
 
 
 def test_the_graph_computes_what_training_computes() -> None:
     nodes = GraphBuilder()
-    found = CURVE.add_nodes(nodes, "x")
-    model = nodes.model([tensor_info("x", np.float32, 1)], [tensor_info(found, np.float32, 1)])
+    output = CURVE.add_nodes(nodes, "x")
+    model = nodes.model([tensor_info("x", np.float32, 1)], [tensor_info(output, np.float32, 1)])
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    given = np.append(np.linspace(-9, 9, 1_001), [-3e5, 3e5, np.nan]).astype(np.float32)[:, None]
-    np.testing.assert_allclose(session.run(None, {"x": given})[0], CURVE.apply(given), rtol=1e-6, atol=1e-6)
+    points = np.append(np.linspace(-9, 9, 1_001), [-3e5, 3e5, np.nan]).astype(np.float32)[:, None]
+    np.testing.assert_allclose(session.run(None, {"x": points})[0], CURVE.apply(points), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("how", ["platt", "isotonic"])
-def test_labels_that_never_vary_are_told(how: How) -> None:
-    with pytest.raises(DataError, match=rf"models.trees.calibration: {how}: the label is 0 on all 100 rows of the val"):
-        fit_calibration(how, np.arange(100.0), np.zeros(100), "models.trees")
+@pytest.mark.parametrize("method", ["platt", "isotonic"])
+def test_labels_that_never_vary_are_refused(method: Method) -> None:
+    with pytest.raises(
+        DataError, match=rf"models.trees.calibration: {method}: the label is 0 on all 100 rows of the val"
+    ):
+        fit_calibration(method, np.arange(100.0), np.zeros(100), "models.trees")
 
 
-@pytest.mark.parametrize("how", ["platt", "isotonic"])
-def test_scores_that_fall_where_labels_rise_are_told(how: How) -> None:
+@pytest.mark.parametrize("method", ["platt", "isotonic"])
+def test_scores_that_fall_where_labels_rise_are_refused(method: Method) -> None:
     log_odds, labels = overconfident(5_000, 1)
     with pytest.raises(DataError, match="higher scores do not mean more positives; the model learnt nothing"):
-        fit_calibration(how, -log_odds, labels, "models.trees")
+        fit_calibration(method, -log_odds, labels, "models.trees")
 
 
 def test_few_rows_and_equal_scores_are_no_trouble() -> None:
@@ -94,7 +96,7 @@ def section(calibration: str, **changed: Any) -> XGBoostModel:
 
 
 @pytest.mark.parametrize(("calibration", "passes"), [("none", False), ("platt", True), ("isotonic", True)])
-def test_a_badly_calibrated_model_passes_the_gate_with_it_and_is_held_without(
+def test_a_badly_calibrated_model_passes_the_gate_only_with_calibration(
     table: DayTable, runtime: Runtime, tmp_path: Path, calibration: str, passes: bool
 ) -> None:
     train("xgboost", section(calibration), table, runtime, tmp_path / "model", tmp_path / "scores")
@@ -118,7 +120,7 @@ def test_it_is_a_part_of_the_release(
         load_ranker(tmp_path / "model")
 
 
-def test_a_refit_is_calibrated_on_rows_it_has_not_seen(table: DayTable, runtime: Runtime) -> None:
+def test_a_refit_is_calibrated_on_rows_new_to_the_model(table: DayTable, runtime: Runtime) -> None:
     plain, refit = (XGBoostRanker(section("platt", refit=refit, rounds=10)) for refit in (False, True))
     for ranker in (plain, refit):
         ranker.fit(table, runtime)

@@ -47,36 +47,41 @@ def promoted(origin: RunContext, tmp_path_factory: pytest.TempPathFactory) -> Ch
     return promote
 
 
-def found(origin: RunContext) -> RunBaseline:
+def baseline_of(origin: RunContext) -> RunBaseline:
     return RunBaseline(serving_version(origin), models=MODELS, previous="")
 
 
-def test_the_run_that_made_the_champion_is_told_what_it_was_told_then(origin: RunContext, promoted: Champion) -> None:
-    first = champion_cache_key(origin, found(origin)._replace(version=""), DECLARED)
+def test_the_champions_own_run_gets_the_key_of_its_training(origin: RunContext, promoted: Champion) -> None:
+    first = champion_cache_key(origin, baseline_of(origin)._replace(version=""), DECLARED)
     assert first.version == ""
-    one = promoted(first)
-    assert champion_cache_key(origin, found(origin), DECLARED) == first
-    other = champion_cache_key(origin, found(origin), ("data", "features", "more canaries", "gates", "code"))
-    assert other.version == one  # judged against it
-    promoted(other)
-    assert champion_cache_key(origin, found(origin), ("data", "features", "more canaries", "gates", "code")) == other
+    first_champion = promoted(first)
+    assert champion_cache_key(origin, baseline_of(origin), DECLARED) == first
+    changed_key = champion_cache_key(
+        origin, baseline_of(origin), ("data", "features", "more canaries", "gates", "code")
+    )
+    assert changed_key.version == first_champion  # judged against it
+    promoted(changed_key)
+    assert (
+        champion_cache_key(origin, baseline_of(origin), ("data", "features", "more canaries", "gates", "code"))
+        == changed_key
+    )
 
 
 def test_another_champion_in_between_has_to_be_beaten(origin: RunContext, promoted: Champion) -> None:
-    first = champion_cache_key(origin, found(origin), DECLARED)
+    first = champion_cache_key(origin, baseline_of(origin), DECLARED)
     promoted(first)
-    between = promoted(champion_cache_key(origin, found(origin), ("other data", *DECLARED[1:])))
-    assert champion_cache_key(origin, found(origin), DECLARED).version == between
+    second_champion = promoted(champion_cache_key(origin, baseline_of(origin), ("other data", *DECLARED[1:])))
+    assert champion_cache_key(origin, baseline_of(origin), DECLARED).version == second_champion
 
 
 @pytest.mark.parametrize("changed", DECLARED)
 def test_a_changed_section_or_code_has_to_beat_the_champion(
     origin: RunContext, promoted: Champion, changed: str
 ) -> None:
-    champion = promoted(champion_cache_key(origin, found(origin), DECLARED))
-    assert champion_cache_key(origin, found(origin), DECLARED).version != champion
+    champion = promoted(champion_cache_key(origin, baseline_of(origin), DECLARED))
+    assert champion_cache_key(origin, baseline_of(origin), DECLARED).version != champion
     assert champion_cache_key(
-        origin, found(origin), [f"{one}!" if one == changed else one for one in DECLARED]
+        origin, baseline_of(origin), [f"{digest}!" if digest == changed else digest for digest in DECLARED]
     ).version == (champion)
 
 
@@ -92,18 +97,20 @@ CHANGES: dict[str, dict[str, Any]] = {
 def test_other_rows_or_another_cause_have_to_beat_the_champion(
     origin: RunContext, promoted: Champion, change: str
 ) -> None:
-    champion = promoted(champion_cache_key(origin, found(origin), DECLARED))
-    assert champion_cache_key(origin.model_copy(update=CHANGES[change]), found(origin), DECLARED).version == champion
+    champion = promoted(champion_cache_key(origin, baseline_of(origin), DECLARED))
+    assert (
+        champion_cache_key(origin.model_copy(update=CHANGES[change]), baseline_of(origin), DECLARED).version == champion
+    )
 
 
 def test_a_log_of_unknown_content_is_never_the_same(origin: RunContext, promoted: Champion) -> None:
     unread = origin.model_copy(update={"input_digest": ""})
-    champion = promoted(champion_cache_key(unread, found(origin), DECLARED))
-    assert champion_cache_key(unread, found(origin), DECLARED).version == champion
+    champion = promoted(champion_cache_key(unread, baseline_of(origin), DECLARED))
+    assert champion_cache_key(unread, baseline_of(origin), DECLARED).version == champion
 
 
 @pytest.mark.parametrize(
-    "begun",
+    "changes",
     [
         {"models": (MODELS[0].model_copy(update={"previous_run": "another run"}), MODELS[1])},
         {"models": (MODELS[0], MODELS[1].model_copy(update={"previous_run": "another run"}))},
@@ -113,26 +120,26 @@ def test_a_log_of_unknown_content_is_never_the_same(origin: RunContext, promoted
     ],
 )
 def test_going_on_from_elsewhere_has_to_beat_the_champion(
-    origin: RunContext, promoted: Champion, begun: dict[str, Any]
+    origin: RunContext, promoted: Champion, changes: dict[str, Any]
 ) -> None:
-    champion = promoted(champion_cache_key(origin, found(origin), DECLARED))
-    assert champion_cache_key(origin, found(origin)._replace(**begun), DECLARED).version == champion
+    champion = promoted(champion_cache_key(origin, baseline_of(origin), DECLARED))
+    assert champion_cache_key(origin, baseline_of(origin)._replace(**changes), DECLARED).version == champion
 
 
 def test_a_champion_from_before_there_were_such_tags_has_to_be_beaten(origin: RunContext, promoted: Champion) -> None:
     champion = promoted(ChampionCacheKey("", ""))
-    assert champion_cache_key(origin, found(origin), DECLARED).version == champion
+    assert champion_cache_key(origin, baseline_of(origin), DECLARED).version == champion
 
 
 @pytest.mark.parametrize("name", ["training", "training_wide"])
-def test_what_was_scored_before_is_good_for_the_same_candidates_only(name: str) -> None:
+def test_scores_of_the_champion_hold_for_the_same_candidates(name: str) -> None:
     tasks = yaml.load((COMPILED / f"{name}.yaml").read_text(), yaml.CSafeLoader)["components"]["comp-exit-handler-1"]
     inputs = tasks["dag"]["tasks"]["score-champion"]["inputs"]["artifacts"]
     assert inputs["models"]["taskOutputArtifact"]["outputArtifactKey"] == "pipelinechannel--train-model"
 
 
-def test_where_a_model_is_trained_changes_nothing(origin: RunContext, promoted: Champion) -> None:
-    first = champion_cache_key(origin, found(origin), DECLARED)
+def test_a_models_cluster_does_not_change_the_key(origin: RunContext, promoted: Champion) -> None:
+    first = champion_cache_key(origin, baseline_of(origin), DECLARED)
     promoted(first)
     elsewhere = tuple(model.model_copy(update={"cluster": '{"namespace": "other"}'}) for model in MODELS)
-    assert champion_cache_key(origin, found(origin)._replace(models=elsewhere), DECLARED) == first
+    assert champion_cache_key(origin, baseline_of(origin)._replace(models=elsewhere), DECLARED) == first

@@ -1,4 +1,4 @@
-"""A day is appended to the log: models go on from earlier ones; those that do not fit are left, and it is told."""
+"""A day is appended to the log: models continue earlier ones; where they cannot, a note says why."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from shortlist.training.training import RunContext, TrackedRun, train_and_track
 ROOT = Path(__file__).parents[3]
 DAYS = 9
 TOLERANCE = 0.005
-"""Most by which the AUC of a model that went on may differ from that of one from scratch, on 3 000 rows."""
+"""Largest difference of the AUC of a continued model and of a model from scratch, on 3 000 rows."""
 TREES: dict[str, Any] = {"rounds": 300, "learning_rate": 0.15, "early_stopping_rounds": 20}
 CONTINUE = {"retrain": "continue", "retrain_rounds": 40, "retrain_days": 2}
 WARM = {"retrain": "warm", "retrain_epochs": 1, "retrain_days": 3}
-WAYS = {"refit": ("xgboost", {"retrain": "refit"}), "continue": ("xgboost", CONTINUE), "warm": ("dlrm", WARM)}
+RETRAINING = {"refit": ("xgboost", {"retrain": "refit"}), "continue": ("xgboost", CONTINUE), "warm": ("dlrm", WARM)}
 
 
 class World(NamedTuple):
-    """A log of nine days, what was made of it a day before its end (old) and at its end (new), and their models."""
+    """Features, tables and models of a nine-day log without its last day (old) and with it (new)."""
 
     spec: Spec
     folder: Path
@@ -64,9 +64,9 @@ class World(NamedTuple):
         return type(section).model_validate({**section.model_dump(), **changes})
 
     def train(
-        self, kind: str, section: Section, out: str, age: str = "new", earlier: str = "", **origin: Any
+        self, kind: str, section: Section, out: str, age: str = "new", previous_run: str = "", **origin: Any
     ) -> TrackedRun:
-        declared = DeclaredModel(name=kind, section=section.model_dump(mode="json"), previous_run=earlier)
+        declared = DeclaredModel(name=kind, section=section.model_dump(mode="json"), previous_run=previous_run)
         places = self.folder / f"fitted-{age}", self.folder / f"table-{age}"
         written = self.folder / out, self.folder / f"{out}-scores"
         whence = self.origin.model_copy(update=origin)
@@ -86,7 +86,7 @@ def small_demo() -> Spec:
     raw["models"]["xgboost"] |= TREES
     raw["models"]["dlrm"] |= {"epochs": 2, "learning_rate": 0.002}
     raw["features"]["columns"] = [
-        {**one, "min_rows": 30} if one.get("min_rows") == 150 else one for one in raw["features"]["columns"]
+        {**column, "min_rows": 30} if column.get("min_rows") == 150 else column for column in raw["features"]["columns"]
     ]
     return parse_spec(yaml.safe_dump(raw))
 
@@ -104,17 +104,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         validate(spec.data, folder / "raw", log, folder / "quarantine", spec.runtime, last, until)
         fit(*declared, spec.runtime, log, fitted, folder / "fitted-old" if age == "new" else None)
         build_table(*declared, spec.runtime, log, fitted, folder / f"table-{age}")
-    made = World(spec, folder, RunContext(name="demo", stores=f"{folder / 'stores'}#1", input_digest="a log"), {})
+    models = World(spec, folder, RunContext(name="demo", stores=f"{folder / 'stores'}#1", input_digest="a log"), {})
     for kind in ("xgboost", "dlrm"):
         cause = TrainingTrigger(until=last.isoformat())
-        made.runs[kind] = made.train(kind, made.section(kind), f"{kind}-old", "old", cause=cause).run
-        made.judge(made.runs[kind])
-    return made
+        models.runs[kind] = models.train(kind, models.section(kind), f"{kind}-old", "old", cause=cause).run
+        models.judge(models.runs[kind])
+    return models
 
 
 @pytest.fixture(scope="module")
 def trained_from_scratch(world: World) -> None:
-    """Models of all days that know nothing of the old ones."""
+    """Train models of all days from scratch."""
     for kind in ("xgboost", "dlrm"):
         out = world.folder / f"{kind}-scratch", world.folder / f"{kind}-scratch-scores"
         table = DayTable.open(world.folder / "table-new", "table.json")
@@ -123,22 +123,22 @@ def trained_from_scratch(world: World) -> None:
 
 @pytest.fixture(scope="module")
 def went_on(world: World) -> dict[str, TrackedRun]:
-    """What a training told, by the way in which it went on."""
+    """Return the continued training runs by their method in `RETRAINING`."""
     cause = TrainingTrigger(trigger="drift", key="0123456789abcdef", reasons=("drift in surface", "auc fell"))
     return {
-        name: world.train(kind, world.section(kind, **way), name, earlier=world.runs[kind], cause=cause)
-        for name, (kind, way) in WAYS.items()
+        name: world.train(kind, world.section(kind, **changes), name, previous_run=world.runs[kind], cause=cause)
+        for name, (kind, changes) in RETRAINING.items()
     }
 
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """Return a function that gives what the user was told since."""
+    """Return a function that gives the notes since its last call."""
     events = tmp_path / "events.jsonl"
     events.touch()
     monkeypatch.setenv("SHORTLIST_PROGRESS", str(events))
-    said = (json.loads(line) for line in iter_lines(events))
-    return lambda: [event["text"] for event in said if event["event"] == "note"]
+    told_events = (json.loads(line) for line in iter_lines(events))
+    return lambda: [event["text"] for event in told_events if event["event"] == "note"]
 
 
 def iter_lines(path: Path) -> Iterator[str]:
@@ -155,14 +155,14 @@ def test_features_fitted_onto_earlier_ones_are_those_fitted_from_scratch(world: 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("trained_from_scratch")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("method", RETRAINING)
 def test_a_model_that_went_on_is_as_good_as_one_from_scratch(
-    way: str, world: World, went_on: dict[str, TrackedRun]
+    method: str, world: World, went_on: dict[str, TrackedRun]
 ) -> None:
-    kind, _ = WAYS[way]
-    assert went_on[way].continued_from.startswith(way)
-    assert world.auc(way) == pytest.approx(world.auc(f"{kind}-scratch"), abs=TOLERANCE)
-    assert world.auc(way) > 0.7
+    kind, _ = RETRAINING[method]
+    assert went_on[method].continued_from.startswith(method)
+    assert world.auc(method) == pytest.approx(world.auc(f"{kind}-scratch"), abs=TOLERANCE)
+    assert world.auc(method) > 0.7
 
 
 def test_it_learns_the_new_days_and_as_many_before_as_declared(world: World, went_on: dict[str, TrackedRun]) -> None:
@@ -174,32 +174,34 @@ def test_it_learns_the_new_days_and_as_many_before_as_declared(world: World, wen
 
 
 def test_trees_are_kept_or_counted(world: World, went_on: dict[str, TrackedRun]) -> None:
-    old, on, again = (read_record(world.folder / name).rounds or 0 for name in ("xgboost-old", "continue", "refit"))
+    old, on, refitted_rounds = (
+        read_record(world.folder / name).rounds or 0 for name in ("xgboost-old", "continue", "refit")
+    )
     assert old < on <= old + 40
-    assert again == old
+    assert refitted_rounds == old
     (line,) = read_record(world.folder / "refit").history  # nothing was searched: the champion's trees were counted
-    assert line["round"] == again
+    assert line["round"] == refitted_rounds
 
 
 def test_ids_that_were_there_keep_their_row_and_new_ones_get_the_next(
     world: World, went_on: dict[str, TrackedRun]
 ) -> None:
     users = Path("preprocessing/vocabularies/user_id.parquet")
-    before, after = (pl.read_parquet(world.folder / name / users) for name in ("dlrm-old", "warm"))
-    assert after.height > before.height
-    assert after.head(before.height).equals(before)
+    old_users, new_users = (pl.read_parquet(world.folder / name / users) for name in ("dlrm-old", "warm"))
+    assert new_users.height > old_users.height
+    assert new_users.head(old_users.height).equals(old_users)
     old_rows, rows = user_rows(world.folder / "dlrm-old"), user_rows(world.folder / "warm")
-    assert (old_rows.shape[0], rows.shape[0]) == (before.height + 1, after.height + 1)
+    assert (old_rows.shape[0], rows.shape[0]) == (old_users.height + 1, new_users.height + 1)
     table = DayTable.open(world.folder / "table-new", "table.json")
     learnt = map(date.fromisoformat, read_record(world.folder / "warm").train_days)
-    seen = table.scan(set(learnt)).select(pl.col("user_id_id").unique()).collect()["user_id_id"].to_list()
-    unseen = sorted(set(range(before.height + 1)) - set(seen))
-    known = sorted(set(range(1, before.height + 1)) & set(seen))
+    learnt_users = table.scan(set(learnt)).select(pl.col("user_id_id").unique()).collect()["user_id_id"].to_list()
+    unseen = sorted(set(range(old_users.height + 1)) - set(learnt_users))
+    learnt_old_users = sorted(set(range(1, old_users.height + 1)) & set(learnt_users))
     assert len(unseen) > 5
-    assert len(known) > 100
+    assert len(learnt_old_users) > 100
     assert (rows[unseen] == old_rows[unseen]).all()  # bit by bit
-    moved = float(abs(rows[known] - old_rows[known]).mean())
-    assert 0 < moved < 0.5 * float(abs(old_rows[known]).mean())  # learnt on from where they were
+    moved = float(abs(rows[learnt_old_users] - old_rows[learnt_old_users]).mean())
+    assert 0 < moved < 0.5 * float(abs(old_rows[learnt_old_users]).mean())  # they started from the old weights
 
 
 def user_rows(model: Path) -> Tensor:
@@ -229,21 +231,21 @@ def test_mlflow_says_why_it_was_trained_and_what_it_went_on_from(world: World, w
     assert not any(name.startswith("continued") for name in first)
 
 
-def test_an_unchanged_declaration_starts_from_scratch_without_a_word(
+def test_an_unchanged_declaration_starts_from_scratch_without_a_note(
     world: World, notes: Callable[[], list[str]]
 ) -> None:
     assert find_previous_run("dlrm", world.section("dlrm"), world.origin.tracker, "a log", "") == ""
     assert notes() == []
 
 
-class Found(NamedTuple):
-    """Trainings of a store of its own, and what is found among them."""
+class PastTrainings(NamedTuple):
+    """Trainings in a separate store, among which the run to continue is searched."""
 
     origin: RunContext
     model: Path
 
     def trained(self, *, passed: bool | None = True, log: str = "a log", kind: str = "dlrm") -> str:
-        """Track the one model as if it were another one; judge it unless nobody has."""
+        """Track the model as another training run; log its gates unless `passed` is None."""
         tracker = self.origin.tracker
         number = len(tracker._client.search_runs([tracker._experiment]))
         lineage = Lineage(spec_digest=f"{number}", data_digest=f"{log}/table", days={}, code_version="")
@@ -252,72 +254,76 @@ class Found(NamedTuple):
             tracker.log_gates(run, {"passed": passed, "gates": []})
         return run
 
-    def earlier(self, kind: str = "dlrm", log: str = "today's") -> str:
+    def find_previous(self, kind: str = "dlrm", log: str = "today's") -> str:
         section = DLRMModel.model_validate({"features": ["*"], **WARM})
         return find_previous_run(kind, section, self.origin.tracker, log, "")
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store that only has its tables: making them takes longer than everything else here."""
+    """An empty store, created once: its database takes longer than these tests."""
     folder = tmp_path_factory.mktemp("store")
     RunContext(name="first", stores=str(folder)).tracker.passed_runs("dlrm", "dlrm")
     return folder
 
 
 @pytest.fixture
-def found(store: Path, world: World, request: pytest.FixtureRequest) -> Found:
-    return Found(RunContext(name=re.sub(r"\W", "-", request.node.name), stores=str(store)), world.folder / "dlrm-old")
+def past_trainings(store: Path, world: World, request: pytest.FixtureRequest) -> PastTrainings:
+    return PastTrainings(
+        RunContext(name=re.sub(r"\W", "-", request.node.name), stores=str(store)), world.folder / "dlrm-old"
+    )
 
 
-def test_a_first_training_has_nothing_to_go_on_from(found: Found, notes: Callable[[], list[str]]) -> None:
-    assert found.earlier() == ""
+def test_a_first_training_has_nothing_to_go_on_from(
+    past_trainings: PastTrainings, notes: Callable[[], list[str]]
+) -> None:
+    assert past_trainings.find_previous() == ""
     assert notes() == ["dlrm was trained from scratch: no earlier model of this name has passed the gates yet."]
 
 
-def test_held_and_unjudged_models_are_never_gone_on_from(found: Found) -> None:
-    passed = found.trained()
-    found.trained(passed=False)
-    found.trained(passed=None)
-    assert found.earlier() == passed
-    found.origin.tracker.log_gates(
+def test_held_and_unjudged_models_are_never_gone_on_from(past_trainings: PastTrainings) -> None:
+    passed = past_trainings.trained()
+    past_trainings.trained(passed=False)
+    past_trainings.trained(passed=None)
+    assert past_trainings.find_previous() == passed
+    past_trainings.origin.tracker.log_gates(
         passed, {"passed": False, "gates": []}
     )  # gates became stricter, and it was judged anew
-    assert found.earlier() == ""
+    assert past_trainings.find_previous() == ""
 
 
-def test_the_champion_comes_before_newer_models_and_only_for_its_kind(found: Found) -> None:
-    champion, newer = found.trained(), found.trained()
-    trees = found.trained(kind="xgboost")
-    assert found.earlier() == newer
-    registry = found.origin.tracker.registry
+def test_the_champion_comes_before_newer_models_and_only_for_its_kind(past_trainings: PastTrainings) -> None:
+    champion, newest = past_trainings.trained(), past_trainings.trained()
+    trees = past_trainings.trained(kind="xgboost")
+    assert past_trainings.find_previous() == newest
+    registry = past_trainings.origin.tracker.registry
     registry.set_alias("champion", registry.register(champion))
-    assert found.earlier() == champion
+    assert past_trainings.find_previous() == champion
     registry.set_alias("champion", registry.register(trees))
-    assert found.earlier() == newer
-    found.origin.tracker.log_gates(champion, {"passed": False, "gates": []})
+    assert past_trainings.find_previous() == newest
+    past_trainings.origin.tracker.log_gates(champion, {"passed": False, "gates": []})
     registry.set_alias("champion", registry.register(champion))
-    assert found.earlier() == newer
+    assert past_trainings.find_previous() == newest
 
 
-def test_the_same_log_again_goes_on_from_the_same_model(found: Found) -> None:
-    before = found.trained(log="yesterday's")
-    assert found.earlier() == before
-    found.trained(log="today's")
-    assert found.earlier() == before
-    assert found.earlier(log="tomorrow's") != before
+def test_the_same_log_again_goes_on_from_the_same_model(past_trainings: PastTrainings) -> None:
+    first_run = past_trainings.trained(log="yesterday's")
+    assert past_trainings.find_previous() == first_run
+    past_trainings.trained(log="today's")
+    assert past_trainings.find_previous() == first_run
+    assert past_trainings.find_previous(log="tomorrow's") != first_run
 
 
 def test_what_a_run_builds_on_is_told_in_one_place(world: World) -> None:
     origin = world.origin.model_copy(update={"input_digest": "tomorrow's"})
     models = [
-        DeclaredModel(name=kind, section=world.section(kind, **way).model_dump(mode="json"))
-        for kind, way in (WAYS["continue"], WAYS["warm"])
+        DeclaredModel(name=kind, section=world.section(kind, **changes).model_dump(mode="json"))
+        for kind, changes in (RETRAINING["continue"], RETRAINING["warm"])
     ]
-    there = find_run_baseline(origin, models)
-    assert (there.version, there.previous) == ("", "")
-    assert {model.name: model.previous_run for model in there.models} == world.runs
-    assert [model.model_copy(update={"previous_run": ""}) for model in there.models] == models
+    baseline = find_run_baseline(origin, models)
+    assert (baseline.version, baseline.previous) == ("", "")
+    assert {model.name: model.previous_run for model in baseline.models} == world.runs
+    assert [model.model_copy(update={"previous_run": ""}) for model in baseline.models] == models
     store = world.folder / "stores" / "feast" / "demo"
     decided = origin.model_copy(update={"cause": TrainingTrigger(trigger="drift", key="0" * 16)})
     assert find_run_baseline(decided, []).previous == ""
@@ -328,10 +334,10 @@ def test_what_a_run_builds_on_is_told_in_one_place(world: World) -> None:
 
 
 def from_scratch(world: World, section: XGBoostModel | DLRMModel, out: str, **origin: Any) -> None:
-    """Train, and show that nothing of the earlier model is there."""
+    """Train, and check that the model started from scratch."""
     kind = "dlrm" if isinstance(section, DLRMModel) else "xgboost"
-    done = world.train(kind, section, out, **{"earlier": world.runs[kind], **origin})
-    assert done.continued_from == ""
+    training = world.train(kind, section, out, **{"previous_run": world.runs[kind], **origin})
+    assert training.continued_from == ""
     assert read_record(world.folder / out).champion is None
     assert len(read_record(world.folder / out).train_days) == 6
 
@@ -340,7 +346,7 @@ QUICK_TREES = {**CONTINUE, "rounds": 3, "retrain_rounds": 1, "refit": False}
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "why"),
+    ("kind", "changes", "reason"),
     [
         ("xgboost", QUICK_TREES, r"the earlier model has \d+ trees; 1 more are beyond models\.xgboost\.rounds \(3\)"),
         pytest.param(
@@ -360,12 +366,12 @@ QUICK_TREES = {**CONTINUE, "rounds": 3, "retrain_rounds": 1, "refit": False}
         ),
     ],
 )
-def test_a_section_that_changed_starts_from_scratch_and_says_why(
-    kind: str, changes: dict[str, Any], why: str, world: World, notes: Callable[[], list[str]]
+def test_a_section_that_changed_starts_from_scratch_with_a_reason(
+    kind: str, changes: dict[str, Any], reason: str, world: World, notes: Callable[[], list[str]]
 ) -> None:
     from_scratch(world, world.section(kind, **changes), "changed")
-    (said,) = notes()
-    assert re.match(rf"{kind} was trained from scratch: .*{why}", said)
+    (note,) = notes()
+    assert re.match(rf"{kind} was trained from scratch: .*{reason}", note)
 
 
 def beginning(world: World, **changes: Any) -> PreviousModel:
@@ -374,10 +380,10 @@ def beginning(world: World, **changes: Any) -> PreviousModel:
     return PreviousModel("a run", "", folder, read_record(folder).model_copy(update=changes))
 
 
-def days_left_to_train(world: World, begun: PreviousModel, fitted: Path | None = None) -> tuple[str, ...]:
+def days_left_to_train(world: World, previous_model: PreviousModel, fitted: Path | None = None) -> tuple[str, ...]:
     """The training days that are to be learnt."""
     table = DayTable.open(world.folder / "table-new", "table.json")
-    narrowed = begun.days_left_to_train(
+    narrowed = previous_model.days_left_to_train(
         world.section("dlrm", **WARM), ranker_class("dlrm"), table, fitted or world.folder / "fitted-new"
     )
     learnt = {"warmup": [], "train": []}  # a model of ids alone does not learn the warm-up days once more
@@ -387,13 +393,13 @@ def days_left_to_train(world: World, begun: PreviousModel, fitted: Path | None =
 
 
 def test_the_days_since_are_learnt_whatever_their_number(world: World) -> None:
-    older = beginning(world, train_days=("2026-01-06", "2026-01-07"), validation_days=("2026-01-08",))
-    assert days_left_to_train(world, older) == tuple(f"2026-01-{day:02}" for day in (6, 7, 8, 9, 10, 11))
+    old_model = beginning(world, train_days=("2026-01-06", "2026-01-07"), validation_days=("2026-01-08",))
+    assert days_left_to_train(world, old_model) == tuple(f"2026-01-{day:02}" for day in (6, 7, 8, 9, 10, 11))
     assert days_left_to_train(world, beginning(world)) == tuple(f"2026-01-{day:02}" for day in (8, 9, 10, 11))
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         ({"train_days": ("2026-01-11",)}, "has learnt up to 2026-01-11, and there is no training day after it"),
         ({"train_days": ("2026-01-12",)}, "has learnt 2026-01-12; validation begins on 2026-01-12"),
@@ -404,8 +410,10 @@ def test_the_days_since_are_learnt_whatever_their_number(world: World) -> None:
         ),
     ],
 )
-def test_a_model_that_knows_the_days_that_judge_is_left(world: World, changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(IncompatibleModelError, match=f"the earlier model {why}"):
+def test_a_model_that_has_learnt_the_judging_days_is_not_continued(
+    world: World, changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(IncompatibleModelError, match=f"the earlier model {reason}"):
         days_left_to_train(world, beginning(world, **changes))
 
 
@@ -420,7 +428,7 @@ def redeclared(world: World, tmp_path: Path, change: Callable[[dict[str, Any]], 
 
 def test_inputs_that_mean_other_things_now_are_refused(world: World, tmp_path: Path) -> None:
     def prior(saved: dict[str, Any]) -> None:
-        (rate,) = (one for one in saved["features"]["columns"] if one.get("name") == "user_rate")
+        (rate,) = (column for column in saved["features"]["columns"] if column.get("name") == "user_rate")
         rate["prior"] = 11
 
     def label(saved: dict[str, Any]) -> None:
@@ -429,8 +437,8 @@ def test_inputs_that_mean_other_things_now_are_refused(world: World, tmp_path: P
     def source(saved: dict[str, Any]) -> None:
         saved["data"]["source"]["rows"] = 1_000
 
-    for change, why in ((prior, "feature 'user_rate'"), (label, r"data\.label")):
-        with pytest.raises(IncompatibleModelError, match=f"{why} is declared otherwise than for the earlier model"):
+    for change, reason in ((prior, "feature 'user_rate'"), (label, r"data\.label")):
+        with pytest.raises(IncompatibleModelError, match=f"{reason} is declared otherwise than for the earlier model"):
             days_left_to_train(world, beginning(world), redeclared(world, tmp_path / change.__name__, change))
     assert days_left_to_train(world, beginning(world), redeclared(world, tmp_path / "source", source))
 
@@ -446,23 +454,23 @@ def test_ids_that_moved_are_refused(world: World, tmp_path: Path) -> None:
         days_left_to_train(world, beginning(world), fitted)
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_a_model_whose_files_are_others_or_gone_is_left(
-    gone: bool, world: World, found: Found, notes: Callable[[], list[str]]
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_model_with_changed_or_missing_files_is_not_continued(
+    missing: bool, world: World, past_trainings: PastTrainings, notes: Callable[[], list[str]]
 ) -> None:
-    run = found.trained()
-    folder = found.origin.tracker.fetch_model(run)
+    run = past_trainings.trained()
+    folder = past_trainings.origin.tracker.fetch_model(run)
     (folder / "weights.safetensors").write_bytes(b"not these")
-    if gone:
+    if missing:
         shutil.rmtree(folder)
     from_scratch(
         world,
         world.section("dlrm", **WARM, epochs=1),
         "left",
-        earlier=run,
-        stores=found.origin.stores,
-        name=found.origin.name,
+        previous_run=run,
+        stores=past_trainings.origin.stores,
+        name=past_trainings.origin.name,
     )
-    (said,) = notes()
-    assert "dlrm was trained from scratch" in said
-    assert ("No such" if gone else "weights.safetensors") in said
+    (note,) = notes()
+    assert "dlrm was trained from scratch" in note
+    assert ("No such" if missing else "weights.safetensors") in note

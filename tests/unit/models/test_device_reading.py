@@ -96,7 +96,7 @@ def test_columns_on_the_device_are_those_of_the_host(tmp_path: Path) -> None:
     columns = read(FRAME, tmp_path)
     assert columns.rows == 3
     assert columns.labels().tolist() == [1, 0, 1]
-    floats = torch.cat([columns.floats(one) for one in (TEXT, AGE)], dim=1)
+    floats = torch.cat([columns.floats(feature) for feature in (TEXT, AGE)], dim=1)
     np.testing.assert_array_equal(floats.numpy(), float_matrix(FRAME, [TEXT, AGE]))
     assert columns.ids(ITEM).tolist() == fused_rows(FRAME, [ITEM], [0])[:, 0].tolist()
     values, lengths = columns.lists(TAGS)
@@ -126,7 +126,7 @@ def test_columns_share_the_memory_of_what_was_read() -> None:
         ("tags", [[1], [9, 2], None], TAGS),
     ],
 )
-def test_what_the_host_refuses_the_device_refuses_in_the_same_words(
+def test_the_device_refuses_with_the_message_of_the_host(
     name: str, values: Any, feature: TableFeature, tmp_path: Path
 ) -> None:
     frame = FRAME.with_columns(pl.Series(name, values, dtype=FRAME[name].dtype))

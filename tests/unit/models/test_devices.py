@@ -1,4 +1,4 @@
-"""Training runs where it is declared to, or says what is missing there; the step's record names the device."""
+"""Training runs on the declared device, or names the missing requirement; the record of the step names the device."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_a_gpu_that_is_there_is_taken_and_named(engine: str, machine: Machine, m
     machine(H200)
     torch_sees(monkeypatch, a_device=True)
     assert torch_device(engine) == xgboost_device(engine) == "cuda"
-    wanted = {"name": "gpu", "device": "NVIDIA H200", "driver": "580.65.06", "device_mib": 143_771}
-    assert EXECUTION.record() == wanted
+    expected = {"name": "gpu", "device": "NVIDIA H200", "driver": "580.65.06", "device_mib": 143_771}
+    assert EXECUTION.record() == expected
 
 
 def test_a_gpu_is_left_alone_where_the_cpu_is_declared(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def test_a_gpu_is_left_alone_where_the_cpu_is_declared(machine: Machine, monkeyp
 
 def test_of_an_old_driver_the_driver_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(H200, driver="535.183.01")
-    torch_sees(monkeypatch, a_device=False)  # all that torch would say
+    torch_sees(monkeypatch, a_device=False)  # the whole message of torch
     with pytest.raises(EngineError, match=r"the NVIDIA driver is 535\.183\.01, and CUDA 13 wants 580 or later"):
         torch_device("gpu")
     assert torch_device("auto") == "cpu"

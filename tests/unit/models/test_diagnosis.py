@@ -17,7 +17,7 @@ SECTION = DLRMModel(features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(
 
 
 class Clock:
-    """Time that passes only where a test says so."""
+    """A clock that a test moves."""
 
     now = 0.0
 
@@ -28,13 +28,13 @@ class Clock:
 class Fabricated:
     """Steps that take the milliseconds they are told; a batch that was seen before takes `again`."""
 
-    def __init__(self, clock: Clock, whole: float, embeddings: float, network: float, again: float) -> None:
-        self._clock, self._took, self._retry = clock, {"e": embeddings, "n": network, "w": whole}, again
-        self._seen: set[int] = set()
+    def __init__(self, clock: Clock, whole: float, embeddings: float, network: float, repeated: float) -> None:
+        self._clock, self._took, self._retry = clock, {"e": embeddings, "n": network, "w": whole}, repeated
+        self._seen_batches: set[int] = set()
 
     def whole(self, batch: Batch) -> None:
-        self._clock.now += (self._retry if id(batch) in self._seen else self._took["w"]) / 1_000
-        self._seen.add(id(batch))
+        self._clock.now += (self._retry if id(batch) in self._seen_batches else self._took["w"]) / 1_000
+        self._seen_batches.add(id(batch))
 
     def embeddings(self, batch: Batch) -> None:
         self._clock.now += self._took["e"] / 1_000
@@ -55,9 +55,9 @@ def loaded(clock: Clock, wait_ms: float, count: int = 30) -> Iterator[Batch]:
         yield batch
 
 
-def diagnosed(wait: float, whole: float, embeddings: float, network: float, again: float) -> Diagnosis:
+def diagnosed(wait: float, whole: float, embeddings: float, network: float, repeated: float) -> Diagnosis:
     clock = Clock()
-    return diagnose(loaded(clock, wait), Fabricated(clock, whole, embeddings, network, again), 10, clock)
+    return diagnose(loaded(clock, wait), Fabricated(clock, whole, embeddings, network, repeated), 10, clock)
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,16 @@ def diagnosed(wait: float, whole: float, embeddings: float, network: float, agai
     ],
 )
 def test_what_is_slow_is_named(milliseconds: tuple[float, ...], bound: str, advice: str) -> None:
-    found = diagnosed(*milliseconds)
-    assert found.bound == bound
+    diagnosis = diagnosed(*milliseconds)
+    assert diagnosis.bound == bound
     with pytest.raises(AssertionError, match=advice):
-        raise AssertionError(found.advice)
+        raise AssertionError(diagnosis.advice)
 
 
 def test_figures_are_those_of_the_steps() -> None:
-    found = diagnosed(5, 20, 8, 11, 15)
-    assert found == pytest.approx((5, 20, 15, 8, 11))
-    assert found.loader_share == pytest.approx(5 / (5 + 20))
+    diagnosis = diagnosed(5, 20, 8, 11, 15)
+    assert diagnosis == pytest.approx((5, 20, 15, 8, 11))
+    assert diagnosis.loader_share == pytest.approx(5 / (5 + 20))
 
 
 def test_too_few_batches_are_not_judged() -> None:
@@ -89,6 +89,6 @@ def test_too_few_batches_are_not_judged() -> None:
 
 
 def test_a_real_training_is_taken_apart(table: DayTable) -> None:
-    found = diagnose_table(table, SECTION, Runtime(engine="cpu"), count=5, model=DLRM)
-    assert min(found) > 0
-    assert found.bound in ("loader", "embeddings", "network")
+    diagnosis = diagnose_table(table, SECTION, Runtime(engine="cpu"), count=5, model=DLRM)
+    assert min(diagnosis) > 0
+    assert diagnosis.bound in ("loader", "embeddings", "network")

@@ -1,4 +1,4 @@
-"""Deep interest network: attention by hand, what it learns of an order, and histories that it cannot read."""
+"""Deep interest network: attention by hand, a planted history effect, and histories that it refuses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,12 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> DayTable:
         rows = 2_000
         item = random.integers(1, ITEMS, rows)
         past = [random.integers(1, ITEMS, random.integers(0, LAST + 1)) for _ in range(rows)]
-        near = np.array([len(one) > 0 and one[0] // 6 == group for one, group in zip(past, item // 6, strict=True)])
+        near = np.array(
+            [
+                len(past_items) > 0 and past_items[0] // 6 == group
+                for past_items, group in zip(past, item // 6, strict=True)
+            ]
+        )
         label = (random.random(rows) < np.where(near, 0.85, 0.15)).astype(np.int8)
         writer.append(
             pl.DataFrame(
@@ -62,7 +67,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> DayTable:
                     Columns.DAY: [day] * rows,
                     Columns.IMPRESSION: np.arange(number * rows, (number + 1) * rows),
                     "item_id": pl.Series(item, dtype=pl.UInt32),
-                    "past": pl.Series([one.tolist() for one in past], dtype=pl.List(pl.UInt32)),
+                    "past": pl.Series([past_items.tolist() for past_items in past], dtype=pl.List(pl.UInt32)),
                     "age": random.normal(0, 1, rows).astype(np.float32),
                 }
             )
@@ -99,7 +104,7 @@ def test_attention_finds_what_an_average_of_the_past_does_not(followed: DayTable
     np.testing.assert_array_equal(load_ranker(tmp_path / "model").predict(rows), scores)
 
 
-def test_a_row_without_a_past_is_scored_and_padding_says_nothing(followed: DayTable) -> None:
+def test_a_row_without_a_past_is_scored_and_padding_changes_no_score(followed: DayTable) -> None:
     section = DINModel.model_validate({**SECTION, "epochs": 1})
     ranker = DINRanker(section)
     ranker.fit(followed, Runtime(engine="cpu", seed=3))
@@ -108,25 +113,29 @@ def test_a_row_without_a_past_is_scored_and_padding_says_nothing(followed: DayTa
     none = rows.with_columns(pl.lit(None, dtype=pl.List(pl.UInt32)).alias("past"))
     assert np.isfinite(ranker.predict(empty)).all()
     np.testing.assert_array_equal(ranker.predict(empty), ranker.predict(none))
-    # Whatever lies in the row that padding looks up, rows score the same.
+    # The weights of the padding row change no score.
     layout = Layout.from_features(FEATURES, (), AttendedSequence("past", "item_id"))
-    before = ranker.predict(rows)
+    expected = ranker.predict(rows)
     with torch.no_grad():
         ranker._model.table.weight_RD[layout.starts[layout.target]] += 100.0
-    known = rows.with_columns(pl.col("item_id").replace(0, 1), pl.col("past").list.filter(pl.element() > 0))
-    np.testing.assert_array_equal(ranker.predict(known), before)
+    rows_of_known_items = rows.with_columns(
+        pl.col("item_id").replace(0, 1), pl.col("past").list.filter(pl.element() > 0)
+    )
+    np.testing.assert_array_equal(ranker.predict(rows_of_known_items), expected)
 
 
 def test_attention_is_a_softmax_over_the_events_there_are() -> None:
     attention = Attention(3, 1, ())
     with torch.no_grad():
-        for own in attention.score.parameters():
-            own.copy_(torch.tensor([[0.0, 0.0, 1.0]]) if own.ndim == 2 else torch.zeros(1))  # item times past item
+        for parameter in attention.score.parameters():
+            parameter.copy_(
+                torch.tensor([[0.0, 0.0, 1.0]]) if parameter.ndim == 2 else torch.zeros(1)
+            )  # item times past item
         attention.recency_L.copy_(torch.tensor([0.0, 0.5, 9.0]))
     item, past = torch.tensor([[2.0], [2.0]]), torch.tensor([[[1.0], [3.0], [50.0]]] * 2)
-    found: Tensor = attention(item, past, torch.tensor([[True, True, False], [False] * 3]))
+    attended: Tensor = attention(item, past, torch.tensor([[True, True, False], [False] * 3]))
     weights = np.exp([2 * 1, 2 * 3 + 0.5]) / np.exp([2 * 1, 2 * 3 + 0.5]).sum()
-    np.testing.assert_allclose(found.detach().numpy(), [[weights @ [1.0, 3.0]], [0.0]], rtol=1e-6)
+    np.testing.assert_allclose(attended.detach().numpy(), [[weights @ [1.0, 3.0]], [0.0]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("lengths", [[3, 0, 1, 4, 2], [0, 0], [4]], ids=str)
@@ -136,25 +145,25 @@ def test_places_without_an_event_are_not_computed_and_nothing_else_differs(lengt
     attention, rows = Attention(LAST, 3, (6,)).double(), len(lengths)
     item, past = torch.randn(rows, 3).double(), torch.randn(rows, LAST, 3).double()
     wanted_by = torch.randn(rows, 3).double()
-    there = torch.arange(LAST) < torch.tensor(lengths).unsqueeze(1)
+    is_event = torch.arange(LAST) < torch.tensor(lengths).unsqueeze(1)
 
     def of_events(item: Tensor, past: Tensor) -> Tensor:
-        events = past[there]
+        events = past[is_event]
         padded = torch.cat([events, torch.zeros(2, 3).double()])
-        found: Tensor = attention.forward_events(item, events, padded, there)
-        return found
+        attended: Tensor = attention.forward_events(item, events, padded, is_event)
+        return attended
 
-    results = []
-    for forward in (of_events, lambda *given: attention(*given, there)):
+    values_of_forwards = []
+    for forward in (of_events, lambda *inputs: attention(*inputs, is_event)):
         attention.zero_grad()
-        given = item.clone().requires_grad_(), past.clone().requires_grad_()
-        found = forward(*given)
-        (found * wanted_by).sum().backward()
-        gradients = [one.grad for one in (*given, *attention.parameters())]
-        results.append([found.detach(), *(one for one in gradients if one is not None)])
-    for few, every in zip(*results, strict=True):
-        torch.testing.assert_close(few, every, rtol=1e-12, atol=1e-12)
-    assert (results[0][2][~there] == 0).all()  # the gradient of places without an event
+        inputs = item.clone().requires_grad_(), past.clone().requires_grad_()
+        attended = forward(*inputs)
+        (attended * wanted_by).sum().backward()
+        gradients = [tensor.grad for tensor in (*inputs, *attention.parameters())]
+        values_of_forwards.append([attended.detach(), *(gradient for gradient in gradients if gradient is not None)])
+    for of_events_only, of_all_places in zip(*values_of_forwards, strict=True):
+        torch.testing.assert_close(of_events_only, of_all_places, rtol=1e-12, atol=1e-12)
+    assert (values_of_forwards[0][2][~is_event] == 0).all()  # the gradient of places without an event
 
 
 def test_a_step_can_be_compiled_as_shapes_do_not_depend_on_the_lengths() -> None:
@@ -166,15 +175,15 @@ def test_a_step_can_be_compiled_as_shapes_do_not_depend_on_the_lengths() -> None
     dense = torch.stack([torch.randn(rows), torch.randint(0, LAST + 1, (rows,)).float()], dim=1)
     pooled, labels = torch.randn(rows * layout.slots, 8), (torch.rand(rows) < 0.5).float()
     compiled = torch.compile(batch_loss, fullgraph=True, dynamic=False, backend="eager")
-    found = []
+    values = []
     for loss, read in ((batch_loss, needed_slots(network, dense)), (compiled, torch.arange(len(pooled)))):
         network.zero_grad()
-        given = pooled.clone().requires_grad_()
+        slots = pooled.clone().requires_grad_()
         with silence_compiler():
-            value = loss(network, dense, given[read], labels, torch.tensor(rows))
+            value = loss(network, dense, slots[read], labels, torch.tensor(rows))
             value.backward()
-        found.append((value.detach(), given.grad, *(one.grad for one in network.parameters())))
-    torch.testing.assert_close(found[0], found[1])
+        values.append((value.detach(), slots.grad, *(parameter.grad for parameter in network.parameters())))
+    torch.testing.assert_close(values[0], values[1])
 
 
 def test_narrow_products_change_little() -> None:
@@ -183,15 +192,15 @@ def test_narrow_products_change_little() -> None:
     )
     torch.manual_seed(2)
     network = DIN(layout, DINModel.model_validate(SECTION)).train().network
-    rows, found = 2_000, []
+    rows, values = 2_000, []
     dense = torch.stack([torch.randn(rows), torch.randint(0, LAST + 1, (rows,)).float()], dim=1)
     pooled = torch.randn(rows * layout.slots, 8)[needed_slots(network, dense)].requires_grad_()
     # A constant that is added to all logits changes no softmax: the last bias has no gradient.
-    learnt = [one for name, one in network.named_parameters() if name != "attention.score.2.bias"]
+    learnt = [parameter for name, parameter in network.named_parameters() if name != "attention.score.2.bias"]
     for network.narrow in (None, torch.bfloat16):
         logits = network(dense, pooled)
-        found.append((logits.detach(), *torch.autograd.grad(logits.sum(), [pooled, *learnt])))
-    for exact, narrow in zip(*found, strict=True):
+        values.append((logits.detach(), *torch.autograd.grad(logits.sum(), [pooled, *learnt])))
+    for exact, narrow in zip(*values, strict=True):
         assert narrow.dtype is torch.float32
         assert (narrow - exact).norm() <= 0.1 * exact.norm()  # a unit that bf16 switches off or on has a share, too
 
@@ -224,11 +233,11 @@ def test_a_list_beside_the_history_is_looked_up_behind_its_events() -> None:
     )
     model = DIN(layout, DINModel.model_validate(SECTION)).eval()
     batch = Chunk.decoded(frame, layout).batch(0, 2)
-    needed = batch.with_lookups_for(model.network.select_lookups).lookups
-    assert needed.rows_L.tolist() == [7, 8, 9, 3, ITEMS + 2, ITEMS + 4, ITEMS + 6]
-    assert needed.starts.tolist() == [0, 1, 2, 3, 4, 6, 7]
-    assert needed.shares_L is not None
-    assert needed.shares_L.tolist() == [1, 1, 1, 1, 0.5, 0.5, 1]
+    needed_lookups = batch.with_lookups_for(model.network.select_lookups).lookups
+    assert needed_lookups.rows_L.tolist() == [7, 8, 9, 3, ITEMS + 2, ITEMS + 4, ITEMS + 6]
+    assert needed_lookups.starts.tolist() == [0, 1, 2, 3, 4, 6, 7]
+    assert needed_lookups.shares_L is not None
+    assert needed_lookups.shares_L.tolist() == [1, 1, 1, 1, 0.5, 0.5, 1]
     first = Chunk.decoded(frame.head(1), layout).batch(0, 1)
     torch.testing.assert_close(model(batch.dense_BF, batch.lookups)[:1], model(first.dense_BF, first.lookups))
 
@@ -246,6 +255,8 @@ def test_a_list_beside_the_history_is_looked_up_behind_its_events() -> None:
     ],
 )
 def test_a_history_and_a_target_that_do_not_go_together(attended: AttendedSequence, size: int, message: str) -> None:
-    features = [one.model_copy(update={"size": size}) if one.name == "item_id" else one for one in FEATURES]
+    features = [
+        feature.model_copy(update={"size": size}) if feature.name == "item_id" else feature for feature in FEATURES
+    ]
     with pytest.raises(ShortlistError, match=message):
         Layout.from_features(features, (), attended)

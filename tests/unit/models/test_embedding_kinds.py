@@ -1,4 +1,4 @@
-"""Networks over embedded ids beside DLRM: their layers by hand, and what they share with it."""
+"""The other networks over embedded ids: their layers by hand, training, saving and narrow products."""
 
 from __future__ import annotations
 
@@ -57,17 +57,19 @@ def test_it_learns_is_kept_and_goes_on_warm(
     scores = ranker.predict(test_rows)
     assert auc(test_rows["label"].to_numpy().astype(float), scores.astype(float)) > 0.65
     np.testing.assert_array_equal(type(ranker).load(tmp_path / "model").predict(test_rows), scores)
-    again = ranker_of(section_of(name, retrain="warm", retrain_epochs=1, retrain_days=0))
-    record = again.fit(table, runtime, champion=tmp_path / "model")
+    warm = ranker_of(section_of(name, retrain="warm", retrain_epochs=1, retrain_days=0))
+    record = warm.fit(table, runtime, champion=tmp_path / "model")
     assert record.epochs == 1
     first = ranker.record.history[0]["validation_log_loss"]
     assert record.history[0]["validation_log_loss"] < first  # type: ignore[operator] # numbers
     deeper = {"cross_layers": 3} if name.endswith("rank") else {"deep_mlp": (16, 16), "mlp": (16, 8, 8)}
-    other = section_of(name, **{key: value for key, value in deeper.items() if key in type(again.section).model_fields})
+    deeper_section = section_of(
+        name, **{key: value for key, value in deeper.items() if key in type(warm.section).model_fields}
+    )
     with pytest.raises(
         IncompatibleModelError, match=r"cannot start from this champion: (it has no|'deep|'top|'layers)"
     ):
-        ranker_of(other).fit(table, runtime, champion=tmp_path / "model")
+        ranker_of(deeper_section).fit(table, runtime, champion=tmp_path / "model")
 
 
 @pytest.mark.parametrize("name", WIDTHS)
@@ -81,7 +83,7 @@ def test_the_declared_widths_are_those_of_the_network(name: str) -> None:
     layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
     wide = 1 if name == "wide_deep" else 0  # floats' own weights, no layer of the perceptrons
     _, widths = section.perceptrons(layout.floats, len(layout.tables))
-    assert sum(one.weight.numel() for one in layers) - wide == sum(a * b for a, b in pairwise(widths))
+    assert sum(layer.weight.numel() for layer in layers) - wide == sum(a * b for a, b in pairwise(widths))
 
 
 @pytest.mark.parametrize("name", WIDTHS)
@@ -97,7 +99,7 @@ def test_narrow_products_and_filled_widths_change_little(name: str) -> None:
     assert narrow.dtype is torch.float32
     torch.testing.assert_close(narrow, plain, atol=0.1, rtol=0.05)
     narrow.sum().backward()
-    assert all(one.grad is not None for one in network.parameters())
+    assert all(parameter.grad is not None for parameter in network.parameters())
 
 
 def test_a_cross_multiplies_every_input_with_a_sum_of_all() -> None:
@@ -119,21 +121,21 @@ def test_the_derivative_of_crosses_is_that_of_autograd(rank: int | None, layers:
     assert isinstance(network, CrossNetwork)
     first = torch.randn(6, 1 + 8, requires_grad=True)
     weights = torch.randn(6, 1 + 8)
-    own = network._cross_inputs(first)
+    crossed = network._cross_inputs(first)
     plain = first
     for cross in network.crosses:
         plain = cross(first, plain)
-    torch.testing.assert_close(own, plain)
-    given = [first, *network.crosses.parameters()]
-    gradients = [torch.autograd.grad((one * weights).sum(), given) for one in (own, plain)]
+    torch.testing.assert_close(crossed, plain)
+    inputs = [first, *network.crosses.parameters()]
+    gradients = [torch.autograd.grad((output * weights).sum(), inputs) for output in (crossed, plain)]
     torch.testing.assert_close(*gradients)
     network.narrow = torch.bfloat16
     narrow = network._cross_inputs(first)
     assert narrow.dtype is torch.bfloat16
-    for found, exact in zip(torch.autograd.grad((narrow * weights).sum(), given), gradients[0], strict=True):
-        assert found.dtype is torch.float32
+    for gradient, exact in zip(torch.autograd.grad((narrow * weights).sum(), inputs), gradients[0], strict=True):
+        assert gradient.dtype is torch.float32
         # bf16 rounds every factor and sum to 8 bits.
-        assert (found - exact).norm() <= 0.02 * exact.norm()
+        assert (gradient - exact).norm() <= 0.02 * exact.norm()
 
 
 def test_a_factorised_layer_is_half_linear_and_half_product() -> None:
@@ -149,7 +151,7 @@ def test_the_wide_part_is_the_sum_of_the_ids_own_weights() -> None:
     layout = Layout.from_features([TableFeature(name=name, kind="id", size=3) for name in "ab"])
     network = WideDeep(layout, section).network.eval()
     with torch.no_grad():
-        for one in network.parameters():
-            one.zero_()
+        for parameter in network.parameters():
+            parameter.zero_()
     pooled = torch.tensor([[0.5, 9, 9, 9], [0.25, 9, 9, 9]])
     assert network(torch.zeros(1, 1), pooled).tolist() == [0.75]

@@ -15,7 +15,7 @@ from shortlist.storage.tables import DayTable
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_torchscript_scores_as_the_model_does(
+def test_torchscript_gives_the_scores_of_the_model(
     table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, tmp_path: Path
 ) -> None:
     section = DLRMModel(features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(8,), epochs=1)

@@ -1,4 +1,4 @@
-"""Scores of further labels: heads over a shared body, models of their own, their calibration and what they refuse."""
+"""Scores of further labels: heads over a shared body, separate models, calibration and refusals."""
 
 from __future__ import annotations
 
@@ -78,17 +78,17 @@ def test_every_kind_learns_and_keeps_a_score_per_label(
 
 
 @pytest.mark.parametrize("name", ["xgboost", "lightgbm", "logistic", "popularity"])
-def test_a_model_of_its_own_leaves_the_labels_score_as_it_was(
+def test_a_separate_model_of_a_further_label_changes_no_other_score(
     table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, name: str
 ) -> None:
-    alone, both = ranker_of(name, labels=()), ranker_of(name)
+    alone, with_further_label = ranker_of(name, labels=()), ranker_of(name)
     alone.fit(table, runtime)
-    both.fit(table, runtime)
-    np.testing.assert_array_equal(alone.predict(test_rows), both.predict(test_rows))
+    with_further_label.fit(table, runtime)
+    np.testing.assert_array_equal(alone.predict(test_rows), with_further_label.predict(test_rows))
 
 
 @pytest.mark.parametrize("name", ["mmoe", "xgboost"])
-def test_every_label_has_a_calibration_of_its_own(
+def test_every_label_has_a_separate_calibration(
     table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, tmp_path: Path, name: str
 ) -> None:
     plain, calibrated = ranker_of(name), ranker_of(name, calibration="platt")
@@ -100,8 +100,8 @@ def test_every_label_has_a_calibration_of_its_own(
         str(path.parent.relative_to(tmp_path / "model")) for path in (tmp_path / "model").rglob("calibration.json")
     }
     assert files == {".", "heads/like"}
-    again = load_ranker(tmp_path / "model").predict_further(test_rows)
-    np.testing.assert_array_equal(again["like"], calibrated.predict_further(test_rows)["like"])
+    scores = load_ranker(tmp_path / "model").predict_further(test_rows)
+    np.testing.assert_array_equal(scores["like"], calibrated.predict_further(test_rows)["like"])
     (tmp_path / "model/heads/like/calibration.json").unlink()
     with pytest.raises(IntegrityError, match=r"heads/like/calibration\.json"):
         load_ranker(tmp_path / "model")
@@ -124,12 +124,12 @@ def test_the_scores_file_holds_labels_and_scores_of_every_head(
         assert head is not None
         np.testing.assert_allclose(validation["score_like"].to_numpy(), head, rtol=1e-6)
     if name == "network refitted":  # likewise, of the same network before
-        before = ranker_of(name, refit=False)
-        before.fit(table, runtime)
+        unrefitted = ranker_of(name, refit=False)
+        unrefitted.fit(table, runtime)
         rows = pl.concat([frame for day, frame in table.frames() if str(day) in table.notes["split"]["validation"]])
-        np.testing.assert_array_equal(validation["score_like"].to_numpy(), before.predict_further(rows)["like"])
+        np.testing.assert_array_equal(validation["score_like"].to_numpy(), unrefitted.predict_further(rows)["like"])
         now = pl.concat([frame for day, frame in table.frames() if str(day) in table.notes["split"]["test"]])
-        assert not np.array_equal(test["score_like"].to_numpy(), before.predict_further(now)["like"])
+        assert not np.array_equal(test["score_like"].to_numpy(), unrefitted.predict_further(now)["like"])
 
 
 def test_a_refitted_network_is_one_that_learnt_all_days_for_every_label(
@@ -147,7 +147,7 @@ def test_a_refitted_network_is_one_that_learnt_all_days_for_every_label(
     )
 
 
-def test_trees_of_every_label_are_grown_anew_as_many_as_its_own_were(
+def test_trees_of_every_label_are_grown_anew_in_the_same_number(
     table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, tmp_path: Path
 ) -> None:
     changed = {"refit": True, "retrain": "refit", "rounds": 60, "early_stopping_rounds": 3, "learning_rate": 0.3}
@@ -155,14 +155,14 @@ def test_trees_of_every_label_are_grown_anew_as_many_as_its_own_were(
     searched.fit(table, runtime)
     searched.save(tmp_path / "champion")
     assert searched.record.rounds != searched.heads["like"].record.rounds
-    again = ranker_of("xgboost", **changed)
-    again.fit(table, runtime, champion=tmp_path / "champion")
-    assert again.heads["like"].record.rounds == searched.heads["like"].record.rounds
+    refitted = ranker_of("xgboost", **changed)
+    refitted.fit(table, runtime, champion=tmp_path / "champion")
+    assert refitted.heads["like"].record.rounds == searched.heads["like"].record.rounds
     # The same days, the same trees, of both labels; and nothing was searched for.
-    np.testing.assert_array_equal(again.predict(test_rows), searched.predict(test_rows))
-    further = again.predict_further(test_rows)["like"]
+    np.testing.assert_array_equal(refitted.predict(test_rows), searched.predict(test_rows))
+    further = refitted.predict_further(test_rows)["like"]
     np.testing.assert_array_equal(further, searched.predict_further(test_rows)["like"])
-    assert len(again.heads["like"].record.history) <= 1 < len(searched.heads["like"].record.history)
+    assert len(refitted.heads["like"].record.history) <= 1 < len(searched.heads["like"].record.history)
     # A label that the earlier model did not have gets a search of its own, and what it learnt says so.
     alone = ranker_of("xgboost", labels=(), **changed)
     alone.fit(table, runtime)
@@ -182,18 +182,18 @@ def test_a_label_that_never_varies_is_refused_before_training(table: DayTable, r
         ranker_of(name, labels=("like", "never")).fit(table, runtime)
 
 
-def test_a_table_without_the_label_says_what_to_do(table: DayTable, runtime: Runtime) -> None:
+def test_a_table_without_the_label_asks_for_a_new_table(table: DayTable, runtime: Runtime) -> None:
     with pytest.raises(DataError, match=r"has no column 'label_share'; write the feature table again"):
         ranker_of("xgboost", labels=("share",)).fit(table, runtime)
 
 
 def test_heads_that_learnt_other_labels_are_not_gone_on_from(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
-    earlier = ranker_of("shared bottom")
-    earlier.fit(table, runtime)
+    champion = ranker_of("shared bottom")
+    champion.fit(table, runtime)
     now = DLRMModel.model_validate({**SECTIONS["shared bottom"], "labels": ("share",)})
     with pytest.raises(IncompatibleModelError, match=r"earlier heads are of \['like'\], the spec now says \['share'\]"):
-        DLRMRanker.check_previous_model(earlier.record, now)
-    DLRMRanker.check_previous_model(earlier.record, now.model_copy(update={"labels": ("like",)}))
+        DLRMRanker.check_previous_model(champion.record, now)
+    DLRMRanker.check_previous_model(champion.record, now.model_copy(update={"labels": ("like",)}))
 
 
 def test_the_history_has_the_quality_of_every_head(table: DayTable, runtime: Runtime) -> None:

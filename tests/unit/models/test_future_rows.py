@@ -1,4 +1,4 @@
-"""Rows from `until` on, planted anywhere in a log: nothing that is made of it can tell that they are there."""
+"""Rows from `until` on, planted anywhere in a log: they change no feature, table or model."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ PLANTED_USER, PLANTED_ITEM = 7_777, 8_888
 HEADER = "user_id,item_id,price,clicked,time"
 
 
-class Made(NamedTuple):
-    """Everything that was made of a log, up to the models."""
+class RunFolder(NamedTuple):
+    """Folder, log and feature table of a run, and its models."""
 
     folder: Path
     log: DayTable
@@ -75,7 +75,7 @@ def declared() -> Spec:
     return parse_spec(yaml.safe_dump(raw))
 
 
-def made_of(lines: Sequence[str], folder: Path, until: datetime | None) -> Made:
+def made_of(lines: Sequence[str], folder: Path, until: datetime | None) -> RunFolder:
     spec = declared()
     folder.mkdir()
     (folder / "log.csv").write_text("\n".join([HEADER, *lines]) + "\n")
@@ -86,22 +86,22 @@ def made_of(lines: Sequence[str], folder: Path, until: datetime | None) -> Made:
     table = build_table(*sections, spec.runtime, folder / "log", folder / "fitted", folder / "table")
     for kind in ("xgboost", "dlrm"):
         train(kind, spec.models[kind], table, spec.runtime, folder / kind, folder / f"{kind}_scores")
-    return Made(folder, DayTable.open(folder / "log", Files.LOG), table)
+    return RunFolder(folder, DayTable.open(folder / "log", Files.LOG), table)
 
 
 @pytest.fixture(scope="module")
-def cut(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """What a run makes of a log that goes on after the moment until which it may read."""
+def cut(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run on a log with rows after `until`."""
     return made_of(with_the_future(clicks()), tmp_path_factory.mktemp("logs") / "cut", UNTIL)
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """What a run makes of a log that ends there."""
+def alone(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run on a log that ends at `until`."""
     return made_of(clicks(), tmp_path_factory.mktemp("logs") / "alone", None)
 
 
-def test_no_day_and_no_row_of_the_future_goes_beyond_validation(cut: Made) -> None:
+def test_no_day_and_no_row_of_the_future_goes_beyond_validation(cut: RunFolder) -> None:
     days = [date(2025, 10, 10) + timedelta(days=number) for number in range(DAYS)]
     for table in (cut.log, cut.table):
         assert [part.day for part in table.days] == days
@@ -111,28 +111,34 @@ def test_no_day_and_no_row_of_the_future_goes_beyond_validation(cut: Made) -> No
     assert cut.log.notes["by_rule"] == {"future": 1_002}
 
 
-def test_statistics_vocabularies_and_views_are_those_of_the_log_without_it(cut: Made, alone: Made) -> None:
+def test_statistics_vocabularies_and_views_are_those_of_the_log_without_a_future(
+    cut: RunFolder, alone: RunFolder
+) -> None:
     assert folder_digest(cut.folder / "fitted") == folder_digest(alone.folder / "fitted")
     for file in (cut.folder / "fitted").rglob("*.parquet"):
         keys = pl.read_parquet(file, hive_partitioning=False).select(pl.col("^(user_id|item_id|value)$"))
         assert not {PLANTED_USER, PLANTED_ITEM} & {value for column in keys for value in column}, file
 
 
-def test_the_table_is_that_of_the_log_without_it(cut: Made, alone: Made) -> None:
+def test_the_table_is_that_of_the_log_without_a_future(cut: RunFolder, alone: RunFolder) -> None:
     numbered = "impression_id"  # the place in the file, where rows of the future were planted between
-    one, other = (made.table.scan().drop(numbered).collect() for made in (cut, alone))
-    assert one.equals(other)
+    rows_of_cut, rows_alone = (run_folder.table.scan().drop(numbered).collect() for run_folder in (cut, alone))
+    assert rows_of_cut.equals(rows_alone)
     assert cut.table.notes == alone.table.notes
 
 
 @pytest.mark.parametrize(("kind", "weights"), [("xgboost", "model.ubj"), ("dlrm", "weights.safetensors")])
-def test_the_models_are_those_of_the_log_without_it(kind: str, weights: str, cut: Made, alone: Made) -> None:
+def test_the_models_are_those_of_the_log_without_a_future(
+    kind: str, weights: str, cut: RunFolder, alone: RunFolder
+) -> None:
     assert sha256(cut.folder / kind / weights) == sha256(alone.folder / kind / weights)
-    one, other = (pl.read_parquet(made.folder / f"{kind}_scores" / Files.SCORES) for made in (cut, alone))
-    assert one.drop("impression_id").equals(other.drop("impression_id"))
+    scores_of_cut, scores_alone = (
+        pl.read_parquet(run_folder.folder / f"{kind}_scores" / Files.SCORES) for run_folder in (cut, alone)
+    )
+    assert scores_of_cut.drop("impression_id").equals(scores_alone.drop("impression_id"))
 
 
-def test_the_planted_rows_would_have_been_learnt_without_a_limit(tmp_path: Path, cut: Made) -> None:
+def test_the_planted_rows_would_have_been_learnt_without_a_limit(tmp_path: Path, cut: RunFolder) -> None:
     lines = [line for line in with_the_future(clicks()) if int(line.split(",")[-1]) < FIRST + 300 * 86_400]
     spec = declared()
     (tmp_path / "log.csv").write_text("\n".join([HEADER, *lines]) + "\n")

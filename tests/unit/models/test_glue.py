@@ -1,4 +1,4 @@
-"""A trained model reaches the registry and comes back as the champion; what was tampered with does not."""
+"""A trained model is registered and comes back as the champion; a tampered model is refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class World(NamedTuple):
-    """A small log with everything made from it, up to a trained XGBoost."""
+    """A small log, its features and table, and a trained XGBoost."""
 
     spec: Spec
     folder: Path
@@ -57,7 +57,7 @@ def clicks(path: Path) -> None:
     lines = ["user_id,item_id,price,clicked,time"]
     for number in range(4_000):
         item = random.randrange(40)
-        price = random.randrange(60)  # what popularity cannot know
+        price = random.randrange(60)  # an effect outside popularity
         clicked = int(random.random() < 0.1 + 0.4 * (item % 4 == 0) + 0.3 * (price > 30))
         lines.append(f"{random.randrange(200)},{item},{price},{clicked},{1_760_000_000 + number * 86_400 * 5 // 4_000}")
     path.write_text("\n".join(lines) + "\n")
@@ -136,9 +136,9 @@ def version(world: World) -> str:
 def test_the_first_blessed_model_is_candidate_and_champion(world: World, version: str) -> None:
     registry = world.origin.tracker.registry
     assert (registry.version_of("candidate"), registry.version_of("champion")) == (1, 1) == (int(version), int(version))
-    found = registry.champion()
-    assert found is not None and folder_digest(found.folder) == folder_digest(world.folder / "xgboost")
-    assert {path.name for path in (found.folder / "serving").iterdir()} == {"model.onnx", "signature.json"}
+    champion = registry.champion()
+    assert champion is not None and folder_digest(champion.folder) == folder_digest(world.folder / "xgboost")
+    assert {path.name for path in (champion.folder / "serving").iterdir()} == {"model.onnx", "signature.json"}
 
 
 def test_a_registered_version_carries_the_blessing_of_its_files(world: World, version: str) -> None:
@@ -159,20 +159,27 @@ def test_a_version_that_came_without_a_reference_cannot_be_watched(world: World,
 def test_the_champion_gives_the_same_scores_through_its_own_preprocessing(world: World, version: str) -> None:
     record = champion_scores(world, version, world.spec, "fitted", "champion")
     assert (record["version"], record["problem"], record["kind"]) == (version, "", "xgboost")
-    again = pl.read_parquet(world.folder / "champion" / Files.SCORES)
-    assert again["score"].equals(pl.read_parquet(world.folder / "xgboost_scores" / Files.SCORES)["score"])
+    loaded_scores = pl.read_parquet(world.folder / "champion" / Files.SCORES)
+    assert loaded_scores["score"].equals(pl.read_parquet(world.folder / "xgboost_scores" / Files.SCORES)["score"])
 
 
 def test_a_champion_with_other_features_is_scored_all_the_same(world: World, version: str) -> None:
     text = yaml.safe_dump(world.spec.model_dump(mode="json") | {
         "features": {"columns": [{"kind": "count", "key": ["item_id"], "name": "seen"}]},
     })  # fmt: skip
-    other = parse_spec(text)
-    fit(other.data, other.features, Gates(), other.runtime, world.folder / "log", world.folder / "fitted_for_other")
-    record = champion_scores(world, version, other, "fitted_for_other", "champion_of_other")
+    other_spec = parse_spec(text)
+    fit(
+        other_spec.data,
+        other_spec.features,
+        Gates(),
+        other_spec.runtime,
+        world.folder / "log",
+        world.folder / "fitted_for_other",
+    )
+    record = champion_scores(world, version, other_spec, "fitted_for_other", "champion_of_other")
     assert record["problem"] == ""
-    again = pl.read_parquet(world.folder / "champion_of_other" / Files.SCORES)
-    assert again["score"].equals(pl.read_parquet(world.folder / "xgboost_scores" / Files.SCORES)["score"])
+    loaded_scores = pl.read_parquet(world.folder / "champion_of_other" / Files.SCORES)
+    assert loaded_scores["score"].equals(pl.read_parquet(world.folder / "xgboost_scores" / Files.SCORES)["score"])
 
 
 def test_a_champion_whose_column_is_gone_is_a_problem_and_no_crash(world: World, version: str) -> None:
@@ -188,15 +195,15 @@ def test_a_network_that_diverges_is_a_held_candidate_and_no_stopped_run(world: W
     section = {"kind": "dlrm", "features": ["*"], "epochs": 1, "learning_rate": 1e30, "embedding_learning_rate": 1e30}
     declared = DeclaredModel(name="dlrm", section=section)
     inputs, outputs = (world.folder / "fitted", world.folder / "table"), (tmp_path / "model", tmp_path / "scores")
-    done = train_and_track(declared, world.spec.runtime, world.origin, *inputs, *outputs)
-    assert done.run and not done.continued_from
+    training = train_and_track(declared, world.spec.runtime, world.origin, *inputs, *outputs)
+    assert training.run and not training.continued_from
     limits = Gates(bootstrap_rounds=60, skew_rows=40)
     validate_export(*outputs, world.folder / "log", world.folder / "fitted", limits, Serving(), 1, tmp_path / "proof")
     evidence = world.folder / "log", tmp_path / "skew", tmp_path / "champion", world.folder / "popularity_scores"
     candidates = {"dlrm": Candidate(*outputs, tmp_path / "proof")}
     assert evaluate_gates(limits, 1, candidates, *evidence, tmp_path / "verdict") is None
-    record_verdict(world.origin, tmp_path / "verdict", {"dlrm": done.run})
-    tags = world.origin.tracker._client.get_run(done.run).data.tags
+    record_verdict(world.origin, tmp_path / "verdict", {"dlrm": training.run})
+    tags = world.origin.tracker._client.get_run(training.run).data.tags
     assert tags["gates"] == "held"
     assert re.search(r"models\.dlrm: the loss is nan at .* Lower models\.dlrm\.learning_rate", tags["gate.data"])
 
@@ -214,9 +221,9 @@ def test_a_model_that_was_changed_after_the_blessing_is_not_registered(world: Wo
 
 def test_promotion_moves_the_champion_and_needs_a_candidate(world: World, version: str) -> None:
     assert promote(world.origin) == int(version)
-    nobody = RunContext(name="nobody", stores=world.origin.stores)
+    unknown_context = RunContext(name="nobody", stores=world.origin.stores)
     with pytest.raises(ShortlistError, match="spec 'nobody' has no candidate yet; make run SPEC=nobody"):
-        promote(nobody)
+        promote(unknown_context)
 
 
 def test_a_changed_value_in_the_feature_table_is_skew(world: World, tmp_path: Path) -> None:

@@ -24,24 +24,24 @@ def test_the_estimate_is_off_by_what_the_theory_allows(buckets: int, load: float
     load = values / buckets
     deviation = math.sqrt(buckets * (math.exp(load) - load - 1))  # Whang et al. (1990), equation 5
     assert abs(estimated - values) <= 5 * deviation + 1
-    found = HashCollisions.from_counts(buckets, occupied, occupied)
-    assert found.collision_rate == pytest.approx(1 - occupied / values, abs=(5 * deviation + 1) / values)
+    collisions = HashCollisions.from_counts(buckets, occupied, occupied)
+    assert collisions.collision_rate == pytest.approx(1 - occupied / values, abs=(5 * deviation + 1) / values)
 
 
 @given(st.integers(1, 10**6), st.data())
-def test_there_are_at_least_as_many_values_as_occupied_buckets(buckets: int, data: st.DataObject) -> None:
-    occupied = data.draw(st.integers(0, buckets))
-    found = HashCollisions.from_counts(buckets, occupied, occupied)
+def test_there_are_at_least_as_many_values_as_occupied_buckets(buckets: int, draw: st.DataObject) -> None:
+    occupied = draw.draw(st.integers(0, buckets))
+    collisions = HashCollisions.from_counts(buckets, occupied, occupied)
     if occupied == buckets:
-        assert (found.values, found.collision_rate) == (None, None)
+        assert (collisions.values, collisions.collision_rate) == (None, None)
     else:
-        assert found.values is not None
-        assert found.values >= occupied * (1 - 1e-9)
-        assert found.collision_rate is not None
-        assert 0 <= found.collision_rate < 1
+        assert collisions.values is not None
+        assert collisions.values >= occupied * (1 - 1e-9)
+        assert collisions.collision_rate is not None
+        assert 0 <= collisions.collision_rate < 1
 
 
-def test_no_values_and_one_value_collide_with_nobody() -> None:
+def test_no_values_and_one_value_have_no_collisions() -> None:
     assert (HashCollisions.from_counts(10, 0, 0).values, HashCollisions.from_counts(10, 0, 0).collision_rate) == (0, 0)
     assert HashCollisions.from_counts(10, 1, 1).values == pytest.approx(1)
     assert HashCollisions.from_counts(10, 1, 1).collision_rate == pytest.approx(0, abs=1e-12)

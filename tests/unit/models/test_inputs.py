@@ -20,10 +20,15 @@ def changed(table: DayTable, **notes: Any) -> DayTable:
 
 
 def test_features_come_in_table_order_whatever_the_patterns(table: DayTable) -> None:
-    assert [one.name for one in features_matching(table, ("text", "*_id"))] == ["user_id", "item_id", "tags_id", "text"]
+    assert [feature.name for feature in features_matching(table, ("text", "*_id"))] == [
+        "user_id",
+        "item_id",
+        "tags_id",
+        "text",
+    ]
 
 
-def test_a_pattern_without_a_feature_names_the_likely_one(table: DayTable) -> None:
+def test_a_pattern_without_a_feature_names_the_likely_feature(table: DayTable) -> None:
     with pytest.raises(ShortlistError, match=r"no feature matches 'agee'; did you mean 'age'\?; it has user_id"):
         features_matching(table, ("agee",))
 
@@ -68,44 +73,46 @@ def test_only_training_and_validation_days_can_be_reached(table: DayTable) -> No
 
 def looking_back(table: DayTable, *names: str) -> DayTable:
     """Return the table with features that look up what earlier days left; the others do not."""
-    columns = [{**one, "history": one["name"] in names} for one in table.notes["columns"]]
+    columns = [{**column, "history": column["name"] in names} for column in table.notes["columns"]]
     return changed(table, columns=columns)
 
 
 def test_warm_up_days_are_learnt_where_no_feature_looks_up_earlier_days(table: DayTable) -> None:
-    made = looking_back(table, "age")
-    ids, both = (LearningTable(made, features_matching(made, patterns)) for patterns in (("*_id",), ("*_id", "age")))
+    day_table = looking_back(table, "age")
+    ids, ids_and_age = (
+        LearningTable(day_table, features_matching(day_table, patterns)) for patterns in (("*_id",), ("*_id", "age"))
+    )
     warmup, *train = (date(2026, 1, day) for day in (5, 6, 7))
     assert (ids.split.warmup, ids.split.train) == ((), (warmup, *train))
-    assert (both.split.warmup, both.split.train) == ((warmup,), tuple(train))
-    assert (ids.rows("train"), both.rows("train")) == (3 * 1_500, 2 * 1_500)
+    assert (ids_and_age.split.warmup, ids_and_age.split.train) == ((warmup,), tuple(train))
+    assert (ids.rows("train"), ids_and_age.rows("train")) == (3 * 1_500, 2 * 1_500)
     assert sum(frame.height for frame in ids.frames("train")) == 3 * 1_500
     warm = pl.concat(frame for day, frame in table.frames() if day == warmup)
     first = pl.concat(ids.frames("train")).head(1_500)
     assert first["user_id"].equals(warm["user_id"])
-    assert ids.base_rate != both.base_rate
+    assert ids.base_rate != ids_and_age.base_rate
 
 
 def test_a_model_of_ids_alone_has_learnt_the_warm_up_day(table: DayTable) -> None:
-    made = looking_back(table, "age")
+    day_table = looking_back(table, "age")
     runtime = Runtime(engine="cpu", seed=3)
     for patterns, days in ((("user_id",), 3), (("user_id", "age"), 2)):
-        record = LogisticRanker(LogisticModel(features=patterns, epochs=1)).fit(made, runtime)
+        record = LogisticRanker(LogisticModel(features=patterns, epochs=1)).fit(day_table, runtime)
         assert (len(record.train_days), record.train_rows) == (days, days * 1_500)
 
 
-def test_several_workers_share_out_the_warm_up_day_too(table: DayTable) -> None:
-    made = looking_back(table, "age")
+def test_several_workers_share_out_the_warm_up_day(table: DayTable) -> None:
+    day_table = looking_back(table, "age")
     for patterns, rows in ((("user_id",), 4 * 1_500), (("user_id", "age"), 3 * 1_500)):
         section = LogisticModel(features=patterns)
-        job = DistributedJob.plan("logistic", section, made, Runtime(engine="cpu"), None, 2)
+        job = DistributedJob.plan("logistic", section, day_table, Runtime(engine="cpu"), None, 2)
         read = pl.read_parquet([*job.files(0), *job.files(1)], hive_partitioning=False)
         assert read.height == rows
         learning = LearningTable(job.day_table, features_matching(job.day_table, patterns))
         assert set(learning.paths("train", "validation")) == job.files(0) | job.files(1)
 
 
-def test_frames_hold_the_label_and_the_chosen_features_only(table: DayTable) -> None:
+def test_frames_hold_only_the_label_and_the_matching_features(table: DayTable) -> None:
     frames = list(LearningTable(table, features_matching(table, ("age",))).frames("train"))
     assert {tuple(frame.columns) for frame in frames} == {("label", "age")}
     assert sum(frame.height for frame in frames) == 3_000
@@ -120,7 +127,10 @@ def test_a_part_without_rows_is_refused(table: DayTable, part: str) -> None:
 
 @pytest.mark.parametrize("label", [0, 1])
 def test_a_label_that_never_varies_is_refused(table: DayTable, label: int) -> None:
-    days = tuple(DayPart(day=one.day, rows=one.rows, positives=label * one.rows, files=one.files) for one in table.days)
+    days = tuple(
+        DayPart(day=day_part.day, rows=day_part.rows, positives=label * day_part.rows, files=day_part.files)
+        for day_part in table.days
+    )
     with pytest.raises(
         DataError, match=f"the label is {label} on all 3000 rows of the training days 2026-01-06, 2026-01-07"
     ):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -16,9 +15,11 @@ import pytest
 from models import registry
 from models.base import DeclaredModel, ModelKind
 from models.ranker import Ranker
-from models.registry import KINDS, kind_of, known_kinds, sections
+from models.registry import KINDS, kind_of, sections
 from shortlist.contracts import ShortlistError
 from shortlist.spec.models import ModelSection
+from shortlist.system import registry as system_registry
+from shortlist.system.registry import AddressRegistry
 
 ROOT = Path(__file__).parents[3]
 ALLOWED = {
@@ -31,7 +32,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_kind_is_what_the_registry_calls_it(name: str) -> None:
+def test_a_kind_has_the_name_of_the_registry(name: str) -> None:
     kind = kind_of(name)
     assert kind.name == name
     ranker: type[Ranker[Any]] = kind.load("ranker")
@@ -44,32 +45,33 @@ def test_a_kind_that_is_not_there_is_told_with_those_that_are() -> None:
         kind_of("xgbost")
 
 
-def test_what_a_kind_does_not_have_is_told() -> None:
+def test_a_missing_part_of_a_kind_is_named() -> None:
     with pytest.raises(ShortlistError, match="kind popularity: has no export"):
         kind_of("popularity").load("export")
 
 
 class Elsewhere(ModelSection):
-    """Of another package."""
+    """Section of a kind of another package."""
 
     kind: Literal["elsewhere"] = "elsewhere"
 
 
 @pytest.fixture
-def points(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
+def points(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
     """Entry points as installed packages declare them."""
-    found: list[EntryPoint] = []
+    entry_points: list[EntryPoint] = []
     package = ModuleType("their_package")
     package.KIND = ModelKind(section=Elsewhere, ranker="their_package:Ranker")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "their_package", package)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [one for one in found if one.group == group])
-    known_kinds.cache_clear()
-    yield found
-    known_kinds.cache_clear()
+    monkeypatch.setattr(
+        system_registry, "entry_points", lambda group: [point for point in entry_points if point.group == group]
+    )
+    monkeypatch.setattr(registry, "MODEL_KINDS", AddressRegistry("model_kinds", KINDS))
+    return entry_points
 
 
 def point(name: str, value: str = "their_package:KIND") -> EntryPoint:
-    return EntryPoint(name, value, registry.GROUP)
+    return EntryPoint(name, value, registry.MODEL_KINDS.group)
 
 
 def test_an_installed_package_adds_a_kind(points: list[EntryPoint]) -> None:
@@ -88,7 +90,7 @@ def test_an_installed_package_adds_a_kind(points: list[EntryPoint]) -> None:
         ("other", "json:dumps", "'other': json:dumps is a function; wanted a ModelKind"),
     ],
 )
-def test_a_package_that_declares_nonsense_is_told(
+def test_a_package_that_declares_nonsense_is_refused(
     points: list[EntryPoint], name: str, value: str, message: str
 ) -> None:
     points.append(point(name, value))
@@ -97,11 +99,11 @@ def test_a_package_that_declares_nonsense_is_told(
 
 
 def test_the_graphs_text_of_a_model_depends_on_its_meaning_alone() -> None:
-    one = DeclaredModel(name="trees", section={"kind": "xgboost", "role": "candidate", "max_depth": 3})
-    other = DeclaredModel(name="trees", section={"max_depth": 3, "role": "candidate", "kind": "xgboost"})
-    assert one.text == other.text
-    assert DeclaredModel.read(one.text) == one
-    assert (one.kind, one.role) == ("xgboost", "candidate")
+    model = DeclaredModel(name="trees", section={"kind": "xgboost", "role": "candidate", "max_depth": 3})
+    reordered = DeclaredModel(name="trees", section={"max_depth": 3, "role": "candidate", "kind": "xgboost"})
+    assert model.text == reordered.text
+    assert DeclaredModel.read(model.text) == model
+    assert (model.kind, model.role) == ("xgboost", "candidate")
 
 
 def test_nothing_outside_a_kinds_folder_knows_it_by_name() -> None:
@@ -112,11 +114,11 @@ def test_nothing_outside_a_kinds_folder_knows_it_by_name() -> None:
     ]
     outside = [path for path in modules if not path.startswith(tuple(f"models/{kind}/" for kind in KINDS))]
     assert len(outside) > 300
-    said = re.compile("|".join(KINDS))  # a text without any of them need not be read as code
-    read = [path for path in outside if said.search((ROOT / path).read_text())]
-    named = {path: found for path in read if (found := kinds_named_in(ROOT / path))}
-    assert {path: found for path, found in named.items() if path not in ALLOWED} == {}
-    assert set(ALLOWED) <= set(named)  # and nobody is excused without need
+    kind_names = re.compile("|".join(KINDS))  # a text without any of them need not be read as code
+    read = [path for path in outside if kind_names.search((ROOT / path).read_text())]
+    named = {path: names for path in read if (names := kinds_named_in(ROOT / path))}
+    assert {path: names for path, names in named.items() if path not in ALLOWED} == {}
+    assert set(ALLOWED) <= set(named)  # and every exception is needed
 
 
 def kinds_named_in(path: Path) -> set[str]:
@@ -126,15 +128,15 @@ def kinds_named_in(path: Path) -> set[str]:
     """
     tree = ast.parse(path.read_text("utf-8"))
     sentences = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    said: list[str] = []
+    identifiers: list[str] = []
     for node in ast.walk(tree):
         match node:
             case ast.Constant(value=str(text)) if id(node) not in sentences:
-                said += re.findall(r"[a-z0-9]+", text)
+                identifiers += re.findall(r"[a-z0-9]+", text)
             case ast.ImportFrom(module=str(module)):
-                said += module.split(".")
+                identifiers += module.split(".")
             case ast.Import(names=names):
-                said += [part for one in names for part in one.name.split(".")]
+                identifiers += [part for alias in names for part in alias.name.split(".")]
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
-                said += [name] if name != "popularity" else []
-    return set(said) & set(KINDS)
+                identifiers += [name] if name != "popularity" else []
+    return set(identifiers) & set(KINDS)

@@ -1,4 +1,4 @@
-"""Vectors of later items are computed without torch, as the network that learnt computes them."""
+"""Vectors of later items, computed without torch, are those of the trained network."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_vectors_of_items_are_those_of_the_network(declared: dict[str, Any], tmp
     assert learnt is not None
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for one in learnt.parameters():
-            one.copy_(torch.randn(one.shape, generator=random))
-        wanted = learnt(torch.arange(3)).numpy()
+        for parameter in learnt.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=random))
+        expected = learnt(torch.arange(3)).numpy()
     learnt.to_vector_content().write(tmp_path)
-    assert VectorContent.read(tmp_path).vectors(ITEMS) == pytest.approx(wanted, abs=1e-5)
-    assert np.abs(wanted).max() > 0.1
+    assert VectorContent.read(tmp_path).vectors(ITEMS) == pytest.approx(expected, abs=1e-5)
+    assert np.abs(expected).max() > 0.1
 
 
 def test_a_later_vector_of_another_width_is_refused() -> None:

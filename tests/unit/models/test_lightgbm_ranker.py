@@ -31,12 +31,12 @@ def fitted(table: DayTable, runtime: Runtime, champion: Path | None = None, **ch
 def test_it_ranks_and_is_the_same_again_whatever_the_budget(
     table: DayTable, runtime: Runtime, test_rows: pl.DataFrame
 ) -> None:
-    one, other = (fitted(table, runtime.model_copy(update={"memory_budget_mib": mib})) for mib in (0, 4_096))
-    np.testing.assert_array_equal(one.predict(test_rows), other.predict(test_rows))
-    best = one.record.history[(one.record.rounds or 0) - 1]
+    in_memory, streamed = (fitted(table, runtime.model_copy(update={"memory_budget_mib": mib})) for mib in (0, 4_096))
+    np.testing.assert_array_equal(in_memory.predict(test_rows), streamed.predict(test_rows))
+    best = in_memory.record.history[(in_memory.record.rounds or 0) - 1]
     assert best["validation_auc"] and best["validation_auc"] > 0.7
-    assert sum(one.record.importance.values()) == pytest.approx(1)
-    assert set(one.record.importance) == {"user_id", "item_id", "age", "text"}
+    assert sum(in_memory.record.importance.values()) == pytest.approx(1)
+    assert set(in_memory.record.importance) == {"user_id", "item_id", "age", "text"}
 
 
 def test_it_stops_early_and_keeps_the_best_trees(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
@@ -58,15 +58,15 @@ def test_it_goes_on_from_an_earlier_model(
     table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, tmp_path: Path
 ) -> None:
     continuing = {"retrain": "continue", "retrain_rounds": 5, "retrain_days": 0}
-    before = fitted(table, runtime, rounds=10)
-    before.save(tmp_path / "before")
-    after = fitted(table, runtime, tmp_path / "before", **continuing)
-    assert (before.record.rounds, after.record.rounds) == (10, 15)
-    first = lgb.Booster(model_str=after._booster.model_to_string(num_iteration=10))
+    champion = fitted(table, runtime, rounds=10)
+    champion.save(tmp_path / "before")
+    continued = fitted(table, runtime, tmp_path / "before", **continuing)
+    assert (champion.record.rounds, continued.record.rounds) == (10, 15)
+    first = lgb.Booster(model_str=continued._booster.model_to_string(num_iteration=10))
     rows = np.zeros((1, 6), np.float32)
-    assert first.predict(rows) == pytest.approx(before._booster.predict(rows))
+    assert first.predict(rows) == pytest.approx(champion._booster.predict(rows))
     with pytest.raises(IncompatibleModelError, match=r"has 10 trees; 30 more are beyond models.lightgbm.rounds \(30\)"):
-        LightGBMRanker.check_previous_model(before.record, SECTION.model_copy(update={"retrain_rounds": 30}))
+        LightGBMRanker.check_previous_model(champion.record, SECTION.model_copy(update={"retrain_rounds": 30}))
     small = runtime.model_copy(update={"memory_budget_mib": 0})
     with pytest.raises(IncompatibleModelError, match="trees can only go on from rows in memory"):
         fitted(table, small, tmp_path / "before", **continuing)
@@ -86,36 +86,36 @@ def test_lists_are_refused(table: DayTable, runtime: Runtime) -> None:
 def rows(count: int, seed: int = 0) -> np.ndarray:
     random = np.random.default_rng(seed)
     values = random.integers(-4, 5, (count, 4)) / np.float32(8)  # few values: rows lie near thresholds
-    values[:, :3] = np.where(random.random((count, 3)) < 0.2, np.nan, values[:, :3])  # the last one is never missing
+    values[:, :3] = np.where(random.random((count, 3)) < 0.2, np.nan, values[:, :3])  # the last column is never missing
     return values.astype(np.float32)
 
 
-def test_trees_give_their_log_odds_on_thresholds_and_for_missing_values_too() -> None:
-    data = rows(3_000)
-    labels = np.nan_to_num(data[:, 0]) - np.isnan(data[:, 1]) + data[:, 3] > np.random.default_rng(1).normal(
+def test_trees_give_their_log_odds_on_thresholds_and_for_missing_values() -> None:
+    values = rows(3_000)
+    labels = np.nan_to_num(values[:, 0]) - np.isnan(values[:, 1]) + values[:, 3] > np.random.default_rng(1).normal(
         0, 1, 3_000
     )
-    booster = lgb.train(PARAMS, lgb.Dataset(data, labels.astype(int)), 20)
+    booster = lgb.train(PARAMS, lgb.Dataset(values, labels.astype(int)), 20)
     attributes = tree_attributes(booster)
     nodes = GraphBuilder()
-    found = nodes.add("TreeEnsembleRegressor", "x", domain=ML, **attributes)
-    model = nodes.model([tensor_info("x", np.float32, 4)], [tensor_info(found, np.float32, 1)])
+    output = nodes.add("TreeEnsembleRegressor", "x", domain=ML, **attributes)
+    model = nodes.model([tensor_info("x", np.float32, 4)], [tensor_info(output, np.float32, 1)])
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     thresholds = np.unique(attributes["nodes_values"]).astype(np.float32)
-    thresholds = thresholds[np.abs(thresholds) < 1e30]  # beyond: a split of what is missing from everything else
+    thresholds = thresholds[np.abs(thresholds) < 1e30]  # larger ones split missing from present values
     near = [np.nextafter(thresholds, np.float32(side)) for side in (-np.inf, np.inf)]
-    missing = np.full((1, 4), np.nan, np.float32)  # where no row of training was, too
-    tried = np.concatenate(
-        [rows(500, 9), missing, *(np.repeat(one[:, None], 4, 1) for one in (thresholds, *near))]
+    missing = np.full((1, 4), np.nan, np.float32)  # also where no training row was missing
+    probes = np.concatenate(
+        [rows(500, 9), missing, *(np.repeat(threshold[:, None], 4, 1) for threshold in (thresholds, *near))]
     )
-    tried = np.where(np.abs(tried) < 1e-30, np.float32(0), tried)  # LightGBM takes what is closer to 0 for 0
-    wanted = booster.predict(tried, raw_score=True)
-    np.testing.assert_allclose(session.run(None, {"x": tried})[0][:, 0], wanted, atol=3e-6)
-    assert np.unique(wanted).size > 20
+    probes = np.where(np.abs(probes) < 1e-30, np.float32(0), probes)  # LightGBM takes what is closer to 0 for 0
+    expected = booster.predict(probes, raw_score=True)
+    np.testing.assert_allclose(session.run(None, {"x": probes})[0][:, 0], expected, atol=3e-6)
+    assert np.unique(expected).size > 20
 
 
 def test_categorical_splits_are_refused() -> None:
-    data = np.random.default_rng(0).integers(0, 6, (500, 1)).astype(float)
-    dataset = lgb.Dataset(data, data[:, 0] % 2, categorical_feature=[0])
+    values = np.random.default_rng(0).integers(0, 6, (500, 1)).astype(float)
+    dataset = lgb.Dataset(values, values[:, 0] % 2, categorical_feature=[0])
     with pytest.raises(ExportError, match="tree 0 splits categories"):
         tree_attributes(lgb.train(PARAMS, dataset, 2))

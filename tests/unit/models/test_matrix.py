@@ -42,8 +42,8 @@ def test_a_vector_of_another_width_is_refused() -> None:
 
 def test_ids_are_moved_by_their_offsets() -> None:
     frame = FRAME.with_columns(pl.col("item").alias("again"))
-    again = ITEM.model_copy(update={"name": "again"})
-    assert fused_rows(frame, [ITEM, again], [10, 100]).tolist() == [[13, 103], [10, 100]]
+    repeated = ITEM.model_copy(update={"name": "again"})
+    assert fused_rows(frame, [ITEM, repeated], [10, 100]).tolist() == [[13, 103], [10, 100]]
     assert fused_rows(FRAME, [ITEM], [0]).dtype == np.int32
 
 

@@ -27,29 +27,29 @@ NETWORK: dict[str, Any] = {"features": ("user_id", "item_id", "age"), "embedding
 
 def modalities(**changes: Any) -> Modalities:
     declared = VectorInputs.model_validate({"of": ["text", "image"], "width": 3, **changes})
-    made = Modalities(declared, WIDTHS, 8)
-    for layer in made.projections:
+    module = Modalities(declared, WIDTHS, 8)
+    for layer in module.projections:
         assert isinstance(layer, torch.nn.Linear)
         torch.nn.init.ones_(layer.weight)  # every number of a projection is the sum of the vector's
-    return made
+    return module
 
 
 def test_a_layer_norm_has_mean_0_and_l2_has_length_1() -> None:
-    made = modalities(norms={"image": "l2"}, combine="concat")
-    norm = made.norms[0]
+    module = modalities(norms={"image": "l2"}, combine="concat")
+    norm = module.norms[0]
     assert isinstance(norm, torch.nn.LayerNorm)
     with torch.no_grad():
         norm.weight.copy_(torch.tensor([1.0, 3.0]))
-        found = made([torch.tensor([[4.0, 8.0]]), torch.tensor([[3.0, 0.0, 4.0, 0.0]])])
+        combined = module([torch.tensor([[4.0, 8.0]]), torch.tensor([[3.0, 0.0, 4.0, 0.0]])])
     # (4, 8) has mean 6 and deviation 2: (-1, 1), of which the second counts three times. (3, 0, 4, 0) has length 5.
-    np.testing.assert_allclose(found.numpy(), [[2.0] * 3 + [7 / 5] * 3], atol=1e-5)
+    np.testing.assert_allclose(combined.numpy(), [[2.0] * 3 + [7 / 5] * 3], atol=1e-5)
 
 
 def test_a_sum_is_as_wide_as_one_projection() -> None:
     vectors = [torch.tensor([[4.0, 8.0], [0.0, 0.0]]), torch.tensor([[3.0, 0.0, 4.0, 0.0], [0.0] * 4])]
     with torch.no_grad():
-        found = modalities(norm="l2")(vectors)
-    np.testing.assert_allclose(found.numpy(), [[12 / 80**0.5 + 7 / 5] * 3, [0.0] * 3], atol=1e-5)
+        combined = modalities(norm="l2")(vectors)
+    np.testing.assert_allclose(combined.numpy(), [[12 / 80**0.5 + 7 / 5] * 3, [0.0] * 3], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_declaration_that_fits_no_vector_is_refused(declared: dict[str, Any], 
 
 @pytest.mark.parametrize("kind", ["dlrm", "dcn", "wide_deep", "finalnet"])
 @pytest.mark.parametrize("combine", ["sum", "concat"])
-def test_networks_learn_from_normed_vectors_and_are_kept(
+def test_networks_learn_from_normed_vectors_and_are_saved(
     table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, tmp_path: Path, kind: str, combine: str
 ) -> None:
     section = {"kind": kind, **NETWORK, "epochs": 1, "vectors": {"of": ["text"], "combine": combine, "width": 4}}
@@ -82,14 +82,14 @@ def test_networks_learn_from_normed_vectors_and_are_kept(
     np.testing.assert_array_equal(load_ranker(tmp_path / "model").predict(test_rows), scores)
 
 
-def test_vectors_help_where_they_say_something(table: DayTable, runtime: Runtime, test_rows: pl.DataFrame) -> None:
-    found = []
+def test_vectors_help_where_they_tell_rows_apart(table: DayTable, runtime: Runtime, test_rows: pl.DataFrame) -> None:
+    aucs = []
     for vectors in (None, {"of": ["text"], "norm": "l2"}):
         section = DLRMModel.model_validate({**NETWORK, "epochs": 4, "vectors": vectors})
         ranker: Ranker[Any] = kind_of("dlrm").load("ranker")(section)
         ranker.fit(table, runtime)
-        found.append(auc(test_rows[Columns.LABEL].to_numpy().astype(float), ranker.predict(test_rows).astype(float)))
-    assert found[1] > found[0] + 0.003
+        aucs.append(auc(test_rows[Columns.LABEL].to_numpy().astype(float), ranker.predict(test_rows).astype(float)))
+    assert aucs[1] > aucs[0] + 0.003
 
 
 def test_the_layers_are_as_wide_as_what_is_projected() -> None:

@@ -1,4 +1,4 @@
-"""Learning the order of a user's rows: it ranks them better, and says what it cannot learn."""
+"""Learning the order of a user's rows: it ranks them better, and refuses lists without an order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ USERS, ROWS = 60, 1_800
 FEATURES = ["liking", "taste"]
 STUMPS = {"rounds": 8, "learning_rate": 0.3}
 TREES = {"xgboost": {**STUMPS, "max_depth": 1}, "lightgbm": {**STUMPS, "num_leaves": 2}}
-"""Stumps, few of them: what they learn first is what the objective cares for."""
+"""Few stumps: their first splits show what the objective rewards."""
 SMALL = {"embedding_dim": 4, "batch_size": 300, "epochs": 5, "patience": 5, "learning_rate": 0.02}
 NETWORKS = {
     "dlrm": {**SMALL, "bottom_mlp": [8], "top_mlp": [8]},
@@ -102,22 +102,24 @@ def fitted(table: DayTable, kind: str, objective: str, **changed: Any) -> Ranker
 def gauc(ranker: Ranker[Any], rows: pl.DataFrame) -> float:
     """Return the AUC per user, weighted by rows; users of one class are left out."""
     scored = rows.with_columns(score=pl.Series(ranker.predict(rows).astype(float)))
-    users = [one for _, one in scored.group_by(Columns.USER) if one[Columns.LABEL].n_unique() == 2]
-    found = [auc(one[Columns.LABEL].to_numpy().astype(float), one["score"].to_numpy()) for one in users]
-    return float(np.average(found, weights=[one.height for one in users]))
+    users = [rows for _, rows in scored.group_by(Columns.USER) if rows[Columns.LABEL].n_unique() == 2]
+    aucs = [auc(rows[Columns.LABEL].to_numpy().astype(float), rows["score"].to_numpy()) for rows in users]
+    return float(np.average(aucs, weights=[rows.height for rows in users]))
 
 
 @pytest.mark.parametrize("kind", TREES)
 def test_learning_the_order_ranks_a_users_rows_better(lists: DayTable, kind: str) -> None:
     rows = pl.concat([frame for day, frame in lists.frames() if day == DAYS[-1]])
-    by_row, by_pair, by_list = (gauc(fitted(lists, kind, how), rows) for how in ("pointwise", "pairwise", "listwise"))
+    by_row, by_pair, by_list = (
+        gauc(fitted(lists, kind, objective), rows) for objective in ("pointwise", "pairwise", "listwise")
+    )
     assert min(by_pair, by_list) > by_row + 0.02
 
 
 def write_misleading_table(folder: Path) -> DayTable:
     """A log in which users in a good mood see high prices: between users a price goes with clicks, within one against.
 
-    No feature tells the mood, so whoever learns every label by itself learns the price the wrong way round.
+    No feature tells the mood, so a pointwise model learns the opposite effect of the price.
     """
     writer = DayTableWriter(folder, Files.TABLE, chunk_rows=10_000)
     random = np.random.default_rng(6)
@@ -151,7 +153,8 @@ def test_networks_learn_the_order_within_users(tmp_path: Path, kind: str) -> Non
     table = write_misleading_table(tmp_path / "table")
     rows = pl.concat([frame for day, frame in table.frames() if day == DAYS[-1]])
     learnt = {
-        how: fitted(table, kind, how, features=["price", "taste"]) for how in ("pointwise", "pairwise", "listwise")
+        objective: fitted(table, kind, objective, features=["price", "taste"])
+        for objective in ("pointwise", "pairwise", "listwise")
     }
     by_row, by_pair, by_list = (gauc(ranker, rows) for ranker in learnt.values())
     assert min(by_pair, by_list) > by_row + 0.03
@@ -171,18 +174,18 @@ def test_calibrated_scores_of_an_order_are_rates(lists: DayTable, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lists_of_one_row_are_told(tmp_path: Path, kind: str) -> None:
+def test_lists_of_one_row_are_refused(tmp_path: Path, kind: str) -> None:
     table = write_table(tmp_path / "table", rows_of_user=1)
     with pytest.raises(DataError, match=r"listwise: no user has both .* \(every list has one row\); there is"):
         fitted(table, kind, "listwise")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_log_without_users_is_told(kind: str) -> None:
+def test_a_log_without_users_is_refused(kind: str) -> None:
     section = kind_of(kind).section.model_validate(
         {"kind": kind, "features": ["*"], **KINDS[kind], "objective": "pairwise", "calibration": "platt"}
     )
-    data = Data.model_validate(
+    data_section = Data.model_validate(
         {
             "source": {"kind": "files"}, "label": "clicked", "clock": {"kind": "column", "column": "time", "unit": "s"},
             "columns": [{"name": "item_id", "type": "integer"}, {"name": "clicked", "type": "integer"}],
@@ -191,17 +194,17 @@ def test_a_log_without_users_is_told(kind: str) -> None:
     with pytest.raises(
         ValueError, match=r"models.trees.objective: pairwise compares the rows of a user or of a slate, and"
     ):
-        section.check_data("trees", data)
+        section.check_data("trees", data_section)
 
 
 @pytest.mark.parametrize("objective", ["pointwise", "pairwise"])
 @pytest.mark.parametrize("kind", [*TREES, "dlrm"])
 def test_scores_from_before_a_refit_are_kept_row_by_row(lists: DayTable, kind: str, objective: str) -> None:
-    once, again = (fitted(lists, kind, objective, refit=refit) for refit in (False, True))
+    once, refitted = (fitted(lists, kind, objective, refit=refit) for refit in (False, True))
     rows = pl.concat([frame for day, frame in lists.frames() if day == DAYS[2]])
-    assert again.held_out is not None
-    np.testing.assert_allclose(again.held_out, once.predict(rows), atol=1e-6)
-    assert not np.allclose(again.predict(rows), once.predict(rows), atol=1e-6)  # which were learnt since
+    assert refitted.held_out is not None
+    np.testing.assert_allclose(refitted.held_out, once.predict(rows), atol=1e-6)
+    assert not np.allclose(refitted.predict(rows), once.predict(rows), atol=1e-6)  # which were learnt since
 
 
 def slated(table: DayTable, folder: Path, rows_of_slate: int) -> DayTable:
@@ -223,7 +226,7 @@ def test_where_slates_are_declared_they_are_the_lists(lists: DayTable, tmp_path:
         fitted(slated(lists, tmp_path / "one", 1), kind, "pairwise")
 
 
-def test_lists_of_files_are_numbered_one_after_another(lists: DayTable) -> None:
+def test_lists_of_files_are_numbered_consecutively(lists: DayTable) -> None:
     learning = LearningTable(lists, features_matching(lists, ("taste",)), (Columns.USER,))
     frame = sorted_by_list(pl.DataFrame({Columns.USER: [7, 3, 7, 3, 9]}))
     numbers = ListNumbers(learning)

@@ -1,4 +1,4 @@
-"""What a plan counts: against published numbers, against torch's own tensors, and its words where nothing fits."""
+"""Costs of a plan against published numbers and torch's tensors, and its messages where no placement fits."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def terabyte() -> ModelShape:
 
 
 def test_published_configuration_costs_what_is_published() -> None:
-    found = model_costs(published())
-    assert found.training_flops / 1e6 == pytest.approx(14.8, abs=0.05)
-    assert found.training_bytes / 1e3 == pytest.approx(53, abs=0.5)
-    assert found.table_bytes / 2**30 == pytest.approx(15.6, abs=0.05)  # NVIDIA's table of model sizes
+    costs = model_costs(published())
+    assert costs.training_flops / 1e6 == pytest.approx(14.8, abs=0.05)
+    assert costs.training_bytes / 1e3 == pytest.approx(53, abs=0.5)
+    assert costs.table_bytes / 2**30 == pytest.approx(15.6, abs=0.05)  # NVIDIA's table of model sizes
     a100 = roofline(published(), ACCELERATORS["A100-80"], "bf16")
     assert a100 is not None
     assert a100.expected == pytest.approx(4.02e6)
@@ -64,14 +64,14 @@ def test_costs_are_the_sums_by_hand() -> None:
     shape = ModelShape(
         (EmbeddingTable("a", 10, 1, "given"), EmbeddingTable("b", 5, 1, "given")), 3, 4, (3, 8, 4), (7, 6, 1), 16
     )
-    found = model_costs(shape)
-    assert found.forward_flops == 2 * (3 * 8 + 8 * 4 + 3 * 3 * 4 + 7 * 6 + 6 * 1)
-    assert found.training_flops == 3 * found.forward_flops
-    assert found.forward_bytes == 2 * 4 * 4
-    assert found.training_bytes == 4 * 2 * 4 * 4 + 2 * 2 * 4
-    assert found.table_bytes == 15 * 4 * 4
-    assert found.state_bytes == 15 * 4
-    assert found.perceptron_weights == 4 * 8 + 9 * 4 + 8 * 6 + 7 * 1
+    costs = model_costs(shape)
+    assert costs.forward_flops == 2 * (3 * 8 + 8 * 4 + 3 * 3 * 4 + 7 * 6 + 6 * 1)
+    assert costs.training_flops == 3 * costs.forward_flops
+    assert costs.forward_bytes == 2 * 4 * 4
+    assert costs.training_bytes == 4 * 2 * 4 * 4 + 2 * 2 * 4
+    assert costs.table_bytes == 15 * 4 * 4
+    assert costs.state_bytes == 15 * 4
+    assert costs.perceptron_weights == 4 * 8 + 9 * 4 + 8 * 6 + 7 * 1
 
 
 def test_activations_are_what_torch_keeps() -> None:
@@ -81,21 +81,21 @@ def test_activations_are_what_torch_keeps() -> None:
     model, rows = DLRM(layout, section), 512
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, 400, rows * 8).astype(np.int32))
     lookups = Lookups(ids, torch.arange(rows * 8 + 1, dtype=torch.int32), None)
-    kept: dict[int, int] = {}
+    saved_bytes: dict[int, int] = {}
     weights = {tensor.data_ptr() for tensor in model.parameters()}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.data_ptr() not in weights and tensor.dtype == torch.float32:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            saved_bytes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     pooled = model.table(lookups).requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model.network(torch.zeros(rows, 1), pooled).sum()
-    tables = tuple(EmbeddingTable(one.name, 50, 1, "given") for one in features)
+    tables = tuple(EmbeddingTable(feature.name, 50, 1, "given") for feature in features)
     shape = ModelShape(tables, 1, 16, (1, 64, 16), (16 + 36, 128, 64, 1), rows)
     # The plan also counts what is alive beside it: the pooled slots and the products' matrix.
-    assert sum(kept.values()) <= activation_bytes(shape, rows, "fp32") <= 2.2 * sum(kept.values())
+    assert sum(saved_bytes.values()) <= activation_bytes(shape, rows, "fp32") <= 2.2 * sum(saved_bytes.values())
 
 
 def test_terabyte_has_published_rows() -> None:
@@ -104,22 +104,22 @@ def test_terabyte_has_published_rows() -> None:
     assert (shape.bottom, shape.top) == ((13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1))
 
 
-def test_one_h200_holds_the_terabyte_tables_and_l4s_cut_them() -> None:
+def test_one_h200_holds_the_terabyte_tables_and_l4s_split_tables() -> None:
     assert smallest_sharding(terabyte(), ACCELERATORS["H200"], "bf16").devices == 1
     cut = smallest_sharding(terabyte(), ACCELERATORS["L4"], "bf16")
     assert cut.devices == row_wise_devices(terabyte(), ACCELERATORS["L4"], "bf16") == 8
-    kinds = {one.table.name: one.kind for one in cut.placements}
+    kinds = {placement.table.name: placement.kind for placement in cut.placements}
     assert kinds["C1_id"] == "column-wise" and kinds["C2_id"] == "table-wise"
     assert cut.fullest_bytes <= cut.usable_bytes
 
 
 def test_a_narrow_table_too_large_for_one_device_is_cut_by_rows() -> None:
     shape = ModelShape((EmbeddingTable("ids", 2_000_000_000, 1, "declared"),), 1, 16, (1, 16), (17, 1), 1_024)
-    found = smallest_sharding(shape, ACCELERATORS["H100"], "bf16")
-    assert (found.devices, found.placements[0].kind) == (4, "row-wise")  # 136 GB: two would be full to the brim
+    sharding = smallest_sharding(shape, ACCELERATORS["H100"], "bf16")
+    assert (sharding.devices, sharding.placements[0].kind) == (4, "row-wise")  # 136 GB: two would be full to the brim
 
 
-def test_a_table_that_does_not_fit_says_what_would() -> None:
+def test_a_table_that_does_not_fit_names_a_change_that_fits() -> None:
     (sentence,) = unplaceable_tables(terabyte(), ACCELERATORS["L4"], "bf16")
     usable = 24e9 * 0.85 - step_bytes(terabyte(), 65_536, "bf16")
     missing = (40_000_000 * 129 * 4 - usable) / 1e9
@@ -130,12 +130,12 @@ def test_a_table_that_does_not_fit_says_what_would() -> None:
     assert "embedding_dim 64" in sentence and "one H200 or H100 or A100-80" in sentence and "2 x L4" in sentence
 
 
-def test_more_ids_than_the_fused_table_can_number_are_told() -> None:
+def test_more_ids_than_the_fused_table_can_number_are_refused() -> None:
     shape = ModelShape(
         (EmbeddingTable("a", 2**31 - 1, 1, "bound"), EmbeddingTable("b", 10, 1, "bound")), 1, 4, (1, 4), (7, 1), 16
     )
-    found = str(too_many_ids(shape))
-    assert "2,147,483,657 ids in all; the fused table holds at most 2,147,483,647: 10 too many" in found
+    message = str(too_many_ids(shape))
+    assert "2,147,483,657 ids in all; the fused table holds at most 2,147,483,647: 10 too many" in message
     assert too_many_ids(terabyte()) is None
 
 
@@ -147,14 +147,14 @@ def test_nothing_holds_a_step_that_is_larger_than_any_device() -> None:
 
 def test_an_unfitted_vocabulary_is_an_upper_bound_and_a_fitted_one_is_not(table: DayTable) -> None:
     spec = load_spec(TERABYTE)
-    assert {one.source for one in shape_of(spec, "dlrm", {}, {}).tables} == {"bound"}
+    assert {table.source for table in shape_of(spec, "dlrm", {}, {}).tables} == {"bound"}
     assert shape_of(spec, "dlrm", {}, {"C1_id": 7}).tables[0] == EmbeddingTable("C1_id", 7, 1, "fitted")
     assert shape_of(spec, "dlrm", {"C1": 9}, {"C1_id": 7}).tables[0] == EmbeddingTable("C1_id", 10, 1, "given")
 
 
 def test_lists_vectors_and_buckets(make_spec: Callable[..., str]) -> None:
     shape = shape_of(parse_spec(make_spec()), "dlrm", {}, {"text_vector": 12})
-    assert [(one.name, one.rows, one.lookups, one.source) for one in shape.tables] == [
+    assert [(table.name, table.rows, table.lookups, table.source) for table in shape.tables] == [
         ("tags_id", 1_000, 5, "bound"), ("viewer_hash", 100, 1, "declared"), ("pair", 50, 1, "declared"),
     ]  # fmt: skip
     assert shape.floats == 12 + 1 + 2  # vector, number, sine and cosine
@@ -211,16 +211,18 @@ def test_what_is_exchanged_is_what_is_not_at_hand() -> None:
 def test_torchrec_cuts_the_large_tables_and_leaves_the_others_whole() -> None:
     from models.planning.torchrec_plan import torchrec_placements
 
-    found = {one.table.name: one for one in torchrec_placements(terabyte(), ACCELERATORS["L4"], "bf16", 8)}
-    assert len(found) == 26
-    assert found["C1_id"].kind in ("row-wise", "column-wise") and len(found["C1_id"].devices) > 1
-    assert found["C2_id"].kind in ("table-wise", "copied")
+    placements = {
+        placement.table.name: placement for placement in torchrec_placements(terabyte(), ACCELERATORS["L4"], "bf16", 8)
+    }
+    assert len(placements) == 26
+    assert placements["C1_id"].kind in ("row-wise", "column-wise") and len(placements["C1_id"].devices) > 1
+    assert placements["C2_id"].kind in ("table-wise", "copied")
     with pytest.raises(ShortlistError, match="--torchrec: no plan for 2 x L4"):
         torchrec_placements(terabyte(), ACCELERATORS["L4"], "bf16", 2)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torchrec") is not None, reason="TorchRec is installed")
-def test_without_torchrec_its_planner_cannot_be_asked() -> None:
+def test_without_torchrec_its_planner_is_refused() -> None:
     from models.planning.torchrec_plan import torchrec_placements
 
     with pytest.raises(ShortlistError, match=r"TorchRec cannot be imported .* requirements/torchrec\.txt"):
@@ -233,14 +235,23 @@ def test_an_unknown_device_is_corrected() -> None:
 
 
 def test_the_command_prints_tables_and_sources(tmp_path: Path) -> None:
-    result = CliRunner().invoke(
+    run = CliRunner().invoke(
         app, ["plan", "criteo_terabyte", "--gpu", "L4", "--gpu", "cpu", "--rows", "4000000000", "--runs", str(tmp_path)]
     )
-    assert result.exit_code == 0, result.output
-    for shown in ("204,184,609", "104.5 GB", "14.75 MFLOP", "53.5 kB", "column-wise", "GB are missing", "2 039", "[6]"):
-        assert (shown in result.output) == (shown != "2 039"), shown  # the A100 was not asked for
-    unknown = CliRunner().invoke(app, ["plan", "criteo", "--runs", str(tmp_path)])
-    assert "at most; not fitted yet" in unknown.output
+    assert run.exit_code == 0, run.output
+    for figure in (
+        "204,184,609",
+        "104.5 GB",
+        "14.75 MFLOP",
+        "53.5 kB",
+        "column-wise",
+        "GB are missing",
+        "2 039",
+        "[6]",
+    ):
+        assert (figure in run.output) == (figure != "2 039"), figure  # the A100 was not asked for
+    refused = CliRunner().invoke(app, ["plan", "criteo", "--runs", str(tmp_path)])
+    assert "at most; not fitted yet" in refused.output
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What every kind of model must do alike."""
+"""Requirements on every kind of model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shortlist.training.train import load_ranker, ranker_class
 SECTIONS: dict[str, ModelSection] = {
     "xgboost": XGBoostModel(features=("user_id", "item_id", "age", "text"), rounds=30, subsample=0.8, max_depth=4),
     "dlrm": DLRMModel(features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(8,), batch_size=64, dropout=0.1),
-    "logistic": LogisticModel(features=("*",), bins=(0,), l2=(1e-5,)),  # without its search for settings
+    "logistic": LogisticModel(features=("*",), bins=(0,), l2=(1e-5,)),  # without its search over settings
     "popularity": PopularityModel(),
 }
 LEAST_AUC = {"xgboost": 0.7, "dlrm": 0.7, "logistic": 0.75, "popularity": 0.6}
@@ -72,9 +72,9 @@ def test_it_learns_the_planted_signal(kind: str, table: DayTable, test_rows: pl.
 def test_a_second_run_gives_the_same_weights(
     kind: str, table: DayTable, runtime: Runtime, saved: Saved, tmp_path: Path
 ) -> None:
-    again = new(kind)
-    again.fit(table, runtime)
-    again.save(tmp_path / "again")
+    second = new(kind)
+    second.fit(table, runtime)
+    second.save(tmp_path / "again")
     first = saved(kind, table)
     weights = [path.name for path in first.iterdir() if path.suffix != ".json"]
     assert len(weights) == 1
@@ -83,9 +83,9 @@ def test_a_second_run_gives_the_same_weights(
 
 @every_kind
 def test_another_seed_gives_another_model(kind: str, table: DayTable, test_rows: pl.DataFrame, saved: Saved) -> None:
-    other = new(kind)
-    other.fit(table, Runtime(engine="cpu", seed=4))
-    same = np.array_equal(other.predict(test_rows), load_ranker(saved(kind, table)).predict(test_rows))
+    reseeded = new(kind)
+    reseeded.fit(table, Runtime(engine="cpu", seed=4))
+    same = np.array_equal(reseeded.predict(test_rows), load_ranker(saved(kind, table)).predict(test_rows))
     assert same == (kind == "popularity")  # counting has no seed
 
 
@@ -189,7 +189,9 @@ def test_a_score_that_is_nan_is_refused(table: DayTable, test_rows: pl.DataFrame
         ranker.predict(test_rows)
 
 
-def test_sure_scores_stay_between_zero_and_one(table: DayTable, test_rows: pl.DataFrame, saved: Saved) -> None:
+def test_sure_scores_stay_strictly_inside_the_unit_interval(
+    table: DayTable, test_rows: pl.DataFrame, saved: Saved
+) -> None:
     ranker = load_ranker(saved("logistic", table))
     ranker.intercept = np.array([200.0], np.float32)  # type: ignore[attr-defined]
     assert ranker.predict(test_rows).max() < 1

@@ -49,22 +49,22 @@ def test_scores_hold_every_validation_and_test_row_once(table: DayTable, runtime
 TREES = {"features": ("user_id", "age"), "rounds": 5, "early_stopping_rounds": 5}
 
 
-def test_validation_rows_of_a_refitted_model_keep_the_scores_from_before(
+def test_validation_rows_of_a_refitted_model_keep_their_unrefitted_scores(
     table: DayTable, runtime: Runtime, tmp_path: Path
 ) -> None:
     sections = {refit: XGBoostModel(**TREES, refit=bool(refit)) for refit in (0, 1)}
-    found = {}
+    scores_of = {}
     for refit, section in sections.items():
         train("xgboost", section, table, runtime, tmp_path / f"model{refit}", tmp_path / f"scores{refit}")
-        found[refit] = pl.read_parquet(tmp_path / f"scores{refit}/scores.parquet")
-    parts = [one.partition_by("split", maintain_order=True) for one in found.values()]
-    (validation, test), (kept, learnt) = parts
-    assert np.allclose(validation["score"], kept["score"], atol=1e-6)
+        scores_of[refit] = pl.read_parquet(tmp_path / f"scores{refit}/scores.parquet")
+    parts = [scores.partition_by("split", maintain_order=True) for scores in scores_of.values()]
+    (validation, test), (held_out, learnt) = parts
+    assert np.allclose(validation["score"], held_out["score"], atol=1e-6)
     assert not np.allclose(test["score"], learnt["score"], atol=1e-3)
-    assert not found[1]["learnt"].any()
-    loaded = load_ranker(tmp_path / "model1")  # it kept none: its validation rows are rows that it has learnt
-    again = pl.read_parquet(score(loaded, table, tmp_path / "again"))
-    assert again.group_by("split").agg(pl.col("learnt").all()).sort("split")["learnt"].to_list() == [False, True]
+    assert not scores_of[1]["learnt"].any()
+    loaded = load_ranker(tmp_path / "model1")  # it has no held-out scores: it has learnt its validation rows
+    rescored = pl.read_parquet(score(loaded, table, tmp_path / "again"))
+    assert rescored.group_by("split").agg(pl.col("learnt").all()).sort("split")["learnt"].to_list() == [False, True]
 
 
 class FailsOnTheTestDay(PopularityRanker):
@@ -74,7 +74,7 @@ class FailsOnTheTestDay(PopularityRanker):
         return super()._predict(frame)
 
 
-def test_a_scoring_that_fails_half_way_leaves_nothing(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
+def test_a_scoring_that_fails_half_way_leaves_no_files(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
     ranker = FailsOnTheTestDay(PopularityModel())
     ranker.fit(table, runtime)
     with pytest.raises(OSError, match="no space left on device"):

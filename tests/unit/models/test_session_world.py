@@ -26,7 +26,7 @@ WORLD = GeneratedSource(
     kind="generated", rows=40_000, users=400, items=20, days=5, seed=5,
     chapters=GeneratedChapters(count=4, follow=0.3, effect=4.0, within_session=True),
 )  # fmt: skip
-DATA = Data.model_validate(
+DATA_SECTION = Data.model_validate(
     {
         "source": {"kind": "files"},
         "columns": [
@@ -59,22 +59,22 @@ SECTION: dict[str, Any] = {
 
 
 @pytest.mark.long
-def test_a_model_with_the_sequence_gains_over_one_without(tmp_path: Path) -> None:
+def test_a_model_gains_from_the_sequence(tmp_path: Path) -> None:
     generate_log(WORLD, tmp_path / "raw")
     raw = pl.read_parquet(tmp_path / "raw/impressions/*.parquet").rename({"is_click": Columns.LABEL})
     writer = DayTableWriter(tmp_path / "log", Files.LOG, 250_000)
     writer.append(raw.with_columns(pl.col(Columns.TIME).dt.date().alias(Columns.DAY)))
     writer.close()
     runtime = Runtime(engine="cpu", seed=3)
-    sections = DATA, FEATURES, None, runtime, tmp_path / "log", tmp_path / "fitted"
+    sections = DATA_SECTION, FEATURES, None, runtime, tmp_path / "log", tmp_path / "fitted"
     fit(*sections)
     table = build_table(*sections, tmp_path / "table")
-    without = DLRMRanker(DLRMModel.model_validate(SECTION))
+    plain = DLRMRanker(DLRMModel.model_validate(SECTION))
     having = DINRanker(DINModel.model_validate({**SECTION, "history": "past", "target": "item_id_id"}))
     rows = pl.concat([frame for day, frame in table.frames() if day == table.days[-1].day])
-    labels, found = rows[Columns.LABEL].to_numpy().astype(float), []
-    for ranker in (without, having):
+    labels, scores = rows[Columns.LABEL].to_numpy().astype(float), []
+    for ranker in (plain, having):
         ranker.fit(table, runtime)
-        found.append(auc(labels, ranker.predict(rows).astype(float)))
+        scores.append(auc(labels, ranker.predict(rows).astype(float)))
     best = auc(labels, rows[Columns.BEST].to_numpy())
-    assert found[0] + 0.05 < found[1] < best
+    assert scores[0] + 0.05 < scores[1] < best

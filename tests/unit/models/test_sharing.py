@@ -1,4 +1,4 @@
-"""What each of several workers reads, and what they find out together."""
+"""Files of each of several workers, and statistics that they combine."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def test_every_file_is_one_workers_and_sums_stay_those_of_all(table: DayTable, r
     job = DistributedJob.plan("dlrm", SECTION, table, runtime, None, 2)
     shares = [learning.for_worker(job.files(rank)) for rank in (0, 1)]
     for part in ("train", "validation"):
-        paths = [set(one.paths(part)) for one in shares]
+        paths = [set(share.paths(part)) for share in shares]
         assert paths[0] | paths[1] == set(learning.paths(part)) and not paths[0] & paths[1]
-    assert all(one.rows("train") == learning.rows("train") for one in shares)
-    assert all(one.base_rate == learning.base_rate for one in shares)
-    read = sum(frame.height for one in shares for frame in one.frames("train"))
+    assert all(share.rows("train") == learning.rows("train") for share in shares)
+    assert all(share.base_rate == learning.base_rate for share in shares)
+    read = sum(frame.height for share in shares for frame in share.frames("train"))
     assert read == learning.rows("train")
 
 
@@ -49,8 +49,8 @@ def test_moments_of_parts_are_those_of_the_whole() -> None:
     parts = mean_and_scale(
         merge_moments(merge_moments(map(compute_moments, np.split(half, 5))) for half in (rows[:400], rows[400:]))
     )
-    for one, other in zip(whole, parts, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6)
+    for whole_moment, combined_moment in zip(whole, parts, strict=True):
+        np.testing.assert_allclose(whole_moment, combined_moment, rtol=1e-6)
     assert whole[1][3] == 1.0  # a column that never varies is not scaled
 
 
@@ -80,16 +80,16 @@ def test_the_first_failure_is_told_with_its_kind(tmp_path: Path) -> None:
     assert first_failure(tmp_path) is None
     WorkerFailure.from_error(IncompatibleModelError("other features")).write(tmp_path, 1)
     WorkerFailure.from_error(ShortlistError("a follower")).write(tmp_path, 0)
-    found = first_failure(tmp_path)
-    assert found is not None
+    failure = first_failure(tmp_path)
+    assert failure is not None
     with pytest.raises(IncompatibleModelError, match="other features"):
-        raise found.error()
+        raise failure.error()
 
 
 def test_a_process_alone_has_no_group() -> None:
     assert current_group() is None
 
 
-def test_workers_on_gpus_have_one_each() -> None:
+def test_every_worker_has_a_gpu() -> None:
     with pytest.raises(ValueError, match="4 GPUs for 8 processes; wanted one process per GPU"):
         Workers.model_validate({"processes": 8, "pod": {"gpus": 4}})

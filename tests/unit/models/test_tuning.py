@@ -33,7 +33,7 @@ from tests.page_rules import HOSTILE, injected, planted, problems_of
 
 DEMO = Path(__file__).parents[3] / "pipelines/specs/demo.yaml"
 TREES = next(iter(KINDS))
-"""A kind with a pace."""
+"""A kind that reports the validation loss of every step."""
 
 
 def section(**changes: Any) -> ModelSection:
@@ -74,8 +74,8 @@ def test_a_search_without_an_end_is_refused() -> None:
 @pytest.mark.parametrize("name", [name for name in KINDS if kind_of(name).tuning.space])
 def test_the_usual_space_of_a_kind_is_within_its_bounds(name: str) -> None:
     kind = kind_of(name)
-    needed = {"history": "past", "target": "item"} if "history" in kind.section.model_fields else {}
-    usual = kind.section.model_validate({"kind": name, "features": ["age"], **needed})
+    required = {"history": "past", "target": "item"} if "history" in kind.section.model_fields else {}
+    usual = kind.section.model_validate({"kind": name, "features": ["age"], **required})
     check_space(name, usual, kind.tuning.space)
     space = search_space(Tune(), name, usual)
     params = shipped_params(space, usual)
@@ -87,8 +87,8 @@ def test_the_usual_space_of_a_kind_is_within_its_bounds(name: str) -> None:
 
 
 def test_a_space_takes_in_the_sections_own_values() -> None:
-    own = section(max_depth=12, reg_lambda=0, subsample=0.31)
-    space = search_space(Tune(), "trees", own)
+    shipped = section(max_depth=12, reg_lambda=0, subsample=0.31)
+    space = search_space(Tune(), "trees", shipped)
     assert space["max_depth"].high == 12
     assert space["subsample"].low == 0.31
     assert space["reg_lambda"].choices is not None  # 0 has no logarithm
@@ -147,25 +147,30 @@ def with_users(table: DayTable, folder: Path, users: pl.Expr | None) -> DayTable
 def test_where_nothing_is_declared_the_users_of_the_validation_days_decide(
     table: DayTable, tmp_path: Path, users: pl.Expr | None, metric: str
 ) -> None:
-    made = with_users(table, tmp_path / "table", users)
-    assert SearchSettings.from_spec(Tune(), "trees", section(), Runtime(engine="cpu"), made.folder).metric == metric
+    table_with_users = with_users(table, tmp_path / "table", users)
     assert (
-        SearchSettings.from_spec(Tune(metric="log_loss"), "trees", section(), Runtime(engine="cpu"), made.folder).metric
+        SearchSettings.from_spec(Tune(), "trees", section(), Runtime(engine="cpu"), table_with_users.folder).metric
+        == metric
+    )
+    assert (
+        SearchSettings.from_spec(
+            Tune(metric="log_loss"), "trees", section(), Runtime(engine="cpu"), table_with_users.folder
+        ).metric
         == "log_loss"
     )
 
 
 def test_trials_do_not_fit_the_validation_days() -> None:
-    one = section(refit=True, retrain="refit")
-    assert (one.without_refit.refit, one.without_refit.retrain) == (False, "scratch")  # type: ignore[attr-defined]
-    assert apply_section_changes(one.without_refit, {}) == one.without_refit  # and it is valid so
+    shipped = section(refit=True, retrain="refit")
+    assert (shipped.without_refit.refit, shipped.without_refit.retrain) == (False, "scratch")  # type: ignore[attr-defined]
+    assert apply_section_changes(shipped.without_refit, {}) == shipped.without_refit  # and it is valid so
 
 
-# --- the search, with trials that do as they are told ---------------------------------------------------------------
+# --- the search, with scripted trials ------------------------------------------------------------------------------
 
 
 class Trials:
-    """Runs no training: what becomes of the trials is given."""
+    """A stand-in for trainings: trials end with the given outcomes, in order."""
 
     def __init__(self, *outcomes: Any) -> None:
         self.outcomes = list(outcomes)
@@ -186,38 +191,38 @@ class Trials:
 
 
 def searched(table: DayTable, **changes: Any) -> SearchSettings:
-    made = SearchSettings.from_spec(
+    settings = SearchSettings.from_spec(
         Tune(trials=4, minutes=None, metric="auc"), "trees", section(), Runtime(engine="cpu"), table.folder
     )
-    return made._replace(**changes)
+    return settings._replace(**changes)
 
 
-def test_the_shipped_section_comes_first_and_nothing_ends_below_it(table: DayTable, tmp_path: Path) -> None:
+def test_the_shipped_section_comes_first_and_wins_against_equal_trials(table: DayTable, tmp_path: Path) -> None:
     trials = Trials(0.7, 0.6, 0.7, 0.65)
-    result = search(searched(table), tmp_path, run=trials)
-    assert [trial.value for trial in result.trials] == [0.7, 0.6, 0.7, 0.65]
+    outcome = search(searched(table), tmp_path, run=trials)
+    assert [trial.value for trial in outcome.trials] == [0.7, 0.6, 0.7, 0.65]
     assert trials.jobs[0].section == section().without_refit.model_dump(mode="json")
-    assert result.best == result.shipped == result.trials[0]  # an equal one is no reason to change anything
-    assert all(trial.changes for trial in result.trials[1:])
+    assert outcome.best == outcome.shipped == outcome.trials[0]  # an equal one is no reason to change anything
+    assert all(trial.changes for trial in outcome.trials[1:])
     assert not (tmp_path / PATCH).exists()
-    assert "No trial is better than the shipped section" in "\n".join(write_outcome(result, "demo", tmp_path))
+    assert "No trial is better than the shipped section" in "\n".join(write_outcome(outcome, "demo", tmp_path))
     assert not (tmp_path / PATCH).exists()
 
 
 def test_by_log_loss_lower_is_better(table: DayTable, tmp_path: Path) -> None:
-    result = search(searched(table, metric="log_loss"), tmp_path, run=Trials(0.6, 0.7, 0.5, 0.65))
-    assert result.best is not None
-    assert result.best.value == pytest.approx(0.3)
+    outcome = search(searched(table, metric="log_loss"), tmp_path, run=Trials(0.6, 0.7, 0.5, 0.65))
+    assert outcome.best is not None
+    assert outcome.best.value == pytest.approx(0.3)
 
 
-def test_by_gauc_the_order_within_users_decides_and_is_shown(table: DayTable, tmp_path: Path) -> None:
-    told = {"auc": 0.8, "gauc": 0.60, "log_loss": 0.5}
-    orders = Trials(told, {**told, "gauc": 0.61, "auc": 0.7}, {**told, "gauc": 0.55, "auc": 0.9}, told)
-    result = search(searched(table, metric="gauc"), tmp_path, run=orders)
-    assert result.best is not None
-    assert (result.best.number, result.best.value, result.best.auc) == (1, 0.61, 0.7)
-    assert {one.metric for one in orders.jobs} == {"gauc"}
-    lines = "\n".join(write_outcome(result, "demo", tmp_path))
+def test_by_gauc_the_order_within_users_decides_and_is_printed(table: DayTable, tmp_path: Path) -> None:
+    metrics = {"auc": 0.8, "gauc": 0.60, "log_loss": 0.5}
+    orders = Trials(metrics, {**metrics, "gauc": 0.61, "auc": 0.7}, {**metrics, "gauc": 0.55, "auc": 0.9}, metrics)
+    outcome = search(searched(table, metric="gauc"), tmp_path, run=orders)
+    assert outcome.best is not None
+    assert (outcome.best.number, outcome.best.value, outcome.best.auc) == (1, 0.61, 0.7)
+    assert {job.metric for job in orders.jobs} == {"gauc"}
+    lines = "\n".join(write_outcome(outcome, "demo", tmp_path))
     assert "trial 1, AUC 0.7000, GAUC 0.6100, log loss 0.5000; as shipped AUC 0.8000, GAUC 0.6000" in lines
     page = (tmp_path / PAGE).read_text()
     assert '<th scope="col" class="num">GAUC</th>' in page and "GAUC on the validation days" in page
@@ -225,20 +230,20 @@ def test_by_gauc_the_order_within_users_decides_and_is_shown(table: DayTable, tm
 
 def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(table: DayTable, tmp_path: Path) -> None:
     dead = TrialFailure("killed by SIGKILL, most often for want of memory")
-    seen: list[Trial] = []
-    result = search(searched(table), tmp_path, seen.append, Trials(0.6, dead, 0.7, 0.5))
-    assert [trial.state for trial in result.trials] == ["finished", "failed", "finished", "finished"]
-    assert result.trials[1].reason == "killed by SIGKILL, most often for want of memory"
-    assert result.best is not None
-    assert result.best.number == 2
-    assert tuple(seen) == result.trials
+    reported: list[Trial] = []
+    outcome = search(searched(table), tmp_path, reported.append, Trials(0.6, dead, 0.7, 0.5))
+    assert [trial.state for trial in outcome.trials] == ["finished", "failed", "finished", "finished"]
+    assert outcome.trials[1].reason == "killed by SIGKILL, most often for want of memory"
+    assert outcome.best is not None
+    assert outcome.best.number == 2
+    assert tuple(reported) == outcome.trials
 
 
-def test_a_shipped_section_that_fails_is_tried_again_and_said(table: DayTable, tmp_path: Path) -> None:
-    result = search(searched(table, trials=2), tmp_path, run=Trials(TrialFailure("no memory"), TrialFailure("again")))
-    assert [trial.shipped for trial in result.trials] == [True, True]
-    assert result.best is None
-    lines = "\n".join(write_outcome(result, "demo", tmp_path))
+def test_a_shipped_section_that_fails_is_repeated_and_reported(table: DayTable, tmp_path: Path) -> None:
+    outcome = search(searched(table, trials=2), tmp_path, run=Trials(TrialFailure("no memory"), TrialFailure("again")))
+    assert [trial.shipped for trial in outcome.trials] == [True, True]
+    assert outcome.best is None
+    lines = "\n".join(write_outcome(outcome, "demo", tmp_path))
     assert "The shipped section was not measured: again" in lines
     assert "No trial was measured" in lines
 
@@ -248,20 +253,20 @@ def test_a_study_goes_on_where_it_stopped(table: DayTable, tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         search(searched(table), tmp_path, run=first)
     second = Trials(0.7, 0.5, 0.5)
-    result = search(searched(table), tmp_path, run=second)
+    outcome = search(searched(table), tmp_path, run=second)
     assert len(second.jobs) == 3  # four trials in all: the one that was cut off is not counted
-    assert [trial.shipped for trial in result.trials] == [True, False, False, False, False]
-    assert result.trials[1].state == "failed"
-    assert len({str(trial.changes) for trial in result.trials}) == 5  # and it repeats nothing
-    assert search(searched(table), tmp_path, run=Trials()).trials == result.trials  # the budget is spent
-    other = search(searched(table, section=section(max_depth=3)), tmp_path, run=Trials(0.1))
-    assert len(other.trials) == 4  # another section is another study in the same file
+    assert [trial.shipped for trial in outcome.trials] == [True, False, False, False, False]
+    assert outcome.trials[1].state == "failed"
+    assert len({str(trial.changes) for trial in outcome.trials}) == 5  # and it repeats nothing
+    assert search(searched(table), tmp_path, run=Trials()).trials == outcome.trials  # the budget is spent
+    other_study = search(searched(table, section=section(max_depth=3)), tmp_path, run=Trials(0.1))
+    assert len(other_study.trials) == 4  # another section is another study in the same file
 
 
-def test_a_hopeless_trial_is_stopped_and_the_shipped_one_never(table: DayTable, tmp_path: Path) -> None:
+def test_only_hopeless_trials_are_stopped(table: DayTable, tmp_path: Path) -> None:
     good, bad = ([(step, loss) for step in range(1, 100)] for loss in (0.5, 0.9))
-    result = search(searched(table, trials=8), tmp_path, run=Trials(bad, *[good] * 6, bad))
-    assert [trial.state for trial in result.trials] == ["finished"] * 7 + ["stopped early"]
+    outcome = search(searched(table, trials=8), tmp_path, run=Trials(bad, *[good] * 6, bad))
+    assert [trial.state for trial in outcome.trials] == ["finished"] * 7 + ["stopped early"]
 
 
 def test_the_time_ends_a_search_but_not_the_shipped_section(table: DayTable, tmp_path: Path) -> None:
@@ -272,9 +277,9 @@ def test_the_time_ends_a_search_but_not_the_shipped_section(table: DayTable, tmp
         time.sleep(0.02)
         return {"auc": 0.5, "log_loss": 0.6}
 
-    result = search(searched(table, trials=None, minutes=1e-4), tmp_path, run=run)
+    outcome = search(searched(table, trials=None, minutes=1e-4), tmp_path, run=run)
     assert deadlines == [None]
-    assert len(result.trials) == 1
+    assert len(outcome.trials) == 1
 
 
 def test_two_searches_in_one_folder_are_refused(table: DayTable, tmp_path: Path) -> None:
@@ -286,7 +291,7 @@ def test_two_searches_in_one_folder_are_refused(table: DayTable, tmp_path: Path)
     search(searched(table, trials=1), tmp_path, run=run)
 
 
-def test_a_damaged_study_is_said(table: DayTable, tmp_path: Path) -> None:
+def test_a_damaged_study_is_refused(table: DayTable, tmp_path: Path) -> None:
     (tmp_path / STUDY).write_text("no database at all, and long enough to be looked at as one")
     with pytest.raises(ShortlistError, match=r"study\.db: cannot be read or written: .* Delete it"):
         search(searched(table), tmp_path, run=Trials())
@@ -296,10 +301,10 @@ def test_a_damaged_study_is_said(table: DayTable, tmp_path: Path) -> None:
 
 
 def job(table: DayTable, **changes: Any) -> TrialJob:
-    one = section(**changes).without_refit
+    trial_section = section(**changes).without_refit
     return TrialJob(
-        kind=one.kind, name="trees", section=one.model_dump(mode="json"), runtime=Runtime(engine="cpu"),
-        table=str(table.folder),
+        kind=trial_section.kind, name="trees", section=trial_section.model_dump(mode="json"),
+        runtime=Runtime(engine="cpu"), table=str(table.folder),
     )  # fmt: skip
 
 
@@ -312,15 +317,15 @@ def test_a_trial_trains_and_measures_the_validation_days(table: DayTable) -> Non
 
 
 def test_a_trial_measures_the_order_within_users(table: DayTable, tmp_path: Path) -> None:
-    made = with_users(table, tmp_path / "table", pl.col(Columns.USER))
-    measured = measure(job(made).model_copy(update={"metric": "gauc"}), lambda line: None)
-    rows = pl.concat(frame for day, frame in made.frames() if day == made.days[-2].day)
+    table_with_users = with_users(table, tmp_path / "table", pl.col(Columns.USER))
+    measured = measure(job(table_with_users).model_copy(update={"metric": "gauc"}), lambda line: None)
+    rows = pl.concat(frame for day, frame in table_with_users.frames() if day == table_with_users.days[-2].day)
     ranker = kind_of(TREES).load("ranker")(section().without_refit, "trees")
-    ranker.fit(made, Runtime(engine="cpu"))
-    wanted = 0.0
+    ranker.fit(table_with_users, Runtime(engine="cpu"))
+    expected = 0.0
     for _, of_user in rows.with_columns(score=pl.Series(ranker.predict(rows))).group_by(Columns.USER):
-        wanted += of_user.height * roc_auc_score(of_user[Columns.LABEL], of_user["score"])
-    assert measured["gauc"] == pytest.approx(wanted / rows.height, abs=1e-6)
+        expected += of_user.height * roc_auc_score(of_user[Columns.LABEL], of_user["score"])
+    assert measured["gauc"] == pytest.approx(expected / rows.height, abs=1e-6)
 
 
 def test_a_metric_that_cannot_be_measured_is_the_trials_reason(table: DayTable, tmp_path: Path) -> None:
@@ -346,7 +351,7 @@ def test_what_a_trial_refuses_is_its_reason(table: DayTable, tmp_path: Path) -> 
         ("pass", "exit code 0: without a word"),
     ],
 )
-def test_how_a_trial_died_is_told(table: DayTable, code: str, reason: str) -> None:
+def test_the_end_of_a_dead_trial_is_its_reason(table: DayTable, code: str, reason: str) -> None:
     with pytest.raises(TrialFailure, match=reason):
         run_trial(job(table), lambda step, loss: True, command=(sys.executable, "-c", code))
 
@@ -363,7 +368,7 @@ def test_a_trial_that_is_stopped_leaves_no_process(table: DayTable, tmp_path: Pa
         assert not Path(f"/proc/{pid}").exists()
 
 
-# --- what a search leaves -------------------------------------------------------------------------------------------
+# --- files of a search -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -372,7 +377,7 @@ def tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
 
 
 @pytest.fixture
-def result() -> SearchOutcome:
+def outcome() -> SearchOutcome:
     shipped = Trial(number=0, state="finished", shipped=True, changes={}, value=0.7, auc=0.7, log_loss=0.5)
     better = shipped.model_copy(
         update={"number": 2, "shipped": False, "value": 0.72, "auc": 0.72,
@@ -384,13 +389,13 @@ def result() -> SearchOutcome:
     )
 
 
-def test_the_patch_and_the_printed_command_say_the_same(result: SearchOutcome, tmp_path: Path) -> None:
-    lines = write_outcome(result, "demo", tmp_path)
+def test_the_patch_and_the_printed_command_say_the_same(outcome: SearchOutcome, tmp_path: Path) -> None:
+    lines = write_outcome(outcome, "demo", tmp_path)
     patch = yaml.safe_load((tmp_path / PATCH).read_text())
     assert patch == {"models": {"xgboost": {"max_depth": 4, "learning_rate": 0.05}}}
     command = next(line for line in lines if "--set" in line).split("--set ")
     assert command[0].strip() == "shortlist run demo"
-    by_command = parse_spec(DEMO.read_text(), changes=[one.strip() for one in command[1:]])
+    by_command = parse_spec(DEMO.read_text(), changes=[change.strip() for change in command[1:]])
     declared = yaml.safe_load(DEMO.read_text())
     declared["models"]["xgboost"] |= patch["models"]["xgboost"]
     assert by_command == parse_spec(yaml.safe_dump(declared))
@@ -399,42 +404,42 @@ def test_the_patch_and_the_printed_command_say_the_same(result: SearchOutcome, t
     assert "&lt;no memory&gt;" in page
 
 
-def test_no_text_of_a_search_runs_on_its_page(result: SearchOutcome, tmp_path: Path) -> None:
+def test_no_text_of_a_search_runs_on_its_page(outcome: SearchOutcome, tmp_path: Path) -> None:
     folder = tmp_path / "page"
-    hostile = planted(result, kept={"importance"})
-    one = hostile.trials[-1].model_copy(update={"state": "finished", "value": 0.72})
-    write_outcome(hostile.model_copy(update={"trials": (*hostile.trials[:-1], one)}), HOSTILE, folder)
+    hostile = planted(outcome, kept={"importance"})
+    last_trial = hostile.trials[-1].model_copy(update={"state": "finished", "value": 0.72})
+    write_outcome(hostile.model_copy(update={"trials": (*hostile.trials[:-1], last_trial)}), HOSTILE, folder)
     page = (folder / PAGE).read_text()
     assert injected(page, least=8) == []
     assert "default-src 'none'" in page
 
 
-def test_the_page_keeps_the_rules_of_pages(result: SearchOutcome, tmp_path: Path) -> None:
-    write_outcome(result, "demo", tmp_path)
+def test_the_page_keeps_the_rules_of_pages(outcome: SearchOutcome, tmp_path: Path) -> None:
+    write_outcome(outcome, "demo", tmp_path)
     assert problems_of((tmp_path / PAGE).read_text()) == []
 
 
-def test_a_search_that_finds_nothing_removes_the_last_ones_patch(result: SearchOutcome, tmp_path: Path) -> None:
-    write_outcome(result, "demo", tmp_path)
-    write_outcome(result.model_copy(update={"trials": result.trials[:1]}), "demo", tmp_path)
+def test_a_search_that_finds_nothing_removes_the_last_ones_patch(outcome: SearchOutcome, tmp_path: Path) -> None:
+    write_outcome(outcome, "demo", tmp_path)
+    write_outcome(outcome.model_copy(update={"trials": outcome.trials[:1]}), "demo", tmp_path)
     assert not (tmp_path / PATCH).exists()
 
 
 @pytest.mark.long
-def test_every_trial_is_a_nested_run(result: SearchOutcome, tracker: Tracker) -> None:
+def test_every_trial_is_a_nested_run(outcome: SearchOutcome, tracker: Tracker) -> None:
     tracked = TrackedSearch(tracker, "trees", section(), "study")
-    for trial in result.trials:
+    for trial in outcome.trials:
         tracked.log(trial)
-    tracked.close(result)
-    again = TrackedSearch(tracker, "trees", section(), "study")
-    assert again.run == tracked.run  # a search that goes on adds to its run
-    below = tracker.nested_runs(tracked.run)
-    assert [run.tags["mlflow.runName"] for run in below] == ["as shipped", "trial 1", "trial 2"]
-    assert below[1].tags["reason"] == "<no memory>"
+    tracked.close(outcome)
+    resumed = TrackedSearch(tracker, "trees", section(), "study")
+    assert resumed.run == tracked.run  # a search that goes on adds to its run
+    trial_runs = tracker.nested_runs(tracked.run)
+    assert [run.tags["mlflow.runName"] for run in trial_runs] == ["as shipped", "trial 1", "trial 2"]
+    assert trial_runs[1].tags["reason"] == "<no memory>"
 
 
 def test_batches_share_the_trials_and_are_put_together(
-    table: DayTable, tmp_path: Path, result: SearchOutcome, tracker: Tracker
+    table: DayTable, tmp_path: Path, outcome: SearchOutcome, tracker: Tracker
 ) -> None:
     declared = DeclaredModel(name="trees", section=section().model_dump(mode="json"))
     runtime = Runtime(engine="cpu")
@@ -443,17 +448,20 @@ def test_batches_share_the_trials_and_are_put_together(
         TrialBatch.model_validate_json(text)
         for text in plan_batches([declared.text], tune, runtime, table.folder, tracker)
     ]  # fmt: skip
-    made = [batch.search(runtime, table.folder) for batch in batches]
-    assert [(one.trials, one.seed, one.tries_shipped) for one in made] == [(3, 0, True), (3, 1, False)]
-    assert made[0].key != made[1].key
+    searches = [batch.search(runtime, table.folder) for batch in batches]
+    assert [(settings.trials, settings.seed, settings.tries_shipped) for settings in searches] == [
+        (3, 0, True),
+        (3, 1, False),
+    ]
+    assert searches[0].key != searches[1].key
     with pytest.raises(ShortlistError, match=r"no candidate has a search space; declare one in tune\.models"):
         plan_batches([declared.model_copy(update={"section": {**declared.section, "role": "baseline"}}).text], tune,
                      runtime, table.folder, tracker)  # fmt: skip
     folders = []
-    for batch, trials in zip(batches, (result.trials[:2], result.trials[2:]), strict=True):
+    for batch, trials in zip(batches, (outcome.trials[:2], outcome.trials[2:]), strict=True):
         folders.append(tmp_path / f"study-{batch.number}")
         folders[-1].mkdir()
-        part = result.model_copy(update={"trials": trials})
+        part = outcome.model_copy(update={"trials": trials})
         (folders[-1] / "result.json").write_text(
             f'{{"run": "{batch.run}", "result": {part.model_dump_json()}}}'
         )  # fmt: skip
@@ -461,12 +469,12 @@ def test_batches_share_the_trials_and_are_put_together(
     assert (tmp_path / "outcome/xgboost" / PATCH).exists()
     with pytest.raises(ShortlistError, match="no trial of xgboost was measured"):
         (folders[0] / "result.json").write_text(
-            f'{{"run": "{batches[0].run}", "result": {result.model_copy(update={"trials": ()}).model_dump_json()}}}'
+            f'{{"run": "{batches[0].run}", "result": {outcome.model_copy(update={"trials": ()}).model_dump_json()}}}'
         )
         choose_best_trials(folders[:1], "demo", tracker, tmp_path / "none")
 
 
-def test_dimension_choices_are_lists_too() -> None:
+def test_dimension_choices_can_be_lists() -> None:
     widths = Dimension(choices=((32,), (64, 32)))
     network = next(kind_of(name) for name in KINDS if "top_mlp" in kind_of(name).section.model_fields)
     usual = network.section.model_validate({"kind": network.name, "features": ["age"], "top_mlp": [8]})

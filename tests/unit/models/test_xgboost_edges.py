@@ -57,7 +57,7 @@ def edges_of(frames: dict[str, pl.DataFrame], features: tuple[TableFeature, ...]
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())
-def test_edges_of_a_sample_are_those_that_xgboost_cuts_of_it(values: np.ndarray) -> None:
+def test_edges_of_a_sample_are_those_of_xgboost(values: np.ndarray) -> None:
     values = values.astype(np.float32)
     whole = cuts(xgboost.QuantileDMatrix(values[:, None], max_bin=64))
     edges = quantile_edges(values, 64)
@@ -88,7 +88,7 @@ def test_nulls_are_no_edges_and_a_feature_without_values_has_none() -> None:
     assert [list(column[~np.isnan(column)]) for column in edges.T] == [[4, 5], [1, 2, 3], []]
 
 
-def test_an_infinite_value_is_refused_even_where_it_is_not_drawn() -> None:
+def test_an_infinite_value_outside_the_sample_is_refused() -> None:
     frame = pl.DataFrame({"age": pl.Series([float("inf"), *range(5_000)], dtype=pl.Float32)})
     with pytest.raises(DataError, match="feature 'age' holds infinite values"):
         edges_of({"a": frame}, (AGE,), 1, 0)
@@ -97,7 +97,7 @@ def test_an_infinite_value_is_refused_even_where_it_is_not_drawn() -> None:
 def test_a_row_beyond_the_sample_scores_as_it_was_learnt() -> None:
     values = RANDOM.random(5_000).astype(np.float32)
     values[:2_500], values[2_500] = np.nan, 1_000
-    labels = np.isnan(values).astype(np.float32)  # whether a value is missing says all
+    labels = np.isnan(values).astype(np.float32)  # the label depends on missing values alone
     params = {"objective": "binary:logistic", "max_bin": 64}
 
     def wrong(edges: np.ndarray) -> float:
@@ -106,8 +106,8 @@ def test_a_row_beyond_the_sample_scores_as_it_was_learnt() -> None:
         booster = xgboost.train(params, rows, 5)
         return float(np.abs(booster.inplace_predict(values[:, None]) - labels).max())
 
-    seen = values[2_501:]
-    assert wrong(quantile_edges(seen, 64)) > 0.8  # it goes with the missing ones
+    sample = values[2_501:]
+    assert wrong(quantile_edges(sample, 64)) > 0.8  # it is binned with missing values
     frame = {"a": pl.DataFrame({"age": values}).fill_nan(None)}
     assert wrong(edges_of(frame, (AGE,), 100, 0)[:, 0]) < 0.2
 
@@ -115,14 +115,14 @@ def test_a_row_beyond_the_sample_scores_as_it_was_learnt() -> None:
 @pytest.mark.parametrize("budget", [2_048, 0])
 def test_the_same_seed_gives_the_same_model(table: DayTable, budget: int) -> None:
     runtimes = [Runtime(engine="cpu", seed=seed).model_copy(update={"memory_budget_mib": budget}) for seed in (3, 3, 4)]
-    first, again, other = (bytes_of(fitted(table, runtime, **SAMPLED)) for runtime in runtimes)
-    assert first == again
-    assert first != other  # nothing else in these trees is drawn
+    first, repeated, reseeded = (bytes_of(fitted(table, runtime, **SAMPLED)) for runtime in runtimes)
+    assert first == repeated
+    assert first != reseeded  # the sample is the only random part of these trees
 
 
 def test_out_of_core_cuts_the_bins_of_in_memory(table: DayTable, runtime: Runtime, test_rows: pl.DataFrame) -> None:
     small = runtime.model_copy(update={"memory_budget_mib": 0})
-    inside, outside = (fitted(table, one, **SAMPLED, refit=True) for one in (runtime, small))
+    inside, outside = (fitted(table, budget, **SAMPLED, refit=True) for budget in (runtime, small))
     assert inside.record.rounds == outside.record.rounds
     np.testing.assert_allclose(outside.predict(test_rows), inside.predict(test_rows), atol=1e-5)
 
@@ -138,24 +138,24 @@ def test_trees_of_a_sample_rank_as_well(table: DayTable, runtime: Runtime) -> No
 @pytest.mark.parametrize("budget", [2_048, 0])
 def test_a_table_of_no_more_rows_is_sketched_whole(table: DayTable, runtime: Runtime, budget: int) -> None:
     runtime = runtime.model_copy(update={"memory_budget_mib": budget})
-    whole, as_many, fewer = (bytes_of(fitted(table, runtime, bin_sample_rows=rows)) for rows in (None, 3_000, 2_999))
+    whole, as_many, sampled = (bytes_of(fitted(table, runtime, bin_sample_rows=rows)) for rows in (None, 3_000, 2_999))
     assert as_many == whole
-    assert fewer != whole
+    assert sampled != whole
 
 
-@pytest.mark.parametrize("where", ["several processes", "a GPU"])
+@pytest.mark.parametrize("place", ["several processes", "a GPU"])
 def test_xgboost_sketches_all_rows_of_several_processes_and_on_a_gpu(
-    where: str, table: DayTable, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+    place: str, table: DayTable, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Processes that cut their own samples would add up histograms of different bins."""
-    if where == "a GPU":
+    if place == "a GPU":
         monkeypatch.setattr("models.xgboost.matrices.xgboost_device", lambda engine: "cuda")
         monkeypatch.setattr("models.xgboost.matrices.reads_on_device", lambda engine, device: False)
     else:
         monkeypatch.setattr("models.xgboost.matrices.current_group", lambda: ProcessGroup(0, 2, frozenset(), 1))
     learning = LearningTable(table, features_matching(table, ("age",)))
-    found = []
+    edges = []
     for rows in (None, 1_000):
         with binned_matrices(learning, runtime, 64, rows) as matrix:
-            found.append(cuts(matrix(("train",), None)))
-    np.testing.assert_array_equal(found[1], found[0])
+            edges.append(cuts(matrix(("train",), None)))
+    np.testing.assert_array_equal(edges[1], edges[0])

@@ -38,7 +38,7 @@ def test_out_of_core_gives_the_model_of_in_memory(
     table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     in_memory = fitted(table, runtime, refit=True)
-    monkeypatch.delattr(xgboost, "QuantileDMatrix")  # the in-memory way is closed
+    monkeypatch.delattr(xgboost, "QuantileDMatrix")  # the in-memory path is closed
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     out_of_core = fitted(table, runtime.model_copy(update={"memory_budget_mib": 0}), refit=True)
     assert out_of_core.record.rounds == in_memory.record.rounds
@@ -82,7 +82,7 @@ def test_every_tree_is_reported_with_its_losses(table: DayTable, runtime: Runtim
     assert lines[2]["train_log_loss"] < lines[0]["train_log_loss"]
 
 
-def test_refit_learns_from_the_validation_days_too(table: DayTable, runtime: Runtime, test_rows: pl.DataFrame) -> None:
+def test_refit_learns_from_the_validation_days(table: DayTable, runtime: Runtime, test_rows: pl.DataFrame) -> None:
     once, twice = (fitted(table, runtime, refit=refit) for refit in (False, True))
     assert twice.record.rounds == once.record.rounds
     validation = table.scan({table.days[3].day}).collect()
@@ -99,7 +99,7 @@ def test_importance_is_the_share_of_gain_and_finds_what_was_planted(table: DayTa
     assert sum(importance.values()) == pytest.approx(1)
     assert set(importance) == {"user_id", "item_id", "age", "text"}  # a vector is one feature
     assert list(importance.values()) == sorted(importance.values(), reverse=True)
-    assert next(iter(importance)) in ("user_id", "item_id")  # their effects were drawn the widest
+    assert next(iter(importance)) in ("user_id", "item_id")  # their planted effects vary most
     assert importance["age"] > 0
 
 
@@ -113,8 +113,8 @@ def test_a_champion_is_the_start_of_its_successor(
     assert successor.record.rounds == 10 + 4
     assert [line["round"] for line in successor.record.history] == [11, 12, 13, 14]
     successor.save(tmp_path / "successor")
-    before, after = (json.loads(dumped(tmp_path / name)) for name in ("champion", "successor"))
-    assert after[:10] == before
+    champion_trees, successor_trees = (json.loads(dumped(tmp_path / name)) for name in ("champion", "successor"))
+    assert successor_trees[:10] == champion_trees
 
 
 def dumped(folder: Path) -> str:
@@ -143,8 +143,8 @@ def test_trees_go_on_from_the_scores_that_they_serve(table: DayTable, runtime: R
 
 def test_trees_go_on_by_as_many_as_declared(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
     fitted(table, runtime, rounds=10).save(tmp_path / "champion")
-    few = {"retrain": "continue", "retrain_rounds": 2, "retrain_days": 0}
-    assert fitted(table, runtime, champion=tmp_path / "champion", **few).record.rounds == 10 + 2
+    two_rounds = {"retrain": "continue", "retrain_rounds": 2, "retrain_days": 0}
+    assert fitted(table, runtime, champion=tmp_path / "champion", **two_rounds).record.rounds == 10 + 2
 
 
 def test_rows_beyond_memory_cannot_be_gone_on_from(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
@@ -161,10 +161,10 @@ def test_as_many_trees_are_grown_anew(
 ) -> None:
     searched = fitted(table, runtime, refit=True, **FAST)
     searched.save(tmp_path / "champion")
-    again = fitted(table, runtime, champion=tmp_path / "champion", refit=True, retrain="refit", **FAST)
-    assert again.record.rounds == searched.record.rounds
+    refitted = fitted(table, runtime, champion=tmp_path / "champion", refit=True, retrain="refit", **FAST)
+    assert refitted.record.rounds == searched.record.rounds
     np.testing.assert_array_equal(
-        again.predict(test_rows), searched.predict(test_rows)
+        refitted.predict(test_rows), searched.predict(test_rows)
     )  # the same days, the same trees
 
 
@@ -174,19 +174,24 @@ def test_trees_grown_anew_record_how_well_the_champion_did_on_days_it_never_saw(
     """Without it a candidate with `retrain: refit` has no validation log loss, by which candidates are chosen."""
     split = table.notes["split"]
     days = [day.day.isoformat() for day in table.days]
-    earlier = {**split, "train": split["train"][:-1], "validation": split["train"][-1:], "test": split["validation"]}
-    before = table.model_copy(update={"notes": {**table.notes, "split": earlier}})
-    searched = fitted(before, runtime, refit=True, **FAST)
+    champion_split = {
+        **split,
+        "train": split["train"][:-1],
+        "validation": split["train"][-1:],
+        "test": split["validation"],
+    }
+    champion_table = table.model_copy(update={"notes": {**table.notes, "split": champion_split}})
+    searched = fitted(champion_table, runtime, refit=True, **FAST)
     searched.save(tmp_path / "champion")
-    again = fitted(table, runtime, champion=tmp_path / "champion", refit=True, retrain="refit", **FAST)
+    refitted = fitted(table, runtime, champion=tmp_path / "champion", refit=True, retrain="refit", **FAST)
     validation = table.scan({table.days[days.index(split["validation"][0])].day}).collect()
     scores, labels = searched.predict(validation), validation["label"].to_numpy()
     expected = -np.log(np.where(labels == 1, scores, 1 - scores)).mean()
-    assert [line["validation_log_loss"] for line in again.record.history] == pytest.approx([expected], abs=1e-5)
+    assert [line["validation_log_loss"] for line in refitted.record.history] == pytest.approx([expected], abs=1e-5)
     same = fitted(table, runtime, champion=tmp_path / "champion", refit=True, retrain="refit", **FAST)
     same.save(tmp_path / "same")
-    seen = fitted(table, runtime, champion=tmp_path / "same", refit=True, retrain="refit", **FAST)
-    assert seen.record.history == ()  # the days were learnt by the champion too
+    unjudged = fitted(table, runtime, champion=tmp_path / "same", refit=True, retrain="refit", **FAST)
+    assert unjudged.record.history == ()  # the days were learnt by the champion too
 
 
 def test_lists_of_ids_are_refused(table: DayTable, runtime: Runtime) -> None:

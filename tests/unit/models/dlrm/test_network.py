@@ -47,7 +47,7 @@ def model() -> DLRM:
     return model.eval()
 
 
-def test_the_fused_table_has_single_ids_first_and_lists_after_them() -> None:
+def test_the_fused_table_has_single_ids_first_and_lists_last() -> None:
     assert [feature.name for feature in LAYOUT.tables] == ["user", "item", "tags"]
     assert LAYOUT.starts == (0, 3, 3 + 5)
     assert LAYOUT.rows == 3 + 5 + 4
@@ -97,8 +97,8 @@ def test_unknown_ids_start_at_zero_and_others_small() -> None:
     torch.manual_seed(0)
     weight = DLRM(LAYOUT, SECTION).table.weight_RD
     assert weight[list(LAYOUT.starts)].abs().max() == 0
-    others = torch.tensor([row for row in range(LAYOUT.rows) if row not in LAYOUT.starts])
-    assert 0 < weight[others].abs().max() < 0.1
+    ordinary_rows = torch.tensor([row for row in range(LAYOUT.rows) if row not in LAYOUT.starts])
+    assert 0 < weight[ordinary_rows].abs().max() < 0.1
 
 
 def test_an_untrained_network_starts_around_the_base_rate(model: DLRM) -> None:
@@ -126,7 +126,7 @@ def test_without_ids_only_the_floats_count() -> None:
     assert model(torch.tensor([[1.0], [2.0]]), none).tolist() == pytest.approx(expected, rel=1e-5)
 
 
-def test_bf16_is_for_training_only() -> None:
+def test_bf16_is_for_training_and_never_for_scores() -> None:
     torch.manual_seed(0)
     model, plain = DLRM(LAYOUT, SECTION), DLRM(LAYOUT, SECTION)
     model.network.narrow = torch.bfloat16
@@ -138,7 +138,7 @@ def test_bf16_is_for_training_only() -> None:
     assert torch.equal(model.eval()(dense, lookups()), plain.eval()(dense, lookups()))
 
 
-def test_dropout_stands_in_the_hidden_layers_only() -> None:
+def test_only_hidden_layers_have_dropout() -> None:
     kinds = [type(layer).__name__ for layer in perceptron((4, 3, 2, 1), dropout=0.5)]
     assert kinds == ["Linear", "ReLU", "Dropout", "Linear", "ReLU", "Dropout", "Linear"]
 
@@ -150,13 +150,13 @@ def test_more_rows_than_int32_can_count_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "starts", "wanted"),
+    ("rows", "starts", "expected"),
     [([4, 0, 4], [0, 1, 2, 3], [4, 0, 4]), ([4, 2], [0, 1, 1, 2], [4, None, 2])],
 )
 def test_a_slot_of_one_row_is_that_row_and_an_empty_one_is_zero(
-    rows: list[int], starts: list[int], wanted: list[int | None]
+    rows: list[int], starts: list[int], expected: list[int | None]
 ) -> None:
     weight = torch.arange(1.0, 11).view(5, 2)
     table = FusedTable.from_rows(weight, torch.zeros(5))
-    found = table(Lookups(torch.tensor(rows).int(), torch.tensor(starts).int(), None))
-    assert torch.equal(found, torch.stack([torch.zeros(2) if row is None else weight[row] for row in wanted]))
+    vectors = table(Lookups(torch.tensor(rows).int(), torch.tensor(starts).int(), None))
+    assert torch.equal(vectors, torch.stack([torch.zeros(2) if row is None else weight[row] for row in expected]))

@@ -29,8 +29,8 @@ DAY = date(2026, 3, 10)
 WIDTH = 4
 PLAIN = TableFeature(name="item_id", kind="id", size=5)
 RARE = TableFeature(name="user_hash", kind="id", size=8, hashed=True, admit_after=3)
-OTHER = TableFeature(name="page_hash", kind="id", size=6, hashed=True)
-LAYOUT = Layout.from_features((PLAIN, RARE, OTHER))
+PAGE = TableFeature(name="page_hash", kind="id", size=6, hashed=True)
+LAYOUT = Layout.from_features((PLAIN, RARE, PAGE))
 """Rows 0 to 4 of items, 5 to 12 of users (5 is null's), 13 to 18 of pages."""
 SECTION = DLRMModel(features=("*",), embedding_dim=WIDTH, bottom_mlp=(4,), top_mlp=(4,), batch_size=16)
 
@@ -58,7 +58,7 @@ def test_null_is_no_rare_value() -> None:
     assert of_users(BucketAdmission(LAYOUT, rows=10, last_day=DAY).count_and_admit(looked_up(0, 1))) == [True, False]
 
 
-def test_a_second_epoch_counts_no_row_again() -> None:
+def test_a_second_epoch_counts_no_row_twice() -> None:
     admission = BucketAdmission(LAYOUT, rows=4, last_day=DAY)
     for _ in range(5):
         assert of_users(admission.count_and_admit(looked_up(1, 2))) == [False, False]
@@ -73,18 +73,22 @@ def test_what_the_first_epoch_counted_holds_from_the_second_ones_first_batch() -
     assert of_users(admission.count_and_admit(looked_up(1, 2))) == [True, False]
 
 
-def test_without_admission_all_may_move_and_buckets_are_counted_still() -> None:
-    admission = BucketAdmission(Layout.from_features((PLAIN, OTHER)), rows=10, last_day=DAY)
+def test_without_admission_all_rows_learn_and_buckets_are_counted() -> None:
+    admission = BucketAdmission(Layout.from_features((PLAIN, PAGE)), rows=10, last_day=DAY)
     rows = torch.tensor([1, 5 + 2, 1, 5 + 2, 1, 5 + 4], dtype=torch.int32)
     assert admission.count_and_admit(Lookups(rows, torch.arange(7, dtype=torch.int32), None)) is None
-    found = admission.hash_collisions()
-    assert list(found) == ["page_hash"]
-    assert (found["page_hash"].buckets, found["page_hash"].occupied, found["page_hash"].admitted) == (5, 2, 2)
+    collisions = admission.hash_collisions()
+    assert list(collisions) == ["page_hash"]
+    assert (collisions["page_hash"].buckets, collisions["page_hash"].occupied, collisions["page_hash"].admitted) == (
+        5,
+        2,
+        2,
+    )
 
 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=12), max_size=8), st.integers(1, 5))
 def test_it_says_what_counting_one_by_one_says(batches: list[list[int]], admit_after: int) -> None:
-    layout = Layout.from_features((PLAIN, RARE.model_copy(update={"admit_after": admit_after}), OTHER))
+    layout = Layout.from_features((PLAIN, RARE.model_copy(update={"admit_after": admit_after}), PAGE))
     admission, counts = BucketAdmission(layout, rows=sum(map(len, batches)), last_day=DAY), Counter[int]()
     for users in batches * 2:
         if counts.total() < sum(map(len, batches)):
@@ -93,12 +97,12 @@ def test_it_says_what_counting_one_by_one_says(batches: list[list[int]], admit_a
         assert (mask is None) == (admit_after == 1)
         if mask is not None:
             assert of_users(mask) == [user == 0 or counts[user] >= admit_after for user in users]
-    found = admission.hash_collisions()["user_hash"]
-    assert (found.buckets, found.occupied) == (7, sum(user > 0 for user in counts))
-    assert found.admitted == sum(count >= admit_after for user, count in counts.items() if user)
+    collisions = admission.hash_collisions()["user_hash"]
+    assert (collisions.buckets, collisions.occupied) == (7, sum(user > 0 for user in counts))
+    assert collisions.admitted == sum(count >= admit_after for user, count in counts.items() if user)
 
 
-def test_a_training_that_goes_on_from_a_checkpoint_has_counted_what_the_first_had() -> None:
+def test_a_training_that_goes_on_from_a_checkpoint_keeps_its_counts() -> None:
     first, second = (BucketAdmission(LAYOUT, rows=4, last_day=DAY) for _ in range(2))
     first.count_and_admit(looked_up(1, 2))
     second.restore(first.state())
@@ -126,14 +130,14 @@ def test_no_batch_makes_the_host_wait() -> None:
         torch.ones(3).sum().item()
 
 
-def test_rows_to_be_admitted_start_at_zero_and_the_others_as_ever() -> None:
+def test_rows_to_be_admitted_start_at_zero_and_ordinary_rows_at_random() -> None:
     torch.manual_seed(0)
     table = FusedTable(LAYOUT, WIDTH)
-    drawn = table.weight_RD.clone()
+    initial_weight = table.weight_RD.clone()
     BucketAdmission(LAYOUT, rows=1, last_day=DAY).zero_rows(table)
     assert torch.count_nonzero(table.weight_RD[5:13]) == 0
-    assert torch.equal(table.weight_RD[:5], drawn[:5])
-    assert torch.equal(table.weight_RD[13:], drawn[13:])
+    assert torch.equal(table.weight_RD[:5], initial_weight[:5])
+    assert torch.equal(table.weight_RD[13:], initial_weight[13:])
 
 
 @pytest.mark.parametrize("cached", [False, True])
@@ -147,8 +151,8 @@ def test_an_admitted_row_learns_and_the_others_stay_zero(cached: bool) -> None:
     for labels, users in (([1, 0], (1, 2)), ([1, 1], (1, 3)), ([1, 0], (4, 5)), ([1, 0], (1, 6))):
         lookups = looked_up(*users)
         admitted = admission.count_and_admit(lookups)
-        here = table.prepare(lookups) if isinstance(table, CachedTable) else lookups
-        step(Batch(torch.tensor(labels).float(), torch.zeros(len(labels), 1), here), admitted)
+        cached_lookups = table.prepare(lookups) if isinstance(table, CachedTable) else lookups
+        step(Batch(torch.tensor(labels).float(), torch.zeros(len(labels), 1), cached_lookups), admitted)
         rows = model.state_dict()["table.weight_RD"][5:13]
         learnt = set(torch.nonzero(rows.abs().sum(1)).flatten().tolist())
         assert learnt == ({1} if users == (1, 6) else set())
@@ -156,7 +160,7 @@ def test_an_admitted_row_learns_and_the_others_stay_zero(cached: bool) -> None:
     assert torch.nonzero(accumulated).flatten().tolist() == [1]
 
 
-def test_a_row_that_may_not_move_is_not_pulled_by_the_decay_either() -> None:
+def test_the_decay_does_not_pull_a_row_that_may_not_move() -> None:
     weight, squares = torch.ones(6, 2), torch.zeros(6)
     lookups = Lookups(torch.tensor([1, 3, 1]).int(), torch.arange(4).int(), None)
     RowWiseAdagrad(weight, squares, 0.1, decay=0.5).step(lookups, torch.ones(3, 2), torch.tensor([True, False, True]))
@@ -192,7 +196,7 @@ def test_a_warm_start_goes_on_counting(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_model_that_counted_nothing_are_admitted_when_they_learnt(tmp_path: Path) -> None:
-    plain = BucketAdmission(Layout.from_features((PLAIN, OTHER)), rows=10, last_day=DAY)
+    plain = BucketAdmission(Layout.from_features((PLAIN, PAGE)), rows=10, last_day=DAY)
     folder = saved(plain, tmp_path / "before")
     assert not (folder / "admission.safetensors").exists()  # nothing was declared, nothing is kept
     table = FusedTable(LAYOUT, WIDTH)
@@ -202,9 +206,9 @@ def test_rows_of_a_model_that_counted_nothing_are_admitted_when_they_learnt(tmp_
     assert of_users(admission.count_and_admit(looked_up(4, 3))) == [True, False]
 
 
-def test_a_bucket_not_seen_for_longer_than_declared_is_free_again(tmp_path: Path) -> None:
+def test_a_bucket_not_seen_for_longer_than_declared_is_freed(tmp_path: Path) -> None:
     forgetful = RARE.model_copy(update={"evict_after_days": 5})
-    layout = Layout.from_features((PLAIN, forgetful, OTHER))
+    layout = Layout.from_features((PLAIN, forgetful, PAGE))
     first = BucketAdmission(layout, rows=100, last_day=DAY)
     first.count_and_admit(looked_up(1, 1, 1, 2, 2, 2))
     second = BucketAdmission(layout, rows=100, last_day=DAY + timedelta(3))
@@ -213,19 +217,21 @@ def test_a_bucket_not_seen_for_longer_than_declared_is_free_again(tmp_path: Path
     second.count_and_admit(looked_up(2))
     folder = saved(second, tmp_path / "second", (DAY, DAY + timedelta(3)))
 
-    for days, kept in ((5, [1, 2]), (6, [2]), (8, [2]), (9, [])):
+    for days, remembered in ((5, [1, 2]), (6, [2]), (8, [2]), (9, [])):
         torch.manual_seed(0)
         table = FusedTable(layout, WIDTH)
         table.squares_R += 0.5
-        before = table.weight_RD.clone()
-        later = BucketAdmission(layout, rows=100, last_day=DAY + timedelta(days))
-        later.resume_from(table, folder)
+        initial_weight = table.weight_RD.clone()
+        resumed = BucketAdmission(layout, rows=100, last_day=DAY + timedelta(days))
+        resumed.resume_from(table, folder)
         for user in range(1, 8):
-            assert torch.equal(table.weight_RD[5 + user], before[5 + user] if user in kept else torch.zeros(WIDTH))
-            assert table.squares_R[5 + user] == (0.5 if user in kept else 0.0)
-        assert torch.equal(table.weight_RD[:5], before[:5])  # of a feature that forgets nothing
-        assert torch.equal(table.weight_RD[13:], before[13:])
-        assert of_users(later.count_and_admit(looked_up(1, 2))) == [1 in kept, 2 in kept]
+            assert torch.equal(
+                table.weight_RD[5 + user], initial_weight[5 + user] if user in remembered else torch.zeros(WIDTH)
+            )
+            assert table.squares_R[5 + user] == (0.5 if user in remembered else 0.0)
+        assert torch.equal(table.weight_RD[:5], initial_weight[:5])  # of a feature that forgets nothing
+        assert torch.equal(table.weight_RD[13:], initial_weight[13:])
+        assert of_users(resumed.count_and_admit(looked_up(1, 2))) == [1 in remembered, 2 in remembered]
 
 
 def test_what_is_kept_is_named_by_feature_and_holds_no_more_than_is_declared(tmp_path: Path) -> None:

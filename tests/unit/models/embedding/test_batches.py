@@ -48,21 +48,21 @@ def sorted_rows(batches: list[np.ndarray]) -> np.ndarray:
 
 
 def test_every_row_comes_exactly_once_per_epoch(learning: CountingTable) -> None:
-    everything = ages(loader(learning).in_order())
-    assert sum(map(len, everything)) == 3_000
+    in_order = ages(loader(learning).in_order())
+    assert sum(map(len, in_order)) == 3_000
     for epoch in (1, 2):
         shuffled = ages(loader(learning).shuffled(epoch))
-        np.testing.assert_array_equal(sorted_rows(shuffled), sorted_rows(everything))
+        np.testing.assert_array_equal(sorted_rows(shuffled), sorted_rows(in_order))
 
 
 def test_an_epoch_has_an_order_of_its_own_that_comes_back(learning: CountingTable) -> None:
-    one = loader(learning)
-    first, second, again = (np.concatenate(ages(one.shuffled(epoch))) for epoch in (1, 2, 1))
+    batches = loader(learning)
+    first, second, repeated = (np.concatenate(ages(batches.shuffled(epoch))) for epoch in (1, 2, 1))
     assert not np.array_equal(first, second, equal_nan=True)
-    assert np.array_equal(first, again, equal_nan=True)
+    assert np.array_equal(first, repeated, equal_nan=True)
 
 
-def test_the_rows_of_a_pool_are_shuffled_too(learning: CountingTable) -> None:
+def test_the_rows_of_a_pool_are_shuffled(learning: CountingTable) -> None:
     in_order = np.concatenate(ages(loader(learning).in_order()))
     one_pool = np.concatenate(ages(loader(learning, pool_rows=3_000).shuffled(1)))
     neighbours = {(a.tobytes(), b.tobytes()) for a, b in pairwise(in_order)}
@@ -88,10 +88,10 @@ def test_labels_and_ids_travel_with_their_row(learning: CountingTable) -> None:
 def test_the_order_does_not_depend_on_what_fits_in_memory(learning: CountingTable, budget: int) -> None:
     from_memory, from_disk = loader(learning), loader(learning, budget)
     for epoch in (1, 2):
-        for kept, read in zip(from_memory.shuffled(epoch), from_disk.shuffled(epoch), strict=True):
-            assert torch.equal(kept.dense_BF.nan_to_num(), read.dense_BF.nan_to_num())
-            assert torch.equal(kept.labels_B, read.labels_B)
-            assert torch.equal(kept.lookups.rows_L, read.lookups.rows_L)
+        for memory_batch, read in zip(from_memory.shuffled(epoch), from_disk.shuffled(epoch), strict=True):
+            assert torch.equal(memory_batch.dense_BF.nan_to_num(), read.dense_BF.nan_to_num())
+            assert torch.equal(memory_batch.labels_B, read.labels_B)
+            assert torch.equal(memory_batch.lookups.rows_L, read.lookups.rows_L)
 
 
 @pytest.mark.parametrize(("budget", "reads"), [(BIG, 4), (0, 4 + 4), (30_000, 4 + 4)])
@@ -151,8 +151,8 @@ def test_a_broken_file_stops_the_loop_with_its_error(make_table: MakeTable) -> N
 def test_lists_keep_their_values_when_reordered_and_sliced() -> None:
     values, edges = np.array([1, 2, 3, 4, 5, 6], np.int32), np.array([0, 2, 2, 3, 6])
     lists = RaggedRows.packed(values, edges)  # [1, 2], [], [3], [4, 5, 6]
-    taken = lists.reordered(np.array([3, 1, 0]))
-    assert (taken.contiguous_values.tolist(), taken.starts.tolist(), taken.ends.tolist()) == (
+    reordered = lists.reordered(np.array([3, 1, 0]))
+    assert (reordered.contiguous_values.tolist(), reordered.starts.tolist(), reordered.ends.tolist()) == (
         [4, 5, 6, 1, 2],
         [0, 3, 3],
         [3, 3, 5],
@@ -162,7 +162,7 @@ def test_lists_keep_their_values_when_reordered_and_sliced() -> None:
     assert lists.sliced(1, 1).contiguous_values.tolist() == []
 
 
-def test_lists_need_not_follow_one_another_to_be_taken() -> None:
+def test_lists_with_gaps_between_them_are_reordered() -> None:
     gaps = RaggedRows(
         np.array([1, 2, 0, 0, 3], np.int32), np.array([0, 4]), np.array([2, 5])
     )  # [1, 2], then a gap, [3]

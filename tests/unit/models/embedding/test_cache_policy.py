@@ -13,68 +13,68 @@ Batches = list[list[int]]
 
 
 class SlowResidents:
-    """The policy as its docstring says it, a slot at a time; among equals it leaves the choice to the other."""
+    """The documented cache policy, one slot at a time. Between rows of equal frequency it accepts either choice."""
 
     def __init__(self, slots: int) -> None:
         self.slots, self.hand, self.batch = slots, 0, 0
         self.row: list[int] = []
         self.looked_up: list[list[int]] = []
-        """When each slot's row was looked up since it came, by number of the batch."""
+        """Numbers of the batches that looked up the row of each slot since it was fetched."""
 
-    def follow(self, batch: list[int], got: CacheUpdate) -> None:
-        """Check that an exchange is what the policy says, and make it."""
+    def follow(self, batch: list[int], update: CacheUpdate) -> None:
+        """Check an update against the policy, then apply it."""
         self.batch += 1
         missing = sorted(set(batch) - set(self.row))
-        assert got.fetched_K.tolist() == missing
-        assert got.hits == sum(row in self.row for row in batch)
+        assert update.fetched_K.tolist() == missing
+        assert update.hits == sum(row in self.row for row in batch)
         free = min(len(missing), self.slots - len(self.row))
-        assert got.slots_K[:free].tolist() == list(range(len(self.row), len(self.row) + free))
-        assert got.evicted_K[:free].tolist() == [-1] * free
+        assert update.slots_K[:free].tolist() == list(range(len(self.row), len(self.row) + free))
+        assert update.evicted_K[:free].tolist() == [-1] * free
         self.row += [-1] * free
         self.looked_up += [[] for _ in range(free)]
-        spoken_for = set(got.slots_K[:free].tolist())
-        victims = got.slots_K[free:].tolist()
+        spoken_for = set(update.slots_K[:free].tolist())
+        victims = update.slots_K[free:].tolist()
         self._check_victims(victims, batch, spoken_for)
-        assert got.evicted_K[free:].tolist() == [self.row[slot] for slot in victims]
-        for slot, row in zip(got.slots_K.tolist(), missing, strict=True):
+        assert update.evicted_K[free:].tolist() == [self.row[slot] for slot in victims]
+        for slot, row in zip(update.slots_K.tolist(), missing, strict=True):
             self.row[slot], self.looked_up[slot] = row, []
         for row in set(batch):
             self.looked_up[self.row.index(row)].append(self.batch)
-        assert got.slots_L.tolist() == [self.row.index(row) for row in batch]
+        assert update.slots_L.tolist() == [self.row.index(row) for row in batch]
 
     def _check_victims(self, victims: list[int], batch: list[int], spoken_for: set[int]) -> None:
         if not victims:
             return
-        seen = WINDOW * len(victims)
+        hand_range = WINDOW * len(victims)
         while True:
-            passed = [(self.hand + i) % self.slots for i in range(min(seen, self.slots))]
+            passed = [(self.hand + i) % self.slots for i in range(min(hand_range, self.slots))]
             idle = {slot for slot in passed if self.row[slot] not in batch} - spoken_for
             if len(idle) >= len(victims):
                 break
-            seen *= 2
+            hand_range *= 2
         assert len(set(victims)) == len(victims)
         assert set(victims) <= idle
-        kept = [self._frequency(slot) for slot in idle - set(victims)]
-        assert max(map(self._frequency, victims)) <= min(kept, default=np.inf) * (1 + 1e-9)
+        idle_frequencies = [self._frequency(slot) for slot in idle - set(victims)]
+        assert max(map(self._frequency, victims)) <= min(idle_frequencies, default=np.inf) * (1 + 1e-9)
         self.hand = (passed[-1] + 1) % self.slots
 
     def _frequency(self, slot: int) -> float:
-        return sum(0.5 ** ((self.batch - when) / HALF_LIFE) for when in self.looked_up[slot])
+        return sum(0.5 ** ((self.batch - batch) / HALF_LIFE) for batch in self.looked_up[slot])
 
 
 @st.composite
 def traffic(draw: st.DrawFn) -> tuple[int, int, Batches]:
     slots = draw(st.integers(1, 12))
     rows = draw(st.integers(slots, 40))
-    some = st.lists(st.integers(0, rows - 1), max_size=20)
-    batches = draw(st.lists(some, max_size=25))
+    lookups = st.lists(st.integers(0, rows - 1), max_size=20)
+    batches = draw(st.lists(lookups, max_size=25))
     fitting = [batch for batch in batches if len(set(batch)) <= slots]
     return rows, slots, fitting
 
 
 @given(traffic())
-def test_it_does_what_the_slow_policy_does(drawn: tuple[int, int, Batches]) -> None:
-    rows, slots, batches = drawn
+def test_cached_rows_are_those_of_the_slow_policy(batches_of_table: tuple[int, int, Batches]) -> None:
+    rows, slots, batches = batches_of_table
     fast, slow = CacheState(rows, slots), SlowResidents(slots)
     for batch in batches:
         slow.follow(batch, fast.admit_batch(np.array(batch, np.int32)))
@@ -82,16 +82,16 @@ def test_it_does_what_the_slow_policy_does(drawn: tuple[int, int, Batches]) -> N
 
 
 @given(traffic())
-def test_every_look_up_finds_its_row_and_no_row_of_the_batch_leaves(drawn: tuple[int, int, Batches]) -> None:
-    rows, slots, batches = drawn
+def test_every_look_up_finds_its_row_and_no_row_of_the_batch_leaves(batches_of_table: tuple[int, int, Batches]) -> None:
+    rows, slots, batches = batches_of_table
     residents = CacheState(rows, slots)
     device = np.full(slots, -1)
     for batch in batches:
-        got = residents.admit_batch(np.array(batch, np.int32))
-        assert np.array_equal(device[got.slots_K], got.evicted_K)  # what is said to leave is what lay there
-        assert not set(got.evicted_K.tolist()) & set(batch)
-        device[got.slots_K] = got.fetched_K
-        assert device[got.slots_L].tolist() == batch
+        update = residents.admit_batch(np.array(batch, np.int32))
+        assert np.array_equal(device[update.slots_K], update.evicted_K)  # evicted rows are the rows in the slots
+        assert not set(update.evicted_K.tolist()) & set(batch)
+        device[update.slots_K] = update.fetched_K
+        assert device[update.slots_L].tolist() == batch
         assert len(residents.rows) <= slots
         assert len(set(residents.rows.tolist())) == len(residents.rows)
 
@@ -99,8 +99,8 @@ def test_every_look_up_finds_its_row_and_no_row_of_the_batch_leaves(drawn: tuple
 def test_the_frequent_row_stays_and_the_rare_ones_leave() -> None:
     residents = CacheState(rows=100, slots=4)
     for rare in range(1, 60):
-        got = residents.admit_batch(np.array([0, rare], np.int32))
-        assert 0 not in got.evicted_K
+        update = residents.admit_batch(np.array([0, rare], np.int32))
+        assert 0 not in update.evicted_K
     assert residents.admit_batch(np.array([0, 59, 58], np.int32)).hits == 3
 
 
@@ -131,7 +131,7 @@ def test_frequencies_stay_comparable_over_many_batches() -> None:
     assert residents.admit_batch(np.array([4], np.int32)).evicted_K.tolist() == [2]
 
 
-def test_a_batch_of_more_rows_than_slots_is_refused_and_changes_nothing() -> None:
+def test_a_batch_of_more_rows_than_slots_is_refused_and_leaves_the_cache_unchanged() -> None:
     residents = CacheState(rows=10, slots=3)
     residents.admit_batch(np.array([1, 2], np.int32))
     message = (
@@ -144,16 +144,16 @@ def test_a_batch_of_more_rows_than_slots_is_refused_and_changes_nothing() -> Non
     assert residents.admit_batch(np.array([1, 2, 5], np.int32)).slots_L.tolist() == [0, 1, 2]
 
 
-def test_a_forgotten_cache_is_an_empty_one() -> None:
+def test_a_cleared_cache_is_empty() -> None:
     residents = CacheState(rows=10, slots=3)
     residents.admit_batch(np.array([1, 2, 3], np.int32))
     residents.clear()
     assert residents.rows.tolist() == []
-    got = residents.admit_batch(np.array([2, 9], np.int32))
-    assert (got.hits, got.slots_L.tolist(), got.evicted_K.tolist()) == (0, [0, 1], [-1, -1])
+    update = residents.admit_batch(np.array([2, 9], np.int32))
+    assert (update.hits, update.slots_L.tolist(), update.evicted_K.tolist()) == (0, [0, 1], [-1, -1])
 
 
-def test_it_keeps_more_of_what_is_asked_for_than_the_least_recently_used_does() -> None:
+def test_it_has_more_hits_than_keeping_the_most_recently_used_rows() -> None:
     random = np.random.default_rng(0)
     popularity = 1 / np.arange(1, 20_001)
     weights = popularity / popularity.sum()

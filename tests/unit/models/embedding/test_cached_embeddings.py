@@ -36,13 +36,13 @@ def batches(count: int, seed: int = 0) -> Iterator[Batch]:
     """Give batches with two ids and a list of up to three per row; few ids are frequent, most are rare."""
     random = np.random.default_rng(seed)
     for _ in range(count):
-        user, item = (np.minimum(random.zipf(1.3, ROWS) - 1, one.size - 1) for one in COLUMNS[:2])  # type: ignore[operator]
+        user, item = (np.minimum(random.zipf(1.3, ROWS) - 1, feature.size - 1) for feature in COLUMNS[:2])  # type: ignore[operator]
         lengths = random.integers(0, 4, ROWS)
         tags = random.integers(0, 200, lengths.sum())
         rows = np.concatenate([np.stack([user, item + 3_000], axis=1).reshape(-1), tags + 3_500]).astype(np.int32)
-        every = np.concatenate([np.ones(2 * ROWS, np.int64), lengths])
-        starts = np.concatenate([[0], np.cumsum(every)]).astype(np.int32)
-        shares = np.repeat(1 / np.maximum(every, 1), every).astype(np.float32)
+        slot_lengths = np.concatenate([np.ones(2 * ROWS, np.int64), lengths])
+        starts = np.concatenate([[0], np.cumsum(slot_lengths)]).astype(np.int32)
+        shares = np.repeat(1 / np.maximum(slot_lengths, 1), slot_lengths).astype(np.float32)
         lookups = Lookups(*map(torch.from_numpy, (rows, starts, shares)))
         labels, dense = torch.from_numpy((user % 3 == 0).astype(np.float32)), torch.randn(ROWS, 1)
         yield Batch(labels, dense, lookups)
@@ -52,7 +52,7 @@ def cached(slots: int = SLOTS) -> CachedTable:
     return CachedTable(LAYOUT, WIDTH, slots)
 
 
-def drawn(make: Callable[[], FusedTable]) -> tuple[FusedTable, DLRM]:
+def draw_model(make: Callable[[], FusedTable]) -> tuple[FusedTable, DLRM]:
     torch.manual_seed(5)
     table = make()
     return table, DLRM(LAYOUT, SECTION, table)
@@ -60,7 +60,7 @@ def drawn(make: Callable[[], FusedTable]) -> tuple[FusedTable, DLRM]:
 
 def trained(make: Callable[[], FusedTable], options: StepOptions) -> tuple[DLRM, list[float], list[torch.Tensor]]:
     """Train for two epochs with scores in between; return the model, its losses and its scores."""
-    table, model = drawn(make)
+    table, model = draw_model(make)
     step = TrainingStep(model, SECTION, options, "cpu")
     losses, scores = [], []
     for epoch in (1, 2):
@@ -80,12 +80,12 @@ def prepared(table: FusedTable, batch: Batch) -> Batch:
 
 
 def test_the_rows_drawn_are_those_of_a_table_on_the_device() -> None:
-    for (name, own), (_, expected) in zip(
-        drawn(cached)[1].state_dict().items(),
-        drawn(lambda: FusedTable(LAYOUT, WIDTH))[1].state_dict().items(),
+    for (name, tensor), (_, expected) in zip(
+        draw_model(cached)[1].state_dict().items(),
+        draw_model(lambda: FusedTable(LAYOUT, WIDTH))[1].state_dict().items(),
         strict=True,
     ):
-        assert torch.equal(own, expected), name
+        assert torch.equal(tensor, expected), name
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,9 @@ def test_losses_scores_and_weights_are_those_of_a_table_on_the_device(slots: int
     expected, expected_losses, expected_scores = trained(lambda: FusedTable(LAYOUT, WIDTH), options)
     model, losses, scores = trained(lambda: cached(slots), options)
     assert losses == expected_losses
-    assert all(torch.equal(own, other) for own, other in zip(scores, expected_scores, strict=True))
+    assert all(
+        torch.equal(score, expected_score) for score, expected_score in zip(scores, expected_scores, strict=True)
+    )
     for name, tensor in expected.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor), name
     assert torch.count_nonzero(expected.table.squares_R) > 2 * SLOTS  # many more rows learnt than there are slots
@@ -107,48 +109,48 @@ def test_losses_scores_and_weights_are_those_of_a_table_on_the_device(slots: int
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_a_thousand_updates_of_rows_that_come_and_go_equal_those_of_the_whole_table(decay: float) -> None:
     random = torch.Generator().manual_seed(0)
-    whole, few = drawn(lambda: FusedTable(LAYOUT, WIDTH))[0], drawn(lambda: cached(300))[0]
-    assert isinstance(few, CachedTable)
-    moves = [RowWiseAdagrad(table.weight_RD, table.squares_R, 0.1, decay) for table in (whole, few)]
+    whole, cached_table = draw_model(lambda: FusedTable(LAYOUT, WIDTH))[0], draw_model(lambda: cached(300))[0]
+    assert isinstance(cached_table, CachedTable)
+    moves = [RowWiseAdagrad(table.weight_RD, table.squares_R, 0.1, decay) for table in (whole, cached_table)]
     for _ in range(1_000):
         length = int(torch.randint(1, 60, (), generator=random))
         rows = torch.randint(0, LAYOUT.rows, (length,), generator=random).int()
         lookups = Lookups(rows, torch.arange(length + 1).int(), None)
         gradient = torch.randn(length, WIDTH, generator=random)
-        here = few.prepare(lookups)
-        assert torch.equal(few(here), whole(lookups))
-        for move, own in zip(moves, (lookups, here), strict=True):
-            move.step(own, gradient.clone())
+        cached_lookups = cached_table.prepare(lookups)
+        assert torch.equal(cached_table(cached_lookups), whole(lookups))
+        for move, table_lookups in zip(moves, (lookups, cached_lookups), strict=True):
+            move.step(table_lookups, gradient.clone())
     for name, tensor in whole.state_dict().items():
-        assert torch.equal(few.state_dict()[name], tensor)
+        assert torch.equal(cached_table.state_dict()[name], tensor)
 
 
 def test_sums_that_a_gpu_makes_of_pieces_are_those_of_the_whole_table() -> None:
     """Thousands of gradients of one row are added in pieces, and where those begin must not depend on its slot."""
     random = torch.Generator().manual_seed(0)
-    whole, few = drawn(lambda: FusedTable(LAYOUT, WIDTH))[0], drawn(lambda: cached(2_000))[0]
-    assert isinstance(few, CachedTable)
-    moves = [StaticShapeAdagrad(table.weight_RD, table.squares_R, 0.1) for table in (whole, few)]
+    whole, cached_table = draw_model(lambda: FusedTable(LAYOUT, WIDTH))[0], draw_model(lambda: cached(2_000))[0]
+    assert isinstance(cached_table, CachedTable)
+    moves = [StaticShapeAdagrad(table.weight_RD, table.squares_R, 0.1) for table in (whole, cached_table)]
     for _ in range(30):
         rows = (torch.rand(4_000, generator=random) ** 6 * LAYOUT.rows).int()
         lookups = Lookups(rows, torch.arange(4_001).int(), None)
         gradient = torch.randn(4_000, WIDTH, generator=random)
-        for move, own in zip(moves, (lookups, few.prepare(lookups)), strict=True):
-            move.step(own, gradient)
+        for move, table_lookups in zip(moves, (lookups, cached_table.prepare(lookups)), strict=True):
+            move.step(table_lookups, gradient)
     assert torch.bincount(rows).max() > 3 * 256
     for name, tensor in whole.state_dict().items():
-        assert torch.equal(few.state_dict()[name], tensor)
+        assert torch.equal(cached_table.state_dict()[name], tensor)
 
 
 def test_no_more_rows_than_slots_are_ever_on_the_device() -> None:
     table = cached()
     for batch in batches(30):
-        here = table.prepare(batch.lookups)
-        assert here.rows_L.max() < SLOTS
+        cached_lookups = table.prepare(batch.lookups)
+        assert cached_lookups.rows_L.max() < SLOTS
         assert [tuple(buffer.shape) for buffer in table.buffers()] == [(SLOTS, WIDTH), (SLOTS,)]
 
 
-def test_a_batch_with_more_distinct_rows_than_slots_says_how_many_it_needs() -> None:
+def test_a_batch_with_more_distinct_rows_than_slots_says_their_number() -> None:
     table, batch = cached(100), next(batches(1))
     distinct = len(torch.unique(batch.lookups.rows_L))
     assert distinct > 100
@@ -158,10 +160,10 @@ def test_a_batch_with_more_distinct_rows_than_slots_says_how_many_it_needs() -> 
 
 @pytest.mark.parametrize("slots", [3, 10, 100, 3_000])
 def test_a_batch_is_scored_whatever_it_looks_up(slots: int) -> None:
-    whole, few = drawn(lambda: FusedTable(LAYOUT, WIDTH))[0], drawn(lambda: cached(slots))[0].eval()
-    assert isinstance(few, CachedTable)
+    whole, cached_table = draw_model(lambda: FusedTable(LAYOUT, WIDTH))[0], draw_model(lambda: cached(slots))[0].eval()
+    assert isinstance(cached_table, CachedTable)
     for batch in batches(5):
-        assert torch.equal(few.look_up(batch.lookups), whole(batch.lookups))
+        assert torch.equal(cached_table.look_up(batch.lookups), whole(batch.lookups))
     with pytest.raises(CacheError, match="a batch looks up 4 distinct rows, the cache has 3 slots"):
         cached(3).eval().look_up(Lookups(torch.arange(4).int(), torch.tensor([0, 4]).int(), torch.full((4,), 0.25)))
 
@@ -180,49 +182,49 @@ def test_rows_only_scored_are_not_written_back(monkeypatch: pytest.MonkeyPatch) 
     assert table.hit_rate() is None  # scoring is no training
 
 
-def one_each(*rows: int) -> Lookups:
+def lookups_of_rows(*rows: int) -> Lookups:
     """A batch that looks up these rows, a slot each."""
     return Lookups(torch.tensor(rows, dtype=torch.int32), torch.arange(len(rows) + 1, dtype=torch.int32), None)
 
 
-def test_a_row_that_comes_back_while_it_is_being_written_back_is_the_moved_one() -> None:
+def test_a_row_that_comes_back_while_it_is_being_written_back_is_moved() -> None:
     table = cached(3)
-    here = table.prepare(one_each(0, 1, 2))
+    cached_lookups = table.prepare(lookups_of_rows(0, 1, 2))
     table.weight_RD += 1
-    moved = table(here)
+    moved = table(cached_lookups)
     table.eval()
-    table.prepare(one_each(3, 4, 5))  # the moved rows leave
-    assert torch.equal(table(table.prepare(one_each(0, 1, 2))), moved)  # and rows leave that nobody moved
+    table.prepare(lookups_of_rows(3, 4, 5))  # the moved rows leave
+    assert torch.equal(table(table.prepare(lookups_of_rows(0, 1, 2))), moved)  # rows that were not updated are evicted
 
 
-def test_a_slot_of_a_row_that_left_is_not_written_back_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_of_a_row_that_left_is_written_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
     table = cached(3)
-    table.prepare(one_each(0, 1, 2))
+    table.prepare(lookups_of_rows(0, 1, 2))
     table.eval()
-    table.prepare(one_each(3, 4, 5))
-    table.prepare(one_each(6))
+    table.prepare(lookups_of_rows(3, 4, 5))
+    table.prepare(lookups_of_rows(6))
     monkeypatch.setattr(table._transfer, "write_back", lambda *_: pytest.fail("a row that nobody moved was written"))
-    table.prepare(one_each(7, 8, 9))
+    table.prepare(lookups_of_rows(7, 8, 9))
     table.flush()
     assert sorted(table._residents.rows) == [7, 8, 9]
 
 
-def test_moved_rows_are_in_host_memory_after_a_flush_and_not_before() -> None:
+def test_moved_rows_are_in_host_memory_only_after_a_flush() -> None:
     table = cached()
     first = next(batches(1))
-    here = table.prepare(first.lookups)
-    before = table._host[0].weight_RD.clone()
-    table.weight_RD[here.rows_L.long()] += 1
-    assert torch.equal(table._host[0].weight_RD, before)
+    cached_lookups = table.prepare(first.lookups)
+    host_weight = table._host[0].weight_RD.clone()
+    table.weight_RD[cached_lookups.rows_L.long()] += 1
+    assert torch.equal(table._host[0].weight_RD, host_weight)
     table.flush()
     looked_up = torch.zeros(LAYOUT.rows, dtype=torch.bool)
     looked_up[first.lookups.rows_L.long()] = True
-    assert torch.equal(table._host[0].weight_RD[looked_up], before[looked_up] + 1)
-    assert torch.equal(table._host[0].weight_RD[~looked_up], before[~looked_up])
-    assert torch.equal(table.prepare(first.lookups).rows_L, here.rows_L)  # the rows stayed where they were
+    assert torch.equal(table._host[0].weight_RD[looked_up], host_weight[looked_up] + 1)
+    assert torch.equal(table._host[0].weight_RD[~looked_up], host_weight[~looked_up])
+    assert torch.equal(table.prepare(first.lookups).rows_L, cached_lookups.rows_L)  # the rows stayed where they were
 
 
-def test_the_hit_rate_is_the_share_of_look_ups_whose_row_was_there() -> None:
+def test_the_hit_rate_is_the_share_of_look_ups_whose_row_was_cached() -> None:
     table = cached()
     table.prepare(Lookups(torch.tensor([1, 2, 2, 3]).int(), torch.arange(5).int(), None))
     table.prepare(Lookups(torch.tensor([2, 2, 3, 4]).int(), torch.arange(5).int(), None))
@@ -234,9 +236,9 @@ def test_loaded_weights_take_the_place_of_what_is_on_the_device() -> None:
     table = cached()
     lookups = next(batches(1)).lookups
     table.prepare(lookups)
-    other = FusedTable(LAYOUT, WIDTH)
-    table.load_state_dict(other.state_dict())
-    assert torch.equal(table(table.prepare(lookups)), other(lookups))
+    loaded_table = FusedTable(LAYOUT, WIDTH)
+    table.load_state_dict(loaded_table.state_dict())
+    assert torch.equal(table(table.prepare(lookups)), loaded_table(lookups))
 
 
 def test_weights_of_another_table_are_refused() -> None:
@@ -252,32 +254,32 @@ def test_rows_taken_over_are_looked_up() -> None:
     lookups = Lookups(torch.tensor([10, 11, 12]).int(), torch.arange(4).int(), None)
     table.prepare(lookups)
     table.take_rows(11, torch.full((1, WIDTH), 7.0), torch.full((1,), 2.0))
-    here = table.prepare(lookups)
-    assert table(here)[1].tolist() == [7.0] * WIDTH
-    assert table.squares_R[here.rows_L.long()].tolist() == [0.0, 2.0, 0.0]
+    cached_lookups = table.prepare(lookups)
+    assert table(cached_lookups)[1].tolist() == [7.0] * WIDTH
+    assert table.squares_R[cached_lookups.rows_L.long()].tolist() == [0.0, 2.0, 0.0]
 
 
 def test_moving_the_model_moves_the_slots_alone() -> None:
-    table = drawn(cached)[0].to("meta")
+    table = draw_model(cached)[0].to("meta")
     assert isinstance(table, CachedTable)
     assert (table.weight_RD.device.type, table._host[0].weight_RD.device.type) == ("meta", "cpu")
 
 
-def test_the_table_is_the_same_whatever_the_traffic_was() -> None:
-    """Gradients of zero move nothing, so rows that came and went must be what they were."""
-    table = drawn(cached)[0]
+def test_the_traffic_does_not_change_the_table() -> None:
+    """Gradients of zero change no weight, so rows that were fetched and evicted keep their values."""
+    table = draw_model(cached)[0]
     assert isinstance(table, CachedTable)
-    before = {name: tensor.clone() for name, tensor in table.state_dict().items()}
+    initial_state = {name: tensor.clone() for name, tensor in table.state_dict().items()}
     step = RowWiseAdagrad(table.weight_RD, table.squares_R, 0.1)
     for batch in batches(50):
-        here = table.prepare(batch.lookups)
-        step.step(here, torch.zeros(len(here.starts) - 1, WIDTH))
+        cached_lookups = table.prepare(batch.lookups)
+        step.step(cached_lookups, torch.zeros(len(cached_lookups.starts) - 1, WIDTH))
     for name, tensor in table.state_dict().items():
-        assert torch.equal(tensor, before[name])
+        assert torch.equal(tensor, initial_state[name])
 
 
 def test_a_pooled_embedding_is_the_mean_of_its_list() -> None:
-    table = drawn(cached)[0]
+    table = draw_model(cached)[0]
     assert isinstance(table, CachedTable)
     batch = next(batches(1))
     pooled = table(table.prepare(batch.lookups))

@@ -70,8 +70,8 @@ def test_a_resumed_training_gives_the_same_weights_bit_by_bit(
             fitted(table, runtime)
     content = place.load()
     assert content is not None
-    kept = Checkpoint.load(place)
-    assert kept is not None and len(kept.history) == epoch - 1
+    checkpoint = Checkpoint.load(place)
+    assert checkpoint is not None and len(checkpoint.history) == epoch - 1
     lines: list[dict[str, Any]] = []
     resumed = DLRMRanker(SECTION)
     with checkpoint_to(place):
@@ -110,7 +110,7 @@ def test_a_lost_gpu_is_told_with_the_checkpoint_to_go_on_from(
 
 
 @pytest.mark.parametrize("error", [LOST, RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling gemm")])
-def test_without_a_checkpoint_a_lost_gpu_says_so(
+def test_a_lost_gpu_without_a_checkpoint_starts_from_the_beginning(
     error: RuntimeError, table: DayTable, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_in(2, 2, error, monkeypatch)
@@ -138,10 +138,10 @@ def test_losses_that_wait_name_the_very_step() -> None:
     losses = LossMonitor(check_steps=5, device="cpu")
     for step in range(1, 10):
         losses.add(torch.tensor(float("nan") if step in (8, 9) else 0.5), rows=10)
-    assert losses.mean == 0.5 and losses.rows == 50  # looked at after the fifth
-    with pytest.raises(NonFiniteLossError) as found:
+    assert losses.mean == 0.5 and losses.rows == 50  # checked after the fifth step
+    with pytest.raises(NonFiniteLossError) as raised:
         losses.add(torch.tensor(0.5), rows=10)
-    assert (found.value.step, found.value.rows) == (8, 70)
+    assert (raised.value.step, raised.value.rows) == (8, 70)
 
 
 def test_losses_that_are_left_are_looked_at_in_the_end() -> None:
@@ -153,8 +153,8 @@ def test_losses_that_are_left_are_looked_at_in_the_end() -> None:
 
 
 def test_a_nan_found_late_brings_the_best_epoch_back(table: DayTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_module, "LossMonitor", lambda every, device: LossMonitor(4, device))
-    after: list[dict[str, torch.Tensor]] = []
+    monkeypatch.setattr(training_module, "LossMonitor", lambda check_steps, device: LossMonitor(4, device))
+    states: list[dict[str, torch.Tensor]] = []
     step = Training.train_batch
     calls = 0
 
@@ -170,7 +170,7 @@ def test_a_nan_found_late_brings_the_best_epoch_back(table: DayTable, monkeypatc
         ranker.fit(
             table,
             Runtime(engine="cpu", seed=3),
-            on_epoch=lambda line: after.append({k: v.clone() for k, v in ranker._model.state_dict().items()}),
+            on_epoch=lambda line: states.append({k: v.clone() for k, v in ranker._model.state_dict().items()}),
         )
     for name, tensor in ranker._model.state_dict().items():
-        assert torch.equal(tensor, after[0][name])
+        assert torch.equal(tensor, states[0][name])

@@ -23,11 +23,11 @@ from models.inputs import LearningTable, TableFeature, features_matching
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 
-Where = Literal["device", "host", "files"]
+RowStorage = Literal["device", "host", "files"]
 
 
 class HostColumns:
-    """Columns of a Polars frame, the simplest way: what a device's are held to."""
+    """Columns of a Polars frame, converted value by value: the reference for columns on a device."""
 
     def __init__(self, frame: pl.DataFrame) -> None:
         self._frame = frame
@@ -46,8 +46,8 @@ class HostColumns:
 
     def lists(self, feature: TableFeature) -> tuple[torch.Tensor, torch.Tensor]:
         lists = self._frame[feature.name].to_list()
-        values = torch.tensor([value for one in lists for value in one], dtype=torch.int32)
-        return values, torch.tensor([len(one) for one in lists], dtype=torch.int64)
+        values = torch.tensor([value for row_list in lists for value in row_list], dtype=torch.int32)
+        return values, torch.tensor([len(row_list) for row_list in lists], dtype=torch.int64)
 
 
 @pytest.fixture
@@ -60,33 +60,35 @@ def loader(learning: LearningTable, store: object) -> BatchLoader:
 
 
 def device_store(
-    learning: LearningTable, where: Where, decode: Callable[[Path], DeviceChunk] | None = None
+    learning: LearningTable, storage: RowStorage, decode: Callable[[Path], DeviceChunk] | None = None
 ) -> DeviceStore:
     layout = Layout.from_features(learning.features)
     sizes = {path: read_chunk_size(path, layout) for path in learning.paths("train")}
-    return DeviceStore(decode or host_decoder(learning, layout), sizes, "cpu", where)
+    return DeviceStore(decode or host_decoder(learning, layout), sizes, "cpu", storage)
 
 
-def assert_equal(one: Batch, other: Batch) -> None:
-    np.testing.assert_array_equal(one.dense_BF, other.dense_BF)  # NaN, too
-    assert torch.equal(one.labels_B, other.labels_B)
-    for own, others in zip(one.lookups, other.lookups, strict=True):
-        assert own is others is None or (own.dtype == others.dtype and torch.equal(own, others))  # type: ignore[union-attr,arg-type]
+def assert_equal(batch: Batch, expected: Batch) -> None:
+    np.testing.assert_array_equal(batch.dense_BF, expected.dense_BF)  # NaN, too
+    assert torch.equal(batch.labels_B, expected.labels_B)
+    for tensor, expected_tensor in zip(batch.lookups, expected.lookups, strict=True):
+        assert tensor is expected_tensor is None or (
+            tensor.dtype == expected_tensor.dtype and torch.equal(tensor, expected_tensor)
+        )  # type: ignore[union-attr,arg-type]
 
 
 @pytest.mark.parametrize("features", [("*",), ("age", "user_id"), ("tags_id",)])
-@pytest.mark.parametrize("where", ["device", "host", "files"])
+@pytest.mark.parametrize("storage", ["device", "host", "files"])
 def test_batches_of_a_device_are_those_of_the_host_bit_by_bit(
-    table: DayTable, where: Where, features: tuple[str, ...]
+    table: DayTable, storage: RowStorage, features: tuple[str, ...]
 ) -> None:
     learning = LearningTable(table, features_matching(table, features))
     host = loader(learning, ChunkStore(learning, Layout.from_features(learning.features), 2**40))
-    device = loader(learning, device_store(learning, where))
+    device = loader(learning, device_store(learning, storage))
     for epoch in (1, 2):
-        for one, other in zip(host.shuffled(epoch), device.shuffled(epoch), strict=True):
-            assert_equal(one, other)
-    for one, other in zip(host.in_order(), device.in_order(), strict=True):
-        assert_equal(one, other)
+        for host_batch, device_batch in zip(host.shuffled(epoch), device.shuffled(epoch), strict=True):
+            assert_equal(host_batch, device_batch)
+    for host_batch, device_batch in zip(host.in_order(), device.in_order(), strict=True):
+        assert_equal(host_batch, device_batch)
 
 
 def test_rows_decoded_on_the_device_are_those_of_the_host(learning: LearningTable) -> None:
@@ -95,12 +97,12 @@ def test_rows_decoded_on_the_device_are_those_of_the_host(learning: LearningTabl
     decoded = device_store(
         learning, "device", lambda path: DeviceChunk.decoded(HostColumns(learning.read(path)), layout)
     )
-    for one, other in zip(host.shuffled(1), loader(learning, decoded).shuffled(1), strict=True):
-        assert_equal(one, other)
+    for host_batch, device_batch in zip(host.shuffled(1), loader(learning, decoded).shuffled(1), strict=True):
+        assert_equal(host_batch, device_batch)
 
 
-@pytest.mark.parametrize(("where", "reads"), [("device", 4), ("host", 4), ("files", 4 + 4)])
-def test_files_are_decoded_once_where_their_rows_fit(learning: LearningTable, where: Where, reads: int) -> None:
+@pytest.mark.parametrize(("storage", "reads"), [("device", 4), ("host", 4), ("files", 4 + 4)])
+def test_files_are_decoded_once_where_their_rows_fit(learning: LearningTable, storage: RowStorage, reads: int) -> None:
     decoded: list[Path] = []
     decode = host_decoder(learning, Layout.from_features(learning.features))
 
@@ -108,7 +110,7 @@ def test_files_are_decoded_once_where_their_rows_fit(learning: LearningTable, wh
         decoded.append(path)
         return decode(path)
 
-    batches = loader(learning, device_store(learning, where, counted))
+    batches = loader(learning, device_store(learning, storage, counted))
     for epoch in (1, 2):
         assert sum(batch.rows for batch in batches.shuffled(epoch)) == 3_000
     assert len(decoded) == reads
@@ -121,11 +123,11 @@ def test_rows_stay_on_the_device_only_beside_the_model() -> None:
 
 
 class RecordingStore:
-    """Pools of one row that say what happened to them, in which order."""
+    """Pools that record when they are fetched, read and released."""
 
     def __init__(self, pools: int) -> None:
-        self.said: list[str] = []
-        self.begun = [Event() for _ in range(pools)]
+        self.events: list[str] = []
+        self.fetch_started = [Event() for _ in range(pools)]
 
     def rows(self, path: Path) -> int:
         return 2
@@ -134,16 +136,16 @@ class RecordingStore:
         return np.arange(2 * len(paths))
 
     def pool(self, decoders: ThreadPoolExecutor, paths: list[Path], order: np.ndarray) -> RecordingPool:
-        number = sum(what.startswith("fetch") for what in self.said)
-        self.said.append(f"fetch {number}")
-        self.begun[number].set()
+        number = sum(event.startswith("fetch") for event in self.events)
+        self.events.append(f"fetch {number}")
+        self.fetch_started[number].set()
         return RecordingPool(number, self)
 
     def file(self, path: Path) -> RecordingPool:
         raise AssertionError(path)
 
     def release(self, pool: RecordingPool) -> None:
-        self.said.append(f"leave {pool.number}")
+        self.events.append(f"leave {pool.number}")
 
 
 class RecordingPool:
@@ -153,24 +155,24 @@ class RecordingPool:
         self.number, self.store = number, store
 
     def batch(self, first: int, last: int) -> Batch:
-        self.store.said.append(f"take {self.number}")
-        assert all(event.wait(10) for event in self.store.begun[self.number + 1 : self.number + 2])
+        self.store.events.append(f"take {self.number}")
+        assert all(event.wait(10) for event in self.store.fetch_started[self.number + 1 : self.number + 2])
         return Chunk.decoded(pl.DataFrame({"label": [1] * (last - first)}), Layout.from_features([])).batch(
             0, last - first
         )
 
 
-def test_the_next_pool_is_fetched_while_one_is_taken_from_and_no_other() -> None:
+def test_only_the_next_pool_is_fetched_while_batches_come_from_a_pool() -> None:
     store = RecordingStore(pools=4)
     paths = [Path(str(number)) for number in range(4)]
     for _ in BatchLoader(store, paths, batch_size=1, pool_rows=2, seed=1).shuffled(1):
         pass
-    said = store.said
+    events = store.events
     for number in range(4):
-        assert said.index(f"fetch {number}") < said.index(f"take {number}") < said.index(f"leave {number}")
+        assert events.index(f"fetch {number}") < events.index(f"take {number}") < events.index(f"leave {number}")
         if number > 1:
-            assert said.index(f"leave {number - 2}") < said.index(f"fetch {number}")  # never three in memory
-    assert said.count("take 2") == 2
+            assert events.index(f"leave {number - 2}") < events.index(f"fetch {number}")  # never three in memory
+    assert events.count("take 2") == 2
 
 
 def test_the_order_of_files_is_the_epochs_and_the_seeds_alone() -> None:

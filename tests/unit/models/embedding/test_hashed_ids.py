@@ -34,7 +34,7 @@ SECTION = DLRMModel(
     features=("*",), embedding_dim=8, bottom_mlp=(8,), top_mlp=(16,), batch_size=100, epochs=4, patience=4,
     embedding_learning_rate=0.05, learning_rate=0.003, precision="fp32",
 )  # fmt: skip
-DATA = Data.model_validate(
+DATA_SECTION = Data.model_validate(
     {
         "source": {"kind": "files"},
         "columns": [
@@ -50,8 +50,8 @@ DATA = Data.model_validate(
 )
 
 
-class Made(NamedTuple):
-    """A log, what features were fitted to, and the feature table."""
+class FittedTable(NamedTuple):
+    """A log, the folder of its fitted features, and its feature table."""
 
     log: DayTable
     fitted: Path
@@ -59,23 +59,25 @@ class Made(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return a function that makes the table of the log with some learning of requests declared."""
+def make_fitted(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a function that fits the features with options of the request ids and builds the table."""
     folder = tmp_path_factory.mktemp("hashed")
     log = _log(folder / "log")
 
     @cache
-    def make(**request: int) -> Made:
-        own = folder / "-".join(f"{key}-{value}" for key, value in request.items())
+    def make(**request: int) -> FittedTable:
+        table_folder = folder / "-".join(f"{key}-{value}" for key, value in request.items())
         columns = [
             {"kind": "hash", "each": "user_id", "buckets": 3_000},
             {"kind": "hash", "each": "request_id", "buckets": 20_000, **request},
             {"kind": "numeric", "each": "price"},
         ]
         features = Features.model_validate({"columns": columns})
-        fit(DATA, features, None, RUNTIME, folder / "log", own / "fitted")
-        table = build_table(DATA, features, None, RUNTIME, folder / "log", own / "fitted", own / "table")
-        return Made(log, own / "fitted", table)
+        fit(DATA_SECTION, features, None, RUNTIME, folder / "log", table_folder / "fitted")
+        table = build_table(
+            DATA_SECTION, features, None, RUNTIME, folder / "log", table_folder / "fitted", table_folder / "table"
+        )
+        return FittedTable(log, table_folder / "fitted", table)
 
     return make
 
@@ -121,30 +123,32 @@ def last_day(table: DayTable) -> pl.DataFrame:
     return pl.concat([frame for day, frame in table.frames() if day == DAYS[-1]])
 
 
-def test_ids_that_never_come_back_do_harm_until_they_have_to_be_admitted(made: Any) -> None:
-    learnt, admitted = trained(made(admit_after=1).table), trained(made(admit_after=3).table)
+def test_ids_that_never_come_back_do_harm_until_they_have_to_be_admitted(make_fitted: Any) -> None:
+    learnt, admitted = trained(make_fitted(admit_after=1).table), trained(make_fitted(admit_after=3).table)
     assert best(admitted) < best(learnt) - 0.005
     # Without admission, every row's own id is learnt by heart.
     assert learnt.record.history[-1]["train_log_loss"] < admitted.record.history[-1]["train_log_loss"] - 0.05  # type: ignore[operator]
-    found = admitted.record.hashed["request_id_hash"]
-    assert found.occupied > 4_000
-    assert found.admitted < 0.02 * found.occupied  # three requests in a bucket, by chance
+    collisions = admitted.record.hashed["request_id_hash"]
+    assert collisions.occupied > 4_000
+    assert collisions.admitted < 0.02 * collisions.occupied  # three requests in a bucket, by chance
     weights = admitted._model.state_dict()["table.weight_RD"][3_000:]
-    assert int((weights.abs().sum(1) > 0).sum()) == found.admitted
+    assert int((weights.abs().sum(1) > 0).sum()) == collisions.admitted
 
 
-def test_the_record_counts_values_and_collisions(made: Any) -> None:
-    ranker = trained(made(admit_after=3).table, epochs=1)
+def test_the_record_counts_values_and_collisions(make_fitted: Any) -> None:
+    ranker = trained(make_fitted(admit_after=3).table, epochs=1)
     requests, users = ranker.record.hashed["request_id_hash"], ranker.record.hashed["user_id_hash"]
-    train = made(admit_after=3).table.scan(set(DAYS[:3])).collect()
+    train = make_fitted(admit_after=3).table.scan(set(DAYS[:3])).collect()
     assert requests.occupied == train["request_id_hash"].n_unique()
     assert requests.values == pytest.approx(3 * ROWS, rel=0.03)
     assert users.values == pytest.approx(USERS, rel=0.03)
     assert users.collision_rate == pytest.approx(1 - train["user_id_hash"].n_unique() / USERS, abs=0.03)
 
 
-def test_the_exported_graph_scores_as_the_model_does_and_knows_of_no_admission(made: Any, tmp_path: Path) -> None:
-    log, fitted, table = made(admit_after=3)
+def test_the_exported_graph_scores_as_the_model_does_and_knows_of_no_admission(
+    make_fitted: Any, tmp_path: Path
+) -> None:
+    log, fitted, table = make_fitted(admit_after=3)
     ranker = trained(table, epochs=2)
     folder = tmp_path / "model"
     ranker.save(folder)
@@ -163,20 +167,22 @@ def test_the_exported_graph_scores_as_the_model_does_and_knows_of_no_admission(m
     assert np.array_equal(expected, ranker.predict(last_day(table)))
 
 
-def test_the_table_that_other_models_read_is_the_same_one(made: Any) -> None:
-    for one, other in zip(made(admit_after=1).table.frames(), made(admit_after=3).table.frames(), strict=True):
-        assert_frame_equal(one[1], other[1])
+def test_admission_does_not_change_the_table_that_other_models_read(make_fitted: Any) -> None:
+    for first_frame, second_frame in zip(
+        make_fitted(admit_after=1).table.frames(), make_fitted(admit_after=3).table.frames(), strict=True
+    ):
+        assert_frame_equal(first_frame[1], second_frame[1])
 
 
-def test_a_cached_table_makes_the_same_model_and_says_how_often_it_was_asked_in_vain(made: Any) -> None:
-    table = made(admit_after=3).table
+def test_a_cached_table_makes_the_same_model_and_says_how_often_it_was_asked_in_vain(make_fitted: Any) -> None:
+    table = make_fitted(admit_after=3).table
     whole, cached = trained(table, epochs=2), trained(table, epochs=2, cached_rows=700)
     assert np.array_equal(cached.predict(last_day(table)), whole.predict(last_day(table)))
     for name, tensor in whole._model.state_dict().items():
         assert np.array_equal(cached._model.state_dict()[name].numpy(), tensor.numpy()), name
-    told = ("epoch", "train_log_loss", "validation_log_loss", "validation_auc")
+    compared_keys = ("epoch", "train_log_loss", "validation_log_loss", "validation_auc")
     for line, expected in zip(cached.record.history, whole.record.history, strict=True):
-        assert {key: line[key] for key in told} == {key: expected[key] for key in told}
+        assert {key: line[key] for key in compared_keys} == {key: expected[key] for key in compared_keys}
         # Users are hits once they were seen, requests never.
         assert 0.4 < float(line["cache_hit_rate"] or 0) < 0.6
     assert cached.record.hashed == whole.record.hashed
@@ -184,21 +190,21 @@ def test_a_cached_table_makes_the_same_model_and_says_how_often_it_was_asked_in_
     assert "cache_hit_rate" not in whole.record.history[0]
 
 
-def test_a_warm_start_with_a_cache_goes_on_from_what_was_counted(made: Any, tmp_path: Path) -> None:
-    table = made(admit_after=2, evict_after_days=1).table
+def test_a_warm_start_with_a_cache_goes_on_from_what_was_counted(make_fitted: Any, tmp_path: Path) -> None:
+    table = make_fitted(admit_after=2, evict_after_days=1).table
     trained(_days(table, DAYS[:1]), epochs=1).save(tmp_path / "first")
-    again, cached = (
+    whole, cached = (
         DLRMRanker(SECTION.model_copy(update={"epochs": 1, "cached_rows": slots})) for slots in (None, 700)
     )
-    for ranker in (again, cached):
+    for ranker in (whole, cached):
         ranker.fit(_days(table, DAYS[2:3]), RUNTIME, champion=tmp_path / "first")
-    for name, tensor in again._model.state_dict().items():
+    for name, tensor in whole._model.state_dict().items():
         assert np.array_equal(cached._model.state_dict()[name].numpy(), tensor.numpy()), name
     # The first training's requests were not seen for two days: their buckets are free, their counts forgotten.
     first = set(table.scan({DAYS[0]}).collect()["request_id_hash"].to_list())
-    later = table.scan({DAYS[2]}).collect()["request_id_hash"].value_counts()
-    twice = set(later.filter(pl.col("count") > 1)["request_id_hash"].to_list())
-    learnt = again._model.state_dict()["table.weight_RD"][3_000:].abs().sum(1).nonzero().flatten().tolist()
+    counts = table.scan({DAYS[2]}).collect()["request_id_hash"].value_counts()
+    twice = set(counts.filter(pl.col("count") > 1)["request_id_hash"].to_list())
+    learnt = whole._model.state_dict()["table.weight_RD"][3_000:].abs().sum(1).nonzero().flatten().tolist()
     assert set(learnt) == twice
     assert first - twice
 

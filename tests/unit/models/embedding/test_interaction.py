@@ -20,15 +20,15 @@ def test_the_pairs_are_the_products_below_the_diagonal(vectors_BND: torch.Tensor
 
 
 def test_the_derivative_is_that_of_autograd(vectors_BND: torch.Tensor) -> None:  # noqa: N803
-    own, plain = vectors_BND.clone().requires_grad_(), vectors_BND.clone().requires_grad_()
+    fused_input, plain = vectors_BND.clone().requires_grad_(), vectors_BND.clone().requires_grad_()
     weights = torch.arange(1.0, 1 + VECTORS * (VECTORS - 1) // 2)
-    (Interaction(VECTORS)(own) * weights).sum().backward()
+    (Interaction(VECTORS)(fused_input) * weights).sum().backward()
     i, j = torch.tril_indices(VECTORS, VECTORS, offset=-1)
     (torch.bmm(plain, plain.transpose(1, 2))[:, i, j] * weights).sum().backward()
-    torch.testing.assert_close(own.grad, plain.grad)
+    torch.testing.assert_close(fused_input.grad, plain.grad)
 
 
-def test_bf16_rounds_the_factors_to_three_digits_and_no_more(vectors_BND: torch.Tensor) -> None:  # noqa: N803
+def test_bf16_rounds_only_the_factors_to_three_digits(vectors_BND: torch.Tensor) -> None:  # noqa: N803
     exact = vectors_BND.clone().requires_grad_()
     rounded = vectors_BND.clone().requires_grad_()
     interaction = Interaction(VECTORS)

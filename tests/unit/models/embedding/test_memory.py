@@ -22,7 +22,9 @@ STAT = "anon 7\ninactive_file 500000\n"
         ),  # a limit that the machine cannot keep
     ],
 )
-def test_free_is_what_both_machine_and_container_have(tmp_path: Path, files: dict[str, str], expected: int) -> None:
+def test_free_memory_is_the_smaller_of_machine_and_container(
+    tmp_path: Path, files: dict[str, str], expected: int
+) -> None:
     (tmp_path / "meminfo").write_text(MEMINFO)
     for name, content in files.items():
         (tmp_path / name).write_text(content)

@@ -49,13 +49,13 @@ def test_five_steps_equal_the_dense_reference(shares: bool, decay: float) -> Non
 def test_rows_outside_the_batch_do_not_move() -> None:
     random = torch.Generator().manual_seed(1)
     weight, squares = torch.randn(7, 4, generator=random), torch.rand(7, generator=random)
-    before, squares_before = weight.clone(), squares.clone()
+    old_weight, squares_before = weight.clone(), squares.clone()
     lookups = batch(random, shares=False)
     RowWiseAdagrad(weight, squares, RATE, decay=0.5).step(lookups, torch.randn(6, 4, generator=random))
     touched = set(lookups.rows_L.tolist())
     assert 0 < len(touched) < 7
     for row in range(7):
-        assert torch.equal(weight[row], before[row]) == (row not in touched)
+        assert torch.equal(weight[row], old_weight[row]) == (row not in touched)
         assert (squares[row] == squares_before[row]) == (row not in touched)
 
 
@@ -93,7 +93,7 @@ def test_it_is_the_gradient_that_autograd_finds() -> None:
     assert weight.grad.abs().sum() == pytest.approx(gradient.abs().sum().item())  # nothing outside these rows
 
 
-def test_a_batch_without_ids_changes_nothing() -> None:
+def test_a_batch_without_ids_changes_no_weight() -> None:
     weight, squares = torch.zeros(0, 4), torch.zeros(0)
     none = Lookups(torch.empty(0).int(), torch.zeros(1).int(), None)
     RowWiseAdagrad(weight, squares, RATE).step(none, torch.empty(0, 4))

@@ -1,4 +1,4 @@
-"""Losses of an order: against their formulas row by row, and fed with whole lists."""
+"""Pairwise and listwise losses: their formulas, and loaders that never split a list."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def by_hand(objective: str, logits: Tensor, labels: list[int], lists: list[int])
     """Return the loss as its formula says it, list by list and pair by pair."""
     total = logits.new_zeros(())
     for number in set(lists):
-        rows = [row for row, own in enumerate(lists) if own == number]
+        rows = [row for row, list_number in enumerate(lists) if list_number == number]
         good, bad = ([row for row in rows if labels[row] == label] for label in (1, 0))
         if not good or not bad:
             continue
         if objective == "pairwise":
             losses = [torch.log(1 + torch.exp(logits[j] - logits[i])) for i in good for j in bad]
         else:
-            every = torch.log(sum(torch.exp(logits[row]) for row in rows))  # type: ignore[arg-type]
-            losses = [every - logits[i] for i in good]
+            log_sum = torch.log(sum(torch.exp(logits[row]) for row in rows))  # type: ignore[arg-type]
+            losses = [log_sum - logits[i] for i in good]
         total = total + len(rows) * torch.stack(losses).mean()
     return total / len(labels)
 
@@ -59,13 +59,13 @@ def by_hand(objective: str, logits: Tensor, labels: list[int], lists: list[int])
 def test_loss_and_gradient_are_those_of_the_formula(objective: Any, kind: str) -> None:
     lists, labels = LISTS[kind]
     logits = torch.randn(len(labels), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    own, others = (logits.clone().requires_grad_() for _ in range(2))
-    found = ORDER_LOSSES[objective](own, torch.tensor(labels).double(), torch.tensor(lists))
-    wanted = by_hand(objective, others, labels, lists)
-    (found + 0 * own.sum()).backward()
-    (wanted + 0 * others.sum()).backward()
-    torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(own.grad, others.grad)
+    logits_of_loss, logits_by_hand = (logits.clone().requires_grad_() for _ in range(2))
+    loss = ORDER_LOSSES[objective](logits_of_loss, torch.tensor(labels).double(), torch.tensor(lists))
+    expected_loss = by_hand(objective, logits_by_hand, labels, lists)
+    (loss + 0 * logits_of_loss.sum()).backward()
+    (expected_loss + 0 * logits_by_hand.sum()).backward()
+    torch.testing.assert_close(loss, expected_loss)
+    torch.testing.assert_close(logits_of_loss.grad, logits_by_hand.grad)
 
 
 @pytest.mark.parametrize("objective", ORDER_LOSSES)
@@ -113,18 +113,18 @@ def loader(learning: LearningTable, batch_size: int = 100, budget: int = 2**30, 
 
 
 def user_of(batch: Any) -> np.ndarray:
-    found: np.ndarray = batch.lookups.rows_L.numpy()
-    return found
+    users: np.ndarray = batch.lookups.rows_L.numpy()
+    return users
 
 
 @pytest.mark.parametrize("budget", [2**30, 0])
 def test_lists_are_never_cut(learning: LearningTable, budget: int) -> None:
     lists = FileLists.read(learning)
     assert lists is not None
-    wanted = sorted(lists.lengths(learning.paths("train")).tolist())
+    expected_lengths = sorted(lists.lengths(learning.paths("train")).tolist())
     batches = loader(learning, budget=budget)
     for epoch in (1, 2):
-        found: list[int] = []
+        lengths: list[int] = []
         for batch in batches.shuffled(epoch):
             assert batch.rows <= 100
             numbers = batch.lists_B.numpy()  # type: ignore[union-attr] # order is learnt
@@ -132,15 +132,15 @@ def test_lists_are_never_cut(learning: LearningTable, budget: int) -> None:
             assert (np.diff(numbers) >= 0).all() and numbers[0] == 0
             for number in range(numbers[-1] + 1):
                 assert len(set(users[numbers == number])) == 1
-            found += np.bincount(numbers).tolist()
-        assert sorted(found) == wanted
+            lengths += np.bincount(numbers).tolist()
+        assert sorted(lengths) == expected_lengths
 
 
 def test_lists_change_places_and_stay_together(learning: LearningTable) -> None:
-    first, second, again = (
+    first, second, repeated = (
         np.concatenate([user_of(batch) for batch in loader(learning).shuffled(epoch)]) for epoch in (1, 2, 1)
     )
-    assert np.array_equal(first, again)
+    assert np.array_equal(first, repeated)
     assert not np.array_equal(first, second)
 
 
@@ -153,11 +153,11 @@ def test_a_device_gets_the_same_lists(learning: LearningTable) -> None:
     layout = Layout.from_features(learning.features)
     sizes = {path: read_chunk_size(path, layout) for path in learning.paths("train")}
     device = DeviceStore(host_decoder(learning, layout), sizes, "cpu", "device")
-    other = BatchLoader(device, learning.paths("train"), 100, 1_000, 5, FileLists.read(learning))
-    for one, moved in zip(loader(learning).shuffled(1), other.shuffled(1), strict=True):
-        assert torch.equal(one.labels_B, moved.labels_B)
-        assert torch.equal(one.lists_B, moved.to("cpu").lists_B)  # type: ignore[arg-type]
-        np.testing.assert_array_equal(one.dense_BF, moved.dense_BF)
+    device_loader = BatchLoader(device, learning.paths("train"), 100, 1_000, 5, FileLists.read(learning))
+    for host_batch, moved in zip(loader(learning).shuffled(1), device_loader.shuffled(1), strict=True):
+        assert torch.equal(host_batch.labels_B, moved.labels_B)
+        assert torch.equal(host_batch.lists_B, moved.to("cpu").lists_B)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(host_batch.dense_BF, moved.dense_BF)
 
 
 def test_validation_rows_come_with_their_lists(learning: LearningTable) -> None:
@@ -169,7 +169,7 @@ def test_validation_rows_come_with_their_lists(learning: LearningTable) -> None:
     assert frames["user"].unique().to_list() == [1]
 
 
-def test_a_list_longer_than_a_batch_is_told(learning: LearningTable) -> None:
+def test_a_list_longer_than_a_batch_is_refused_with_its_length(learning: LearningTable) -> None:
     lists = FileLists.read(learning)
     assert lists is not None
     paths = learning.paths("train")

@@ -24,7 +24,7 @@ def demand(rows: int = ROWS, section: DLRMModel = SECTION) -> MemoryDemand:
 
 
 def device(bytes_for_rows: float, of: MemoryDemand | None = None, host: int = 1_000 * GB) -> Memory:
-    """A device with so many bytes for rows once a step and the reserve have theirs."""
+    """A device with this many free bytes for rows, beside those of a step and the reserve."""
     step = step_bytes((of or demand()).shape, (of or demand()).shape.batch, "fp32")
     total = 10 * GB
     return Memory(total, int(0.15 * total + step + bytes_for_rows), host)
@@ -34,12 +34,12 @@ def test_a_table_that_fits_lies_on_the_device() -> None:
     assert cached_rows(demand(), None, device(ROWS * ROW)) is None
 
 
-def test_one_row_too_many_and_the_hot_ones_lie_there() -> None:
+def test_a_table_one_row_too_large_leaves_its_hot_rows_on_the_device() -> None:
     assert cached_rows(demand(), None, device((ROWS - 1) * ROW)) == ROWS - 1
     assert cached_rows(demand(), None, device(2_000 * ROW)) == 2_000
 
 
-def test_what_is_declared_is_done() -> None:
+def test_a_declared_number_of_rows_is_cached() -> None:
     assert cached_rows(demand(), 5_000, device(ROWS * ROW)) == 5_000
     assert cached_rows(demand(), 5_000, None) == 5_000  # on the CPU too
     assert cached_rows(demand(), ROWS + 7, device(ROWS * ROW)) is None  # all of them is no cache
@@ -93,23 +93,23 @@ def test_a_table_that_neither_side_can_hold_is_refused() -> None:
         cached_rows(demand(), None, memory._replace(host_free=ROWS * 19))
 
 
-def test_lists_count_as_long_as_they_may_be() -> None:
+def test_lists_count_with_their_longest_length() -> None:
     tags = TableFeature(name="tags", kind="ids", size=1_000_000)
     assert memory_demand(Layout.from_features((tags,)), SECTION, "fp32", 0).batch_rows == 64 * 1_000
 
 
 @given(st.integers(0, 2 * GB), st.one_of(st.none(), st.integers(1, 2 * ROWS)))
 def test_what_is_decided_fits_and_is_enough(bytes_free: int, declared: int | None) -> None:
-    wanted, memory = demand(), device(0)
+    memory_demand_of_table, memory = demand(), device(0)
     memory = memory._replace(device_free=bytes_free)
     try:
-        decided = cached_rows(wanted, declared, memory)
+        decided = cached_rows(memory_demand_of_table, declared, memory)
     except PlacementError:
         return
-    kept = ROWS if decided is None else decided
-    assert kept * ROW <= bytes_free
-    assert kept <= wanted.max_rows(memory)
-    assert declared is not None or kept >= wanted.batch_rows
+    rows_on_device = ROWS if decided is None else decided
+    assert rows_on_device * ROW <= bytes_free
+    assert rows_on_device <= memory_demand_of_table.max_rows(memory)
+    assert declared is not None or rows_on_device >= memory_demand_of_table.batch_rows
 
 
 def test_the_published_model_lies_whole_on_its_device() -> None:

@@ -1,4 +1,4 @@
-"""Networks that learn the validation days too, once these have said for how long."""
+"""Networks with `refit` learn the validation days too, for the best number of epochs."""
 
 from __future__ import annotations
 
@@ -47,17 +47,19 @@ def test_the_weights_are_those_of_a_training_on_all_days(
     np.testing.assert_array_equal(refitted.predict(test_rows), at_once.predict(test_rows))
 
 
-def test_the_validation_days_are_scored_by_the_model_that_had_not_learnt_them(table: DayTable, tmp_path: Path) -> None:
+def test_the_validation_days_are_scored_by_the_model_without_their_rows(table: DayTable, tmp_path: Path) -> None:
     refitted, alone = (fitted("dlrm", table, refit=refit, calibration="platt") for refit in (True, False))
     assert refitted.record.history[0]["validation_log_loss"] == alone.record.history[0]["validation_log_loss"]
     assert refitted.record.has_learnt(date(2026, 1, 8)) and not alone.record.has_learnt(date(2026, 1, 8))
     refitted.save(tmp_path / "model")
     score(alone, table, tmp_path / "alone")
     score(refitted, table, tmp_path / "refitted")
-    before, after = (pl.read_parquet(tmp_path / name / "scores.parquet") for name in ("alone", "refitted"))
+    scores_alone, scores_refitted = (
+        pl.read_parquet(tmp_path / name / "scores.parquet") for name in ("alone", "refitted")
+    )
     days = pl.col("split") == "validation"
-    assert before.filter(days)["score"].equals(after.filter(days)["score"])
-    assert not after["learnt"].any()
+    assert scores_alone.filter(days)["score"].equals(scores_refitted.filter(days)["score"])
+    assert not scores_refitted["learnt"].any()
     assert load_ranker(tmp_path / "model")._calibration is not None  # of the scores from before, too
 
 
@@ -75,7 +77,7 @@ def test_refit_and_warm_start_are_refused_together() -> None:
         DLRMModel.model_validate({**SMALL, "refit": True, **warm})
 
 
-def test_several_workers_refuse_it() -> None:
+def test_several_workers_refuse_a_refit() -> None:
     text = (ROOT / "tests/specs/valid/minimal.yaml").read_text().replace("kind: xgboost", "kind: dlrm, refit: true")
     with pytest.raises(
         SpecError, match=r"runtime\.cluster\.workers\.xgboost: models\.xgboost declares refit, which one"
@@ -83,5 +85,5 @@ def test_several_workers_refuse_it() -> None:
         parse_spec(text, changes=["runtime.cluster.workers={xgboost: {nodes: 2}}"])
 
 
-def test_a_search_measures_without_it() -> None:
+def test_a_search_measures_without_a_refit() -> None:
     assert DLRMModel.model_validate({**SMALL, "refit": True}).without_refit == DLRMModel.model_validate(SMALL)

@@ -45,16 +45,16 @@ def loader(learning: LearningTable, budget: int, spill: Spill | None, pool: int 
 def test_rows_on_disk_come_in_the_same_order_with_the_same_bits(learning: CountingTable) -> None:
     from_memory, from_disk = loader(learning, 2**40, None), loader(learning, 0, Spill())
     for epoch in (1, 2):
-        for kept, read in zip(from_memory.shuffled(epoch), from_disk.shuffled(epoch), strict=True):
-            np.testing.assert_array_equal(kept.dense_BF, read.dense_BF)  # NaN, too
-            assert torch.equal(kept.labels_B, read.labels_B)
-            for one, other in zip(kept.lookups, read.lookups, strict=True):
-                assert one is not None
-                assert other is not None
-                assert torch.equal(one, other)
+        for memory_batch, read in zip(from_memory.shuffled(epoch), from_disk.shuffled(epoch), strict=True):
+            np.testing.assert_array_equal(memory_batch.dense_BF, read.dense_BF)  # NaN, too
+            assert torch.equal(memory_batch.labels_B, read.labels_B)
+            for tensor, disk_tensor in zip(memory_batch.lookups, read.lookups, strict=True):
+                assert tensor is not None
+                assert disk_tensor is not None
+                assert torch.equal(tensor, disk_tensor)
 
 
-def test_mapped_rows_may_be_taken_in_order_too(learning: CountingTable) -> None:
+def test_mapped_rows_may_be_read_in_order(learning: CountingTable) -> None:
     batches = loader(learning, 0, Spill())
     first, second = ([batch.dense_BF.nan_to_num().sum() for batch in batches.in_order()] for _ in range(2))
     assert first == second
@@ -68,7 +68,7 @@ def test_what_memory_has_no_room_for_is_decoded_once(learning: CountingTable, bu
     assert learning.reads == reads
 
 
-def test_a_full_disk_is_left_alone_and_files_are_decoded_again(
+def test_a_full_disk_is_left_alone_and_files_are_decoded_in_every_epoch(
     learning: CountingTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(2**40, 2**40 - 2**30, 2**30))
@@ -78,9 +78,7 @@ def test_a_full_disk_is_left_alone_and_files_are_decoded_again(
     assert learning.reads == 4 + 4
 
 
-def test_a_disk_that_fills_up_meanwhile_is_left_alone_too(
-    learning: CountingTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_up_meanwhile_is_left_alone(learning: CountingTable, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -98,14 +96,14 @@ def test_the_folder_goes_with_its_owner(monkeypatch: pytest.MonkeyPatch, tmp_pat
     del spill
     gc.collect()
     assert list(tmp_path.iterdir()) == []
-    assert array.sum() == 7 * 30  # whoever still looks at it may
+    assert array.sum() == 7 * 30  # open arrays stay readable
 
 
-def test_rows_that_are_left_are_still_there_when_they_are_needed_again() -> None:
+def test_released_rows_can_be_read_back() -> None:
     spill = Spill()
-    array, other = spill.empty((5_000, 3), np.int32), spill.empty((0, 3), np.int32)
+    array, no_rows = spill.empty((5_000, 3), np.int32), spill.empty((0, 3), np.int32)
     array[:] = np.arange(15_000).reshape(5_000, 3)
-    for part in (array[1_500:4_000], array[:0], other, np.zeros(3)):
+    for part in (array[1_500:4_000], array[:0], no_rows, np.zeros(3)):
         spill.release([part])
         spill.prefetch_pages([part])
     np.testing.assert_array_equal(array, np.arange(15_000).reshape(5_000, 3))
@@ -120,9 +118,9 @@ def test_a_process_holds_only_the_rows_on_disk_that_it_looks_at() -> None:
         lines = Path("/proc/self/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith(("RssFile", "RssShmem"))).split()[1])
 
-    before = mapped_kib()
+    kib_mapped = mapped_kib()
     spill.release([array])
-    assert before - mapped_kib() > 30 * 1024
+    assert kib_mapped - mapped_kib() > 30 * 1024
 
 
 def test_a_pool_mixes_the_rows_of_its_files(learning: CountingTable) -> None:

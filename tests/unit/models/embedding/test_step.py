@@ -1,4 +1,4 @@
-"""Every way to compute a step against the plain one, on the CPU; nothing in a fixed step waits for a device."""
+"""Every variant of a training step gives the weights of the plain step; a fixed step never waits for a device."""
 
 from __future__ import annotations
 
@@ -40,16 +40,18 @@ def a_batch(layout: Layout, rows: int, seed: int) -> Batch:
     random = torch.Generator().manual_seed(seed)
     labels = (torch.rand(rows, generator=random) < 0.3).float()
     dense = torch.randn(rows, layout.floats, generator=random)
-    ids = [torch.randint(0, one.size or 0, (rows,), generator=random) for one in layout.singles]
-    starts_of = dict(zip((one.name for one in layout.tables), layout.starts, strict=True))
-    singles = torch.stack([own + starts_of[one.name] for own, one in zip(ids, layout.singles, strict=True)], 1)
+    ids = [torch.randint(0, feature.size or 0, (rows,), generator=random) for feature in layout.singles]
+    starts_of = dict(zip((feature.name for feature in layout.tables), layout.starts, strict=True))
+    singles = torch.stack(
+        [column + starts_of[feature.name] for column, feature in zip(ids, layout.singles, strict=True)], 1
+    )
     if not layout.lists:
         return Batch(labels, dense, Lookups(singles.flatten().int(), torch.arange(singles.numel() + 1).int(), None))
     looked_up, lengths = [singles.flatten()], [torch.ones(singles.numel(), dtype=torch.int64)]
-    for one in layout.lists:
+    for feature in layout.lists:
         lengths.append(torch.randint(0, 4, (rows,), generator=random))
         looked_up.append(
-            torch.randint(0, one.size or 0, (int(lengths[-1].sum()),), generator=random) + starts_of[one.name]
+            torch.randint(0, feature.size or 0, (int(lengths[-1].sum()),), generator=random) + starts_of[feature.name]
         )
     length = torch.cat(lengths)
     starts = torch.nn.functional.pad(length.cumsum(0), (1, 0)).int()
@@ -67,27 +69,27 @@ def weights(model: DLRM) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def static(taken: TrainingStep, layout: Layout) -> Any:
+def static(step_of_model: TrainingStep, layout: Layout) -> Any:
     """Return the step as a CUDA graph takes it: from buffers of fixed shapes, some of them padding."""
     buffers = StepBuffers(a_batch(layout, 16, 99), 16, len(layout.singles))
 
     def take(batch: Batch, admitted: Tensor | None = None) -> Tensor:
         assert buffers.holds(batch)
-        return taken.train_batch(buffers.fill(batch, admitted))
+        return step_of_model.train_batch(buffers.fill(batch, admitted))
 
     return take
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
-@pytest.mark.parametrize("way", ["fixed", "padded", "buffers", "filled up"])
+@pytest.mark.parametrize("variant", ["fixed", "padded", "buffers", "filled up"])
 @pytest.mark.parametrize("masked", [False, True])
-def test_every_way_learns_what_the_plain_one_learns(kind: str, way: str, masked: bool) -> None:
+def test_every_way_learns_what_the_plain_one_learns(kind: str, variant: str, masked: bool) -> None:
     layout = LAYOUTS[kind]
-    options = {"padded": StepOptions(), "filled up": StepOptions(multiple=8)}.get(way, FIXED)
-    (plain_model, plain), (model, other) = a_step(layout), a_step(layout, options)
-    take = static(other, layout) if way == "buffers" else other
-    if way == "padded":
-        take = lambda batch, admitted: other.train_batch(pad_batch(batch, 16, len(layout.singles), admitted))  # noqa: E731
+    options = {"padded": StepOptions(), "filled up": StepOptions(multiple=8)}.get(variant, FIXED)
+    (plain_model, plain), (model, tested_step) = a_step(layout), a_step(layout, options)
+    take = static(tested_step, layout) if variant == "buffers" else tested_step
+    if variant == "padded":
+        take = lambda batch, admitted: tested_step.train_batch(pad_batch(batch, 16, len(layout.singles), admitted))  # noqa: E731
     learns = torch.arange(layout.rows) % 3 != 0
     for seed, rows in enumerate((16, 15, 16, 3, 9)):
         batch = a_batch(layout, rows, seed)
@@ -114,8 +116,8 @@ def test_the_loss_of_a_short_batch_is_that_of_its_rows() -> None:
 
 def test_buffers_say_when_a_batch_has_more_lookups_than_room() -> None:
     layout = LAYOUTS["lists"]
-    few = a_batch(layout, 1, 0)
-    assert not StepBuffers(few, 2, 2).holds(a_batch(layout, 16, 0))
+    small_batch = a_batch(layout, 1, 0)
+    assert not StepBuffers(small_batch, 2, 2).holds(a_batch(layout, 16, 0))
 
 
 WAITS = {
@@ -135,16 +137,16 @@ class NothingWaits(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         by_mask = name in ("index", "index_put", "index_put_") and any(
-            one is not None and one.dtype == torch.bool for one in args[1]
+            index is not None and index.dtype == torch.bool for index in args[1]
         )
         if (name in WAITS and "output_size" not in (kwargs or {})) or by_mask:
             raise AssertionError(f"{name} waits for the device")
         if name == "copy_" and any(args[1] is number for number in self._numbers):
             raise AssertionError("a copy of a number waits for the device")
-        got = func(*args, **(kwargs or {}))
-        if name == "lift_fresh":  # what torch makes of a number of Python
-            self._numbers.append(got)
-        return got
+        output = func(*args, **(kwargs or {}))
+        if name == "lift_fresh":  # the tensor of a Python number
+            self._numbers.append(output)
+        return output
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
@@ -191,36 +193,36 @@ def test_a_fixed_step_needs_no_values_and_stays_on_its_device(kind: str, monkeyp
 @pytest.mark.parametrize("fixed", [False, True])
 def test_fp16_halves_its_scale_and_skips_the_step_when_a_gradient_overflows(fixed: bool) -> None:
     layout = LAYOUTS["lists"]
-    model, taken = a_step(layout, StepOptions("fp16", fixed_shapes=fixed))
-    assert taken.scale is not None
-    taken(a_batch(layout, 16, 0))
-    before, line = weights(model), taken.scale.epoch_metrics()
+    model, step_of_model = a_step(layout, StepOptions("fp16", fixed_shapes=fixed))
+    assert step_of_model.scale is not None
+    step_of_model(a_batch(layout, 16, 0))
+    old_weights, line = weights(model), step_of_model.scale.epoch_metrics()
     assert line == {"loss_scale": 2.0**16, "skipped_steps": 0}
-    taken.scale = LossScale("cpu", initial_scale=2.0**40)
-    taken(a_batch(layout, 16, 1))
-    assert taken.scale.epoch_metrics() == {"loss_scale": 2.0**39, "skipped_steps": 1}
-    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(model).items())  # embedding rows too
-    taken.scale = LossScale("cpu", initial_scale=2.0**10)
-    taken(a_batch(layout, 16, 1))
-    after = weights(model)
-    assert not torch.equal(after["table.weight_RD"], before["table.weight_RD"])
-    assert not torch.equal(after["network.top.0.weight"], before["network.top.0.weight"])
+    step_of_model.scale = LossScale("cpu", initial_scale=2.0**40)
+    step_of_model(a_batch(layout, 16, 1))
+    assert step_of_model.scale.epoch_metrics() == {"loss_scale": 2.0**39, "skipped_steps": 1}
+    assert all(torch.equal(tensor, old_weights[name]) for name, tensor in weights(model).items())  # embedding rows too
+    step_of_model.scale = LossScale("cpu", initial_scale=2.0**10)
+    step_of_model(a_batch(layout, 16, 1))
+    new_weights = weights(model)
+    assert not torch.equal(new_weights["table.weight_RD"], old_weights["table.weight_RD"])
+    assert not torch.equal(new_weights["network.top.0.weight"], old_weights["network.top.0.weight"])
 
 
-def test_the_scale_grows_after_enough_good_steps_as_torchs_own_does() -> None:
-    ours = LossScale("cpu", initial_scale=8.0, good_steps=3)
+def test_the_scale_grows_after_enough_good_steps_like_that_of_torch() -> None:
+    loss_scale = LossScale("cpu", initial_scale=8.0, good_steps=3)
     torchs = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.0)
     for overflow in (0, 0, 0, 1, 0, 0, 1, 0, 0, 0):
         value = float("inf") if overflow else 1.0
-        ours.unscale([torch.full((2,), value), torch.ones(1)])
+        loss_scale.unscale([torch.full((2,), value), torch.ones(1)])
         weight.grad = torch.full((2,), value)
         torchs.scale(torch.ones(()))
         torchs.unscale_(optimizer)
         torchs.step(optimizer)
         torchs.update()
-        assert ours.epoch_metrics()["loss_scale"] == torchs.get_scale()
+        assert loss_scale.epoch_metrics()["loss_scale"] == torchs.get_scale()
 
 
 def test_fp16_learns_what_fp32_learns() -> None:
@@ -232,12 +234,12 @@ def test_fp16_learns_what_fp32_learns() -> None:
 
 
 def test_tf32_is_for_the_step_alone() -> None:
-    before = torch.get_float32_matmul_precision()
+    old_precision = torch.get_float32_matmul_precision()
     with matmul_precision("tf32"):
         assert torch.get_float32_matmul_precision() == "high"
         with matmul_precision("fp32"):
             assert torch.get_float32_matmul_precision() == "highest"
-    assert torch.get_float32_matmul_precision() == before
+    assert torch.get_float32_matmul_precision() == old_precision
 
 
 @pytest.mark.parametrize("precision", ["tf32", "fp16"])
@@ -274,7 +276,10 @@ def test_compiling_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("device", COMPILE_MIN_ROWS)
 def test_auto_compiles_long_trainings(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "compile_obstacle", lambda device: "")
-    assert [should_compile(SECTION, device, COMPILE_MIN_ROWS[device] + more) for more in (-1, 0)] == [False, True]
+    assert [should_compile(SECTION, device, COMPILE_MIN_ROWS[device] + extra_rows) for extra_rows in (-1, 0)] == [
+        False,
+        True,
+    ]
     assert should_compile(SECTION.model_copy(update={"compile": "on"}), "cpu", 0)
     assert not should_compile(SECTION.model_copy(update={"compile": "off"}), "cpu", 10**20)
 

@@ -24,7 +24,7 @@ SECTION = DLRMModel(features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(
 
 
 class PoisonedLoader(BatchLoader):
-    """Gives labels that are no numbers from a step of an epoch on."""
+    """A loader whose labels are NaN from one step of an epoch on."""
 
     epoch, step = 2, 4
 
@@ -114,10 +114,10 @@ def test_the_memory_budget_does_not_change_the_model(
 
 
 def test_the_seed_draws_the_weights(table: DayTable, runtime: Runtime, test_rows: pl.DataFrame) -> None:
-    still = SECTION.model_copy(update={"epochs": 1, "learning_rate": 1e-12, "embedding_learning_rate": 1e-12})
+    motionless = SECTION.model_copy(update={"epochs": 1, "learning_rate": 1e-12, "embedding_learning_rate": 1e-12})
     scores = []
     for seed in (1, 2, 1):
-        ranker = DLRMRanker(still)
+        ranker = DLRMRanker(motionless)
         ranker.fit(table, runtime.model_copy(update={"seed": seed}))
         scores.append(ranker.predict(test_rows))
     assert np.abs(scores[0] - scores[1]).max() > 0.01  # nothing was learnt, so they differ by what was drawn
@@ -142,7 +142,7 @@ def test_training_leaves_the_random_numbers_of_others_alone(table: DayTable, run
         ("bf16", {}, True),
     ],
 )
-def test_bf16_is_taken_where_the_processor_has_it(
+def test_auto_takes_bf16_on_processors_with_bf16_products(
     precision: str, abilities: dict[str, bool], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: abilities)

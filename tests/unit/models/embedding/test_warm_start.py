@@ -33,7 +33,9 @@ Champion = tuple[DLRMRanker, Path]
 
 
 def grown(features: tuple[TableFeature, ...], by: int) -> tuple[TableFeature, ...]:
-    return tuple(one.model_copy(update={"size": one.size + by}) if one.size else one for one in features)
+    return tuple(
+        feature.model_copy(update={"size": feature.size + by}) if feature.size else feature for feature in features
+    )
 
 
 def test_old_rows_are_copied_and_new_rows_are_fresh(champion: Champion) -> None:
@@ -42,15 +44,19 @@ def test_old_rows_are_copied_and_new_rows_are_fresh(champion: Champion) -> None:
     old, new = Layout.from_features(features), Layout.from_features(grown(features, by=5))
     torch.manual_seed(1)
     model = DLRM(new, SECTION)
-    drawn = model.table.weight_RD.clone()
+    initial_weight = model.table.weight_RD.clone()
     copy_champion_weights(model, new, old, folder / "weights.safetensors")
-    before = ranker._model.table
+    champion_table = ranker._model.table
     for feature, start, old_start in zip(old.tables, new.starts, old.starts, strict=True):
         size = feature.size or 0
-        assert torch.equal(model.table.weight_RD[start : start + size], before.weight_RD[old_start : old_start + size])
-        assert torch.equal(model.table.squares_R[start : start + size], before.squares_R[old_start : old_start + size])
         assert torch.equal(
-            model.table.weight_RD[start + size : start + size + 5], drawn[start + size : start + size + 5]
+            model.table.weight_RD[start : start + size], champion_table.weight_RD[old_start : old_start + size]
+        )
+        assert torch.equal(
+            model.table.squares_R[start : start + size], champion_table.squares_R[old_start : old_start + size]
+        )
+        assert torch.equal(
+            model.table.weight_RD[start + size : start + size + 5], initial_weight[start + size : start + size + 5]
         )
         assert model.table.squares_R[start + size : start + size + 5].abs().max() == 0
 
@@ -68,9 +74,9 @@ def test_a_warm_model_scores_known_ids_as_its_champion(champion: Champion, test_
 def test_training_goes_on_from_the_champion(champion: Champion, table: DayTable, runtime: Runtime) -> None:
     ranker, folder = champion
     columns = [column | ({"size": column["size"] + 7} if column["size"] else {}) for column in table.notes["columns"]]
-    later = table.model_copy(update={"notes": {**table.notes, "columns": columns}})
+    grown_table = table.model_copy(update={"notes": {**table.notes, "columns": columns}})
     gentle = SECTION.model_copy(update={"learning_rate": 1e-9, "embedding_learning_rate": 1e-9, "epochs": 1})
-    record = DLRMRanker(gentle).fit(later, runtime, champion=folder)
+    record = DLRMRanker(gentle).fit(grown_table, runtime, champion=folder)
     assert record.champion == "champion"
     assert record.features != ranker.record.features
     assert ranker.record.best_epoch is not None

@@ -87,20 +87,20 @@ def test_a_model_that_learns_positions_orders_items_better(biased: DayTable, nam
 def test_the_page_learns_what_the_position_does_to_scores(biased: DayTable, tmp_path: Path) -> None:
     ranker = fitted("logistic", biased, "item_id", "position_training")
     scores = score(ranker, biased, tmp_path / "scores")
-    found = measure("logistic", "candidate", tmp_path / "scores", Gates(bootstrap_rounds=100), 1).measures
-    (effect,) = found.training_only
-    means = dict(effect.mean_scores)
-    assert (effect.feature, effect.served, sorted(means)) == (
+    measures = measure("logistic", "candidate", tmp_path / "scores", Gates(bootstrap_rounds=100), 1).measures
+    (effect,) = measures.training_only
+    mean_scores = dict(effect.mean_scores)
+    assert (effect.feature, effect.served, sorted(mean_scores)) == (
         "position_training",
         1.0,
         [float(n) for n in range(1, 11)],
     )
-    assert means[1.0] > means[5.0] > means[10.0]
-    assert means[1.0] == pytest.approx(
+    assert mean_scores[1.0] > mean_scores[5.0] > mean_scores[10.0]
+    assert mean_scores[1.0] == pytest.approx(
         pl.read_parquet(scores).filter(split="test")["score"].to_numpy().mean(), abs=1e-6
     )
-    assert found.auc is not None and effect.auc_as_served == pytest.approx(found.auc.value, abs=1e-6)
-    assert effect.auc_as_shown is not None and effect.auc_as_shown > found.auc.value + 0.01
+    assert measures.auc is not None and effect.auc_as_served == pytest.approx(measures.auc.value, abs=1e-6)
+    assert effect.auc_as_shown is not None and effect.auc_as_shown > measures.auc.value + 0.01
     assert json.loads((tmp_path / "scores" / Files.TRAINING_ONLY).read_text())["effects"]
 
 
@@ -112,9 +112,9 @@ def test_scores_and_calibration_never_depend_on_the_real_position(biased: DayTab
     np.testing.assert_array_equal(ranker.log_odds(rows), ranker.log_odds(elsewhere))
     assert np.abs(ranker.predict_with_logged_values(rows) - ranker.predict(rows)).max() > 0.05
     # Calibrated on what is served: the mean score is the rate of the label, at whatever positions items were shown.
-    known = pl.concat([frame for day, frame in biased.frames() if day == biased.days[-2].day])
-    assert ranker.predict(known).mean() == pytest.approx(known[Columns.LABEL].to_numpy().mean(), abs=1e-3)
-    assert ranker.predict_with_logged_values(known).mean() < ranker.predict(known).mean() - 0.05
+    validation = pl.concat([frame for day, frame in biased.frames() if day == biased.days[-2].day])
+    assert ranker.predict(validation).mean() == pytest.approx(validation[Columns.LABEL].to_numpy().mean(), abs=1e-3)
+    assert ranker.predict_with_logged_values(validation).mean() < ranker.predict(validation).mean() - 0.05
 
 
 def declared(**position: Any) -> Data:
@@ -146,5 +146,5 @@ def test_a_column_that_cannot_be_fixed_is_refused(
 ) -> None:
     with pytest.raises((ValueError, DataError), match=message):
         features = Features.model_validate({"columns": [{"kind": "training_only", **feature}]})
-        for one in features.columns:
-            one.check(declared(**position))
+        for column in features.columns:
+            column.check(declared(**position))
