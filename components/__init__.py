@@ -1,1 +1,1 @@
-"""One thin Kubeflow wrapper per step; no decisions."""
+"""One thin Kubeflow wrapper per step, without logic of its own."""

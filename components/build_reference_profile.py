@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of monitoring.reference: what live traffic will be compared with."""
+"""Kubeflow wrapper of monitoring.reference: the profile with which live traffic is compared."""
 
 from typing import List  # noqa: UP035 - Kubeflow reads this spelling alone
 
@@ -31,13 +31,15 @@ def build_reference_profile(
     from shortlist.tracking.steps import step
     from shortlist.training.ensembles import ensemble_artefacts
 
-    with step("build_reference_profile") as this:
+    with step("build_reference_profile") as running_step:
         declared = Data.model_validate_json(data), Features.model_validate_json(features)
         scores = scores + ensemble_artefacts(ensembles, "scores")
         served = {
-            read_metadata(one, "model"): Path(one.path) for one in scores if read_metadata(one, "role") == "candidate"
+            read_metadata(artefact, "model"): Path(artefact.path)
+            for artefact in scores
+            if read_metadata(artefact, "role") == "candidate"
         }
         settings = Monitoring.model_validate_json(monitoring)
         inputs = Path(valid_log.path), Path(fitted.path)
         build_reference(name, *declared, settings, *inputs, served, Path(reference.path))
-    write_metadata(reference, step=this.record)
+    write_metadata(reference, step=running_step.record)

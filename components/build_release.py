@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.recommending.step: sources, filters, ordering and lists as one release."""
+"""Kubeflow wrapper of shortlist.slates.step: sources, filters, ordering and lists as one release."""
 
 from kfp import dsl
 
@@ -17,9 +17,9 @@ def build_release(
     retrieval: dsl.Input[dsl.Dataset],
     release: dsl.Output[dsl.Dataset],
 ) -> bool:
-    """Write what a server needs beside the model; return whether there is anything.
+    """Write the files that a server needs besides the model; return whether there are any.
 
-    Where no sources are declared the folder stays empty, and clients bring their candidates.
+    Where no sources are declared the folder stays empty, and requests name their candidates.
     """
     from pathlib import Path
 
@@ -30,15 +30,15 @@ def build_release(
         out.mkdir(parents=True, exist_ok=True)
         return False
 
-    from shortlist.recommending.step import build_release
+    from shortlist.slates.step import build_release
     from shortlist.spec.data import Data
     from shortlist.spec.filters import Filters
     from shortlist.spec.ordering import Ordering
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
-    with step("build_release") as this:
+    with step("build_release") as running_step:
         sections = Filters.model_validate_json(filters or "{}"), Ordering.model_validate_json(ordering or "{}")
         build_release(sources, Data.model_validate_json(data), *sections, Path(valid_log.path), log["location"], out)
-    write_metadata(release, step=this.record)
+    write_metadata(release, step=running_step.record)
     return True

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.retrieval.step: the sources of candidates with their index, and how good they are."""
+"""Kubeflow wrapper of shortlist.retrieval.step: the sources of candidates with their index and metrics."""
 
 from kfp import dsl
 
@@ -16,7 +16,7 @@ def build_retrieval(
 ) -> bool:
     """Fit and evaluate the declared sources; return whether there are any.
 
-    Without a section the folder stays empty, and clients bring their candidates.
+    Without the section the folder stays empty, and requests name their candidates.
     """
     from pathlib import Path
 
@@ -32,8 +32,8 @@ def build_retrieval(
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
-    with step("build_retrieval") as this:
+    with step("build_retrieval") as running_step:
         sections = Retrieval.model_validate_json(declared), Data.model_validate_json(data)
-        this.rows = build_retrieval(*sections, Path(valid_log.path), out, load_runtime(runtime).seed)
-    write_metadata(retrieval, step=this.record)
+        running_step.rows = build_retrieval(*sections, Path(valid_log.path), out, load_runtime(runtime).seed)
+    write_metadata(retrieval, step=running_step.record)
     return True

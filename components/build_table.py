@@ -16,7 +16,7 @@ def build_table(
     fitted: dsl.Input[dsl.Dataset],
     table: dsl.Output[dsl.Dataset],
 ) -> int:
-    """Turn every valid row into the features its day could know; return the number of rows."""
+    """Compute the features of every valid row from what was known on its day; return the number of rows."""
     from pathlib import Path
 
     from shortlist.features.table import build_table
@@ -25,9 +25,9 @@ def build_table(
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
-    with step("build_table") as this:
+    with step("build_table") as running_step:
         paths = Path(valid_log.path), Path(fitted.path), Path(table.path)
         built = build_table(*DeclaredSections.parse(data, features, slices), load_runtime(runtime), *paths)
-        this.rows = built.rows
-    write_metadata(table, step=this.record, rows=built.rows, features=len(built.notes["columns"]))
+        running_step.rows = built.rows
+    write_metadata(table, step=running_step.record, rows=built.rows, features=len(built.notes["columns"]))
     return built.rows

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.features.feature_changes: what a backfill changes, before it is published."""
+"""Kubeflow wrapper of shortlist.features.feature_changes: the changes of a backfill, before it is published."""
 
 from kfp import dsl
 
@@ -31,13 +31,13 @@ def compare_features(
     from shortlist.training.served_features import with_readers
     from shortlist.training.training import RunContext
 
-    with step("compare_features", changes=changes.path) as this:
+    with step("compare_features", changes=changes.path) as running_step:
         place = spec_feast_store_location(StorageConfig.parse(stores), name)
         corrected = parse_range(first_day, last_day)
-        found = compare_fits(local_copy(previous), Path(fitted.path), corrected, served_until(place))
-        found = with_readers(found, RunContext(name=name, stores=stores))
-        write_json(Path(changes.path), found.model_dump(mode="json"))
-        write_text(Path(page.path), "```\n" + "\n".join(found.lines()) + "\n```\n")
-        note("\n".join(found.lines()))
-    write_metadata(changes, step=this.record)
-    return len(found.changed)
+        feature_changes = compare_fits(local_copy(previous), Path(fitted.path), corrected, served_until(place))
+        feature_changes = with_readers(feature_changes, RunContext(name=name, stores=stores))
+        write_json(Path(changes.path), feature_changes.model_dump(mode="json"))
+        write_text(Path(page.path), "```\n" + "\n".join(feature_changes.lines()) + "\n```\n")
+        note("\n".join(feature_changes.lines()))
+    write_metadata(changes, step=running_step.record)
+    return len(feature_changes.changed)

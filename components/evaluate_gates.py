@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.evaluation.evaluate_gates: every gate, every candidate, one verdict."""
+"""Kubeflow wrapper of shortlist.evaluation.evaluate_gates: all gates for all candidates, and one verdict."""
 
 from typing import List  # noqa: UP035 - Kubeflow reads this spelling alone
 
@@ -31,23 +31,23 @@ def evaluate_gates(
     from shortlist.report.kubeflow_artefacts import show_metrics, verdict_numbers
     from shortlist.spec.gates import Gates
     from shortlist.spec.runtime import Runtime
-    from shortlist.tracking.artefact_metadata import read_metadata, write_metadata
+    from shortlist.tracking.artefact_metadata import artefacts_by_model, read_metadata, write_metadata
     from shortlist.tracking.steps import step
-    from shortlist.training.ensembles import ensemble_artefacts as parts_of
+    from shortlist.training.ensembles import ensemble_artefacts
 
-    with step("evaluate_gates") as this:
+    with step("evaluate_gates") as running_step:
         limits, seed = Gates.model_validate_json(gates), Runtime.model_validate_json(runtime).seed
-        both = scores + parts_of(ensembles, "scores"), validations + parts_of(ensembles, "export_validation")
-        scored, validated = ({read_metadata(one, "model"): Path(one.path) for one in left} for left in both)
-        named = {read_metadata(one, "model"): one for one in models if read_metadata(one, "role") == "candidate"}
-        named |= {read_metadata(one, "model"): one for one in parts_of(ensembles, "model")}
+        scored = artefacts_by_model(scores + ensemble_artefacts(ensembles, "scores"))
+        validated = artefacts_by_model(validations + ensemble_artefacts(ensembles, "export_validation"))
+        trained = artefacts_by_model(models, "candidate") | artefacts_by_model(ensemble_artefacts(ensembles, "model"))
+        members = {model: tuple(read_metadata(artefact, "members", ())) for model, artefact in trained.items()}
         candidates = {
-            name: Candidate(Path(one.path), scored[name], validated[name], tuple(read_metadata(one, "members", ())))
-            for name, one in named.items()
+            model: Candidate(*(Path(part[model].path) for part in (trained, scored, validated)), members[model])
+            for model in trained
         }
-        evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), scored[limits.baseline or ""]
-        stages = (Path(one.path) if one else None for one in (retrieval, slates))
+        evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), Path(scored[limits.baseline or ""].path)
+        stages = (Path(artefact.path) if artefact else None for artefact in (retrieval, slates))
         blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path), *stages)
-    write_metadata(verdict, step=this.record, blessed=blessed or "none")
+    write_metadata(verdict, step=running_step.record, blessed=blessed or "none")
     show_metrics(metrics, verdict_numbers(Path(verdict.path)))
     return blessed or "none"

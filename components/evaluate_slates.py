@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.serving.validation.slates: what users would see of every candidate, stage by stage."""
+"""Kubeflow wrapper of shortlist.serving.validation.slates: the slates of every candidate model, stage by stage."""
 
 from typing import List  # noqa: UP035 - Kubeflow reads this spelling alone
 
@@ -21,11 +21,11 @@ def evaluate_slates(
 ) -> bool:
     """Make the slates of a sample of the test days' users with every candidate; return whether any were made.
 
-    Where no sources are declared the folder stays empty, and clients bring their candidates.
+    Where no sources are declared the folder stays empty, and requests name their candidates.
     """
     from pathlib import Path
 
-    from shortlist.recommending.step import RELEASE
+    from shortlist.slates.step import RELEASE
 
     out, stages = Path(slates.path), Path(release.path) / RELEASE
     out.mkdir(parents=True, exist_ok=True)
@@ -35,15 +35,15 @@ def evaluate_slates(
     from shortlist.serving.validation.slates import evaluate_candidates
     from shortlist.spec.data import Data
     from shortlist.spec.engine import load_runtime
-    from shortlist.tracking.artefact_metadata import read_metadata, write_metadata
+    from shortlist.tracking.artefact_metadata import artefacts_by_model, write_metadata
     from shortlist.tracking.steps import step
     from shortlist.training.ensembles import ensemble_artefacts
 
-    with step("evaluate_slates") as this:
-        named = {read_metadata(one, "model"): one for one in models if read_metadata(one, "role") == "candidate"}
-        named |= {read_metadata(one, "model"): one for one in ensemble_artefacts(ensembles, "model")}
-        candidates = {name: Path(one.path) for name, one in named.items()}
+    with step("evaluate_slates") as running_step:
+        candidate_artefacts = artefacts_by_model(models, "candidate")
+        candidate_artefacts |= artefacts_by_model(ensemble_artefacts(ensembles, "model"))
+        candidates = {model: Path(artefact.path) for model, artefact in candidate_artefacts.items()}
         paths = Path(valid_log.path), Path(fitted.path), out
         evaluate_candidates(stages, Data.model_validate_json(data), candidates, *paths, load_runtime(runtime).seed)
-    write_metadata(slates, step=this.record)
+    write_metadata(slates, step=running_step.record)
     return True

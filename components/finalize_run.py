@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.tracking.mlflow_store: what always happens last."""
+"""Kubeflow wrapper of shortlist.tracking.mlflow_store: the exit handler of a run."""
 
 from kfp import dsl
 

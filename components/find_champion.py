@@ -36,15 +36,15 @@ def find_champion(
         ("step", str),
     ],
 ):
-    """Return the models with what each goes on from, the version to beat, what this is made from; and when it began.
+    """Return the models with the earlier models that they continue, the version to beat, and the time of the start.
 
-    What it is made from includes the rows that were collected until now.
+    `made_from` is a digest of the run's inputs, among them the rows collected until now.
 
-    Also the parts of `cause` and `gates` that steps need whose results are reused when the other parts change. A
-    decision's training does not count days again that the newest features have counted.
+    The parts of `cause` and `gates` that cached steps read are outputs of their own, so that changes of the other parts
+    do not re-run these steps. A training that a decision starts does not recount days of the newest features.
 
-    The models are named Output because kfp.local loops over no other name. Those that are made of others are left out:
-    `train_ensembles` trains them afterwards.
+    The models are named Output because kfp.local loops over no other name. Ensembles are left out: `train_ensembles`
+    trains them afterwards.
     """
     from datetime import UTC, datetime
 
@@ -60,14 +60,15 @@ def find_champion(
     from shortlist.training.training import RunContext
 
     began = datetime.now(UTC)
-    with step("find_champion") as this:
+    with step("find_champion") as running_step:
         run = {"name": name, "stores": stores, "input_digest": log["digest"], "code": code}
         context = RunContext(**run, cause=TrainingTrigger.parse(cause))
-        found = find_run_baseline(context, [DeclaredModel.read(model) for model in models], began)
+        baseline = find_run_baseline(context, [DeclaredModel.read(model) for model in models], began)
         rows, limits = Data.model_validate_json(data), Gates.model_validate_json(gates)
         collected, now = CollectedRows.describe_newest(rows, stores, name), freshness_moment(rows, began)
         read = [data, features, gates, serving, runtime, code, now, log["location"], collected]
-        cache_key = champion_cache_key(context, found, read)
-    first = [model.text for model in found.models if not model.members]
-    parts = (context.cause.until, now, list(limits.slices), limits.skew_rows)
-    return (first, *cache_key, found.previous, collected, *parts, began.isoformat(timespec="milliseconds"), this.json)
+        cache_key = champion_cache_key(context, baseline, read)
+    models_to_train = [model.text for model in baseline.models if not model.members]
+    section_parts = (context.cause.until, now, list(limits.slices), limits.skew_rows)
+    start = began.isoformat(timespec="milliseconds")
+    return (models_to_train, *cache_key, baseline.previous, collected, *section_parts, start, running_step.json)

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.data.collected: the rows of live traffic that there are now."""
+"""Kubeflow wrapper of shortlist.data.collected: the rows collected from live traffic until now."""
 
 from typing import NamedTuple
 
@@ -11,9 +11,9 @@ from components.image import PIPELINE_IMAGE
 def find_collected(name: str, data: str, stores: str, code: str) -> NamedTuple(  # type: ignore[valid-type]
     "Collected", [("collected", str), ("now", str)]
 ):
-    """Return which batches were collected until now, empty where the spec collects nothing; and the present moment.
+    """Return the batches collected until now, empty where the spec collects nothing, and the current time.
 
-    The moment is that against which freshness is judged, empty where no rule asks for it.
+    The time is the reference of freshness rules, empty where no rule needs it.
     """
     from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.training.served_features: what a refresh counts."""
+"""Kubeflow wrapper of shortlist.training.served_features: the features that a refresh counts."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ def find_served_features(name: str, data: str, features: str, stores: str, code:
 ):
     """Return the champion's features, the fit that servers read now, its version, and the rows collected until now.
 
-    And the moment against which freshness is judged; empty where no rule asks for it.
+    Also the time that is the reference of freshness rules, empty where no rule needs it.
     """
     from datetime import UTC, datetime
 
@@ -34,10 +34,10 @@ def find_served_features(name: str, data: str, features: str, stores: str, code:
     from shortlist.training.served_features import find_served_features
     from shortlist.training.training import RunContext
 
-    with step("find_served_features") as this:
+    with step("find_served_features") as running_step:
         context = RunContext(name=name, stores=stores)
         declared = Data.model_validate_json(data)
         served = find_served_features(context, declared, Features.model_validate_json(features))
         collected = CollectedRows.describe_newest(declared, stores, name)
         now = freshness_moment(declared, datetime.now(UTC))
-    return (*served, collected, now, this.json)
+    return (*served, collected, now, running_step.json)

@@ -16,7 +16,7 @@ def fit_features(
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Output[dsl.Dataset],
 ) -> None:
-    """Count the statistics of every day that `previous` has not; write vocabularies and the Feast views they give."""
+    """Count the statistics of every day that `previous` has not; write vocabularies and the tables of Feast's views."""
     from pathlib import Path
 
     from shortlist.contracts import Files
@@ -27,9 +27,9 @@ def fit_features(
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
-    with step("fit_features") as this:
+    with step("fit_features") as running_step:
         log = Path(valid_log.path)
         declared, options = DeclaredSections.parse(data, features, slices), load_runtime(runtime)
         fit_incrementally(previous, *declared, options, log, Path(fitted.path))
-        this.rows = DayTable.open(log, Files.LOG).rows
-    write_metadata(fitted, step=this.record)
+        running_step.rows = DayTable.open(log, Files.LOG).rows
+    write_metadata(fitted, step=running_step.record)

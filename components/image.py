@@ -20,11 +20,11 @@ _REFERENCE: Final = re.compile(
     rf"(?P<registry>[A-Za-z0-9.-]+(:\d+)?/)?{_NAME}(/{_NAME})*(:(?P<tag>\w[\w.-]{{0,127}}))?(@(?P<digest>\S+))?"
 )
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
-_WANTED: Final = "registry/name@sha256:<64 hex digits>"
+_REFERENCE_FORM: Final = "registry/name@sha256:<64 hex digits>"
 
 
-class References(BaseModel):
-    """The image of each kind of container; empty where nothing names one."""
+class ImageReferences(BaseModel):
+    """Image reference of each kind of container; empty where none is configured."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -32,50 +32,50 @@ class References(BaseModel):
     gpu: str
     triton: str
 
-    def of(self, kind: str) -> str:
-        """Return an image that is needed.
+    def require(self, kind: str) -> str:
+        """Return the reference of an image.
 
         Args:
             kind: `pipeline`, `gpu` or `triton`.
 
         Raises:
-            ShortlistError: Nothing names it.
+            ShortlistError: None is configured.
         """
-        found: str = getattr(self, kind)
-        if not found:
+        reference: str = getattr(self, kind)
+        if not reference:
             raise ShortlistError(
-                f"runtime.cluster.images.{kind}: this spec needs that image and nothing names it. Build it (make"
+                f"runtime.cluster.images.{kind}: this spec needs that image and none is configured. Build it (make"
                 f" images), then write it into the spec or into {VARIABLES[kind]}, by digest."
             )
-        return found
+        return reference
 
 
-def resolve(images: Images, allow_tags: bool | None = None) -> References:
+def resolve_images(images: Images, allow_tags: bool | None = None) -> ImageReferences:
     """Return the images to use: the spec's, else the environment's, else, for `pipeline`, the one compiled in.
 
     Args:
         images: The spec's section.
-        allow_tags: Whether a tag is enough; None: what the section says.
+        allow_tags: Whether a tag is enough; None: as in the section.
 
     Raises:
-        ShortlistError: One is no reference, or has no digest while tags are not allowed.
+        ShortlistError: A value is no image reference, or has no digest while tags are not allowed.
     """
-    said = {kind: getattr(images, kind) or os.environ.get(VARIABLES[kind], "") for kind in VARIABLES}
-    said["pipeline"] = said["pipeline"] or PIPELINE_IMAGE
+    reference_by_kind = {kind: getattr(images, kind) or os.environ.get(VARIABLES[kind], "") for kind in VARIABLES}
+    reference_by_kind["pipeline"] = reference_by_kind["pipeline"] or PIPELINE_IMAGE
     tags = images.allow_tags if allow_tags is None else allow_tags
-    for kind, reference in said.items():
+    for kind, reference in reference_by_kind.items():
         if reference:
-            _check(f"runtime.cluster.images.{kind}", reference, tags)
-    return References(**said)
+            _check_reference(f"runtime.cluster.images.{kind}", reference, tags)
+    return ImageReferences(**reference_by_kind)
 
 
-def _check(where: str, reference: str, tags: bool) -> None:
+def _check_reference(key: str, reference: str, tags: bool) -> None:
     parts = _REFERENCE.fullmatch(reference)
     if parts is None or (parts["digest"] is not None and not _DIGEST.fullmatch(parts["digest"])):
-        raise ShortlistError(f"{where}: '{reference}' is no image reference; wanted {_WANTED}")
+        raise ShortlistError(f"{key}: '{reference}' is no image reference; wanted {_REFERENCE_FORM}")
     if parts["digest"] is None and not tags:
         raise ShortlistError(
-            f"{where}: '{reference}' has no digest, so what it means can change under a running version; wanted"
-            f" {_WANTED}, as `make images` prints it after a push. To try things out:"
+            f"{key}: '{reference}' has no digest, so the image can change under a running version; wanted"
+            f" {_REFERENCE_FORM}, as `make images` prints it after a push. For experiments:"
             " runtime.cluster.images.allow_tags: true."
         )

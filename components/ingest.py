@@ -14,7 +14,7 @@ def ingest(
     code: str,
     raw_log: dsl.Output[dsl.Dataset],
 ) -> int:
-    """Read (or generate) the log, and what was collected, into typed, day-partitioned Parquet; return its rows."""
+    """Read (or generate) the log and the collected rows into typed, day-partitioned Parquet; return the rows."""
     from pathlib import Path
 
     from shortlist.data.collected import CollectedRows
@@ -25,11 +25,11 @@ def ingest(
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
-    with step("ingest") as this, fetch_input(log["location"]) as files:
+    with step("ingest") as running_step, fetch_input(log["location"]) as files:
         declared = Data.model_validate_json(data)
         settings = Runtime.model_validate_json(runtime)
         table = ingest(declared, files, Path(raw_log.path), settings, collected=CollectedRows.parse(collected))
-        this.rows = table.rows
+        running_step.rows = table.rows
     ends = [str(part.day) for part in (*table.days[:1], *table.days[-1:])]
-    write_metadata(raw_log, step=this.record, rows=table.rows, days="..".join(ends))
+    write_metadata(raw_log, step=running_step.record, rows=table.rows, days="..".join(ends))
     return table.rows

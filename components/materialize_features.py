@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.features.publish: Feast's answers against the feature table."""
+"""Kubeflow wrapper of shortlist.features.publish: Feast's values compared with the feature table."""
 
 from kfp import dsl
 
@@ -17,7 +17,7 @@ def materialize_features(
     table: dsl.Input[dsl.Dataset],
     skew: dsl.Output[dsl.Dataset],
 ) -> None:
-    """Register the views in Feast, materialise them, and compare its answers with the rows that models train on."""
+    """Register the views in Feast, materialise them, and compare Feast's values with the rows that models train on."""
     from pathlib import Path
 
     from shortlist.features.feast_store_location import spec_feast_store_location
@@ -27,8 +27,8 @@ def materialize_features(
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
-    with step("materialize_features") as this:
+    with step("materialize_features") as running_step:
         store = spec_feast_store_location(StorageConfig.parse(stores), name)
         inputs = Path(valid_log.path), Path(fitted.path), Path(table.path)
         publish(name, store, load_runtime(runtime), skew_rows, *inputs, Path(skew.path))
-    write_metadata(skew, step=this.record)
+    write_metadata(skew, step=running_step.record)

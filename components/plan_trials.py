@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.training.tuning.batches: which trials are made side by side."""
+"""Kubeflow wrapper of shortlist.training.tuning.batches: the batches of trials that run in parallel."""
 
 from kfp import dsl
 

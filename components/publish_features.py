@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.features.publish: newer statistics for what serves, without a training."""
+"""Kubeflow wrapper of shortlist.features.publish: newer statistics for the serving model, without a training."""
 
 from kfp import dsl
 
@@ -18,9 +18,9 @@ def publish_features(
     skew: dsl.Output[dsl.Dataset],
     replaces: str = "",
 ) -> str:
-    """Bring Feast and the servers up to the newest complete tile, or stop; return up to when impressions count.
+    """Update Feast and the servers to the newest complete tile, or fail; return the time until which rows are counted.
 
-    Where a fit is named that this one replaces, nothing is published unless that one is served.
+    Where `replaces` names a fit, nothing is published unless that fit is served.
     """
     from datetime import UTC, datetime
     from pathlib import Path
@@ -32,12 +32,12 @@ def publish_features(
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import note, step
 
-    with step("publish_features") as this:
+    with step("publish_features") as running_step:
         store = spec_feast_store_location(StorageConfig.parse(stores), name)
         inputs = Path(valid_log.path), Path(fitted.path), None
         options, out = load_runtime(runtime), Path(skew.path)
         publish(name, store, options, skew_rows, *inputs, out, now=datetime.now(UTC), replaces=replaces)
         counted = str(store.require_announcement()["counted_until"])
         note(f"Version {version} reads statistics of everything before {counted}.")
-    write_metadata(skew, step=this.record)
+    write_metadata(skew, step=running_step.record)
     return counted

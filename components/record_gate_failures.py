@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.deployment.registration: what is told when every candidate is held."""
+"""Kubeflow wrapper of shortlist.deployment.registration: the record of a run in which every candidate is held."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ def record_gate_failures(
     from shortlist.tracking.steps import step
     from shortlist.training.training import RunContext
 
-    with step("register") as this:
-        runs = {one["model"]: one["mlflow_run"] for one in map(json.loads, trained + ensembles)}
+    with step("register") as running_step:
+        runs = {model["model"]: model["mlflow_run"] for model in map(json.loads, trained + ensembles)}
         record_verdict(RunContext(name=name, stores=stores), Path(verdict.path), runs)
-    return ("", this.json)
+    return ("", running_step.json)

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.features.backfill: corrected days are counted again."""
+"""Kubeflow wrapper of shortlist.features.backfill: corrected days are recounted."""
 
 from kfp import dsl
 
@@ -18,7 +18,7 @@ def recount_days(
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Output[dsl.Dataset],
 ) -> None:
-    """Count the corrected days of a range again, onto the fit that servers read; stop where others have changed too."""
+    """Recount the corrected days of a range in the fit that servers read; fail where other days have changed, too."""
     from pathlib import Path
 
     from shortlist.features.backfill import parse_range, recount

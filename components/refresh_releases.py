@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.deployment.refreshed_releases: newer candidates for what serves, without a training."""
+"""Kubeflow wrapper of shortlist.deployment.refreshed_releases: newer candidates for the serving model, no training."""
 
 from kfp import dsl
 
@@ -16,7 +16,7 @@ def refresh_releases(
     valid_log: dsl.Input[dsl.Dataset],
     releases: dsl.Output[dsl.Dataset],
 ) -> int:
-    """Bring the released sources, lists and users' columns up to date; return the items that can be recommended."""
+    """Update the released sources, lists and users' columns; return the number of items that can be recommended."""
     from pathlib import Path
 
     from shortlist.deployment.refreshed_releases import refresh_releases
@@ -26,9 +26,9 @@ def refresh_releases(
     from shortlist.tracking.steps import step
     from shortlist.training.training import RunContext
 
-    with step("refresh_releases") as this:
+    with step("refresh_releases") as running_step:
         context, inputs = RunContext(name=name, stores=stores), (Data.model_validate_json(data), Path(valid_log.path))
         out, seed = Path(releases.path), load_runtime(runtime).seed
-        this.rows = refresh_releases(context, *inputs, log["location"], out, seed)
-    write_metadata(releases, step=this.record)
-    return this.rows
+        running_step.rows = refresh_releases(context, *inputs, log["location"], out, seed)
+    write_metadata(releases, step=running_step.record)
+    return running_step.rows

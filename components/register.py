@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.deployment.registration: a blessed model gets a version."""
+"""Kubeflow wrapper of shortlist.deployment.registration: a blessed model becomes a version."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ def register(
     name: str,
     stores: str,
     code: str,
-    against: str,
+    version_to_beat: str,
     made_from: str,
     verdict: dsl.Input[dsl.Dataset],
     trained: list,
@@ -25,16 +25,16 @@ def register(
     from pathlib import Path
 
     from shortlist.deployment.registration import register_blessed
-    from shortlist.recommending.step import RELEASE
+    from shortlist.slates.step import RELEASE
     from shortlist.tracking.steps import step
     from shortlist.training.champion_cache import ChampionCacheKey
     from shortlist.training.training import RunContext
 
-    with step("register") as this:
-        runs = {one["model"]: one["mlflow_run"] for one in map(json.loads, trained + ensembles)}
+    with step("register") as running_step:
+        runs = {model["model"]: model["mlflow_run"] for model in map(json.loads, trained + ensembles)}
         inputs = Path(verdict.path), runs, Path(reference.path)
-        tags, stages = ChampionCacheKey(against, made_from).tags(), None
+        tags, stages = ChampionCacheKey(version_to_beat, made_from).tags(), None
         if release and (Path(release.path) / RELEASE).is_dir():
             stages = Path(release.path) / RELEASE
         version = register_blessed(RunContext(name=name, stores=stores), *inputs, tags, stages)
-    return (version, this.json)
+    return (version, running_step.json)

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.report.assembly: everything a person or a program wants to see of a run."""
+"""Kubeflow wrapper of shortlist.report.assembly: the page and the summary of a run."""
 
 from typing import List  # noqa: UP035 - Kubeflow reads this spelling alone
 
@@ -18,7 +18,7 @@ def report(
     code: str,
     started: str,
     version: str,
-    found: str,
+    baseline_step: str,
     registered: str,
     raw_log: dsl.Input[dsl.Dataset],
     valid_log: dsl.Input[dsl.Dataset],
@@ -39,30 +39,30 @@ def report(
     slates: dsl.Input[dsl.Dataset] = None,
     ensembles: dsl.Input[dsl.Model] = None,
 ) -> None:
-    """Write the page, the machine-readable summary, and the models side by side; end the run in MLflow."""
+    """Write the page, the machine-readable summary, and the comparison of models; end the run in MLflow."""
     from pathlib import Path
 
     from shortlist.deployment.registration import record_run
     from shortlist.report.assembly import write_run
-    from shortlist.tracking.artefact_metadata import read_metadata
+    from shortlist.tracking.artefact_metadata import artefacts_by_model, read_metadata
     from shortlist.tracking.lineage import run_lineage
     from shortlist.tracking.steps import step
-    from shortlist.training.ensembles import ensemble_artefacts as parts_of
+    from shortlist.training.ensembles import ensemble_artefacts
     from shortlist.training.training import RunContext
 
     with step("report", page=page.path, summary=summary.path, comparison=comparison.path):
-        models = models + parts_of(ensembles, "model")
-        both = scores + parts_of(ensembles, "scores"), validations + parts_of(ensembles, "export_validation")
-        scores_of, validations_of = ({read_metadata(one, "model"): one for one in left} for left in both)
+        trained = artefacts_by_model(models + ensemble_artefacts(ensembles, "model"))
+        scored = artefacts_by_model(scores + ensemble_artefacts(ensembles, "scores"))
+        checks = artefacts_by_model(validations + ensemble_artefacts(ensembles, "export_validation"))
         write_run(
             {"spec": name, "gates": gates, "runtime": runtime, "started": started, "version": version},
             run_lineage(log, cause, code),
-            [found, registered],
+            [baseline_step, registered],
             {"valid_log": valid_log, "quarantine": quarantine, "table": table, "verdict": verdict},
-            list(filter(None, (raw_log, fitted, skew, retrieval, release, champion, slates, ensembles, *both[1]))),
-            {read_metadata(one, "model"): one for one in models},
-            {name: (score, validations_of[name]) for name, score in scores_of.items()},
+            [*filter(None, (raw_log, fitted, skew, retrieval, release, champion, slates, ensembles, *checks.values()))],
+            trained,
+            {model: (artefact, checks[model]) for model, artefact in scored.items()},
             (page.path, summary.path, comparison.path),
-        )
-        runs = {read_metadata(one, "model"): read_metadata(one, "mlflow_run") for one in models}
+        )  # fmt: skip
+        runs = {model: read_metadata(artefact, "mlflow_run") for model, artefact in trained.items()}
         record_run(RunContext(name=name, stores=stores), Path(summary.path), Path(page.path), runs)

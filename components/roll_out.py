@@ -18,7 +18,7 @@ def roll_out(
     cause: dict,
     code: str,
 ) -> str:
-    """Roll the version out as a canary and return the verdict; without a version or a stack, say what is missing."""
+    """Roll the version out as a canary; return the verdict or, without a version or a stack, what is missing."""
     from monitoring.store.monitoring_store import open_monitoring_store
     from shortlist.deployment.deployer import Deployer
     from shortlist.spec.cluster import Cluster
@@ -30,12 +30,14 @@ def roll_out(
     from shortlist.training.training import RunContext
 
     with step("roll_out"):
-        where = Runtime.model_validate_json(runtime).model_copy(
+        runtime_section = Runtime.model_validate_json(runtime).model_copy(
             update={"cluster": Cluster.model_validate_json(cluster)}
         )
         sections = Serving.model_validate_json(serving), Gates.model_validate_json(gates)
         labels = Data.model_validate_json(data).labels
-        ending = Deployer(RunContext(name=name, stores=stores), *sections, where, labels).after_training(version)
+        ending = Deployer(RunContext(name=name, stores=stores), *sections, runtime_section, labels).after_training(
+            version
+        )
         note(ending.sentence)
         if cause.get("key"):  # a decision started this training, and waits to hear of it
             open_monitoring_store(stores, name).finish(cause["key"], ending.state, ending.version, ending.sentence)

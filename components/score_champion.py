@@ -24,10 +24,10 @@ def score_champion(
     champion: dsl.Output[dsl.Dataset],
     ensembles: dsl.Input[dsl.Model] = None,
 ) -> None:
-    """Score the validation and test rows with the champion; say so when there is none or it cannot.
+    """Score the validation and test rows with the champion; record when there is none or it cannot score them.
 
-    What was scored before is good for the same version to beat and the same models' files only; that is why they are
-    inputs. When this runs, whoever serves then is scored (see shortlist.training.champion_cache).
+    A cached result is valid for the same version to beat and the same models' files only, which are inputs for this
+    reason. The step scores the version that serves when it runs (see shortlist.training.champion_cache).
     """
     from pathlib import Path
 
@@ -38,9 +38,9 @@ def score_champion(
     from shortlist.training.champion import score_champion, serving_version
     from shortlist.training.training import RunContext
 
-    with step("score_champion") as this:
+    with step("score_champion") as running_step:
         paths = Path(valid_log.path), Path(fitted.path), Path(champion.path)
         declared, options = DeclaredSections.parse(data, features, slices), load_runtime(runtime)
         context = RunContext(name=name, stores=stores)
         score_champion(serving_version(context), context, declared, options, *paths, slates=bool(retrieval))
-    write_metadata(champion, step=this.record)
+    write_metadata(champion, step=running_step.record)

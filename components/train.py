@@ -42,12 +42,8 @@ def train(
         trigger = TrainingTrigger.parse(cause)
         context = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=trigger)
         training = train_and_track(declared_model, Runtime.model_validate_json(runtime), context, *inputs, *outputs)
-    trained = {
-        "model": declared_model.name,
-        "kind": declared_model.kind,
-        "role": declared_model.role,
-        "mlflow_run": training.run,
-    }
+    declaration = {"model": declared_model.name, "kind": declared_model.kind, "role": declared_model.role}
+    trained = {**declaration, "mlflow_run": training.run}
     write_metadata(model, **trained, begun=training.continued_from, step=running_step.record)
     write_metadata(scores, **trained)
     show_metrics(metrics, training_numbers(Path(model.path)))

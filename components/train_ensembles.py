@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.training.ensembles: the models that are made of other models."""
+"""Kubeflow wrapper of shortlist.training.ensembles: the models that combine other models."""
 
 from typing import List  # noqa: UP035 - Kubeflow reads this spelling alone
 
@@ -25,9 +25,9 @@ def train_ensembles(
     scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     ensembles: dsl.Output[dsl.Model],
 ) -> list:
-    """Train every model that is made of others, log it to MLflow, score its rows, and put it on a real Triton.
+    """Train every ensemble, log it to MLflow, score its rows, and validate its export on a real Triton.
 
-    Returns what later steps are told of each: name, kind, role and MLflow run, as JSON.
+    Returns the name, kind, role and MLflow run of each, as JSON.
     """
     from pathlib import Path
 
@@ -41,16 +41,16 @@ def train_ensembles(
     from shortlist.training.ensembles import FeatureFolders, train_ensembles
     from shortlist.training.training import RunContext
 
-    with step("train_ensembles") as this:
-        scored = {read_metadata(one, "model"): Path(one.path) for one in scores}
-        trained = {read_metadata(one, "model"): Path(one.path) for one in models}
+    with step("train_ensembles") as running_step:
+        scored = {read_metadata(artefact, "model"): Path(artefact.path) for artefact in scores}
+        trained = {read_metadata(artefact, "model"): Path(artefact.path) for artefact in models}
         members = {model: MemberFiles(folder, scored[model]) for model, folder in trained.items()}
         sections = (
             Gates.model_validate_json(gates), Serving.model_validate_json(serving), Runtime.model_validate_json(runtime)
         )  # fmt: skip
-        why = TrainingTrigger.parse(cause)
-        context = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=why)
+        trigger = TrainingTrigger.parse(cause)
+        context = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=trigger)
         folders = FeatureFolders(Path(valid_log.path), Path(fitted.path), Path(table.path), members)
-        done = train_ensembles(declared, folders, sections, context, Path(ensembles.path))
-    write_metadata(ensembles, step=this.record)
-    return done
+        trained_ensembles = train_ensembles(declared, folders, sections, context, Path(ensembles.path))
+    write_metadata(ensembles, step=running_step.record)
+    return trained_ensembles

@@ -16,7 +16,7 @@ def validate(
     valid_log: dsl.Output[dsl.Dataset],
     quarantine: dsl.Output[dsl.Dataset],
 ) -> int:
-    """Split the raw log into valid and quarantined rows, or stop; return the number of valid rows."""
+    """Split the raw log into valid and quarantined rows, or fail; return the number of valid rows."""
     from datetime import UTC, datetime
     from pathlib import Path
 
@@ -27,7 +27,7 @@ def validate(
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
-    with step("validate", quarantine=quarantine.path) as this:
+    with step("validate", quarantine=quarantine.path) as running_step:
         table = validate(
             Data.model_validate_json(data),
             Path(raw_log.path),
@@ -37,7 +37,7 @@ def validate(
             datetime.fromisoformat(now) if now else datetime.now(UTC),
             parse_until(until),
         )
-        this.rows = table.rows
+        running_step.rows = table.rows
     counts = {name: table.notes.get(name) for name in ("raw_rows", "quarantined_rows")}
-    write_metadata(valid_log, step=this.record, rows=table.rows, **counts)
+    write_metadata(valid_log, step=running_step.record, rows=table.rows, **counts)
     return table.rows

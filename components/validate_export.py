@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.serving.validation: what the exported model does on a real Triton."""
+"""Kubeflow wrapper of shortlist.serving.validation: tests of the exported model on a real Triton."""
 
 from kfp import dsl
 
@@ -21,7 +21,7 @@ def validate_export(
 ) -> None:
     """Score test rows in-process, by the exported file and by a real Triton, and put it under load.
 
-    Draws the ROC curve and the confusion matrix of the test rows. A baseline is never served: it is only drawn.
+    Draws the ROC curve and the confusion matrix of the test rows. A baseline, which is never served, gets only those.
     """
     from pathlib import Path
 
@@ -33,17 +33,17 @@ def validate_export(
     from shortlist.tracking.artefact_metadata import read_metadata, write_metadata
     from shortlist.tracking.steps import step
 
-    about = {name: read_metadata(model, name) for name in ("model", "kind", "role")}
+    model_metadata = {name: read_metadata(model, name) for name in ("model", "kind", "role")}
     limits = Gates.model_validate_json(gates)
     show_classification(classification, Path(scores.path), limits.decision_threshold)
-    if about["role"] != "candidate":
+    if model_metadata["role"] != "candidate":
         show_metrics(metrics, {})
         Path(export_validation.path).mkdir(parents=True, exist_ok=True)
-        write_metadata(export_validation, **about)
+        write_metadata(export_validation, **model_metadata)
         return
-    with step(f"validate_export_{about['model']}") as this:
+    with step(f"validate_export_{model_metadata['model']}") as running_step:
         inputs = Path(model.path), Path(scores.path), Path(valid_log.path), Path(fitted.path)
         section, seed = Serving.model_validate_json(serving), Runtime.model_validate_json(runtime).seed
-        found = validate_export(*inputs, limits, section, seed, Path(export_validation.path))
-    show_metrics(metrics, export_numbers(found))
-    write_metadata(export_validation, **about, step=this.record)
+        validation = validate_export(*inputs, limits, section, seed, Path(export_validation.path))
+    show_metrics(metrics, export_numbers(validation))
+    write_metadata(export_validation, **model_metadata, step=running_step.record)

@@ -1,1 +1,1 @@
-"""The graphs, how they are run here or submitted, and the command line."""
+"""The graphs of Kubeflow Pipelines, and their compilation."""

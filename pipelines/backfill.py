@@ -1,4 +1,4 @@
-"""Corrected days of the log, counted again for the features of the champion."""
+"""The backfill graph: recounts corrected days of the log for the features of the champion."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from components.find_served_features import find_served_features
 from components.publish_features import publish_features
 from components.recount_days import recount_days
 from pipelines.log_steps import log_in_one_pod
-from pipelines.parameters import described
+from pipelines.parameters import describe_parameters
 from pipelines.steps import add_step
 
 
 @dsl.pipeline(name="shortlist-backfill", description="Corrected days of the log, counted again")
-@described
+@describe_parameters
 def backfill(
     name: str,
     data: str,
@@ -29,12 +29,12 @@ def backfill(
     last_day: str,
     publish: bool = False,
 ) -> None:
-    """Count the days of a range whose rows changed again, say what that changes, and publish it where that is asked."""
-    wanted: dict[str, Any] = {"name": name, "data": data, "features": features, "stores": stores, "code": code}
-    served = add_step(find_served_features, cached=False, **wanted)
+    """Recount the days of a range whose rows changed, report the changes, and publish them if asked to."""
+    common_inputs: dict[str, Any] = {"name": name, "data": data, "features": features, "stores": stores, "code": code}
+    served = add_step(find_served_features, cached=False, **common_inputs)
     common: dict[str, Any] = {"runtime": runtime, "code": code}
     moments = {"now": served.outputs["now"], "until": ""}
-    made = log_in_one_pod({"data": data, **common}, log, served.outputs["collected"], moments)
+    log_steps = log_in_one_pod({"data": data, **common}, log, served.outputs["collected"], moments)
     days = {"first_day": first_day, "last_day": last_day, "previous": served.outputs["previous"], "code": code}
     fitted = add_step(
         recount_days,
@@ -43,9 +43,9 @@ def backfill(
         slices=slices,
         runtime=runtime,
         **days,
-        valid_log=made.valid_log,
+        valid_log=log_steps.valid_log,
     )
-    # What servers read, and which models there are, is not in its parameters.
+    # Its parameters do not contain what servers read, nor which models there are.
     compared = add_step(
         compare_features, cached=False, name=name, stores=stores, **days, fitted=fitted.outputs["fitted"]
     )
@@ -58,7 +58,7 @@ def backfill(
             stores=stores,
             version=served.outputs["version"],
             **common,
-            valid_log=made.valid_log,
+            valid_log=log_steps.valid_log,
             fitted=fitted.outputs["fitted"],
             replaces=served.outputs["previous"],
         ).after(compared)

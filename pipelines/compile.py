@@ -1,4 +1,4 @@
-"""Writes the compiled pipelines, the files that a cluster gets and that run here."""
+"""Compiles the pipelines into the files that a cluster gets and that run on this machine."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ def pipelines() -> dict[str, Callable[..., Any]]:
 
 
 def training_pipeline(spec: Spec) -> str:
-    """Return the name of the training graph that a spec wants: the wide one when days are shared among pods."""
+    """Return the name of a spec's training graph: the wide one when days are divided among pods."""
     return "training_wide" if spec.runtime.cluster.partitions > 1 else "training"
 
 
 def submitted_pipeline(spec: Spec) -> str:
-    """Return the name of the graph of a submitted training that a spec wants; see `training_pipeline`."""
+    """Return the name of a spec's graph for a submitted training; see `training_pipeline`."""
     return "submitted_wide" if spec.runtime.cluster.partitions > 1 else "submitted"
 
 
 def monitoring_pipeline(spec: Spec) -> str:
-    """Return the name of the watching graph that a spec wants; see `training_pipeline`."""
+    """Return the name of a spec's monitoring graph; see `training_pipeline`."""
     return "monitoring_wide" if spec.runtime.cluster.partitions > 1 else "monitoring"
 
 
 def scheduled_pipeline(spec: Spec) -> str:
-    """Return the name of the graph of the schedule's trainings that a spec wants; see `training_pipeline`."""
+    """Return the name of a spec's graph for scheduled trainings; see `training_pipeline`."""
     return "scheduled_retraining_wide" if spec.runtime.cluster.partitions > 1 else "scheduled_retraining"
 
 

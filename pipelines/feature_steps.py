@@ -1,4 +1,4 @@
-"""The steps from a valid log to the feature table: each in one pod, or over groups of days."""
+"""Steps from a valid log to the feature table: each in one pod, or over groups of days."""
 
 from typing import Any, NamedTuple
 
@@ -14,29 +14,29 @@ from components.partition_days import partition_days
 from pipelines.steps import add_step
 
 
-class Features(NamedTuple):
-    """What later steps read."""
+class FeatureArtefacts(NamedTuple):
+    """Artefacts that later steps read."""
 
     fitted: Any
-    """Artefact: statistics, vocabularies, views."""
+    """Statistics, vocabularies, views."""
     table: Any
-    """Artefact: the feature table."""
+    """The feature table."""
 
 
-def in_one_pod(declared: dict[str, Any], previous: Any, valid_log: Any) -> Features:
+def features_in_one_pod(declared: dict[str, Any], previous: Any, valid_log: Any) -> FeatureArtefacts:
     """Add the steps that read the whole log each.
 
     Args:
-        declared: Parameters that say what the table holds.
+        declared: Parameters that define the table.
         previous: Path of earlier fitted features.
-        valid_log: Artefact.
+        valid_log: The artefact of the valid log.
     """
     fitted = add_step(fit_features, **declared, previous=previous, valid_log=valid_log).outputs["fitted"]
     table = add_step(build_table, **declared, valid_log=valid_log, fitted=fitted)
-    return Features(fitted, table.outputs["table"])
+    return FeatureArtefacts(fitted, table.outputs["table"])
 
 
-def over_groups_of_days(declared: dict[str, Any], previous: Any, valid_log: Any, cluster: Any) -> Features:
+def over_groups_of_days(declared: dict[str, Any], previous: Any, valid_log: Any, cluster: Any) -> FeatureArtefacts:
     """Add the steps that read some days each, and those that put together what they wrote: the same artefacts.
 
     Args:
@@ -46,9 +46,9 @@ def over_groups_of_days(declared: dict[str, Any], previous: Any, valid_log: Any,
         cluster: Says how many groups there may be.
     """
     # The earlier features that it found may be gone when the same question is asked again.
-    found = {"cluster": cluster, "previous": previous, "valid_log": valid_log}
-    grouped = add_step(partition_days, cached=False, **declared, **found)
-    sections = {name: one for name, one in declared.items() if name != "slices"}  # a group of days says them
+    grouping_inputs = {"cluster": cluster, "previous": previous, "valid_log": valid_log}
+    grouped = add_step(partition_days, cached=False, **declared, **grouping_inputs)
+    sections = {name: section for name, section in declared.items() if name != "slices"}  # a group of days says them
     with dsl.ParallelFor(items=grouped.outputs["Output"], name="count") as group:
         counted = add_step(count_days, **sections, group=group, valid_log=valid_log)
     merged = add_step(
@@ -64,4 +64,4 @@ def over_groups_of_days(declared: dict[str, Any], previous: Any, valid_log: Any,
         built = add_step(build_days, **sections, group=group, valid_log=valid_log, fitted=fitted)
     parts = dsl.Collected(built.outputs["part"])
     joined = add_step(join_table, code=declared["code"], valid_log=valid_log, parts=parts)
-    return Features(fitted, joined.outputs["table"])
+    return FeatureArtefacts(fitted, joined.outputs["table"])

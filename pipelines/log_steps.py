@@ -1,4 +1,4 @@
-"""The steps from the user's files to a valid log: each in one pod, or over groups of files and of days."""
+"""Steps from the user's files to a valid log: each in one pod, or over groups of files and of days."""
 
 from typing import Any, NamedTuple
 
@@ -14,34 +14,34 @@ from components.validate_days import validate_days
 from pipelines.steps import add_step
 
 
-class Log(NamedTuple):
-    """What later steps read."""
+class LogArtefacts(NamedTuple):
+    """Artefacts that later steps read."""
 
     raw_log: Any
-    """Artefact: the typed rows."""
+    """The typed rows."""
     valid_log: Any
-    """Artefact: those that keep the rules."""
+    """The rows that passed all rules."""
     quarantine: Any
-    """Artefact: the others."""
+    """The rows that failed a rule."""
 
 
-def log_in_one_pod(common: dict[str, Any], files: Any, collected: Any, moments: dict[str, Any]) -> Log:
+def log_in_one_pod(common: dict[str, Any], files: Any, collected: Any, moments: dict[str, Any]) -> LogArtefacts:
     """Add the step that reads every file, and the one that validates every day.
 
     Args:
-        common: Parameters that say what the log is: `data`, `runtime` and `code`.
-        files: Where its files are: the graph's parameter `log`.
+        common: Parameters that define the log: `data`, `runtime` and `code`.
+        files: Location of its files: the graph's parameter `log`.
         collected: The rows collected from live traffic.
         moments: `now` and `until`.
     """
     log = add_step(ingest, **common, log=files, collected=collected)
     valid = add_step(validate, **common, **moments, raw_log=log.outputs["raw_log"])
-    return Log(log.outputs["raw_log"], valid.outputs["valid_log"], valid.outputs["quarantine"])
+    return LogArtefacts(log.outputs["raw_log"], valid.outputs["valid_log"], valid.outputs["quarantine"])
 
 
 def log_over_groups(
     common: dict[str, Any], files: Any, collected: Any, moments: dict[str, Any], after: Any, cluster: Any
-) -> Log:
+) -> LogArtefacts:
     """Add the steps that read some files each, those that validate some days each, and those that join the results.
 
     Args:
@@ -67,4 +67,4 @@ def log_over_groups(
     with dsl.ParallelFor(items=log.outputs["Output"], name="validate") as group:
         judged = add_step(validate_days, **common, group=group, raw_log=raw_log)
     valid = add_step(join_valid_log, **common, **moments, raw_log=raw_log, parts=dsl.Collected(judged.outputs["part"]))
-    return Log(raw_log, valid.outputs["valid_log"], valid.outputs["quarantine"])
+    return LogArtefacts(raw_log, valid.outputs["valid_log"], valid.outputs["quarantine"])

@@ -1,4 +1,4 @@
-"""From live traffic, or from the clock, to rows and a decision, and to a new training when that is decided."""
+"""The monitoring and scheduled-retraining graphs: collect rows, decide, and train where that is decided."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,24 +8,24 @@ from kfp import dsl
 from components.check_live_traffic import check_live_traffic
 from components.claim_moment import claim_moment
 from components.collect import collect
-from pipelines.parameters import names_of, taking
+from pipelines.parameters import parameter_names, with_parameters
 from pipelines.steps import add_step
 from pipelines.training import training, training_wide
 
 
 def _parameters(train: Any, *, by_clock: bool) -> list[str]:
-    """Return those of the training graph but what the decision says; and the schedule's expression, if that decides."""
-    shared = [name for name in names_of(train.pipeline_func) if name != "cause"]
+    """Return the training graph's parameters without the cause; with the cron expression for a scheduled training."""
+    shared = [name for name in parameter_names(train.pipeline_func) if name != "cause"]
     return [*shared, "cron"] if by_clock else shared
 
 
 def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any]:
-    """Return the watching graph, or that of the schedule's trainings.
+    """Return the monitoring graph, or that of scheduled trainings.
 
     Args:
-        wide: Whether its training is the wide one.
-        by_clock: Whether a moment of the schedule decides, and not a look at live traffic. Either way the decision is
-            one of the monitoring store's, so that at most one training is running.
+        wide: Whether its training graph is the wide one.
+        by_clock: Whether the schedule decides, and not a check of live traffic. Both record the decision in the
+            monitoring store, so that at most one training is running.
     """
     train = training_wide if wide else training
     base = "shortlist-scheduled-retraining" if by_clock else "shortlist-monitoring"
@@ -34,22 +34,22 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
         name=f"{base}-wide" if wide else base,
         description=f"From {'the clock' if by_clock else 'live traffic'} to a decision, and to a new training",
     )
-    @taking(*_parameters(train, by_clock=by_clock))
-    def monitoring(**given: Any) -> None:
-        """Collect what is due, and decide once; where that is to train, run the training graph with its reasons."""
-        cron = {"cron": given.pop("cron")} if by_clock else {}
+    @with_parameters(*_parameters(train, by_clock=by_clock))
+    def monitoring(**arguments: Any) -> None:
+        """Collect rows that are due, and decide once; if the decision is to train, run the training graph."""
+        cron = {"cron": arguments.pop("cron")} if by_clock else {}
 
         def sections(*names: str) -> dict[str, Any]:
-            return {name: given[name] for name in ("name", "stores", "code", *names)}
+            return {name: arguments[name] for name in ("name", "stores", "code", *names)}
 
         collected = add_step(collect, cached=False, **sections("data", "serving", "runtime"))
         if by_clock:
-            seen = add_step(claim_moment, cached=False, **sections("monitoring"), **cron)
+            decision = add_step(claim_moment, cached=False, **sections("monitoring"), **cron)
         else:
-            seen = add_step(check_live_traffic, cached=False, **sections("monitoring", "gates", "serving"))
-        seen.after(collected)
-        with dsl.If(seen.outputs["Output"] == True, name="retrain"):  # noqa: E712 - Kubeflow builds the condition from it
-            train(**given, cause=seen.outputs["cause"])
+            decision = add_step(check_live_traffic, cached=False, **sections("monitoring", "gates", "serving"))
+        decision.after(collected)
+        with dsl.If(decision.outputs["Output"] == True, name="retrain"):  # noqa: E712 - Kubeflow builds the condition from it
+            train(**arguments, cause=decision.outputs["cause"])
 
     graph: Callable[..., Any] = monitoring
     return graph

@@ -1,4 +1,4 @@
-"""The parameters of all graphs: each is declared once."""
+"""Parameters of all graphs, each declared once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import wraps
 from typing import Any, Final, NamedTuple
 
 
-class Described(NamedTuple):
-    """What Kubeflow's UI shows of a parameter."""
+class GraphParameter(NamedTuple):
+    """A parameter of a graph, with the sentence that Kubeflow's UI shows."""
 
     type: type
     sentence: str
@@ -17,47 +17,47 @@ class Described(NamedTuple):
 
 
 _AS_JSON: Final = "of the spec, as canonical JSON"
-PARAMETERS: Final[dict[str, Described]] = {
-    "name": Described(str, "Name of the spec."),
-    "data": Described(str, f"Section `data` {_AS_JSON}."),
-    "features": Described(str, f"Section `features` {_AS_JSON}."),
-    "models": Described(list, "The declared models, each as a JSON text."),
-    "retrieval": Described(str, f"Section `retrieval` {_AS_JSON}; empty for none."),
-    "filters": Described(str, f"Section `filters` {_AS_JSON}; empty for none."),
-    "ordering": Described(str, f"Section `ordering` {_AS_JSON}; empty for none."),
-    "lists": Described(str, "Digest of the files with lists of items that filters read; empty for none."),
-    "gates": Described(str, f"Section `gates` {_AS_JSON}, with the name of the baseline."),
-    "serving": Described(str, f"Section `serving` {_AS_JSON}."),
-    "monitoring": Described(str, f"Section `monitoring` {_AS_JSON}."),
-    "tune": Described(str, f"Section `tune` {_AS_JSON}."),
-    "runtime": Described(str, f"Section `runtime` {_AS_JSON}, without its part `cluster`."),
-    "cluster": Described(
+PARAMETERS: Final[dict[str, GraphParameter]] = {
+    "name": GraphParameter(str, "Name of the spec."),
+    "data": GraphParameter(str, f"Section `data` {_AS_JSON}."),
+    "features": GraphParameter(str, f"Section `features` {_AS_JSON}."),
+    "models": GraphParameter(list, "The declared models, each as a JSON text."),
+    "retrieval": GraphParameter(str, f"Section `retrieval` {_AS_JSON}; empty for none."),
+    "filters": GraphParameter(str, f"Section `filters` {_AS_JSON}; empty for none."),
+    "ordering": GraphParameter(str, f"Section `ordering` {_AS_JSON}; empty for none."),
+    "lists": GraphParameter(str, "Digest of the files with lists of items that filters read; empty for none."),
+    "gates": GraphParameter(str, f"Section `gates` {_AS_JSON}, with the name of the baseline."),
+    "serving": GraphParameter(str, f"Section `serving` {_AS_JSON}."),
+    "monitoring": GraphParameter(str, f"Section `monitoring` {_AS_JSON}."),
+    "tune": GraphParameter(str, f"Section `tune` {_AS_JSON}."),
+    "runtime": GraphParameter(str, f"Section `runtime` {_AS_JSON}, without its part `cluster`."),
+    "cluster": GraphParameter(
         str, "Part `cluster` of section `runtime`, as canonical JSON; no step that makes data has it."
     ),
-    "slices": Described(list, "Columns by which the gates slice scores: the feature table keeps them."),
-    "skew_rows": Described(int, "Rows that are compared with Feast."),
-    "log": Described(
+    "slices": GraphParameter(list, "Columns by which the gates slice scores: the feature table keeps them."),
+    "skew_rows": GraphParameter(int, "Rows that are compared with Feast."),
+    "log": GraphParameter(
         dict,
-        "The user's files: `location`, empty for a generated log, and `digest`, empty when only the run looks at them.",
+        "The user's files: `location`, empty for a generated log, and `digest`, empty when only the run reads them.",
     ),
-    "cause": Described(
+    "cause": GraphParameter(
         dict,
         "Why the run was started: `trigger` (`manual`, `schedule` or `drift`), `key` and `reasons` of the decision, and"
-        " `until`, the moment (ISO 8601) from which on no row is read. All may be left out: a person started it.",
+        " `until`, the time (ISO 8601) at and after which no row is read. By default a person started the run.",
         {},
     ),
-    "stores": Described(str, "Where MLflow, Feast and the records of monitoring are kept."),
-    "code": Described(str, "Digest of the source code: results of other code are not reused."),
-    "cron": Described(str, "Expression of the schedule, five fields."),
-    "first_day": Described(str, "First day of the range, ISO 8601, in the time zone of the log."),
-    "last_day": Described(str, "Last day of the range."),
-    "publish": Described(bool, "Whether servers are to read the result."),
+    "stores": GraphParameter(str, "Location of MLflow, Feast and the records of monitoring."),
+    "code": GraphParameter(str, "Digest of the source code: results of other code are not reused."),
+    "cron": GraphParameter(str, "Expression of the schedule, five fields."),
+    "first_day": GraphParameter(str, "First day of the range, ISO 8601, in the time zone of the log."),
+    "last_day": GraphParameter(str, "Last day of the range."),
+    "publish": GraphParameter(bool, "Whether the result is published to the servers."),
 }
 
 _Graph = Callable[..., None]
 
 
-def described(function: _Graph) -> _Graph:
+def describe_parameters(function: _Graph) -> _Graph:
     """Return a graph's function with a sentence for each of its parameters, which Kubeflow takes from its docstring.
 
     Raises:
@@ -68,25 +68,28 @@ def described(function: _Graph) -> _Graph:
     return function
 
 
-def taking(*names: str) -> Callable[[_Graph], _Graph]:
-    """Return a decorator for a graph that hands its parameters on: `**given` becomes the named ones, described."""
+def with_parameters(*names: str) -> Callable[[_Graph], _Graph]:
+    """Return a decorator that gives a graph's function with `**arguments` the named parameters, with descriptions."""
 
     def decorate(function: _Graph) -> _Graph:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        chosen = {name: PARAMETERS[name] for name in names}
+        parameters = {name: PARAMETERS[name] for name in names}
 
         @wraps(function)
-        def graph(*given: Any) -> None:  # Kubeflow gives them by position
-            function(**dict(zip(names, given, strict=True)))
+        def graph(*arguments: Any) -> None:  # Kubeflow passes them by position
+            function(**dict(zip(names, arguments, strict=True)))
 
         graph.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # as PEP 362 says
-            [inspect.Parameter(name, kind, default=one.default, annotation=one.type) for name, one in chosen.items()]
+            [
+                inspect.Parameter(name, kind, default=parameter.default, annotation=parameter.type)
+                for name, parameter in parameters.items()
+            ]
         )
-        return described(graph)
+        return describe_parameters(graph)
 
     return decorate
 
 
-def names_of(function: _Graph) -> tuple[str, ...]:
+def parameter_names(function: _Graph) -> tuple[str, ...]:
     """Return the names of a graph's parameters."""
     return tuple(inspect.signature(function).parameters)

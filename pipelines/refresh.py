@@ -1,4 +1,4 @@
-"""Live traffic becomes newer statistics of the champion's features, and newer candidates, without a training."""
+"""The refresh graph: newer statistics of the champion's features, and newer candidates, without a training."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from components.fit_features import fit_features
 from components.publish_features import publish_features
 from components.refresh_releases import refresh_releases
 from pipelines.log_steps import log_in_one_pod
-from pipelines.parameters import described
+from pipelines.parameters import describe_parameters
 from pipelines.steps import add_step
 
 
 @dsl.pipeline(name="shortlist-refresh", description="Newer statistics and candidates for the champion")
-@described
+@describe_parameters
 def refresh(
     name: str,
     data: str,
@@ -28,19 +28,19 @@ def refresh(
     stores: str,
     code: str,
 ) -> None:
-    """Collect what is due of live traffic, count what is new in the log, and publish it.
+    """Collect rows of live traffic that are due, count new days of the log, and publish the statistics.
 
-    Feast's online store and the snapshot of every server get it.
+    They go to Feast's online store and to the snapshot of every server.
 
-    Then the sources of candidates are brought up to the same log: a new item is scored with features that know it.
+    Then the sources of candidates are updated to the same log, so that a new item is scored with its own features.
     """
-    wanted: dict[str, Any] = {"name": name, "data": data, "stores": stores, "code": code}
-    collected = add_step(collect, cached=False, **wanted, serving=serving, runtime=runtime)
-    # Which rows were collected, and what servers read, is not in its parameters.
-    served = add_step(find_served_features, cached=False, **wanted, features=features).after(collected)
+    common_inputs: dict[str, Any] = {"name": name, "data": data, "stores": stores, "code": code}
+    collected = add_step(collect, cached=False, **common_inputs, serving=serving, runtime=runtime)
+    # Its parameters do not contain which rows were collected, nor what servers read.
+    served = add_step(find_served_features, cached=False, **common_inputs, features=features).after(collected)
     common: dict[str, Any] = {"runtime": runtime, "code": code}
     moments = {"now": served.outputs["now"], "until": ""}
-    made = log_in_one_pod({"data": data, **common}, log, served.outputs["collected"], moments)
+    log_steps = log_in_one_pod({"data": data, **common}, log, served.outputs["collected"], moments)
     fitted = add_step(
         fit_features,
         data=served.outputs["data"],
@@ -48,7 +48,7 @@ def refresh(
         slices=slices,
         previous=served.outputs["previous"],
         **common,
-        valid_log=made.valid_log,
+        valid_log=log_steps.valid_log,
     )
     published = add_step(
         publish_features,
@@ -58,10 +58,10 @@ def refresh(
         stores=stores,
         version=served.outputs["version"],
         **common,
-        valid_log=made.valid_log,
+        valid_log=log_steps.valid_log,
         fitted=fitted.outputs["fitted"],
     )
-    # Which releases there are is not in its parameters.
+    # Its parameters do not contain which releases there are.
     add_step(
         refresh_releases,
         cached=False,
@@ -70,5 +70,5 @@ def refresh(
         log=log,
         stores=stores,
         **common,
-        valid_log=made.valid_log,
+        valid_log=log_steps.valid_log,
     ).after(published)

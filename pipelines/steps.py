@@ -1,4 +1,4 @@
-"""Adding a step to a graph."""
+"""Adds a step to a graph."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from shortlist.report.titles import graph_title
 
 
 def add_step(component: Any, *, cached: bool = True, **inputs: Any) -> Any:
-    """Add a step under the title that Kubeflow's UI shows, the one of pages and terminals; return its task.
+    """Add a step with its title for Kubeflow's UI, which is that of pages and terminals; return its task.
 
     Args:
-        component: Of the step.
-        cached: Whether an earlier run's result may answer it.
+        component: Component of the step.
+        cached: Whether an earlier run's outputs may be reused.
         inputs: Parameters and artefacts, by name.
     """
     task = component(**inputs).set_display_name(graph_title(component.name.replace("-", "_")))

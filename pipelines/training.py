@@ -1,4 +1,4 @@
-"""From a raw log to a blessed model in front of users: the training graph."""
+"""The training graph: from a raw log to a blessed model in front of users."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +21,9 @@ from components.score_champion import score_champion
 from components.train import train
 from components.train_ensembles import train_ensembles
 from components.validate_export import validate_export
-from pipelines.feature_steps import in_one_pod, over_groups_of_days
+from pipelines.feature_steps import features_in_one_pod, over_groups_of_days
 from pipelines.log_steps import log_in_one_pod, log_over_groups
-from pipelines.parameters import described
+from pipelines.parameters import describe_parameters
 from pipelines.steps import add_step
 
 
@@ -39,7 +39,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
         name="shortlist-training-wide" if wide else "shortlist-training",
         description="From a raw log to a blessed model in front of users",
     )
-    @described
+    @describe_parameters
     def training(
         name: str,
         data: str,
@@ -59,15 +59,15 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
         code: str,
         cause: dict = {},  # noqa: B006 - Kubeflow reads the default, nobody changes it
     ) -> None:
-        """Run every step; each takes just the sections it reads: a changed section re-runs no more than it must.
+        """Run every step; each gets only the sections that it reads, and a changed section re-runs only its readers.
 
-        What is a part of a parameter, and read by a step whose results are reused, comes from `find_champion`.
+        Cached steps get parts of a parameter from `find_champion`.
         """
         closing = add_step(finalize_run, cached=False, name=name, stores=stores, cause=cause)
         with dsl.ExitHandler(closing):
-            # Told what leads to the verdict. What is left out can change the candidates' files alone, and on them
-            # score_champion hangs.
-            found = add_step(
+            # Gets all inputs of the verdict. The others can change only the candidates' files, which are inputs of
+            # score_champion.
+            baseline = add_step(
                 find_champion,
                 cached=False,
                 name=name,
@@ -83,16 +83,20 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 cause=cause,
             )
             common: dict[str, Any] = {"data": data, "runtime": runtime, "code": code}
-            collected = found.outputs["collected"]
-            moments = {"now": found.outputs["now"], "until": found.outputs["until"]}
+            collected = baseline.outputs["collected"]
+            moments = {"now": baseline.outputs["now"], "until": baseline.outputs["until"]}
             if wide:
-                made_log = log_over_groups(common, log, collected, moments, found, cluster)
+                made_log = log_over_groups(common, log, collected, moments, baseline, cluster)
             else:
                 made_log = log_in_one_pod(common, log, collected, moments)
-            declared: dict[str, Any] = {**common, "features": features, "slices": found.outputs["slices"]}
-            rows = {"previous": found.outputs["previous"], "valid_log": made_log.valid_log}
-            made = over_groups_of_days(declared, cluster=cluster, **rows) if wide else in_one_pod(declared, **rows)
-            features_of: dict[str, Any] = {"valid_log": made_log.valid_log, "fitted": made.fitted}
+            declared: dict[str, Any] = {**common, "features": features, "slices": baseline.outputs["slices"]}
+            rows = {"previous": baseline.outputs["previous"], "valid_log": made_log.valid_log}
+            feature_artefacts = (
+                over_groups_of_days(declared, cluster=cluster, **rows)
+                if wide
+                else features_in_one_pod(declared, **rows)
+            )
+            features_of: dict[str, Any] = {"valid_log": made_log.valid_log, "fitted": feature_artefacts.fitted}
 
             candidates = add_step(
                 build_retrieval, declared=retrieval, data=data, runtime=runtime, code=code, valid_log=made_log.valid_log
@@ -112,14 +116,14 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 materialize_features,
                 name=name,
                 runtime=runtime,
-                skew_rows=found.outputs["skew_rows"],
+                skew_rows=baseline.outputs["skew_rows"],
                 stores=stores,
                 code=code,
-                table=made.table,
+                table=feature_artefacts.table,
                 **features_of,
             )
-            # One after another where this runs here; on a cluster all at once (`shortlist.kubeflow.cluster_graph`).
-            with dsl.ParallelFor(items=found.outputs["Output"], name="models", parallelism=1) as declared_model:
+            # Sequential on one machine; parallel on a cluster (`shortlist.kubeflow.cluster_graph`).
+            with dsl.ParallelFor(items=baseline.outputs["Output"], name="models", parallelism=1) as declared_model:
                 trained = add_step(
                     train,
                     declared=declared_model,
@@ -129,8 +133,8 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     stores=stores,
                     cause=cause,
                     code=code,
-                    fitted=made.fitted,
-                    table=made.table,
+                    fitted=feature_artefacts.fitted,
+                    table=feature_artefacts.table,
                 )
                 validated = add_step(
                     validate_export,
@@ -142,7 +146,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     model=trained.outputs["model"],
                     scores=trained.outputs["scores"],
                 )
-            # Kubeflow changes what it is given: every reader gets lists of its own.
+            # Kubeflow modifies its arguments: every reader gets lists of its own.
             per_model = {"models": trained.outputs["model"], "scores": trained.outputs["scores"]}
             per_model["validations"] = validated.outputs["export_validation"]
 
@@ -161,13 +165,13 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 cause=cause,
                 code=code,
                 **features_of,
-                table=made.table,
+                table=feature_artefacts.table,
                 **all_of("models", "scores"),
             )
             ensembles = combined.outputs["ensembles"]
             champion = add_step(
                 score_champion,
-                version=found.outputs["version"],
+                version=baseline.outputs["version"],
                 name=name,
                 stores=stores,
                 retrieval=retrieval,
@@ -176,7 +180,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 **all_of("models"),
                 ensembles=ensembles,
             )
-            seen = add_step(
+            slates = add_step(
                 evaluate_slates,
                 data=data,
                 runtime=runtime,
@@ -195,7 +199,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 skew=skew.outputs["skew"],
                 champion=champion.outputs["champion"],
                 retrieval=candidates.outputs["retrieval"],
-                slates=seen.outputs["slates"],
+                slates=slates.outputs["slates"],
                 **all_of("models", "scores", "validations"),
                 ensembles=ensembles,
             )
@@ -213,7 +217,10 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             registration = {"name": name, "stores": stores, "code": code, "verdict": judged.outputs["verdict"]}
             registration["ensembles"] = combined.outputs["Output"]
             with dsl.If(judged.outputs["Output"] != "none", name="blessed"):
-                champion_inputs = {"against": found.outputs["version"], "made_from": found.outputs["made_from"]}
+                champion_inputs = {
+                    "version_to_beat": baseline.outputs["version"],
+                    "made_from": baseline.outputs["made_from"],
+                }
                 registered = add_step(
                     register,
                     **registration,
@@ -223,8 +230,10 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     release=released.outputs["release"],
                 )
             with dsl.Else(name="held"):
-                held = add_step(record_gate_failures, **registration, trained=dsl.Collected(trained.outputs["Output"]))
-            version = dsl.OneOf(registered.outputs["version"], held.outputs["version"])
+                unregistered = add_step(
+                    record_gate_failures, **registration, trained=dsl.Collected(trained.outputs["Output"])
+                )
+            version = dsl.OneOf(registered.outputs["version"], unregistered.outputs["version"])
             page = add_step(
                 report,
                 cached=False,
@@ -236,19 +245,19 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 cause=cause,
                 code=code,
                 version=version,
-                started=found.outputs["started"],
-                found=found.outputs["step"],
-                registered=dsl.OneOf(registered.outputs["step"], held.outputs["step"]),
+                started=baseline.outputs["started"],
+                baseline_step=baseline.outputs["step"],
+                registered=dsl.OneOf(registered.outputs["step"], unregistered.outputs["step"]),
                 raw_log=made_log.raw_log,
                 valid_log=made_log.valid_log,
                 quarantine=made_log.quarantine,
-                fitted=made.fitted,
-                table=made.table,
+                fitted=feature_artefacts.fitted,
+                table=feature_artefacts.table,
                 skew=skew.outputs["skew"],
                 retrieval=candidates.outputs["retrieval"],
                 release=released.outputs["release"],
                 champion=champion.outputs["champion"],
-                slates=seen.outputs["slates"],
+                slates=slates.outputs["slates"],
                 verdict=judged.outputs["verdict"],
                 **all_of("models", "scores", "validations"),
                 ensembles=ensembles,

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from components.image import References, resolve
+from components.image import ImageReferences, resolve_images
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.cluster_graph import check_step_names, configure_graph
 from shortlist.spec.runtime import Runtime, ServerTracking
@@ -65,7 +65,7 @@ class CompiledGraphs(BaseModel):
         from shortlist.tracking.lineage import code_version
 
         check_variables_set(spec.runtime)
-        graphs = _graphs(spec, resolve(spec.runtime.cluster.images))
+        graphs = _graphs(spec, resolve_images(spec.runtime.cluster.images))
         total = hashlib.sha256(code_version().encode())
         for name in sorted(graphs):
             for part in graphs[name]:
@@ -133,12 +133,12 @@ def check_variables_set(runtime: Runtime) -> None:
             )
 
 
-def _graphs(spec: Spec, images: References) -> dict[GraphName, tuple[Any, Any]]:
+def _graphs(spec: Spec, images: ImageReferences) -> dict[GraphName, tuple[Any, Any]]:
     from google.protobuf import json_format
     from kfp.pipeline_spec import pipeline_spec_pb2 as ir
 
     from pipelines.compile import monitoring_pipeline, pipelines, scheduled_pipeline, submitted_pipeline
-    from pipelines.declared_steps import leave_out, undeclared_steps
+    from pipelines.declared_steps import remove_steps, undeclared_steps
 
     cluster, generic = spec.runtime.cluster, dict[str, Any](pipelines())
     models = list(spec.models)
@@ -149,7 +149,7 @@ def _graphs(spec: Spec, images: References) -> dict[GraphName, tuple[Any, Any]]:
         name = graph if graph in _NAMED_ALIKE else named.get(graph, submitted_pipeline)(spec)
         graph_spec, platform = ir.PipelineSpec(), ir.PlatformSpec()
         plain = json_format.MessageToDict(generic[name].pipeline_spec)
-        leave_out(plain, undeclared_steps(spec))
+        remove_steps(plain, undeclared_steps(spec))
         json_format.ParseDict(plain, graph_spec)
         platform.CopyFrom(generic[name].platform_spec)
         # Kubeflow keeps cached results by pipeline name: two specs must not share one.

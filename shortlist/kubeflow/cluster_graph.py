@@ -13,7 +13,7 @@ from google.protobuf import json_format, struct_pb2
 from kfp.kubernetes import kubernetes_executor_config_pb2 as kubernetes
 from kfp.pipeline_spec import pipeline_spec_pb2 as ir
 
-from components.image import References
+from components.image import ImageReferences
 from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.report.titles import PER_MODEL
 from shortlist.spec.cluster import Cluster, Secret, Task
@@ -55,7 +55,7 @@ class GraphTask:
 
 
 def configure_graph(
-    spec: Any, platform: Any, cluster: Cluster, images: References, *, cached: bool, models: Sequence[str] = ()
+    spec: Any, platform: Any, cluster: Cluster, images: ImageReferences, *, cached: bool, models: Sequence[str] = ()
 ) -> None:
     """Set image, resources, retries, secrets, node selectors and time limits of every step of a graph.
 
@@ -78,7 +78,7 @@ def configure_graph(
     for step in iter_tasks(spec):
         settings = step.pod_settings(cluster, models)
         container = deployment.executors[step.executor].container
-        container.image = images.of("gpu" if settings.gpus else "pipeline")
+        container.image = images.require("gpu" if settings.gpus else "pipeline")
         container.resources.CopyFrom(resource_spec(settings))
         del container.env[:]
         container.env.extend(

@@ -9,7 +9,8 @@ JSON text behind a prefix.
 from __future__ import annotations
 
 import json
-from typing import Any, Final, Protocol
+from collections.abc import Iterable
+from typing import Any, Final, Protocol, TypeVar
 
 _JSON_PREFIX: Final = "json:"
 _REQUIRED: Final = object()
@@ -31,6 +32,9 @@ class PipelineArtefact(ArtefactMetadata, Protocol):
     def path(self) -> str:
         """Path of the file or folder."""
         ...
+
+
+Artefact = TypeVar("Artefact", bound=ArtefactMetadata)
 
 
 def write_metadata(artefact: ArtefactMetadata, **values: Any) -> None:
@@ -68,6 +72,20 @@ def read_metadata(artefact: ArtefactMetadata, name: str, default: Any = _REQUIRE
     if isinstance(value, str) and value.startswith(_JSON_PREFIX):
         return json.loads(value.removeprefix(_JSON_PREFIX))
     return value
+
+
+def artefacts_by_model(artefacts: Iterable[Artefact], role: str = "") -> dict[str, Artefact]:
+    """Return artefacts by the name of their model.
+
+    Args:
+        artefacts: Artefacts with the metadata `model` and `role`.
+        role: Role of the models to return; empty: every role.
+    """
+    return {
+        read_metadata(artefact, "model"): artefact
+        for artefact in artefacts
+        if not role or read_metadata(artefact, "role") == role
+    }
 
 
 def _encode(value: Any) -> str | int | float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.image import PIPELINE_IMAGE, resolve
+from components.image import PIPELINE_IMAGE, resolve_images
 from shortlist.contracts import ShortlistError
 from shortlist.spec.cluster import Images
 
@@ -21,41 +21,41 @@ def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_spec_comes_before_the_environment_and_that_before_what_is_compiled_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert resolve(Images(), allow_tags=True).pipeline == PIPELINE_IMAGE
+    assert resolve_images(Images(), allow_tags=True).pipeline == PIPELINE_IMAGE
     monkeypatch.setenv("SHORTLIST_IMAGE", f"environment@{DIGEST}")
-    assert resolve(Images()).pipeline == f"environment@{DIGEST}"
-    assert resolve(Images(pipeline=PIPELINE)).pipeline == PIPELINE
+    assert resolve_images(Images()).pipeline == f"environment@{DIGEST}"
+    assert resolve_images(Images(pipeline=PIPELINE)).pipeline == PIPELINE
 
 
 def test_an_image_without_digest_is_refused_in_production() -> None:
     with pytest.raises(
-        ShortlistError, match=r"images\.pipeline: 'team/shortlist:1\.2' has no digest, so what it means"
+        ShortlistError, match=r"images\.pipeline: 'team/shortlist:1\.2' has no digest, so the image can change"
     ):
-        resolve(Images(pipeline="team/shortlist:1.2"))
+        resolve_images(Images(pipeline="team/shortlist:1.2"))
     with pytest.raises(ShortlistError, match=r"images\.triton: .* has no digest"):
-        resolve(Images(pipeline=PIPELINE, triton="nvcr.io/nvidia/tritonserver:26.10-py3"))
+        resolve_images(Images(pipeline=PIPELINE, triton="nvcr.io/nvidia/tritonserver:26.10-py3"))
 
 
 def test_what_is_compiled_in_is_a_tag_and_refused_too() -> None:
     with pytest.raises(ShortlistError, match=r"images\.pipeline: .*has no digest"):
-        resolve(Images())
+        resolve_images(Images())
 
 
 def test_tags_are_allowed_where_the_spec_says_so_and_the_caller_does_not_forbid_it() -> None:
     images = Images(pipeline="team/shortlist:1.2", allow_tags=True)
-    assert resolve(images).pipeline == "team/shortlist:1.2"
+    assert resolve_images(images).pipeline == "team/shortlist:1.2"
     with pytest.raises(ShortlistError, match="has no digest"):
-        resolve(images, allow_tags=False)
+        resolve_images(images, allow_tags=False)
 
 
 @pytest.mark.parametrize("broken", ["a b", "name@sha256:abc", "team/UPPER:1", "name@md5:" + "0" * 64, "http://x/y"])
 def test_what_is_no_reference_is_refused(broken: str) -> None:
     with pytest.raises(ShortlistError, match="is no image reference"):
-        resolve(Images(pipeline=broken), allow_tags=True)
+        resolve_images(Images(pipeline=broken), allow_tags=True)
 
 
 def test_an_image_that_is_needed_must_be_named() -> None:
-    found = resolve(Images(pipeline=PIPELINE))
-    assert found.of("pipeline") == PIPELINE
-    with pytest.raises(ShortlistError, match=r"images\.gpu: .*nothing names it.*SHORTLIST_GPU_IMAGE"):
-        found.of("gpu")
+    found = resolve_images(Images(pipeline=PIPELINE))
+    assert found.require("pipeline") == PIPELINE
+    with pytest.raises(ShortlistError, match=r"images\.gpu: .*none is configured.*SHORTLIST_GPU_IMAGE"):
+        found.require("gpu")

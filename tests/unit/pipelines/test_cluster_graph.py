@@ -8,14 +8,14 @@ from kfp import dsl
 from kfp import kubernetes as k8s
 from kfp.pipeline_spec import pipeline_spec_pb2 as ir
 
-from components.image import References
+from components.image import ImageReferences
 from pipelines.compile import pipelines
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.cluster_graph import check_step_names, configure_graph, iter_tasks
 from shortlist.spec.cluster import Cluster
 
 CPU, GPU = (f"registry/{name}@sha256:{digit * 64}" for name, digit in (("cpu", "a"), ("gpu", "b")))
-IMAGES = References(pipeline=CPU, gpu=GPU, triton="")
+IMAGES = ImageReferences(pipeline=CPU, gpu=GPU, triton="")
 CLUSTER = Cluster.model_validate(
     {
         "ttl_hours": 2,
@@ -145,9 +145,13 @@ def test_every_step_of_our_graphs_gets_its_settings(name: str) -> None:
 
 
 def test_a_gpu_without_an_image_is_refused() -> None:
-    with pytest.raises(ShortlistError, match=r"images\.gpu: this spec needs that image and nothing names it"):
+    with pytest.raises(ShortlistError, match=r"images\.gpu: this spec needs that image and none is configured"):
         configure_graph(
-            plain().pipeline_spec, ir.PlatformSpec(), CLUSTER, References(pipeline=CPU, gpu="", triton=""), cached=True
+            plain().pipeline_spec,
+            ir.PlatformSpec(),
+            CLUSTER,
+            ImageReferences(pipeline=CPU, gpu="", triton=""),
+            cached=True,
         )
 
 

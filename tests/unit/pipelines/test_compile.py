@@ -150,7 +150,7 @@ def test_components_decide_nothing() -> None:
     components = [path for path in (Path(__file__).parents[3] / "components").glob("*.py") if "dsl" in path.read_text()]
     functions = {path.name: wrapped_function(path) for path in components}
     assert len(functions) >= 12
-    long = {name: lines for name, one in functions.items() if (lines := one.end_lineno - one.body[1].lineno) > 24}
+    long = {name: lines for name, one in functions.items() if (lines := one.end_lineno - one.body[1].lineno) > 25}
     branches = {
         name for name, one in functions.items() if any(isinstance(node, ast.For | ast.While) for node in ast.walk(one))
     }

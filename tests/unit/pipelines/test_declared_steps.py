@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pipelines.compile import COMPILED
-from pipelines.declared_steps import leave_out, undeclared_steps, write_declared
+from pipelines.declared_steps import remove_steps, undeclared_steps, write_declared
 from shortlist.runs.runner import task_steps
 from shortlist.spec.load import parse_spec
 
@@ -56,7 +56,7 @@ def missing(pipeline: dict[str, Any]) -> list[str]:
 def test_a_graph_without_them_is_whole(name: str, steps: set[str]) -> None:
     pipeline = graph(name)
     assert not missing(pipeline)
-    leave_out(pipeline, steps)
+    remove_steps(pipeline, steps)
     assert not missing(pipeline)
     named = {one.replace("_", "-") for one in steps}
     assert not [one for one in (*pipeline["components"], *pipeline["deploymentSpec"]["executors"]) if one[5:] in named]
@@ -64,7 +64,7 @@ def test_a_graph_without_them_is_whole(name: str, steps: set[str]) -> None:
 
 def test_a_step_whose_output_must_be_there_is_noticed() -> None:
     pipeline = graph("training")
-    leave_out(pipeline, {"materialize_features"})
+    remove_steps(pipeline, {"materialize_features"})
     assert [one.rpartition("/")[2] for one in missing(pipeline)] == [
         "evaluate-gates: skew is not given", "report: skew is not given"
     ]  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from components.image import resolve
+from components.image import resolve_images
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.images import build_images, digest_lines, find_builder, plan_build
 from shortlist.spec.cluster import Images
@@ -95,7 +95,7 @@ def test_what_is_pushed_is_named_by_its_digest(path: Path, name: str) -> None:
     builder(path, name)
     made = build_images(["pipeline", "triton"], "registry.example/team/")
     assert made["pipeline"] == f"registry.example/team/shortlist-pipeline@{PUSHED}"
-    assert resolve(Images.model_validate(made)).triton == made["triton"]  # good enough for production
+    assert resolve_images(Images.model_validate(made)).triton == made["triton"]  # good enough for production
     assert f"export SHORTLIST_IMAGE={made['pipeline']}" in digest_lines(made)
 
 
@@ -112,7 +112,7 @@ def test_what_would_be_built_is_said_without_a_builder(path: Path, monkeypatch: 
     said = plan_build(["pipeline", "triton"], "registry.example/team")
     tag = f"registry.example/team/shortlist-pipeline:{code_version()}"
     assert said[:2] == [f"would build {tag} from deploy/docker/pipeline.Dockerfile", f"would push {tag}"]
-    assert said[2].endswith("triton.Dockerfile; TRITON_DIGEST is not known: make lock-images asks for it")
+    assert said[2].endswith("triton.Dockerfile; TRITON_DIGEST is not known: .venv/bin/shortlist lock-images asks for it")
     assert said[-1].startswith("images: no builder of container images works here")
     builder(path, "podman")
     assert plan_build(["pipeline"])[-1] == f"with {path / 'podman'}"

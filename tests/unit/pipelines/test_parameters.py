@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from pipelines.parameters import PARAMETERS, described, names_of, taking
+from pipelines.parameters import PARAMETERS, describe_parameters, parameter_names, with_parameters
 
 
 def test_a_graph_gets_a_sentence_for_each_of_its_parameters() -> None:
-    @described
+    @describe_parameters
     def graph(name: str, stores: str) -> None:
         """Do it."""
 
     assert inspect.getdoc(graph) == (
         "Do it.\n\nArgs:\n    name: Name of the spec.\n"
-        "    stores: Where MLflow, Feast and the records of monitoring are kept."
+        "    stores: Location of MLflow, Feast and the records of monitoring."
     )
 
 
@@ -26,18 +26,18 @@ def test_a_parameter_without_a_sentence_stops_the_compilation() -> None:
         """Do it."""
 
     with pytest.raises(KeyError, match="nmae"):
-        described(graph)
+        describe_parameters(graph)
 
 
 def test_what_is_handed_on_has_type_and_default_and_comes_by_name() -> None:
     seen: dict[str, Any] = {}
 
-    @taking("models", "cause")
+    @with_parameters("models", "cause")
     def graph(**given: Any) -> None:
         """Do it."""
         seen.update(given)
 
-    assert names_of(graph) == ("models", "cause")
+    assert parameter_names(graph) == ("models", "cause")
     models, cause = inspect.signature(graph).parameters.values()
     assert (models.annotation, models.default) == (list, inspect.Parameter.empty)
     assert (cause.annotation, cause.default) == (PARAMETERS["cause"].type, {})
