@@ -1,1 +1,1 @@
-"""How columns become what a model reads: one engine, statistics that merge."""
+"""Features: mergeable statistics of the log, their views, the feature table, and the Feast store."""

@@ -25,7 +25,7 @@ def recount(
     counted before and later ones are counted as a refresh counts them. The result equals a fit of the whole log.
 
     Args:
-        declared: What is fitted.
+        declared: The sections to fit.
         runtime: Engine and memory.
         log: Folder of the valid log.
         out: Folder to write; see `fit`.

@@ -22,8 +22,8 @@ from shortlist.features.plan import Plan
 from shortlist.features.statistics import KeyCount, count, countable, sizes
 from shortlist.features.views import day_file
 from shortlist.spec.data import Data
-from shortlist.storage.row_digest import RowDigest, noted, row_columns, row_hashes
-from shortlist.storage.tables import DayPart, DayTable, pieces_of
+from shortlist.storage.row_digest import RowDigest, noted_digest, row_columns, row_hashes
+from shortlist.storage.tables import DayPart, DayTable, iter_row_groups
 from shortlist.system.execution import count_cpu_operation
 from shortlist.system.prefetch import prefetch
 from shortlist.system.progress import Advance
@@ -127,7 +127,7 @@ class LogCounter:
             for name in day.files:
                 # Side tables are searched once for every piece; the smallest good piece for a GPU was not measured.
                 whole = bool(self.sides) or resolve_engine(self.engine) == "gpu"
-                for rows in pieces_of(self.log.folder / name, columns, whole=whole):
+                for rows in iter_row_groups(self.log.folder / name, columns, whole=whole):
                     tiled = rows.with_columns(self.plan.tiles.ends(day.day)) if self.plan.tiles.within_days else rows
                     yield day, self._with_sides(tiled, day.day)
 
@@ -153,7 +153,7 @@ class LogCounter:
 
 def day_digest(data: Data, log: DayTable, day: DayPart) -> str:
     """Return the digest of a day's rows: the one in the log's notes, otherwise that of the rows as they are read."""
-    noted_digest = noted(log.notes, day.day.isoformat())
+    noted_digest = noted_digest(log.notes, day.day.isoformat())
     if noted_digest is not None:
         return noted_digest
     columns, digest = row_columns(data), RowDigest()

@@ -46,7 +46,7 @@ class Fitted:
     vocabularies: Mapping[str, ValueIds]
     """Ids of values, by column."""
     learnt: Mapping[str, Any] = field(default_factory=dict)
-    """What `FeatureKind.learnt` returned, by the name of the operation's first output."""
+    """Models of trained features, as `FeatureKind.learnt` returned them, by the name of the feature's first output."""
 
 
 @dataclass(frozen=True)

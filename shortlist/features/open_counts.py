@@ -90,7 +90,7 @@ class OpenCounts:
         for key, impressions in self._impressions_by_key.items():
             numbers = impressions.events.numbers(rows[key])
             first, last, last_positive = (
-                impressions.events.count_earlier(numbers, moment)
+                impressions.events.count_preceding(numbers, moment)
                 for moment in (open_since, visible_until, settled_until)
             )
             counts_by_column[open_rows_column(key)] = last - first

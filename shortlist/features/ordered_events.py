@@ -51,7 +51,7 @@ class OrderedEvents:
         is_known = (self.codes[numbers] == codes) & values.is_not_null().to_numpy()
         return np.where(is_known, numbers, -1)
 
-    def count_earlier(self, numbers: Ints, moments: Ints) -> Ints:
+    def count_preceding(self, numbers: Ints, moments: Ints) -> Ints:
         """Return how many events are ordered before the given values at the given times."""
         return self._sort_keys.searchsorted(_make_sort_keys(numbers, moments, self._first, self._span))
 

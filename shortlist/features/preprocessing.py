@@ -31,7 +31,7 @@ class Preprocessing:
     vocabularies: Mapping[str, ValueIds]
     """Ids of values, by column."""
     learnt: Mapping[str, Any] = field(default_factory=dict)
-    """What kinds trained, by the name of the operation's first output."""
+    """Models of trained features, by the name of the feature's first output."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -27,7 +27,7 @@ from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder, read_json
 from shortlist.storage.groups import check_all_days_grouped
 from shortlist.storage.positive_rows import is_further_positive
-from shortlist.storage.tables import DayPart, DayTable, DayTableWriter, pieces_of
+from shortlist.storage.tables import DayPart, DayTable, DayTableWriter, iter_row_groups
 from shortlist.system.prefetch import parallel_map, prefetch
 from shortlist.system.progress import progress
 from shortlist.system.query_engine import resolve_engine
@@ -152,7 +152,7 @@ def _read_rows(table: DayTable, day: DayPart, transformer: Transformer, labels: 
         columns = _columns_to_read(planned, schema, labels)
         # Views are searched once for every piece; the smallest good piece for a GPU was not measured.
         whole = bool(planned.views) or resolve_engine(transformer.engine) == "gpu"
-        yield from pieces_of(table.folder / name, columns, whole=whole)
+        yield from iter_row_groups(table.folder / name, columns, whole=whole)
 
 
 def _columns_to_read(planned: Plan, file_columns: Collection[str], labels: Labels) -> list[str]:

@@ -61,7 +61,7 @@ class Transformer:
 
     @property
     def plan(self) -> Plan:
-        """What the declared features need."""
+        """The plan of the declared features."""
         return self.preprocessing.plan
 
     def columns(self) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ VALID_FROM_START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class ViewSize:
-    """How large a view is."""
+    """Number of rows and keys of a view."""
 
     rows: int
     newest_keys: int

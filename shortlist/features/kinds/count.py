@@ -1,4 +1,4 @@
-"""How often a key occurred."""
+"""Occurrences of a key."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class World:
-    """A tiny shop: users 1-3 (watched lists), items 10, 20, 30 (makers, topics, vectors), any log."""
+    """A small shop: users 1-3 (watched lists), items 10, 20, 30 (makers, topics, vectors), and any log."""
 
     folder: Path
     clock: dict[str, Any]
@@ -129,7 +129,7 @@ class World:
         return Data.model_validate({**DECLARED, "clock": {**DECLARED["clock"], **self.clock}, "split": self.split})
 
     def row(self, day: int = 0, hour: float = 12.0, **values: Any) -> Row:
-        """An impression; day 0 is a Monday."""
+        """Return an impression; day 0 is a Monday."""
         zone = ZoneInfo(self.data.clock.timezone)
         midnight = datetime.combine(FIRST_DAY + timedelta(days=day), datetime.min.time(), zone)
         default = {"user_id": 1, "item_id": 10, "label": 0, "likes": 0}
@@ -160,9 +160,9 @@ class World:
         runtime: Runtime | None = None,
     ) -> Path:
         """Fit features on a log."""
-        before = self.folder / previous if previous else None
+        previous_folder = self.folder / previous if previous else None
         features, gates = Features.model_validate({"columns": list(columns)}), Gates(slices=tuple(slices))
-        fit(self.data, features, gates, runtime or Runtime(engine="cpu"), log, self.folder / name, before)
+        fit(self.data, features, gates, runtime or Runtime(engine="cpu"), log, self.folder / name, previous_folder)
         return self.folder / name
 
     def table(
@@ -174,18 +174,18 @@ class World:
         return build_table(self.data, features, gates, Runtime(engine="cpu"), log, fitted, self.folder / name)
 
     def features(self, rows: Sequence[Row], *columns: dict[str, Any], name: str = "world") -> pl.DataFrame:
-        """The table's rows, in order of time."""
+        """Return the table's rows, in order of time."""
         table = self.table(self.log(rows, f"{name}-log"), columns, name=name)
         return table.scan().sort("impression_id").collect()
 
     def transformer(self, log: Path, *columns: dict[str, Any]) -> Transformer:
-        """Fitted features in use."""
+        """Return the transformer of a fit."""
         return Transformer.load(self.fit(log, columns), "cpu")
 
 
 @pytest.fixture
 def no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave files in the page cache: syncing hundreds of tiny ones takes longer than everything else."""
+    """Skip fsync: syncing hundreds of small files takes longer than the tests."""
     monkeypatch.setattr(artefacts, "_sync_folder", lambda path: None)
 
 
@@ -196,7 +196,7 @@ def world(tmp_path: Path, no_power_cut: None) -> World:
 
 @pytest.fixture
 def world_in(tmp_path: Path, no_power_cut: None) -> Callable[[str], World]:
-    """A world whose days begin at midnight of a timezone."""
+    """Return a world whose days begin at midnight of a timezone."""
 
     def make(timezone: str) -> World:
         return World(tmp_path, {"timezone": timezone}, {"warmup_days": 0, "validation_days": 1, "test_days": 1})

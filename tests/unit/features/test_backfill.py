@@ -1,4 +1,4 @@
-"""Corrected days are counted again: the same as a count of everything, and servers see all of it or nothing."""
+"""Backfills: corrected days are recounted, the fit equals a full one, and servers see all changes or none."""
 
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -63,31 +63,31 @@ def published(world: Any, declared: DeclaredSections, log: Path, name: str = "se
 
 
 def served(world: Any) -> dict[str, pl.DataFrame]:
-    """What servers read now: users' rows online, and the views that are announced."""
+    """Return what servers read: users' online rows, and the announced views."""
     store = world.folder / "store"
-    said = read_json(store / SERVING)
+    announcement = read_json(store / SERVING)
     feast, index = (
-        connect(Path(said["views"]), store, "shop", RUNTIME.online_store),
-        ViewIndex.read(Path(said["views"])),
+        connect(Path(announcement["views"]), store, "shop", RUNTIME.online_store),
+        ViewIndex.read(Path(announcement["views"])),
     )
     reader = user_reader(store, "shop", RUNTIME.online_store, "user_id")
-    own = reader.rows(KEYS["by_user_id"], ["by_user_id:rows", "by_user_id:sum_label_2d"])
+    user_rows = reader.rows(KEYS["by_user_id"], ["by_user_id:rows", "by_user_id:sum_label_2d"])
     online = {
         view: feast.online(pl.DataFrame({index.view(view).key_names[0]: keys}), [view]) for view, keys in KEYS.items()
     }
-    snapshot = index.snapshot("by_item_id", datetime.fromisoformat(said["until"])).sort("item_id")
-    return {**online, "reader": pl.DataFrame(own), "snapshot": snapshot}
+    snapshot = index.snapshot("by_item_id", datetime.fromisoformat(announcement["until"])).sort("item_id")
+    return {**online, "reader": pl.DataFrame(user_rows), "snapshot": snapshot}
 
 
-def same(one: dict[str, pl.DataFrame], other: dict[str, pl.DataFrame]) -> bool:
-    return all(one[name].equals(other[name], null_equal=True) for name in one)
+def same(first_frames: dict[str, pl.DataFrame], second_frames: dict[str, pl.DataFrame]) -> bool:
+    return all(first_frames[name].equals(second_frames[name], null_equal=True) for name in first_frames)
 
 
 BEGIN, FINISH = MaterialisationRecord.begin, MaterialisationRecord.finish
 
 
 def dies_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the process die at the so-manieth time that a view is begun or finished; 0: never."""
+    """Kill the process at the given number of starts and ends of writing a view; 0: never."""
     calls = 0
 
     def counted(original: Any) -> Any:
@@ -112,27 +112,31 @@ def dies_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(3, "1h", (3,), marks=pytest.mark.long),
     ],
 )
-def test_a_backfill_equals_a_full_count_and_a_kill_leaves_what_was_served(
+def test_a_backfill_equals_a_full_count_and_a_killed_one_leaves_the_served_fit(
     world: Any, seed: int, tile: str, kills: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared = DeclaredSections(world.data, Features.model_validate({"columns": COLUMNS, "tile": tile}), None)
     random = np.random.default_rng(seed)
     rows = some_rows(world, random)
-    before = published(world, declared, world.log(rows, "log"))
+    old_fit = published(world, declared, world.log(rows, "log"))
     old, pointer = served(world), (world.folder / "store" / SERVING).read_text()
 
     first, last = sorted(int(day) for day in random.integers(0, 5, 2))
     corrected = DayRange(DAYS[first], DAYS[last])
-    kept = [one for one in rows if not corrected.contains(one["day"]) or random.random() < 0.7]
+    kept_rows = [old_row for old_row in rows if not corrected.contains(old_row["day"]) or random.random() < 0.7]
     if seed == 2:  # a day in between has no good row at all
-        kept = [one for one in kept if one["day"] != DAYS[max(1, first)] or not corrected.contains(one["day"])]
-    more = [row(world, random, int(random.integers(first, last + 1)), 900 + number) for number in range(3)]
+        kept_rows = [
+            old_row
+            for old_row in kept_rows
+            if old_row["day"] != DAYS[max(1, first)] or not corrected.contains(old_row["day"])
+        ]
+    added_rows = [row(world, random, int(random.integers(first, last + 1)), 900 + number) for number in range(3)]
     if seed != 2:
-        kept += more
-    kept.append(row(world, random, 5, 999))  # the newest day has grown as well
-    random.shuffle(kept)
-    log, fitted = world.log(kept, "corrected"), world.folder / "fitted"
-    recount(declared, RUNTIME, log, fitted, str(before), corrected)
+        kept_rows += added_rows
+    kept_rows.append(row(world, random, 5, 999))  # the newest day has grown as well
+    random.shuffle(kept_rows)
+    log, fitted = world.log(kept_rows, "corrected"), world.folder / "fitted"
+    recount(declared, RUNTIME, log, fitted, str(old_fit), corrected)
     fit(*declared, RUNTIME, log, world.folder / "at-once")
     assert folder_digest(fitted) == folder_digest(world.folder / "at-once")
 
@@ -166,8 +170,8 @@ def test_a_backfill_equals_a_full_count_and_a_kill_leaves_what_was_served(
         (key,) = index.view(view).key_names
         at = datetime.fromisoformat(read_json(world.folder / "store" / SERVING)["until"])
         expected = pl.DataFrame({key: keys}).join(index.snapshot(view, at), on=key, how="left", maintain_order="left")
-        got = new[view].rename(lambda name, view=view: name.removeprefix(f"{view}:"))
-        assert got.equals(expected, null_equal=True)
+        renamed = new[view].rename(lambda name, view=view: name.removeprefix(f"{view}:"))
+        assert renamed.equals(expected, null_equal=True)
     publish_now()  # once more changes nothing
     assert same(served(world), new)
 
@@ -176,85 +180,89 @@ def test_only_corrected_days_and_the_newest_are_counted(
     world: Any, by_day: DeclaredSections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = some_rows(world, np.random.default_rng(5))
-    before = published(world, by_day, world.log(rows, "log"))
+    old_fit = published(world, by_day, world.log(rows, "log"))
     counted: list[date] = []
     count = counting.LogCounter._count
     monkeypatch.setattr(
-        counting.LogCounter, "_count", lambda self, day, *more: counted.append(day.day) or count(self, day, *more)
+        counting.LogCounter,
+        "_count",
+        lambda self, day, *counter_arguments: counted.append(day.day) or count(self, day, *counter_arguments),
     )
-    less = [one for one in rows if one["impression_id"] != 17]  # of the third day
+    less = [old_row for old_row in rows if old_row["impression_id"] != 17]  # of the third day
     log = world.log(less, "corrected")
-    recount(by_day, RUNTIME, log, world.folder / "new", str(before), DayRange(DAYS[1], DAYS[4]))
+    recount(by_day, RUNTIME, log, world.folder / "new", str(old_fit), DayRange(DAYS[1], DAYS[4]))
     assert counted == [DAYS[2]]
 
 
-def test_what_changes_is_told_by_day_and_by_feature(world: Any, by_day: DeclaredSections) -> None:
+def test_changes_are_reported_by_day_and_by_feature(world: Any, by_day: DeclaredSections) -> None:
     rows = [world.row(day, 12.0, user_id=user, label=1) for day in range(6) for user in (1, 2)]
-    before = published(world, by_day, world.log(rows, "log"))
-    less = [one for one in rows if (one["day"], one["user_id"]) != (DAYS[4], 2)]
+    old_fit = published(world, by_day, world.log(rows, "log"))
+    less = [old_row for old_row in rows if (old_row["day"], old_row["user_id"]) != (DAYS[4], 2)]
     log, corrected = world.log(less, "corrected"), DayRange(DAYS[4], DAYS[5])
-    recount(by_day, RUNTIME, log, world.folder / "new", str(before), corrected)
+    recount(by_day, RUNTIME, log, world.folder / "new", str(old_fit), corrected)
     at = served_until(feast_store_location(world.folder / "store"))
-    found = compare_fits(before, world.folder / "new", corrected, at)
-    assert [(day.day, day.rows_before, day.rows_after, day.counted_again) for day in found.days] == [
+    changes = compare_fits(old_fit, world.folder / "new", corrected, at)
+    assert [(day.day, day.rows_before, day.rows_after, day.counted_again) for day in changes.days] == [
         (DAYS[4], 2, 1, True),
         (DAYS[5], 2, 2, False),
     ]
-    by_column = {f"{one.view}:{one.column}": one for one in found.columns}
+    by_column = {f"{column_change.view}:{column_change.column}": column_change for column_change in changes.columns}
     two_days = by_column["by_user_id:sum_label_2d"]
     assert (two_days.keys, two_days.changed, two_days.largest, two_days.mean) == (2, 1, 1.0, 1.0)
     assert two_days.features == ("rate",)
     assert by_column["by_item_id:rows"].largest == 1.0
-    assert found.history_rows["by_user_id"] > 0
-    assert "rate" in found.features
-    lines = "\n".join(found.lines())
+    assert changes.history_rows["by_user_id"] > 0
+    assert "rate" in changes.features
+    lines = "\n".join(changes.lines())
     assert f"Backfill {DAYS[4]}..{DAYS[5]}: 1 day(s) were counted again." in lines
     assert "by_user_id:sum_label_2d changes for 1 of 2 keys (50.0%), by up to 1, 1 on average; read by rate" in lines
-    nothing = compare_fits(before, before, corrected, at)
-    assert not nothing.changed
-    assert "No value that servers read as of" in "\n".join(nothing.lines())
+    no_changes = compare_fits(old_fit, old_fit, corrected, at)
+    assert not no_changes.changed
+    assert "No value that servers read as of" in "\n".join(no_changes.lines())
 
 
 def test_days_that_changed_outside_the_range_are_named(world: Any, by_day: DeclaredSections) -> None:
     rows = some_rows(world, np.random.default_rng(6))
-    before = published(world, by_day, world.log(rows, "log"))
-    less = [one for one in rows if one["impression_id"] not in (9, 33)]  # of the second and of the fifth day
+    old_fit = published(world, by_day, world.log(rows, "log"))
+    less = [
+        old_row for old_row in rows if old_row["impression_id"] not in (9, 33)
+    ]  # of the second and of the fifth day
     log = world.log(less, "corrected")
     with pytest.raises(
         DataError,
         match=r"1 day\(s\) outside 2026-03-02\.\.2026-03-04 have changed too: 2026-03-06 had 8 rows then and has 7 now"
         r".*backfill 2026-03-02 2026-03-06",
     ):
-        recount(by_day, RUNTIME, log, world.folder / "new", str(before), DayRange(DAYS[0], DAYS[2]))
+        recount(by_day, RUNTIME, log, world.folder / "new", str(old_fit), DayRange(DAYS[0], DAYS[2]))
     assert not (world.folder / "new").exists()
 
 
-def test_counts_of_rows_that_the_log_has_no_more_are_not_lost(world: Any, by_day: DeclaredSections) -> None:
+def test_a_backfill_that_would_lose_counts_is_refused(world: Any, by_day: DeclaredSections) -> None:
     rows = some_rows(world, np.random.default_rng(7))
-    before = published(world, by_day, world.log(rows, "log"))
-    log = world.log([one for one in rows if one["day"] > DAYS[1]], "shorter")
+    old_fit = published(world, by_day, world.log(rows, "log"))
+    log = world.log([old_row for old_row in rows if old_row["day"] > DAYS[1]], "shorter")
     with pytest.raises(DataError, match=r"the log begins on 2026-03-04, and 1 day\(s\) before it, from 2026-03-03 on"):
-        recount(by_day, RUNTIME, log, world.folder / "new", str(before), DayRange(DAYS[1], DAYS[2]))
-    recount(by_day, RUNTIME, log, world.folder / "new", str(before), DayRange(DAYS[2], DAYS[2]))
+        recount(by_day, RUNTIME, log, world.folder / "new", str(old_fit), DayRange(DAYS[1], DAYS[2]))
+    recount(by_day, RUNTIME, log, world.folder / "new", str(old_fit), DayRange(DAYS[2], DAYS[2]))
     assert min(read_json(world.folder / "new" / Files.FEATURES)["days"]) == "2026-03-02"
 
 
-def test_a_refresh_that_was_faster_is_not_overwritten(world: Any, by_day: DeclaredSections) -> None:
+def test_a_newer_refresh_is_not_overwritten(world: Any, by_day: DeclaredSections) -> None:
     rows = some_rows(world, np.random.default_rng(8))
-    before = published(world, by_day, world.log(rows, "log"))
+    old_fit = published(world, by_day, world.log(rows, "log"))
     log = world.log(rows[:-1], "corrected")
-    recount(by_day, RUNTIME, log, world.folder / "new", str(before), DayRange(DAYS[5], DAYS[5]))
-    newer = published(world, by_day, world.log([*rows, world.row(5, 23.95)], "grown"), "newer")
-    said = (world.folder / "store" / SERVING).read_text()
+    recount(by_day, RUNTIME, log, world.folder / "new", str(old_fit), DayRange(DAYS[5], DAYS[5]))
+    newer_fit = published(world, by_day, world.log([*rows, world.row(5, 23.95)], "grown"), "newer")
+    announcement = (world.folder / "store" / SERVING).read_text()
     with pytest.raises(
         DataError, match=r"newer features were published while these were counted .*Run the backfill again"
     ):
         publish(
             "shop", world.folder / "store", RUNTIME, 20, log, world.folder / "new", None, world.folder / "skew",
-            now=NOW, replaces=str(before),
+            now=NOW, replaces=str(old_fit),
         )  # fmt: skip
-    assert (world.folder / "store" / SERVING).read_text() == said
-    assert newest_fit(world.folder / "store") == str(newer)
+    assert (world.folder / "store" / SERVING).read_text() == announcement
+    assert newest_fit(world.folder / "store") == str(newer_fit)
 
 
 @pytest.mark.parametrize(
@@ -264,16 +272,16 @@ def test_a_refresh_that_was_faster_is_not_overwritten(world: Any, by_day: Declar
         ("2026-03-03", "2026-03-02", "TO: got 2026-03-02, which is before FROM 2026-03-03"),
     ],
 )
-def test_a_range_that_is_none_is_refused(first: str, last: str, problem: str) -> None:
+def test_an_invalid_range_is_refused(first: str, last: str, problem: str) -> None:
     with pytest.raises(ShortlistError, match=problem):
         parse_range(first, last)
 
 
-def test_a_range_without_a_day_and_a_store_without_features_are_refused(world: Any, by_day: DeclaredSections) -> None:
+def test_a_range_outside_the_log_and_a_store_without_features_are_refused(world: Any, by_day: DeclaredSections) -> None:
     rows = some_rows(world, np.random.default_rng(9))
     log, out = world.log(rows, "log"), world.folder / "new"
     with pytest.raises(DataError, match="no features were published yet"):
         recount(by_day, RUNTIME, log, out, "", DayRange(DAYS[0], DAYS[1]))
-    before = published(world, by_day, log)
+    old_fit = published(world, by_day, log)
     with pytest.raises(DataError, match=r"2026-04-01\.\.2026-04-02: the log has no such day; it has 2026-03-02 to"):
-        recount(by_day, RUNTIME, log, out, str(before), DayRange(date(2026, 4, 1), date(2026, 4, 2)))
+        recount(by_day, RUNTIME, log, out, str(old_fit), DayRange(date(2026, 4, 1), date(2026, 4, 2)))

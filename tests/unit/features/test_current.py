@@ -1,4 +1,4 @@
-"""The kind `current` in the feature table: what happened to a key in the tiles that are open."""
+"""The kind `current` in the feature table: events of a key in the open tiles."""
 
 import math
 from collections.abc import Callable
@@ -31,15 +31,18 @@ def sections(world: Any, tile: str = "1h", delay: str = "10m", streaming: Any = 
 
 
 def numbers(world: Any, rows: list[dict[str, Any]], declared: tuple[Data, Features], **log: Any) -> dict[str, list]:
-    """The features as counts, in the order of the rows."""
+    """Return the features as counts, in the order of the rows."""
     path = world.log(rows, **log)
     fit(*declared, None, RUNTIME, path, world.folder / "fitted")
     table = build_table(*declared, None, RUNTIME, path, world.folder / "fitted", world.folder / "table")
-    found = table.scan().sort("impression_id").collect()
-    return {name: [round(math.expm1(one)) for one in found[name]] for name in ("shown", "page_shown", "clicked")}
+    rows_of_table = table.scan().sort("impression_id").collect()
+    return {
+        name: [round(math.expm1(logarithm)) for logarithm in rows_of_table[name]]
+        for name in ("shown", "page_shown", "clicked")
+    }
 
 
-def test_a_row_sees_what_its_key_did_since_the_newest_tile(world: Any) -> None:
+def test_a_row_counts_events_of_its_key_since_the_newest_tile(world: Any) -> None:
     rows = [
         world.row(hour=9.0, label=1, page="home"),
         world.row(hour=9.1, label=1, user_id=2, page="home"),
@@ -58,18 +61,18 @@ def test_a_row_sees_what_its_key_did_since_the_newest_tile(world: Any) -> None:
     }
 
 
-def test_a_day_begins_with_what_happened_before_midnight_and_is_not_known_yet(world: Any) -> None:
+def test_a_day_begins_with_unknown_events_from_before_midnight(world: Any) -> None:
     rows = [
         world.row(hour=23.5, label=1),
         world.row(day=1, hour=0.1),  # six minutes after midnight, when labels of 23:55 are known
         world.row(day=1, hour=0.2),
         world.row(day=2),
     ]
-    found = numbers(world, rows, sections(world))
-    assert (found["shown"], found["clicked"]) == ([0, 1, 1, 0], [0, 1, 0, 0])
+    counts = numbers(world, rows, sections(world))
+    assert (counts["shown"], counts["clicked"]) == ([0, 1, 1, 0], [0, 1, 0, 0])
 
 
-def test_a_collected_row_sees_no_more_than_the_server_that_was_behind(world: Any) -> None:
+def test_a_collected_row_counts_only_events_that_its_delayed_server_had_counted(world: Any) -> None:
     behind = {Columns.COUNTS_DELAY: 60_000 * 7.0}  # milliseconds
     rows = [
         world.row(hour=9.0, label=1, **{Columns.COUNTS_DELAY: None}),
@@ -79,9 +82,9 @@ def test_a_collected_row_sees_no_more_than_the_server_that_was_behind(world: Any
         world.row(hour=9.25, **behind),  # and to a server that is seven minutes behind from 9:17 on
         *(world.row(day=day) for day in (1, 2)),
     ]
-    found = numbers(world, rows, sections(world))
-    assert found["shown"][:5] == [0, 1, 0, 3, 3]
-    assert found["clicked"][:5] == [0, 0, 0, 1, 0]
+    counts = numbers(world, rows, sections(world))
+    assert counts["shown"][:5] == [0, 1, 0, 3, 3]
+    assert counts["clicked"][:5] == [0, 0, 0, 1, 0]
 
 
 def test_with_whole_days_the_open_tile_is_today(world: Any) -> None:
@@ -89,7 +92,7 @@ def test_with_whole_days_the_open_tile_is_today(world: Any) -> None:
     assert numbers(world, rows, sections(world, "1d", "0s", True))["shown"] == [0, 1, 0, 1, 0]
 
 
-def test_the_table_is_the_same_however_its_rows_are_read(world: Any) -> None:
+def test_the_table_does_not_depend_on_how_its_rows_are_read(world: Any) -> None:
     rows = [world.row(day, hour / 7, user_id=hour % 3) for day in range(3) for hour in range(1, 40)]
     whole = numbers(world, rows, sections(world))
     for part in ("fitted", "table"):
@@ -98,15 +101,15 @@ def test_the_table_is_the_same_however_its_rows_are_read(world: Any) -> None:
     assert max(whole["shown"]) > 1
 
 
-def test_a_table_is_not_built_with_another_delay_than_was_fitted(world: Any) -> None:
+def test_a_table_with_another_delay_than_the_fit_is_refused(world: Any) -> None:
     log = world.log([world.row(day) for day in range(3)])
     fit(*sections(world), None, RUNTIME, log, world.folder / "fitted")
-    other = sections(world, streaming={"delay": "2m"})
+    other_sections = sections(world, streaming={"delay": "2m"})
     with pytest.raises(DataError, match=r"fitted with another features\.streaming than declared; fit again"):
-        build_table(*other, None, RUNTIME, log, world.folder / "fitted", world.folder / "table")
+        build_table(*other_sections, None, RUNTIME, log, world.folder / "fitted", world.folder / "table")
 
 
-def test_no_row_sees_itself_or_others_of_its_moment(world: Any) -> None:
+def test_no_row_counts_itself_or_rows_of_the_same_moment(world: Any) -> None:
     rows = [world.row(hour=9, user_id=1) for _ in range(5)] + [world.row(day=day) for day in (1, 2)]
     assert numbers(world, rows, sections(world, streaming={"delay": "0s"}))["shown"][:5] == [0] * 5
 
@@ -121,13 +124,13 @@ def test_slates_are_refused_because_their_rows_would_see_different_counts(world:
 
 
 def test_a_changed_log_changes_no_earlier_row(world: Any) -> None:
-    """What happens later is seen by no row before it: counts of a log and of its beginning agree."""
+    """No row sees later events: counts of a log and of its beginning agree."""
     make: Callable[[int], list[dict[str, Any]]] = lambda days: [  # noqa: E731
         world.row(day, hour / 4, user_id=hour % 2, label=hour % 3 % 2) for day in range(days) for hour in range(96)
     ]
-    found = numbers(world, make(4), sections(world))
+    shorter_counts = numbers(world, make(4), sections(world))
     for part in ("fitted", "table"):
         (world.folder / part).rename(world.folder / f"whole-{part}")
     beginning = numbers(world, make(3), sections(world), name="beginning")
-    assert {name: values[: 3 * 96] for name, values in found.items()} == beginning
-    assert pl.Series(found["shown"]).sum() > 0
+    assert {name: values[: 3 * 96] for name, values in shorter_counts.items()} == beginning
+    assert pl.Series(shorter_counts["shown"]).sum() > 0

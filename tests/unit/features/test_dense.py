@@ -38,20 +38,20 @@ def test_constant_number_standardises_to_0(world: Any) -> None:
     assert table["price_number"].to_list() == [0.0] * 4
 
 
-def test_count_is_of_the_days_before(world: Any) -> None:
+def test_count_covers_earlier_days(world: Any) -> None:
     rows = [world.row(day, user_id=user) for day, user in ((0, 1), (0, 1), (1, 1), (1, 2), (2, 1), (2, 2), (2, 3))]
     table = world.features(rows, {"kind": "count", "key": ["user_id"], "name": "n"})
     assert table["n"].to_list() == approx([math.log(1 + n) for n in (0, 0, 2, 0, 3, 1, 0)])
 
 
-def test_count_forgets_what_leaves_its_window(world: Any) -> None:
+def test_count_drops_days_outside_its_window(world: Any) -> None:
     rows = [world.row(day) for day in (0, 0, 0, 1, 3, 4, 5)]  # no impression on day 2
     table = world.features(rows, {"kind": "count", "key": ["user_id"], "window_days": 2, "name": "n"})
     # day 1 sees day 0; day 3 sees 1 and 2; day 4 sees 2 and 3; day 5 sees 3 and 4
     assert table["n"].to_list() == approx([math.log(1 + n) for n in (0, 0, 0, 3, 1, 1, 2)])
 
 
-def test_count_leaves_out_the_newest_days(world: Any) -> None:
+def test_count_skips_the_newest_days(world: Any) -> None:
     rows = [world.row(day) for day in (0, 0, 0, 1, 3, 4, 5)]  # no impression on day 2
     skipping = {"kind": "count", "key": ["user_id"], "skip_days": 1, "name": "n"}
     in_window = {**skipping, "window_days": 2, "name": "n_2d"}
@@ -69,7 +69,7 @@ def test_count_of_all_rows_has_an_empty_key(world: Any) -> None:
     )
 
 
-def test_target_is_smoothed_with_the_mean_of_the_days_before(world: Any) -> None:
+def test_target_is_smoothed_with_the_mean_of_earlier_days(world: Any) -> None:
     rows = [world.row(0, item_id=10, label=1), world.row(0, item_id=20, label=0), world.row(0, item_id=20, label=0)]
     rows += [world.row(1, item_id=10, label=0), world.row(1, item_id=30), world.row(2, item_id=10)]
     table = world.features(rows, {"kind": "target", "key": ["item_id"], "prior": 2.0, "name": "rate"})
@@ -86,7 +86,7 @@ def test_target_and_its_mean_share_a_window(world: Any) -> None:
     assert table["rate"].to_list() == approx([0.5, (1 + 1) / (1 + 1), 1.0, (0 + 0.5) / (1 + 1), 0.5])
 
 
-def test_target_and_its_mean_leave_out_the_newest_days(world: Any) -> None:
+def test_target_and_its_mean_skip_the_newest_days(world: Any) -> None:
     rows = [world.row(0, item_id=10, label=1), world.row(0, item_id=20, label=0), world.row(1, item_id=10, label=0)]
     rows += [world.row(2, item_id=10, label=0), world.row(3, item_id=10)]
     table = world.features(rows, {"kind": "target", "key": ["item_id"], "prior": 1.0, "skip_days": 1, "name": "rate"})
@@ -126,7 +126,7 @@ def test_a_null_key_is_counted_nowhere(world: Any) -> None:
     assert pl.read_parquet(world.folder / "world-fitted" / "views" / "by_page.parquet")["page"].to_list() == ["x"]
 
 
-def test_key_of_two_columns_needs_both(world: Any) -> None:
+def test_key_of_two_columns_needs_both_values(world: Any) -> None:
     rows = [world.row(0, user_id=1, page="x"), world.row(0, user_id=1, page="y"), world.row(0, user_id=2, page="x")]
     rows += [world.row(1, user_id=1, page="x"), world.row(1, user_id=2, page="y"), world.row(2)]
     table = world.features(rows, {"kind": "count", "key": ["page", "user_id"], "name": "n"})
@@ -154,7 +154,7 @@ def test_history_counts_before_the_first_day(world: Any) -> None:
     assert table["of_item"].to_list() == approx([math.log(4), math.log(2), math.log(2), math.log(4)])
 
 
-def test_time_since_is_logged_hours_up_to_its_cap(world: Any) -> None:
+def test_time_since_is_the_logarithm_of_hours_up_to_its_cap(world: Any) -> None:
     rows = [world.row(0, 12.0), world.row(0, 18.5), world.row(1, 10.0), world.row(2, 10.0), world.row(2, user_id=2)]
     table = world.features(rows, {"kind": "time_since", "key": ["user_id"], "cap_hours": 20.0, "name": "age"})
     first, second = 10 + 24 - 18.5, 20.0  # 24 hours since the morning before are cut
@@ -194,8 +194,8 @@ def test_lag_by_tags_is_the_value_of_the_newest_tag(world: Any) -> None:
 
 def test_age_counts_days_of_the_clock_and_never_below_0(world: Any) -> None:
     rows = [world.row(0, item_id=10), world.row(1, item_id=20), world.row(2, item_id=20), world.row(2, item_id=30)]
-    made = [date(2026, 2, 20), None, date(2026, 3, 4), date(2026, 3, 9)]
-    rows = [{**row, "made": day} for row, day in zip(rows, made, strict=True)]
+    creation_dates = [date(2026, 2, 20), None, date(2026, 3, 4), date(2026, 3, 9)]
+    rows = [{**row, "made": day} for row, day in zip(rows, creation_dates, strict=True)]
     table = world.features(rows, {"kind": "age", "each": ["released", "made"]})
     assert table["released_age"].to_list() == approx([math.log(2), 0.0, math.log(2), None])
     assert table["made_age"].to_list() == approx([math.log(11), None, 0.0, 0.0])
@@ -230,7 +230,7 @@ def test_vector_has_length_1_and_null_is_the_zero_vector(world: Any) -> None:
     assert table["query_v"].to_list() == [[0.0] * 3, [0.0] * 3, [0.0, 0.0, 1.0]]
 
 
-def test_vector_may_stay_as_it_is(world: Any) -> None:
+def test_vector_without_normalisation_is_unchanged(world: Any) -> None:
     rows = [world.row(day, item_id=10) for day in range(3)]
     table = world.features(rows, {"kind": "vector", "each": "vector", "normalise": False})
     assert table["vector_vector"].to_list() == [[3.0, 4.0]] * 3

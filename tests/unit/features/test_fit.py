@@ -31,8 +31,8 @@ def rows(world: Any, days: int, per_day: int = 2) -> list[dict[str, Any]]:
 
 
 def test_only_new_days_are_counted(world: Any) -> None:
-    before = world.fit(world.log(rows(world, 4)), [COUNT], "before")
-    for counted in (before / "statistics" / "by_user_id__page").iterdir():
+    old_fit = world.fit(world.log(rows(world, 4)), [COUNT], "before")
+    for counted in (old_fit / "statistics" / "by_user_id__page").iterdir():
         frame = pl.read_parquet(counted)
         frame.with_columns(pl.col("user_id") + 70).write_parquet(counted)
     fitted = world.fit(world.log(rows(world, 5), "later"), [COUNT], "after", previous="before")
@@ -42,15 +42,15 @@ def test_only_new_days_are_counted(world: Any) -> None:
     assert view.filter(pl.col("user_id") == 70)["rows"].max() == 4
 
 
-def test_a_log_of_new_days_alone_is_enough(world: Any) -> None:
-    every = rows(world, 6)
-    world.fit(world.log(every[:8]), [COUNT, WORDS], "before")
-    numbered = [{**row, "impression_id": number} for number, row in enumerate(every)]
+def test_a_log_with_only_new_days_is_enough(world: Any) -> None:
+    all_rows = rows(world, 6)
+    world.fit(world.log(all_rows[:8]), [COUNT, WORDS], "before")
+    numbered = [{**row, "impression_id": number} for number, row in enumerate(all_rows)]
     fitted = world.fit(world.log(numbered[8:], "new"), [COUNT, WORDS], "after", previous="before")
-    assert folder_digest(fitted) == folder_digest(world.fit(world.log(every, "all"), [COUNT, WORDS], "whole"))
+    assert folder_digest(fitted) == folder_digest(world.fit(world.log(all_rows, "all"), [COUNT, WORDS], "whole"))
 
 
-def test_what_is_not_counted_may_change_with_a_previous_fit(world: Any) -> None:
+def test_uncounted_features_may_change_with_a_previous_fit(world: Any) -> None:
     log = world.log(rows(world, 5))
     world.fit(log, [COUNT, WORDS], "before")
     fitted = world.fit(log, [{**COUNT, "window_days": 2}], "after", previous="before")
@@ -83,35 +83,35 @@ def test_a_day_whose_values_changed_since_is_refused(world: Any) -> None:
         world.fit(world.log(relabelled, "late"), [COUNT], "after", previous="before")
 
 
-def test_the_order_of_rows_and_files_is_no_change(world: Any) -> None:
-    every = [{**row, "impression_id": number} for number, row in enumerate(rows(world, 4, per_day=1_100))]
-    every = [{**row, "event_time": row["event_time"].replace(hour=1)} for row in every]
-    before = world.fit(world.log(every), [COUNT], "before")
-    turned = world.log(every[::-1], "turned", chunk_rows=1_000)
-    assert folder_digest(world.fit(turned, [COUNT], "after", previous="before")) == folder_digest(before)
+def test_another_order_of_rows_and_files_is_no_change(world: Any) -> None:
+    all_rows = [{**row, "impression_id": number} for number, row in enumerate(rows(world, 4, per_day=1_100))]
+    all_rows = [{**row, "event_time": row["event_time"].replace(hour=1)} for row in all_rows]
+    old_fit = world.fit(world.log(all_rows), [COUNT], "before")
+    turned = world.log(all_rows[::-1], "turned", chunk_rows=1_000)
+    assert folder_digest(world.fit(turned, [COUNT], "after", previous="before")) == folder_digest(old_fit)
 
 
-def test_a_last_day_that_was_cut_short_is_counted_again(world: Any) -> None:
-    every = rows(world, 5, per_day=4)
-    world.fit(world.log(every[:14]), [COUNT], "before")  # two of its rows are still to come
-    fitted = world.fit(world.log(every, "later"), [COUNT], "after", previous="before")
-    assert folder_digest(fitted) == folder_digest(world.fit(world.log(every, "all"), [COUNT], "whole"))
+def test_an_incomplete_last_day_is_recounted(world: Any) -> None:
+    all_rows = rows(world, 5, per_day=4)
+    world.fit(world.log(all_rows[:14]), [COUNT], "before")  # two of its rows are still to come
+    fitted = world.fit(world.log(all_rows, "later"), [COUNT], "after", previous="before")
+    assert folder_digest(fitted) == folder_digest(world.fit(world.log(all_rows, "all"), [COUNT], "whole"))
 
 
-def test_days_beyond_the_log_are_never_taken_over(world: Any) -> None:
+def test_counted_days_after_the_end_of_the_log_are_refused(world: Any) -> None:
     world.fit(world.log(rows(world, 6)), [COUNT], "before")
     with pytest.raises(IncompatibleFitError, match="before: it has seen 2026-03-07, the log ends on 2026-03-05"):
         world.fit(world.log(rows(world, 4), "cut"), [COUNT], "after", previous="before")
 
 
-def test_a_counted_day_that_the_log_has_lost_is_refused(world: Any) -> None:
-    """The split would be that of all days ever seen: features fitted on a day that validates."""
-    every = rows(world, 7)
-    world.fit(world.log(every[:-2]), [COUNT], "before")
-    lost = every[-3]["day"]
-    after = world.log([row for row in every if row["day"] != lost], "after")
+def test_a_counted_day_missing_from_the_log_is_refused(world: Any) -> None:
+    """Otherwise the split would be that of all counted days, with features fitted on a validation day."""
+    all_rows = rows(world, 7)
+    world.fit(world.log(all_rows[:-2]), [COUNT], "before")
+    lost = all_rows[-3]["day"]
+    log_without_day = world.log([row for row in all_rows if row["day"] != lost], "after")
     with pytest.raises(IncompatibleFitError, match=f"before: it has seen {lost}, which is no longer in the log"):
-        world.fit(after, [COUNT], "fitted", previous="before")
+        world.fit(log_without_day, [COUNT], "fitted", previous="before")
 
 
 MAKER = {"kind": "target", "key": "maker", "name": "maker_rate"}
@@ -131,7 +131,7 @@ def test_a_side_table_that_changed_for_counted_rows_is_refused(world: Any) -> No
         world.fit(log, [MAKER], "after", previous="before")
 
 
-def test_side_rows_that_no_old_row_asks_for_may_come_and_go(world: Any) -> None:
+def test_side_table_rows_that_no_old_row_looks_up_may_change(world: Any) -> None:
     def changed(items: pl.DataFrame) -> pl.DataFrame:
         return pl.concat(
             [items.filter(pl.col("item_id") != 20), items.tail(1).with_columns(item_id=pl.lit(40, pl.Int64))]
@@ -143,7 +143,7 @@ def test_side_rows_that_no_old_row_asks_for_may_come_and_go(world: Any) -> None:
     assert folder_digest(fitted) == folder_digest(world.fit(log, [MAKER], "whole"))
 
 
-def test_a_previous_fit_that_does_not_fit_is_told_and_done_without(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incompatible_previous_fit_is_reported_and_replaced(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     events = world.folder / "events.jsonl"
     monkeypatch.setenv("SHORTLIST_PROGRESS", str(events))
     declared = world.data, Features.model_validate({"columns": [COUNT, WORDS]}), Gates(), Runtime(engine="cpu")
@@ -161,8 +161,11 @@ def test_a_previous_fit_that_does_not_fit_is_told_and_done_without(world: Any, m
         event["text"] for line in events.read_text().splitlines() if (event := json.loads(line))["event"] == "note"
     ]
     assert len(notes) == 3
-    for said, reason in zip(notes, reasons.values(), strict=True):
-        assert said.startswith("Every day was counted again, for the earlier features do not fit: ") and reason in said
+    for message, reason in zip(notes, reasons.values(), strict=True):
+        assert (
+            message.startswith("Every day was counted again, for the earlier features do not fit: ")
+            and reason in message
+        )
     assert fit_incrementally(str(world.folder / "whole"), *declared, log, world.folder / "again")
     assert folder_digest(world.folder / "again") == whole
 
@@ -178,8 +181,8 @@ def test_the_newest_fit_is_the_one_that_the_store_was_filled_from(world: Any) ->
 
 
 def test_a_new_day_among_old_ones_is_refused(world: Any) -> None:
-    known = [row for row in rows(world, 5) if row["day"].day != 4]
-    world.fit(world.log(known), [COUNT], "before")
+    old_rows = [row for row in rows(world, 5) if row["day"].day != 4]
+    world.fit(world.log(old_rows), [COUNT], "before")
     with pytest.raises(DataError, match="before: 2026-03-04 lies before its last day 2026-03-06 and is new"):
         world.fit(world.log(rows(world, 5), "filled"), [COUNT], "after", previous="before")
 
@@ -199,22 +202,24 @@ def test_a_log_with_too_few_days_is_refused(world: Any) -> None:
 
 
 @pytest.mark.long
-def test_more_keys_than_fit_in_memory_are_the_same_keys(world: Any) -> None:
-    every = [{**row, "impression_id": number} for number, row in enumerate(rows(world, 3, per_day=4_000))]
-    every = [{**row, "event_time": every[0]["event_time"], "page": f"page-{row['user_id'] % 7}"} for row in every]
-    whole = world.fit(world.log(every), [COUNT], "whole")
-    parts = world.log(every, "parts", chunk_rows=1_000)
+def test_views_do_not_depend_on_the_memory_limit(world: Any) -> None:
+    all_rows = [{**row, "impression_id": number} for number, row in enumerate(rows(world, 3, per_day=4_000))]
+    all_rows = [
+        {**row, "event_time": all_rows[0]["event_time"], "page": f"page-{row['user_id'] % 7}"} for row in all_rows
+    ]
+    whole = world.fit(world.log(all_rows), [COUNT], "whole")
+    parts = world.log(all_rows, "parts", chunk_rows=1_000)
     pieces = world.fit(parts, [COUNT], "pieces", runtime=Runtime(engine="cpu", chunk_rows=1_000))
     order = ["event_timestamp", "user_id", "page"]
     for name in ("by_user_id__page", "by_item_id"):
-        one, other = (pl.read_parquet(folder / "views" / f"{name}.parquet") for folder in (whole, pieces))
-        by = [column for column in order if column in one.columns]
-        assert other.sort(by).equals(one.sort(by))
+        first_view, second_view = (pl.read_parquet(folder / "views" / f"{name}.parquet") for folder in (whole, pieces))
+        by = [column for column in order if column in first_view.columns]
+        assert second_view.sort(by).equals(first_view.sort(by))
     assert folder_digest(pieces / "statistics") == folder_digest(whole / "statistics")
     assert not (pieces / "scratch").exists()
 
 
-def test_dates_and_lists_are_stored_as_feast_can_hold_them(world: Any) -> None:
+def test_dates_and_lists_are_stored_in_types_that_feast_supports(world: Any) -> None:
     columns = [
         {"kind": "age", "each": "released"},
         {"kind": "vocabulary", "each": "topics"},
@@ -232,7 +237,7 @@ def test_dates_and_lists_are_stored_as_feast_can_hold_them(world: Any) -> None:
     assert items["released"].to_list() == [20_513, 20_515, None]  # days from 1970-01-01 to 2026-03-01
 
 
-def test_what_was_fitted_says_on_what(world: Any) -> None:
+def test_a_fit_records_its_declaration_and_days(world: Any) -> None:
     saved = json.loads((world.fit(world.log(rows(world, 4)), [COUNT]) / "features.json").read_text())
     assert saved["split"]["test"] == ["2026-03-05"]
     assert [record["rows"] for record in saved["days"].values()] == [2, 2, 2, 2]

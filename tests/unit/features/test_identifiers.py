@@ -12,7 +12,7 @@ def test_vocabulary_gives_0_to_rare_unknown_and_null(world: Any) -> None:
     assert table["page_id"].to_list() == [1, 1, 0, 1, 0, 0, 0, 1]
 
 
-def test_vocabulary_tells_null_from_an_empty_text_and_from_0(world: Any) -> None:
+def test_vocabulary_distinguishes_null_from_an_empty_text_and_from_0(world: Any) -> None:
     rows = [world.row(0, page="", user_id=0), world.row(0, page=None, user_id=None), world.row(1), world.row(2)]
     table = world.features(rows, {"kind": "vocabulary", "each": ["page", "user_id"]})
     assert table.select("page_id", "user_id_id").rows()[:2] == [(1, 1), (0, 0)]
@@ -39,15 +39,15 @@ def test_vocabulary_orders_ids_by_day_then_rows_then_value(world: Any) -> None:
     assert ids == {"d": 1, "b": 2, "c": 3, "a": 4}
 
 
-def test_vocabulary_stops_at_its_largest_size(world: Any) -> None:
+def test_vocabulary_is_limited_to_its_largest_size(world: Any) -> None:
     rows = [world.row(0, item_id=item) for item in (10, 10, 20, 30)] + [world.row(1), world.row(2)]
     table = world.features(rows, {"kind": "vocabulary", "each": "item_id", "max_size": 3})
     assert table["item_id_id"].to_list() == [1, 1, 2, 0, 1, 1]  # ids 0, 1, 2
 
 
-def test_vocabulary_of_tags_counts_a_value_once_per_row_and_keeps_the_first_ones(world: Any) -> None:
-    words = [(0, ["x", "x"]), (0, ["y", "z", "y"]), (0, ["y"]), (1, None), (1, []), (2, ["new", "y", "y", "x"])]
-    rows = [world.row(day, words=row) for day, row in words]
+def test_vocabulary_of_tags_counts_a_value_once_per_row_and_keeps_the_first_values(world: Any) -> None:
+    tag_lists = [(0, ["x", "x"]), (0, ["y", "z", "y"]), (0, ["y"]), (1, None), (1, []), (2, ["new", "y", "y", "x"])]
+    rows = [world.row(day, words=row) for day, row in tag_lists]
     table = world.features(rows, {"kind": "vocabulary", "each": "words", "min_rows": 2, "max_values": 3})
     # x twice, but in one row only
     assert table["words_id"].to_list() == [[0, 0], [1, 0, 1], [1], [], [], [0, 1, 1]]
@@ -77,7 +77,7 @@ def test_cross_is_a_bucket_of_the_pair(world: Any) -> None:
 
 
 @pytest.mark.parametrize("column", ["maker", "topics"])
-def test_columns_of_side_tables_have_vocabularies_too(world: Any, column: str) -> None:
+def test_columns_of_side_tables_have_vocabularies(world: Any, column: str) -> None:
     rows = [world.row(day, item_id=item) for day, item in ((0, 10), (0, 30), (1, 10), (2, 99))]
     ids = world.features(rows, {"kind": "vocabulary", "each": column})[f"{column}_id"].to_list()
     assert ids[0] == ids[2] != ids[1]

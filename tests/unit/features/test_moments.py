@@ -10,7 +10,7 @@ NUMBERS = st.lists(st.floats(-1e6, 1e6), max_size=20)
 
 
 @given(parts=st.lists(NUMBERS, max_size=5))
-def test_moments_of_parts_are_those_of_the_whole(parts: list[list[float]]) -> None:
+def test_moments_of_parts_add_up_to_those_of_the_whole(parts: list[list[float]]) -> None:
     merged = sum_moments(NumberMoments.from_values(pl.Series(part, dtype=pl.Float64)) for part in parts)
     whole = np.array([number for part in parts for number in part])
     assert merged.rows == whole.size

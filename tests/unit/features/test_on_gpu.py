@@ -1,4 +1,4 @@
-"""With a GPU engine the table is the same, and whatever does not run there is counted by name."""
+"""With a GPU engine the table is the same, and operations that run on the CPU are counted by name."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ def refusing(machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> I
     """A GPU whose cudf-polars refuses every query, so that the CPU runs them all."""
 
     def refuse(*_: Any, config: pl.GPUEngine) -> None:
-        said = "Query execution with GPU not possible: unsupported operations.\nThe errors were:\n"
-        raise NotImplementedError(said + "- NotImplementedError: everything", [NotImplementedError("everything")])
+        message = "Query execution with GPU not possible: unsupported operations.\nThe errors were:\n"
+        raise NotImplementedError(message + "- NotImplementedError: everything", [NotImplementedError("everything")])
 
     machine({"name": "NVIDIA H200"})
     module = ModuleType("cudf_polars")
     module.__spec__ = ModuleSpec("cudf_polars", None)
     vars(module)["execute_with_cudf"] = refuse
     monkeypatch.setitem(sys.modules, "cudf_polars", module)
-    for each in (frames.resolve_engine, frames._gpu_engine):
-        each.cache_clear()
+    for cached_function in (frames.resolve_engine, frames._gpu_engine):
+        cached_function.cache_clear()
     EXECUTION.clear()
     yield
-    for each in (frames.resolve_engine, frames._gpu_engine):
-        each.cache_clear()
+    for cached_function in (frames.resolve_engine, frames._gpu_engine):
+        cached_function.cache_clear()
     EXECUTION.clear()
 
 
-def test_what_stays_on_the_cpu_is_counted_and_nothing_changes(world: Any, refusing: None) -> None:
+def test_operations_on_the_cpu_are_counted_and_change_no_value(world: Any, refusing: None) -> None:
     log = world.log([
-        world.row(day, hour, page=page, price=price, words=words, query=[3.0, 4.0], item_id=10 * (1 + day % 2))
-        for day, hour, page, price, words in (
+        world.row(day, hour, page=page, price=price, words=tags, query=[3.0, 4.0], item_id=10 * (1 + day % 2))
+        for day, hour, page, price, tags in (
             (0, 1.0, "a", 2.0, ["x", "y"]), (0, 9.0, "b", -7.0, ["y"]), (1, 3.0, "a", None, []),
             (1, 4.0, None, 50.0, ["x"]), (2, 2.0, "c", 0.0, ["x", "x"]), (2, 23.0, "b", 8.5, ["z"]),
         )
     ])  # fmt: skip
-    features, made = Features.model_validate({"columns": COLUMNS}), {}
+    features, tables = Features.model_validate({"columns": COLUMNS}), {}
     for engine in ("cpu", "gpu"):
         runtime = Runtime(engine=engine)
         EXECUTION.clear()
@@ -70,8 +70,8 @@ def test_what_stays_on_the_cpu_is_counted_and_nothing_changes(world: Any, refusi
         table = build_table(
             world.data, features, Gates(), runtime, log, world.folder / engine, world.folder / f"{engine}-table"
         )
-        made[engine] = table.scan().sort("impression_id").collect()
-    assert made["gpu"].equals(made["cpu"])
+        tables[engine] = table.scan().sort("impression_id").collect()
+    assert tables["gpu"].equals(tables["cpu"])
     record = EXECUTION.record()
     assert record is not None
     assert set(record["on_cpu"]) == {
@@ -85,8 +85,8 @@ def test_what_stays_on_the_cpu_is_counted_and_nothing_changes(world: Any, refusi
 @pytest.mark.parametrize("bounds", [(0.0, None), (-1.5, 2.0), (0.0, 0.0)])
 def test_bounds_by_comparison_give_the_same_bits(bounds: tuple[float, float | None]) -> None:
     values = pl.DataFrame({"x": [None, -3.0, -1.5, -0.0, 0.0, 1e-300, 2.0, 2.0000001, 1e300]})
-    kept, compared = (
-        values.select(each(pl.col("x"), *bounds).alias("x")) for each in (limit_by_clip, limit_by_comparison)
+    clipped, compared = (
+        values.select(limit(pl.col("x"), *bounds).alias("x")) for limit in (limit_by_clip, limit_by_comparison)
     )
-    assert compared.equals(kept)
+    assert compared.equals(clipped)
     assert compared.to_series().null_count() == 1

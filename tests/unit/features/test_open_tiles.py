@@ -1,4 +1,4 @@
-"""Open tiles: counted event by event, they are what training sees and, when a tile ends, what batch counting gives."""
+"""Open tiles: live counts equal those of training and, when a tile ends, those of batch counting."""
 
 import tracemalloc
 from collections.abc import Sequence
@@ -94,23 +94,26 @@ REQUESTS = st.lists(
 class Log:
     """Requests and their outcomes, as events and as rows of the log."""
 
-    def __init__(self, requests: Sequence[tuple], how: StreamingPlan) -> None:
+    def __init__(self, requests: Sequence[tuple], plan: StreamingPlan) -> None:
         self.impressions: list[AnsweredRequest] = []
         self.outcomes: list[RowOutcome] = []
         rows = []
-        for number, (seconds, user, shown, one_time) in enumerate(requests):
-            times = [at(seconds)] if one_time else [at(seconds + later) for later, _, _ in shown]
-            keys = {"user_id": [user], "page": [page for _, page, _ in shown]}
-            request = AnsweredRequest(str(number), at(seconds), times, keys, len(shown))
+        for number, (seconds, user, impressions, one_time) in enumerate(requests):
+            times = [at(seconds)] if one_time else [at(seconds + seconds_later) for seconds_later, _, _ in impressions]
+            keys = {"user_id": [user], "page": [page for _, page, _ in impressions]}
+            request = AnsweredRequest(str(number), at(seconds), times, keys, len(impressions))
             self.impressions.append(request)
-            for row, (_, page, told) in enumerate(shown):
-                outcomes = [RowOutcome(str(number), row, label, at(seconds + after)) for after, label in told]
+            for row, (_, page, outcomes_of_row) in enumerate(impressions):
+                outcomes = [
+                    RowOutcome(str(number), row, label, at(seconds + seconds_after))
+                    for seconds_after, label in outcomes_of_row
+                ]
                 self.outcomes += outcomes
                 counted = sorted(
-                    (one.time, one.label)
-                    for one in outcomes
-                    if how.longest_outcome is None
-                    or timedelta(microseconds=one.time - request.answered) <= how.longest_outcome
+                    (outcome.time, outcome.label)
+                    for outcome in outcomes
+                    if plan.longest_outcome is None
+                    or timedelta(microseconds=outcome.time - request.answered) <= plan.longest_outcome
                 )
                 time = times[row if len(times) > 1 else 0]
                 rows.append((user, page, time, counted[-1][1] if counted else 0))
@@ -121,7 +124,7 @@ class Log:
         )
 
     def deliver(self, tiles: OpenTiles, seed: int) -> None:
-        """Tell all events, in any order, some of them twice."""
+        """Add all events, in any order, some of them twice."""
         random = Random(seed)
         events: list[AnsweredRequest | RowOutcome] = [*self.impressions, *self.outcomes]
         events += random.choices(events, k=len(events) // 2)
@@ -130,69 +133,76 @@ class Log:
             tiles.add_request(event) if isinstance(event, AnsweredRequest) else tiles.add_outcome(event)
 
 
-def seen(tiles: OpenTiles, users: Sequence[int | None], pages: Sequence[str | None]) -> list[list]:
-    found: list[list] = [counts.tolist() for key, values in zip(KEYS, (users, pages), strict=True)
+def counts_and_lists(tiles: OpenTiles, users: Sequence[int | None], pages: Sequence[str | None]) -> list[list]:
+    columns: list[list] = [counts.tolist() for key, values in zip(KEYS, (users, pages), strict=True)
                          for counts in tiles.counts(key, values)]  # fmt: skip
-    for wanted, values in zip(LISTS, (users, pages), strict=True):
-        listed = tiles.sessions.event_lists(wanted, values)
-        ends = np.cumsum(listed.lengths)[:-1]
-        found += [[part.tolist() for part in np.split(each, ends)] for each in (listed.codes, listed.times)]
-    return found
+    for open_list, values in zip(LISTS, (users, pages), strict=True):
+        event_lists = tiles.sessions.event_lists(open_list, values)
+        ends = np.cumsum(event_lists.lengths)[:-1]
+        columns += [
+            [part.tolist() for part in np.split(numbers_of_lists, ends)]
+            for numbers_of_lists in (event_lists.codes, event_lists.times)
+        ]
+    return columns
 
 
 def trained(counts: OpenCounts, moment: int, users: Sequence[int | None], pages: Sequence[str | None]) -> list[list]:
     times = pl.Series([moment] * len(users)).cast(pl.Datetime("us", "UTC"))
     rows = pl.DataFrame({"user_id": users, "page": pages, Columns.TIME: times})
-    found = counts.columns(rows)
+    columns = counts.columns(rows)
     counted: list[list] = [
-        found[place(key)].to_list() for key in KEYS for place in (open_rows_column, open_positives_column)
+        columns[place(key)].to_list() for key in KEYS for place in (open_rows_column, open_positives_column)
     ]
-    listed = [found[open_list_column(one, feature)] for one in LISTS for feature in one.features]
-    return [*counted, *(map_values(each, codes_of).to_list() for each in listed)]
+    list_columns = [
+        columns[open_list_column(open_list, feature)] for open_list in LISTS for feature in open_list.features
+    ]
+    return [*counted, *(map_values(list_column, codes_of).to_list() for list_column in list_columns)]
 
 
 @settings(deadline=None, max_examples=60)
 @given(REQUESTS, STREAMINGS, st.lists(st.integers(0, 2 * SECONDS), min_size=1, max_size=6), st.integers())
-def test_a_request_sees_what_training_sees(
-    requests: list[tuple], how: StreamingPlan, moments: list[int], seed: int
+def test_a_request_sees_the_counts_and_lists_of_training(
+    requests: list[tuple], plan: StreamingPlan, moments: list[int], seed: int
 ) -> None:
-    log = Log(requests, how)
-    tiles, counts = OpenTiles(how), OpenCounts(how, log.rows)
+    log = Log(requests, plan)
+    tiles, counts = OpenTiles(plan), OpenCounts(plan, log.rows)
     log.deliver(tiles, seed)
     users, pages = [1, 2, 2**60, None, 7], ["home", "Zürich", None, "never seen", "home"]
     for moment in sorted(map(at, moments)):
         tiles.advance(moment)
-        assert seen(tiles, users, pages) == trained(counts, moment, users, pages)
+        assert counts_and_lists(tiles, users, pages) == trained(counts, moment, users, pages)
 
 
 @settings(deadline=None, max_examples=40)
 @given(REQUESTS, STREAMINGS, st.integers(0, 2 * SECONDS), st.integers(0, 20_000))
-def test_a_collected_row_is_counted_as_far_behind_as_its_server_was(
-    requests: list[tuple], how: StreamingPlan, second: int, behind_ms: int
+def test_a_collected_row_has_the_counts_of_its_delayed_server(
+    requests: list[tuple], plan: StreamingPlan, second: int, behind_ms: int
 ) -> None:
-    counts = OpenCounts(how, Log(requests, how).rows)
+    counts = OpenCounts(plan, Log(requests, plan).rows)
     moment = pl.Series([at(second)] * 5).cast(pl.Datetime("us", "UTC"))
     rows = pl.DataFrame(
         {"user_id": [1, 2, 2**60, None, 7], "page": ["home", "Zürich", None, "never seen", "home"],
          Columns.TIME: moment}
     )  # fmt: skip
-    slower = OpenCounts(replace(how, delay=max(how.delay, timedelta(milliseconds=behind_ms))), Log(requests, how).rows)
+    slower = OpenCounts(
+        replace(plan, delay=max(plan.delay, timedelta(milliseconds=behind_ms))), Log(requests, plan).rows
+    )
 
     def served(delay: float | None) -> pl.DataFrame:
         return counts.columns(rows.with_columns(pl.lit(delay, pl.Float32).alias(Columns.COUNTS_DELAY)))
 
     assert served(float(behind_ms)).equals(slower.columns(rows))
     assert served(None).equals(counts.columns(rows))  # a row of the declared source
-    never = served(float("inf")).select(open_rows_column(key) for key in KEYS)
-    assert never.sum_horizontal().sum() == 0  # nothing was counted yet
+    infinitely_delayed = served(float("inf")).select(open_rows_column(key) for key in KEYS)
+    assert infinitely_delayed.sum_horizontal().sum() == 0  # nothing was counted yet
 
 
 @settings(deadline=None, max_examples=40)
 @given(REQUESTS, STREAMINGS, st.lists(st.integers(0, 2 * SECONDS), min_size=1, max_size=6), st.integers())
-def test_a_restored_checkpoint_goes_on_as_if_nothing_had_happened(
-    requests: list[tuple], how: StreamingPlan, moments: list[int], seed: int
+def test_a_restored_checkpoint_continues_like_the_original(
+    requests: list[tuple], plan: StreamingPlan, moments: list[int], seed: int
 ) -> None:
-    log, tiles, random = Log(requests, how), OpenTiles(how), Random(seed)
+    log, tiles, random = Log(requests, plan), OpenTiles(plan), Random(seed)
     ahead = [
         AnsweredRequest("ahead", at(0), [at(3)], {"user_id": [1], "page": ["home"]}, 1),
         RowOutcome("nobody", 0, 1, at(9)),
@@ -206,28 +216,28 @@ def test_a_restored_checkpoint_goes_on_as_if_nothing_had_happened(
         random.shuffle(events)
         tiles.advance(moment)
         with TemporaryDirectory() as folder:
-            path = checkpoint_path(Path(folder), how)
+            path = checkpoint_path(Path(folder), plan)
             write_checkpoint(path, EventCheckpoint(tiles.state(), {"1-2.events": 3}, {"web/part-000000.parquet": 4.5}))
-            found = read_checkpoint(path, how)
-        assert found is not None
-        assert (found.read, found.outcomes) == ({"1-2.events": 3}, {"web/part-000000.parquet": 4.5})
-        again = OpenTiles(how)
-        again.restore(found.state)
+            checkpoint = read_checkpoint(path, plan)
+        assert checkpoint is not None
+        assert (checkpoint.read, checkpoint.outcomes) == ({"1-2.events": 3}, {"web/part-000000.parquet": 4.5})
+        restored = OpenTiles(plan)
+        restored.restore(checkpoint.state)
         for event in events:
-            for one in (tiles, again):
-                one.add_request(event) if isinstance(event, AnsweredRequest) else one.add_outcome(event)
-        later = moment + random.randrange(2 * SECONDS) * SECOND
-        assert tiles.advance(later) == again.advance(later)
-        assert seen(tiles, users, pages) == seen(again, users, pages)
-        tiles = again  # the next one is of a restored one
+            for open_tiles in (tiles, restored):
+                open_tiles.add_request(event) if isinstance(event, AnsweredRequest) else open_tiles.add_outcome(event)
+        later_moment = moment + random.randrange(2 * SECONDS) * SECOND
+        assert tiles.advance(later_moment) == restored.advance(later_moment)
+        assert counts_and_lists(tiles, users, pages) == counts_and_lists(restored, users, pages)
+        tiles = restored  # the next one is of a restored one
 
 
 @settings(deadline=None, max_examples=25)
 @given(REQUESTS, STREAMINGS, st.lists(st.integers(0, 2 * SECONDS), max_size=4), st.integers())
-def test_at_its_end_a_tile_is_what_batch_counting_gives_byte_by_byte(
-    requests: list[tuple], how: StreamingPlan, moments: list[int], seed: int
+def test_a_closed_tile_equals_the_batch_counts_byte_by_byte(
+    requests: list[tuple], plan: StreamingPlan, moments: list[int], seed: int
 ) -> None:
-    log, tiles = Log(requests, how), OpenTiles(how)
+    log, tiles = Log(requests, plan), OpenTiles(plan)
     log.deliver(tiles, seed)
     closed: list[ClosedTile] = []
     for moment in [*sorted(map(at, moments)), at(10 * SECONDS)]:
@@ -236,7 +246,7 @@ def test_at_its_end_a_tile_is_what_batch_counting_gives_byte_by_byte(
         for key, dtype in zip(KEYS, (pl.Int64(), pl.String()), strict=True):
             view = KeyedView((key,), totals=with_rows(Total("sum_label")), by_tile=True)
             batch, streamed = (KeyCount(view, Path(folder), "cpu") for _ in range(2))
-            ends = [how.tiles.tile_bounds(time)[1] for time in log.rows[Columns.TIME].to_physical()]
+            ends = [plan.tiles.tile_bounds(time)[1] for time in log.rows[Columns.TIME].to_physical()]
             rows = log.rows.with_columns(pl.Series(TILE, ends))
             batch.add(count(countable(rows, [view], DeclaredColumns(DATA)), [view], "cpu")[0])
             for tile in closed:
@@ -250,7 +260,7 @@ def test_at_its_end_a_tile_is_what_batch_counting_gives_byte_by_byte(
 HOUR = StreamingPlan(KEYS, Tiles(timedelta(hours=1), timedelta(minutes=5)), timedelta(seconds=1), timedelta(minutes=5))
 
 
-def shown(request: str, seconds: float, user: int = 1, rows: int = 1) -> AnsweredRequest:
+def answered_request(request: str, seconds: float, user: int = 1, rows: int = 1) -> AnsweredRequest:
     return AnsweredRequest(request, at(seconds), [at(seconds)], {"user_id": [user]}, rows)
 
 
@@ -261,18 +271,18 @@ def rows_and_positives(tiles: OpenTiles, user: int = 1) -> tuple[int, int]:
 
 def test_an_impression_counts_after_the_delay_and_its_outcome_after_outcome_delay() -> None:
     tiles = OpenTiles(HOUR)
-    tiles.add_request(shown("a", 0))
+    tiles.add_request(answered_request("a", 0))
     tiles.add_outcome(RowOutcome("a", 0, 1, at(2)))
-    found = []
+    counts_by_second = []
     for seconds in (1, 1.001, 301, 301.001, 3_600, 3_899.9, 3_900):
         tiles.advance(at(seconds))
-        found.append(rows_and_positives(tiles))
-    assert found == [(0, 0), (1, 0), (1, 0), (1, 1), (1, 1), (1, 1), (0, 0)]
+        counts_by_second.append(rows_and_positives(tiles))
+    assert counts_by_second == [(0, 0), (1, 0), (1, 0), (1, 1), (1, 1), (1, 1), (0, 0)]
 
 
-def test_of_several_outcomes_of_a_row_the_last_one_counts() -> None:
+def test_the_last_of_several_outcomes_of_a_row_counts() -> None:
     tiles = OpenTiles(HOUR)
-    tiles.add_request(shown("a", 0))
+    tiles.add_request(answered_request("a", 0))
     tiles.add_outcome(RowOutcome("a", 0, 1, at(20)))
     tiles.add_outcome(RowOutcome("a", 0, 0, at(10)))  # delivered later, but happened earlier
     tiles.advance(at(350))
@@ -291,34 +301,34 @@ def test_of_several_outcomes_of_a_row_the_last_one_counts() -> None:
         RowOutcome("b", 0, 1, at(2)),  # there is no such request
     ],
 )
-def test_outcomes_that_batch_counting_would_not_count_do_not(outcome: RowOutcome) -> None:
+def test_outcomes_that_batch_counting_ignores_are_ignored(outcome: RowOutcome) -> None:
     tiles = OpenTiles(HOUR)
-    tiles.add_request(shown("a", 0))
+    tiles.add_request(answered_request("a", 0))
     tiles.add_outcome(outcome)
     tiles.advance(at(400))
     assert rows_and_positives(tiles) == (1, 0)
 
 
-def test_clocks_that_differ_by_less_than_declared_lose_no_outcome() -> None:
+def test_outcomes_within_the_declared_clock_skew_count() -> None:
     tiles = OpenTiles(replace(HOUR, clock_skew=timedelta(seconds=2)))
-    tiles.add_request(shown("a", 0))
+    tiles.add_request(answered_request("a", 0))
     tiles.add_outcome(RowOutcome("a", 0, 1, at(-1)))
     tiles.advance(at(400))
     assert rows_and_positives(tiles) == (1, 1)
 
 
-def test_a_request_of_a_clock_far_ahead_counts_nowhere_because_the_log_refuses_its_rows() -> None:
+def test_a_request_with_a_clock_far_ahead_is_not_counted_because_the_log_refuses_its_rows() -> None:
     tiles = OpenTiles(replace(HOUR, clock_skew=timedelta(seconds=2)))
     tiles.add_request(AnsweredRequest("a", at(0), [at(2), at(2.001)], {"user_id": [1]}, 2))
     tiles.advance(at(100))
     assert rows_and_positives(tiles) == (1, 0)
 
 
-def test_what_comes_after_its_tile_was_closed_is_counted_as_too_late() -> None:
+def test_events_of_a_closed_tile_are_counted_as_too_late() -> None:
     tiles = OpenTiles(HOUR)
-    tiles.add_request(shown("a", 3_599, rows=2))
+    tiles.add_request(answered_request("a", 3_599, rows=2))
     tiles.advance(at(3_901))  # its hour ends at 3600, and views can hold it at 3900
-    tiles.add_request(shown("b", 3_000, rows=2))
+    tiles.add_request(answered_request("b", 3_000, rows=2))
     tiles.add_outcome(RowOutcome("a", 0, 1, at(3_600)))
     tiles.advance(at(3_902))
     assert (rows_and_positives(tiles), tiles.too_late) == ((0, 0), 3)
@@ -328,13 +338,13 @@ def test_a_request_is_forgotten_when_its_outcomes_are_due(monkeypatch: pytest.Mo
     monkeypatch.setattr("shortlist.features.open_tiles._MIN_REMEMBERED_REQUESTS", 0)
     tiles = OpenTiles(HOUR)
     for number in range(1000):
-        tiles.add_request(shown(str(number), number))
+        tiles.add_request(answered_request(str(number), number))
         tiles.advance(at(number))
     # Those of the last 300 s outcomes take, 60 s of grace, 1 s of delay.
     assert len(tiles._requests) == 300 + 60 + 1 + 1
 
 
-def test_outcomes_of_requests_that_never_come_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcomes_without_a_request_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shortlist.features.open_tiles._MAX_UNMATCHED_OUTCOMES", 10)
     tiles = OpenTiles(HOUR)
     for number in range(25):
@@ -343,46 +353,46 @@ def test_outcomes_of_requests_that_never_come_do_not_fill_the_memory(monkeypatch
 
 
 def sessions(users: int, events: int, max_bytes: int) -> OpenSessions:
-    """Users, each with so many events in one tile, one user after the other."""
-    found = OpenSessions(LISTS[:1], max_bytes)
+    """Return the sessions of users, each with a number of events in one tile, one user after the other."""
+    open_sessions = OpenSessions(LISTS[:1], max_bytes)
     for user in range(users):
         for number in range(events):
-            shown = AnsweredRequest("a", at(0), [at(number)], {"user_id": [user], "page": [number]}, 1)
-            found.add(at(0), OpenRequest(shown), [0], positives=False)
-    return found
+            answered_request = AnsweredRequest("a", at(0), [at(number)], {"user_id": [user], "page": [number]}, 1)
+            open_sessions.add(at(0), OpenRequest(answered_request), [0], positives=False)
+    return open_sessions
 
 
-def test_a_session_of_10_000_events_keeps_the_newest() -> None:
-    kept = sessions(users=1, events=10_000, max_bytes=2**20)
-    listed = kept.event_lists(LISTS[0], [0])
-    assert listed.codes.tolist() == [9_999, 9_998, 9_997]
-    assert kept.bytes == 240 + 3 * 15
+def test_a_session_of_10_000_events_keeps_its_newest_events() -> None:
+    open_sessions = sessions(users=1, events=10_000, max_bytes=2**20)
+    event_lists = open_sessions.event_lists(LISTS[0], [0])
+    assert event_lists.codes.tolist() == [9_999, 9_998, 9_997]
+    assert open_sessions.bytes == 240 + 3 * 15
 
 
-def test_beyond_the_declared_memory_the_sessions_that_rested_longest_go() -> None:
-    each = 240 + 2 * 15
-    kept = sessions(users=40, events=2, max_bytes=20 * each)
-    lengths = kept.event_lists(LISTS[0], range(40)).lengths
-    assert kept.bytes <= 20 * each
-    assert kept.dropped == 40 - np.count_nonzero(lengths)
+def test_beyond_the_declared_memory_the_longest_inactive_sessions_are_dropped() -> None:
+    bytes_per_user = 240 + 2 * 15
+    open_sessions = sessions(users=40, events=2, max_bytes=20 * bytes_per_user)
+    lengths = open_sessions.event_lists(LISTS[0], range(40)).lengths
+    assert open_sessions.bytes <= 20 * bytes_per_user
+    assert open_sessions.dropped == 40 - np.count_nonzero(lengths)
     assert lengths[-19:].tolist() == [2] * 19
     assert not lengths[:20].any()
-    kept.close(at(0))
-    assert (kept.bytes, kept.event_lists(LISTS[0], [39]).codes.tolist()) == (0, [])
+    open_sessions.close(at(0))
+    assert (open_sessions.bytes, open_sessions.event_lists(LISTS[0], [39]).codes.tolist()) == (0, [])
 
 
 @pytest.mark.long
-def test_the_declared_memory_is_at_least_what_sessions_take() -> None:
+def test_sessions_take_at_most_the_declared_memory() -> None:
     tracemalloc.start()
-    kept = sessions(users=4_000, events=3, max_bytes=2**30)
-    taken, _ = tracemalloc.get_traced_memory()
+    open_sessions = sessions(users=4_000, events=3, max_bytes=2**30)
+    traced_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert 0.5 * kept.bytes < taken <= kept.bytes
+    assert 0.5 * open_sessions.bytes < traced_bytes <= open_sessions.bytes
 
 
-def bounded(most: int) -> OpenTiles:
-    how = streaming(timedelta(hours=1), timedelta(), timedelta(minutes=10))
-    return OpenTiles(replace(how, lists=(), max_count_bytes=most))
+def bounded(max_count_bytes: int) -> OpenTiles:
+    plan = streaming(timedelta(hours=1), timedelta(), timedelta(minutes=10))
+    return OpenTiles(replace(plan, lists=(), max_count_bytes=max_count_bytes))
 
 
 def answer(number: int, seconds: float, rows: int = 1, text: str = "page") -> AnsweredRequest:
@@ -390,13 +400,13 @@ def answer(number: int, seconds: float, rows: int = 1, text: str = "page") -> An
     return AnsweredRequest(str(number), at(seconds), [at(seconds)], keys, rows)
 
 
-def test_memory_is_bounded_and_what_is_not_counted_is_said_until_its_tile_is_complete() -> None:
-    tiles, most = bounded(200_000), 0
+def test_memory_is_bounded_and_uncounted_rows_are_reported_until_their_tile_is_complete() -> None:
+    tiles, max_count_bytes = bounded(200_000), 0
     for number in range(1_000):
         tiles.add_request(answer(number, number / 100, text="x" * 500))
         tiles.advance(at(number / 100))
-        most = max(most, tiles.bytes)
-    assert most <= 200_000
+        max_count_bytes = max(max_count_bytes, tiles.bytes)
+    assert max_count_bytes <= 200_000
     counted = sum(tiles.counts("user_id", range(1_000))[0])
     assert 50 < counted < 150
     assert 1_000 - 1 <= counted + tiles.uncounted <= 1_010  # the newest waits; of some one of two values was counted
@@ -406,26 +416,26 @@ def test_memory_is_bounded_and_what_is_not_counted_is_said_until_its_tile_is_com
     )
     tiles.advance(at(2 * 3600))
     assert (tiles.bytes < 200_000, tiles.problem) == (True, None)
-    before = tiles.uncounted
+    uncounted_before = tiles.uncounted
     tiles.add_request(answer(5_000, 2 * 3600 + 1))  # requests of which everything is counted make room
-    assert tiles.uncounted == before
+    assert tiles.uncounted == uncounted_before
 
 
-def test_new_values_are_not_counted_beyond_the_memory_and_known_ones_are() -> None:
+def test_beyond_the_memory_only_values_that_have_counts_are_counted() -> None:
     tiles = bounded(12_000)
     for number in range(8):
         tiles.add_request(answer(number, number))
         tiles.advance(at(number + 1))
     assert tiles.bytes > 12_000 - 1_500
-    before = tiles.counts("user_id", [0])[0][0]
+    counts_before = tiles.counts("user_id", [0])[0][0]
     tiles.add_request(AnsweredRequest("again", at(8), [at(8)], {"user_id": [0], "page": ["new"]}, 1))
     tiles._has_room = lambda size: True  # as if it had come before the others
     tiles.add_request(AnsweredRequest("again", at(8), [at(8)], {"user_id": [0], "page": ["new"]}, 1))
     tiles.advance(at(9))
-    assert tiles.counts("user_id", [0])[0][0] == before + 1
+    assert tiles.counts("user_id", [0])[0][0] == counts_before + 1
 
 
-def test_a_withdrawn_label_that_was_not_counted_is_not_counted_as_less_than_nothing() -> None:
+def test_a_withdrawn_label_that_was_not_counted_is_not_subtracted() -> None:
     tiles = bounded(2**20)
     tiles.add_request(answer(1, 0))
     tiles.add_outcome(RowOutcome("1", 0, 1, at(1)))
@@ -435,7 +445,7 @@ def test_a_withdrawn_label_that_was_not_counted_is_not_counted_as_less_than_noth
     assert tiles.counts("user_id", [1])[1][0] == 0
 
 
-def test_outcomes_of_requests_that_never_come_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_outcomes_without_a_request_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shortlist.features.open_tiles._MAX_UNMATCHED_OUTCOMES", 10)
     tiles = bounded(2**20)
     for number in range(100):

@@ -1,4 +1,4 @@
-"""Counts and tables made from pieces, several at once, are those of whole files."""
+"""Counts and tables from pieces of files, several at once, equal those from whole files."""
 
 from __future__ import annotations
 
@@ -19,18 +19,22 @@ from shortlist.features.fit import fit
 from shortlist.features.table import build_table
 from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
-from shortlist.storage.tables import DayTable, pieces_of
+from shortlist.storage.tables import DayTable, iter_row_groups
 
 SPEC = Path(__file__).parents[3] / "pipelines" / "specs" / "criteo.yaml"
 ROWS, PIECE = 6_000, 97
 RARE = 3
-"""Rows that give a value an id."""
+"""Rows that a value needs to get an id."""
 
 
 def criteo(folder: Path) -> Spec:
-    """Return the Criteo spec, whose rows have no user and no item: nothing is looked up. Its log lies in the folder."""
+    """Return the Criteo spec, whose rows have no user and no item and look up nothing; write its log to the folder."""
     raw = yaml.safe_load(SPEC.read_text())
-    columns = {one["kind"]: one for one in raw["features"]["columns"] if one["kind"] in ("numeric", "vocabulary")}
+    columns = {
+        feature["kind"]: feature
+        for feature in raw["features"]["columns"]
+        if feature["kind"] in ("numeric", "vocabulary")
+    }
     columns["vocabulary"]["min_rows"] = RARE
     raw["features"]["columns"] = [*columns.values()]
     raw["models"] = {"dlrm": raw["models"]["dlrm"]}
@@ -50,28 +54,31 @@ def cut(log: Path, out: Path) -> None:
         rows.write_parquet(path, row_group_size=PIECE)
 
 
-@pytest.mark.parametrize("many", [1, 1 << 40], ids=["compiled", "by Polars and pandas"])
-def test_features_of_pieces_are_those_of_whole_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
+@pytest.mark.parametrize("min_rows", [1, 1 << 40], ids=["compiled", "by Polars and pandas"])
+def test_features_of_pieces_equal_those_of_whole_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, min_rows: int
 ) -> None:
     for module, name in (
         ("vocabulary", "COMPILED_MIN_ROWS"),
         ("lookup_table", "COMPILED_MIN_ROWS"),
         ("integer_count", "COMPILED_MIN_VALUES"),
     ):
-        monkeypatch.setattr(f"shortlist.features.{module}.{name}", many)
+        monkeypatch.setattr(f"shortlist.features.{module}.{name}", min_rows)
     spec = criteo(tmp_path)
     cut(tmp_path / "whole", tmp_path / "cut")
-    assert len(list(pieces_of(DayTable.open(tmp_path / "cut", Files.LOG).paths()[0]))) > 5
+    assert len(list(iter_row_groups(DayTable.open(tmp_path / "cut", Files.LOG).paths()[0]))) > 5
     for log in ("whole", "cut"):
         declared = spec.data, spec.features, spec.gates, spec.runtime
         fit(*declared, tmp_path / log, tmp_path / f"{log}-fitted")
         build_table(*declared, tmp_path / log, tmp_path / f"{log}-fitted", tmp_path / f"{log}-table")
-    for made in ("fitted", "table"):
+    for folder_name in ("fitted", "table"):
         files = sorted(
-            path.relative_to(tmp_path / f"cut-{made}") for path in (tmp_path / f"cut-{made}").rglob("*.parquet")
+            path.relative_to(tmp_path / f"cut-{folder_name}")
+            for path in (tmp_path / f"cut-{folder_name}").rglob("*.parquet")
         )
         assert len(files) > 5
         for file in files:
-            one, other = (pl.read_parquet(tmp_path / f"{log}-{made}" / file) for log in ("whole", "cut"))
-            assert_frame_equal(one, other, check_exact=True)
+            first_file, second_file = (
+                pl.read_parquet(tmp_path / f"{log}-{folder_name}" / file) for log in ("whole", "cut")
+            )
+            assert_frame_equal(first_file, second_file, check_exact=True)

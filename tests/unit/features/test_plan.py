@@ -14,16 +14,16 @@ def planned(world: Any, *columns: dict[str, Any], slices: tuple[str, ...] = (), 
     return plan(data or world.data, Features.model_validate({"columns": list(columns)}), Gates(slices=slices))
 
 
-def count(*key: str, **more: Any) -> dict[str, Any]:
-    return {"kind": "count", "key": key, "name": "n_" + "_".join(key), **more}
+def count(*key: str, **settings: Any) -> dict[str, Any]:
+    return {"kind": "count", "key": key, "name": "n_" + "_".join(key), **settings}
 
 
-def test_user_and_item_are_counted_without_being_asked_for(world: Any) -> None:
+def test_user_and_item_are_always_counted(world: Any) -> None:
     views = planned(world, {"kind": "numeric", "each": "price"}).counted_views
     assert [(view.name, view.features) for view in views] == [("by_user_id", ("rows",)), ("by_item_id", ("rows",))]
 
 
-def test_one_key_has_one_view_however_it_is_written(world: Any) -> None:
+def test_a_key_has_one_view_in_any_order_of_its_columns(world: Any) -> None:
     target = {"kind": "target", "key": ["user_id", "page"], "window_days": 3, "name": "rate"}
     views = planned(world, count("page", "user_id"), target).counted_views
     assert [view.name for view in views] == ["by_user_id", "by_item_id", "by_user_id__page", "all_rows"]
@@ -63,9 +63,9 @@ def test_outputs_have_a_kind(world: Any) -> None:
 
 
 def test_a_vocabulary_alone_needs_no_view(world: Any) -> None:
-    result = planned(world, {"kind": "vocabulary", "each": "page"})
-    assert [view.name for view in result.counted_views] == ["by_user_id", "by_item_id", "by_page"]
-    assert [view.name for view in result.views] == ["by_user_id", "by_item_id"]
+    plan_of_vocabulary = planned(world, {"kind": "vocabulary", "each": "page"})
+    assert [view.name for view in plan_of_vocabulary.counted_views] == ["by_user_id", "by_item_id", "by_page"]
+    assert [view.name for view in plan_of_vocabulary.views] == ["by_user_id", "by_item_id"]
 
 
 @pytest.mark.parametrize("key", ["price", "made", "query"])
@@ -75,12 +75,12 @@ def test_a_key_of_another_type_is_refused(world: Any, key: str) -> None:
 
 
 @pytest.mark.parametrize("days", ["window_days", "skip_days"])
-def test_a_history_has_no_days_to_choose(world: Any, days: str) -> None:
+def test_a_history_takes_no_window_of_days(world: Any, days: str) -> None:
     with pytest.raises(PlanError, match=rf"count 'n_maker': a history \('watched'\) has no days, so {days} has no"):
         planned(world, count("maker", of="watched", **{days: 3}))
 
 
-def test_a_history_is_not_counted_by_what_an_impression_alone_knows(world: Any) -> None:
+def test_a_history_is_not_counted_by_columns_of_the_log(world: Any) -> None:
     with pytest.raises(
         PlanError, match="'page' is not known of a user or an item alone, so 'watched' cannot be counted"
     ):
@@ -91,7 +91,7 @@ def test_a_history_is_not_counted_by_what_an_impression_alone_knows(world: Any) 
     "feature",
     [count("maker", of="watched"), {"kind": "similarity", "list": "watched", "vector": "vector", "name": "close"}],
 )
-def test_a_history_holds_items_of_the_items_type(world: Any, feature: dict[str, Any]) -> None:
+def test_a_history_must_have_the_type_of_the_item_column(world: Any, feature: dict[str, Any]) -> None:
     declared = world.data.model_dump(mode="json")
     next(column for column in declared["side_tables"][0]["columns"] if column["name"] == "watched")["tag_type"] = (
         "string"

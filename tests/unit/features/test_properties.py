@@ -1,4 +1,4 @@
-"""Promises that hold for any log."""
+"""Properties that hold for any log."""
 
 import tempfile
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def rows_of(world: Any, days: Sequence[Sequence[dict[str, Any]]]) -> list[dict[s
 
 @pytest.fixture
 def fresh(world: Any) -> Any:
-    """Worlds of their own, because a property tries many logs."""
+    """Return a function that makes a new world, because a property tries many logs."""
 
     def make() -> Any:
         return type(world)(Path(tempfile.mkdtemp(dir=world.folder)), world.clock, world.split)
@@ -68,19 +68,19 @@ def fresh(world: Any) -> Any:
 @pytest.mark.long
 @several
 @given(days=LOGS)
-def test_fitting_day_by_day_is_fitting_all_at_once(fresh: Any, days: Sequence[Any]) -> None:
+def test_fitting_day_by_day_equals_fitting_all_at_once(fresh: Any, days: Sequence[Any]) -> None:
     world = fresh()
     rows = rows_of(world, days)
     whole = world.fit(world.log(rows), COLUMNS)
-    known: dict[str, pl.DataFrame] = {}
+    rows_of_files: dict[str, pl.DataFrame] = {}
     for count in range(3, len(days) + 1):  # fewer days cannot be split
         part = world.log([row for row in rows if row["day"] < rows[0]["day"] + timedelta(days=count)], f"log-{count}")
         fitted = world.fit(part, COLUMNS, f"fit-{count}", previous=f"fit-{count - 1}" if count > 3 else None)
         for file in (fitted / "vocabularies").iterdir():  # ids never move
             now = pl.read_parquet(file)
-            before = known.get(file.name, now.head(0))
-            assert now.head(before.height).equals(before)
-            known[file.name] = now
+            previous_rows = rows_of_files.get(file.name, now.head(0))
+            assert now.head(previous_rows.height).equals(previous_rows)
+            rows_of_files[file.name] = now
     assert folder_digest(fitted) == folder_digest(whole)
 
 
@@ -91,29 +91,29 @@ def test_no_row_sees_the_labels_or_outcomes_of_its_own_or_later_days(fresh: Any,
     rows = rows_of(world, days)
     first = rows[0]["day"] + timedelta(days=day)
     changed = [row if row["day"] < first else {**row, "label": 1 - row["label"], "seconds": 99.0} for row in rows]
-    one = world.features(rows, *COLUMNS, name="one")
-    other = world.features(changed, *COLUMNS, name="other")
+    first_table = world.features(rows, *COLUMNS, name="one")
+    second_table = world.features(changed, *COLUMNS, name="other")
     past = pl.col("day") <= first
-    assert one.filter(past).drop("label").equals(other.filter(past).drop("label"))
+    assert first_table.filter(past).drop("label").equals(second_table.filter(past).drop("label"))
 
 
 @several
 @given(days=LOGS, day=st.integers(1, 3))
-def test_a_row_does_not_see_what_else_happens_on_its_day(fresh: Any, days: Sequence[Any], day: int) -> None:
+def test_a_row_does_not_see_other_rows_of_its_day(fresh: Any, days: Sequence[Any], day: int) -> None:
     world = fresh()
     # the vocabulary and the moments learn from whole training days, point in time is what the statistics are
     columns = [column for column in COLUMNS if column["kind"] not in ("vocabulary", "numeric")]
     rows = [{**row, "impression_id": number} for number, row in enumerate(rows_of(world, days))]
     today = [row for row in rows if row["day"] == rows[0]["day"] + timedelta(days=day)]
     alone = [row for row in rows if row not in today[1:]]
-    one = world.features(rows, *columns, name="one").filter(impression_id=today[0]["impression_id"])
-    other = world.features(alone, *columns, name="other").filter(impression_id=today[0]["impression_id"])
-    assert one.equals(other)
+    first_table = world.features(rows, *columns, name="one").filter(impression_id=today[0]["impression_id"])
+    second_table = world.features(alone, *columns, name="other").filter(impression_id=today[0]["impression_id"])
+    assert first_table.equals(second_table)
 
 
 @several
 @given(days=LOGS)
-def test_a_row_alone_is_the_same_as_in_a_batch(fresh: Any, days: Sequence[Any]) -> None:
+def test_a_single_row_has_the_features_that_it_has_in_a_batch(fresh: Any, days: Sequence[Any]) -> None:
     world = fresh()
     log = world.log(rows_of(world, days))
     transformer = world.transformer(log, *COLUMNS)
@@ -134,12 +134,12 @@ def test_statistics_do_not_depend_on_the_order_of_rows_or_on_the_size_of_parts(
     world = fresh()
     rows = [{**row, "impression_id": number} for number, row in enumerate(rows_of(world, days))]
     shuffled = random.sample(rows, len(rows))
-    one = world.fit(world.log(rows), COLUMNS, "one")
+    first_fit = world.fit(world.log(rows), COLUMNS, "one")
     parts = world.log(shuffled, "shuffled", chunk_rows=2)
-    other = world.fit(parts, COLUMNS, "other", runtime=Runtime(engine="cpu", chunk_rows=1_000))
+    second_fit = world.fit(parts, COLUMNS, "other", runtime=Runtime(engine="cpu", chunk_rows=1_000))
     assert len(list(parts.glob("day=*/*.parquet"))) >= len(days)
     for folder in ("statistics", "views", "vocabularies"):
-        assert folder_digest(one / folder) == folder_digest(other / folder)
+        assert folder_digest(first_fit / folder) == folder_digest(second_fit / folder)
 
 
 def test_two_runs_give_the_same_bytes(world: Any) -> None:

@@ -19,7 +19,7 @@ from shortlist.storage.artefacts import read_json
 
 @pytest.fixture
 def published(world: Any) -> Any:
-    """A world whose features were published."""
+    """A world with published features."""
     columns = [{"kind": "target", "key": "user_id", "name": "rate"}, {"kind": "vocabulary", "each": "city"}]
     rows = [world.row(day, user_id=1 + number % 3, label=number % 2) for day in range(3) for number in range(6)]
     log = world.log(rows)
@@ -31,15 +31,15 @@ def published(world: Any) -> Any:
     return world
 
 
-def test_servers_are_told_which_views_hold_and_until_when(published: Any) -> None:
-    said = read_json(published.folder / "store" / SERVING)
-    assert said["views"] == str((published.folder / "fitted" / "views").resolve())
-    assert datetime.fromisoformat(said["until"]) == datetime(2026, 3, 2, tzinfo=UTC) + timedelta(days=3)
-    assert abs(datetime.now(UTC) - datetime.fromisoformat(said["published"])) < timedelta(minutes=5)
+def test_the_announcement_names_the_views_and_their_moment(published: Any) -> None:
+    announcement = read_json(published.folder / "store" / SERVING)
+    assert announcement["views"] == str((published.folder / "fitted" / "views").resolve())
+    assert datetime.fromisoformat(announcement["until"]) == datetime(2026, 3, 2, tzinfo=UTC) + timedelta(days=3)
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(announcement["published"])) < timedelta(minutes=5)
     assert read_json(published.folder / "skew" / Files.SKEW)["historical_mismatches"] == 0
 
 
-def test_all_that_is_known_of_users_comes_in_one_call(published: Any) -> None:
+def test_all_features_of_users_are_read_in_one_call(published: Any) -> None:
     reader = user_reader(published.folder / "store", "my-spec", SQLiteOnline(), "user_id")
     assert {"homes:city", "by_user_id:rows", "by_user_id:sum_label"} <= reader.columns
     answers = reader.rows([2, 4711, 1], ["homes:city", "by_user_id:rows"])
@@ -48,7 +48,7 @@ def test_all_that_is_known_of_users_comes_in_one_call(published: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["registry.db", "online.db"])
-def test_a_store_that_is_not_there_is_a_sentence(published: Any, tmp_path: Any, name: str) -> None:
+def test_a_missing_store_is_one_message(published: Any, tmp_path: Any, name: str) -> None:
     shutil.copytree(published.folder / "store", tmp_path / "copy")
     (tmp_path / "copy" / name).unlink()
     with pytest.raises(ShortlistError, match=f"{name}: does not exist; run the features step first"):

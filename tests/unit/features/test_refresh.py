@@ -1,4 +1,4 @@
-"""Newer statistics between trainings: what is online equals a full count of the same rows, whatever came in between."""
+"""Refreshes between trainings: online values equal a full count of the same rows."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -39,7 +39,7 @@ def sections(world: Any) -> Sections:
 
 
 def refresh(world: Any, sections: Sections, log: Path, name: str, now: datetime) -> Path:
-    """What the refresh graph does with a valid log."""
+    """Do what the refresh graph does with a valid log."""
     store, fitted = world.folder / "store", world.folder / name
     fit_incrementally(newest_fit(store), *sections, None, RUNTIME, log, fitted)
     publish("shop", store, RUNTIME, 20, log, fitted, None, world.folder / f"{name}-skew", now=now)
@@ -47,7 +47,7 @@ def refresh(world: Any, sections: Sections, log: Path, name: str, now: datetime)
 
 
 def online(world: Any, fitted: Path, view: str) -> pl.DataFrame:
-    """Every key's row in the online store, in order."""
+    """Return every key's row in the online store, in order."""
     store = connect(fitted / "views", world.folder / "store", "shop", RUNTIME.online_store)
     index = store.views.view(view)
     keys = pl.DataFrame({index.key_names[0]: [1, 2, 3, 4, 10, 20, 30]})
@@ -55,7 +55,7 @@ def online(world: Any, fitted: Path, view: str) -> pl.DataFrame:
 
 
 def counted_at_once(world: Any, sections: Sections, log: Path, view: str, at: datetime) -> pl.DataFrame:
-    """The same from a full count of the same rows."""
+    """Return the same from a full count of the same rows."""
     folder = world.folder / "at-once"
     if not folder.exists():
         fit(*sections, None, RUNTIME, log, folder)
@@ -66,7 +66,7 @@ def counted_at_once(world: Any, sections: Sections, log: Path, view: str, at: da
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
-def test_online_values_equal_a_full_count_after_any_order_lateness_and_kills(
+def test_online_values_equal_a_full_count_after_reordered_late_and_killed_refreshes(
     world: Any, sections: Sections, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = np.random.default_rng(seed)
@@ -98,16 +98,16 @@ def test_online_values_equal_a_full_count_after_any_order_lateness_and_kills(
     for part in range(3):
         now = start + timedelta(days=3 + part, hours=float(random.uniform(0, 24))) if part < 2 else now.replace(hour=23)
         arrived = [number for number, moment in enumerate(arrives) if moment <= now or part == 2]
-        there = [rows[number] for number in arrived if rows[number]["event_time"] <= now]
-        random.shuffle(there)
-        log = world.log(there, f"log-{part}")
+        rows_so_far = [rows[number] for number in arrived if rows[number]["event_time"] <= now]
+        random.shuffle(rows_so_far)
+        log = world.log(rows_so_far, f"log-{part}")
         with pytest.raises(KeyboardInterrupt):
             refresh(world, sections, log, f"killed-{part}", now)
         fitted = refresh(world, sections, log, f"fit-{part}", now)
-    said = read_json(world.folder / "store" / SERVING)
-    until = datetime.fromisoformat(said["until"])
+    announcement = read_json(world.folder / "store" / SERVING)
+    until = datetime.fromisoformat(announcement["until"])
     assert now - timedelta(hours=1) < until <= now
-    assert datetime.fromisoformat(said["counted_until"]) == until - timedelta(minutes=30)
+    assert datetime.fromisoformat(announcement["counted_until"]) == until - timedelta(minutes=30)
     for view in ("by_user_id", "by_item_id"):
         expected = counted_at_once(world, sections, log, view, until)
         assert online(world, fitted, view).equals(expected, null_equal=True)
@@ -115,11 +115,11 @@ def test_online_values_equal_a_full_count_after_any_order_lateness_and_kills(
 
 
 def hours(world: Any, *clock: float) -> list[dict[str, Any]]:
-    """An impression of user 1 on each of three days at noon, and more on the third."""
+    """Return an impression of user 1 on each of three days at noon, and more on the third."""
     return [*(world.row(day, 12.0) for day in range(3)), *(world.row(2, hour) for hour in clock)]
 
 
-def test_a_tile_is_served_when_it_is_complete_and_its_outcomes_are_known(world: Any, sections: Sections) -> None:
+def test_a_tile_is_served_once_it_is_complete_with_its_outcomes(world: Any, sections: Sections) -> None:
     log = world.log(hours(world, 12.5, 13.25))
     at = {
         (13, 15): (2, "12:00"),  # of 12:00 to 13:00 the outcomes are known at 13:30
@@ -134,12 +134,12 @@ def test_a_tile_is_served_when_it_is_complete_and_its_outcomes_are_known(world: 
         assert read_json(world.folder / "store" / SERVING)["counted_until"] == f"2026-03-04T{counted}:00+00:00"
 
 
-def test_features_that_feast_tells_otherwise_are_not_served(
+def test_features_that_differ_from_feasts_answers_are_not_served(
     world: Any, sections: Sections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = datetime(2026, 3, 4, 15, tzinfo=UTC)
     refresh(world, sections, world.log(hours(world)), "good", now)
-    before = (world.folder / "store" / SERVING).read_text()
+    announcement = (world.folder / "store" / SERVING).read_text()
     check: Callable[..., Any] = publishing.check_skew
 
     def differs(*inputs: Any) -> Any:
@@ -152,4 +152,4 @@ def test_features_that_feast_tells_otherwise_are_not_served(
         DataError, match=r"1 of \d+ answers of Feast differ from the views \(by_user_id:rows\); servers"
     ):
         refresh(world, sections, world.log(hours(world, 13.0), "more"), "bad", now)
-    assert (world.folder / "store" / SERVING).read_text() == before
+    assert (world.folder / "store" / SERVING).read_text() == announcement

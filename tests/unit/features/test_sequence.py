@@ -39,7 +39,7 @@ def test_a_row_sees_the_last_items_of_its_user_newest_first(world: Any) -> None:
     ]  # fmt: skip
 
 
-def test_numbers_stand_beside_their_items(world: Any) -> None:
+def test_numbers_have_the_position_of_their_items(world: Any) -> None:
     rows = [
         world.row(0, 9, item_id=10, seconds=4.0),
         world.row(0, 12, item_id=20, seconds=math.inf),
@@ -53,7 +53,7 @@ def test_numbers_stand_beside_their_items(world: Any) -> None:
     assert table["history_seconds_ago"].to_list()[0] == [0.0, 0.0, 0.0]
 
 
-def test_only_positives_are_listed_where_that_is_declared(world: Any) -> None:
+def test_only_positives_are_listed_where_declared(world: Any) -> None:
     rows = [
         world.row(0, 9, item_id=10, label=1),
         world.row(0, 10, item_id=20),
@@ -65,7 +65,7 @@ def test_only_positives_are_listed_where_that_is_declared(world: Any) -> None:
     assert table["history"].to_list() == [[], [], [first], [first]]
 
 
-def test_an_item_without_an_id_keeps_its_place(world: Any) -> None:
+def test_an_item_without_an_id_keeps_its_position(world: Any) -> None:
     rows = [
         *(world.row(0, 9 + place, item_id=item) for place, item in enumerate((10, 99, 10))),
         *(world.row(day) for day in (1, 2)),
@@ -74,7 +74,7 @@ def test_an_item_without_an_id_keeps_its_place(world: Any) -> None:
     assert table["history"].to_list()[3] == [1, 0, 1]
 
 
-def test_a_session_of_10_000_items_leaves_its_newest(world: Any) -> None:
+def test_a_session_of_10_000_items_keeps_its_newest_items(world: Any) -> None:
     items = [place % 3 * 10 + 10 for place in range(10_000)]
     rows = [world.row(0, 1 + place / 1_000, item_id=item) for place, item in enumerate(items)]
     table = world.features([*rows, world.row(1), world.row(2)], {**HISTORY, "last": 50}, IDS)
@@ -82,7 +82,7 @@ def test_a_session_of_10_000_items_leaves_its_newest(world: Any) -> None:
     assert table["history"].to_list()[-2] == table["item_id_id"].to_list()[9_999:9_949:-1]
 
 
-def test_lists_are_as_of_the_tiles_that_were_known(world: Any) -> None:
+def test_lists_hold_the_events_of_known_tiles(world: Any) -> None:
     rows = [
         world.row(0, 9.5, item_id=10),
         world.row(0, 10.5, item_id=20),  # the hour from nine is known
@@ -97,9 +97,9 @@ def test_lists_are_as_of_the_tiles_that_were_known(world: Any) -> None:
     fit(data, features, None, Runtime(engine="cpu"), log, world.folder / "fitted")
     built = build_table(data, features, None, Runtime(engine="cpu"), log, world.folder / "fitted", world.folder / "t")
     table = built.scan().sort("impression_id").collect()
-    one, two, three, *_ = table["item_id_id"].to_list()
+    id_1, id_2, id_3, *_ = table["item_id_id"].to_list()
     assert table["history"].to_list() == [
-        [], [one], [one], [three, two, one], [one, three, two], [one, one, three],
+        [], [id_1], [id_1], [id_3, id_2, id_1], [id_1, id_3, id_2], [id_1, id_1, id_3],
     ]  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def live_table(world: Any, rows: list[dict[str, Any]], live: dict[str, Any], out
     return build_table(*sections, world.folder / "table").scan().sort("impression_id").collect()
 
 
-def test_a_live_list_goes_on_with_the_events_of_the_open_tiles(world: Any) -> None:
+def test_a_live_list_includes_the_events_of_the_open_tiles(world: Any) -> None:
     rows = [
         world.row(0, 9.0, item_id=10),
         world.row(0, 9.005, item_id=20),  # 18 s later: less than the delay
@@ -125,15 +125,15 @@ def test_a_live_list_goes_on_with_the_events_of_the_open_tiles(world: Any) -> No
         world.row(2, 9),
     ]
     table = live_table(world, rows, {"with": ["seconds_ago"]}, "0s")
-    one, two, three, *_ = table["item_id_id"].to_list()
+    id_1, id_2, id_3, *_ = table["item_id_id"].to_list()
     assert table["history"].to_list()[:7] == [
-        [], [], [two, one], [], [three, two, one], [two, three, two], [one, two, three],
+        [], [], [id_2, id_1], [], [id_3, id_2, id_1], [id_2, id_3, id_2], [id_1, id_2, id_3],
     ]  # fmt: skip
     ago = [math.log(1 + 360), math.log(1 + 0.7 * 3_600), math.log(1 + 1.195 * 3_600)]
     assert table["history_seconds_ago"].to_list()[5] == pytest.approx(ago, rel=1e-6)
 
 
-def test_what_the_side_table_says_stands_beside_its_item(world: Any) -> None:
+def test_columns_of_the_side_table_have_the_position_of_their_items(world: Any) -> None:
     rows = [
         world.row(0, 9, item_id=10),  # maker 7, topics a and b
         world.row(0, 10, item_id=30),  # maker 8, no topics
@@ -148,7 +148,7 @@ def test_what_the_side_table_says_stands_beside_its_item(world: Any) -> None:
     assert table["history_topics"].to_list()[3:] == [[0, 0, a], [b, 0, 0]]
 
 
-def test_a_live_list_knows_of_open_tiles_what_requests_say_and_the_side_table(world: Any) -> None:
+def test_a_live_list_has_columns_of_requests_and_of_the_side_table(world: Any) -> None:
     rows = [
         world.row(0, 9.0, item_id=10, price=1.5, seconds=8.0),
         world.row(0, 10.1, item_id=30, price=math.inf, seconds=4.0),
@@ -166,7 +166,7 @@ def test_a_live_list_knows_of_open_tiles_what_requests_say_and_the_side_table(wo
     assert none == 0 and len({a, b, 0}) == 3
 
 
-def test_a_list_that_a_request_brings_replaces_the_stored_one(world: Any) -> None:
+def test_a_list_sent_with_a_request_replaces_the_stored_list(world: Any) -> None:
     at = int((world.row(1, 8)["event_time"]).timestamp() * 1e6)
     rows = [
         *(world.row(0, 9 + place, item_id=item, seconds=1.0) for place, item in enumerate((10, 20, 30))),
@@ -178,8 +178,14 @@ def test_a_list_that_a_request_brings_replaces_the_stored_one(world: Any) -> Non
     ]
     sent = {"sent": "basket", "sent_times": "basket_times", "with": ["seconds_ago", "seconds", "maker"]}
     table = world.features(rows, {**HISTORY, **sent}, IDS)
-    one, two, three = table["item_id_id"][:3]
-    lists = [[three, one, two], [three, 0], [three, two, one], [two], [one, one, one]]
+    id_1, id_2, id_3 = table["item_id_id"][:3]
+    lists = [
+        [id_3, id_1, id_2],
+        [id_3, 0],
+        [id_3, id_2, id_1],
+        [id_2],
+        [id_1, id_1, id_1],
+    ]
     assert table["history"].to_list()[3:] == lists
     hour = math.log(1 + 3_600)
     ago = table["history_seconds_ago"].to_list()
@@ -189,7 +195,7 @@ def test_a_list_that_a_request_brings_replaces_the_stored_one(world: Any) -> Non
     assert table["history_maker"].to_list()[3:5] == [[8.0, 7.0, 7.0], [8.0, 0.0, 0.0]]
 
 
-def test_a_live_list_has_positive_events_when_their_outcome_is_known(world: Any) -> None:
+def test_a_live_list_has_positive_events_with_known_outcomes(world: Any) -> None:
     rows = [
         world.row(0, 9.0, item_id=10, label=1),
         world.row(0, 9.15, item_id=20),  # nine minutes later: the outcome takes ten
@@ -198,8 +204,8 @@ def test_a_live_list_has_positive_events_when_their_outcome_is_known(world: Any)
         world.row(2, 9),
     ]
     table = live_table(world, rows, {"counts": "positives"}, "10m")
-    one = table["item_id_id"][0]
-    assert table["history"].to_list() == [[], [], [one], [one], [one]]
+    id_1 = table["item_id_id"][0]
+    assert table["history"].to_list() == [[], [], [id_1], [id_1], [id_1]]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +230,7 @@ def test_a_live_list_needs_servers_that_keep_events() -> None:
         Features.model_validate({"columns": [{**HISTORY, "live": True}]})
 
 
-def test_the_lists_are_the_same_however_rows_are_read_and_days_counted(world: Any) -> None:
+def test_lists_do_not_depend_on_how_rows_are_read_and_days_counted(world: Any) -> None:
     rows = [
         world.row(day, hour / 7, user_id=hour % 3, item_id=(hour * 7 % 3 + 1) * 10, label=hour % 2, seconds=float(hour))
         for day in range(5)
@@ -236,11 +242,11 @@ def test_the_lists_are_the_same_however_rows_are_read_and_days_counted(world: An
     turned = world.fit(world.log(numbered[::-1], "turned", chunk_rows=7), columns, "small")
     assert folder_digest(turned / "views") == folder_digest(whole / "views")
     world.fit(world.log(numbered[: 4 * 39], "first"), columns, "before")
-    later = world.fit(world.log(numbered, "all"), columns, "later", previous="before")
-    assert folder_digest(later / "views") == folder_digest(whole / "views")
+    later_fit = world.fit(world.log(numbered, "all"), columns, "later", previous="before")
+    assert folder_digest(later_fit / "views") == folder_digest(whole / "views")
 
 
-def test_a_list_of_another_length_is_counted_again(world: Any) -> None:
+def test_a_list_of_another_length_is_recounted(world: Any) -> None:
     rows = [world.row(day) for day in range(4)]
     world.fit(world.log(rows), [HISTORY], "before")
     with pytest.raises(DataError, match="newest_4_item_id_by_user_id' was counted otherwise, or not at all"):
@@ -264,7 +270,7 @@ def test_a_list_of_another_length_is_counted_again(world: Any) -> None:
         ({"with": ["sconds_ago"]}, r"'sconds_ago' is not a declared column"),
     ],
 )
-def test_what_cannot_be_listed_is_refused(world: Any, changed: dict[str, Any], message: str) -> None:
+def test_columns_that_cannot_be_listed_are_refused(world: Any, changed: dict[str, Any], message: str) -> None:
     (feature,) = Features.model_validate({"columns": [{**HISTORY, **changed}]}).columns
     with pytest.raises(ValueError, match=rf"features: sequence 'history': {message}"):
         feature.check(world.data)
@@ -277,11 +283,11 @@ def test_a_log_without_a_clock_is_refused(world: Any) -> None:
         feature.check(data)
 
 
-def test_the_declaration_survives_being_written(world: Any) -> None:
+def test_the_declaration_survives_serialisation(world: Any) -> None:
     declared = Features.model_validate({"columns": [{**HISTORY, "with": ["seconds_ago"]}]})
-    again = Features.model_validate(declared.model_dump(mode="json"))
-    assert plan(world.data, again) == plan(world.data, declared)
-    assert again.names == ("history", "history_seconds_ago")
+    reread = Features.model_validate(declared.model_dump(mode="json"))
+    assert plan(world.data, reread) == plan(world.data, declared)
+    assert reread.names == ("history", "history_seconds_ago")
 
 
 def test_a_list_too_long_to_be_served_is_refused() -> None:
@@ -289,7 +295,7 @@ def test_a_list_too_long_to_be_served_is_refused() -> None:
         Features.model_validate({"columns": [{**HISTORY, "last": 1_001}]})
 
 
-def test_the_notes_of_a_table_say_how_many_events_a_list_has(world: Any, tmp_path: Path) -> None:
+def test_the_notes_of_a_table_hold_the_length_of_lists(world: Any, tmp_path: Path) -> None:
     rows = [world.row(day) for day in range(3)]
     table = world.table(world.log(rows), [{**HISTORY, "with": ["seconds_ago"]}])
     notes = {column["name"]: column for column in table.notes["columns"]}

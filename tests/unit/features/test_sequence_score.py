@@ -1,4 +1,4 @@
-"""The kind `sequence_score`: how well an item follows a session, by models that learnt earlier periods alone."""
+"""The kind `sequence_score`: how well an item follows a session, by models trained on earlier periods only."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ Rows = list[dict[str, Any]]
 
 
 def circles(world: Any, days: range, step: int = 1) -> Rows:
-    """Thirty users click on ten items in turn, four times a day; beside each click an item is shown in vain."""
-    drawn, rows = random.Random(3), []
+    """Return rows of thirty users who click ten items in turn, four times a day, each with an item without a click."""
+    generator, rows = random.Random(3), []
     for day in days:
         for place in range(4):
             for user in range(30):
                 at, item = 8 + place + user / 100, (user + step * (4 * day + place)) % ITEMS
-                other = (item + drawn.randrange(1, ITEMS)) % ITEMS
-                rows.append(world.row(day, at, user_id=user, item_id=other))
+                random_item = (item + generator.randrange(1, ITEMS)) % ITEMS
+                rows.append(world.row(day, at, user_id=user, item_id=random_item))
                 rows.append(world.row(day, at + 0.001, user_id=user, item_id=item, label=1))
     return rows
 
 
 def learnt(world: Any, name: str = "fitted") -> Path:
-    found: Path = world.folder / name / LEARNT / "next"
-    return found
+    folder: Path = world.folder / name / LEARNT / "next"
+    return folder
 
 
 def starts(folder: Path) -> list[date]:
@@ -68,7 +68,7 @@ def auc_of(scores: Any, rows: pl.DataFrame) -> float:
     return float(auc(rows[Columns.LABEL].to_numpy().astype(float), 1 / (1 + np.exp(-np.asarray(scores, float)))))
 
 
-def test_what_follows_a_session_scores_above_what_does_not(world: Any) -> None:
+def test_a_following_item_has_the_higher_score(world: Any) -> None:
     rows = world.features(circles(world, range(6)), SCORE)
     assert rows["next"].dtype == pl.Float32 and rows["next"].is_finite().all()
     # Sessions are as of the day's start, so that the first click of a day follows the events of its session.
@@ -76,55 +76,57 @@ def test_what_follows_a_session_scores_above_what_does_not(world: Any) -> None:
     assert auc_of(first["next"], first) > 0.9
 
 
-def test_no_row_is_scored_by_a_model_that_learnt_it(world: Any) -> None:
-    """The planted leak: what follows a session is drawn anew every day, so that only who learnt a row knows it."""
-    drawn, users, rows = random.Random(5), 30, []
+def test_no_model_scores_rows_of_its_training(world: Any) -> None:
+    """A planted leak: the next item is drawn at random every day, so that only a model trained on a row knows it."""
+    generator, users, rows = random.Random(5), 30, []
     for day in range(2):  # every item is known
-        shown = drawn.sample(range(150), 150)
+        order = generator.sample(range(150), 150)
         rows += [world.row(day, 8 + place / 10, user_id=place % users, item_id=item, label=1)
-                 for place, item in enumerate(shown)]  # fmt: skip
+                 for place, item in enumerate(order)]  # fmt: skip
     for day in range(2, 7):  # one click a day, of items of that day
-        clicked = drawn.sample(range((day - 2) * users, (day - 1) * users), users)
+        clicked = generator.sample(range((day - 2) * users, (day - 1) * users), users)
         for user, item in enumerate(clicked):
             rows.append(world.row(day, 8, user_id=user, item_id=item, label=1))
-            rows.append(world.row(day, 9, user_id=user, item_id=clicked[user - drawn.randrange(1, users)]))
+            rows.append(world.row(day, 9, user_id=user, item_id=clicked[user - generator.randrange(1, users)]))
     rows.append(world.row(7, user_id=None))
     log = world.log(rows)
     table = world.table(log, [{**SCORE, "refit_days": 1, "embedding_dim": 16, "dropout": 0.0, "last": 20,
                                "batch_events": 128, "learning_rate": 0.02}])  # fmt: skip
     transformer = Transformer.load(world.folder / "table-fitted", "cpu")
-    *days, after = (part.day for part in table.days[2:])
-    newest = learnt(world, "table-fitted") / str(after)
+    *days, served_day = (part.day for part in table.days[2:])
+    newest = learnt(world, "table-fitted") / str(served_day)
     assert SessionModelFacts(**read_json(newest / FACTS_FILE)).days.keys() >= set(map(str, days))
     cheating = []
     for day in days:
         looked_up = transformer.look_up(DayTable.open(log, Files.LOG).scan({day}).collect(), day)
         sessions = looked_up["newest_20_positive_item_id_by_user_id:newest_values"]
         cheating.append(SessionModel(newest).scores(sessions, looked_up["item_id"]))
-    own = table.scan(set(days)).collect()
-    assert (own["next"] != 0).all()
-    assert auc_of(np.concatenate(cheating), own) > 0.9
-    assert auc_of(own["next"], own) == pytest.approx(0.5, abs=0.1)
+    training_rows = table.scan(set(days)).collect()
+    assert (training_rows["next"] != 0).all()
+    assert auc_of(np.concatenate(cheating), training_rows) > 0.9
+    assert auc_of(training_rows["next"], training_rows) == pytest.approx(0.5, abs=0.1)
 
 
-def test_what_happens_from_a_period_on_does_not_change_its_model(world: Any) -> None:
-    before = circles(world, range(4))
-    one, other = (
-        world.features([*before, *circles(world, range(4, 7), step)], SCORE, name=f"step-{step}") for step in (1, 3)
+def test_events_of_a_period_do_not_change_its_model(world: Any) -> None:
+    old_rows = circles(world, range(4))
+    first_log, second_log = (
+        world.features([*old_rows, *circles(world, range(4, 7), step)], SCORE, name=f"step-{step}") for step in (1, 3)
     )
     folders = [learnt(world, f"step-{step}-fitted") for step in (1, 3)]
-    day = before[0]["day"] + timedelta(days=4)
-    kept = [start for start in starts(folders[0]) if start <= day]
-    assert len(kept) >= 2
-    for start in kept:
+    day = old_rows[0]["day"] + timedelta(days=4)
+    unchanged_starts = [start for start in starts(folders[0]) if start <= day]
+    assert len(unchanged_starts) >= 2
+    for start in unchanged_starts:
         assert what_was_learnt(folders[0] / start.isoformat()) == what_was_learnt(folders[1] / start.isoformat())
-    later = max(start for start in starts(folders[0]) if start > day)
-    assert what_was_learnt(folders[0] / later.isoformat()) != what_was_learnt(folders[1] / later.isoformat())
-    earlier = pl.col("day") < day
-    assert one.filter(earlier)["next"].equals(other.filter(earlier)["next"])
+    newest_start = max(start for start in starts(folders[0]) if start > day)
+    assert what_was_learnt(folders[0] / newest_start.isoformat()) != what_was_learnt(
+        folders[1] / newest_start.isoformat()
+    )
+    is_earlier = pl.col("day") < day
+    assert first_log.filter(is_earlier)["next"].equals(second_log.filter(is_earlier)["next"])
 
 
-def test_a_model_that_learnt_what_its_rows_do_not_know_is_refused(world: Any) -> None:
+def test_a_model_trained_on_events_unknown_to_its_rows_is_refused(world: Any) -> None:
     log = world.log(circles(world, range(6)))
     world.fit(log, [SCORE])
     folder = learnt(world) / starts(learnt(world))[-1].isoformat()
@@ -135,7 +137,7 @@ def test_a_model_that_learnt_what_its_rows_do_not_know_is_refused(world: Any) ->
         Transformer.load(world.folder / "fitted", "cpu").preprocessing.learnt["next"].models  # noqa: B018
 
 
-def test_an_outcome_that_was_not_known_when_a_period_began_is_not_learnt(world: Any) -> None:
+def test_an_outcome_unknown_at_the_start_of_a_period_is_not_trained_on(world: Any) -> None:
     rows = circles(world, range(5))
     late = [world.row(day, 23.95, user_id=user, item_id=77, label=1) for day in range(5) for user in range(30)]
     features = Features.model_validate({"columns": [SCORE], "tile": "1h"})
@@ -149,17 +151,17 @@ def test_an_outcome_that_was_not_known_when_a_period_began_is_not_learnt(world: 
         events = pl.DataFrame(ordered).filter(
             pl.col("event_time") < pl.lit(midnight(world, start)), pl.col("label") == 1
         )
-        known = events.filter(pl.col("event_time") < pl.lit(midnight(world, start) - timedelta(minutes=10)))
-        assert known.height < events.height
+        known_events = events.filter(pl.col("event_time") < pl.lit(midnight(world, start) - timedelta(minutes=10)))
+        assert known_events.height < events.height
         assert (
             SessionModelFacts(**read_json(folder / FACTS_FILE)).learnt_until
-            == microseconds_of(known["event_time"].max()) + 600_000_000
+            == microseconds_of(known_events["event_time"].max()) + 600_000_000
         )
 
 
 def midnight(world: Any, day: date) -> datetime:
-    found: datetime = world.row((day - world.row()["day"]).days, 0)["event_time"]
-    return found
+    moment: datetime = world.row((day - world.row()["day"]).days, 0)["event_time"]
+    return moment
 
 
 def microseconds_of(moment: Any) -> int:
@@ -167,7 +169,7 @@ def microseconds_of(moment: Any) -> int:
 
 
 @pytest.mark.long
-def test_a_later_fit_trains_only_the_periods_that_are_new(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_fit_trains_only_new_periods(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = []
     train = models.sequence.scores.train
 
@@ -180,33 +182,35 @@ def test_a_later_fit_trains_only_the_periods_that_are_new(world: Any, monkeypatc
     first, longer = (world.log([row for row in rows if row["day"] < until], f"log-{until}")
                      for until in (rows[0]["day"] + timedelta(days=days) for days in (6, 8)))  # fmt: skip
     world.fit(first, [SCORE])
-    before, trained[:] = list(trained), []
+    previously_trained, trained[:] = list(trained), []
     world.fit(longer, [SCORE], "longer", previous="fitted")
-    own = [start.isoformat() for start in starts(learnt(world, "longer"))]
-    assert set(before) < set(own) and trained == [name for name in own if name not in before]
+    period_names = [start.isoformat() for start in starts(learnt(world, "longer"))]
+    assert set(previously_trained) < set(period_names) and trained == [
+        name for name in period_names if name not in previously_trained
+    ]
     incremental = folder_digest(learnt(world, "longer"))
     world.fit(longer, [SCORE], "whole")
     assert folder_digest(learnt(world, "whole")) == incremental
     trained.clear()
     world.fit(longer, [{**SCORE, "epochs": 1}], "other", previous="longer")
-    assert trained == own
+    assert trained == period_names
 
 
-def test_rows_without_session_or_with_an_unknown_item_have_no_score(world: Any) -> None:
+def test_rows_without_session_or_with_an_unknown_item_score_0(world: Any) -> None:
     rows = circles(world, range(6))
-    more = [
+    added_rows = [
         world.row(5, 12, user_id=1, item_id=999, label=1),
         world.row(5, 12, user_id=999, item_id=1),
         world.row(5, 12, user_id=None, item_id=1),
         world.row(5, 12, user_id=1, item_id=None),
         world.row(5, 12, user_id=1, item_id=1),
     ]
-    table = world.features([*rows, *more], SCORE)
+    table = world.features([*rows, *added_rows], SCORE)
     assert table["next"].to_list()[-5:-1] == [0.0] * 4 and table["next"].to_list()[-1] != 0
     assert table.filter(pl.col("day") == rows[0]["day"])["next"].to_list() == [0.0] * 240
 
 
-def test_a_log_whose_training_days_would_have_no_scores_is_refused(world: Any) -> None:
+def test_a_log_without_scored_training_days_is_refused(world: Any) -> None:
     message = r"sequence_score 'next': no training day would have a score: .* 3 days in periods of 300\. Declare fewer"
     with pytest.raises(DataError, match=message):
         world.fit(world.log(circles(world, range(3))), [{**SCORE, "refit_days": 300}])
@@ -220,7 +224,7 @@ def test_a_log_whose_training_days_would_have_no_scores_is_refused(world: Any) -
         ({"with": ["price"]}, "Extra inputs are not permitted"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(changed: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Features.model_validate({"columns": [{**SCORE, **changed}]})
 
@@ -241,8 +245,8 @@ def test_columns_that_are_no_events_are_refused(world: Any, changed: dict[str, A
 
 
 @pytest.mark.long
-def test_an_exported_graph_scores_rows_of_all_test_days_as_the_table_does(world: Any) -> None:
-    """Test days of two periods: each row has the model of its time, in the graph too."""
+def test_an_exported_graph_and_the_table_score_all_test_days_alike(world: Any) -> None:
+    """Test days lie in two periods: each row is scored by the model of its time, also in the graph."""
     split = {"warmup_days": 2, "validation_days": 1, "test_days": 3}
     world = type(world)(world.folder, world.clock, split)
     log = world.log(circles(world, range(8)))
@@ -262,7 +266,7 @@ def test_an_exported_graph_scores_rows_of_all_test_days_as_the_table_does(world:
         looked_up = transformer.look_up(raw.with_columns(sent), day)
         expected = transformer.compute(looked_up)
         tensors = encode(looked_up, signature, transformer.plan.declared)
-        (found,) = session.run(None, tensors)
-        np.testing.assert_allclose(found, expected.to_numpy(), rtol=0, atol=1e-5)
-        assert np.abs(found).max() > 1
+        (scores,) = session.run(None, tensors)
+        np.testing.assert_allclose(scores, expected.to_numpy(), rtol=0, atol=1e-5)
+        assert np.abs(scores).max() > 1
         assert (expected["brought"] != expected["next"]).sum() > raw.height // 4

@@ -20,7 +20,7 @@ def start(day: date) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 
-AFTER = start(NEWEST) + timedelta(days=1)
+AFTER_NEWEST = start(NEWEST) + timedelta(days=1)
 
 
 def moments(*values: datetime) -> pl.Series:
@@ -30,13 +30,13 @@ def moments(*values: datetime) -> pl.Series:
 USER_ROWS = pl.DataFrame(
     {
         "user": [1, 1, 2, 2],
-        "event_timestamp": moments(start(SECOND), start(NEWEST), start(NEWEST), AFTER),
+        "event_timestamp": moments(start(SECOND), start(NEWEST), start(NEWEST), AFTER_NEWEST),
         "rows": [1, 2, 1, 3],
         "rate": [0.5, None, 1.0, 0.25],
     }
 )
 TAG_ROWS = pl.DataFrame(
-    {"tag": ["a", "b", "a"], "event_timestamp": moments(start(SECOND), start(SECOND), AFTER), "rows": [4, 2, 9]}
+    {"tag": ["a", "b", "a"], "event_timestamp": moments(start(SECOND), start(SECOND), AFTER_NEWEST), "rows": [4, 2, 9]}
 )
 TOTAL = pl.DataFrame({"everything": [0, 0], "event_timestamp": moments(start(SECOND), start(NEWEST)), "rows": [1, 3]})
 FRAMES = {"user_rows": USER_ROWS, "tag_rows": TAG_ROWS, "total": TOTAL}
@@ -55,7 +55,7 @@ NEWEST_LOG = LOG.filter(day=NEWEST)
 
 
 def table_look_up(view: str, keys: pl.DataFrame, day: date) -> pl.DataFrame:
-    """The training table's own way: the last row of the key that holds at the start of the day."""
+    """Look up as the training table does: the last row of the key that holds at the start of the day."""
     past = FRAMES[view].filter(pl.col("event_timestamp") <= start(day))
     newest = past.group_by(keys.columns, maintain_order=True).last()
     return keys.join(newest, on=keys.columns, how="left", maintain_order="left").drop(*keys.columns, "event_timestamp")
@@ -63,7 +63,11 @@ def table_look_up(view: str, keys: pl.DataFrame, day: date) -> pl.DataFrame:
 
 def view(name: str, newest_keys: int) -> StoredView:
     types = {"user": "Int64", "everything": "Int64", "tag": "String", "rows": "Int64", "rate": "Float64"}
-    key, *features = (ViewColumn(name=one, dtype=types[one]) for one in FRAMES[name].columns if one in types)
+    key, *features = (
+        ViewColumn(name=column_name, dtype=types[column_name])
+        for column_name in FRAMES[name].columns
+        if column_name in types
+    )
     rows = FRAMES[name].height
     return StoredView(
         name=name,
@@ -96,12 +100,12 @@ def materialised(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(materialised: Path, tmp_path: Path) -> FeastStore:
-    """A copy, so that a test may spoil it."""
+    """Return a copy of the store that a test may change."""
     shutil.copytree(materialised / "store", tmp_path / "store")
     return connect(materialised / "views", tmp_path / "store", "skew", SQLiteOnline())
 
 
-def test_a_table_that_says_what_feast_says_has_no_skew(store: FeastStore) -> None:
+def test_a_table_that_agrees_with_feast_has_no_skew(store: FeastStore) -> None:
     # user_rows: 5 rows with a user; tag_rows: a | a, b | b, zz | a; total: one per row and moment, 6 rows at 3 moments
     sample = 5 + (1 + 2 + 2 + 1) + 3
     newest = 2 + 3 + 1  # users 1, 2; tags b, zz, a; everything
@@ -115,7 +119,7 @@ def test_a_table_that_says_what_feast_says_has_no_skew(store: FeastStore) -> Non
     )
 
 
-def test_a_table_that_sees_its_own_day_is_found(store: FeastStore) -> None:
+def test_a_table_that_sees_its_own_day_is_detected(store: FeastStore) -> None:
     def leaking(view: str, keys: pl.DataFrame, day: date) -> pl.DataFrame:
         return table_look_up(view, keys, day + timedelta(days=1))
 
@@ -125,7 +129,7 @@ def test_a_table_that_sees_its_own_day_is_found(store: FeastStore) -> None:
     assert report.columns["user_rows:rate"] > 0
 
 
-def test_one_value_changed_in_the_online_store_is_found(store: FeastStore, tmp_path: Path) -> None:
+def test_a_changed_value_in_the_online_store_is_detected(store: FeastStore, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "store" / "online.db") as online:
         changed = online.execute(
             "UPDATE skew_user_rows SET value = (SELECT value FROM skew_total)"  # 3 in place of 2 or 1
@@ -138,7 +142,7 @@ def test_one_value_changed_in_the_online_store_is_found(store: FeastStore, tmp_p
     assert report.columns["user_rows:rows"] == 1
 
 
-def test_one_value_changed_in_the_files_is_found(tmp_path: Path) -> None:
+def test_a_changed_value_in_the_files_is_detected(tmp_path: Path) -> None:
     store = apply(write(tmp_path / "views"), tmp_path / "store", "skew", SQLiteOnline(), user="user")
     store.materialize(start(NEWEST))
     changed = USER_ROWS.with_columns(rows=pl.Series([1, 2, 7, 3]))  # user 2 from the newest day on
@@ -148,7 +152,7 @@ def test_one_value_changed_in_the_files_is_found(tmp_path: Path) -> None:
     assert report.columns == {"user_rows:rows": 1, "user_rows:rate": 0, "tag_rows:rows": 0, "total:rows": 0}
 
 
-def test_a_row_lost_from_the_files_is_found(tmp_path: Path) -> None:
+def test_a_row_missing_from_the_files_is_detected(tmp_path: Path) -> None:
     store = apply(write(tmp_path / "views"), tmp_path / "store", "skew", SQLiteOnline(), user="user")
     TAG_ROWS.filter(pl.col("tag") != "b").write_parquet(tmp_path / "views" / "tag_rows.parquet")
     store.materialize(start(NEWEST))
@@ -156,16 +160,16 @@ def test_a_row_lost_from_the_files_is_found(tmp_path: Path) -> None:
     assert (report.historical_mismatches, report.online_mismatches) == (2, 1)  # b on two days; b among the newest
 
 
-def test_answers_that_feast_drops_are_found(store: FeastStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_answers_of_feast_are_detected(store: FeastStore, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = FeastStore._at_event_time
-    monkeypatch.setattr(FeastStore, "_at_event_time", lambda self, view, asked: whole(self, view, asked).head(-1))
+    monkeypatch.setattr(FeastStore, "_at_event_time", lambda self, view, key_rows: whole(self, view, key_rows).head(-1))
     report = check_skew(store, LOG, NEWEST_LOG, table_look_up)
     assert not report.row_count_ok
     assert report.historical_mismatches == report.keys_checked - 6  # none of the sample's answers counts as right
 
 
 def test_a_store_that_is_a_day_ahead_is_compared_with_the_next_days_lookups(store: FeastStore) -> None:
-    store.materialize(AFTER)
+    store.materialize(AFTER_NEWEST)
     report = check_skew(store, LOG, NEWEST_LOG, table_look_up)
     assert report.online_mismatches == 0
     assert store.online(pl.DataFrame({"user": [2]}), ["user_rows"])["user_rows:rows"].item() == 3
@@ -177,7 +181,7 @@ def test_a_store_without_any_values_is_refused(tmp_path: Path) -> None:
         check_skew(store, LOG, NEWEST_LOG, table_look_up)
 
 
-def test_a_large_view_is_compared_with_the_snapshot_that_serves_it(tmp_path: Path) -> None:
+def test_a_large_view_is_compared_with_its_served_snapshot(tmp_path: Path) -> None:
     store = apply(write(tmp_path / "views", tags=50_001), tmp_path / "store", "skew", SQLiteOnline(), user="user")
     assert set(store.materialize(start(NEWEST))) == {"user_rows", "total"}
     assert check_skew(store, LOG, NEWEST_LOG, table_look_up).online_mismatches == 0
@@ -185,7 +189,7 @@ def test_a_large_view_is_compared_with_the_snapshot_that_serves_it(tmp_path: Pat
     assert check_skew(store, LOG.clear(), NEWEST_LOG, table_look_up).online_mismatches == 2  # tags a and b, not zz
 
 
-def test_a_key_of_a_side_table_is_found_where_it_was_looked_up(tmp_path: Path) -> None:
+def test_a_key_of_a_side_table_is_read_from_the_looked_up_column(tmp_path: Path) -> None:
     """The log holds items; their tags are looked up in the side table `items`, and counted by tag."""
     index = ViewIndex.read(write(tmp_path / "views"))
     sizes = {"path": "items.parquet", "static": True, "rows": 1, "newest_keys": 1}
@@ -209,6 +213,6 @@ def test_a_key_of_a_side_table_is_found_where_it_was_looked_up(tmp_path: Path) -
         check_skew(store, rows, rows, look_up)
 
 
-def test_nothing_to_compare_is_reported_as_nothing(store: FeastStore) -> None:
+def test_a_comparison_of_no_rows_reports_zeros(store: FeastStore) -> None:
     report = check_skew(store, LOG.clear(), LOG.clear(), table_look_up)
     assert (report.rows_checked, report.keys_checked) == (0, 0)

@@ -1,4 +1,4 @@
-"""Slates: which rows are one request, where a row stands in it, the same in the table and in the server."""
+"""Slates: which rows are one request, and their statistics, equal in the table and in the server."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ DEMO = Path(__file__).parents[3] / "pipelines/specs/demo.yaml"
 DAY = date(2026, 3, 2)
 
 
-def test_where_a_row_stands() -> None:
-    found = slate_statistics(np.array([2.0, np.nan, 6.0, 2.0, 5.0]), np.array([7, 7, 7, 7, 1]))
-    assert found["rank"].tolist()[:1] + found["rank"].tolist()[2:] == [2, 1, 2, 1]
-    assert found["size"].tolist() == [4, 4, 4, 4, 1]
-    np.testing.assert_array_equal(found["share"], [0.2, np.nan, 0.6, 0.2, 1.0])
-    np.testing.assert_allclose(found["difference"], [2 - 10 / 3, np.nan, 6 - 10 / 3, 2 - 10 / 3, 0.0])
+def test_rank_share_and_difference_of_a_row() -> None:
+    statistics = slate_statistics(np.array([2.0, np.nan, 6.0, 2.0, 5.0]), np.array([7, 7, 7, 7, 1]))
+    assert statistics["rank"].tolist()[:1] + statistics["rank"].tolist()[2:] == [2, 1, 2, 1]
+    assert statistics["size"].tolist() == [4, 4, 4, 4, 1]
+    np.testing.assert_array_equal(statistics["share"], [0.2, np.nan, 0.6, 0.2, 1.0])
+    np.testing.assert_allclose(statistics["difference"], [2 - 10 / 3, np.nan, 6 - 10 / 3, 2 - 10 / 3, 0.0])
 
 
-def test_where_nothing_adds_up_there_is_no_share() -> None:
-    found = slate_statistics(np.array([0.0, 0.0, np.nan]), np.array([0, 0, 1]))
-    assert np.isnan(found["share"]).all()
-    assert found["rank"].tolist()[:2] == [1, 1]
-    assert np.isnan(found["rank"][2])
+def test_the_share_of_a_zero_sum_is_nan() -> None:
+    statistics = slate_statistics(np.array([0.0, 0.0, np.nan]), np.array([0, 0, 1]))
+    assert np.isnan(statistics["share"]).all()
+    assert statistics["rank"].tolist()[:2] == [1, 1]
+    assert np.isnan(statistics["rank"][2])
     assert slate_statistics(np.zeros(0), None)["rank"].shape == (0,)
 
 
@@ -52,20 +52,24 @@ values = st.one_of(st.floats(-1e6, 1e6, width=32), st.just(float("nan")), st.sam
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(values, st.integers(0, 4)), min_size=1, max_size=40), st.randoms(use_true_random=False))
-def test_a_slate_alone_and_in_any_order_gives_the_same_bits(rows: list[tuple[float, int]], random: Any) -> None:
+def test_statistics_do_not_depend_on_other_slates_or_on_the_order_of_rows(
+    rows: list[tuple[float, int]], random: Any
+) -> None:
     value, slate = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
     whole = slate_statistics(value, slate)
     for number in set(slate.tolist()):
-        own = np.flatnonzero(slate == number)
-        shuffled = own.copy()
+        rows_of_slate = np.flatnonzero(slate == number)
+        shuffled = rows_of_slate.copy()
         random.shuffle(shuffled)
         alone = slate_statistics(value[shuffled], None)
-        for what, column in whole.items():
-            np.testing.assert_array_equal(column[shuffled], alone[what])
-            known = value[own][~np.isnan(value[own])]
-            if what == "rank":
-                expected = [np.nan if np.isnan(one) else 1 + (known > one).sum() for one in value[own]]
-                np.testing.assert_array_equal(column[own], expected)
+        for statistic, column in whole.items():
+            np.testing.assert_array_equal(column[shuffled], alone[statistic])
+            known_values = value[rows_of_slate][~np.isnan(value[rows_of_slate])]
+            if statistic == "rank":
+                expected = [
+                    np.nan if np.isnan(number) else 1 + (known_values > number).sum() for number in value[rows_of_slate]
+                ]
+                np.testing.assert_array_equal(column[rows_of_slate], expected)
 
 
 # --- which rows are one slate ---------------------------------------------------------------------------------------
@@ -73,13 +77,13 @@ def test_a_slate_alone_and_in_any_order_gives_the_same_bits(rows: list[tuple[flo
 
 @pytest.fixture
 def table(tmp_path: Path) -> DayTable:
-    """Five files of two rows; requests are interleaved."""
+    """Return a log of five files of two rows with interleaved requests."""
     seconds = [0, 1, 2, 30, 31, 32, 33, 90, 91, 92]
     rows = pl.DataFrame(
         {
             "user_id": [1, 2, 1, 1, 2, None, 1, None, 2, 1],
             "request": ["a", "b", "a", "c", "b", None, "c", None, "d", "a"],
-            "event_time": [datetime(2026, 3, 2, tzinfo=UTC) + timedelta(seconds=one) for one in seconds],
+            "event_time": [datetime(2026, 3, 2, tzinfo=UTC) + timedelta(seconds=second) for second in seconds],
             "day": [DAY] * 10,
             "impression_id": range(10),
             "label": [0, 1] * 5,
@@ -109,7 +113,7 @@ def data(**slate: Any) -> Data:
         ({"gap_seconds": 60}, [{0, 2, 3, 6, 9}, {1, 4, 8}, {5}, {7}]),
     ],
 )
-def test_no_slate_is_in_two_pieces(table: DayTable, slate: dict[str, Any], expected: list[set[int]]) -> None:
+def test_no_slate_is_split_between_pieces(table: DayTable, slate: dict[str, Any], expected: list[set[int]]) -> None:
     pieces = list(whole_slates(table, table.days[0], data(**slate)))
     assert len(table.days[0].files) == 5
     slates = [
@@ -119,7 +123,7 @@ def test_no_slate_is_in_two_pieces(table: DayTable, slate: dict[str, Any], expec
     assert sorted(slates, key=min) == expected
 
 
-def test_a_slate_beyond_the_limit_stops_the_run(table: DayTable) -> None:
+def test_a_slate_above_the_limit_is_refused(table: DayTable) -> None:
     with pytest.raises(DataError, match=r"1 of 6 slates have more than max_rows \(2\) rows, the largest 3"):
         list(whole_slates(table, table.days[0], data(column="request", max_rows=2)))
 
@@ -127,21 +131,21 @@ def test_a_slate_beyond_the_limit_stops_the_run(table: DayTable) -> None:
 # --- what a spec may say --------------------------------------------------------------------------------------------
 
 
-def spec(feature: dict[str, Any], slate: dict[str, Any] | None = None, **others: Any) -> str:
+def spec(feature: dict[str, Any], slate: dict[str, Any] | None = None, **sections: Any) -> str:
     raw = yaml.safe_load(DEMO.read_text())
     for stage in ("retrieval", "filters", "ordering"):  # its clients bring their candidates
         del raw[stage]
     del raw["gates"]["custom"]
     raw["features"]["columns"].append({"kind": "slate", **feature})
     raw["data"] |= {} if slate is None else {"slate": slate}
-    return yaml.safe_dump({**raw, **others})
+    return yaml.safe_dump({**raw, **sections})
 
 
-def test_a_spec_may_declare_it() -> None:
-    wanted = {"feature": "item_rate", "gives": ["rank", "size"]}
-    found = parse_spec(spec(wanted, {"gap_seconds": 1800}))
-    assert found.features.names[-2:] == ("item_rate_slate_rank", "item_rate_slate_size")
-    assert parse_spec(found.model_dump_json()) == found
+def test_a_spec_may_declare_slate_features() -> None:
+    declared_settings = {"feature": "item_rate", "gives": ["rank", "size"]}
+    parsed_spec = parse_spec(spec(declared_settings, {"gap_seconds": 1800}))
+    assert parsed_spec.features.names[-2:] == ("item_rate_slate_rank", "item_rate_slate_size")
+    assert parse_spec(parsed_spec.model_dump_json()) == parsed_spec
 
 
 @pytest.mark.parametrize(
@@ -160,7 +164,7 @@ def test_a_spec_may_declare_it() -> None:
         ({"column": "duration"}, {"gap_seconds": 9, "max_rows": 99}, r"10000 is above data\.slate\.max_rows 99:"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(feature: dict[str, Any], slate: dict[str, Any] | None, message: str) -> None:
+def test_invalid_declarations_are_refused(feature: dict[str, Any], slate: dict[str, Any] | None, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         parse_spec(spec(feature, slate))
 
@@ -173,24 +177,24 @@ def test_a_gap_needs_a_user() -> None:
 
 
 @pytest.mark.parametrize(
-    ("compared", "why"),
+    ("compared", "reason"),
     [
         ("hour_sin", "features of kind cyclic are no number"),
         ("surface_id", "features of kind vocabulary are no number"),
     ],
 )
-def test_what_a_server_cannot_compare_is_refused(compared: str, why: str) -> None:
-    found = parse_spec(spec({"feature": compared}, {"gap_seconds": 9}))
-    with pytest.raises(PlanError, match=f"cannot compare '{compared}': {why}"):
-        plan(found.data, found.features)
+def test_features_that_a_server_cannot_compare_are_refused(compared: str, reason: str) -> None:
+    parsed_spec = parse_spec(spec({"feature": compared}, {"gap_seconds": 9}))
+    with pytest.raises(PlanError, match=f"cannot compare '{compared}': {reason}"):
+        plan(parsed_spec.data, parsed_spec.features)
 
 
-def test_slates_are_refused_beside_tiles_that_would_cut_them() -> None:
+def test_slates_are_refused_with_tiles_shorter_than_a_day() -> None:
     raw = yaml.safe_load(spec({"column": "duration"}, {"gap_seconds": 9}))
     raw["features"]["tile"] = "1h"
-    found = parse_spec(yaml.safe_dump(raw))
+    parsed_spec = parse_spec(yaml.safe_dump(raw))
     with pytest.raises(PlanError, match=r"kind slate need statistics by whole days, and .*duration.* below 1d"):
-        plan(found.data, found.features)
+        plan(parsed_spec.data, parsed_spec.features)
 
 
 def test_a_feature_table_keeps_slates_whole_and_numbered(world: Any) -> None:
@@ -206,7 +210,7 @@ def test_a_feature_table_keeps_slates_whole_and_numbered(world: Any) -> None:
         assert sorted(by_slate.drop(Columns.SLATE).rows()) == [([0.0], 3), ([1.0], 3)]
 
 
-def test_the_skew_report_makes_a_samples_features_again_from_whole_slates(world: Any) -> None:
+def test_the_skew_report_recomputes_sampled_features_from_whole_slates(world: Any) -> None:
     declared = Data.model_validate({**world.data.model_dump(), "slate": {"column": "page"}})
     features = Features.model_validate({
         "columns": [

@@ -9,7 +9,7 @@ from shortlist.spec.data import Split
 DAYS = [date(2026, 3, day) for day in range(1, 9)]
 
 
-def test_last_days_test_and_first_days_warm_up() -> None:
+def test_the_last_days_are_for_test_and_the_first_days_for_warm_up() -> None:
     split = split_days(reversed(DAYS), Split(warmup_days=2, validation_days=1, test_days=2))
     assert (split.warmup, split.train) == (tuple(DAYS[:2]), tuple(DAYS[2:5]))
     assert (split.validation, split.test) == (tuple(DAYS[5:6]), tuple(DAYS[6:]))

@@ -23,7 +23,7 @@ VIEW = KeyedView(
 
 @pytest.fixture
 def rows(world: Any) -> pl.DataFrame:
-    """Impressions, many at the same time, with sums that floats would round."""
+    """Return impressions, many at the same time, with sums that floats would round."""
     log = [
         world.row(
             0, number % 4, user_id=number % 3, words=[["a"], ["b", "a"], ["a", "a"], None][number % 4], seconds=seconds
@@ -35,12 +35,12 @@ def rows(world: Any) -> pl.DataFrame:
 
 def statistics(frames: list[pl.DataFrame], world: Any, path: Path, spill_every: int = 0) -> pl.DataFrame:
     path.parent.mkdir(exist_ok=True)
-    kept = KeyCount(VIEW, path.parent / "scratch", "cpu")
+    key_count = KeyCount(VIEW, path.parent / "scratch", "cpu")
     for number, frame in enumerate(frames):
-        kept.add(*count(countable(frame, [VIEW], DeclaredColumns(world.data)), [VIEW], "cpu"))
+        key_count.add(*count(countable(frame, [VIEW], DeclaredColumns(world.data)), [VIEW], "cpu"))
         if spill_every and number % spill_every == 0:
-            kept.spill()
-    kept.finish(path, rows=4)
+            key_count.spill()
+    key_count.finish(path, rows=4)
     return pl.read_parquet(path)
 
 
@@ -60,19 +60,19 @@ def test_merging_gives_the_same_bits_in_any_order(
 def test_a_key_is_counted_once_per_row_and_value(world: Any, tmp_path: Path) -> None:
     log = [world.row(0, words=["a", "a", "b"], seconds=0.5), world.row(0, 13.0, words=["a"], seconds=None)]
     frame = pl.read_parquet(list(world.log(log).glob("day=*/*.parquet")), hive_partitioning=False)
-    found = statistics([frame], world, tmp_path / "one.parquet").drop("last_time", "last_impression")
-    assert found.rows(named=True) == [
+    key_statistics = statistics([frame], world, tmp_path / "one.parquet").drop("last_time", "last_impression")
+    assert key_statistics.rows(named=True) == [
         {"user_id": 1, "words": "a", "rows": 2, "sum_seconds": 2**15, "rows_seconds": 1, "last_seconds": None},
         {"user_id": 1, "words": "b", "rows": 1, "sum_seconds": 2**15, "rows_seconds": 1, "last_seconds": 0.5},
     ]
 
 
-def test_spilled_files_are_gone_at_the_end(world: Any, rows: pl.DataFrame, tmp_path: Path) -> None:
+def test_spilled_files_are_deleted_at_the_end(world: Any, rows: pl.DataFrame, tmp_path: Path) -> None:
     statistics([rows[:9], rows[9:]], world, tmp_path / "parts.parquet", spill_every=1)
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-def test_sums_that_leave_64_bits_are_refused(world: Any) -> None:
+def test_sums_beyond_64_bits_are_refused(world: Any) -> None:
     declared = DeclaredColumns(world.data)
     check_sum_range({"sum_seconds": 2.0**56, "sum_likes": 2.0**56}, declared)
     with pytest.raises(
@@ -81,7 +81,7 @@ def test_sums_that_leave_64_bits_are_refused(world: Any) -> None:
         check_sum_range({"sum_seconds": 2.0**57}, declared)
 
 
-def test_fit_refuses_sums_that_leave_64_bits(world: Any) -> None:
+def test_fit_refuses_sums_beyond_64_bits(world: Any) -> None:
     log = world.log([world.row(day, seconds=1e12) for day in (0, 1, 2)])
     with pytest.raises(DataError, match=r"'seconds' add up to 3e\+12"):
         world.fit(log, [{"kind": "target", "key": ["page"], "of": "seconds", "name": "rate"}])

@@ -56,8 +56,8 @@ def write(folder: Path, frames: dict[str, pl.DataFrame], views: list[StoredView]
         folder=folder, views=tuple(views), first_day=date(2026, 1, 5), last_day=date(2026, 1, 7), timezone=ZONE
     )
     write_json(folder / INDEX, index.model_dump(mode="json"))
-    for one in views:
-        frames[one.name].write_parquet(folder / one.path)
+    for view in views:
+        frames[view.name].write_parquet(folder / view.path)
     return folder
 
 
@@ -156,7 +156,7 @@ def test_historical_answers_hold_at_the_moment_of_the_row_in_its_order(store: Fe
     assert answers["users:name"].to_list() == ["bo", None, None, None, None, None, "bo"]
 
 
-def test_online_answers_are_what_was_valid_when_materialised(store: FeastStore) -> None:
+def test_online_answers_are_those_valid_at_materialisation(store: FeastStore) -> None:
     store.materialize(start(7))
     asking = pl.DataFrame({"user": [2, 1, 9, None, 1], "tab": ["b", "a", "a", "a", "a"], "everything": [0] * 5})
     answers = store.online(asking, ["clicks", "pairs", "overall", "users"])
@@ -175,7 +175,7 @@ def test_online_answers_are_what_was_valid_when_materialised(store: FeastStore) 
     assert answers.schema["users:vector"] == pl.List(pl.Float32)
 
 
-def test_materialising_again_writes_only_what_is_new(store: FeastStore) -> None:
+def test_materialising_again_writes_only_new_rows(store: FeastStore) -> None:
     assert store.materialize(start(7)) == {"clicks": 2, "pairs": 2, "overall": 1, "users": 2}
     assert store.materialize(start(7)) == {"clicks": 0, "pairs": 0, "overall": 0, "users": 0}
     assert store.materialize(start(8)) == {"clicks": 1, "pairs": 0, "overall": 1, "users": 0}  # user 2 and the total
@@ -183,33 +183,33 @@ def test_materialising_again_writes_only_what_is_new(store: FeastStore) -> None:
     assert store.valid_until("clicks") == start(8)
 
 
-def test_an_earlier_moment_does_not_take_the_store_back(store: FeastStore) -> None:
+def test_an_earlier_moment_changes_no_value(store: FeastStore) -> None:
     store.materialize(start(8))
     assert store.materialize(start(6))["clicks"] == 0
     assert rows(store, 2) == 2
     assert store.valid_until("clicks") == start(8)
 
 
-def test_a_new_day_that_leaves_the_past_alone_is_written_alone(store: FeastStore, tmp_path: Path) -> None:
+def test_a_new_day_is_written_alone_when_the_past_is_unchanged(store: FeastStore, tmp_path: Path) -> None:
     store.materialize(start(8))
-    later = pl.concat([CLICKS, CLICKS.tail(1).with_columns(event_timestamp=pl.lit(start(9)), rows=pl.lit(9, pl.Int64))])
-    again = apply_changed(tmp_path, {"clicks": later})
-    assert again.materialize(start(9))["clicks"] == 1
-    assert rows(again, 2) == 9
+    later_clicks = pl.concat(
+        [CLICKS, CLICKS.tail(1).with_columns(event_timestamp=pl.lit(start(9)), rows=pl.lit(9, pl.Int64))]
+    )
+    later_store = apply_changed(tmp_path, {"clicks": later_clicks})
+    assert later_store.materialize(start(9))["clicks"] == 1
+    assert rows(later_store, 2) == 9
 
 
-def test_a_rewritten_past_is_written_whole_and_its_lost_keys_vanish(store: FeastStore, tmp_path: Path) -> None:
+def test_a_changed_past_is_rewritten_and_its_removed_keys_are_deleted(store: FeastStore, tmp_path: Path) -> None:
     store.materialize(start(8))
     changed = CLICKS.filter(user=1).with_columns(rows=pl.col("rows") + 100)
-    again = apply_changed(tmp_path, {"clicks": changed})
-    assert again.materialize(start(8)) == {"clicks": 1, "pairs": 0, "overall": 0, "users": 0}
-    assert rows(again, 1) == 3 + 100
-    assert rows(again, 2) is None
+    rewritten_store = apply_changed(tmp_path, {"clicks": changed})
+    assert rewritten_store.materialize(start(8)) == {"clicks": 1, "pairs": 0, "overall": 0, "users": 0}
+    assert rows(rewritten_store, 1) == 3 + 100
+    assert rows(rewritten_store, 2) is None
 
 
-def test_a_rewriting_that_was_killed_does_not_pass_for_the_past(
-    store: FeastStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_rewrite_is_repeated(store: FeastStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.materialize(start(8))
     changed = apply_changed(tmp_path, {"clicks": CLICKS.filter(user=1)})
     with monkeypatch.context() as killed:
@@ -224,53 +224,60 @@ def test_a_rewriting_that_was_killed_does_not_pass_for_the_past(
 
 def test_a_changed_row_of_a_side_table_reaches_the_store(store: FeastStore, tmp_path: Path) -> None:
     store.materialize(start(8))
-    again = apply_changed(tmp_path, {"users": USERS.with_columns(name=pl.Series(["al", "bo"]))})
-    assert again.materialize(start(8))["users"] == 2
-    assert again.online(pl.DataFrame({"user": [1]}), ["users"])["users:name"][0] == "al"
+    changed_store = apply_changed(tmp_path, {"users": USERS.with_columns(name=pl.Series(["al", "bo"]))})
+    assert changed_store.materialize(start(8))["users"] == 2
+    assert changed_store.online(pl.DataFrame({"user": [1]}), ["users"])["users:name"][0] == "al"
 
 
 def test_a_new_feature_of_a_view_is_filled_for_every_key(store: FeastStore, tmp_path: Path) -> None:
     store.materialize(start(8))
     wider = PAIRS.with_columns(clicks=pl.Series([1, 2]))
-    both = {"rows": "Int64", "clicks": "Int64"}
-    wider_view = view("pairs", {"user": "Int64", "tab": "String"}, both, wider)
-    again = apply_changed(tmp_path, {"pairs": wider}, [VIEWS[0], wider_view, *VIEWS[2:]])
-    assert again.materialize(start(8))["pairs"] == 2
-    assert again.online(pl.DataFrame({"user": [1], "tab": ["a"]}), ["pairs"])["pairs:clicks"][0] == 1
+    feature_types = {"rows": "Int64", "clicks": "Int64"}
+    wider_view = view("pairs", {"user": "Int64", "tab": "String"}, feature_types, wider)
+    changed_store = apply_changed(tmp_path, {"pairs": wider}, [VIEWS[0], wider_view, *VIEWS[2:]])
+    assert changed_store.materialize(start(8))["pairs"] == 2
+    assert changed_store.online(pl.DataFrame({"user": [1], "tab": ["a"]}), ["pairs"])["pairs:clicks"][0] == 1
 
 
-def test_apply_again_keeps_what_is_online_and_forgets_views_that_are_gone(store: FeastStore, tmp_path: Path) -> None:
+def test_applying_again_keeps_online_values_and_removes_undeclared_views(store: FeastStore, tmp_path: Path) -> None:
     store.materialize(start(8))
-    again = apply_changed(tmp_path, {}, VIEWS[:1])
-    assert rows(again) == 3
-    assert [one.name for one in again.online_views] == ["clicks"]
+    changed_store = apply_changed(tmp_path, {}, VIEWS[:1])
+    assert rows(changed_store) == 3
+    assert [online_view.name for online_view in changed_store.online_views] == ["clicks"]
     tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
     with sqlite3.connect(tmp_path / "store" / "online.db") as online:
         assert [name for (name,) in online.execute(tables)] == ["my_spec_clicks"]
     online.close()
 
 
-def test_another_process_reads_what_was_applied(store: FeastStore, views: Path, tmp_path: Path) -> None:
+def test_another_process_reads_the_applied_store(store: FeastStore, views: Path, tmp_path: Path) -> None:
     store.materialize(start(8))
     assert rows(connect(views, tmp_path / "store", "my-spec", SQLiteOnline())) == 3
 
 
-def test_connecting_to_nothing_says_what_to_run(views: Path, tmp_path: Path) -> None:
+def test_connecting_without_a_registry_names_the_step_to_run(views: Path, tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match="no Feast registry here; run the features step first"):
         connect(views, tmp_path / "nowhere", "my-spec", SQLiteOnline())
 
 
-def test_feast_itself_finds_the_same_definitions(views: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_feast_command_reads_the_same_definitions(
+    views: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store_module._import_feast()
     parse_repo = importlib.import_module("feast.repo_operations").parse_repo
     monkeypatch.chdir(project_root() / "feature_repo")
     monkeypatch.syspath_prepend(project_root() / "feature_repo")
     with temporary_environment(environment_variables(views, tmp_path / "store", "my-spec", SQLiteOnline(), "user")):
-        found = parse_repo(project_root() / "feature_repo")
+        repository = parse_repo(project_root() / "feature_repo")
     sys.modules.pop("definitions")
-    assert {entity.name for entity in found.entities} == {"everything", "tab", "user", "__dummy"}  # Feast adds its own
-    assert sorted(one.name for one in found.feature_views) == ["clicks", "overall", "pairs", "users"]
-    assert [(service.name, len(service.feature_view_projections)) for service in found.feature_services] == [
+    assert {entity.name for entity in repository.entities} == {
+        "everything",
+        "tab",
+        "user",
+        "__dummy",
+    }  # Feast adds its own
+    assert sorted(view.name for view in repository.feature_views) == ["clicks", "overall", "pairs", "users"]
+    assert [(service.name, len(service.feature_view_projections)) for service in repository.feature_services] == [
         ("my_spec", 4)
     ]
 
@@ -284,7 +291,7 @@ def test_an_integer_that_feast_would_round_is_refused(store: FeastStore, tmp_pat
         apply_changed(tmp_path, {"clicks": rounded}).materialize(start(8))
 
 
-def test_a_spec_that_looks_nothing_up_has_an_empty_store(store: FeastStore, tmp_path: Path) -> None:
+def test_a_spec_without_views_has_an_empty_store(store: FeastStore, tmp_path: Path) -> None:
     assert apply_changed(tmp_path, {}, []).materialize(start(8)) == {}
 
 
@@ -315,7 +322,7 @@ def test_a_snapshot_holds_the_latest_values_of_every_key(views: Path) -> None:
     assert index.snapshot("clicks", start(6)).rows() == [(1, 2, 0.5, BIG, None)]
 
 
-def test_an_unknown_view_names_the_likely_one(store: FeastStore) -> None:
+def test_an_unknown_view_suggests_a_similar_name(store: FeastStore) -> None:
     with pytest.raises(ShortlistError, match="no view 'click'; did you mean 'clicks'"):
         store.online(pl.DataFrame({"user": [1]}), ["click"])
 
@@ -326,7 +333,7 @@ def test_lost_or_doubled_rows_are_refused(change: Callable[[pl.DataFrame], pl.Da
     with pytest.raises(
         DataError, match=r"Feast answered 2 rows of view 'clicks' with [13]\. Rows were lost or doubled"
     ):
-        with_answers(asking, VIEWS[0], lambda view, asked: change(asked.select(ROW, rows=pl.lit(1))))
+        with_answers(asking, VIEWS[0], lambda view, key_rows: change(key_rows.select(ROW, rows=pl.lit(1))))
 
 
 def test_a_day_begins_at_midnight_of_the_logs_own_clock(views: Path) -> None:
@@ -347,20 +354,20 @@ def test_redis_takes_its_connection_from_the_named_variable(tmp_path: Path, monk
     }
 
 
-@pytest.mark.parametrize(("value", "found"), [("", "is not set"), ("password=secret", "does not hold one")])
+@pytest.mark.parametrize(("value", "problem"), [("", "is not set"), ("password=secret", "does not hold one")])
 def test_a_missing_redis_connection_names_the_variable_and_never_its_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, found: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, problem: str
 ) -> None:
     monkeypatch.setenv("MY_REDIS", value)
     with pytest.raises(
         ShortlistError,
-        match=rf"wanted `host:port\[,password=\.\.\.\]`, but the environment variable MY_REDIS {found}\.",
+        match=rf"wanted `host:port\[,password=\.\.\.\]`, but the environment variable MY_REDIS {problem}\.",
     ) as refused:
         apply(tmp_path, tmp_path / "store", "my-spec", RedisOnline(kind="redis", connection_variable="MY_REDIS"))
     assert "secret" not in str(refused.value)
 
 
-def test_a_redis_that_is_away_is_reported(views: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_redis_is_reported(views: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHORTLIST_REDIS", "127.0.0.1:1,retry=null,password=secret")  # nothing listens there
     store = apply(views, tmp_path / "store", "my-spec", RedisOnline(kind="redis"))
     with pytest.raises(ShortlistError, match=r"runtime\.online_store: Redis says: .*127\.0\.0\.1:1") as refused:
@@ -370,7 +377,7 @@ def test_a_redis_that_is_away_is_reported(views: Path, tmp_path: Path, monkeypat
 
 
 @pytest.mark.long
-def test_a_materialisation_killed_half_way_can_be_run_again(store: FeastStore, views: Path, tmp_path: Path) -> None:
+def test_a_killed_materialisation_can_be_repeated(store: FeastStore, views: Path, tmp_path: Path) -> None:
     program = textwrap.dedent(
         f"""
         import os, signal
@@ -395,14 +402,14 @@ def test_a_materialisation_killed_half_way_can_be_run_again(store: FeastStore, v
     assert rows(store, 2) == 2
 
 
-def test_feast_does_not_speak(store: FeastStore, capfd: pytest.CaptureFixture[str]) -> None:
+def test_feast_is_silent(store: FeastStore, capfd: pytest.CaptureFixture[str]) -> None:
     store.materialize(start(8))
     store.historical(pl.DataFrame({"user": [1], "event_time": moments(8)}), ["clicks"])
     assert capfd.readouterr() == ("", "")
 
 
 class ElsewhereOnline(OnlineStore):
-    """An online store that only this file knows: Feast's SQLite store in a file that the spec names."""
+    """An online store of this file: Feast's SQLite store in a file that the spec names."""
 
     kind: Literal["elsewhere"]
     """A file."""
@@ -425,7 +432,7 @@ class ElsewhereOnline(OnlineStore):
         return f"the file says: {error}" if isinstance(error, sqlite3.OperationalError) else ""
 
 
-def test_an_online_store_of_ones_own_is_filled_and_answers(
+def test_a_registered_online_store_is_filled_and_answers(
     views: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ONLINE_STORES, "elsewhere", ElsewhereOnline)
@@ -446,7 +453,7 @@ def test_an_online_store_of_ones_own_is_filled_and_answers(
         user_reader(place, "my-spec", online, "user")
 
 
-def test_an_online_store_of_ones_own_explains_its_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_online_store_explains_its_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ONLINE_STORES, "elsewhere", ElsewhereOnline)
     with (
         pytest.raises(ShortlistError, match=r"runtime\.online_store: the file says: database is locked"),

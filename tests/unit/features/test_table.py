@@ -28,7 +28,7 @@ def test_a_table_says_which_features_look_up_earlier_days(world: Any) -> None:
     assert looked_up == {"page_rate", "page_seen", "page_away"}
 
 
-def test_table_holds_what_its_contract_says(world: Any) -> None:
+def test_table_matches_its_contract(world: Any) -> None:
     columns = [
         NUMBER,
         {"kind": "vocabulary", "each": ["page", "words"]},
@@ -84,7 +84,7 @@ def test_cold_means_no_impression_on_an_earlier_day(world: Any) -> None:
     assert table["cold_item"].to_list() == [True, True, True, False, True]
 
 
-def test_slices_are_texts_whatever_the_column(world: Any) -> None:
+def test_slices_are_texts_for_every_column_type(world: Any) -> None:
     rows = [world.row(0, item_id=10, price=1.5, made=date(2026, 3, 1)), world.row(1, item_id=99), world.row(2)]
     slices = ["maker", "topics", "released", "price", "made", "city"]
     table = world.table(world.log(rows), [NUMBER], slices).scan().sort("impression_id").collect()
@@ -95,7 +95,7 @@ def test_slices_are_texts_whatever_the_column(world: Any) -> None:
     ]
 
 
-def test_the_planted_probability_is_kept(world: Any) -> None:
+def test_the_planted_probability_is_copied_into_the_table(world: Any) -> None:
     log = world.log([world.row(day) for day in range(3)])
     for file in log.glob("day=*/*.parquet"):
         pl.read_parquet(file, hive_partitioning=False).with_columns(true_probability=0.25).write_parquet(file)
@@ -106,8 +106,8 @@ def test_the_planted_probability_of_a_further_label_gets_the_name_of_the_label(w
     log = world.log([world.row(day, likes=day % 2) for day in range(3)])
     for file in log.glob("day=*/*.parquet"):
         pl.read_parquet(file, hive_partitioning=False).with_columns(true_probability_likes=0.1).write_parquet(file)
-    own, derived = FurtherLabel(column="likes"), FurtherLabel(column="likes", positive=Positive(any_of=(0,)))
-    data = world.data.model_copy(update={"labels": {"like": own, "other": derived}})
+    own_label, derived = FurtherLabel(column="likes"), FurtherLabel(column="likes", positive=Positive(any_of=(0,)))
+    data = world.data.model_copy(update={"labels": {"like": own_label, "other": derived}})
     features = Features.model_validate({"columns": [NUMBER]})
     fit(world.data, features, None, Runtime(engine="cpu"), log, world.folder / "fitted")
     built = build_table(data, features, None, Runtime(engine="cpu"), log, world.folder / "fitted", world.folder / "out")
@@ -135,7 +135,7 @@ def build(world: Any, log: Any, fitted: Any, *columns: dict[str, Any]) -> None:
     build_table(world.data, features, Gates(), Runtime(engine="cpu"), log, fitted, world.folder / "table")
 
 
-def test_features_fitted_otherwise_are_refused(world: Any) -> None:
+def test_a_fit_of_other_features_is_refused(world: Any) -> None:
     log = world.log([world.row(day) for day in range(3)])
     with pytest.raises(DataError, match="fitted for other features or slices than the declared ones; fit again"):
         build(world, log, world.fit(log, [NUMBER]), {**NUMBER, "fill": 0.0})
@@ -152,7 +152,7 @@ def test_days_that_were_not_counted_are_refused(world: Any) -> None:
         build(world, two_more, fitted, count)
 
 
-def test_further_labels_are_columns_of_0_and_1_of_whoever_builds_the_table(world: Any) -> None:
+def test_further_labels_are_the_declared_columns_of_0_and_1(world: Any) -> None:
     declared = {
         "long": FurtherLabel(column="seconds", positive=Positive(at_least=30)),
         "liked": FurtherLabel(column="likes", positive=Positive(any_of=(1, 2))),

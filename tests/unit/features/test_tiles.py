@@ -1,4 +1,4 @@
-"""Statistics by tiles of time: what a row sees of its own day, and what Feast says of it."""
+"""Statistics by tiles of time: what a row sees of its own day, in the table and in Feast."""
 
 import math
 import tempfile
@@ -55,24 +55,24 @@ def fitted_by(sections: tuple[Data, Features], log: Path, out: Path, previous: P
 
 
 def looked_up(log: Path, fitted: Path) -> list[dict[str, Any]]:
-    """Every row with what its views say."""
+    """Return every row with the values of its views."""
     transformer = Transformer.load(fitted, "cpu")
     frames = [transformer.look_up(rows, day) for day, rows in DayTable.open(log, Files.LOG).frames()]
     return pl.concat(frames).sort("impression_id").to_dicts()
 
 
 def counted(row: dict[str, Any], rows: Sequence[dict[str, Any]], sections: tuple[Data, Features]) -> list[Any]:
-    """The rows of the same user that a row may see, by going through all of them, in order of time."""
+    """Return the rows of the same user that a row may see, in order of time, by a scan of all rows."""
     data, features = sections
     tile, delay, zone = parse_duration(features.tile), parse_duration(data.outcome_delay or "0s"), data.clock.timezone
 
-    def known(other: dict[str, Any]) -> datetime:
-        start, after = (start_of(other["day"] + timedelta(days=days), zone) for days in (0, 1))
-        return min(start + ((other["event_time"] - start) // tile + 1) * tile, after) + delay
+    def known_moment_of(other_row: dict[str, Any]) -> datetime:
+        start, next_midnight = (start_of(other_row["day"] + timedelta(days=days), zone) for days in (0, 1))
+        return min(start + ((other_row["event_time"] - start) // tile + 1) * tile, next_midnight) + delay
 
-    of_user = [other for other in rows if row["user_id"] is not None and other["user_id"] == row["user_id"]]
-    mine = [other for other in of_user if known(other) <= row["event_time"]]
-    return sorted(mine, key=lambda other: (other["event_time"], other["impression_id"]))
+    of_user = [other_row for other_row in rows if row["user_id"] is not None and other_row["user_id"] == row["user_id"]]
+    visible_rows = [other_row for other_row in of_user if known_moment_of(other_row) <= row["event_time"]]
+    return sorted(visible_rows, key=lambda other_row: (other_row["event_time"], other_row["impression_id"]))
 
 
 IMPRESSION = st.fixed_dictionaries(
@@ -93,34 +93,36 @@ DAYS = st.lists(st.lists(IMPRESSION, min_size=2, max_size=8), min_size=4, max_si
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(days=DAYS, tile=st.sampled_from(["10m", "1h", "12h", "1d"]), delay=st.sampled_from(["0s", "45m", "1d"]))
-def test_a_row_sees_the_tiles_that_were_complete_with_their_outcomes_known(
-    world: Any, days: Sequence[Any], tile: str, delay: str
-) -> None:
+def test_a_row_sees_complete_tiles_with_known_outcomes(world: Any, days: Sequence[Any], tile: str, delay: str) -> None:
     folder = Path(tempfile.mkdtemp(dir=world.folder))
     local = type(world)(folder, {"timezone": ZONE}, world.split)
     sections = declared(local, tile, delay, ZONE)
     rows = [
         {**local.row(5 + day, **impression), "impression_id": number}
-        for number, (day, impression) in enumerate((day, one) for day, rows in enumerate(days) for one in rows)
+        for number, (day, impression) in enumerate(
+            (day, impression_row) for day, rows in enumerate(days) for impression_row in rows
+        )
     ]
     log = local.log(rows)
     rows = [{**row, "event_time": row["event_time"].astimezone(UTC)} for row in rows]
     for row in rows:
         row["day"] = row["event_time"].astimezone(local.row()["event_time"].tzinfo).date()
-    for row, found in zip(rows, looked_up(log, fitted_by(sections, log, folder / "fitted")), strict=True):
-        seen = counted(row, rows, sections)
+    for row, view_values in zip(rows, looked_up(log, fitted_by(sections, log, folder / "fitted")), strict=True):
+        visible_rows = counted(row, rows, sections)
         as_of = (row["event_time"] - parse_duration(delay)).astimezone(local.row()["event_time"].tzinfo).date()
-        recent = [other for other in seen if other["day"] >= as_of - timedelta(days=1)]
-        assert (found["by_user_id:rows"] or 0) == len(seen)
-        assert (found["by_user_id:rows_1d"] or 0) == len(recent)
-        assert (found["by_user_id:sum_label_1d"] or 0) == sum(other["label"] for other in recent)
-        assert found["by_user_id:last_seconds"] == (seen[-1]["seconds"] if seen else None)
-        last = found["by_user_id:last_time"]
-        assert (last and datetime.fromtimestamp(last / 1e6, UTC)) == (seen[-1]["event_time"] if seen else None)
+        recent = [other_row for other_row in visible_rows if other_row["day"] >= as_of - timedelta(days=1)]
+        assert (view_values["by_user_id:rows"] or 0) == len(visible_rows)
+        assert (view_values["by_user_id:rows_1d"] or 0) == len(recent)
+        assert (view_values["by_user_id:sum_label_1d"] or 0) == sum(other_row["label"] for other_row in recent)
+        assert view_values["by_user_id:last_seconds"] == (visible_rows[-1]["seconds"] if visible_rows else None)
+        last = view_values["by_user_id:last_time"]
+        assert (last and datetime.fromtimestamp(last / 1e6, UTC)) == (
+            visible_rows[-1]["event_time"] if visible_rows else None
+        )
 
 
 def world_rows(world: Any, days: int = 4) -> list[dict[str, Any]]:
-    """Two impressions of two users each, at 9:10 and 10:40 of every day, all clicks of the first hour."""
+    """Return impressions of two users at 9:10 and 10:40 of every day; those of the first hour are clicked."""
     return [
         world.row(day, hour, user_id=user, page="x", words=["a"], seconds=hour, label=int(hour < 10))
         for day in range(days)
@@ -129,16 +131,16 @@ def world_rows(world: Any, days: int = 4) -> list[dict[str, Any]]:
     ]
 
 
-def test_an_hour_is_seen_in_the_next_one_and_not_before(world: Any) -> None:
+def test_an_hour_is_seen_from_the_next_hour_on(world: Any) -> None:
     log = world.log(world_rows(world))
     hourly = looked_up(log, fitted_by(declared(world, "1h"), log, world.folder / "hourly"))
     daily = looked_up(log, fitted_by(declared(world, "1d"), log, world.folder / "daily"))
-    mine = [number for number, row in enumerate(hourly) if row["user_id"] == 1]
-    assert [hourly[number]["by_user_id:rows"] for number in mine] == [None, 1, 2, 3, 4, 5, 6, 7]
-    assert [daily[number]["by_user_id:rows"] for number in mine] == [None, None, 2, 2, 4, 4, 6, 6]
+    row_numbers = [number for number, row in enumerate(hourly) if row["user_id"] == 1]
+    assert [hourly[number]["by_user_id:rows"] for number in row_numbers] == [None, 1, 2, 3, 4, 5, 6, 7]
+    assert [daily[number]["by_user_id:rows"] for number in row_numbers] == [None, None, 2, 2, 4, 4, 6, 6]
     # at 10:40, one hour with 45 minutes of delay: what happened until 9:55 at most, that is nothing of the day
     late = looked_up(log, fitted_by(declared(world, "1h", "45m"), log, world.folder / "late"))
-    assert [late[number]["by_user_id:rows"] for number in mine] == [None, None, 2, 2, 4, 4, 6, 6]
+    assert [late[number]["by_user_id:rows"] for number in row_numbers] == [None, None, 2, 2, 4, 4, 6, 6]
 
 
 def test_ids_and_files_of_day_statistics_do_not_depend_on_tiles(world: Any) -> None:
@@ -152,42 +154,42 @@ def test_ids_and_files_of_day_statistics_do_not_depend_on_tiles(world: Any) -> N
         assert pl.read_parquet(hourly / "vocabularies" / file.name).equals(pl.read_parquet(file))
 
 
-def test_a_day_that_grew_is_counted_again_and_gives_what_a_full_count_gives(world: Any) -> None:
+def test_a_day_with_new_rows_is_recounted_and_equals_a_full_count(world: Any) -> None:
     rows, sections = world_rows(world), declared(world, "1h", "30m")
     short = world.log(rows[:-2], "short")  # the last day lacks its second hour
     whole = world.log(rows, "whole")
-    before = fitted_by(sections, short, world.folder / "before")
-    again = fitted_by(sections, whole, world.folder / "again", before)
-    assert folder_digest(again) == folder_digest(fitted_by(sections, whole, world.folder / "once"))
+    old_fit = fitted_by(sections, short, world.folder / "before")
+    new_fit = fitted_by(sections, whole, world.folder / "again", old_fit)
+    assert folder_digest(new_fit) == folder_digest(fitted_by(sections, whole, world.folder / "once"))
     with pytest.raises(DataError, match=r"'by_user_id' was counted otherwise"):
-        fitted_by(declared(world, "6h", "30m"), whole, world.folder / "other", before)
+        fitted_by(declared(world, "6h", "30m"), whole, world.folder / "other", old_fit)
 
 
 def test_a_table_of_other_tiles_than_the_fit_is_refused(world: Any) -> None:
     log = world.log(world_rows(world))
     fitted = fitted_by(declared(world, "1h"), log, world.folder / "hourly")
-    for other in (declared(world, "1h", "30m"), declared(world, "10m")):
+    for other_sections in (declared(world, "1h", "30m"), declared(world, "10m")):
         with pytest.raises(
             DataError, match="fitted with other tiles or another outcome_delay than declared; fit again"
         ):
-            build_table(*other, None, RUNTIME, log, fitted, world.folder / "table")
+            build_table(*other_sections, None, RUNTIME, log, fitted, world.folder / "table")
 
 
-def test_feast_says_of_the_past_and_of_now_what_the_hourly_table_says(world: Any) -> None:
+def test_feasts_historical_and_online_answers_equal_the_hourly_table(world: Any) -> None:
     log, sections = world.log(world_rows(world)), declared(world, "1h", "30m")
     fitted, table, store = (world.folder / name for name in ("fitted", "table", "store"))
     fitted_by(sections, log, fitted)
     build_table(*sections, None, RUNTIME, log, fitted, table)
     assert publish("hourly", store, RUNTIME, 20, log, fitted, table, world.folder / "skew") == 16 + 4
-    said = read_json(world.folder / "skew" / Files.SKEW)
-    assert (said["historical_mismatches"], said["online_mismatches"], said["row_count_ok"]) == (0, 0, True)
-    assert said["keys_checked"] > 20
+    report = read_json(world.folder / "skew" / Files.SKEW)
+    assert (report["historical_mismatches"], report["online_mismatches"], report["row_count_ok"]) == (0, 0, True)
+    assert report["keys_checked"] > 20
     online = connect(fitted / "views", store, "hourly", RUNTIME.online_store)
     assert online.valid_until("by_user_id") == datetime(2026, 3, 6, 0, 30, tzinfo=UTC)
     assert online.online(pl.DataFrame({"user_id": [1]}), ["by_user_id"])["by_user_id:rows"].to_list() == [8]
 
 
-def test_a_table_that_sees_an_hour_too_much_differs_from_feast(world: Any) -> None:
+def test_a_table_that_sees_an_hour_too_early_differs_from_feast(world: Any) -> None:
     log, sections = world.log(world_rows(world)), declared(world, "1h")
     fitted, table = world.folder / "fitted", world.folder / "table"
     fitted_by(sections, log, fitted)
@@ -196,8 +198,8 @@ def test_a_table_that_sees_an_hour_too_much_differs_from_feast(world: Any) -> No
     leaking = pl.read_parquet(part, hive_partitioning=False).with_columns(pl.lit(math.log(9), pl.Float32).alias("n"))
     leaking.write_parquet(part)
     publish("leaky", world.folder / "store", RUNTIME, 20, log, fitted, table, world.folder / "skew")
-    said = read_json(world.folder / "skew" / Files.SKEW)
-    assert (said["historical_mismatches"], said["columns"]["n"]) == (4, 4)
+    report = read_json(world.folder / "skew" / Files.SKEW)
+    assert (report["historical_mismatches"], report["columns"]["n"]) == (4, 4)
 
 
 @pytest.mark.parametrize("tile", ["7h", "5m", "2d", "0s"])
@@ -207,12 +209,12 @@ def test_a_tile_that_does_not_divide_a_day_is_refused(tile: str) -> None:
 
 
 @pytest.mark.parametrize("delay", ["1 h", "-1h", "60", "1w"])
-def test_a_delay_that_is_no_duration_is_refused(world: Any, delay: str) -> None:
+def test_an_invalid_delay_is_refused(world: Any, delay: str) -> None:
     with pytest.raises(ValidationError, match="outcome_delay"):
         declared(world, "1h", delay)
 
 
-def test_a_clock_that_goes_forward_or_back_ends_the_last_tile_at_midnight() -> None:
+def test_a_clock_change_ends_the_last_tile_at_midnight() -> None:
     tiles = Tiles(timedelta(hours=12), timedelta(), ZONE)
     spring, autumn = date(2026, 3, 8), date(2026, 11, 1)  # days of 23 and 25 hours
 
@@ -229,13 +231,13 @@ def test_a_clock_that_goes_forward_or_back_ends_the_last_tile_at_midnight() -> N
     )
 
 
-def test_an_index_without_tiles_is_of_whole_days(world: Any) -> None:
+def test_an_index_without_tiles_has_whole_days(world: Any) -> None:
     log = world.log(world_rows(world))
     fitted = fitted_by(declared(world, "10m", "1h"), log, world.folder / "fitted")
-    said = read_json(fitted / "views" / "views.json")
+    index = read_json(fitted / "views" / "views.json")
     assert ViewIndex.read(fitted / "views").tiles == Tiles(timedelta(minutes=10), timedelta(hours=1), "UTC")
-    older = {name: value for name, value in said.items() if name not in ("tile_seconds", "delay_seconds")}
-    assert not ViewIndex(folder=fitted, **older).tiles.within_days
+    old_index = {name: value for name, value in index.items() if name not in ("tile_seconds", "delay_seconds")}
+    assert not ViewIndex(folder=fitted, **old_index).tiles.within_days
 
 
 @pytest.mark.parametrize(("tile", "rows"), [("1d", 720), ("1h", 30), ("10m", 5)])

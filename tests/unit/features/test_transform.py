@@ -20,18 +20,18 @@ def log(world: Any) -> Any:
     )
 
 
-def test_answers_from_elsewhere_do_as_well_as_its_own(world: Any, log: Any) -> None:
+def test_answers_from_another_source_give_the_same_features(world: Any, log: Any) -> None:
     transformer = world.transformer(log, TARGET, SINCE, AGE)
     rows = pl.read_parquet(list(log.glob("day=2026-03-04/*.parquet")), hive_partitioning=False)
     looked_up = rows
     for view in transformer.plan.views:  # as a store would be asked: key by key
-        asked = transformer.lookup_keys(view, looked_up)
-        answers = [transformer.answer(view.name, asked[at : at + 1], THIRD) for at in range(asked.height)]
-        looked_up = transformer.gather(view, looked_up, asked, pl.concat(answers))
+        keys = transformer.lookup_keys(view, looked_up)
+        answers = [transformer.answer(view.name, keys[at : at + 1], THIRD) for at in range(keys.height)]
+        looked_up = transformer.gather(view, looked_up, keys, pl.concat(answers))
     assert transformer.compute(looked_up).equals(transformer.compute(transformer.look_up(rows, THIRD)))
 
 
-def test_whole_numbers_may_come_back_as_floats(world: Any, log: Any) -> None:
+def test_integers_may_be_answered_as_floats(world: Any, log: Any) -> None:
     transformer = world.transformer(log, TARGET, SINCE, AGE)
     rows = pl.read_parquet(list(log.glob("day=2026-03-04/*.parquet")), hive_partitioning=False)
     looked_up = transformer.look_up(rows, THIRD)
@@ -45,10 +45,10 @@ def test_whole_numbers_may_come_back_as_floats(world: Any, log: Any) -> None:
     assert transformer.compute(floats).equals(transformer.compute(looked_up))
 
 
-def test_answer_keeps_the_order_of_keys_and_says_null_where_nothing_is_known(world: Any, log: Any) -> None:
+def test_answers_keep_the_order_of_keys_and_are_null_for_unknown_keys(world: Any, log: Any) -> None:
     keys = pl.DataFrame({"topics": ["b", "nowhere", "a", None, "b"]})
-    found = world.transformer(log, TARGET).answer("by_topics", keys, THIRD)
-    assert found.rows(named=True) == [
+    features = world.transformer(log, TARGET).answer("by_topics", keys, THIRD)
+    assert features.rows(named=True) == [
         {"rows": rows, "sum_label": clicks} for rows, clicks in [(4, 2), (None, None), (2, 1), (None, None), (4, 2)]
     ]
 
@@ -58,7 +58,7 @@ def test_an_unknown_view_is_named(world: Any, log: Any) -> None:
         world.transformer(log, TARGET).answer("by_topic", pl.DataFrame({"topics": ["a"]}), THIRD)
 
 
-def test_keys_come_from_side_tables_too(world: Any, log: Any) -> None:
+def test_keys_may_come_from_side_tables(world: Any, log: Any) -> None:
     rows = pl.read_parquet(list(log.glob("day=2026-03-04/*.parquet")), hive_partitioning=False)
     keys = world.transformer(log, TARGET, SINCE).keys_of(rows, THIRD).sort("item_id")
     assert keys.columns == ["event_time", "day", "item_id", "user_id", "topics", "maker"]

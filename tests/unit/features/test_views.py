@@ -41,7 +41,7 @@ def test_view_has_a_row_only_where_its_key_changes(world: Any) -> None:
     ]
 
 
-def test_view_has_no_row_where_nothing_leaves_a_window(world: Any) -> None:
+def test_view_has_no_row_when_no_count_leaves_a_window(world: Any) -> None:
     rows = [world.row(0, seconds=None), world.row(0, user_id=2, seconds=0.0), world.row(1, user_id=3), world.row(4)]
     fitted = world.fit(world.log(rows), [{**TARGET, "window_days": 1}])
     view = pl.read_parquet(fitted / "views" / "by_user_id.parquet").sort("user_id", "event_timestamp")
@@ -68,7 +68,7 @@ def test_days_begin_in_the_timezone_of_the_clock(world_in: Callable[[str], Any])
     assert moments == [datetime(2026, 3, 8, 5, tzinfo=UTC), *(datetime(2026, 3, day, 4, tzinfo=UTC) for day in (9, 10))]
 
 
-def test_a_day_without_midnight_begins_when_its_clock_does() -> None:
+def test_a_day_without_midnight_begins_at_its_first_hour() -> None:
     # in Havana clocks went from 0:00 to 1:00 on 2026-03-08
     assert start_of(date(2026, 3, 8), "America/Havana") == datetime(2026, 3, 8, 5, tzinfo=UTC)
 
@@ -104,7 +104,7 @@ VIEW = KeyedView(
 
 @pytest.fixture
 def counted(world: Any, tmp_path: Path) -> Path:
-    """Statistics of five days of `VIEW`."""
+    """Return statistics of five days of `VIEW`."""
     rows = []
     for number in range(300):
         seconds = None if number % 7 == 0 else number / 4
@@ -113,9 +113,9 @@ def counted(world: Any, tmp_path: Path) -> Path:
     declared = DeclaredColumns(world.data)
     frame = pl.read_parquet(list((world.log(rows)).glob("day=*/*.parquet")))
     for (day,), part in frame.group_by("day"):
-        kept = KeyCount(VIEW, tmp_path / "scratch", "cpu")
-        kept.add(*count(countable(part, [VIEW], declared), [VIEW], "cpu"))
-        kept.finish(day_file(tmp_path / "statistics", VIEW.name, day), 1_000)
+        key_count = KeyCount(VIEW, tmp_path / "scratch", "cpu")
+        key_count.add(*count(countable(part, [VIEW], declared), [VIEW], "cpu"))
+        key_count.finish(day_file(tmp_path / "statistics", VIEW.name, day), 1_000)
     return tmp_path / "statistics"
 
 
@@ -127,7 +127,7 @@ def write_view(counted: Path, path: Path, rows: int) -> Path:
     return path
 
 
-def test_view_is_the_same_written_whole_or_in_pieces(counted: Path, tmp_path: Path) -> None:
+def test_view_does_not_depend_on_the_number_of_pieces(counted: Path, tmp_path: Path) -> None:
     whole = pl.read_parquet(write_view(counted, tmp_path / "whole.parquet", 10**6))
     pieces = pl.read_parquet(write_view(counted, tmp_path / "pieces.parquet", 50))
     assert pieces["event_timestamp"].is_sorted()
@@ -138,7 +138,7 @@ def test_view_is_the_same_written_whole_or_in_pieces(counted: Path, tmp_path: Pa
     ) == 2
 
 
-def test_answers_are_the_same_however_the_view_is_read(
+def test_answers_do_not_depend_on_how_the_view_is_read(
     counted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_view(counted, tmp_path / "view.parquet", 10**6)
@@ -151,10 +151,19 @@ def test_answers_are_the_same_however_the_view_is_read(
 
     at_once = [answers([day])[0] for day in days]
     # impressions 231, 162, 93, 24 are of (1, a), on days 1 to 4; 235, 166, 97, 28 of (5, b), on days 0 to 3
-    seen = [(None, None), (None, 1), (1, 2), (2, 3), (3, 4), (4, 4), (4, 4)]
-    assert [frame["rows"].to_list() for frame in at_once] == [[a, b, None, None, None] for a, b in seen]
+    batch_and_held_keys = [(None, None), (None, 1), (1, 2), (2, 3), (3, 4), (4, 4), (4, 4)]
+    assert [frame["rows"].to_list() for frame in at_once] == [[a, b, None, None, None] for a, b in batch_and_held_keys]
     monkeypatch.setattr(lookup, "_BATCH_ROWS", 7)
-    assert all(one.equals(other) for one, other in zip(answers(days), at_once, strict=True))
-    assert all(one.equals(other) for one, other in zip(answers(days[::-1]), at_once[::-1], strict=True))
+    assert all(
+        answers_of_way.equals(reference_answers)
+        for answers_of_way, reference_answers in zip(answers(days), at_once, strict=True)
+    )
+    assert all(
+        answers_of_way.equals(reference_answers)
+        for answers_of_way, reference_answers in zip(answers(days[::-1]), at_once[::-1], strict=True)
+    )
     monkeypatch.setattr(lookup, "_MAX_HELD_KEYS", 0)  # every key is searched for
-    assert all(one.equals(other) for one, other in zip(answers(days), at_once, strict=True))
+    assert all(
+        answers_of_way.equals(reference_answers)
+        for answers_of_way, reference_answers in zip(answers(days), at_once, strict=True)
+    )
