@@ -16,10 +16,10 @@ from shortlist.features.columns import DeclaredColumns
 from shortlist.features.open_counts import open_count_columns
 from shortlist.features.plan import Plan
 from shortlist.features.slates import SLATE
-from shortlist.recommending.candidate_columns import column_type
 from shortlist.serving.export.encoding import pad_lists
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
 from shortlist.serving.log.logs import FEATURE_COLUMNS, logged_inputs, logged_name
+from shortlist.slates.candidate_columns import column_type
 
 Tensors = dict[str, npt.NDArray[Any]]
 

@@ -11,8 +11,8 @@ import polars as pl
 from monitoring.windows.answered_requests import REQUEST, ROWS, impression_weight
 from monitoring.windows.known_columns import SLATE_SIZE, log_columns
 from shortlist.contracts import Columns, label_column, score_column
-from shortlist.recommending.candidate_columns import column_type
 from shortlist.serving.log.logs import logged_name
+from shortlist.slates.candidate_columns import column_type
 from shortlist.spec.data import Data
 
 Ints = npt.NDArray[np.int64]

@@ -17,8 +17,8 @@ from shortlist.contracts import Columns
 from shortlist.data.clock import event_days
 from shortlist.data.collected import ANSWERED
 from shortlist.features.hashing import codes_of
-from shortlist.recommending.candidate_columns import column_type
 from shortlist.serving.log.logs import logged_name
+from shortlist.slates.candidate_columns import column_type
 from shortlist.spec.data import Data, EventClock
 
 _FIRST_COLLECTED_ID: Final = np.uint64(1) << np.uint64(62)

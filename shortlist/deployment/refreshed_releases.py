@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 from shortlist.contracts import ShortlistError
 from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.recommending.refreshed import announce_release, refresh_release
+from shortlist.slates.refreshed_releases import announce_release, refresh_release
 from shortlist.spec.data import Data
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.registry import RELEASE, Alias

@@ -15,10 +15,6 @@ from monitoring.windows.feature_sample import logged_tensors, select_readable
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.feast_store_location import FeastStoreLocation
 from shortlist.features.preprocessing import Preprocessing
-from shortlist.recommending.candidate_columns import candidate_types
-from shortlist.recommending.recommender import Recommender, SlateRequest
-from shortlist.recommending.refreshed import find_kept_folder
-from shortlist.recommending.release import open_release
 from shortlist.rollout.local.version import RELEASE
 from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import FOLDER, SCORE, Signature
@@ -26,6 +22,10 @@ from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.server.recommending import request_from_json
+from shortlist.slates.candidate_columns import candidate_types
+from shortlist.slates.recommender import Recommender, SlateRequest
+from shortlist.slates.refreshed_releases import find_kept_folder
+from shortlist.slates.release import open_release
 from shortlist.spec.data import Data
 from shortlist.storage.artefacts import digest_of_files, folder_digest, read_json
 

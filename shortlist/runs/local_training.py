@@ -62,7 +62,7 @@ def training_arguments(
         ShortlistError: The data do not exist, or `until` has no timezone.
     """
     from shortlist.data.digest import input_digest
-    from shortlist.recommending.step import lists_digest
+    from shortlist.slates.step import lists_digest
     from shortlist.tracking.lineage import TrainingTrigger, code_version
 
     if until is not None and until.tzinfo is None:

@@ -23,8 +23,8 @@ from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving, check_guards
 from shortlist.spec.tune import Tune
 
-_CHECK_SLATES: Final = "shortlist.recommending.candidate_columns:check_slates"
-_CHECK_SCORES: Final = "shortlist.recommending.candidate_columns:check_scores"
+_CHECK_SLATES: Final = "shortlist.slates.candidate_columns:check_slates"
+_CHECK_SCORES: Final = "shortlist.slates.candidate_columns:check_scores"
 """Given by name, because expressions are type-checked in a layer above, and only where a section declares any."""
 
 

@@ -10,16 +10,16 @@ import pytest
 from retrieval_log import Log, Row, days, declared
 
 from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.recommending.recommender import SlateRequest
-from shortlist.recommending.refreshed import (
+from shortlist.retrieval.retriever import fit_retrieval
+from shortlist.slates.recommender import SlateRequest
+from shortlist.slates.refreshed_releases import (
     announce_release,
     announced_releases,
     find_kept_folder,
     open_refreshed,
     refresh_release,
 )
-from shortlist.recommending.release import write_release
-from shortlist.retrieval.retriever import fit_retrieval
+from shortlist.slates.release import write_release
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval

@@ -28,10 +28,10 @@ from shortlist.evaluation.records import Measures
 from shortlist.features.fit import fit
 from shortlist.features.publish import publish
 from shortlist.features.table import build_table
-from shortlist.recommending.release import write_release
 from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, Signature
 from shortlist.serving.validation.validate_export import validate_export
+from shortlist.slates.release import write_release
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.filters import Filters
 from shortlist.spec.load import load_spec
@@ -185,12 +185,21 @@ class _Making:
         rows = spec.gates.skew_rows
         store = self.runs / "stores" / "feast" / NAME
         publish(NAME, store, spec.runtime, rows, at / "log", at / "fitted", at / "table", at / "skew")
-        one = Candidate(at / "first", at / "first_scores", at / "proof")
-        validate_export(one.folder, one.scores, at / "log", at / "fitted", spec.gates, spec.serving, 1, one.validation)
+        candidate = Candidate(at / "first", at / "first_scores", at / "proof")
+        validate_export(
+            candidate.folder,
+            candidate.scores,
+            at / "log",
+            at / "fitted",
+            spec.gates,
+            spec.serving,
+            1,
+            candidate.validation,
+        )
         declared = DeclaredSections(spec.data, spec.features, spec.gates)
         score_champion("", self.origin, declared, spec.runtime, at / "log", at / "fitted", at / "no_champion")
         evidence = at / "log", at / "skew", at / "no_champion", at / "popularity_scores"
-        assert evaluate_gates(spec.gates, 1, {"xgboost": one}, *evidence, at / "verdict") == "xgboost"
+        assert evaluate_gates(spec.gates, 1, {"xgboost": candidate}, *evidence, at / "verdict") == "xgboost"
         release = self._release("best_first")
         return int(register_blessed(self.origin, at / "verdict", {"xgboost": run}, release=release))
 
@@ -231,8 +240,8 @@ class _Making:
             run = tracker.log_training(model, "xgboost", {}, [], lineage)
         if blessing is not None:
             tracker.log_blessing(run, blessing)
-        told = {} if release is None else {RELEASE: tracker.log_retrieval(run, release)}
-        return tracker.registry.register(run, {**told, "blessed": str(blessing is not None).lower()})
+        tags = {} if release is None else {RELEASE: tracker.log_retrieval(run, release)}
+        return tracker.registry.register(run, {**tags, "blessed": str(blessing is not None).lower()})
 
 
 def _smaller(spec: dict[str, Any]) -> dict[str, Any]:
@@ -274,8 +283,8 @@ def _shuffled(graph: Any, good: str, name: str, signature: Signature) -> None:
 
 
 def _all_the_same(graph: Any, good: str, name: str, signature: Signature) -> None:
-    nothing = _add(graph, "Mul", [good, _constant(graph, np.zeros(1, np.float32))], "nothing")
-    _add(graph, "Add", [nothing, _constant(graph, np.full(1, 0.3, np.float32))], name)
+    zero_product = _add(graph, "Mul", [good, _constant(graph, np.zeros(1, np.float32))], "nothing")
+    _add(graph, "Add", [zero_product, _constant(graph, np.full(1, 0.3, np.float32))], name)
 
 
 def _slow(graph: Any, good: str, name: str, signature: Signature) -> None:

@@ -16,8 +16,6 @@ import orjson
 import polars as pl
 
 from shortlist.filters.base import UserHistory
-from shortlist.recommending.past_items import merge_histories
-from shortlist.recommending.recommender import Recommender, Slate, SlateCandidates, SlateRequest, SlateRequestError
 from shortlist.serving.export.signature import SCORE
 from shortlist.serving.server.admission import AdmissionSlot
 from shortlist.serving.server.feature_sample import UsedFeatures
@@ -35,6 +33,8 @@ from shortlist.serving.server.service import (
 )
 from shortlist.serving.server.slate_requests import SlateQuery, SlateRequestReader
 from shortlist.serving.server.user_items import UserItems
+from shortlist.slates.past_items import merge_histories
+from shortlist.slates.recommender import Recommender, Slate, SlateCandidates, SlateRequest, SlateRequestError
 from shortlist.spec.retrieval import SLATE_OUTPUTS
 
 _NO_SLATE: Final = (None,) * 7

@@ -20,7 +20,6 @@ from pydantic import ValidationError
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.plan import Plan
 from shortlist.features.preprocessing import Preprocessing
-from shortlist.recommending.release import open_release
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.log.log_writer import LogWriter, process_folder
 from shortlist.serving.log.logs import prediction_schema
@@ -40,6 +39,7 @@ from shortlist.serving.server.snapshot_refresher import SnapshotRefresher
 from shortlist.serving.server.tensor_assembler import TensorAssembler
 from shortlist.serving.server.user_items import UserItems
 from shortlist.serving.server.users import UserFeatureStore
+from shortlist.slates.release import open_release
 from shortlist.spec.durations import parse_duration
 from shortlist.spec.serving import Limits
 from shortlist.storage.artefacts import read_json
@@ -167,7 +167,7 @@ class ServerComponents:
         self._add_gauges(metrics)
 
     def _recommend(self, settings: ServerSettings, plan: Plan) -> UserItems | None:
-        """Set up recommendations if the version has a release; return the items shown to users, if a stage reads them."""
+        """Set up recommendations if the version has a release; return users' items, if a stage reads them."""
         if settings.release is None:
             return None
         data = plan.declared.data

@@ -32,10 +32,6 @@ from shortlist.features.split import split_days
 from shortlist.features.view_index import ViewIndex
 from shortlist.filters.base import UserHistory
 from shortlist.ordering.likeness import intra_list_diversity
-from shortlist.recommending.broken_rules import check_slate
-from shortlist.recommending.recommender import Recommender, Slate, SlateCandidates, SlateRequest
-from shortlist.recommending.release import open_release
-from shortlist.recommending.simulation import simulate_requests
 from shortlist.retrieval.catalogue import Rows
 from shortlist.retrieval.evaluate import has_best_possible_list, item_popularity, read_test_users
 from shortlist.serving.export.onnx_session import create_session
@@ -44,6 +40,10 @@ from shortlist.serving.server.inputs import InputReader, InputSpec
 from shortlist.serving.server.snapshot import Snapshot, load_with_users
 from shortlist.serving.server.tensor_assembler import TensorAssembler
 from shortlist.serving.server.tensors import BYTES, Tensor, TensorHead, from_values
+from shortlist.slates.recommender import Recommender, Slate, SlateCandidates, SlateRequest
+from shortlist.slates.release import open_release
+from shortlist.slates.simulation import simulate_requests
+from shortlist.slates.slate_check import check_slate
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.tables import DayTable

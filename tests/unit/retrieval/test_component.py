@@ -11,7 +11,7 @@ from components.build_release import build_release
 from components.build_retrieval import build_retrieval
 from shortlist.evaluation.gate_inputs import read_retrieval
 from shortlist.evaluation.retrieval import RetrievalLimits, retrieval_gate
-from shortlist.recommending.release import open_release
+from shortlist.slates.release import open_release
 from shortlist.spec.filters import Filters
 from shortlist.spec.gates import Gates
 from shortlist.spec.load import canonical_json

@@ -10,10 +10,10 @@ import pytest
 from retrieval_log import Log, Row, days, declared
 
 from shortlist.contracts import ShortlistError
-from shortlist.recommending.recommender import Recommender, SlateRequest
-from shortlist.recommending.release import open_release, write_release
-from shortlist.recommending.step import build_release, lists_digest
 from shortlist.retrieval.retriever import fit_retrieval
+from shortlist.slates.recommender import Recommender, SlateRequest
+from shortlist.slates.release import open_release, write_release
+from shortlist.slates.step import build_release, lists_digest
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval

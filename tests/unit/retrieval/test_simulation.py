@@ -21,10 +21,10 @@ from shortlist.filters.rules import ConditionFilter, DenyFilter, SeenFilter
 from shortlist.ordering import order as ordering_loop
 from shortlist.ordering.order import OrderedSlate
 from shortlist.ordering.rules import Pin, _CapCounter
-from shortlist.recommending import recommender as recommending
-from shortlist.recommending.recommender import Recommender, SlateCandidates, SlateRequest
-from shortlist.recommending.simulation import simulate_requests
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
+from shortlist.slates import recommender as recommender_module
+from shortlist.slates.recommender import Recommender, SlateCandidates, SlateRequest
+from shortlist.slates.simulation import simulate_requests
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval
@@ -157,10 +157,10 @@ BUGS: dict[str, tuple[Any, str, Any, str]] = {
     "a list that is not read": (DenyFilter, "keeps", keeps_all, "filter 'deny' removes"),
     "a condition that is not asked": (ConditionFilter, "keeps", keeps_all, "filter 'where' removes"),
     "a window of half the length": (SeenFilter, "keeps", keeps_after_half_the_window, "filter 'seen' removes"),
-    "a filter that is left out": (recommending, "apply_filters", all_but_the_first, "filter 'deny' removes"),
+    "a filter that is left out": (recommender_module, "apply_filters", all_but_the_first, "filter 'deny' removes"),
     "a pin one place too low": (Pin, "pinned", pinned_one_lower, "pinned to place 3 is not there"),
-    "an item that is shown twice": (recommending, "order", changed_slates(twice), "shown twice"),
-    "propensities of 1": (recommending, "order", changed_slates(certain), "is not the probability"),
+    "an item that is shown twice": (recommender_module, "order", changed_slates(twice), "shown twice"),
+    "propensities of 1": (recommender_module, "order", changed_slates(certain), "is not the probability"),
     "draws that ignore the probabilities": (ordering_loop, "_draw", draw_uniformly, "by the propensities"),
 }
 

@@ -1,4 +1,4 @@
-"""A server that recommends, with its parts in the test's process; several files of tests ask it."""
+"""A server that recommends, run in the test's process; used by several test files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from shortlist.recommending.release import write_release
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.paths import ServingPaths
@@ -19,6 +18,7 @@ from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.serving.server.settings import ServerSettings
 from shortlist.serving.server.tensors import Tensor
+from shortlist.slates.release import write_release
 from shortlist.spec.data import Data
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
@@ -28,7 +28,7 @@ BEST = {"value": "score"}
 
 
 class Shop:
-    """A server's parts in this process; the score is the item's weight plus 1000 times the user's impressions."""
+    """A server's components in this process; the score is the item's weight plus 1000 times the user's impressions."""
 
     def __init__(self, published: Any, model: Path, sources: Path, folder: Path) -> None:
         self._published, self._model, self._sources, self.folder = published, model, sources, folder
@@ -43,7 +43,7 @@ class Shop:
     def parts(
         self, filters: Any = None, ordering: Any = None, *, predictor: str | None = None, **serving: Any
     ) -> ServerComponents:
-        """Return a server's parts.
+        """Return the components of a server.
 
         Args:
             filters: The section.
@@ -63,7 +63,7 @@ class Shop:
         return parts
 
     async def scores(self, tensors: Any, rows: int, place: Any = None) -> Any:
-        """Return what the model gives."""
+        """Return the scores of the model."""
         numbers = np.nan_to_num(tensors["numbers"][:, :2]) @ [1.0, 1000.0]
         return (numbers + 0.0 * tensors["numbers"][:, 2]).astype(np.float32)
 
@@ -71,9 +71,9 @@ class Shop:
         async def whole() -> list[InferenceResponse | RequestError]:
             answers: list[InferenceResponse | RequestError] = []
             for number, inputs in enumerate(requests):
-                asked = InferenceRequest(RECOMMEND, "", tensors(**inputs), RequestContext(f"r{number}", user="u"))
+                request = InferenceRequest(RECOMMEND, "", tensors(**inputs), RequestContext(f"r{number}", user="u"))
                 try:
-                    answers.append(await parts.service.answer(asked))
+                    answers.append(await parts.service.answer(request))
                 except RequestError as error:
                     answers.append(error)
                 await asyncio.sleep(0)  # the log is told after the answer
@@ -88,17 +88,17 @@ class Shop:
 
 def tensors(**inputs: Any) -> list[Tensor]:
     """Return inputs: numbers as INT64, texts as BYTES."""
-    found = []
+    request_tensors = []
     for name, value in {"k": 3, "position": 1, **inputs}.items():
         if isinstance(value, Tensor):
-            found.append(value)
+            request_tensors.append(value)
             continue
         values = value if isinstance(value, list) else [value]
-        if any(isinstance(one, str) for one in values):
-            found.append(Tensor(name, "BYTES", (len(values),), values))
+        if any(isinstance(value, str) for value in values):
+            request_tensors.append(Tensor(name, "BYTES", (len(values),), values))
         elif value is not None:
-            found.append(Tensor(name, "INT64", (len(values),), np.array(values)))
-    return found
+            request_tensors.append(Tensor(name, "INT64", (len(values),), np.array(values)))
+    return request_tensors
 
 
 def outputs(answer: Any) -> dict[str, list[Any]]:

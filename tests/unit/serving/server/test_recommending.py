@@ -1,4 +1,4 @@
-"""Recommendations by a whole server: what it answers and logs, over both protocols in front of a real Triton."""
+"""Recommendations by a complete server: responses and logs, over both protocols, with a real Triton."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from typer.testing import CliRunner
 from shortlist.cli.commands import app
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.deployment.slate_explanation import ServedVersion, explain, find_slate, replay
-from shortlist.recommending.candidate_columns import candidate_types
-from shortlist.recommending.release import open_release
 from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log.log_writer import LogWriter
@@ -37,6 +35,8 @@ from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.serving.server.slate_requests import SlateRequestReader
 from shortlist.serving.server.tensors import Tensor
 from shortlist.serving.server.user_items import UserItems
+from shortlist.slates.candidate_columns import candidate_types
+from shortlist.slates.release import open_release
 from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.serving import PredictionLog
 from shortlist.storage.artefacts import IntegrityError
@@ -63,12 +63,12 @@ def local(published: Any, start: Any, sources: Path, tmp_path: Path) -> Shop:
 def test_a_slate_is_in_the_order_of_value_and_says_where_items_come_from(local: Shop) -> None:
     parts = local.parts({"rules": [WEIGHTY]}, BEST)
     (answer,) = local.ask(parts, {"user_id": 1})
-    told = outputs(answer)
+    slate = outputs(answer)
     weights = {"item 0": 1.0, "item 3": 0.0, "item 4": 1.0, "item 5": 2.0, "item 6": 3.0, "never shown": 4.0}
-    own = told["score"][0] - weights[told["item_id"][0]]  # 1000 times the user's impressions
-    assert told["score"] == [own + weights[item] for item in told["item_id"]] == told["value"]
-    assert told["item_id"][:2] == ["item 6", "item 5"]
-    assert (told["source"], told["position"], told["propensity"]) == (["popular"] * 3, [1, 2, 3], [1.0] * 3)
+    user_share = slate["score"][0] - weights[slate["item_id"][0]]  # 1000 times the user's impressions
+    assert slate["score"] == [user_share + weights[item] for item in slate["item_id"]] == slate["value"]
+    assert slate["item_id"][:2] == ["item 6", "item 5"]
+    assert (slate["source"], slate["position"], slate["propensity"]) == (["popular"] * 3, [1, 2, 3], [1.0] * 3)
     assert isinstance(answer, InferenceResponse) and answer.parameters == {
         "explored": False,
         "short": False,
@@ -78,15 +78,15 @@ def test_a_slate_is_in_the_order_of_value_and_says_where_items_come_from(local: 
 
 def test_whoever_asks_gets_a_slate(local: Shop) -> None:
     parts = local.parts()
-    known, new, anonymous, on_page = local.ask(
+    known_user, new, anonymous, on_page = local.ask(
         parts, {"user_id": 1}, {"user_id": 987654}, {"recent_items": ["item 1", "no such item"]}, {"page": "home"}
     )
-    assert len(outputs(known)["item_id"]) == 3
-    (earlier,) = local.ask(parts, {"user_id": 1, "event_time": 1_770_000_000_000_000})
-    assert len(outputs(earlier)["item_id"]) == 3
+    assert len(outputs(known_user)["item_id"]) == 3
+    (earlier_slate,) = local.ask(parts, {"user_id": 1, "event_time": 1_770_000_000_000_000})
+    assert len(outputs(earlier_slate)["item_id"]) == 3
     # Nobody knows them: the score is the weight alone.
     assert outputs(new)["item_id"] == outputs(anonymous)["item_id"]
-    assert max(outputs(new)["score"]) < 1000 < min(outputs(known)["score"])
+    assert max(outputs(new)["score"]) < 1000 < min(outputs(known_user)["score"])
     assert len(outputs(on_page)["item_id"]) == 3
 
 
@@ -106,21 +106,22 @@ def test_a_request_of_any_type_is_logged_with_its_journey(local: Shop, inputs: d
     (row,) = local.logged(parts)
     assert row["items"] == outputs(answer)["item_id"]
     (name,) = inputs
-    told = json.loads(row["slate:request"])["context"][name]
-    assert told == value
+    logged_value = json.loads(row["slate:request"])["context"][name]
+    assert logged_value == value
 
 
 def test_recent_items_are_read_as_items_are(local: Shop) -> None:
-    """`null_values`, of which the shop has the empty text, are no items."""
+    """The shop's `null_values`, here the empty text, are not items."""
     reader = SlateRequestReader(local.parts().service.inputs, local.data, ())
-    asked = reader.read(tensors(recent_items=["item 1", "", "item 2"]), 10**15)
-    assert asked.recent == ["item 1", "item 2"]
+    query = reader.read(tensors(recent_items=["item 1", "", "item 2"]), 10**15)
+    assert query.recent == ["item 1", "item 2"]
 
 
 def test_a_recent_item_must_fit_into_64_bits(local: Shop) -> None:
     service = local.parts().service
     columns = [
-        one.model_copy(update={"type": "integer"}) if one.name == "item_id" else one for one in local.data.columns
+        column.model_copy(update={"type": "integer"}) if column.name == "item_id" else column
+        for column in local.data.columns
     ]
     reader = SlateRequestReader(service.inputs, local.data.model_copy(update={"columns": tuple(columns)}), ())
     large = Tensor("recent_items", "UINT64", (1,), np.array([2**63], np.uint64).view(np.int64) + 1)
@@ -155,7 +156,7 @@ def test_a_mistake_of_the_client_is_one_sentence(local: Shop, inputs: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("filters", "ordering", "why", "reason"),
+    ("filters", "ordering", "message", "reason"),
     [
         (
             {"rules": [{"kind": "where", "name": "heavy", "keep": "weight > 99"}]},
@@ -166,14 +167,14 @@ def test_a_mistake_of_the_client_is_one_sentence(local: Shop, inputs: dict[str, 
         (None, {"value": "score / (weight - weight)"}, "none of 8 candidates has a value that is a number", "no_value"),
     ],
 )
-def test_an_empty_slate_is_an_answer_that_says_why(
-    local: Shop, filters: Any, ordering: Any, why: str, reason: str
+def test_an_empty_slate_contains_its_reason(
+    local: Shop, filters: Any, ordering: Any, message: str, reason: str
 ) -> None:
     parts = local.parts(filters, ordering, log={"feature_sampling": 1.0})
     (answer,) = local.ask(parts, {"user_id": 1})
     assert outputs(answer) == {name: [] for name in parts.service.outputs_of(RECOMMEND)}
     assert isinstance(answer, InferenceResponse)
-    assert answer.parameters == {"explored": False, "short": True, "fallback": "", "empty": why}
+    assert answer.parameters == {"explored": False, "short": True, "fallback": "", "empty": message}
     text = parts.service.metrics.text().decode()
     assert f'shortlist_empty_slates_total{{reason="{reason}"}} 1.0' in text
     assert "shortlist_slates_total 1.0" in text
@@ -224,10 +225,10 @@ def test_a_slate_is_one_record_that_can_be_collected(local: Shop) -> None:
     rows = local.logged(parts)
     assert [row["request_id"] for row in rows] == ["r0", "r1"]
     for row, answer in zip(rows, (first, second), strict=True):
-        told = outputs(answer)
-        assert row["items"] == told["item_id"] and row["scores"] == told["score"]  # as of a client's own candidates
-        assert row["slate:propensities"] == told["propensity"] and row["slate:values"] == told["value"]
-        assert row["slate:explored"] is True and all(0 < one < 1 for one in told["propensity"])
+        slate = outputs(answer)
+        assert row["items"] == slate["item_id"] and row["scores"] == slate["score"]  # as of a client's own candidates
+        assert row["slate:propensities"] == slate["propensity"] and row["slate:values"] == slate["value"]
+        assert row["slate:explored"] is True and all(0 < propensity < 1 for propensity in slate["propensity"])
         assert (row["slate:asked"], row["slate:retrieved"], row["slate:filter_names"]) == (3, 8, ["weighty"])
         assert row["slate:source_names"] == ["popular"]
         assert sum(row["slate:source_counts"]) + sum(row["slate:filter_counts"]) == 8
@@ -249,18 +250,21 @@ def test_a_logged_journey_gives_the_same_slate_bit_by_bit(local: Shop) -> None:
     rows = local.logged(parts)
     stages = open_release(local.folder / "release", local.data)
     for row, answer in zip(rows, answers, strict=True):
-        asked = request_from_json(
+        slate_request = request_from_json(
             row["request_id"], row["slate:request"], stages.item_type, candidate_types(local.data)
         )
-        found = stages.find(asked)
-        assert found.rows["item"].to_list() == row["slate:candidates"]
-        assert list(found.sources) == row["slate:candidate_sources"]
-        assert found.removed.items.to_list() == row["slate:removed"]
-        assert list(found.removed.filters) == row["slate:removed_by"]
-        slate = stages.slate(asked, found, np.array(row["slate:candidate_scores"], np.float32))
-        told = outputs(answer)
-        assert slate.items.to_list() == told["item_id"]
-        assert slate.values.tolist() == told["value"] and slate.propensities.tolist() == told["propensity"]
+        candidates = stages.find(slate_request)
+        assert candidates.rows["item"].to_list() == row["slate:candidates"]
+        assert list(candidates.sources) == row["slate:candidate_sources"]
+        assert candidates.removed.items.to_list() == row["slate:removed"]
+        assert list(candidates.removed.filters) == row["slate:removed_by"]
+        slate = stages.slate(slate_request, candidates, np.array(row["slate:candidate_scores"], np.float32))
+        answered_slate = outputs(answer)
+        assert slate.items.to_list() == answered_slate["item_id"]
+        assert (
+            slate.values.tolist() == answered_slate["value"]
+            and slate.propensities.tolist() == answered_slate["propensity"]
+        )
     assert not {*rows[0]["items"]} & {*rows[1]["items"]}
     assert "seen" in rows[1]["slate:removed_by"]
 
@@ -280,42 +284,42 @@ def test_two_requests_of_a_user_at_once_do_not_show_the_same_item(local: Shop) -
     parts.predictor.scores = both_wait  # type: ignore[method-assign]
 
     async def whole() -> list[dict[str, list[Any]]]:
-        asked = (
+        requests = (
             InferenceRequest(RECOMMEND, "", tensors(user_id=1, k=4), RequestContext(name)) for name in ("one", "other")
         )
-        return [outputs(answer) for answer in await asyncio.gather(*map(parts.service.answer, asked))]
+        return [outputs(answer) for answer in await asyncio.gather(*map(parts.service.answer, requests))]
 
-    one, other = asyncio.run(whole())
-    assert len(one["item_id"]) == len(other["item_id"]) == 4
-    assert not {*one["item_id"]} & {*other["item_id"]}
+    first_slate, second_slate = asyncio.run(whole())
+    assert len(first_slate["item_id"]) == len(second_slate["item_id"]) == 4
+    assert not {*first_slate["item_id"]} & {*second_slate["item_id"]}
     rows = {row["request_id"]: row for row in local.logged(parts)}
     removed = {name: row["slate:filter_counts"] for name, row in rows.items()}
     assert sorted(removed.values()) == [[0], [4]]  # whichever was answered first
     # The journey tells what was known when candidates were found and when they were put in order.
     stages = open_release(local.folder / "release", local.data)
     (second,) = (name for name, counts in removed.items() if counts == [4])
-    row, answer = rows[second], {"one": one, "other": other}[second]
-    asked = request_from_json(second, row["slate:request"], stages.item_type, candidate_types(local.data))
-    found = stages.find(asked)
-    assert found.rows["item"].to_list() == row["slate:candidates"]
-    slate = stages.slate(asked, found, np.array(row["slate:candidate_scores"], np.float32))
+    row, answer = rows[second], {"one": first_slate, "other": second_slate}[second]
+    slate_request = request_from_json(second, row["slate:request"], stages.item_type, candidate_types(local.data))
+    candidates = stages.find(slate_request)
+    assert candidates.rows["item"].to_list() == row["slate:candidates"]
+    slate = stages.slate(slate_request, candidates, np.array(row["slate:candidate_scores"], np.float32))
     assert (slate.items.to_list(), slate.propensities.tolist()) == (answer["item_id"], answer["propensity"])
 
 
-def test_what_was_shown_before_the_first_deployment_is_seen(local: Shop) -> None:
+def test_items_shown_before_the_first_deployment_count_as_seen(local: Shop) -> None:
     log = pl.concat([frame for _, frame in DayTable.open(local._published.folder / "log", Files.LOG).frames()])
-    shown = log.filter(pl.col("user_id") == 2**40)["item_id"].drop_nulls()
+    shown_items = log.filter(pl.col("user_id") == 2**40)["item_id"].drop_nulls()
     since_the_log = datetime.now(UTC) - log[Columns.TIME].max() + timedelta(days=9)  # type: ignore[operator]
     rules = {"rules": [{"kind": "seen", "window": f"{since_the_log.days}d"}]}
-    known, new = local.ask(local.parts(rules), {"user_id": 2**40}, {"user_id": 987654})
+    known_user, new = local.ask(local.parts(rules), {"user_id": 2**40}, {"user_id": 987654})
     assert len(outputs(new)["item_id"]) == 3
-    assert isinstance(known, BadRequestError) or not {*outputs(known)["item_id"]} & {*shown}
+    assert isinstance(known_user, BadRequestError) or not {*outputs(known_user)["item_id"]} & {*shown_items}
     (long_ago,) = local.ask(local.parts({"rules": [{"kind": "seen", "window": "1h"}]}), {"user_id": 2**40})
     assert len(outputs(long_ago)["item_id"]) == 3
 
 
-class TestWhy:
-    """`shortlist why`."""
+class TestExplain:
+    """The command `shortlist why`."""
 
     @pytest.fixture
     def places(self, local: Shop, start: Any) -> ServingPaths:
@@ -362,18 +366,18 @@ class TestWhy:
         shutil.copytree(places.versions, served.versions)
         (tmp_path / "runs" / "stores").mkdir()
         command = ["why", "demo", "--runs", str(tmp_path / "runs")]
-        told = CliRunner().invoke(app, [*command, "r0"])
-        assert told.exit_code == 0 and told.output.splitlines() == list(explain(places, "r0"))
-        unknown = CliRunner().invoke(app, [*command, "nobody"])
-        assert (unknown.exit_code, type(unknown.exception)) == (1, ShortlistError)
-        assert "no answer to request 'nobody' is logged. It may not be written yet" in str(unknown.exception)
+        explained = CliRunner().invoke(app, [*command, "r0"])
+        assert explained.exit_code == 0 and explained.output.splitlines() == list(explain(places, "r0"))
+        unlogged = CliRunner().invoke(app, [*command, "nobody"])
+        assert (unlogged.exit_code, type(unlogged.exception)) == (1, ShortlistError)
+        assert "no answer to request 'nobody' is logged. It may not be written yet" in str(unlogged.exception)
 
     def test_files_that_were_changed_are_not_explained(self, places: ServingPaths) -> None:
         (places.versions / "v3" / "release" / "slates.json").write_text("{}")
         with pytest.raises(IntegrityError, match="changed after it was written"):
             list(explain(places, "r0"))
 
-    def test_a_request_that_nobody_logged_is_told(self, places: ServingPaths) -> None:
+    def test_an_unlogged_request_is_reported(self, places: ServingPaths) -> None:
         with pytest.raises(ShortlistError, match="no answer to request 'nobody' is logged"):
             find_slate(places, "nobody")
         shutil.rmtree(places.versions / "v3" / "release")
@@ -381,11 +385,11 @@ class TestWhy:
             find_slate(places, "r0")
 
 
-def test_a_client_with_candidates_is_answered_as_before(local: Shop, start: Any) -> None:
+def test_requests_with_candidates_still_get_scores(local: Shop, start: Any) -> None:
     parts = local.parts()
     items = Tensor("item_id", "BYTES", (2,), ["item 0", "item 5"])
-    asked = InferenceRequest("shop", "", [items, *tensors(k=None)], RequestContext("rank"))
-    (row,) = _answered(local, parts, asked)
+    request = InferenceRequest("shop", "", [items, *tensors(k=None)], RequestContext("rank"))
+    (row,) = _answered(local, parts, request)
     assert (row["items"], row["scores"]) == (["item 0", "item 5"], [1.0, 2.0])
     assert all(row[name] is None for name in SLATE_COLUMNS)
     shutil.copytree(local.folder / "release", local.folder / "versions" / "v3" / "release")
@@ -401,9 +405,9 @@ def test_without_a_release_there_is_nothing_to_ask_for_recommendations(local: Sh
         raise local.ask(parts, {})[0]  # type: ignore[misc]
 
 
-def _answered(local: Shop, parts: ServerComponents, asked: InferenceRequest) -> list[dict[str, Any]]:
+def _answered(local: Shop, parts: ServerComponents, request: InferenceRequest) -> list[dict[str, Any]]:
     async def whole() -> None:
-        await parts.service.answer(asked)
+        await parts.service.answer(request)
         await asyncio.sleep(0)
 
     asyncio.run(whole())
@@ -411,7 +415,7 @@ def _answered(local: Shop, parts: ServerComponents, asked: InferenceRequest) -> 
 
 
 class TestUserItems:
-    """What users were shown, from the logs of all servers."""
+    """Items shown to users, from the logs of all servers."""
 
     @pytest.fixture
     def followed(self, local: Shop) -> Callable[..., UserItems]:
@@ -421,18 +425,18 @@ class TestUserItems:
 
         return follow
 
-    def test_answers_and_outcomes_of_other_servers_are_known(self, local: Shop, followed: Any) -> None:
+    def test_slates_and_outcomes_of_other_servers_are_read(self, local: Shop, followed: Any) -> None:
         parts = local.parts()
-        told = outputs(local.ask(parts, {"user_id": 1})[0])
+        slate = outputs(local.ask(parts, {"user_id": 1})[0])
         local.logged(parts)
         schema = outcome_schema(item_type(local.data))
         log = LogWriter(local.folder / "outcomes" / "one", schema, PredictionLog(flush_seconds=600))
-        log.add((datetime.now(UTC), "r0", told["item_id"][1], 1, 1))
+        log.add((datetime.now(UTC), "r0", slate["item_id"][1], 1, 1))
         log.close()
         items = followed()
         items.read_logs()
         history = items.history(1)
-        assert history is not None and history.items.to_list() == told["item_id"]
+        assert history is not None and history.items.to_list() == slate["item_id"]
         assert history.positive.to_list() == [False, True, False]
         assert items.history(2) is None and items.history(None) is None
         items.read_logs()  # nothing is read twice
@@ -506,7 +510,7 @@ class TestUserItems:
         items.poll()
         assert (items.problem, items.has_polled) == (None, True)
 
-    def test_a_torn_log_is_said_and_does_not_end_it(self, local: Shop, followed: Any) -> None:
+    def test_a_truncated_log_is_reported_and_polling_continues(self, local: Shop, followed: Any) -> None:
         folder = local.folder / "predictions" / "v1"
         folder.mkdir(parents=True)
         (folder / "part-000000.parquet").write_bytes(b"torn")
@@ -524,8 +528,8 @@ class TestUserItems:
 
 @pytest.fixture(scope="module")
 def server(start: Any, triton: Any, published: Any, sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    made = Shop(published, start.model, sources, tmp_path_factory.mktemp("shop"))
-    release = made.release({"rules": [{"kind": "seen"}, WEIGHTY]}, BEST)
+    shop = Shop(published, start.model, sources, tmp_path_factory.mktemp("shop"))
+    release = shop.release({"rules": [{"kind": "seen"}, WEIGHTY]}, BEST)
     server = start(triton.http, release=release)
     server.until_ready()
     return server
@@ -533,7 +537,7 @@ def server(start: Any, triton: Any, published: Any, sources: Path, tmp_path_fact
 
 @pytest.fixture(scope="module")
 def near(start: Any, triton: Any, published: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A server whose candidates are those whose pictures are nearest to the newest item that a user took."""
+    """A server whose candidates have the pictures nearest to that of the user's newest item."""
     folder = tmp_path_factory.mktemp("near")
     log = DayTable.open(published.folder / "log", Files.LOG)
     section = {"candidates": 2, "sources": {"near": {"kind": "item_vector", "column": "picture", "newest": 1}}}
@@ -550,7 +554,7 @@ def test_one_more_event_of_a_session_changes_the_next_answer(near: Any, publishe
     def slate() -> set[str]:
         status, answer = near.infer(column("k", "INT64", 2), *user, model=RECOMMEND)
         assert status == 200, answer
-        return {*next(one["data"] for one in answer["outputs"] if one["name"] == "item_id")}
+        return {*next(output["data"] for output in answer["outputs"] if output["name"] == "item_id")}
 
     # No other picture points where that of item 0 does, (1, 0), nor where that of item 3 does, (0, 2).
     for item in ("item 0", "item 3"):
@@ -571,16 +575,16 @@ def column(name: str, datatype: str, *values: Any) -> dict[str, Any]:
 
 
 def test_slates_over_http_in_front_of_triton(server: Any) -> None:
-    asked = column("k", "INT64", 2), column("position", "INT64", 1), column("user_id", "INT64", 1)
+    inputs = column("k", "INT64", 2), column("position", "INT64", 1), column("user_id", "INT64", 1)
     slates = []
     for _ in range(2):
-        status, answer = server.infer(*asked, model=RECOMMEND)
+        status, answer = server.infer(*inputs, model=RECOMMEND)
         assert (status, answer["model_name"]) == (200, RECOMMEND)
-        slates.append({one["name"]: one["data"] for one in answer["outputs"]})
+        slates.append({output["name"]: output["data"] for output in answer["outputs"]})
     assert slates[0]["item_id"] == ["item 6", "item 5"]
     assert slates[0]["position"] == [1, 2] and slates[0]["source"] == ["popular"] * 2
     assert not {*slates[0]["item_id"]} & {*slates[1]["item_id"]}  # they were seen
-    status, answer = server.infer(*asked[1:], model=RECOMMEND)
+    status, answer = server.infer(*inputs[1:], model=RECOMMEND)
     assert (status, answer) == (400, {"error": "input 'k' is missing; wanted how many items to show"})
     status, _, body = server.get(f"/v2/models/{RECOMMEND}")
     metadata = json.loads(body)
@@ -589,7 +593,7 @@ def test_slates_over_http_in_front_of_triton(server: Any) -> None:
         {"name": "recent_items", "datatype": "BYTES", "shape": [-1], "parameters": {"optional": True}},
     ]
     names = ["score", "item_id", "value", "source", "position", "propensity"]
-    assert [each["name"] for each in metadata["outputs"]] == names
+    assert [output["name"] for output in metadata["outputs"]] == names
     assert server.get(f"/v2/models/{RECOMMEND}/ready")[0] == 200
 
 
