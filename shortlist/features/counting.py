@@ -153,9 +153,9 @@ class LogCounter:
 
 def day_digest(data: Data, log: DayTable, day: DayPart) -> str:
     """Return the digest of a day's rows: the one in the log's notes, otherwise that of the rows as they are read."""
-    noted_digest = noted_digest(log.notes, day.day.isoformat())
-    if noted_digest is not None:
-        return noted_digest
+    digest_in_notes = noted_digest(log.notes, day.day.isoformat())
+    if digest_in_notes is not None:
+        return digest_in_notes
     columns, digest = row_columns(data), RowDigest()
     for name in day.files:
         rows = pl.read_parquet(log.folder / name, columns=columns, hive_partitioning=False)
