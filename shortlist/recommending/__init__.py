@@ -1,1 +1,0 @@
-"""A slate for a user: retrieval, filtering, scoring and ordering together."""
