@@ -6,14 +6,13 @@ An installed package can add kinds without touching this project: it declares en
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.metadata import entry_points
-from pkgutil import resolve_name
+from collections.abc import Mapping
 from typing import Final
 
 from models.base import ModelKind
 from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.spec.models import ModelSection
+from shortlist.system.registry import AddressRegistry
 
 KINDS: Final = {
     "xgboost": "models.xgboost:KIND",
@@ -28,8 +27,8 @@ KINDS: Final = {
     "popularity": "models.popularity:KIND",
 }
 """`module:attribute` of the `ModelKind` of every kind."""
-GROUP: Final = "shortlist.model_kinds"
-"""Group of the entry points that declare other packages' kinds."""
+MODEL_KINDS: Final = AddressRegistry("model_kinds", KINDS)
+"""Kinds of this project and of installed packages."""
 
 
 def kind_of(name: str) -> ModelKind:
@@ -38,44 +37,28 @@ def kind_of(name: str) -> ModelKind:
     Raises:
         ShortlistError: There is no such kind, or it cannot be loaded.
     """
-    # Entry points are read only when needed: reading those of 200 packages takes 0.05 s in every step.
-    path = KINDS.get(name) or known_kinds().get(name)
-    if path is None:
+    if name not in MODEL_KINDS and name not in known_kinds():
         kinds = known_kinds()
         raise ShortlistError(f"no kind of model '{name}'{did_you_mean(name, kinds)}; there are {', '.join(kinds)}")
-    return _resolve_kind(name, path)
+    kind = MODEL_KINDS.load(name)
+    if not isinstance(kind, ModelKind) or kind.name != name:
+        got_description = f"a kind called '{kind.name}'" if isinstance(kind, ModelKind) else f"a {type(kind).__name__}"
+        raise ShortlistError(
+            f"kind of model '{name}': {MODEL_KINDS[name]} is {got_description}; wanted a ModelKind whose section says"
+            " it"
+        )
+    return kind
 
 
-@cache
-def known_kinds() -> dict[str, str]:
+def known_kinds() -> Mapping[str, str]:
     """Return the `module:attribute` of every kind, of this project and of installed packages.
 
     Raises:
         ShortlistError: A package declares a kind whose name is taken.
     """
-    kinds: dict[str, str] = dict(KINDS)
-    for point in entry_points(group=GROUP):
-        if kinds.get(point.name, point.value) != point.value:
-            raise ShortlistError(
-                f"entry point {GROUP}: '{point.name}' is {kinds[point.name]} and {point.value}; a kind has one name"
-            )
-        kinds[point.name] = point.value
-    return kinds
+    return MODEL_KINDS.complete()
 
 
 def sections() -> dict[str, type[ModelSection]]:
     """Return the section class of every kind, by name."""
-    return {name: _resolve_kind(name, path).section for name, path in known_kinds().items()}
-
-
-def _resolve_kind(name: str, path: str) -> ModelKind:
-    try:
-        kind = resolve_name(path)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ShortlistError(f"kind of model '{name}': {path} cannot be loaded: {error}") from error
-    if not isinstance(kind, ModelKind) or kind.name != name:
-        got_description = f"a kind called '{kind.name}'" if isinstance(kind, ModelKind) else f"a {type(kind).__name__}"
-        raise ShortlistError(
-            f"kind of model '{name}': {path} is {got_description}; wanted a ModelKind whose section says it"
-        )
-    return kind
+    return {name: kind_of(name).section for name in known_kinds()}

@@ -6,7 +6,6 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Final, Protocol
 
 from shortlist.contracts import ShortlistError
@@ -86,7 +85,7 @@ def open_object_store(stores: StorageConfig) -> ObjectStore:
         if scheme not in OBJECT_STORES and scheme not in OBJECT_STORES.complete():
             known = ", ".join(f"{each}://" for each in OBJECT_STORES)
             raise ShortlistError(f"{stores.objects}: no object store is known by '{scheme}'; wanted one of {known}")
-        objects: ObjectStore = resolve_name(OBJECT_STORES[scheme])(stores.objects)
+        objects: ObjectStore = OBJECT_STORES.load(scheme)(stores.objects)
         return objects
     from shortlist.storage.objects_folder import FolderObjectStore
 

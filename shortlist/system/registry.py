@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from pkgutil import resolve_name
 from typing import Any, Self, TypeVar
 
 from shortlist.contracts import ShortlistError
@@ -35,33 +36,51 @@ class Registry(dict[str, T]):
             ShortlistError: A package uses a name that is taken, or an extension cannot be loaded.
         """
         if not self._complete:
-            read: dict[str, str] = {}
+            added: dict[str, str] = {}
             for point in entry_points(group=self.group):
-                if read.get(point.name) == point.value:  # a package that is on the path twice
+                if point.value in (added.get(point.name), self.get(point.name)):  # a package that is on the path twice
                     continue
                 if point.name in self:
                     raise ShortlistError(
-                        f"entry point {self.group}: '{point.name}' is {point.value}, and there is one of that name;"
-                        " give it another"
+                        f"entry point {self.group}: '{point.name}' is {_describe(self[point.name])} and {point.value};"
+                        " give one of them another name"
                     )
-                try:
-                    self[point.name] = self.validate_extension(point.load(), point.value)
-                except (ImportError, AttributeError) as error:
-                    raise ShortlistError(
-                        f"entry point {self.group}: '{point.name}': {point.value} cannot be loaded: {error}"
-                    ) from error
-                read[point.name] = point.value
+                self[point.name] = self._read(point)
+                added[point.name] = point.value
             self._complete = True
         return self
 
-    def validate_extension(self, value: Any, address: str) -> T:
-        """Return the value of the registry for a loaded entry point."""
-        return value  # type: ignore[no-any-return]
+    def _read(self, point: EntryPoint) -> T:
+        """Return the value of the registry for an entry point."""
+        try:
+            extension: T = point.load()
+        except (ImportError, AttributeError) as error:
+            raise self._load_error(point.name, point.value, error) from error
+        return extension
+
+    def _load_error(self, name: str, address: str, error: Exception) -> ShortlistError:
+        return ShortlistError(f"{self.group}: '{name}': {address} cannot be loaded: {error}")
 
 
 class AddressRegistry(Registry[str]):
-    """A registry whose values are addresses, `module:attribute`, which callers load when needed."""
+    """A registry of addresses, `module:attribute`, which are loaded one by one when needed."""
 
-    def validate_extension(self, value: Any, address: str) -> str:
-        """Return the address."""
-        return address
+    def load(self, name: str) -> Any:
+        """Return the extension at the address of a registered name.
+
+        Raises:
+            ShortlistError: The address cannot be loaded.
+        """
+        try:
+            return resolve_name(self[name])
+        except (ImportError, AttributeError, ValueError) as error:
+            raise self._load_error(name, self[name], error) from error
+
+    def _read(self, point: EntryPoint) -> str:
+        return point.value
+
+
+def _describe(extension: object) -> str:
+    if isinstance(extension, type):
+        return f"{extension.__module__}:{extension.__qualname__}"
+    return extension if isinstance(extension, str) else repr(extension)
