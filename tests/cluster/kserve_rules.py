@@ -82,7 +82,7 @@ def broken_pods(service: Object) -> str | None:
             # Taken for a multi-model server: its agent and a second mount of the models' folder are injected.
             mounts = part["model"].setdefault("volumeMounts", [])
             mounts.append({"name": "model-dir", "mountPath": "/mnt/models"})
-        elif "kserve-container" not in {one.get("name") for one in containers}:
+        elif "kserve-container" not in {container.get("name") for container in containers}:
             return f"{name}: no container is named kserve-container"
         for container in containers:
             paths = [mount["mountPath"] for mount in container.get("volumeMounts", [])]

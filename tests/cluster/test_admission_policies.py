@@ -20,30 +20,30 @@ from shortlist.training.train_job import train_job
 Object = dict[str, Any]
 FILE = Path(__file__).parents[2] / "deploy" / "k8s" / "admission-policy.yaml"
 TOKEN = {"name": "T", "valueFrom": {"secretKeyRef": {"name": "shortlist-rollout-token", "key": "token"}}}
-OTHER = "registry.example/other:latest"
+OTHER_IMAGE = "registry.example/other:latest"
 
 
-def refused(found: Object) -> list[str]:
+def broken_messages(live: Object) -> list[str]:
     """Return the messages of the expressions that an object breaks; one that cannot be evaluated is broken, too."""
-    said = []
+    messages = []
     for policy in yaml.safe_load_all(FILE.read_text()):
         if policy["kind"] != "ValidatingAdmissionPolicy":
             continue
         (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
         if (f"{rule['apiGroups'][0]}/{rule['apiVersions'][0]}", rule["resources"][0]) != (
-            found["apiVersion"], f"{found['kind'].lower()}s",
+            live["apiVersion"], f"{live['kind'].lower()}s",
         ):  # fmt: skip
             continue
         assert (policy["spec"]["failurePolicy"], rule["operations"]) == ("Fail", ["CREATE", "UPDATE"])
         environment = celpy.Environment()
-        for one in policy["spec"]["validations"]:
-            program = environment.program(environment.compile(one["expression"]))
+        for validation in policy["spec"]["validations"]:
+            program = environment.program(environment.compile(validation["expression"]))
             try:
-                kept = bool(program.evaluate({"object": celpy.json_to_cel(found)}))
+                is_valid = bool(program.evaluate({"object": celpy.json_to_cel(live)}))
             except celpy.CELEvalError:
-                kept = False
-            said += [] if kept else [one["message"]]
-    return said
+                is_valid = False
+            messages += [] if is_valid else [validation["message"]]
+    return messages
 
 
 def training() -> Object:
@@ -67,13 +67,13 @@ def service() -> Object:
 def pod(job: Object) -> Object:
     (patch,) = job["spec"]["runtimePatches"]
     (replicated,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
-    found: Object = replicated["template"]["spec"]["template"]["spec"]
-    return found
+    pod_spec: Object = replicated["template"]["spec"]["template"]["spec"]
+    return pod_spec
 
 
 def test_what_is_written_is_admitted() -> None:
-    assert refused(training()) == []
-    assert refused(service()) == []
+    assert broken_messages(training()) == []
+    assert broken_messages(service()) == []
 
 
 ACCOUNT = "workers run as shortlist-pipeline"
@@ -110,17 +110,17 @@ def add(*volumes: Object) -> Callable[[Object], None]:
 def test_a_step_cannot_get_a_pod_with_the_rights_of_rollouts(change: Callable[[Object], None], message: str) -> None:
     job = copy.deepcopy(training())
     change(job)
-    assert refused(job) == [message]
+    assert broken_messages(job) == [message]
 
 
 def test_a_patch_that_the_expressions_do_not_understand_is_refused() -> None:
     job = training()
     job["spec"]["runtimePatches"].append({"manager": "other", "trainingRuntimeSpec": {"template": {}}})
-    assert refused(job) == [ACCOUNT, VOLUMES, VARIABLES]
+    assert broken_messages(job) == [ACCOUNT, VOLUMES, VARIABLES]
 
 
 def spoil_image(part: str, kind: str) -> Callable[[Object], None]:
-    return lambda service: service["spec"][part][kind][0].update(image=OTHER)
+    return lambda service: service["spec"][part][kind][0].update(image=OTHER_IMAGE)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +137,6 @@ def spoil_image(part: str, kind: str) -> Callable[[Object], None]:
     ],
 )  # fmt: skip
 def test_a_server_gets_no_other_account_and_no_image_by_tag(change: Callable[[Object], None], message: str) -> None:
-    found = copy.deepcopy(service())
-    change(found)
-    assert refused(found) == [message]
+    live = copy.deepcopy(service())
+    change(live)
+    assert broken_messages(live) == [message]

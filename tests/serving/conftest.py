@@ -28,10 +28,10 @@ from shortlist.evaluation.records import Measures
 from shortlist.features.fit import fit
 from shortlist.features.publish import publish
 from shortlist.features.table import build_table
-from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, Signature
 from shortlist.serving.validation.validate_export import validate_export
 from shortlist.slates.release import write_release
+from shortlist.slates.retrieval.retriever import fit_retrieval
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.filters import Filters
 from shortlist.spec.load import load_spec

@@ -58,7 +58,9 @@ def small() -> Spec:
     tastes = {"kind": "changed_tastes", "from_day": TRAIN_DAYS, "strength": 1.0}
     spec["data"]["source"] |= {"rows": 3_500 * days, "days": days, "drifts": [tastes]}
     spec["features"]["columns"] = [
-        one for one in spec["features"]["columns"] if one.get("name") not in LEFT_OUT and "min_rows" not in one
+        column
+        for column in spec["features"]["columns"]
+        if column.get("name") not in LEFT_OUT and "min_rows" not in column
     ]
     trees = spec["models"]["xgboost"] | {"rounds": 80, "learning_rate": 0.2}
     trees["features"] = [name for name in trees["features"] if name not in LEFT_OUT]
@@ -97,19 +99,23 @@ def test_live_traffic_becomes_the_next_champion(tmp_path: Path) -> None:
     assert (verdict.requests.failed_stable, verdict.requests.failed_canary, verdict.requests.lost) == (0, 0, 0)
     collected = CollectedLog.open(str(runs / "stores"), "drill")
     rows = pl.concat(pl.read_parquet(files / ROWS) for _, files in collected.fetch_batches(collected.batches()))
-    later = rows.filter(pl.col(Columns.TIME) >= datetime.fromisoformat(scenario["alarm_at"]))
-    assert later.filter(pl.col(Columns.SERVED_TRACK) == "canary")[Columns.SERVED_VERSION].unique().to_list() == [2]
-    assert set(later[Columns.SERVED_VERSION]) == {1, 2}
-    assert scenario["collected_rows_trained_on"] == rows.height - later.height  # up to `until`, and nothing after it
+    collected_later = rows.filter(pl.col(Columns.TIME) >= datetime.fromisoformat(scenario["alarm_at"]))
+    assert collected_later.filter(pl.col(Columns.SERVED_TRACK) == "canary")[
+        Columns.SERVED_VERSION
+    ].unique().to_list() == [2]
+    assert set(collected_later[Columns.SERVED_VERSION]) == {1, 2}
+    assert (
+        scenario["collected_rows_trained_on"] == rows.height - collected_later.height
+    )  # up to `until`, and nothing after it
 
     # What scored on the first day of the rollout, by both versions, is what the feature table computes.
     notes = "\n".join(event["text"] for event in events if event["event"] == "note")
     assert "\nServed features: all " in notes  # the look itself says so
     served = json.loads((trained / "served_features.json").read_text())["columns"]
     assert {"position", "by_item_id:rows_7d", "by_user_id__tags:sum_label_3d", "score"} <= set(served)
-    assert all(one["compared"] == one["equal"] > 1_000 for one in served.values())
+    assert all(comparison["compared"] == comparison["equal"] > 1_000 for comparison in served.values())
     score = served.pop("score")["largest_difference"]
-    assert score < 1e-5 and {one["largest_difference"] for one in served.values()} == {0}
+    assert score < 1e-5 and {comparison["largest_difference"] for comparison in served.values()} == {0}
 
 
 @pytest.mark.long

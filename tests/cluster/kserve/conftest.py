@@ -20,9 +20,9 @@ def kube() -> Iterator[KubeServer]:
 @pytest.fixture
 def world(kube: KubeServer, tmp_path: Path) -> World:
     """Version 1 serves everybody, version 2 is the blessed candidate."""
-    made = World(tmp_path, kube.url)
-    made.serve(1)
-    return made
+    kserve_world = World(tmp_path, kube.url)
+    kserve_world.serve(1)
+    return kserve_world
 
 
 @pytest.fixture(autouse=True)

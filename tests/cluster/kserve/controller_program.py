@@ -22,12 +22,12 @@ from shortlist.rollout.record import RolloutRecord  # noqa: E402
 
 def dying(phase: str, times: int) -> Callable[[RolloutRecord], None]:
     """Return what kills this process as soon as a phase has been written down so many times."""
-    left = [times]
+    remaining = [times]
 
     def on_change(record: RolloutRecord) -> None:
         if record.state.phase.value == phase:
-            left[0] -= 1
-            if left[0] == 0:
+            remaining[0] -= 1
+            if remaining[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     return on_change
@@ -50,12 +50,12 @@ def run(order: dict[str, Any]) -> str:
 def die_at_request(number: int) -> None:
     from urllib3.connection import HTTPConnection
 
-    real, left = HTTPConnection.getresponse, [number]
+    real, remaining = HTTPConnection.getresponse, [number]
 
     def counted(self: HTTPConnection) -> Any:
         response = real(self)
-        left[0] -= 1
-        if left[0] == 0:
+        remaining[0] -= 1
+        if remaining[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return response
 
@@ -68,16 +68,16 @@ def main() -> None:
         child = os.fork()
         if child == 0:
             try:
-                said = run(json.loads(line))
+                outcome = run(json.loads(line))
             except Exception as error:
-                said = f"{type(error).__name__}: {error}"
-            os.write(writing, said.encode())
+                outcome = f"{type(error).__name__}: {error}"
+            os.write(writing, outcome.encode())
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading) as pipe:
-            said = pipe.read()
+            outcome = pipe.read()
         _, status = os.waitpid(child, 0)
-        fate = f"killed by {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else said
+        fate = f"killed by {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else outcome
         sys.stdout.write(json.dumps(fate) + "\n")
         sys.stdout.flush()
 

@@ -58,7 +58,7 @@ def kubeconfig(kube: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("users", "user", {"token": "shortlist-rollout"}),
         ("contexts", "context", {"cluster": "here", "user": "here"}),
     ]
-    config = {plural: [{"name": "here", one: value}] for plural, one, value in named}
+    config = {plural: [{"name": "here", setting: value}] for plural, setting, value in named}
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "here", **config}))
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
@@ -110,16 +110,16 @@ def test_a_trained_version_is_rolled_out_from_command_to_cluster(
     real = connection.KServeConnection.observe
 
     def observe(self: connection.KServeConnection, record: RolloutRecord) -> KubeObserver:
-        made = real(self, record)
-        observe_step: Callable[[int, float], object] = made.observe_step
+        observer = real(self, record)
+        observe_step: Callable[[int, float], object] = observer.observe_step
 
         def watched(step: int, seconds: float) -> object:
             traffic.on_change(deployer.rollouts.read(record.id))
             observed.append(f"step {step}")
             return observe_step(step, seconds)
 
-        made.observe_step = watched  # type: ignore[method-assign,assignment]
-        return made
+        observer.observe_step = watched  # type: ignore[method-assign,assignment]
+        return observer
 
     monkeypatch.setattr(connection.KServeConnection, "observe", observe)
     ending = deployer.after_training("2")
@@ -156,7 +156,7 @@ def test_a_cluster_that_is_too_old_gets_no_rollout(deployer: Deployer, kubeconfi
     assert kubeconfig.named("InferenceService") == []
 
 
-def test_the_step_that_rolls_out_has_a_token_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rollout_step_reads_its_own_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All steps of a run have one account; this token is read anew, for it may be replaced."""
     (tmp_path / "pod").write_text("of-the-pod")
     (tmp_path / "ca").write_text("certificate")
@@ -167,14 +167,14 @@ def test_the_step_that_rolls_out_has_a_token_of_its_own(tmp_path: Path, monkeypa
     monkeypatch.setattr(
         "kubernetes.client.ApiClient", lambda configuration: SimpleNamespace(configuration=configuration)
     )
-    said = connect().configuration
-    assert said.get_api_key_with_prefix("authorization").lower() == "bearer of-the-pod"
+    configuration = connect().configuration
+    assert configuration.get_api_key_with_prefix("authorization").lower() == "bearer of-the-pod"
     monkeypatch.setenv(TOKEN_VARIABLE, str(tmp_path / "own"))
     with pytest.raises(ClusterError, match=r"SHORTLIST_KUBERNETES_TOKEN: .* runtime\.cluster\.rollout_token names"):
         connect()
     for token in ("first", "second"):
         (tmp_path / "own").write_text(f"{token}\n")
-        said = connect().configuration
-        assert said.get_api_key_with_prefix("authorization") == f"Bearer {token}"
+        configuration = connect().configuration
+        assert configuration.get_api_key_with_prefix("authorization") == f"Bearer {token}"
     (tmp_path / "own").write_text("third")
-    assert said.get_api_key_with_prefix("authorization") == "Bearer third"
+    assert configuration.get_api_key_with_prefix("authorization") == "Bearer third"

@@ -56,23 +56,23 @@ def upstream() -> Iterator[int]:
 
 
 def test_shares_are_exact_and_grow_and_nobody_flaps(upstream: int, tmp_path: Path) -> None:
-    before: set[str] = set()
+    earlier_canary_users: set[str] = set()
     for percent, step in ((5, 0), (50, 1), (100, 2)):
         route = Route(stable=4, canary=5, percent=percent, rollout=ROLLOUT, step=step)
-        answers = asked(upstream, tmp_path / str(percent), route)
-        assert all(len({one["x-shortlist-track"] for one in two}) == 1 for two in answers.values())  # asked twice
+        answers = headers_by_user(upstream, tmp_path / str(percent), route)
+        assert all(len({header["x-shortlist-track"] for header in two}) == 1 for two in answers.values())  # asked twice
         first = {user: two[0] for user, two in answers.items()}
         canary = {user for user, marks in first.items() if marks["x-shortlist-track"] == "canary"}
         assert abs(len(canary) - USERS * percent / 100) < 5 * (USERS * percent / 100 * (1 - percent / 100)) ** 0.5 + 1
-        assert before <= canary  # who has it keeps it
+        assert earlier_canary_users <= canary  # who has it keeps it
         for user, marks in first.items():
             version = "5" if user in canary else "4"
             assert (marks["x-shortlist-version"], marks["x-shortlist-rollout"]) == (version, ROLLOUT)
             assert marks["x-shortlist-step"] == str(step)  # and not what the client said
-        before = canary
+        earlier_canary_users = canary
 
 
-def asked(upstream: int, folder: Path, route: Route) -> dict[str, list[dict[str, str]]]:
+def headers_by_user(upstream: int, folder: Path, route: Route) -> dict[str, list[dict[str, str]]]:
     """Return what reached the servers, by user, of two requests each."""
     body = http_route(OWNER, CLUSTER, route, {4: "demo-v4-aaaaaaaa", 5: "demo-v5-bbbbbbbb"}, hold_seconds=15)
     folder.mkdir()
@@ -86,12 +86,12 @@ def asked(upstream: int, folder: Path, route: Route) -> dict[str, list[dict[str,
     flags = ["--service-node", "gateway", "--service-cluster", "gateway", "--log-level", "error"]
     with (folder / "log").open("w") as log, subprocess.Popen([*command, *flags], stdout=log, stderr=log) as process:
         try:
-            return asks(connected(port, process))
+            return send_requests(connect_to_envoy(port, process))
         finally:
             process.terminate()
 
 
-def asks(connection: http.client.HTTPConnection) -> dict[str, list[dict[str, str]]]:
+def send_requests(connection: http.client.HTTPConnection) -> dict[str, list[dict[str, str]]]:
     answers: dict[str, list[dict[str, str]]] = {}
     for _ in range(2):
         for number in range(USERS):
@@ -106,7 +106,7 @@ def asks(connection: http.client.HTTPConnection) -> dict[str, list[dict[str, str
     return answers
 
 
-def connected(port: int, process: subprocess.Popen[bytes]) -> http.client.HTTPConnection:
+def connect_to_envoy(port: int, process: subprocess.Popen[bytes]) -> http.client.HTTPConnection:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and process.poll() is None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
@@ -124,7 +124,7 @@ def bootstrap(rule: dict[str, Any], upstream: int, port: int) -> dict[str, Any]:
     """Return what Envoy Gateway makes of a rule whose backends have filters, with the base's BackendTrafficPolicy."""
     weighted, clusters = [], []
     for place, backend in enumerate(rule["backendRefs"]):
-        asked, told = (one[kind] for one, kind in zip(
+        request_filter, response_filter = (backend_filter[kind] for backend_filter, kind in zip(
             backend["filters"], ("requestHeaderModifier", "responseHeaderModifier"), strict=True
         ))  # fmt: skip
         name = f"httproute/ml/shortlist-demo/rule/0/backend/{place}"
@@ -136,8 +136,9 @@ def bootstrap(rule: dict[str, Any], upstream: int, port: int) -> dict[str, Any]:
             },
         })  # fmt: skip
         weighted.append({
-            "name": name, "weight": backend["weight"], "request_headers_to_add": options(asked["set"]),
-            "response_headers_to_add": options(told["set"]), "request_headers_to_remove": asked.get("remove", []),
+            "name": name, "weight": backend["weight"], "request_headers_to_add": options(request_filter["set"]),
+            "response_headers_to_add": options(response_filter["set"]),
+            "request_headers_to_remove": request_filter.get("remove", []),
         })  # fmt: skip
     match = {"path": rule["matches"][0]["path"]["value"]}
     action = {
@@ -163,4 +164,6 @@ def bootstrap(rule: dict[str, Any], upstream: int, port: int) -> dict[str, Any]:
 
 def options(headers: list[dict[str, str]]) -> list[dict[str, Any]]:
     action = "OVERWRITE_IF_EXISTS_OR_ADD"
-    return [{"header": {"key": one["name"], "value": one["value"]}, "append_action": action} for one in headers]
+    return [
+        {"header": {"key": header["name"], "value": header["value"]}, "append_action": action} for header in headers
+    ]

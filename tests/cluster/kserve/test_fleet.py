@@ -25,7 +25,7 @@ FIVE = Route(stable=1, canary=2, percent=5, rollout=ROLLOUT, step=0)
 FIFTY = Route(stable=1, canary=2, percent=50, rollout=ROLLOUT, step=1)
 
 
-def both(world: World) -> None:
+def deploy_candidate(world: World) -> None:
     world.fleet().deploy(world.deployment(2))
     world.fleet().wait_ready(2)
 
@@ -33,29 +33,35 @@ def both(world: World) -> None:
 def test_a_version_is_deployed_once_and_gets_its_share(world: World, kube: KubeServer) -> None:
     fleet = world.fleet()
     assert fleet.serving() == Route(stable=1)
-    both(world)
-    made = kube.object("InferenceService", world.name(2))
-    both(world)
-    assert kube.object("InferenceService", world.name(2)) == made  # asked twice, made once
+    deploy_candidate(world)
+    created = kube.object("InferenceService", world.name(2))
+    deploy_candidate(world)
+    assert kube.object("InferenceService", world.name(2)) == created  # asked twice, made once
     fleet.verify(2)
     fleet.route(FIVE)
     fleet.route(FIVE)
-    assert len([one for one in kube.sent if f"{world.name(2)}-transformer" in one.weights]) == 1
+    assert len([sent_route for sent_route in kube.sent if f"{world.name(2)}-transformer" in sent_route.weights]) == 1
     assert kube.sent[-1].weights == {f"{world.name(1)}-transformer": 95, f"{world.name(2)}-transformer": 5}
     assert (fleet.serving(), kube.wrong) == (FIVE, [])
 
 
 def test_every_share_of_the_users_is_marked_as_envoy_marks_it_on_one_machine(world: World, kube: KubeServer) -> None:
-    both(world)
+    deploy_candidate(world)
     world.fleet().route(FIVE)
-    canary = next(one for one in kube.sent[-1].headers if one["name"] == f"{world.name(2)}-transformer")
-    asked, told = (
-        {each["name"]: each["value"] for each in one[kind]["set"]}
-        for one, kind in zip(canary["filters"], ("requestHeaderModifier", "responseHeaderModifier"), strict=True)
+    canary = next(
+        backend_filter
+        for backend_filter in kube.sent[-1].headers
+        if backend_filter["name"] == f"{world.name(2)}-transformer"
+    )
+    request_headers, response_headers = (
+        {header["name"]: header["value"] for header in backend_filter[kind]["set"]}
+        for backend_filter, kind in zip(
+            canary["filters"], ("requestHeaderModifier", "responseHeaderModifier"), strict=True
+        )
     )
     marks = {"x-shortlist-track": "canary", "x-shortlist-version": "2"}
-    assert told == marks
-    assert asked == marks | {"x-shortlist-rollout": ROLLOUT, "x-shortlist-step": "0"}
+    assert response_headers == marks
+    assert request_headers == marks | {"x-shortlist-rollout": ROLLOUT, "x-shortlist-step": "0"}
 
 
 def test_a_version_without_users_gets_none_before_it_is_ready(world: World, kube: KubeServer) -> None:
@@ -90,12 +96,12 @@ def test_a_version_that_never_will_be_ready_is_not_waited_for(world: World, kube
 
 
 def test_a_version_that_is_being_deleted_is_made_anew(world: World, kube: KubeServer) -> None:
-    both(world)
+    deploy_candidate(world)
     kube.behaviour[world.name(2)] = Behaviour(gone_after=0.4)
-    before = kube.object("InferenceService", world.name(2))["metadata"]["uid"]
+    object_before = kube.object("InferenceService", world.name(2))["metadata"]["uid"]
     world.fleet().retire(2)
-    both(world)
-    assert kube.object("InferenceService", world.name(2))["metadata"]["uid"] != before
+    deploy_candidate(world)
+    assert kube.object("InferenceService", world.name(2))["metadata"]["uid"] != object_before
 
 
 class TestRelease:
@@ -105,9 +111,9 @@ class TestRelease:
     def released(self, world: World, tmp_path: Path) -> Deployment:
         return self.with_release(world, tmp_path / "release", "popular")
 
-    def with_release(self, world: World, folder: Path, what: str) -> Deployment:
+    def with_release(self, world: World, folder: Path, content: str) -> Deployment:
         folder.mkdir()
-        (folder / "slates.json").write_text(f'{{"filters": "{what}"}}')
+        (folder / "slates.json").write_text(f'{{"filters": "{content}"}}')
         write_manifest(folder)
         changes = {"release": folder, "release_digest": folder_digest(folder)}
         return world.deployment(2).model_copy(update=changes)
@@ -122,10 +128,13 @@ class TestRelease:
         fleet.deploy(released)
         fleet.deploy(released)
         fleet.verify(2)
-        made = kube.object("InferenceService", world.name(2))
-        assert made["metadata"]["annotations"][RELEASE_ANNOTATION] == released.release_digest
-        asked = made["spec"]["transformer"]["initContainers"][1]["args"]
-        key, digest = asked[asked.index("--key") + 1], asked[asked.index("--digest") + 1]
+        created = kube.object("InferenceService", world.name(2))
+        assert created["metadata"]["annotations"][RELEASE_ANNOTATION] == released.release_digest
+        transformer_spec = created["spec"]["transformer"]["initContainers"][1]["args"]
+        key, digest = (
+            transformer_spec[transformer_spec.index("--key") + 1],
+            transformer_spec[transformer_spec.index("--digest") + 1],
+        )
         fetched = fetch(world.objects, key, digest, tmp_path / "pod" / "release")
         assert folder_digest(fetched) == released.release_digest == digest
 
@@ -154,13 +163,13 @@ class TestRelease:
         self, world: World, kube: KubeServer, released: Deployment, tmp_path: Path
     ) -> None:
         world.fleet().deploy(released)
-        other = self.with_release(world, tmp_path / "other", "other")
+        other_release = self.with_release(world, tmp_path / "other", "other")
         with pytest.raises(IntegrityError, match=rf"serves release '{released.release_digest}', and version 2 has"):
-            world.fleet().deploy(other)
+            world.fleet().deploy(other_release)
 
 
 def test_retiring_twice_or_what_never_was_does_no_harm(world: World, kube: KubeServer) -> None:
-    both(world)
+    deploy_candidate(world)
     for version in (2, 2, 7):
         world.fleet().retire(version)
     assert kube.named("InferenceService") == [world.name(1)]
@@ -189,7 +198,7 @@ def test_nobody_is_sent_anywhere_after_the_first_model_was_taken_back(world: Wor
         (Images(pipeline=f"a@{DIGEST}"), r"images\.triton: no image is declared"),
     ],
 )  # fmt: skip
-def test_an_image_without_digest_is_refused_before_anything_is_made(
+def test_an_image_without_digest_is_refused_before_anything_is_created(
     kube: KubeServer, tmp_path: Path, images: Images, message: str
 ) -> None:
     world = World(tmp_path, kube.url, cluster=CLUSTER.model_copy(update={"images": images}))
@@ -203,19 +212,19 @@ def test_a_version_that_is_there_stays_though_the_spec_names_its_image_otherwise
 ) -> None:
     """A way back must not fail because somebody edited the spec meanwhile."""
     images = Images(pipeline="shortlist:latest", triton="triton:latest")
-    later = World(world.folder, kube.url, cluster=CLUSTER.model_copy(update={"images": images}))
-    later.fleet().deploy(later.deployment(1))
-    later.fleet().verify(1)
+    later_world = World(world.folder, kube.url, cluster=CLUSTER.model_copy(update={"images": images}))
+    later_world.fleet().deploy(later_world.deployment(1))
+    later_world.fleet().verify(1)
 
 
-def test_tags_are_taken_where_the_spec_allows_them(kube: KubeServer, tmp_path: Path) -> None:
+def test_image_tags_are_accepted_where_the_spec_allows_them(kube: KubeServer, tmp_path: Path) -> None:
     images = Images(pipeline="shortlist:1", triton="triton:1", allow_tags=True)
     world = World(tmp_path, kube.url, cluster=CLUSTER.model_copy(update={"images": images}))
     world.fleet().deploy(world.deployment(2))
     assert kube.named("InferenceService") == [world.name(2)]
 
 
-def test_a_quota_that_is_used_up_is_said_and_nothing_is_left(world: World, kube: KubeServer) -> None:
+def test_an_exceeded_quota_is_an_error_that_leaves_nothing(world: World, kube: KubeServer) -> None:
     quota = "exceeded quota: models, requested: count/inferenceservices=1, used: 1, limited: 1"
     kube.faults = [Fault("403", "POST", "inferenceservices", message=quota)]
     with pytest.raises(ClusterError, match=rf"refused \(403\): {quota}"):
@@ -225,43 +234,45 @@ def test_a_quota_that_is_used_up_is_said_and_nothing_is_left(world: World, kube:
 
 def test_two_clusters_never_touch_each_others_objects(world: World, kube: KubeServer) -> None:
     """The same namespace, the same spec, another `runtime.cluster.name`: a wrong kubectl context, most often."""
-    before = kube.object("HTTPRoute", "shortlist-demo")
-    other = World(world.folder, kube.url, cluster=CLUSTER.model_copy(update={"name": "us-1"}))
+    object_before = kube.object("HTTPRoute", "shortlist-demo")
+    other_world = World(world.folder, kube.url, cluster=CLUSTER.model_copy(update={"name": "us-1"}))
     for call in (
-        other.fleet().serving,
-        other.fleet().withdraw,
-        lambda: other.fleet().route(Route(stable=1)),
-        lambda: other.fleet().retire(1),
-        lambda: other.fleet().deploy(other.deployment(1)),
+        other_world.fleet().serving,
+        other_world.fleet().withdraw,
+        lambda: other_world.fleet().route(Route(stable=1)),
+        lambda: other_world.fleet().retire(1),
+        lambda: other_world.fleet().deploy(other_world.deployment(1)),
     ):
         with pytest.raises(ForeignError, match="belongs to cluster 'eu-1', spec 'demo', and this is cluster 'us-1'"):
             call()
-    assert kube.object("HTTPRoute", "shortlist-demo") == before
+    assert kube.object("HTTPRoute", "shortlist-demo") == object_before
 
 
 def test_two_clusters_that_share_a_prefix_notice(world: World, kube: KubeServer) -> None:
-    other = World(world.folder, kube.url, cluster=CLUSTER.model_copy(update={"name": "us-1", "namespace": "other"}))
+    other_world = World(
+        world.folder, kube.url, cluster=CLUSTER.model_copy(update={"name": "us-1", "namespace": "other"})
+    )
     with pytest.raises(ForeignError, match="was published by cluster 'eu-1', and this is cluster 'us-1'"):
-        other.fleet().deploy(other.deployment(1))
+        other_world.fleet().deploy(other_world.deployment(1))
 
 
 def test_a_route_that_somebody_else_made_is_left_alone(world: World, kube: KubeServer) -> None:
     world.fleet().withdraw()
-    theirs = {
+    foreign_route = {
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
         "metadata": {"name": "shortlist-demo", "namespace": "ml"},
         "spec": {"rules": [{"backendRefs": [{"name": "theirs", "port": 80, "weight": 1, "filters": [{}, {}]}]}]},
     }  # fmt: skip
-    kube.put(theirs)
-    before = kube.object("HTTPRoute", "shortlist-demo")
+    kube.put(foreign_route)
+    object_before = kube.object("HTTPRoute", "shortlist-demo")
     for call in (world.fleet().serving, world.fleet().withdraw, lambda: world.fleet().route(Route(stable=1))):
         with pytest.raises(ForeignError, match="was not made by Shortlist and is left alone"):
             call()
-    assert kube.object("HTTPRoute", "shortlist-demo") == before
+    assert kube.object("HTTPRoute", "shortlist-demo") == object_before
 
 
 def test_a_gateway_that_does_not_take_the_route_is_an_error(world: World, kube: KubeServer) -> None:
-    both(world)
+    deploy_candidate(world)
     kube.takes_routes = False
     with pytest.raises(
         ClusterError, match=r"the gateway has not taken it after 1 s: Accepted is False: NoMatchingParent"
@@ -273,7 +284,7 @@ def test_a_gateway_that_does_not_take_the_route_is_an_error(world: World, kube: 
 
 
 def test_a_controller_that_writes_annotations_is_no_reason_to_stop(world: World, kube: KubeServer) -> None:
-    both(world)
+    deploy_candidate(world)
     kube.faults = [Fault("conflict", "PUT", "httproutes", times=2)]
     world.fleet().route(FIVE)
     route = kube.object("HTTPRoute", "shortlist-demo")
@@ -283,10 +294,10 @@ def test_a_controller_that_writes_annotations_is_no_reason_to_stop(world: World,
 
 
 def test_a_route_that_somebody_moved_by_hand_is_not_overwritten(world: World, kube: KubeServer) -> None:
-    both(world)
+    deploy_candidate(world)
     world.fleet().route(FIVE)
     kube.edit("HTTPRoute", "shortlist-demo", swap_weights)
-    before = kube.object("HTTPRoute", "shortlist-demo")
+    object_before = kube.object("HTTPRoute", "shortlist-demo")
     for call in (
         world.fleet().serving,
         lambda: world.fleet().route(FIFTY),
@@ -294,20 +305,20 @@ def test_a_route_that_somebody_moved_by_hand_is_not_overwritten(world: World, ku
     ):
         with pytest.raises(ForeignError, match=r"somebody else changed it \(now: .*; asked for: 5 % at version 2"):
             call()
-    assert kube.object("HTTPRoute", "shortlist-demo") == before
+    assert kube.object("HTTPRoute", "shortlist-demo") == object_before
 
 
-def test_the_way_back_is_free_whoever_moved_what(world: World, kube: KubeServer) -> None:
-    both(world)
+def test_a_rollback_is_allowed_after_foreign_changes(world: World, kube: KubeServer) -> None:
+    deploy_candidate(world)
     world.fleet().route(FIVE)
     kube.edit("HTTPRoute", "shortlist-demo", swap_weights)
     world.fleet().route(Route(stable=1))
     assert kube.sent[-1].weights == {f"{world.name(1)}-transformer": 100}
 
 
-def test_a_move_between_reading_and_writing_is_seen(world: World, kube: KubeServer) -> None:
+def test_a_change_between_reading_and_writing_is_a_conflict(world: World, kube: KubeServer) -> None:
     """The conflict is somebody's other weights: reading again shows them, and nothing is overwritten."""
-    both(world)
+    deploy_candidate(world)
     world.fleet().route(FIVE)
     moved: list[str] = []
 
@@ -325,29 +336,29 @@ def test_a_move_between_reading_and_writing_is_seen(world: World, kube: KubeServ
 # --- an API that fails
 
 
-@pytest.mark.parametrize("what", ["500", "503", "429", "lost before", "lost after"])
-def test_a_fault_that_passes_changes_nothing(world: World, kube: KubeServer, what: str) -> None:
+@pytest.mark.parametrize("operation", ["500", "503", "429", "lost before", "lost after"])
+def test_a_transient_fault_has_no_effect(world: World, kube: KubeServer, operation: str) -> None:
     for method, path in (("POST", "inferenceservices"), ("GET", "inferenceservices"), ("PUT", "httproutes")):
-        kube.faults.append(Fault(what, method, path))
-    both(world)
+        kube.faults.append(Fault(operation, method, path))
+    deploy_candidate(world)
     world.fleet().route(FIVE)
     assert (world.fleet().serving(), kube.wrong) == (FIVE, [])
     assert kube.named("InferenceService") == sorted([world.name(1), world.name(2)])
-    kube.faults = [Fault(what, "DELETE", "inferenceservices")]
+    kube.faults = [Fault(operation, "DELETE", "inferenceservices")]
     world.fleet().route(Route(stable=1))
     world.fleet().retire(2)
     assert kube.named("InferenceService") == [world.name(1)]
 
 
 def test_an_api_that_is_away_for_less_than_the_patience_is_waited_for(world: World, kube: KubeServer) -> None:
-    both(world)
+    deploy_candidate(world)
     kube.down(1.0)
     world.fleet().route(FIVE)
     assert world.fleet().serving() == FIVE
 
 
 def test_an_api_that_is_away_for_longer_is_a_clear_error(world: World, kube: KubeServer) -> None:
-    both(world)
+    deploy_candidate(world)
     impatient = World(world.folder, kube.url, patience=0.5)
     kube.down(60)
     with pytest.raises(ClusterError, match=r"did not answer for 0\.5 s .*Users' routes stay as they were") as caught:
@@ -357,7 +368,7 @@ def test_an_api_that_is_away_for_longer_is_a_clear_error(world: World, kube: Kub
     assert world.fleet().serving() == Route(stable=1)
 
 
-def test_an_object_that_the_api_finds_invalid_is_not_asked_for_again(world: World, kube: KubeServer) -> None:
+def test_an_invalid_object_is_not_retried(world: World, kube: KubeServer) -> None:
     kube.faults = [Fault("422", "POST", "inferenceservices", message="spec.predictor: Invalid value", times=9)]
     with pytest.raises(ClusterError, match=r"refused \(422\): spec.predictor: Invalid value"):
         world.fleet().deploy(world.deployment(2))
@@ -367,8 +378,8 @@ def test_an_object_that_the_api_finds_invalid_is_not_asked_for_again(world: Worl
 # --- what is served is what was judged
 
 
-def test_files_that_were_swapped_in_the_bucket_are_found(world: World, kube: KubeServer) -> None:
-    both(world)
+def test_files_replaced_in_the_bucket_are_detected(world: World, kube: KubeServer) -> None:
+    deploy_candidate(world)
     fleet, deployment = world.fleet(), world.deployment(2)
     key = model_key(fleet.owner, 2, deployment.digest)
     fleet.verify(2)
@@ -377,8 +388,8 @@ def test_files_that_were_swapped_in_the_bucket_are_found(world: World, kube: Kub
         fleet.verify(2)
 
 
-def test_a_record_that_was_swapped_in_the_bucket_is_found(world: World, kube: KubeServer) -> None:
-    both(world)
+def test_a_record_replaced_in_the_bucket_is_detected(world: World, kube: KubeServer) -> None:
+    deploy_candidate(world)
     fleet, deployment = world.fleet(), world.deployment(2)
     key = model_key(fleet.owner, 2, deployment.digest)
     record = json.loads(world.objects.read(f"{key}/published.json") or b"")
@@ -388,7 +399,7 @@ def test_a_record_that_was_swapped_in_the_bucket_is_found(world: World, kube: Ku
         fleet.verify(2)
 
 
-def test_a_pod_refuses_files_that_are_not_its_own(world: World, tmp_path: Path) -> None:
+def test_a_pod_refuses_files_with_another_digest(world: World, tmp_path: Path) -> None:
     fleet = world.fleet()
     right = world.deployment(1).digest
     key = model_key(fleet.owner, 1, right)
@@ -398,17 +409,19 @@ def test_a_pod_refuses_files_that_are_not_its_own(world: World, tmp_path: Path) 
 
 
 def test_a_version_that_somebody_edited_is_not_routed_to(world: World, kube: KubeServer) -> None:
-    both(world)
+    deploy_candidate(world)
     kube.edit(
-        "InferenceService", world.name(2), lambda one: one["spec"]["predictor"]["containers"][0].update(image="evil:1")
+        "InferenceService",
+        world.name(2),
+        lambda live: live["spec"]["predictor"]["containers"][0].update(image="evil:1"),
     )
     with pytest.raises(IntegrityError, match="somebody changed it since it was made"):
         world.fleet().verify(2)
 
 
-def test_a_version_under_a_digest_that_is_not_its_own_is_not_taken_over(world: World, kube: KubeServer) -> None:
-    both(world)
-    kube.edit("InferenceService", world.name(2), lambda one: annotate(one, DIGEST_ANNOTATION, "f" * 16))
+def test_a_version_with_another_digest_is_not_taken_over(world: World, kube: KubeServer) -> None:
+    deploy_candidate(world)
+    kube.edit("InferenceService", world.name(2), lambda live: annotate(live, DIGEST_ANNOTATION, "f" * 16))
     with pytest.raises(IntegrityError, match="serves digest ffffffffffffffff, and version 2 has digest"):
         world.fleet().deploy(world.deployment(2))
     with pytest.raises(IntegrityError, match="its digest was changed to ffffffffffffffff"):
@@ -423,8 +436,8 @@ def test_a_model_folder_that_changed_after_it_was_judged_is_not_published(world:
     assert kube.named("InferenceService") == [world.name(1)]
 
 
-def annotate(one: Object, name: str, value: str) -> None:
-    one["metadata"]["annotations"][name] = value
+def annotate(live: Object, name: str, value: str) -> None:
+    live["metadata"]["annotations"][name] = value
 
 
 def swap_weights(route: Object) -> None:
@@ -502,16 +515,16 @@ def test_quantities_that_the_cluster_writes_otherwise_are_no_change(kube: KubeSe
     world.fleet().verify(1)
     live = kube.object("InferenceService", world.name(1))["spec"]["predictor"]["containers"][0]["resources"]
     assert live["limits"] == {"cpu": "500m", "memory": "1536Mi"}
-    kube.edit("InferenceService", world.name(1), lambda one: limits_of(one).update(cpu="600m"))
+    kube.edit("InferenceService", world.name(1), lambda live: limits_of(live).update(cpu="600m"))
     with pytest.raises(IntegrityError, match="somebody changed it since it was made"):
         world.fleet().verify(1)
 
 
 def test_a_version_that_is_being_deleted_gets_no_more_users(world: World, kube: KubeServer) -> None:
     """A finalizer takes its time; meanwhile KServe's status still says Ready."""
-    both(world)
+    deploy_candidate(world)
     world.fleet().route(FIVE)
-    kube.edit("InferenceService", world.name(2), lambda one: one["metadata"].update(deletionTimestamp="2026-11-21"))
+    kube.edit("InferenceService", world.name(2), lambda live: live["metadata"].update(deletionTimestamp="2026-11-21"))
     assert not world.fleet().health(2).ready
     with pytest.raises(ClusterError, match=r"demo-v2-.*-transformer: not ready, so its share stays at 5 %"):
         world.fleet().route(FIFTY)
@@ -524,7 +537,7 @@ def test_a_version_that_is_being_deleted_gets_no_more_users(world: World, kube: 
 
 
 def test_everybody_goes_back_even_to_a_stable_version_that_is_not_ready(world: World, kube: KubeServer) -> None:
-    both(world)
+    deploy_candidate(world)
     world.fleet().route(FIFTY)
     kube.behaviour[world.name(1)] = Behaviour(ready_after=1_000)
     world.fleet().route(Route(stable=1))
@@ -533,7 +546,7 @@ def test_everybody_goes_back_even_to_a_stable_version_that_is_not_ready(world: W
 
 def test_an_api_server_that_restarts_is_waited_for(world: World, kube: KubeServer) -> None:
     """Away, then 403 until its caches of roles are filled, then 503."""
-    both(world)
+    deploy_candidate(world)
     kube.restart(away=0.2, starting=0.5)
     world.fleet().route(FIVE)
     assert (world.fleet().serving(), kube.wrong) == (FIVE, [])
@@ -562,9 +575,9 @@ def written_with(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Object], obje
     """Have manifests written wrongly."""
 
     def spoilt(version: Version, cluster: Cluster) -> Object:
-        made = inference_service(version, cluster)
+        created = inference_service(version, cluster)
         if version.version == 2:
-            spoil(made["spec"])
-        return made
+            spoil(created["spec"])
+        return created
 
     monkeypatch.setattr("shortlist.rollout.kserve.fleet.inference_service", spoilt)

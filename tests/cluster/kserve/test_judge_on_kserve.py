@@ -131,7 +131,7 @@ def test_a_candidate_under_which_a_guarded_label_falls_is_rolled_back(
     assert "it falls by more than 0.3" in record.state.reason
     last = record.steps[-1].last
     assert last is not None
-    assert [(one.label, one.stable, one.canary) for one in last.guards] == [("long_view", 1.0, 0.0)]
+    assert [(guard.label, guard.stable, guard.canary) for guard in last.guards] == [("long_view", 1.0, 0.0)]
     assert kube.wrong == []
 
 
@@ -197,7 +197,7 @@ def nonsense(traffic: Traffic) -> None:
     traffic.prometheus.broken = "<html>a login page</html>"
 
 
-def knows_nothing(traffic: Traffic) -> None:
+def lose_metrics(traffic: Traffic) -> None:
     traffic.bad_at_gateway = traffic.prometheus.clusters.clear
 
 
@@ -215,7 +215,7 @@ def no_logs(traffic: Traffic) -> None:
     [
         (no_prometheus, "Prometheus at .* does not answer"),
         (nonsense, "is not Prometheus'"),
-        (knows_nothing, "Prometheus knows 0 requests of the canary at this step, its log 200"),
+        (lose_metrics, "Prometheus knows 0 requests of the canary at this step, its log 200"),
         (knows_half, "Prometheus knows 40 requests of the canary at this step, its log 200"),
         (no_logs, "no users"),
     ],
@@ -233,17 +233,17 @@ def test_what_cannot_be_seen_holds_and_then_goes_back(
 def test_a_store_that_is_away_for_a_moment_only_holds(
     world: World, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, left = type(world.objects).keys, [3]
+    real, failures_left = type(world.objects).keys, [3]
 
     def keys(self: object, prefix: str) -> list[str]:
-        if prefix.startswith("logs/") and left[0]:
-            left[0] -= 1
+        if prefix.startswith("logs/") and failures_left[0]:
+            failures_left[0] -= 1
             raise ShortlistError("s3://bucket: does not answer")
         return real(self, prefix)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(world.objects), "keys", keys)
     assert world.roll_out(POLICY).canary().state.phase is Phase.PROMOTED
-    assert left == [0]
+    assert failures_left == [0]
 
 
 def test_an_error_of_prometheus_is_no_number(prometheus: PrometheusServer) -> None:
@@ -268,11 +268,11 @@ def test_rows_that_other_pods_may_still_be_shipping_are_held_back(
             "rollout": ["r"], "step": [0], "status": [200], "latency_ms": [1.5],
         }  # fmt: skip
         pl.DataFrame(row).write_parquet(folder / "part-000000.parquet")
-    held = ServedRequests(tmp_path / "predictions", "r", settled_seconds=30)
-    assert [line for frame in held.read() for line in frame["id"]] == ["early"]
-    assert [line for frame in held.read() for line in frame["id"]] == []
-    held._settled = timedelta(0)  # time goes by
-    (frame,) = held.read()
+    served_requests = ServedRequests(tmp_path / "predictions", "r", settled_seconds=30)
+    assert [line for frame in served_requests.read() for line in frame["id"]] == ["early"]
+    assert [line for frame in served_requests.read() for line in frame["id"]] == []
+    served_requests._settled = timedelta(0)  # time goes by
+    (frame,) = served_requests.read()
     assert frame.select("id", "us", "status").rows() == [("late", 1_500, 200)]
 
 
@@ -280,7 +280,7 @@ def test_a_stable_track_that_is_as_slow_on_the_way_holds_the_rollout() -> None:
     served = StepEvidence(TrackEvidence(requests=200), TrackEvidence(requests=200))
     canary = GatewayMetrics(answered=200, slow=30, timed=200)
 
-    def word(slow: int) -> str:
+    def status_of(slow: int) -> str:
         return gateway_check(POLICY, 0, served, GatewayMetrics(answered=200, slow=slow, timed=200), canary).status
 
-    assert [word(slow) for slow in (0, 2, 25)] == ["breach", "breach", "wait"]
+    assert [status_of(slow) for slow in (0, 2, 25)] == ["breach", "breach", "wait"]

@@ -51,13 +51,13 @@ def version(**changes: Any) -> Version:
         database_variable="SHORTLIST_DATABASE",
     ))  # fmt: skip
     settings = server_settings("demo", deployment, Serving(), RedisOnline(kind="redis"))
-    known = {"owner": OWNER, "version": 5, "digest": deployment.digest, "repository": "f" * 16,
+    fields = {"owner": OWNER, "version": 5, "digest": deployment.digest, "repository": "f" * 16,
              "source": "s3://models/shortlist", "settings": settings}  # fmt: skip
-    return Version.model_validate({**known, **changes})
+    return Version.model_validate({**fields, **changes})
 
 
-def route(asked: Route, cluster: Cluster = FULL) -> Object:
-    return http_route(OWNER, cluster, asked, {4: "demo-v4-aaaaaaaa", 5: "demo-v5-bbbbbbbb"}, hold_seconds=15)
+def route(wanted_route: Route, cluster: Cluster = FULL) -> Object:
+    return http_route(OWNER, cluster, wanted_route, {4: "demo-v4-aaaaaaaa", 5: "demo-v5-bbbbbbbb"}, hold_seconds=15)
 
 
 @pytest.mark.parametrize("cluster", [CLUSTER, FULL])
@@ -69,14 +69,14 @@ def test_a_pod_that_fills_its_disk_is_evicted_before_its_node_is_full() -> None:
     """The prediction log grows with traffic; scratch space with whatever a program writes there."""
     cluster = CLUSTER.model_copy(update={"log_volume": "3Gi"})
     for part in inference_service(version(), cluster)["spec"].values():
-        limits = {one["name"]: one["emptyDir"].get("sizeLimit") for one in part["volumes"]}
+        limits = {volume["name"]: volume["emptyDir"].get("sizeLimit") for volume in part["volumes"]}
         assert limits["log"] == "3Gi"
         assert re.fullmatch(r"\d+[MG]i", limits["tmp"])
 
 
-@pytest.mark.parametrize("asked", ROUTES)
-def test_the_route_fits_the_gateway_apis_schema(asked: Route) -> None:
-    assert problems(route(asked)) == []
+@pytest.mark.parametrize("wanted_route", ROUTES)
+def test_the_route_fits_the_gateway_apis_schema(wanted_route: Route) -> None:
+    assert problems(route(wanted_route)) == []
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,10 @@ def test_nothing_runs_with_rights_or_without_limits() -> None:
 def test_gpus_go_to_triton_alone() -> None:
     spec = inference_service(version(), FULL)["spec"]
     assert spec["predictor"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    others = [*spec["transformer"]["containers"], *spec["predictor"]["initContainers"]]
-    assert [one["name"] for one in others if "nvidia.com/gpu" in one["resources"]["limits"]] == []
+    other_containers = [*spec["transformer"]["containers"], *spec["predictor"]["initContainers"]]
+    assert [
+        container["name"] for container in other_containers if "nvidia.com/gpu" in container["resources"]["limits"]
+    ] == []
 
 
 def test_every_pod_verifies_its_files_before_anything_starts() -> None:
@@ -156,31 +158,31 @@ def test_a_pods_server_recommends_where_there_is_a_release(monkeypatch: pytest.M
     plain = Deployment(version=5, kind="dlrm", model_folder="/model", digest="0" * 16, store=None)
     released = plain.model_copy(update={"release": Path("/release"), "release_digest": "a" * 16})
     for deployment, folder in ((plain, None), (released, Path("/mnt/shortlist/release"))):
-        told = server_settings("demo", deployment, Serving(), RedisOnline(kind="redis"))
-        monkeypatch.setenv(VARIABLE, json.dumps(told))
+        server_fields = server_settings("demo", deployment, Serving(), RedisOnline(kind="redis"))
+        monkeypatch.setenv(VARIABLE, json.dumps(server_fields))
         assert settings_in_pod(["--predictor_host", "triton"]).release == folder
 
 
 def test_requests_for_recommendations_are_split_like_those_for_scores() -> None:
     users, *named, asides = route(ROUTES[1])["spec"]["rules"]
-    assert [one["path"]["value"] for one in users["matches"]] == [
+    assert [route_match["path"]["value"] for route_match in users["matches"]] == [
         "/v2/models/demo/infer", "/v2/models/demo.recommend/infer"
     ]  # fmt: skip
-    assert [len(one["matches"]) for one in named] == [2, 2]
-    assert "/v2/models/demo.recommend" in [one["path"]["value"] for one in asides["matches"]]
+    assert [len(route_match["matches"]) for route_match in named] == [2, 2]
+    assert "/v2/models/demo.recommend" in [route_match["path"]["value"] for route_match in asides["matches"]]
 
 
-def test_secrets_are_named_and_never_held() -> None:
+def test_secrets_are_referenced_and_never_contained() -> None:
     text = json.dumps(inference_service(version(), FULL))
     reference = {"name": "SHORTLIST_DATABASE", "valueFrom": {"secretKeyRef": {"name": "stores", "key": "database"}}}
     assert json.dumps(reference) in text
     assert "postgresql://" not in text
 
 
-def test_a_pods_server_reads_what_the_manifest_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pods_server_reads_the_settings_of_its_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
     container = inference_service(version(), FULL)["spec"]["transformer"]["containers"][0]
-    told = next(one["value"] for one in container["env"] if one["name"] == VARIABLE)
-    monkeypatch.setenv(VARIABLE, told)
+    settings_text = next(variable["value"] for variable in container["env"] if variable["name"] == VARIABLE)
+    monkeypatch.setenv(VARIABLE, settings_text)
     # KServe adds these three (pkg/apis/serving/v1beta1/transformer_custom.go)
     host = "demo-v5-01234567-predictor.ml"
     added = ["--model_name", "demo-v5-01234567", "--predictor_host", host, "--http_port", "8080"]
@@ -193,10 +195,12 @@ def test_a_pods_server_reads_what_the_manifest_tells_it(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("told", "message"), [("", "is no JSON object"), ("[]", "is no JSON object"), ("{}", "model: ")]
+    ("settings_text", "message"), [("", "is no JSON object"), ("[]", "is no JSON object"), ("{}", "model: ")]
 )
-def test_a_pod_without_settings_says_so(monkeypatch: pytest.MonkeyPatch, told: str, message: str) -> None:
-    monkeypatch.setenv(VARIABLE, told)
+def test_a_pod_without_valid_settings_ends_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, settings_text: str, message: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, settings_text)
     with pytest.raises(ClusterError, match=rf"SHORTLIST_SERVER: .*{message}"):
         settings_in_pod(["--predictor_host", "here"])
 
@@ -219,20 +223,20 @@ def test_names_leave_room_for_what_kserve_adds(spec: str, number: int) -> None:
 # --- who gets the canary
 
 
-def places(asked: Route) -> list[str]:
+def places(wanted_route: Route) -> list[str]:
     """Return the track at each of the hundred places that a user's hash can have."""
-    return [track for track, _, weight in shares(asked) for _ in range(weight)]
+    return [track for track, _, weight in shares(wanted_route) for _ in range(weight)]
 
 
 @pytest.mark.parametrize("rollout", [f"2026112{day}-120000-demo-0000" for day in range(8)])
-def test_a_share_grows_and_nobody_who_has_the_canary_loses_it(rollout: str) -> None:
-    before: set[int] = set()
+def test_users_of_the_canary_keep_it_while_its_share_grows(rollout: str) -> None:
+    earlier_users: set[int] = set()
     for percent in (1, 5, 25, 50, 90, 100):
-        found = places(Route(stable=4, canary=5, percent=percent, rollout=rollout))
-        canary = {place for place, track in enumerate(found) if track == "canary"}
-        assert (len(found), len(canary)) == (SHARES, percent)
-        assert before <= canary
-        before = canary
+        positions = places(Route(stable=4, canary=5, percent=percent, rollout=rollout))
+        canary = {place for place, track in enumerate(positions) if track == "canary"}
+        assert (len(positions), len(canary)) == (SHARES, percent)
+        assert earlier_users <= canary
+        earlier_users = canary
 
 
 def test_a_place_never_changes_its_track() -> None:
@@ -240,37 +244,39 @@ def test_a_place_never_changes_its_track() -> None:
     for percent in (0, 1, 5, 50, 99, 100):
         for number in range(50):
             tracks = [track for track, _, _ in shares(Route(stable=4, canary=5, percent=percent, rollout=f"r{number}"))]
-            assert {track: tuple(i for i, one in enumerate(tracks) if one == track) for track in PLACES} == PLACES
+            assert {
+                track: tuple(i for i, backend_track in enumerate(tracks) if backend_track == track) for track in PLACES
+            } == PLACES
 
 
-def test_other_rollouts_have_other_guinea_pigs() -> None:
-    chosen = [places(Route(stable=4, canary=5, percent=5, rollout=f"r{number}")) for number in range(400)]
-    often = [sum(found[place] == "canary" for found in chosen) for place in range(SHARES)]
+def test_other_rollouts_have_other_canary_users() -> None:
+    positions_by_rollout = [places(Route(stable=4, canary=5, percent=5, rollout=f"r{number}")) for number in range(400)]
+    often = [sum(positions[place] == "canary" for positions in positions_by_rollout) for place in range(SHARES)]
     assert min(often) > 0  # everybody's turn comes: 5 % of 400 rollouts is 20
     assert max(often) < 60
 
 
 def test_weights_always_add_up_and_carry_filters() -> None:
-    for asked in ROUTES:
-        body = route(asked)
+    for wanted_route in ROUTES:
+        body = route(wanted_route)
         backends = body["spec"]["rules"][0]["backendRefs"]
         assert sum(weights_by_service(body).values()) == SHARES
-        kinds = {tuple(one["type"] for one in each["filters"]) for each in backends}
+        kinds = {tuple(backend_filter["type"] for backend_filter in backend["filters"]) for backend in backends}
         assert kinds == {("RequestHeaderModifier", "ResponseHeaderModifier")}
 
 
-def test_what_the_cluster_adds_is_no_change_and_what_somebody_changes_is() -> None:
+def test_additions_of_the_cluster_are_allowed_but_changes_are_not() -> None:
     body = inference_service(version(), FULL)
-    asked = json.loads(body["metadata"]["annotations"][SPEC_ANNOTATION])
+    wanted_spec = json.loads(body["metadata"]["annotations"][SPEC_ANNOTATION])
     live = copy.deepcopy(body["spec"])
     live["predictor"]["containers"][0]["imagePullPolicy"] = "Always"
-    assert contains(live, asked)
+    assert contains(live, wanted_spec)
     live["transformer"]["containers"].append({"name": "extra"})
-    assert not contains(live, asked)
+    assert not contains(live, wanted_spec)
 
 
-def test_a_server_in_a_pod_is_started_with_what_every_server_is() -> None:
+def test_a_server_in_a_pod_has_the_environment_of_every_server() -> None:
     (server, *_) = inference_service(version(), FULL)["spec"]["transformer"]["containers"]
-    told = {one["name"]: one.get("value") for one in server["env"]}
-    assert SERVER_ENVIRONMENT.items() <= told.items()
-    assert told["OPENBLAS_NUM_THREADS"] == "1"
+    server_environment = {variable["name"]: variable.get("value") for variable in server["env"]}
+    assert SERVER_ENVIRONMENT.items() <= server_environment.items()
+    assert server_environment["OPENBLAS_NUM_THREADS"] == "1"

@@ -88,9 +88,9 @@ class MemoryConnection(FleetConnection):
     def connect(cls, context: FleetContext) -> Self:
         assert isinstance(context.runtime.target, Memory)
         assert cls.the_fleet.size == context.runtime.target.size
-        found = cls()
-        found.fleet = cls.the_fleet
-        return found
+        connection = cls()
+        connection.fleet = cls.the_fleet
+        return connection
 
     def observe(self, record: RolloutRecord) -> Observer:
         return Script(self.bad_step)

@@ -27,7 +27,7 @@ from shortlist.rollout.rollouts import RolloutError
 
 
 def shares_of(kube: KubeServer, service: str) -> list[int]:
-    return [one.weights.get(f"{service}-transformer", 0) for one in kube.sent]
+    return [sent_route.weights.get(f"{service}-transformer", 0) for sent_route in kube.sent]
 
 
 def is_promoted(world: World, kube: KubeServer) -> bool:
@@ -56,14 +56,14 @@ def test_a_candidate_that_breaches_a_guardrail_is_rolled_back(world: World, kube
     assert is_back(world, kube)
 
 
-def test_the_first_model_ever_gets_everybody(kube: KubeServer, tmp_path: Path) -> None:
+def test_the_first_model_gets_all_users(kube: KubeServer, tmp_path: Path) -> None:
     world = World(tmp_path, kube.url)
     (world.models.folder / "champion.json").unlink()
     assert world.roll_out().canary().state.phase is Phase.PROMOTED
     assert is_promoted(world, kube)
 
 
-def test_a_rollback_returns_to_the_version_before(world: World, kube: KubeServer) -> None:
+def test_a_rollback_returns_to_the_previous_version(world: World, kube: KubeServer) -> None:
     world.roll_out().canary()
     assert world.roll_out().rollback().state.phase is Phase.PROMOTED
     assert is_back(world, kube)
@@ -121,7 +121,7 @@ def errors(world: World, kube: KubeServer) -> None:
 
 def down_a_while(world: World, kube: KubeServer) -> None:
     """The API is unavailable for a tenth of the patience, right when the first users are to be sent."""
-    when(kube, "PUT", lambda: kube.down(0.5))
+    on_first_request(kube, "PUT", lambda: kube.down(0.5))
 
 
 def evicted(world: World, kube: KubeServer) -> None:
@@ -130,7 +130,7 @@ def evicted(world: World, kube: KubeServer) -> None:
     def on_change(record: RolloutRecord) -> None:
         if record.state.phase is Phase.WATCHING and record.state.step == 1:
             kube.behaviour[world.name(2)] = Behaviour(ready_after=1_000)
-            kube.edit("InferenceService", world.name(2), lambda one: one["spec"]["predictor"].update(minReplicas=0))
+            kube.edit("InferenceService", world.name(2), lambda live: live["spec"]["predictor"].update(minReplicas=0))
 
     world.on_change = on_change
 
@@ -140,14 +140,14 @@ def going(world: World, kube: KubeServer) -> None:
 
     def on_change(record: RolloutRecord) -> None:
         if record.state.phase is Phase.WATCHING and record.state.step == 0:
-            kube.edit("InferenceService", world.name(2), lambda one: one["metadata"].update(deletionTimestamp="now"))
+            kube.edit("InferenceService", world.name(2), lambda live: live["metadata"].update(deletionTimestamp="now"))
 
     world.on_change = on_change
 
 
 def restarted(world: World, kube: KubeServer) -> None:
     """The API server restarts when the first users are to be sent: it is unavailable, answers 403, then 503."""
-    when(kube, "PUT", lambda: kube.restart(away=0.3, starting=0.5))
+    on_first_request(kube, "PUT", lambda: kube.restart(away=0.3, starting=0.5))
 
 
 def by_hand(world: World, kube: KubeServer) -> None:
@@ -188,15 +188,15 @@ def test_fault_table(kube: KubeServer, tmp_path: Path, fault: str) -> None:
     record = world.roll_out().canary()
     assert reason in record.state.reason, record.state.reason
     if ends == "promoted":
-        wait_gone(kube, world.name(1))
+        wait_until_deleted(kube, world.name(1))
         assert is_promoted(world, kube)
     else:
         assert is_back(world, kube)
-    assert all(one.weights for one in kube.sent)
+    assert all(sent_route.weights for sent_route in kube.sent)
     assert kube.forbidden == []
 
 
-def test_the_role_allows_each_call_of_a_rollout_and_no_other(kube: KubeServer, tmp_path: Path) -> None:
+def test_the_role_allows_exactly_the_calls_of_a_rollout(kube: KubeServer, tmp_path: Path) -> None:
     """Over a first release, a promotion, a candidate that never is ready and a withdrawal."""
     world = World(tmp_path, kube.url, ready_seconds=0.3)
     world.serve(1)
@@ -208,7 +208,7 @@ def test_the_role_allows_each_call_of_a_rollout_and_no_other(kube: KubeServer, t
     check_versions(world.fleet()._api, world.cluster)
     world.fleet().withdraw()
     assert kube.forbidden == []
-    used = {(kube_rbac.verb_of(method, name_in(path)), resource_in(path)) for method, path in kube.requests}
+    rights_used = {(kube_rbac.verb_of(method, name_in(path)), resource_in(path)) for method, path in kube.requests}
     allowed = {
         (verb, resource)
         for namespace in (kube_rbac.NAMESPACE, "kserve", "envoy-gateway-system")
@@ -216,7 +216,7 @@ def test_the_role_allows_each_call_of_a_rollout_and_no_other(kube: KubeServer, t
         for verb in rule["verbs"]
         for resource in rule["resources"]
     }
-    assert used == allowed
+    assert rights_used == allowed
 
 
 @pytest.mark.long
@@ -241,11 +241,11 @@ def test_an_api_that_stays_away_leaves_users_where_they_are(kube: KubeServer, tm
 
 
 def test_a_foreign_route_ends_a_rollout_before_it_begins(world: World, kube: KubeServer) -> None:
-    kube.edit("HTTPRoute", "shortlist-demo", lambda one: one["metadata"]["annotations"].update(THEIRS))
-    before = kube.object("HTTPRoute", "shortlist-demo")
+    kube.edit("HTTPRoute", "shortlist-demo", lambda live: live["metadata"]["annotations"].update(FOREIGN_CLUSTER))
+    route_before = kube.object("HTTPRoute", "shortlist-demo")
     with pytest.raises(ValueError, match="belongs to cluster 'us-1'"):
         world.roll_out().canary()
-    assert (kube.object("HTTPRoute", "shortlist-demo"), world.rollouts.ids()) == (before, [])
+    assert (kube.object("HTTPRoute", "shortlist-demo"), world.rollouts.ids()) == (route_before, [])
 
 
 # --- a controller that dies
@@ -276,7 +276,7 @@ def controllers(world: World, zygote: Callable[[dict[str, Any]], str]) -> Callab
     return lambda **order: zygote({"folder": str(world.folder), "url": world.url, **order})
 
 
-THEIRS = {"shortlist/cluster": "us-1"}
+FOREIGN_CLUSTER = {"shortlist/cluster": "us-1"}
 ON_THE_WAY = ("verifying", "starting", "load_testing", "shifting", "watching", "promoting", "draining", "promoted")
 BACK = ("rolling_back", "rolled_back")
 
@@ -312,22 +312,22 @@ def test_a_controller_killed_in_the_middle_of_any_call_is_gone_on_with(
 ) -> None:
     """It dies between a request and its answer, at every seventh call; nobody knows whether the call got through."""
     for number in range(3, 200, 7):
-        said = controllers(request=number)
+        output = controllers(request=number)
         assert kube.wrong == [], number
         assert sum(kube.sent[-1].weights.values()) == 100, number
-        if said != "killed by 9":
+        if output != "killed by 9":
             break
-    assert said == "promoted"
+    assert output == "promoted"
     assert is_promoted(world, kube)
 
 
-def when(kube: KubeServer, method: str, happen: Callable[[], None]) -> None:
+def on_first_request(kube: KubeServer, method: str, happen: Callable[[], None]) -> None:
     """Let something happen at the first request of a method."""
-    done: list[str] = []
+    calls: list[str] = []
 
-    def on_request(got: str, path: str) -> None:
-        if got == method and not done:
-            done.append(path)
+    def on_request(method_seen: str, path: str) -> None:
+        if method_seen == method and not calls:
+            calls.append(path)
             happen()
 
     kube.on_request = on_request
@@ -342,7 +342,7 @@ def name_in(path: str) -> str | None:
     return parts[2] if len(parts) > 2 else None
 
 
-def wait_gone(kube: KubeServer, name: str) -> None:
+def wait_until_deleted(kube: KubeServer, name: str) -> None:
     import time
 
     deadline = time.monotonic() + 5

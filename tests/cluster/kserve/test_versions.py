@@ -36,7 +36,7 @@ def test_what_is_new_enough_passes(world: World, kube: KubeServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "found", "message"),
+    ("place", "deployments", "message"),
     [
         (ENVOY, deployment("envoyproxy/gateway:v1.8.4"), r"1\.8\.4, and 1\.9 or later is needed: older ones split"),
         (KSERVE, deployment("kserve/kserve-controller:v0.19.1"), r"is version 0\.19\.1, and 0\.20 or later"),
@@ -45,12 +45,12 @@ def test_what_is_new_enough_passes(world: World, kube: KubeServer) -> None:
     ],
 )  # fmt: skip
 def test_what_is_too_old_or_unknown_is_refused(
-    world: World, kube: KubeServer, place: tuple[str, str], found: dict[str, Any] | None, message: str
+    world: World, kube: KubeServer, place: tuple[str, str], deployments: dict[str, Any] | None, message: str
 ) -> None:
-    if found is None:
+    if deployments is None:
         del kube.deployments[place]
     else:
-        kube.deployments[place] = found
+        kube.deployments[place] = deployments
     with pytest.raises(ClusterError, match=message):
         checked(world)
 

@@ -79,7 +79,7 @@ class Users:
     async def _ask(self) -> None:
         name = uuid.uuid4().hex[:8]
         async with connect(self._endpoint) as client:
-            prepared = [(client.prepare(one.inputs), one.user) for one in self._sessions]
+            prepared = [(client.prepare(session.inputs), session.user) for session in self._sessions]
             asks = (
                 DueRequest(request, f"user-{name}-{number}", user)
                 for number, (request, user) in enumerate(itertools.cycle(prepared))
@@ -103,7 +103,7 @@ class Kill:
 
     program: str
     sent: Moment
-    gone: Moment
+    ended: Moment
 
 
 @dataclass
@@ -128,7 +128,7 @@ class Live:
         self._pool = ThreadPoolExecutor(1)
         self._sessions = list(itertools.islice(Sessions(world.spec.data, world.log, 2, 10), 400))
         self._commands: list[subprocess.Popen[str]] = []
-        self._under_way: list[Future[RolloutRecord]] = []
+        self._running_rollouts: list[Future[RolloutRecord]] = []
         self.story: Story | None = None
         self.started: RolloutRecord | None = None
 
@@ -149,10 +149,10 @@ class Live:
 
     def begin(self, version: int, deployer: LocalDeployer | None = None) -> Future[RolloutRecord]:
         """Roll a version out in the background; return when its record is there."""
-        before = self.deployer.rollouts.latest()
+        latest_before = self.deployer.rollouts.latest()
         rollout = self._pool.submit((deployer or self.deployer).canary, version)
-        self._under_way.append(rollout)
-        self.until(lambda: rollout.done() or self.deployer.rollouts.latest() != before, "no rollout began")
+        self._running_rollouts.append(rollout)
+        self.until(lambda: rollout.done() or self.deployer.rollouts.latest() != latest_before, "no rollout began")
         return rollout
 
     def roll_out(self, version: int, deployer: LocalDeployer | None = None) -> RolloutRecord:
@@ -174,12 +174,12 @@ class Live:
             self.story.replays.append(pl.read_parquet(path.read_bytes()))
             path.unlink()
 
-    def command(self, *words: str, runs: Path | None = None) -> subprocess.Popen[str]:
+    def command(self, *arguments_given: str, runs: Path | None = None) -> subprocess.Popen[str]:
         """Start `shortlist ... SPEC --runs RUNS` in a process of its own."""
-        where = str(self.world.spec_file), "--runs", str(runs or self.world.runs)
+        spec_arguments = str(self.world.spec_file), "--runs", str(runs or self.world.runs)
         program = "from shortlist.cli import main; main()"
         process = subprocess.Popen(
-            [sys.executable, "-c", program, words[0], *where, *words[1:]],
+            [sys.executable, "-c", program, arguments_given[0], *spec_arguments, *arguments_given[1:]],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3],
             env={**os.environ, "COLUMNS": "200"},
         )  # fmt: skip
@@ -203,7 +203,7 @@ class Live:
         return route.stable
 
     @property
-    def other(self) -> int:
+    def other_version(self) -> int:
         """The good version that does not serve."""
         good = {self.world.versions["first"], self.world.versions["second"]}
         return min(good - {self.champion})
@@ -217,21 +217,21 @@ class Live:
     def reaches(self, phase: Phase, percent: int | None = None, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until the newest rollout is in a phase."""
 
-        def there() -> bool:
+        def is_reached() -> bool:
             state = self.record().state
             assert state.phase is phase or not state.final, f"{state.phase}: {state.reason}"
             return state.phase is phase and percent in {None, state.percent}
 
-        self.until(there, f"phase {phase}", seconds)
+        self.until(is_reached, f"phase {phase}", seconds)
 
     def until(
-        self, holds: Callable[[], bool], otherwise: str, seconds: float = PATIENCE_SECONDS, every: float = 0.1
+        self, holds: Callable[[], bool], otherwise: str, seconds: float = PATIENCE_SECONDS, pause_seconds: float = 0.1
     ) -> None:
         """Wait until something holds; looking costs the servers time, so look seldom."""
         deadline = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < deadline, f"{otherwise}; the newest rollout: {self.deployer.rollouts.latest()}"
-            time.sleep(every)
+            time.sleep(pause_seconds)
 
     def evidence(self, record: RolloutRecord) -> RolloutVerdict:
         """Return what a rollout left for programs."""
@@ -258,7 +258,9 @@ class Live:
         schema = {**SCHEMA, "version": pl.String(), "flags": pl.String(), "time": pl.String()}
         texts = [self._access_log(name).read_bytes()[begin:] for name, begin in self.story.access_begins.items()]
         lines = [text[: text.rfind(b"\n") + 1] for text in texts]
-        return pl.concat([pl.DataFrame(schema=schema), *(pl.read_ndjson(BytesIO(one), schema=schema) for one in lines)])
+        return pl.concat(
+            [pl.DataFrame(schema=schema), *(pl.read_ndjson(BytesIO(log_lines), schema=schema) for log_lines in lines)]
+        )
 
     def _access_log(self, name: str) -> Path:
         return self.paths.logs / f"{name}.access.jsonl"
@@ -269,13 +271,17 @@ class Live:
 
     def answered(self, version: int) -> int:
         """Return how often a version has answered."""
-        found = self.access().filter(pl.col("version") == str(version), pl.col("status") == 200)
-        return found.height
+        answers = self.access().filter(pl.col("version") == str(version), pl.col("status") == 200)
+        return answers.height
 
     def problems(self) -> list[str]:
         """Return what status complains of, besides what is over: restarts, and answers that a log had no room for."""
-        over = "had to be started again", "it is written again"
-        return [one for one in self.stack.status().problems if not any(words in one for words in over)]
+        past_problems = "had to be started again", "it is written again"
+        return [
+            problem
+            for problem in self.stack.status().problems
+            if not any(pattern in problem for pattern in past_problems)
+        ]
 
     def pid(self, program: str) -> int:
         """Return the process of a program."""
@@ -301,14 +307,14 @@ class Live:
     def backend_of(self, version: int) -> int:
         """Return the process in which a version's Triton runs the model."""
         children = psutil.Process(self.pid(f"triton-v{version}")).children(recursive=True)
-        return next(one.pid for one in children if one.name().startswith("triton_python"))
+        return next(child.pid for child in children if child.name().startswith("triton_python"))
 
-    def comes_back(self, program: str, before: int) -> None:
+    def comes_back(self, program: str, former_pid: int) -> None:
         """Wait until a killed program serves again."""
 
         def back() -> bool:
             process = self.stack._supervisor.processes().get(program)
-            return process is not None and process.pid not in {None, before} and not self.problems()
+            return process is not None and process.pid not in {None, former_pid} and not self.problems()
 
         self.until(back, f"{program} does not come back: {self.problems()}")
 
@@ -328,7 +334,7 @@ class Live:
                 self._tidy()
         assert users.ledger.lost == 0
         assert self.failed_stable() == []
-        self.is_ready_for_more()
+        self.restore()
 
     def _remove_old_parts(self) -> None:
         """Remove what earlier tests left in the logs, as who keeps them does after some days.
@@ -350,10 +356,10 @@ class Live:
         if self.deployer.rollouts.unfinished() is not None:
             self.deployer.rollback()
         # A rollout's own traffic ends with the call that began it.
-        wait(self._under_way, PATIENCE_SECONDS)
-        self._under_way.clear()
+        wait(self._running_rollouts, PATIENCE_SECONDS)
+        self._running_rollouts.clear()
 
-    def is_ready_for_more(self) -> None:
+    def restore(self) -> None:
         """Pass when a champion serves alone, status has no more to say, and no controller is in the way."""
         assert self.problems() == []
         record, rollouts = self.stack.record, self.deployer.rollouts
@@ -366,19 +372,21 @@ class Live:
         assert set(record.versions) == {route.stable}
         programs = {"supervisord", *ENVOYS, f"triton-v{route.stable}", f"server-v{route.stable}"}
         assert set(orphan_processes(self.paths.programs)) == programs
-        assert [one for one in self.processes() if "shortlist.serving.traffic" in " ".join(one.cmdline())] == []
+        assert [
+            process for process in self.processes() if "shortlist.serving.traffic" in " ".join(process.cmdline())
+        ] == []
 
     def processes(self) -> list[psutil.Process]:
         """Return every process that works for this stack, whoever its parent is."""
-        found = []
+        process_list = []
         for process in psutil.process_iter():
             try:
-                words, where = " ".join(process.cmdline()), Path(process.cwd())
+                command_line, working_folder = " ".join(process.cmdline()), Path(process.cwd())
             except (psutil.Error, OSError):  # gone, or a zombie
                 continue
-            if str(self.paths.root) in words or where.is_relative_to(self.paths.root):
-                found.append(process)
-        return found
+            if str(self.paths.root) in command_line or working_folder.is_relative_to(self.paths.root):
+                process_list.append(process)
+        return process_list
 
     def failed_stable(self) -> list[dict[str, Any]]:
         """Return the requests of the stable track that failed as their own clients saw it, in this test.
@@ -391,9 +399,9 @@ class Live:
         assert self.story is not None
         ledgers = [self.story.users.ledger.frame(), *self.story.replays]
         columns = ["id", "user", "track", "status", "sent", "answered", "error"]
-        asked = pl.concat([ledger.select(columns) for ledger in ledgers])
+        requests = pl.concat([ledger.select(columns) for ledger in ledgers])
         # Those under way have no status yet; whether any is left at the end is looked at elsewhere.
-        failed = asked.filter((pl.col("status") == 0) | (pl.col("status") >= 500))
+        failed = requests.filter((pl.col("status") == 0) | (pl.col("status") >= 500))
         if failed.is_empty():
             return []
         time.sleep(_LINES_LATER_SECONDS)
@@ -411,12 +419,12 @@ def _in_hand(kill: Kill) -> pl.Expr:
     """Whether a failed request was under way on a process when it was killed."""
     if kill.program in ENVOYS:
         broke = pl.col("routed").is_null() & (pl.col("status") == 0) & (pl.col("answered") >= kill.sent.monotonic)
-        return broke & (pl.col("sent") <= kill.gone.monotonic + _UNKNOWN_SECONDS)
+        return broke & (pl.col("sent") <= kill.ended.monotonic + _UNKNOWN_SECONDS)
     if not kill.program.startswith("server"):
         return pl.lit(False)  # a server asks its Triton again: nothing may fail
-    sent, gone = pl.lit(kill.sent.time), pl.lit(kill.gone.time + timedelta(seconds=_UNKNOWN_SECONDS))
-    over = (pl.col("began") <= gone) & (pl.col("began") + pl.duration(microseconds="us") >= sent)
-    return (pl.col("flags").is_in(["UC", "UPE"]) & over).fill_null(False)
+    sent, ended = pl.lit(kill.sent.time), pl.lit(kill.ended.time + timedelta(seconds=_UNKNOWN_SECONDS))
+    is_in_flight = (pl.col("began") <= ended) & (pl.col("began") + pl.duration(microseconds="us") >= sent)
+    return (pl.col("flags").is_in(["UC", "UPE"]) & is_in_flight).fill_null(False)
 
 
 @pytest.fixture(scope="session")

@@ -69,9 +69,9 @@ def test_scores_that_are_all_the_same_send_the_users_back(live: Any) -> None:
 @pytest.mark.parametrize("part", ["model's process", "server"])
 def test_a_candidate_that_crashes_after_hundreds_of_answers_sends_the_users_back(live: Any, part: str) -> None:
     version = live.world.versions["crashing"]
-    before = live.answered(version)
+    answers_before = live.answered(version)
     rollout = live.begin(version, live.deployer_with({}, {"steps": [50, 100]}))
-    live.until(lambda: live.answered(version) - before >= 200, "200 answers")
+    live.until(lambda: live.answered(version) - answers_before >= 200, "200 answers")
     if part == "server":
         live.kill(f"server-v{version}")
     else:
@@ -84,7 +84,7 @@ def test_a_candidate_that_crashes_after_hundreds_of_answers_sends_the_users_back
     assert evidence.requests.lost <= (0 if part == "model's process" else 100)
 
 
-def test_a_served_file_that_was_swapped_is_found_before_more_users_get_it(live: Any) -> None:
+def test_a_replaced_served_file_is_detected_before_the_next_step(live: Any) -> None:
     version = live.world.versions["swapped"]
     rollout = live.begin(version)
     live.reaches(Phase.WATCHING, 10)
@@ -98,12 +98,12 @@ def test_a_served_file_that_was_swapped_is_found_before_more_users_get_it(live: 
 def test_a_model_that_was_changed_after_its_blessing_is_refused_before_anything_starts(live: Any) -> None:
     version = live.world.versions["tampered"]
     file = live.world.origin.tracker.registry.fetch(version).folder / "serving" / "model.onnx"
-    whole, before = file.read_bytes(), live.deployer.rollouts.ids()
+    whole, processes_before = file.read_bytes(), live.deployer.rollouts.ids()
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     try:
         with pytest.raises(IntegrityError, match=r"model\.onnx: changed after it was written"):
             live.deployer.canary(version)
     finally:
         file.write_bytes(whole)
-    assert live.deployer.rollouts.ids() == before
+    assert live.deployer.rollouts.ids() == processes_before
     assert version not in live.stack.record.versions

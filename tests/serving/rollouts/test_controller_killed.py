@@ -15,9 +15,9 @@ pytestmark = pytest.mark.long
 
 
 def test_a_controller_killed_in_every_phase_is_taken_over_and_no_user_notices(live: Any) -> None:
-    before, after = live.champion, live.other
+    former, candidate = live.champion, live.other_version
     rollouts = live.deployer.rollouts.ids()
-    first = live.command("deploy-canary", "--version", str(after))
+    first = live.command("deploy-canary", "--version", str(candidate))
     live.until(lambda: live.deployer.rollouts.ids() != rollouts, "no rollout began")
     rollout = live.record().id
 
@@ -29,30 +29,30 @@ def test_a_controller_killed_in_every_phase_is_taken_over_and_no_user_notices(li
     killed_in(live, live.command("deploy-canary"), Phase.DRAINING)
     assert live.deployer.rollouts.unfinished().id == rollout
     last = live.command("deploy-canary")
-    said, error = last.communicate(timeout=180)
-    assert last.returncode == 0, said + error
+    output, error = last.communicate(timeout=180)
+    assert last.returncode == 0, output + error
 
     record = live.record()
-    assert (record.id, record.state.phase, live.champion) == (rollout, Phase.PROMOTED, after)
+    assert (record.id, record.state.phase, live.champion) == (rollout, Phase.PROMOTED, candidate)
     requests = live.evidence(record).requests
     assert (requests.failed_stable, requests.failed_canary, requests.lost) == (0, 0, 0)
     assert [step.weight for step in live.evidence(record).steps] == [10, 50, 100]
-    assert before not in live.stack.record.versions
+    assert former not in live.stack.record.versions
 
 
-def test_a_controller_killed_on_the_way_back_is_taken_over(live: Any) -> None:
-    before, rollouts = live.champion, live.deployer.rollouts.ids()
+def test_a_controller_killed_during_a_rollback_is_resumed(live: Any) -> None:
+    former, rollouts = live.champion, live.deployer.rollouts.ids()
     controller = live.command("deploy-canary", "--version", str(live.world.versions["all_the_same"]))
     live.until(lambda: live.deployer.rollouts.ids() != rollouts, "no rollout began")
     killed_in(live, controller, Phase.ROLLING_BACK)
     record = live.deployer.canary()
-    assert (record.state.phase, live.champion) == (Phase.ROLLED_BACK, before)
+    assert (record.state.phase, live.champion) == (Phase.ROLLED_BACK, former)
     assert "constant scores" in live.evidence(record).reason
 
 
 def killed_in(live: Any, controller: subprocess.Popen[str], phase: Phase) -> None:
     """Kill the controller as soon as it is at work in a phase."""
-    live.until(lambda: phase_of(live) == phase and is_at_work(live, controller), phase, every=0.01)
+    live.until(lambda: phase_of(live) == phase and is_at_work(live, controller), phase, pause_seconds=0.01)
     controller.kill()
     controller.communicate()
     assert phase_of(live) == phase
@@ -64,8 +64,8 @@ def killed_while_it_waits(live: Any, controller: subprocess.Popen[str], percent:
 
     Another command holds the stack meanwhile.
     """
-    last = seen(live, percent)
-    live.until(lambda: seen(live, percent) > last and is_at_work(live, controller), f"{percent} %")
+    last = count_canary_requests(live, percent)
+    live.until(lambda: count_canary_requests(live, percent) > last and is_at_work(live, controller), f"{percent} %")
     with FileLock(live.paths.root / "stack.lock"):
         killed_in(live, controller, phase)
 
@@ -76,7 +76,7 @@ def phase_of(live: Any) -> str:
     return str(json.loads(file.read_text(encoding="utf-8"))["state"]["phase"])
 
 
-def seen(live: Any, percent: int) -> int:
+def count_canary_requests(live: Any, percent: int) -> int:
     """Return how many requests the judge has seen at a step."""
     steps = [step.last for step in live.record().steps if step.percent == percent and step.last is not None]
     return steps[-1].stable.requests + steps[-1].canary.requests if steps else 0

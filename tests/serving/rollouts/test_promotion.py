@@ -19,16 +19,16 @@ def test_the_first_model_serves_everybody_once_its_servers_are_load_tested(stack
 
 
 def test_a_good_candidate_is_promoted_step_by_step_and_nothing_is_lost_or_written_twice(live: Any) -> None:
-    before, after = live.champion, live.other
-    command = live.command("deploy-canary", "--version", str(after))
-    said, error = command.communicate(timeout=300)
-    assert command.returncode == 0, said + error
-    assert "Promoted" in said
+    former, candidate = live.champion, live.other_version
+    command = live.command("deploy-canary", "--version", str(candidate))
+    output, error = command.communicate(timeout=300)
+    assert command.returncode == 0, output + error
+    assert "Promoted" in output
     live.keep_replay()
 
     record = live.record()
     evidence = live.evidence(record)
-    assert (evidence.verdict, evidence.champion, evidence.candidate) == ("promoted", before, after)
+    assert (evidence.verdict, evidence.champion, evidence.candidate) == ("promoted", former, candidate)
     assert [(step.weight, step.decision) for step in evidence.steps] == [
         (10, "proceed"), (50, "proceed"), (100, "promote"),
     ]  # fmt: skip
@@ -59,12 +59,12 @@ def test_a_good_candidate_is_promoted_step_by_step_and_nothing_is_lost_or_writte
 
 @pytest.mark.long
 def test_a_promotion_is_taken_back_by_a_rollback(live: Any) -> None:
-    now, before = live.champion, live.other
+    now, former = live.champion, live.other_version
     if live.record().state.former is None:
-        live.roll_out(live.other)
-        now, before = before, now
+        live.roll_out(live.other_version)
+        now, former = former, now
     record = live.deployer.rollback()
-    assert (record.state.phase, record.returning, live.champion) == (Phase.PROMOTED, True, before)
+    assert (record.state.phase, record.returning, live.champion) == (Phase.PROMOTED, True, former)
     assert (record.state.former, record.steps) == (now, ())
 
 

@@ -17,17 +17,17 @@ PATIENCE_SECONDS = 29
 
 
 @pytest.fixture(scope="module")
-def earlier(stack_up: Any) -> set[str]:
+def earlier_ids(stack_up: Any) -> set[str]:
     """Requests that were in the prediction log before: other tests may send the same id again."""
     return set(stack_up.predictions("request_id")["request_id"].to_list())
 
 
 @pytest.fixture(scope="module")
-def doubled(stack_up: Any, earlier: set[str]) -> Iterator[Any]:
+def doubled(stack_up: Any, earlier_ids: set[str]) -> Iterator[Any]:
     """The champion with two servers and two Tritons, and users; afterwards it has one of each again."""
-    more = stack_up.deployer_with({"replicas": 2}, {})
+    deployer = stack_up.deployer_with({"replicas": 2}, {})
     with stack_up.visited(rate=RATE):
-        more.serve()
+        deployer.serve()
         yield stack_up
         stack_up.deployer.serve()
 
@@ -39,8 +39,10 @@ def lost(live: Any) -> list[dict[str, Any]]:
     """
     ledger = live.story.users.ledger.frame()
     answered = ledger.filter(ledger["answered"].is_not_nan())  # others are under way
-    failed = [one for one in answered.to_dicts() if one["status"] != 200]
-    return [one for one in failed if one["status"] or one["answered"] - one["sent"] < PATIENCE_SECONDS]
+    failed = [request for request in answered.to_dicts() if request["status"] != 200]
+    return [
+        request for request in failed if request["status"] or request["answered"] - request["sent"] < PATIENCE_SECONDS
+    ]
 
 
 @pytest.mark.parametrize("program", ["server-v{}", "server-v{}-2", "triton-v{}", "triton-v{}-2"])
@@ -52,27 +54,31 @@ def test_a_killed_process_of_two_replicas_loses_no_request(doubled: Any, program
 
 def test_a_killed_process_in_which_a_triton_runs_its_model_loses_no_request(doubled: Any) -> None:
     name = f"triton-v{doubled.champion}-2"
-    before = doubled.pid(name)
-    children = psutil.Process(before).children(recursive=True)
-    backend = next(one.pid for one in children if one.name().startswith("triton_python"))
+    pid_before = doubled.pid(name)
+    children = psutil.Process(pid_before).children(recursive=True)
+    backend = next(child.pid for child in children if child.name().startswith("triton_python"))
     doubled.kill_process(backend, name)
-    doubled.comes_back(name, before)
+    doubled.comes_back(name, pid_before)
     assert lost(doubled) == []
 
 
-def test_a_killed_supervisor_loses_no_request_and_restarts_nothing(doubled: Any) -> None:
+def test_a_killed_supervisor_loses_no_request_and_no_program(doubled: Any) -> None:
     version, stack = doubled.champion, doubled.stack
-    before = [one.pid for one in stack.health(version).programs]
+    pids_before = [program.pid for program in stack.health(version).programs]
     psutil.Process(int((doubled.paths.programs / "supervisord.pid").read_text())).kill()
     doubled.deployer_with({"replicas": 2}, {}).serve()
-    assert [one.pid for one in doubled.stack.health(version).programs] == before
+    assert [program.pid for program in doubled.stack.health(version).programs] == pids_before
     assert lost(doubled) == []
 
 
-def test_a_retried_request_is_in_the_prediction_log_once(doubled: Any, earlier: set[str]) -> None:
-    def own() -> list[str]:
-        return [one for one in doubled.predictions("request_id")["request_id"].to_list() if one not in earlier]
+def test_a_retried_request_is_in_the_prediction_log_once(doubled: Any, earlier_ids: set[str]) -> None:
+    def retried_rows() -> list[str]:
+        return [
+            request_id
+            for request_id in doubled.predictions("request_id")["request_id"].to_list()
+            if request_id not in earlier_ids
+        ]
 
-    doubled.until(own, "nothing was logged")
-    found = own()
-    assert len(found) == len(set(found))
+    doubled.until(retried_rows, "nothing was logged")
+    rows = retried_rows()
+    assert len(rows) == len(set(rows))

@@ -23,11 +23,11 @@ pytestmark = pytest.mark.long
 
 def test_a_full_disk_costs_the_log_and_no_answer_and_nothing_is_promoted_blindly(live: Any, full_disk: Any) -> None:
     # The log holds 300 answers before it drops any: about 4 s of these users, and much longer on a busy machine.
-    rollout = live.begin(live.other, live.deployer_with({}, {"deadline_seconds": 20}))
+    rollout = live.begin(live.other_version, live.deployer_with({}, {"deadline_seconds": 20}))
     live.reaches(Phase.WATCHING, 10)
-    before = dropped(live)
+    count_before = dropped(live)
     with full_disk(live.paths.predictions):
-        live.until(lambda: dropped(live) > before + 50, "no answers are dropped")
+        live.until(lambda: dropped(live) > count_before + 50, "no answers are dropped")
         # One look may find a busy server silent.
         live.until(lambda: complains(live), "status says nothing of a full disk")
         live.until(lambda: live.record().state.phase is not Phase.WATCHING, "the rollout goes on being watched")
@@ -38,7 +38,7 @@ def test_a_full_disk_costs_the_log_and_no_answer_and_nothing_is_promoted_blindly
     assert "undecided after" in evidence.reason and "are in the prediction log" in evidence.reason
     assert (evidence.requests.failed_stable, evidence.requests.failed_canary) == (0, 0)
     # Nothing is missing but what the server says it dropped: the rest was written when there was room again.
-    assert 50 < evidence.requests.lost <= dropped(live) - before
+    assert 50 < evidence.requests.lost <= dropped(live) - count_before
 
 
 def test_a_slow_disk_costs_no_answer(stack_up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,65 +48,65 @@ def test_a_slow_disk_costs_no_answer(stack_up: Any, monkeypatch: pytest.MonkeyPa
     faults = harm.Harm(stack_up.deployer, rollouts, Random(0))
     with stack_up.visited() as story:
         stack_up.until(lambda: int(story.users.ledger.answered.sum()) > 10, "nobody is answered")
-        before = int(story.users.ledger.answered.sum())
+        count_before = int(story.users.ledger.answered.sum())
         faults.kinds["slow disk"]()
-        assert int(story.users.ledger.answered.sum()) > before, "nobody was answered meanwhile"
+        assert int(story.users.ledger.answered.sum()) > count_before, "nobody was answered meanwhile"
         faults.wait_ready()
-    asked = story.users.ledger.frame()
-    assert asked.filter(asked["status"] != 200).to_dicts() == []
+    requests = story.users.ledger.frame()
+    assert requests.filter(requests["status"] != 200).to_dicts() == []
 
 
 def test_without_traffic_nothing_is_ever_promoted(stack_up: Any) -> None:
-    nobody = stack_up.deployer_with({"traffic": {"kind": "live"}}, {"deadline_seconds": 3})
-    record = nobody.canary(stack_up.other)
+    live_only = stack_up.deployer_with({"traffic": {"kind": "live"}}, {"deadline_seconds": 3})
+    record = live_only.canary(stack_up.other_version)
     evidence = stack_up.evidence(record)
     assert (evidence.verdict, evidence.requests.total) == ("rolled_back", 0)
     assert "at 10 %: undecided after" in evidence.reason
-    stack_up.is_ready_for_more()
+    stack_up.restore()
 
 
 def test_a_taken_port_is_an_error_and_nothing_is_half_started(stack_up: Any, tmp_path: Path) -> None:
     (tmp_path / "stores").symlink_to(stack_up.world.runs / "stores")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         command = stack_up.command("serve", "--port", str(port), runs=tmp_path)
-        said, error = command.communicate(timeout=180)
+        output, error = command.communicate(timeout=180)
     assert command.returncode == 2
     assert f"port {port} of 127.0.0.1 is taken" in error and "nothing was started" in error
-    assert said == ""
+    assert output == ""
     assert [
         path.name for path in tmp_path.rglob("*") if path.suffix in {".pid", ".sock"} or path.name == "state.json"
     ] == []
 
 
 def test_what_cannot_be_rolled_out_is_refused_with_a_reason(stack_up: Any) -> None:
-    before = stack_up.deployer.rollouts.ids(), set(stack_up.stack.record.versions)
+    state_before = stack_up.deployer.rollouts.ids(), set(stack_up.stack.record.versions)
     with pytest.raises(UnknownVersionError, match="99"):
         stack_up.deployer.canary(99)
     with pytest.raises(RolloutError, match=r"version \d+ of shortlist-small is not blessed"):
         stack_up.deployer.canary(stack_up.world.versions["unblessed"])
     with pytest.raises(RolloutError, match="serves everybody already"):
         stack_up.deployer.canary(stack_up.champion)
-    assert (stack_up.deployer.rollouts.ids(), set(stack_up.stack.record.versions)) == before
-    stack_up.is_ready_for_more()
+    assert (stack_up.deployer.rollouts.ids(), set(stack_up.stack.record.versions)) == state_before
+    stack_up.restore()
 
 
 def test_a_spec_without_a_champion_cannot_be_served(stack_up: Any) -> None:
     spec = stack_up.world.spec
     origin = stack_up.world.origin.model_copy(update={"name": "nobody"})
-    nobody = LocalDeployer(origin, spec.serving, spec.gates, spec.runtime)
+    deployer = LocalDeployer(origin, spec.serving, spec.gates, spec.runtime)
     with pytest.raises(ShortlistError, match="spec 'nobody' has no blessed model to serve yet; make run SPEC=nobody"):
-        nobody.serve()
+        deployer.serve()
     with pytest.raises(ShortlistError, match="spec 'nobody' is not being served"):
-        nobody.canary()
-    assert Stack.connect(nobody.paths) is None
-    assert not nobody.paths.root.exists()
+        deployer.canary()
+    assert Stack.connect(deployer.paths) is None
+    assert not deployer.paths.root.exists()
 
 
 def complains(live: Any) -> bool:
     """Whether status says that the champion's log is not whole, and why."""
-    words = f"server-v{live.champion} answers, but log: ", "No space left on device", "answers are missing in it"
-    return any(all(each in one for each in words) for one in live.problems())
+    fragments = f"server-v{live.champion} answers, but log: ", "No space left on device", "answers are missing in it"
+    return any(all(fragment in problem for fragment in fragments) for problem in live.problems())
 
 
 def dropped(live: Any) -> int:

@@ -28,17 +28,17 @@ LAST = 2
 
 
 def track(requests: int = 1_000, users: int = 500, latency_ms: float = 10.0, **changes: Any) -> TrackEvidence:
-    """A healthy one."""
+    """Return the evidence of a healthy track."""
     times = Latencies.from_milliseconds(np.full(requests, latency_ms)) if requests else Latencies()
     scores = np.linspace(0, 1, 200) if requests else np.zeros(0)
     counts = dict.fromkeys(("requests", "to_log", "logged", "rankable", "with_outcomes"), requests)
-    seen = {"users": users, "settled_users": users, "answered": requests - changes.get("failed", 0)}
-    whole: dict[str, Any] = {**counts, **seen, "latencies": times, "scores": scores, "score_users": users}
-    return TrackEvidence(**(whole | changes))
+    observation = {"users": users, "settled_users": users, "answered": requests - changes.get("failed", 0)}
+    fields: dict[str, Any] = {**counts, **observation, "latencies": times, "scores": scores, "score_users": users}
+    return TrackEvidence(**(fields | changes))
 
 
 def healthy(**changes: Any) -> RolloutEvidence:
-    """A rollout that has been through all steps; its newest step is the last."""
+    """Return the evidence of a healthy rollout at its last step."""
     steps = (
         StepEvidence(track(19_000, users=9_500), track(1_000, users=500)),
         StepEvidence(track(10_000, users=5_000), track(10_000, users=5_000)),
@@ -55,19 +55,19 @@ def with_step(step: int, stable: TrackEvidence | None = None, canary: TrackEvide
     return replace(evidence, steps=(*evidence.steps[:step], changed, *evidence.steps[step + 1 :]))
 
 
-def said(judgement: StepAnalysis, name: str) -> CheckResult:
-    return next(check for check in judgement.checks if check.name == name)
+def find_check(analysis: StepAnalysis, name: str) -> CheckResult:
+    return next(check for check in analysis.checks if check.name == name)
 
 
-def words(judgement: StepAnalysis) -> dict[str, CheckStatus]:
-    return {check.name: check.status for check in judgement.checks if check.status != "ok"}
+def statuses_not_ok(analysis: StepAnalysis) -> dict[str, CheckStatus]:
+    return {check.name: check.status for check in analysis.checks if check.status != "ok"}
 
 
 @pytest.mark.parametrize(("step", "decision"), [(0, "proceed"), (1, "proceed"), (2, "promote")])
-def test_a_good_canary_goes_on_and_ends_well(step: int, decision: str) -> None:
-    judgement = analyze_step(healthy(), POLICY, step, 10, WELL)
-    assert judgement.decision == decision
-    assert words(judgement) == {}
+def test_a_good_canary_proceeds_and_is_promoted(step: int, decision: str) -> None:
+    analysis = analyze_step(healthy(), POLICY, step, 10, WELL)
+    assert analysis.decision == decision
+    assert statuses_not_ok(analysis) == {}
 
 
 def test_the_order_of_the_checks_is_the_order_in_which_they_count() -> None:
@@ -79,8 +79,8 @@ def test_the_order_of_the_checks_is_the_order_in_which_they_count() -> None:
 
 
 def test_a_step_is_never_shorter_than_its_interval() -> None:
-    judgement = analyze_step(healthy(), POLICY, 0, 9.9, WELL)
-    assert (judgement.decision, judgement.reason) == (
+    analysis = analyze_step(healthy(), POLICY, 0, 9.9, WELL)
+    assert (analysis.decision, analysis.reason) == (
         "hold",
         "at 5 %: nothing is wrong after 10 of 10 s at this step",
     )
@@ -98,9 +98,9 @@ def test_a_clock_that_went_back_only_holds() -> None:
         (Health(ready=False, restarts=9, fatal=("triton-v4",)), "triton-v4 crashed again and again (FATAL)"),
     ],
 )
-def test_a_canary_that_does_not_stand_goes_back_at_once(health: Health, reason: str) -> None:
-    judgement = analyze_step(healthy(), POLICY, 0, 0, health)
-    assert (judgement.decision, judgement.reason) == ("roll_back", f"at 5 %: {reason}")
+def test_a_canary_with_unhealthy_servers_is_rolled_back_at_once(health: Health, reason: str) -> None:
+    analysis = analyze_step(healthy(), POLICY, 0, 0, health)
+    assert (analysis.decision, analysis.reason) == ("roll_back", f"at 5 %: {reason}")
 
 
 BROKEN = {
@@ -114,10 +114,10 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("check", "canary"), BROKEN.items(), ids=list(BROKEN))
-def test_a_breach_rolls_back_at_once_and_says_which(check: str, canary: TrackEvidence) -> None:
-    judgement = analyze_step(with_step(0, canary=canary), POLICY, 0, 1, WELL)
-    assert (judgement.decision, words(judgement)) == ("roll_back", {check: "breach"})
-    assert judgement.reason == f"at 5 %: {said(judgement, check).reason}"
+def test_a_breach_rolls_back_at_once_with_the_checks_reason(check: str, canary: TrackEvidence) -> None:
+    analysis = analyze_step(with_step(0, canary=canary), POLICY, 0, 1, WELL)
+    assert (analysis.decision, statuses_not_ok(analysis)) == ("roll_back", {check: "breach"})
+    assert analysis.reason == f"at 5 %: {find_check(analysis, check).reason}"
 
 
 def test_reasons_carry_their_numbers() -> None:
@@ -158,121 +158,126 @@ def test_a_slow_canary_is_no_reason_below_the_floor_nor_when_stable_is_as_slow()
 
 def test_a_stable_track_that_is_as_slow_holds_the_rollout_until_the_deadline() -> None:
     starved = track(1_500, 760, 9_600.0)
-    held, late = (
+    before_deadline, at_deadline = (
         analyze_step(with_step(0, starved, track(300, 40, 1_300.0)), POLICY, 0, seconds, WELL) for seconds in (20, 300)
     )
-    assert (held.decision, late.decision) == ("hold", "roll_back")
-    assert words(held) == {"latency": "wait"}
-    assert "p99 latency 1302.4 ms > 500.0 ms" in held.reason
-    assert held.reason.endswith("; the stable track is as slow")
-    assert "undecided after 300 s (deadline 300 s)" in late.reason
-    few = analyze_step(with_step(0, track(60, 760, 9_600.0), track(300, 40, 1_300.0)), POLICY, 0, 20, WELL)
-    assert words(few)["latency"] == "wait"  # sixty are enough to know that it is slow
+    assert (before_deadline.decision, at_deadline.decision) == ("hold", "roll_back")
+    assert statuses_not_ok(before_deadline) == {"latency": "wait"}
+    assert "p99 latency 1302.4 ms > 500.0 ms" in before_deadline.reason
+    assert before_deadline.reason.endswith("; the stable track is as slow")
+    assert "undecided after 300 s (deadline 300 s)" in at_deadline.reason
+    few_requests = analyze_step(with_step(0, track(60, 760, 9_600.0), track(300, 40, 1_300.0)), POLICY, 0, 20, WELL)
+    assert statuses_not_ok(few_requests)["latency"] == "wait"  # sixty are enough to know that it is slow
     worse = analyze_step(with_step(0, starved, track(300, 40, 40_000.0)), POLICY, 0, 20, WELL)
-    assert words(worse) == {"latency": "breach"}
+    assert statuses_not_ok(worse) == {"latency": "breach"}
 
 
 def test_a_stable_track_that_fails_as_often_holds_the_rollout() -> None:
     evidence = with_step(0, track(19_000, 9_500, failed=1_000), track(failed=60))
-    judgement = analyze_step(evidence, POLICY, 0, 10, WELL)
-    assert (judgement.decision, words(judgement)) == ("hold", {"errors": "wait"})
-    assert judgement.reason.endswith("the stable track is as bad (5.26%)")
+    analysis = analyze_step(evidence, POLICY, 0, 10, WELL)
+    assert (analysis.decision, statuses_not_ok(analysis)) == ("hold", {"errors": "wait"})
+    assert analysis.reason.endswith("the stable track is as bad (5.26%)")
     worse = analyze_step(with_step(0, track(19_000, 9_500, failed=1_000), track(failed=300)), POLICY, 0, 10, WELL)
-    assert words(worse) == {"errors": "breach"}
+    assert statuses_not_ok(worse) == {"errors": "breach"}
 
 
-def test_one_user_who_hangs_up_again_and_again_is_no_evidence() -> None:
+def test_repeated_disconnects_of_one_user_are_no_evidence() -> None:
     impatient = track(1_000, disconnected=900, answered=100, disconnected_users=1)
     assert analyze_step(with_step(0, canary=impatient), POLICY, 0, 10, WELL).decision == "proceed"
-    only = track(61, 1, disconnected=61, answered=0, disconnected_users=1)
-    judgement = analyze_step(with_step(0, track(19, 19), only), POLICY, 0, 10, WELL)
-    assert judgement.decision == "hold"
-    assert "0 requests of the canary at this step, 100 are needed" in judgement.reason
+    one_user = track(61, 1, disconnected=61, answered=0, disconnected_users=1)
+    analysis = analyze_step(with_step(0, track(19, 19), one_user), POLICY, 0, 10, WELL)
+    assert analysis.decision == "hold"
+    assert "0 requests of the canary at this step, 100 are needed" in analysis.reason
 
 
-def test_users_who_hang_up_on_the_canary_alone_are_a_breach() -> None:
-    gone = track(1_000, 500, disconnected=400, answered=600, disconnected_users=200)
-    evidence = with_step(0, canary=gone)
-    judgement = analyze_step(evidence, POLICY, 0, 10, WELL)
-    assert words(judgement) == {"disconnects": "breach"}
-    assert "200 of 500 users of the canary went away before an answer, 0 of 500" in judgement.reason
-    everywhere = replace(evidence, whole=StepEvidence(track(29_000, 10_000, disconnected_users=3_000), gone))
-    assert words(analyze_step(everywhere, POLICY, 0, 10, WELL)) == {}
+def test_disconnects_on_the_canary_alone_are_a_breach() -> None:
+    disconnecting = track(1_000, 500, disconnected=400, answered=600, disconnected_users=200)
+    evidence = with_step(0, canary=disconnecting)
+    analysis = analyze_step(evidence, POLICY, 0, 10, WELL)
+    assert statuses_not_ok(analysis) == {"disconnects": "breach"}
+    assert "200 of 500 users of the canary went away before an answer, 0 of 500" in analysis.reason
+    everywhere = replace(evidence, whole=StepEvidence(track(29_000, 10_000, disconnected_users=3_000), disconnecting))
+    assert statuses_not_ok(analyze_step(everywhere, POLICY, 0, 10, WELL)) == {}
 
 
 @pytest.mark.parametrize(
-    ("check", "what", "count"),
+    ("check", "event_text", "count"),
     [("refusals", "were refused", "refused_users"), ("slates", "got an empty slate", "empty_slate_users")],
 )
-class TestUsersWhoGetNothing:
-    """Those whose requests are refused, and those whose slates hold no item."""
+class TestUsersWithoutAnItem:
+    """Users whose requests are refused, and users with empty slates."""
 
     def of(self, count: str, met: int, users: int = 500, requests: int = 1_000) -> TrackEvidence:
         return track(requests, users, slate_users=users, **{count: met})
 
-    def test_many_on_the_canary_alone_are_a_breach(self, check: str, what: str, count: str) -> None:
+    def test_many_on_the_canary_alone_are_a_breach(self, check: str, event_text: str, count: str) -> None:
         evidence = with_step(0, self.of(count, 0, 9_500, 19_000), self.of(count, 200))
-        judgement = analyze_step(evidence, POLICY, 0, 1, WELL)
-        assert (judgement.decision, words(judgement)) == ("roll_back", {check: "breach"})
-        assert judgement.reason == f"at 5 %: 200 of 500 users of the canary {what}, 0 of 9,500 of the stable track"
+        analysis = analyze_step(evidence, POLICY, 0, 1, WELL)
+        assert (analysis.decision, statuses_not_ok(analysis)) == ("roll_back", {check: "breach"})
+        assert analysis.reason == f"at 5 %: 200 of 500 users of the canary {event_text}, 0 of 9,500 of the stable track"
 
-    def test_as_many_on_both_tracks_are_none(self, check: str, what: str, count: str) -> None:
+    def test_as_many_on_both_tracks_are_none(self, check: str, event_text: str, count: str) -> None:
         evidence = with_step(0, self.of(count, 3_800, 9_500, 19_000), self.of(count, 200))
-        assert analyze_step(evidence, POLICY, 0, 10, WELL).decision == "proceed", (check, what)
+        assert analyze_step(evidence, POLICY, 0, 10, WELL).decision == "proceed", (check, event_text)
 
-    def test_one_user_again_and_again_is_none(self, check: str, what: str, count: str) -> None:
-        one = replace(self.of(count, 1, 20, 400), client_errors=380)
-        judgement = analyze_step(with_step(0, self.of(count, 0, 380, 19_000), one), POLICY, 0, 10, WELL)
-        assert f"1 of 20 users of the canary {what}" in said(judgement, check).reason
-        assert judgement.decision == "proceed"
+    def test_one_user_again_and_again_is_none(self, check: str, event_text: str, count: str) -> None:
+        one_user = replace(self.of(count, 1, 20, 400), client_errors=380)
+        analysis = analyze_step(with_step(0, self.of(count, 0, 380, 19_000), one_user), POLICY, 0, 10, WELL)
+        assert f"1 of 20 users of the canary {event_text}" in find_check(analysis, check).reason
+        assert analysis.decision == "proceed"
 
-    def test_no_more_than_the_share_of_errors_that_is_allowed_is_none(self, check: str, what: str, count: str) -> None:
+    def test_no_more_than_the_share_of_errors_that_is_allowed_is_none(
+        self, check: str, event_text: str, count: str
+    ) -> None:
         evidence = with_step(1, self.of(count, 0, 5_000, 10_000), self.of(count, 50, 5_000, 10_000))
-        judgement = analyze_step(evidence, POLICY, 1, 10, WELL)
-        assert said(judgement, check).numbers["odds"] > 1e9, what  # certain, and too little
-        assert judgement.decision == "proceed"
+        analysis = analyze_step(evidence, POLICY, 1, 10, WELL)
+        assert find_check(analysis, check).numbers["odds"] > 1e9, event_text  # certain, and too little
+        assert analysis.decision == "proceed"
 
-    def test_at_100_percent_the_rollout_waits(self, check: str, what: str, count: str) -> None:
-        now = with_step(LAST, canary=self.of(count, 2_000, 10_000, 20_000))
+    def test_at_100_percent_the_rollout_waits(self, check: str, event_text: str, count: str) -> None:
+        at_100_percent = with_step(LAST, canary=self.of(count, 2_000, 10_000, 20_000))
         worse, alike = (
-            replace(now, whole=replace(now.whole, stable=self.of(count, before, 29_000))) for before in (29, 5_800)
+            replace(at_100_percent, whole=replace(at_100_percent.whole, stable=self.of(count, affected_before, 29_000)))
+            for affected_before in (29, 5_800)
         )
-        judgement = analyze_step(worse, POLICY, LAST, 10, WELL)
-        assert (judgement.decision, words(judgement)) == ("hold", {check: "wait"}), what
+        analysis = analyze_step(worse, POLICY, LAST, 10, WELL)
+        assert (analysis.decision, statuses_not_ok(analysis)) == ("hold", {check: "wait"}), event_text
         assert analyze_step(alike, POLICY, LAST, 10, WELL).decision == "promote"
 
 
 def test_at_100_percent_only_the_absolute_limit_holds_for_nobody_is_there_to_compare_with() -> None:
     slower = analyze_step(with_step(LAST, canary=track(20_000, 10_000, 100.0)), POLICY, LAST, 1, WELL)
-    assert (words(slower), said(slower, "latency").numbers["stable_p99_ms"]) == ({}, None)
+    assert (statuses_not_ok(slower), find_check(slower, "latency").numbers["stable_p99_ms"]) == ({}, None)
     too_slow = track(20_000, 10_000, 1.1 * POLICY.guardrails.max_p99_ms)
     slow = analyze_step(with_step(LAST, canary=too_slow), POLICY, LAST, 1, WELL)
-    assert words(slow) == {"latency": "breach"}
+    assert statuses_not_ok(slow) == {"latency": "breach"}
 
 
-def test_constant_scores_are_a_breach_unless_both_tracks_have_them() -> None:
+def test_constant_scores_of_the_canary_alone_are_a_breach() -> None:
     flat = {"flat": 1_000}
     alike = {"scores": np.full(200, 0.5), "rankable": 0}
     for fault in (flat, alike):
-        judgement = analyze_step(with_step(0, canary=track(**fault)), POLICY, 0, 10, WELL)
-        assert (judgement.decision, words(judgement)["scores"]) == ("roll_back", "breach")
-        assert "constant scores" in said(judgement, "scores").reason
-    both = with_step(0, track(19_000, 9_500, flat=19_000), track(**flat))
-    judgement = analyze_step(both, POLICY, 0, 10, WELL)
-    assert (judgement.decision, words(judgement)) == ("hold", {"scores": "wait"})
+        analysis = analyze_step(with_step(0, canary=track(**fault)), POLICY, 0, 10, WELL)
+        assert (analysis.decision, statuses_not_ok(analysis)["scores"]) == ("roll_back", "breach")
+        assert "constant scores" in find_check(analysis, "scores").reason
+    constant_on_both = with_step(0, track(19_000, 9_500, flat=19_000), track(**flat))
+    analysis = analyze_step(constant_on_both, POLICY, 0, 10, WELL)
+    assert (analysis.decision, statuses_not_ok(analysis)) == ("hold", {"scores": "wait"})
 
 
 def test_a_feature_store_that_fails_both_tracks_is_not_the_canarys_fault() -> None:
-    judgement = analyze_step(
+    analysis = analyze_step(
         with_step(0, track(19_000, 9_500, degraded=19_000), track(degraded=1_000)), POLICY, 0, 10, WELL
     )
-    assert (judgement.decision, words(judgement)) == ("hold", {"features": "wait"})
+    assert (analysis.decision, statuses_not_ok(analysis)) == ("hold", {"features": "wait"})
 
 
 def test_a_few_users_with_other_scores_are_chance() -> None:
-    few = track(scores=np.linspace(0.5, 1, 200), score_users=6)
-    many = track(scores=np.linspace(0.5, 1, 200), score_users=500)
-    first, second = (analyze_step(with_step(0, canary=one), POLICY, 0, 10, WELL) for one in (few, many))
+    few_users = track(scores=np.linspace(0.5, 1, 200), score_users=6)
+    request_count = track(scores=np.linspace(0.5, 1, 200), score_users=500)
+    first, second = (
+        analyze_step(with_step(0, canary=canary), POLICY, 0, 10, WELL) for canary in (few_users, request_count)
+    )
     assert (first.decision, second.decision) == ("proceed", "roll_back")
 
 
@@ -281,48 +286,48 @@ def test_a_shift_is_found_though_some_bins_are_empty() -> None:
     assert stability_index(np.full(100, 0.5), np.full(100, 0.5)) == 0
 
 
-def test_an_odd_split_of_users_some_of_whom_may_still_wait_only_holds() -> None:
+def test_a_wrong_split_of_unsettled_users_only_holds() -> None:
     early = with_step(0, track(500, 43, settled_users=0), track(300, 24, settled_users=0))
-    judgement = analyze_step(early, POLICY, 0, 10, WELL)
-    assert (judgement.decision, words(judgement)) == ("hold", {"split": "wait"})
-    assert "24 of 67 users (35.82%) are on the canary, declared 5%; others may still wait" in judgement.reason
-    later = with_step(0, track(500, 380, settled_users=300), track(300, 24, settled_users=18))
-    assert analyze_step(later, POLICY, 0, 10, WELL).decision == "proceed"
+    analysis = analyze_step(early, POLICY, 0, 10, WELL)
+    assert (analysis.decision, statuses_not_ok(analysis)) == ("hold", {"split": "wait"})
+    assert "24 of 67 users (35.82%) are on the canary, declared 5%; others may still wait" in analysis.reason
+    later_evidence = with_step(0, track(500, 380, settled_users=300), track(300, 24, settled_users=18))
+    assert analyze_step(later_evidence, POLICY, 0, 10, WELL).decision == "proceed"
     broken = with_step(0, track(500, 43, settled_users=40), track(300, 24, settled_users=24))
-    assert words(analyze_step(broken, POLICY, 0, 10, WELL)) == {"split": "breach"}
+    assert statuses_not_ok(analyze_step(broken, POLICY, 0, 10, WELL)) == {"split": "breach"}
 
 
 def test_requests_that_no_user_routes_are_named() -> None:
-    judgement = analyze_step(with_step(0, canary=track(anonymous=40)), POLICY, 0, 10, WELL)
-    assert "; 40 requests without x-shortlist-user count as a user each; " in said(judgement, "split").reason
+    analysis = analyze_step(with_step(0, canary=track(anonymous=40)), POLICY, 0, 10, WELL)
+    assert "; 40 requests without x-shortlist-user count as a user each; " in find_check(analysis, "split").reason
 
 
 def test_users_sent_to_both_tracks_are_a_breach() -> None:
     evidence = healthy()
     flapping = replace(evidence.steps[0], users_on_both_tracks=300)
-    judgement = analyze_step(replace(evidence, steps=(flapping, *evidence.steps[1:])), POLICY, 0, 10, WELL)
-    assert judgement.reason == "at 5 %: 300 of 10,000 users were sent to both tracks"
+    analysis = analyze_step(replace(evidence, steps=(flapping, *evidence.steps[1:])), POLICY, 0, 10, WELL)
+    assert analysis.reason == "at 5 %: 300 of 10,000 users were sent to both tracks"
 
 
 def test_a_stable_track_that_still_gets_users_at_100_percent_is_a_breach() -> None:
-    judgement = analyze_step(with_step(LAST, stable=track(5_000, users=2_500)), POLICY, LAST, 10, WELL)
-    assert words(judgement) == {"split": "breach"}
+    analysis = analyze_step(with_step(LAST, stable=track(5_000, users=2_500)), POLICY, LAST, 10, WELL)
+    assert statuses_not_ok(analysis) == {"split": "breach"}
     assert analyze_step(with_step(LAST, stable=track(3, users=3)), POLICY, LAST, 10, WELL).decision == "promote"
 
 
-def nothing(steps: int = 3) -> RolloutEvidence:
-    unknown = TrackDifference(float("nan"), float("inf"), 0, 0, float("nan"), float("nan"))
-    return RolloutEvidence("r1", (StepEvidence(),) * steps, StepEvidence(), unknown)
+def no_evidence(steps: int = 3) -> RolloutEvidence:
+    no_difference = TrackDifference(float("nan"), float("inf"), 0, 0, float("nan"), float("nan"))
+    return RolloutEvidence("r1", (StepEvidence(),) * steps, StepEvidence(), no_difference)
 
 
 @pytest.mark.parametrize("step", [0, 1, 2])
 def test_no_traffic_is_never_a_success(step: int) -> None:
-    judgement = analyze_step(nothing(), POLICY, step, 299, WELL)
-    assert judgement.decision == "hold"
-    assert "0 requests of the canary at this step, 100 are needed" in judgement.reason
-    late = analyze_step(nothing(), POLICY, step, 300, WELL)
-    assert late.decision == "roll_back"
-    assert "undecided after 300 s (deadline 300 s): 0 requests of the canary" in late.reason
+    analysis = analyze_step(no_evidence(), POLICY, step, 299, WELL)
+    assert analysis.decision == "hold"
+    assert "0 requests of the canary at this step, 100 are needed" in analysis.reason
+    at_deadline = analyze_step(no_evidence(), POLICY, step, 300, WELL)
+    assert at_deadline.decision == "roll_back"
+    assert "undecided after 300 s (deadline 300 s): 0 requests of the canary" in at_deadline.reason
 
 
 @pytest.mark.parametrize(
@@ -338,55 +343,57 @@ def test_no_traffic_is_never_a_success(step: int) -> None:
         (with_step(0, canary=track(logged=10)), 0, "only 10 of 1,000 answers of the canary are in the prediction log"),
     ],
 )
-def test_what_is_missing_holds_until_the_deadline(evidence: RolloutEvidence, step: int, missing: str) -> None:
-    held, late = (analyze_step(evidence, POLICY, step, seconds, WELL) for seconds in (100, 300))
-    assert (held.decision, late.decision) == ("hold", "roll_back")
-    assert missing in held.reason
-    assert missing in late.reason
+def test_missing_evidence_holds_until_the_deadline(evidence: RolloutEvidence, step: int, missing: str) -> None:
+    before_deadline, at_deadline = (analyze_step(evidence, POLICY, step, seconds, WELL) for seconds in (100, 300))
+    assert (before_deadline.decision, at_deadline.decision) == ("hold", "roll_back")
+    assert missing in before_deadline.reason
+    assert missing in at_deadline.reason
 
 
-def test_early_steps_do_not_wait_for_the_proof_that_later_ones_can_give() -> None:
+def test_early_steps_do_not_wait_until_a_drop_is_ruled_out() -> None:
     assert analyze_step(healthy(kpi=replace(EQUAL, variance=0.05**2)), POLICY, 0, 10, WELL).decision == "proceed"
 
 
-def test_late_outcomes_that_move_the_interval_a_little_do_not_send_back_what_was_shown() -> None:
-    shown, moved = (healthy(kpi=replace(EQUAL, value=value, variance=0.01**2)) for value in (-0.01, -0.02))
-    assert kpi_interval(shown.kpi, POLICY).low > -POLICY.kpi.max_drop > kpi_interval(moved.kpi, POLICY).low
-    assert analyze_step(shown, POLICY, LAST - 1, 10, WELL).decision == "proceed"
+def test_late_outcomes_that_move_the_interval_a_little_do_not_roll_back() -> None:
+    ruled_out, moved = (healthy(kpi=replace(EQUAL, value=value, variance=0.01**2)) for value in (-0.01, -0.02))
+    assert kpi_interval(ruled_out.kpi, POLICY).low > -POLICY.kpi.max_drop > kpi_interval(moved.kpi, POLICY).low
+    assert analyze_step(ruled_out, POLICY, LAST - 1, 10, WELL).decision == "proceed"
     assert analyze_step(moved, POLICY, LAST - 1, 10, WELL).decision == "hold"
     assert analyze_step(moved, POLICY, LAST, 10, WELL).decision == "promote"
 
 
 def proportions(users: np.ndarray, positive: np.ndarray) -> TrackDifference:
-    """What is known of the stable track and the canary when so many of their users had a positive outcome."""
+    """Return the difference of the tracks for numbers of users and of users with a positive outcome."""
     mean = positive / users
     variance = float((mean * (1 - mean) / users).sum())
     return TrackDifference(float(mean[1] - mean[0]), variance, *map(int, users), *map(float, mean))
 
 
-def test_late_outcomes_send_no_good_canary_back() -> None:
+def test_late_outcomes_roll_no_good_canary_back() -> None:
     """Equally good canaries, one outcome in five late: many pass with an end of the interval just above the limit."""
     random, limit, promoted, moved = np.random.default_rng(1), -POLICY.kpi.max_drop, 0, 0
     for _ in range(200):
         users, positive = np.zeros((2, 2)), np.zeros((2, 2))  # (in time or late, track)
         while not users.any() or kpi_interval(proportions(users[0], positive[0]), POLICY).low <= limit:
-            late, clicked = random.random((2, 60)) < 0.2, random.random((2, 60)) < 0.3
-            users += np.stack([~late, late]).sum(2)
-            positive += np.stack([clicked & ~late, clicked & late]).sum(2)
-        known = proportions(users.sum(0), positive.sum(0))
-        moved += kpi_interval(known, POLICY).low <= limit
-        promoted += analyze_step(healthy(kpi=known), POLICY, LAST, POLICY.deadline_seconds, WELL).decision == "promote"
+            is_late, clicked = random.random((2, 60)) < 0.2, random.random((2, 60)) < 0.3
+            users += np.stack([~is_late, is_late]).sum(2)
+            positive += np.stack([clicked & ~is_late, clicked & is_late]).sum(2)
+        difference = proportions(users.sum(0), positive.sum(0))
+        moved += kpi_interval(difference, POLICY).low <= limit
+        promoted += (
+            analyze_step(healthy(kpi=difference), POLICY, LAST, POLICY.deadline_seconds, WELL).decision == "promote"
+        )
     assert moved >= 20  # found: 31, which went back at the deadline when the end of the interval decided
     assert promoted >= 198
 
 
-def test_a_worse_canary_goes_back_at_any_step_and_before_the_interval() -> None:
+def test_a_worse_canary_is_rolled_back_at_any_step_before_the_interval_ends() -> None:
     worse = healthy(kpi=replace(EQUAL, value=-0.04, canary_mean=0.26))
     for step in range(3):
-        judgement = analyze_step(worse, POLICY, step, 1, WELL)
-        assert words(judgement) == {"kpi": "breach"}
-        assert "KPI difference -0.0400 in [-0.0587, -0.0213]" in judgement.reason
-        assert judgement.reason.endswith("5,000 and 5,000 users): the canary is worse")
+        analysis = analyze_step(worse, POLICY, step, 1, WELL)
+        assert statuses_not_ok(analysis) == {"kpi": "breach"}
+        assert "KPI difference -0.0400 in [-0.0587, -0.0213]" in analysis.reason
+        assert analysis.reason.endswith("5,000 and 5,000 users): the canary is worse")
 
 
 def test_a_better_canary_is_promoted() -> None:
@@ -399,9 +406,9 @@ def test_ten_users_are_too_few_for_a_verdict_on_the_kpi() -> None:
     assert analyze_step(healthy(kpi=replace(worse, canary_users=10)), POLICY, 0, 10, WELL).decision == "roll_back"
 
 
-def test_the_last_step_stands_on_the_stable_traffic_of_the_steps_before() -> None:
-    judgement = analyze_step(healthy(), POLICY, LAST, 10, WELL)
-    assert said(judgement, "traffic").reason == (
+def test_the_last_step_uses_the_stable_traffic_of_earlier_steps() -> None:
+    analysis = analyze_step(healthy(), POLICY, LAST, 10, WELL)
+    assert find_check(analysis, "traffic").reason == (
         "20,000 requests of the canary; the stable track gets none any more, so its 10,000 at 50 % are compared"
     )
     assert (
@@ -411,36 +418,40 @@ def test_the_last_step_stands_on_the_stable_traffic_of_the_steps_before() -> Non
 
 def test_a_rollout_without_a_smaller_step_cannot_be_judged() -> None:
     evidence = RolloutEvidence("r1", (StepEvidence(canary=track(20_000)),), StepEvidence(canary=track(20_000)), EQUAL)
-    judgement = analyze_step(evidence, Canary(steps=(100,)), 0, 100, WELL)
-    assert judgement.decision == "roll_back"
-    assert judgement.reason == (
+    analysis = analyze_step(evidence, Canary(steps=(100,)), 0, 100, WELL)
+    assert analysis.decision == "roll_back"
+    assert analysis.reason == (
         "at 100 %: steps: [100] leaves no stable track to compare with; declare a smaller step before it"
     )
 
 
-def test_a_first_breach_gives_the_reason() -> None:
-    # A NaN is answered with 500: an error too, but its cause says more.
-    judgement = analyze_step(with_step(0, canary=track(bad=500, failed=500)), POLICY, 0, 10, WELL)
-    assert words(judgement) == {"scores": "breach", "errors": "breach"}
-    assert "NaN" in judgement.reason
+def test_the_first_breach_gives_the_reason() -> None:
+    # A NaN is answered with 500, so it is an error too; the check of scores names the cause.
+    analysis = analyze_step(with_step(0, canary=track(bad=500, failed=500)), POLICY, 0, 10, WELL)
+    assert statuses_not_ok(analysis) == {"scores": "breach", "errors": "breach"}
+    assert "NaN" in analysis.reason
 
 
-def test_an_observation_holds_everything_a_page_needs() -> None:
-    for evidence, step in ((nothing(), 0), (healthy(), 1)):
-        seen = make_observation(evidence, POLICY, step, analyze_step(evidence, POLICY, step, 10, WELL))
-        json.dumps(seen.model_dump(), allow_nan=False)
+def test_an_observation_has_all_numbers_of_the_page() -> None:
+    for evidence, step in ((no_evidence(), 0), (healthy(), 1)):
+        observation = make_observation(evidence, POLICY, step, analyze_step(evidence, POLICY, step, 10, WELL))
+        json.dumps(observation.model_dump(), allow_nan=False)
         json.dumps(evidence.summary(), allow_nan=False)
-    assert (seen.decision, seen.stable.requests, seen.stable.p99_ms) == ("proceed", 10_000, pytest.approx(10, rel=0.02))
-    assert seen.kpi_difference is not None
-    assert seen.kpi_difference.low == pytest.approx(-seen.kpi_difference.high)
-    assert {check.passed for check in seen.checks} == {True}
+    assert (observation.decision, observation.stable.requests, observation.stable.p99_ms) == (
+        "proceed",
+        10_000,
+        pytest.approx(10, rel=0.02),
+    )
+    assert observation.kpi_difference is not None
+    assert observation.kpi_difference.low == pytest.approx(-observation.kpi_difference.high)
+    assert {check.passed for check in observation.checks} == {True}
 
 
 def times(counts: TrackEvidence, factor: int) -> TrackEvidence:
     names = "requests", "failed", "answered", "users", "to_log", "logged", "bad", "degraded", "rankable", "flat"
-    more: dict[str, Any] = {name: getattr(counts, name) * factor for name in names}
+    multiplied: dict[str, Any] = {name: getattr(counts, name) * factor for name in names}
     latencies = Latencies(counts.latencies.counts * factor)
-    return replace(counts, **more, latencies=latencies, scores=np.repeat(counts.scores, min(factor, 20)))
+    return replace(counts, **multiplied, latencies=latencies, scores=np.repeat(counts.scores, min(factor, 20)))
 
 
 GOOD = st.fixed_dictionaries(
@@ -458,10 +469,10 @@ GOOD = st.fixed_dictionaries(
 def test_more_evidence_of_the_same_good_kind_never_turns_into_a_rollback(
     good: dict[str, float], factor: int, step: int
 ) -> None:
-    many = int(good["requests"]) * 20
+    request_count = int(good["requests"]) * 20
     share = POLICY.steps[step] / 100
-    slow = int(good["slow"] * many * share)
-    milliseconds = np.full(int(many * share), 10.0)
+    slow = int(good["slow"] * request_count * share)
+    milliseconds = np.full(int(request_count * share), 10.0)
     milliseconds[:slow] = 1_000.0
     failed = int(good["failed"] * milliseconds.size)
     canary = track(
@@ -471,7 +482,7 @@ def test_more_evidence_of_the_same_good_kind_never_turns_into_a_rollback(
         latencies=Latencies.from_milliseconds(milliseconds),
         score_users=20,
     )
-    stable = track(many - milliseconds.size, users=20 - int(20 * share), score_users=20)
+    stable = track(request_count - milliseconds.size, users=20 - int(20 * share), score_users=20)
     for counted in (1, factor):
         now = StepEvidence(times(stable, counted), times(canary, counted))
         kpi = replace(EQUAL, value=good["difference"], variance=good["variance"] / counted)
@@ -480,7 +491,7 @@ def test_more_evidence_of_the_same_good_kind_never_turns_into_a_rollback(
 
 
 @given(st.integers(0, 200), st.integers(0, 200), st.floats(-0.3, 0.3), st.sampled_from([0, 1, 2]))
-def test_the_same_evidence_gets_the_same_word(failed: int, bad: int, difference: float, step: int) -> None:
+def test_the_analysis_is_deterministic(failed: int, bad: int, difference: float, step: int) -> None:
     def once() -> StepAnalysis:
         evidence = with_step(step, canary=track(failed=failed, bad=bad))
         return analyze_step(replace(evidence, kpi=replace(EQUAL, value=difference)), POLICY, step, 10, WELL)
@@ -489,45 +500,53 @@ def test_the_same_evidence_gets_the_same_word(failed: int, bad: int, difference:
 
 
 @given(st.integers(0, 1_000), st.floats(0, 1_000), st.sampled_from([0, 1, 2]))
-def test_only_a_canary_without_a_breach_or_a_gap_goes_on(failed: int, seconds: float, step: int) -> None:
-    judgement = analyze_step(with_step(step, canary=track(20_000, 10_000, failed=failed)), POLICY, step, seconds, WELL)
-    if judgement.decision in {"proceed", "promote"}:
-        assert words(judgement) == {}
+def test_only_a_canary_without_a_breach_or_missing_evidence_proceeds(failed: int, seconds: float, step: int) -> None:
+    analysis = analyze_step(with_step(step, canary=track(20_000, 10_000, failed=failed)), POLICY, step, seconds, WELL)
+    if analysis.decision in {"proceed", "promote"}:
+        assert statuses_not_ok(analysis) == {}
         assert seconds >= POLICY.interval_seconds
-    assert (judgement.decision == "roll_back") == (
-        "breach" in words(judgement).values()
-        or ("wait" in words(judgement).values() and seconds >= POLICY.deadline_seconds)
+    assert (analysis.decision == "roll_back") == (
+        "breach" in statuses_not_ok(analysis).values()
+        or ("wait" in statuses_not_ok(analysis).values() and seconds >= POLICY.deadline_seconds)
     )
 
 
-def test_a_smaller_alpha_asks_for_more() -> None:
+def test_a_smaller_alpha_needs_more_evidence() -> None:
     worse = healthy(kpi=replace(EQUAL, value=-0.02))
     lenient, strict = (POLICY.model_copy(update={"kpi": KPI(alpha=alpha)}) for alpha in (0.05, 0.0001))
     assert analyze_step(worse, lenient, 0, 10, WELL).decision == "roll_back"
     assert analyze_step(worse, strict, 0, 10, WELL).decision == "proceed"
 
 
-def test_aborted_and_mistaken_requests_of_one_user_send_nobody_back(tmp_path: Path) -> None:
+def test_disconnects_and_client_errors_of_one_user_cause_no_rollback(tmp_path: Path) -> None:
     paths = ServingPaths.for_spec(tmp_path, "demo")
     paths.logs.mkdir(parents=True)
     line = {"user": "u", "track": "canary", "rollout": "r1", "step": "0", "path": "/v2/models/demo/infer", "us": None}
     lines = [{**line, "id": str(number), "status": (0, 400)[number % 2], "grpc": None} for number in range(200)]
-    (paths.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    seen = AnalysisObserver(EvidenceReader(paths, "r1", 3, KPI()), POLICY, lambda: WELL).observe_step(0, 1.0)
-    assert (seen.decision, seen.canary.failed) == ("hold", 0)
-    assert (seen.canary.client_errors, seen.canary.disconnected) == (100, 100)
-    assert (seen.requests.failed_canary, seen.requests.client_errors, seen.requests.disconnected) == (0, 100, 100)
+    (paths.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(log_line) + "\n" for log_line in lines))
+    observation = AnalysisObserver(EvidenceReader(paths, "r1", 3, KPI()), POLICY, lambda: WELL).observe_step(0, 1.0)
+    assert (observation.decision, observation.canary.failed) == ("hold", 0)
+    assert (observation.canary.client_errors, observation.canary.disconnected) == (100, 100)
+    assert (
+        observation.requests.failed_canary,
+        observation.requests.client_errors,
+        observation.requests.disconnected,
+    ) == (0, 100, 100)
 
 
-def test_the_observer_reads_asks_and_judges(tmp_path: Path) -> None:
+def test_the_observer_reads_logs_and_health_and_decides(tmp_path: Path) -> None:
     paths = ServingPaths.for_spec(tmp_path, "demo")
     paths.logs.mkdir(parents=True)
     line = {"id": "a", "user": "u", "track": "canary", "rollout": "r1", "step": "0", "path": "/v2/models/demo/infer"}
     lines = [{**line, "id": str(number), "status": 503, "grpc": None, "us": None} for number in range(20)]
-    (paths.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    well = AnalysisObserver(EvidenceReader(paths, "r1", 3, KPI()), POLICY, lambda: WELL)
-    seen = well.observe_step(0, 1.0)
-    assert (seen.decision, seen.canary.failed, well.total().failed_canary) == ("roll_back", 20, 20)
-    assert "20 of 20 answers failed" in seen.reason
-    ill = AnalysisObserver(EvidenceReader(paths, "r2", 3, KPI()), POLICY, lambda: Health(ready=False))
-    assert ill.observe_step(0, 1.0).reason == "at 5 %: its servers are not ready"
+    (paths.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(log_line) + "\n" for log_line in lines))
+    healthy_observer = AnalysisObserver(EvidenceReader(paths, "r1", 3, KPI()), POLICY, lambda: WELL)
+    observation = healthy_observer.observe_step(0, 1.0)
+    assert (observation.decision, observation.canary.failed, healthy_observer.total().failed_canary) == (
+        "roll_back",
+        20,
+        20,
+    )
+    assert "20 of 20 answers failed" in observation.reason
+    unready_observer = AnalysisObserver(EvidenceReader(paths, "r2", 3, KPI()), POLICY, lambda: Health(ready=False))
+    assert unready_observer.observe_step(0, 1.0).reason == "at 5 %: its servers are not ready"

@@ -1,4 +1,4 @@
-"""A rollout against servers in memory: whatever fails or dies, the stable track keeps its users."""
+"""Rollouts on a fleet in memory: whatever fails or is killed, the stable track keeps its users."""
 
 from __future__ import annotations
 
@@ -38,36 +38,36 @@ POLICY = Canary(steps=(5, 50, 100), interval_seconds=1, deadline_seconds=60, dra
 
 
 class Killed(BaseException):
-    """What SIGKILL is to a test: nothing in the code may catch it."""
+    """A simulated SIGKILL: nothing in the code may catch it."""
 
 
-class Death:
-    """Kills at the n-th moment, before or after what happens then; never by default."""
+class KillSwitch:
+    """Kills the controller at the n-th call, before or after its effect; never by default."""
 
     def __init__(self) -> None:
-        self.at, self.after, self.moments = 0, False, 0
+        self.dies_at, self.dies_after, self.moments = 0, False, 0
 
     def watch(self, happen: Callable[[], None]) -> None:
         self.moments += 1
-        if self.moments == self.at and not self.after:
+        if self.moments == self.dies_at and not self.dies_after:
             raise Killed
         happen()
-        if self.moments == self.at:
+        if self.moments == self.dies_at:
             raise Killed
 
 
 class MemoryFleet:
-    """Servers that are only remembered, with faults to order."""
+    """A fleet in memory, with scripted faults."""
 
-    def __init__(self, death: Death) -> None:
+    def __init__(self, death: KillSwitch) -> None:
         self.death = death
         self.deployed: dict[int, Deployment] = {}
         self.ready: set[int] = set()
         self.route_now: Route | None = None
         self.routes: list[Route | None] = []
         self.faults: dict[str, list[Exception]] = {}
-        self.wrong: list[str] = []
-        self.waiting: Callable[[], None] = lambda: None
+        self.violations: list[str] = []
+        self.on_wait: Callable[[], None] = lambda: None
 
     def serving(self) -> Route | None:
         return self.route_now
@@ -77,7 +77,7 @@ class MemoryFleet:
         self.death.watch(lambda: self.deployed.update({deployment.version: deployment}))
 
     def wait_ready(self, version: int) -> None:
-        self.waiting()
+        self.on_wait()
         self._fail("wait_ready")
         self._expect(version in self.deployed, f"version {version} is waited for and not deployed")
         self.ready.add(version)
@@ -109,12 +109,12 @@ class MemoryFleet:
         self.ready.discard(version)
 
     def _expect(self, holds: bool, otherwise: str) -> None:
-        if not holds:  # kept, not raised: the controller would take it for a fault of the candidate
-            self.wrong.append(otherwise)
+        if not holds:  # kept, not raised: the controller would handle it as a fault of the candidate
+            self.violations.append(otherwise)
 
-    def _fail(self, what: str) -> None:
-        if self.faults.get(what):
-            raise self.faults[what].pop(0)
+    def _fail(self, operation: str) -> None:
+        if self.faults.get(operation):
+            raise self.faults[operation].pop(0)
 
 
 class MemoryModels:
@@ -162,17 +162,17 @@ class MemoryModels:
             self.aliases[alias] = version
 
 
-class Script:
-    """A judge who says what the test wants, and is content at the end."""
+class ScriptedObserver:
+    """An observer with scripted observations, which proceeds when they are used up."""
 
     def __init__(self) -> None:
-        self.looks: list[tuple[int, float]] = []
-        self.says: dict[int, list[Observation | Exception]] = {}
+        self.analyses: list[tuple[int, float]] = []
+        self.observations: dict[int, list[Observation | Exception]] = {}
 
     def observe_step(self, step: int, at_step_seconds: float) -> Observation:
-        self.looks.append((step, at_step_seconds))
-        said = self.says.get(step) or [seen("proceed", f"step {step} is fine")]
-        answer = said.pop(0)
+        self.analyses.append((step, at_step_seconds))
+        scripted = self.observations.get(step) or [make_observation("proceed", f"step {step} is fine")]
+        answer = scripted.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -181,7 +181,7 @@ class Script:
         return RequestTotals(total=1_000, failed_canary=3, logged=997)
 
 
-def seen(decision: str, reason: str) -> Observation:
+def make_observation(decision: str, reason: str) -> Observation:
     return Observation.model_validate(
         {
             "decision": decision,
@@ -194,7 +194,7 @@ def seen(decision: str, reason: str) -> Observation:
 
 
 class DyingRollouts(Rollouts):
-    def __init__(self, folder: Path, death: Death) -> None:
+    def __init__(self, folder: Path, death: KillSwitch) -> None:
         super().__init__(folder, "demo")
         self._death = death
 
@@ -206,12 +206,16 @@ class World:
     """Version 1 serves, version 2 is the blessed candidate."""
 
     def __init__(self, folder: Path, first: bool = False) -> None:
-        self.death = Death()
-        self.models, self.fleet, self.judge = MemoryModels(folder / "registry"), MemoryFleet(self.death), Script()
+        self.death = KillSwitch()
+        self.models, self.fleet, self.observer = (
+            MemoryModels(folder / "registry"),
+            MemoryFleet(self.death),
+            ScriptedObserver(),
+        )
         self.rollouts = DyingRollouts(folder / "rollouts", self.death)
-        self.reasons: Sequence[str] = ()
+        self.load_test_reasons: Sequence[str] = ()
         self.now = 0.0
-        self.slept: list[float] = []
+        self.sleeps: list[float] = []
         self.on_change: Callable[[RolloutRecord], None] = lambda _: None
         self.models.add(1)
         self.models.add(2)
@@ -232,8 +236,8 @@ class World:
         tools = ControllerContext(
             fleet=self.fleet,
             models=self.models,
-            observe=lambda _: self.judge,
-            load_test=lambda _: self.reasons,
+            observe=lambda _: self.observer,
+            load_test=lambda _: self.load_test_reasons,
             on_change=self.changed,
             patience_seconds=0.0,
             clock=lambda: self.now,
@@ -245,21 +249,21 @@ class World:
         self.on_change(record)
 
     def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
+        self.sleeps.append(seconds)
         self.now += seconds
 
     def percents(self) -> list[int]:
         return [route.percent for route in self.fleet.routes if route]
 
     def is_back(self) -> bool:
-        return (self.fleet.route_now, set(self.fleet.deployed), self.models.aliases["champion"], self.fleet.wrong) == (
-            Route(stable=1), {1}, 1, [],
-        )  # fmt: skip
+        return self._end_state() == (Route(stable=1), {1}, 1, [])
 
     def is_promoted(self) -> bool:
-        return (self.fleet.route_now, set(self.fleet.deployed), self.models.aliases["champion"], self.fleet.wrong) == (
-            Route(stable=2), {2}, 2, [],
-        )  # fmt: skip
+        return self._end_state() == (Route(stable=2), {2}, 2, [])
+
+    def _end_state(self) -> tuple[Route | None, set[int], int, list[str]]:
+        fleet = self.fleet
+        return fleet.route_now, set(fleet.deployed), self.models.aliases["champion"], fleet.violations
 
     def verdict(self, record: RolloutRecord) -> RolloutVerdict:
         return RolloutVerdict.model_validate_json((self.rollouts.rollout_folder(record.id) / EVIDENCE).read_text())
@@ -276,7 +280,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-# --- to the end
+# --- from the beginning to the end
 
 
 def test_a_good_candidate_is_promoted_step_by_step(world: World) -> None:
@@ -285,11 +289,11 @@ def test_a_good_candidate_is_promoted_step_by_step(world: World) -> None:
     assert world.percents() == [5, 50, 100, 0]
     assert [route.rollout for route in world.fleet.routes if route and route.canary] == [record.id] * 3
     assert record.state.phase is Phase.PROMOTED
-    assert world.slept == [POLICY.drain_seconds]
+    assert world.sleeps == [POLICY.drain_seconds]
     assert world.rollouts.read(record.id) == record
 
 
-def test_the_evidence_says_what_the_issue_asks_for(world: World) -> None:
+def test_the_evidence_has_steps_requests_and_reason(world: World) -> None:
     record = world.roll_out().canary()
     verdict = world.verdict(record)
     assert (verdict.verdict, verdict.reason, verdict.champion, verdict.candidate) == (
@@ -306,16 +310,18 @@ def test_the_evidence_says_what_the_issue_asks_for(world: World) -> None:
     }  # fmt: skip
 
 
-def test_a_page_lies_beside_the_evidence(world: World) -> None:
+def test_a_page_is_written_beside_the_evidence(world: World) -> None:
     record = world.roll_out().canary()
     assert "Promoted" in (world.rollouts.rollout_folder(record.id) / PAGE).read_text()
     assert not (world.rollouts.rollout_folder(record.id) / FAULTS).exists()
 
 
-def test_the_judge_looks_until_it_has_seen_enough(world: World) -> None:
-    world.judge.says = {1: [seen("hold", "too few requests")] * 3 + [seen("proceed", "enough")]}
+def test_the_analysis_repeats_until_it_decides(world: World) -> None:
+    world.observer.observations = {
+        1: [make_observation("hold", "too few requests")] * 3 + [make_observation("proceed", "enough")]
+    }
     record = world.roll_out().canary()
-    assert [observe_step for observe_step in world.judge.looks if observe_step[0] == 1] == [
+    assert [observe_step for observe_step in world.observer.analyses if observe_step[0] == 1] == [
         (1, 0.0),
         (1, 1.0),
         (1, 2.0),
@@ -326,13 +332,15 @@ def test_the_judge_looks_until_it_has_seen_enough(world: World) -> None:
 
 
 def test_a_bad_candidate_is_rolled_back_at_once(world: World) -> None:
-    world.judge.says = {1: [seen("hold", "wait"), seen("roll_back", "errors 4 % > 1 %")]}
+    world.observer.observations = {
+        1: [make_observation("hold", "wait"), make_observation("roll_back", "errors 4 % > 1 %")]
+    }
     record = world.roll_out().canary()
     assert world.is_back()
     assert world.percents() == [5, 50, 0]
     assert (record.state.phase, record.state.reason) == (Phase.ROLLED_BACK, "errors 4 % > 1 %")
     assert world.verdict(record).steps[-1].decision == "roll_back"
-    assert world.slept == [1.0, POLICY.drain_seconds]  # nothing is waited for between verdict and route
+    assert world.sleeps == [1.0, POLICY.drain_seconds]  # nothing is waited for between verdict and route
 
 
 def test_the_first_model_gets_everybody_once_it_is_load_tested(tmp_path: Path) -> None:
@@ -340,7 +348,7 @@ def test_the_first_model_gets_everybody_once_it_is_load_tested(tmp_path: Path) -
     record = world.roll_out().canary()
     assert world.is_promoted()
     assert world.percents() == [0]
-    assert (record.state.phase, record.steps, world.judge.looks) == (Phase.PROMOTED, (), [])
+    assert (record.state.phase, record.steps, world.observer.analyses) == (Phase.PROMOTED, (), [])
     assert world.verdict(record).reason == "the first model: there is none to compare it with"
 
 
@@ -360,7 +368,7 @@ def test_a_champion_that_does_not_serve_yet_is_put_up_first(world: World) -> Non
     assert world.fleet.routes[0] == Route(stable=1)
 
 
-# --- refused: nothing is changed, nothing is left
+# --- refused without any change
 
 
 @pytest.mark.parametrize(
@@ -376,7 +384,7 @@ def test_a_champion_that_does_not_serve_yet_is_put_up_first(world: World) -> Non
         ),
     ],
 )
-def test_what_may_not_ship_is_refused_before_anything_begins(
+def test_an_unfit_version_is_refused_before_anything_begins(
     world: World, spoil: Callable[[World], object], message: str
 ) -> None:
     spoil(world)
@@ -386,7 +394,7 @@ def test_what_may_not_ship_is_refused_before_anything_begins(
     assert (world.fleet.routes, world.rollouts.latest(), list(world.rollouts.folder.glob("[!.]*"))) == ([], None, [])
 
 
-def test_a_swapped_blessed_folder_is_refused_too(world: World) -> None:
+def test_a_replaced_blessed_folder_is_refused(world: World) -> None:
     model = world.models.folder / "2" / "model"
     (model / "model.json").write_text('{"version": 3}')
     write_manifest(model)  # whole in itself, and not what was judged
@@ -394,7 +402,7 @@ def test_a_swapped_blessed_folder_is_refused_too(world: World) -> None:
         world.roll_out().canary()
 
 
-# --- faults on the way
+# --- faults
 
 
 @pytest.mark.parametrize(
@@ -424,28 +432,28 @@ def test_a_fault_of_ours_keeps_its_traceback(world: World) -> None:
 
 
 def test_a_candidate_that_is_too_slow_gets_no_user(world: World) -> None:
-    world.reasons = ("p99 800 ms > 500 ms", "memory 5000 MiB > 4096 MiB")
+    world.load_test_reasons = ("p99 800 ms > 500 ms", "memory 5000 MiB > 4096 MiB")
     record = world.roll_out().canary()
     assert world.is_back()
     assert record.state.reason == "load_testing: p99 800 ms > 500 ms; memory 5000 MiB > 4096 MiB"
     assert world.fleet.routes == []
 
 
-def test_a_hiccup_of_envoy_or_mlflow_is_not_the_candidates_fault(world: World) -> None:
+def test_a_passing_failure_of_envoy_or_mlflow_does_not_roll_back(world: World) -> None:
     world.fleet.faults = {"route": [StackError("busy")], "retire": [StackError("busy")]}
     world.models.faults = [ShortlistError("MLflow is unavailable")]
     world.roll_out().canary()
     assert world.is_promoted()
 
 
-def test_a_blind_judge_promotes_nothing(world: World) -> None:
-    world.judge.says = {0: [OSError("no such log")]}
+def test_a_failing_analysis_rolls_back(world: World) -> None:
+    world.observer.observations = {0: [OSError("no such log")]}
     record = world.roll_out().canary()
     assert world.is_back()
     assert record.state.reason == "watching: the canary analysis failed: OSError: no such log"
 
 
-def test_a_registry_that_stays_away_undoes_the_promotion_when_it_is_back(world: World) -> None:
+def test_a_promotion_that_cannot_move_the_alias_is_rolled_back(world: World) -> None:
     world.models.faults = [ShortlistError("MLflow is unavailable")] * 8  # four tries forward, four on the way back
     with pytest.raises(
         RolloutError, match=r"Alias failed 4 times \(MLflow is unavailable\)\. The state is kept.*rollback"
@@ -456,7 +464,7 @@ def test_a_registry_that_stays_away_undoes_the_promotion_when_it_is_back(world: 
     assert world.is_back()
 
 
-def test_a_closed_terminal_ends_no_rollout(world: World) -> None:
+def test_a_closed_terminal_does_not_end_a_rollout(world: World) -> None:
     def broken(_: RolloutRecord) -> None:
         raise BrokenPipeError
 
@@ -468,22 +476,20 @@ def test_a_closed_terminal_ends_no_rollout(world: World) -> None:
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), RecordStoreError("PostgreSQL at db:5432/records for 60 s: gone.")]
 )
-def test_users_are_sent_back_when_nothing_can_be_written_down(
+def test_users_are_routed_back_when_the_record_cannot_be_written(
     world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    said = r"(No space left on device|PostgreSQL at db:5432).*everybody was sent back to version 1"
+    pattern = r"(No space left on device|PostgreSQL at db:5432).*everybody was sent back to version 1"
     with monkeypatch.context() as disk:
         disk.setattr(Rollouts, "save", failing_at_the_first_look(error))
-        with pytest.raises(RolloutError, match=said):
+        with pytest.raises(RolloutError, match=pattern):
             world.roll_out().canary()
     assert world.fleet.route_now == Route(stable=1)
     world.roll_out().canary()
     assert world.is_promoted()
 
 
-def test_a_controller_whose_lock_another_took_over_leaves_the_users_to_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_controller_that_lost_its_lock_does_not_route_users(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as store:
         store.setattr(Rollouts, "save", failing_at_the_first_look(LockedError("another process took it over")))
         with pytest.raises(LockedError, match="another process took it over"):
@@ -505,24 +511,24 @@ def failing_at_the_first_look(error: Exception) -> Callable[[Rollouts, RolloutRe
     return save
 
 
-# --- killed, and taken up again
+# --- killed and resumed
 
 
-def deaths(make: Callable[[], World], run: Callable[[World], object]) -> Iterator[World]:
-    """Give a world for every moment at which a controller can die, after it died there."""
-    for after in (False, True):
-        number = 0
+def worlds_after_each_kill(make: Callable[[], World], run: Callable[[World], object]) -> Iterator[World]:
+    """Yield a world for every call at which a controller can be killed, after it was killed there."""
+    for dies_after in (False, True):
+        call = 0
         while True:
-            world, number = make(), number + 1
-            world.death.at, world.death.after = number, after
+            world, call = make(), call + 1
+            world.death.dies_at, world.death.dies_after = call, dies_after
             try:
                 run(world)
             except Killed:
-                assert world.fleet.wrong == []
-                world.death.at = 0
+                assert world.fleet.violations == []
+                world.death.dies_at = 0
                 yield world
             else:
-                assert number > 15  # the moments were really there
+                assert call > 15  # the moments were really there
                 break
 
 
@@ -532,8 +538,8 @@ def worlds(tmp_path: Path) -> Callable[[], World]:
     return lambda: World(tmp_path / str(next(numbers)))
 
 
-def at_the_second_step(world: World, *said: Observation) -> None:
-    world.judge.says = {1: [seen("hold", "wait"), *said]}
+def at_the_second_step(world: World, *observations: Observation) -> None:
+    world.observer.observations = {1: [make_observation("hold", "wait"), *observations]}
 
 
 def begin(world: World) -> None:
@@ -542,10 +548,10 @@ def begin(world: World) -> None:
 
 
 def test_a_killed_promotion_is_finished_by_the_next_controller(worlds: Callable[[], World]) -> None:
-    for world in deaths(worlds, begin):
+    for world in worlds_after_each_kill(worlds, begin):
         began = world.rollouts.latest()
         record = began if began and began.state.final else world.roll_out().canary()
-        assert world.is_promoted(), (began and began.state, world.fleet.wrong)
+        assert world.is_promoted(), (began and began.state, world.fleet.violations)
         assert began is None or record.id == began.id  # gone on with, not begun again
         assert world.verdict(record).verdict == "promoted"
         assert len(world.rollouts.ids()) == 1
@@ -553,43 +559,43 @@ def test_a_killed_promotion_is_finished_by_the_next_controller(worlds: Callable[
 
 def test_a_killed_rollback_is_finished_by_the_next_controller(worlds: Callable[[], World]) -> None:
     def run(world: World) -> None:
-        at_the_second_step(world, seen("roll_back", "NaN"))
+        at_the_second_step(world, make_observation("roll_back", "NaN"))
         world.roll_out().canary()
 
-    for world in deaths(worlds, run):
-        world.judge.says = {step: [seen("roll_back", "NaN")] for step in (0, 1, 2)}
+    for world in worlds_after_each_kill(worlds, run):
+        world.observer.observations = {step: [make_observation("roll_back", "NaN")] for step in (0, 1, 2)}
         record = world.roll_out().canary()
-        assert world.is_back(), (record.state, world.fleet.wrong)
+        assert world.is_back(), (record.state, world.fleet.violations)
         assert (world.verdict(record).verdict, record.state.reason) == ("rolled_back", "NaN")
 
 
-def test_a_killed_rollout_can_be_aborted_wherever_it_was(worlds: Callable[[], World]) -> None:
-    for world in deaths(worlds, begin):
+def test_a_killed_rollout_can_be_aborted_in_every_phase(worlds: Callable[[], World]) -> None:
+    for world in worlds_after_each_kill(worlds, begin):
         if world.rollouts.unfinished() is None:
             continue
         record = world.roll_out().rollback("enough")
-        assert world.is_back(), (record.state, world.fleet.wrong)
+        assert world.is_back(), (record.state, world.fleet.violations)
         assert (record.state.phase, record.state.reason) == (Phase.ABORTED, "enough")
 
 
-def test_a_controller_may_die_while_it_takes_over(worlds: Callable[[], World]) -> None:
+def test_a_controller_killed_while_resuming_is_resumed(worlds: Callable[[], World]) -> None:
     for at in range(1, 40, 3):
         world = worlds()
         for number in (at, 5, 3, 7):
-            world.death.at, world.death.moments = number, 0
+            world.death.dies_at, world.death.moments = number, 0
             try:
                 begin(world)
             except Killed:
                 continue
             break
-        world.death.at = 0
+        world.death.dies_at = 0
         if world.rollouts.unfinished() is not None:
             world.roll_out().canary()
         assert world.is_promoted()
 
 
 def test_the_stack_may_go_down_with_the_controller(worlds: Callable[[], World]) -> None:
-    for world in deaths(worlds, begin):
+    for world in worlds_after_each_kill(worlds, begin):
         if world.rollouts.unfinished() is None:
             continue
         world.fleet.ready.clear()  # stopped, and started again without having waited for anything
@@ -600,28 +606,28 @@ def test_the_stack_may_go_down_with_the_controller(worlds: Callable[[], World]) 
 
 def test_time_without_a_controller_is_not_counted_and_clocks_may_jump(world: World) -> None:
     at_the_second_step(world)
-    world.judge.says[1].append(seen("hold", "wait"))
+    world.observer.observations[1].append(make_observation("hold", "wait"))
     kill_at = 2
 
     def die(record: RolloutRecord) -> None:
-        if len(world.judge.looks) > kill_at:
+        if len(world.observer.analyses) > kill_at:
             raise Killed
 
     world.on_change = die
     with pytest.raises(Killed):
         world.roll_out().canary()
-    before = world.rollouts.latest()
-    assert before is not None
+    unfinished = world.rollouts.latest()
+    assert unfinished is not None
     world.now -= 1_000_000.0  # another machine's monotonic clock, say
     world.on_change = lambda _: None
     record = world.roll_out().canary()
-    assert before.elapsed_seconds <= record.elapsed_seconds < before.elapsed_seconds + 10
+    assert unfinished.elapsed_seconds <= record.elapsed_seconds < unfinished.elapsed_seconds + 10
     moments = [change.elapsed_seconds for change in record.history]
     assert moments == sorted(moments)
 
 
 def test_a_rollout_keeps_the_limits_it_began_with(world: World) -> None:
-    world.death.at = 12
+    world.death.dies_at = 12
     with pytest.raises(Killed):
         world.roll_out().canary()
     record = world.roll_out(Canary(steps=(100,))).canary()
@@ -629,8 +635,8 @@ def test_a_rollout_keeps_the_limits_it_began_with(world: World) -> None:
     assert world.percents()[:3] == [5, 50, 100] or 50 in world.percents()
 
 
-def test_another_version_waits_until_the_unfinished_rollout_is_over(world: World) -> None:
-    world.death.at = 8
+def test_another_version_is_refused_until_the_unfinished_rollout_ends(world: World) -> None:
+    world.death.dies_at = 8
     with pytest.raises(Killed):
         world.roll_out().canary()
     world.models.add(3)
@@ -642,12 +648,12 @@ def test_another_version_waits_until_the_unfinished_rollout_is_over(world: World
 
 
 def during(world: World, phase: Phase, act: Callable[[], object]) -> None:
-    """Let something happen once, when the rollout has got to a phase."""
-    left = [act]
+    """Run an action once, when the rollout has reached a phase."""
+    pending_actions = [act]
 
     def notice(record: RolloutRecord) -> None:
-        if record.state.phase is phase and left:
-            left.pop()()
+        if record.state.phase is phase and pending_actions:
+            pending_actions.pop()()
 
     world.on_change = notice
 
@@ -665,32 +671,32 @@ def during(world: World, phase: Phase, act: Callable[[], object]) -> None:
         Phase.DRAINING,
     ],
 )
-def test_a_signal_aborts_and_leaves_things_as_they_were(world: World, number: signal.Signals, phase: Phase) -> None:
-    before = signal.getsignal(number)
+def test_a_signal_aborts_and_restores_the_former_version(world: World, number: signal.Signals, phase: Phase) -> None:
+    handler = signal.getsignal(number)
     during(world, phase, lambda: os.kill(os.getpid(), number))
     record = world.roll_out().canary()
     assert world.is_back()
     assert (record.state.phase, record.state.reason) == (Phase.ABORTED, f"interrupted by {number.name}")
-    assert signal.getsignal(number) is before
+    assert signal.getsignal(number) is handler
 
 
 def test_a_signal_cuts_waiting_for_a_server_short(world: World) -> None:
-    world.fleet.waiting = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    world.fleet.on_wait = lambda: os.kill(os.getpid(), signal.SIGTERM)
     record = world.roll_out().canary()
     assert world.is_back()
     assert record.state.phase is Phase.ABORTED
     assert 2 not in world.fleet.ready  # it was not waited for
 
 
-def test_a_second_signal_does_not_disturb_the_way_back(world: World) -> None:
-    world.judge.says = {0: [seen("roll_back", "NaN")]}
+def test_a_signal_does_not_interrupt_a_rollback(world: World) -> None:
+    world.observer.observations = {0: [make_observation("roll_back", "NaN")]}
     during(world, Phase.ROLLING_BACK, lambda: os.kill(os.getpid(), signal.SIGINT))
     record = world.roll_out().canary()
     assert world.is_back()
     assert (record.state.phase, record.state.reason) == (Phase.ROLLED_BACK, "NaN")
 
 
-def test_a_first_model_can_be_taken_back_too(tmp_path: Path) -> None:
+def test_a_first_model_can_be_withdrawn(tmp_path: Path) -> None:
     world = World(tmp_path, first=True)
     during(world, Phase.PROMOTING, lambda: os.kill(os.getpid(), signal.SIGTERM))
     record = world.roll_out().canary()
@@ -698,18 +704,18 @@ def test_a_first_model_can_be_taken_back_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("champion", [None, 2])
-def test_a_first_model_that_is_taken_back_is_no_champion(
+def test_a_withdrawn_first_model_loses_the_champion_alias(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, champion: int | None
 ) -> None:
     world = World(tmp_path, first=True)
     world.models.set_alias("champion", champion)  # 2: as the registry has it right after the first blessing
 
-    def killed_right_after(alias: Alias, version: int | None) -> None:
+    def set_alias_and_die(alias: Alias, version: int | None) -> None:
         world.models.aliases[alias] = version or 0
         raise Killed
 
     with monkeypatch.context() as death, pytest.raises(Killed):
-        death.setattr(world.models, "set_alias", killed_right_after)
+        death.setattr(world.models, "set_alias", set_alias_and_die)
         world.roll_out().canary()
     assert world.models.version_of("champion") == 2
     assert world.roll_out().rollback("enough").state.phase is Phase.ABORTED
@@ -719,12 +725,12 @@ def test_a_first_model_that_is_taken_back_is_no_champion(
 def test_only_one_controller_works_at_a_time(world: World) -> None:
     refused: list[str] = []
 
-    def try_another() -> None:
+    def start_second_controller() -> None:
         with pytest.raises(RolloutError) as error:
             world.roll_out().canary()
         refused.append(str(error.value))
 
-    during(world, Phase.WATCHING, try_another)
+    during(world, Phase.WATCHING, start_second_controller)
     record = world.roll_out().canary()
     assert world.is_promoted()
     assert refused == [
@@ -734,12 +740,12 @@ def test_only_one_controller_works_at_a_time(world: World) -> None:
 
 
 @pytest.mark.parametrize(("order", "ends"), [("rollback", Phase.ABORTED), ("promote", Phase.PROMOTED)])
-def test_a_running_controller_obeys_another_process(world: World, order: str, ends: Phase) -> None:
-    world.judge.says = {0: [seen("hold", "wait")] * 10_000}
-    heard: list[RolloutRecord] = []
+def test_a_running_controller_executes_a_command_of_another_process(world: World, order: str, ends: Phase) -> None:
+    world.observer.observations = {0: [make_observation("hold", "wait")] * 10_000}
+    commanded: list[RolloutRecord] = []
 
     def command() -> None:
-        heard.append(getattr(world.roll_out(), order)("because", seconds=20.0))
+        commanded.append(getattr(world.roll_out(), order)("because", seconds=20.0))
 
     thread = threading.Thread(target=command)
     during(world, Phase.WATCHING, thread.start)
@@ -748,7 +754,7 @@ def test_a_running_controller_obeys_another_process(world: World, order: str, en
     record = world.roll_out().canary()
     thread.join()
     assert (record.state.phase, record.state.reason) == (ends, "because")
-    assert heard == [record]
+    assert commanded == [record]
     assert world.is_promoted() if order == "promote" else world.is_back()
 
 
@@ -803,8 +809,8 @@ def test_rollback_of_a_promotion_with_no_former_version_is_refused(
     assert world.is_promoted()
 
 
-def test_an_order_takes_over_from_a_dead_controller(worlds: Callable[[], World]) -> None:
-    for world in deaths(worlds, begin):
+def test_a_command_resumes_the_rollout_of_a_dead_controller(worlds: Callable[[], World]) -> None:
+    for world in worlds_after_each_kill(worlds, begin):
         unfinished = world.rollouts.unfinished()
         if unfinished is None or unfinished.state.reached in {Phase.PROMOTING, Phase.DRAINING}:
             continue
@@ -820,7 +826,7 @@ def test_promoting_without_a_rollout_takes_the_candidate_unwatched(world: World)
     assert world.verdict(record).reason == "I know it"
 
 
-def test_rolling_back_without_a_rollout_returns_to_the_version_before(world: World) -> None:
+def test_a_rollback_without_a_rollout_returns_to_the_previous_version(world: World) -> None:
     world.models.add(3)
     world.roll_out().canary()
     world.roll_out().canary(3)

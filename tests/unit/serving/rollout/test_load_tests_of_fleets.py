@@ -25,12 +25,12 @@ RELEASED = Deployment(
 SCORING = RELEASED.model_copy(update={"release": None})
 
 
-def here(context: FleetContext, monkeypatch: pytest.MonkeyPatch) -> FleetConnection:
+def local_connection(context: FleetContext, monkeypatch: pytest.MonkeyPatch) -> FleetConnection:
     stack: Any = SimpleNamespace(record=SimpleNamespace(versions={2: SimpleNamespace(ports=SimpleNamespace(http=81))}))
     return StackConnection(context, stack)
 
 
-def there(context: FleetContext, monkeypatch: pytest.MonkeyPatch) -> FleetConnection:
+def kserve_connection(context: FleetContext, monkeypatch: pytest.MonkeyPatch) -> FleetConnection:
     monkeypatch.setattr("shortlist.rollout.kserve.connection.connect", ApiClient)
     connection = KServeConnection(context)
     connection.fleet = SimpleNamespace(  # type: ignore[assignment]
@@ -39,16 +39,18 @@ def there(context: FleetContext, monkeypatch: pytest.MonkeyPatch) -> FleetConnec
     return connection
 
 
-@pytest.mark.parametrize(("connect", "address"), [(here, ("127.0.0.1", 81)), (there, ("demo-v2.ranking", 80))])
-def test_slates_are_asked_for_where_a_version_makes_them(
+@pytest.mark.parametrize(
+    ("connect", "address"), [(local_connection, ("127.0.0.1", 81)), (kserve_connection, ("demo-v2.ranking", 80))]
+)
+def test_a_version_with_a_release_is_load_tested_with_slates(
     connect: Any, address: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, int, Path | None]] = []
+    load_tests: list[tuple[str, int, Path | None]] = []
 
     def failures(
-        port: int, model: str, data: Any, log: Path, limits: Any, release: Path | None, host: str
+        port: int, model: str, data_section: Any, log: Path, limits: Any, release: Path | None, host: str
     ) -> list[str]:
-        asked.append((host, port, release))
+        load_tests.append((host, port, release))
         return ["too slow"]
 
     declared = SimpleNamespace(plan=SimpleNamespace(declared=SimpleNamespace(data=None)))
@@ -58,5 +60,5 @@ def test_slates_are_asked_for_where_a_version_makes_them(
     stores = StorageConfig(folder=tmp_path / "stores")
     context = FleetContext("demo", stores, Serving(), Gates(min_auc=0.6), Runtime())
     connection = connect(context, monkeypatch)
-    assert [connection.load_failures(one) for one in (RELEASED, SCORING)] == [["too slow"]] * 2
-    assert asked == [(*address, Path("stages")), (*address, None)]
+    assert [connection.load_failures(deployment) for deployment in (RELEASED, SCORING)] == [["too slow"]] * 2
+    assert load_tests == [(*address, Path("stages")), (*address, None)]

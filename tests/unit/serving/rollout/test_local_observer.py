@@ -15,16 +15,16 @@ from shortlist.rollout.local.observer import health_of
 class Servers:
     """A stack whose version says one thing after another, the last one for ever."""
 
-    def __init__(self, *said: VersionHealth) -> None:
-        self.left, self.asked = list(said), 0
+    def __init__(self, *answers: VersionHealth) -> None:
+        self.answers_left, self.calls = list(answers), 0
 
     def health(self, version: int) -> VersionHealth:
         assert version == 2
-        self.asked += 1
-        return self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        self.calls += 1
+        return self.answers_left.pop(0) if len(self.answers_left) > 1 else self.answers_left[0]
 
 
-def said(ready: bool, restarts: int = 0, state: str = "RUNNING") -> VersionHealth:
+def health_of_version(ready: bool, restarts: int = 0, state: str = "RUNNING") -> VersionHealth:
     common: dict[str, Any] = {"state": state, "pid": 1, "uptime_seconds": 9.0, "ready": ready}
     triton = ProgramHealth(program="triton-v2", restarts=0, **common)
     server = ProgramHealth(program="server-v2", restarts=restarts, **common)
@@ -37,19 +37,26 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_servers_that_are_silent_for_a_moment_are_ready() -> None:
-    servers: Any = Servers(said(ready=False), said(ready=False), said(ready=False), said(ready=True))
+    servers: Any = Servers(
+        health_of_version(ready=False),
+        health_of_version(ready=False),
+        health_of_version(ready=False),
+        health_of_version(ready=True),
+    )
     assert health_of(servers, 2) == Health(ready=True, restarts=0, fatal=())
-    assert servers.asked == 4
+    assert servers.calls == 4
 
 
 def test_servers_that_stay_silent_are_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "_SILENT_SECONDS", 0.2)
-    servers: Any = Servers(said(ready=False))
+    servers: Any = Servers(health_of_version(ready=False))
     assert health_of(servers, 2) == Health(ready=False, restarts=0, fatal=())
-    assert servers.asked > 1
+    assert servers.calls > 1
 
 
 def test_a_crash_is_told_at_once() -> None:
-    servers: Any = Servers(said(ready=False, restarts=3, state="FATAL"), said(ready=True, restarts=3))
+    servers: Any = Servers(
+        health_of_version(ready=False, restarts=3, state="FATAL"), health_of_version(ready=True, restarts=3)
+    )
     assert health_of(servers, 2) == Health(ready=False, restarts=3, fatal=("triton-v2", "server-v2"))
-    assert servers.asked == 1
+    assert servers.calls == 1

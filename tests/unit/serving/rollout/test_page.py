@@ -60,9 +60,9 @@ def observation(second: int, percent: int, decision: str, slower: float = 1.0, p
 
 def rates(label: str, guard: Guard, wide: float) -> GuardedRates:
     """Of a label that the canary shows a little less of; nothing is known of the first bounds."""
-    known = ConfidenceInterval(low=-0.004 - wide, value=-0.004, high=-0.004 + wide) if wide < 0.1 else None
+    interval = ConfidenceInterval(low=-0.004 - wide, value=-0.004, high=-0.004 + wide) if wide < 0.1 else None
     return GuardedRates(
-        label=label, stable=0.051, canary=0.047, difference=known, allowed=guard.allowed, relative=guard.is_relative
+        label=label, stable=0.051, canary=0.047, difference=interval, allowed=guard.allowed, relative=guard.is_relative
     )
 
 
@@ -84,9 +84,9 @@ def story(
             bad = state.step == bad_step and second > 8
             decision = "roll_back" if bad else "hold" if second < 20 else "proceed"
             slower = 10 if state.step == bad_step else 1
-            seen = observation(second, state.percent, decision, slower, policy)
-            record = record.with_observation(seen)
-            event = StepAnalyzed(state.step, seen.decision, seen.reason)
+            step_observation = observation(second, state.percent, decision, slower, policy)
+            record = record.with_observation(step_observation)
+            event = StepAnalyzed(state.step, step_observation.decision, step_observation.reason)
         record = record.with_state(advance(state, event)[0])
     return record.model_copy(update={"requests": RequestTotals(total=9_600, logged=9_600, failed_canary=1)})
 
@@ -105,7 +105,7 @@ def text(record: RolloutRecord, width: int = 160) -> str:
 
 
 @pytest.mark.parametrize(
-    ("record", "said"),
+    ("record", "sentence"),
     [
         (story(), "version 2 (dlrm) serves everybody in place of version 1"),
         (story(former=None), "version 2 (dlrm) serves everybody"),
@@ -114,19 +114,19 @@ def text(record: RolloutRecord, width: int = 160) -> str:
         (story(stop=Phase.SHIFTING), "version 2 (dlrm), beside version 1, gets 5 % of the users"),
     ],
 )
-def test_the_headline_says_who_serves(record: RolloutRecord, said: str) -> None:
-    assert headline(record) == said
+def test_the_headline_says_who_serves(record: RolloutRecord, sentence: str) -> None:
+    assert headline(record) == sentence
     page = render(record)
-    assert said in page
+    assert sentence in page
     assert problems_of(page) == []
     assert escape(record.state.reason) in page
 
 
-def test_the_page_is_one_file_that_fetches_and_runs_nothing(tmp_path: Path) -> None:
+def test_the_page_is_one_file_without_scripts_or_links(tmp_path: Path) -> None:
     write_page(story(), tmp_path / "rollout.html")
     page = (tmp_path / "rollout.html").read_text()
     assert "default-src 'none'" in page
-    assert not any(word in page for word in ("<script", "src=", "@import", 'href="http'))
+    assert not any(tag in page for tag in ("<script", "src=", "@import", 'href="http'))
     assert page.count("<tr>") == 1 + len(STEPS) + 1 + len(story().history)
     assert "<svg" in page
 
@@ -146,7 +146,7 @@ def test_no_text_of_a_record_runs_on_the_page(record: RolloutRecord) -> None:
     assert problems_of(page) == []
 
 
-def test_there_is_no_picture_when_nobody_got_it() -> None:
+def test_there_is_no_plot_when_no_user_got_the_canary() -> None:
     assert rollout_plot(story(former=None)) is None
     assert "No user got the candidate" in render(story(former=None))
 
@@ -171,10 +171,10 @@ def test_the_interval_of_every_guarded_label_is_shown_beside_what_is_allowed() -
 
 def test_the_terminal_and_the_verdict_have_the_guarded_labels() -> None:
     record = story(policy=GUARDED)
-    said, wide = text(record), 0.9 / math.sqrt(20 + 4 * 100)
+    terminal_text, wide = text(record), 0.9 / math.sqrt(20 + 4 * 100)
     bounds = f"[{-0.004 - wide:+.4f}, {-0.004 + wide:+.4f}]"
-    assert f"like: 0.051 / 0.047, -0.0040 {bounds}; may fall by 0.01" in said
-    assert "long_view: 0.051 / 0.047, -0.4 % [" in said
+    assert f"like: 0.051 / 0.047, -0.0040 {bounds}; may fall by 0.01" in terminal_text
+    assert "long_view: 0.051 / 0.047, -0.4 % [" in terminal_text
     early = story(policy=GUARDED, stop=Phase.WATCHING).with_observation(observation(1, 5, "hold", policy=GUARDED))
     assert "like: 0.051 / 0.047, not known yet; may fall by 0.01" in text(early)
     verdict = json.loads(make_verdict(record).model_dump_json())
@@ -190,19 +190,19 @@ def test_a_step_without_an_observation_has_a_row() -> None:
 
 
 def test_the_table_ends_with_the_verdict() -> None:
-    said = text(story())
-    assert said.count("proceed") == len(STEPS)
-    assert "Promoted: version 2 (dlrm) serves everybody in place of version 1" in said
-    assert "0 failed on the stable track, 1 on the canary, 0 lost" in said.replace("\n", " ")
+    terminal_text = text(story())
+    assert terminal_text.count("proceed") == len(STEPS)
+    assert "Promoted: version 2 (dlrm) serves everybody in place of version 1" in terminal_text
+    assert "0 failed on the stable track, 1 on the canary, 0 lost" in terminal_text.replace("\n", " ")
     assert "p99 86 ms > 26 ms" in text(story(bad_step=1))
 
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_table_fits_a_narrow_terminal(width: int) -> None:
-    said = text(story(bad_step=1), width)
-    assert max(len(one) for one in said.splitlines()) <= width
-    assert "…" not in said
-    assert all(number in said for number in ("89.1", "+0.006", "0.087", "roll back"))
+    terminal_text = text(story(bad_step=1), width)
+    assert max(len(text_line) for text_line in terminal_text.splitlines()) <= width
+    assert "…" not in terminal_text
+    assert all(number in terminal_text for number in ("89.1", "+0.006", "0.087", "roll back"))
 
 
 def test_a_rollout_is_one_line_while_it_runs() -> None:
@@ -219,7 +219,7 @@ def test_nothing_is_shown_where_nobody_watches(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_parent_that_draws_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_sent_to_a_parent_that_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHORTLIST_PROGRESS", str(tmp_path / "events.jsonl"))
     with show_progress() as show:
         show(story(stop=Phase.SHIFTING))

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, a rollout stays sound and comes to an end."""
+"""Properties of the state machine for all sequences of events."""
 
 from __future__ import annotations
 
@@ -40,50 +40,52 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(Abort, st.just("somebody said so")),
     st.builds(Promote, st.just("somebody was sure")),
 )
-STARTS = st.sampled_from([(1, False), (None, False), (1, True)]).map(lambda one: begun(one[0], straight=one[1]))
+STARTS = st.sampled_from([(1, False), (None, False), (1, True)]).map(
+    lambda case: initial_state(case[0], straight=case[1])
+)
 
 
-def begun(former: int | None = 1, straight: bool = False) -> RolloutState:
+def initial_state(former: int | None = 1, straight: bool = False) -> RolloutState:
     return RolloutState(
         rollout="r", candidate=2, former=former, champion=former, stable=former, steps=STEPS, straight=straight
     )
 
 
-def after(state: RolloutState, *events: Event) -> RolloutState:
+def advance_all(state: RolloutState, *events: Event) -> RolloutState:
     for event in events:
         state, _ = advance(state, event)
     return state
 
 
-def done(state: RolloutState) -> RolloutState:
-    """All that the state asks for is so; the judge is content."""
+def complete_phase(state: RolloutState) -> RolloutState:
+    """Return the state after its actions succeeded and the analysis proceeds."""
     event = (
         StepAnalyzed(state.step, "proceed", "")
         if state.phase is Phase.WATCHING
         else PhaseCompleted(state.phase, state.step)
     )
-    return after(state, event)
+    return advance_all(state, event)
 
 
 def finished(state: RolloutState) -> RolloutState:
     for _ in range(20):
-        state = done(state)
+        state = complete_phase(state)
     return state
 
 
 def at(phase: Phase, step: int = 0, former: int | None = 1) -> RolloutState:
-    state = begun(former)
+    state = initial_state(former)
     while (state.phase, state.step) != (phase, step):
-        state = done(state)
+        state = complete_phase(state)
     return state
 
 
-def test_a_good_candidate_goes_through_every_step_to_everybody() -> None:
-    state, seen = begun(), []
+def test_a_good_candidate_passes_every_step_and_is_promoted() -> None:
+    state, phases = initial_state(), []
     while not state.final:
-        seen.append((state.phase.value, state.percent))
-        state = done(state)
-    assert seen == [
+        phases.append((state.phase.value, state.percent))
+        state = complete_phase(state)
+    assert phases == [
         ("verifying", 0), ("starting", 0), ("load_testing", 0),
         ("shifting", 5), ("watching", 5), ("shifting", 25), ("watching", 25), ("shifting", 100), ("watching", 100),
         ("promoting", 100), ("draining", 100),
@@ -91,17 +93,17 @@ def test_a_good_candidate_goes_through_every_step_to_everybody() -> None:
     assert (state.phase, state.stable) == (Phase.PROMOTED, 2)
 
 
-def test_the_first_model_gets_everybody_once_it_is_load_tested() -> None:
-    state, seen = begun(former=None), []
+def test_the_first_model_is_promoted_after_the_load_test() -> None:
+    state, phases = initial_state(former=None), []
     while not state.final:
-        seen.append(state.phase.value)
-        state = done(state)
-    assert seen == ["verifying", "starting", "load_testing", "promoting", "draining"]
+        phases.append(state.phase.value)
+        state = complete_phase(state)
+    assert phases == ["verifying", "starting", "load_testing", "promoting", "draining"]
     assert (state.phase, state.stable) == (Phase.PROMOTED, 2)
 
 
 @pytest.mark.parametrize(
-    ("phase", "asked"),
+    ("phase", "expected"),
     [
         (Phase.VERIFYING, (VerifyCandidate(),)),
         (Phase.STARTING, (EnsureServing(1), VerifyCandidate(), StartServers(2))),
@@ -110,8 +112,8 @@ def test_the_first_model_gets_everybody_once_it_is_load_tested() -> None:
         (Phase.WATCHING, (AnalyzeStep(0),)),
     ],
 )
-def test_every_phase_asks_for_what_it_is_about(phase: Phase, asked: tuple[object, ...]) -> None:
-    assert actions(at(phase)) == asked
+def test_actions_of_every_phase(phase: Phase, expected: tuple[object, ...]) -> None:
+    assert actions(at(phase)) == expected
 
 
 def test_a_promotion_stops_the_former_servers_last() -> None:
@@ -126,7 +128,7 @@ def test_a_promotion_stops_the_former_servers_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "asked"),
+    ("state", "expected"),
     [
         (at(Phase.VERIFYING), ()),  # nothing was started
         (at(Phase.LOAD_TESTING), (EnsureServing(1), StopServers(2))),  # no user got it: nobody's route is touched
@@ -142,71 +144,73 @@ def test_a_promotion_stops_the_former_servers_last() -> None:
         ),  # one that nobody gets is no champion
     ],
 )
-def test_the_way_back_undoes_what_was_done(state: RolloutState, asked: tuple[object, ...]) -> None:
-    gone, wanted = advance(state, Abort("enough"))
-    assert (gone.phase, gone.percent, gone.reason) == (Phase.ABORTING, 0, "enough")
-    assert wanted == asked
+def test_a_rollback_undoes_every_completed_action(state: RolloutState, expected: tuple[object, ...]) -> None:
+    aborting, rollback_actions = advance(state, Abort("enough"))
+    assert (aborting.phase, aborting.percent, aborting.reason) == (Phase.ABORTING, 0, "enough")
+    assert rollback_actions == expected
 
 
-def test_the_judge_holds_proceeds_promotes_and_rolls_back() -> None:
+def test_the_analysis_holds_proceeds_promotes_and_rolls_back() -> None:
     watching = at(Phase.WATCHING, 1)
-    assert after(watching, StepAnalyzed(1, "hold", "too few requests")) == watching
-    assert after(watching, StepAnalyzed(1, "proceed", "fine")).percent == 100
-    back = after(watching, StepAnalyzed(1, "roll_back", "p99 900 ms > 500 ms"))
+    assert advance_all(watching, StepAnalyzed(1, "hold", "too few requests")) == watching
+    assert advance_all(watching, StepAnalyzed(1, "proceed", "fine")).percent == 100
+    back = advance_all(watching, StepAnalyzed(1, "roll_back", "p99 900 ms > 500 ms"))
     assert (back.phase, back.reason, back.percent) == (Phase.ROLLING_BACK, "p99 900 ms > 500 ms", 0)
-    assert after(at(Phase.WATCHING, 2), StepAnalyzed(2, "promote", "as good")).phase is Phase.PROMOTING
+    assert advance_all(at(Phase.WATCHING, 2), StepAnalyzed(2, "promote", "as good")).phase is Phase.PROMOTING
 
 
-def test_a_promotion_before_the_last_step_leaves_no_step_out() -> None:
-    early = after(at(Phase.WATCHING, 0), StepAnalyzed(0, "promote", "splendid"))
+def test_a_promotion_before_the_last_step_skips_no_step() -> None:
+    early = advance_all(at(Phase.WATCHING, 0), StepAnalyzed(0, "promote", "splendid"))
     assert (early.phase, early.step, early.percent) == (Phase.SHIFTING, 1, 25)
 
 
-def test_a_word_about_another_step_is_too_late() -> None:
+def test_a_decision_about_another_step_is_ignored() -> None:
     watching = at(Phase.WATCHING, 1)
-    assert after(watching, StepAnalyzed(0, "roll_back", "old news"), PhaseCompleted(Phase.SHIFTING, 0)) == watching
+    assert (
+        advance_all(watching, StepAnalyzed(0, "roll_back", "old news"), PhaseCompleted(Phase.SHIFTING, 0)) == watching
+    )
     assert advance(watching, PhaseCompleted(Phase.WATCHING, 1)) == (watching, ())
 
 
-def test_somebody_may_promote_at_once_but_not_what_was_never_load_tested() -> None:
-    now = after(at(Phase.WATCHING, 0), Promote("I know it"))
+def test_a_command_promotes_at_once_but_only_after_the_load_test() -> None:
+    now = advance_all(at(Phase.WATCHING, 0), Promote("I know it"))
     assert (now.phase, now.percent, now.manual, now.reason) == (Phase.PROMOTING, 100, True, "I know it")
-    soon = after(at(Phase.STARTING), Promote("I know it"))
+    soon = advance_all(at(Phase.STARTING), Promote("I know it"))
     assert (soon.phase, soon.manual) == (Phase.STARTING, True)
-    assert done(done(soon)).phase is Phase.PROMOTING
-    assert after(soon, Failed("crashed on load")).phase is Phase.ROLLING_BACK
-    assert not after(at(Phase.DRAINING, 2), Promote("again")).manual
+    assert complete_phase(complete_phase(soon)).phase is Phase.PROMOTING
+    assert advance_all(soon, Failed("crashed on load")).phase is Phase.ROLLING_BACK
+    assert not advance_all(at(Phase.DRAINING, 2), Promote("again")).manual
 
 
-def test_a_failure_after_the_promotion_does_not_undo_it() -> None:
+def test_a_failure_while_draining_does_not_undo_the_promotion() -> None:
     draining = at(Phase.DRAINING, 2)
-    assert after(draining, Failed("the old server does not stop")) == draining
+    assert advance_all(draining, Failed("the old server does not stop")) == draining
 
 
 @given(STARTS, st.lists(EVENTS, max_size=60))
-def test_it_is_over_or_asks_for_something(start: RolloutState, events: list[Event]) -> None:
-    state = after(start, *events)
+def test_every_unfinished_state_has_actions_or_waits(start: RolloutState, events: list[Event]) -> None:
+    state = advance_all(start, *events)
     assert state.final or finished(state).final
     assert bool(actions(state)) or state.final or state.former is None or state.reached is Phase.VERIFYING
 
 
 @given(STARTS, st.lists(EVENTS, max_size=60))
-def test_shares_only_grow_until_a_way_back_which_ends_at_nothing(start: RolloutState, events: list[Event]) -> None:
-    state, gone = start, False
+def test_shares_only_grow_until_a_rollback_which_ends_at_0_percent(start: RolloutState, events: list[Event]) -> None:
+    state, is_reverting = start, False
     for event in events:
         new, _ = advance(state, event)
-        gone |= new.phase in REVERTING_PHASES
-        assert new.percent == 0 if gone else new.percent >= state.percent
+        is_reverting |= new.phase in REVERTING_PHASES
+        assert new.percent == 0 if is_reverting else new.percent >= state.percent
         state = new
-    if gone:
+    if is_reverting:
         end = finished(state)
         assert (end.phase in {Phase.ROLLED_BACK, Phase.ABORTED}, end.percent, end.stable) == (True, 0, start.stable)
 
 
 @given(STARTS, st.lists(EVENTS, max_size=60))
-def test_it_can_be_aborted_until_it_is_over(start: RolloutState, events: list[Event]) -> None:
-    state = after(start, *events)
-    end = finished(after(state, Abort("enough")))
+def test_every_unfinished_rollout_can_be_aborted(start: RolloutState, events: list[Event]) -> None:
+    state = advance_all(start, *events)
+    end = finished(advance_all(state, Abort("enough")))
     if state.final:
         assert end == state
     elif state.phase in REVERTING_PHASES:  # already on its way back, for its own reason
@@ -216,10 +220,10 @@ def test_it_can_be_aborted_until_it_is_over(start: RolloutState, events: list[Ev
 
 
 @given(STARTS, st.lists(EVENTS, max_size=60), st.lists(EVENTS, max_size=20))
-def test_what_is_over_never_changes(start: RolloutState, events: list[Event], later: list[Event]) -> None:
-    end = finished(after(start, *events))
+def test_a_finished_rollout_never_changes(start: RolloutState, events: list[Event], later_events: list[Event]) -> None:
+    end = finished(advance_all(start, *events))
     assert end.phase in FINAL_PHASES
-    for event in later:
+    for event in later_events:
         assert advance(end, event) == (end, ())
     assert actions(end) == resume_actions(end) == ()
 
@@ -233,7 +237,7 @@ def test_the_stable_version_moves_by_promotion_alone(start: RolloutState, events
 
 
 @given(STARTS, st.lists(EVENTS, max_size=80))
-def test_everybody_gets_it_only_by_promotion_or_after_all_smaller_steps(
+def test_all_users_get_the_candidate_only_by_promotion_or_after_all_smaller_steps(
     start: RolloutState, events: list[Event]
 ) -> None:
     state, shares = start, [0]
@@ -247,11 +251,11 @@ def test_everybody_gets_it_only_by_promotion_or_after_all_smaller_steps(
 
 
 @given(STARTS, st.lists(EVENTS, max_size=60))
-def test_a_new_controller_sees_to_the_servers_before_it_goes_on(start: RolloutState, events: list[Event]) -> None:
-    state = after(start, *events)
-    asked = resume_actions(state)
+def test_a_new_controller_starts_the_servers_before_it_resumes(start: RolloutState, events: list[Event]) -> None:
+    state = advance_all(start, *events)
+    first_actions = resume_actions(state)
     if state.phase in {Phase.SHIFTING, Phase.WATCHING}:
-        assert asked == (
+        assert first_actions == (
             EnsureServing(1),
             StartServers(1),
             StartServers(2),
@@ -259,4 +263,4 @@ def test_a_new_controller_sees_to_the_servers_before_it_goes_on(start: RolloutSt
             SetTrafficSplit(state.percent, state.step),
         )
     elif state.phase in REVERTING_PHASES:
-        assert asked == ()  # users first: the way back waits for no server
+        assert first_actions == ()  # users first: the way back waits for no server

@@ -14,9 +14,11 @@ COUNTS = st.integers(1, 5_000).flatmap(lambda total: st.tuples(st.integers(0, to
 
 def values(stable: list[float], canary: list[float]) -> UserValues:
     """One step; every user was shown ten items."""
-    shown = np.full((len(stable) + len(canary), 1), 10.0)
+    shown_items = np.full((len(stable) + len(canary), 1), 10.0)
     positive = 10 * np.array([*stable, *canary])[:, None]
-    return UserValues(shown, positive, np.array([False] * len(stable) + [True] * len(canary), dtype=bool)[:, None])
+    return UserValues(
+        shown_items, positive, np.array([False] * len(stable) + [True] * len(canary), dtype=bool)[:, None]
+    )
 
 
 def test_a_likelihood_ratio_at_the_bound_is_one_over_alpha() -> None:
@@ -33,42 +35,46 @@ def test_the_interval_is_wider_than_that_of_one_look_and_narrows_with_evidence()
     assert radii == sorted(radii, reverse=True)
 
 
-def test_nothing_known_excludes_nothing() -> None:
+def test_an_interval_without_data_is_unbounded() -> None:
     interval = mixture_interval(float("nan"), float("inf"), 0.01, 0.05)
     assert (interval.low, interval.high) == (-np.inf, np.inf)
 
 
-def test_one_step_is_the_difference_of_two_means() -> None:
+def test_with_one_step_the_difference_is_that_of_two_means() -> None:
     generator = np.random.default_rng(1)
     stable, canary = (generator.binomial(10, 0.3, n) / 10 for n in (2_000, 500))
-    seen = difference(values(stable.tolist(), canary.tolist()))
-    assert seen.value == pytest.approx(canary.mean() - stable.mean())
+    estimate = difference(values(stable.tolist(), canary.tolist()))
+    assert estimate.value == pytest.approx(canary.mean() - stable.mean())
     welch = stable.var() / 2_000 + canary.var() / 500
-    assert seen.variance == pytest.approx(welch, rel=0.1)
-    assert (seen.stable_users, seen.canary_users) == (2_000, 500)
-    assert (seen.stable_mean, seen.canary_mean) == pytest.approx((stable.mean(), canary.mean()))
+    assert estimate.variance == pytest.approx(welch, rel=0.1)
+    assert (estimate.stable_users, estimate.canary_users) == (2_000, 500)
+    assert (estimate.stable_mean, estimate.canary_mean) == pytest.approx((stable.mean(), canary.mean()))
 
 
-def test_a_track_without_users_says_nothing() -> None:
-    for seen in (difference(values([0.5] * 10, [])), difference(values([], [0.5] * 10)), difference(values([], []))):
-        assert seen.variance == np.inf
+def test_a_track_without_users_gives_no_difference() -> None:
+    for estimate in (
+        difference(values([0.5] * 10, [])),
+        difference(values([], [0.5] * 10)),
+        difference(values([], [])),
+    ):
+        assert estimate.variance == np.inf
 
 
-def test_equal_values_are_not_certainty() -> None:
-    seen = difference(values([0.0] * 10, [1.0] * 3))
-    assert 0.1 < seen.variance**0.5 < 1  # two pretended users stand against three equal ones
-    many = difference(values([0.0] * 1_000, [0.0] * 1_000))
-    assert many.variance**0.5 < 0.002
+def test_equal_values_do_not_give_zero_variance() -> None:
+    estimate = difference(values([0.0] * 10, [1.0] * 3))
+    assert 0.1 < estimate.variance**0.5 < 1  # two pretended users stand against three equal ones
+    many_users = difference(values([0.0] * 1_000, [0.0] * 1_000))
+    assert many_users.variance**0.5 < 0.002
 
 
 def test_a_kpi_that_changes_during_the_day_is_no_difference_of_models() -> None:
     # At 5 % everybody's rate is 0.4, at 50 % it is 0.2; both models are equally good.
-    shown = np.ones((2_000, 2))
+    shown_items = np.ones((2_000, 2))
     canary = np.arange(2_000)[:, None] < np.array([100, 1_000])
     positive = np.stack([np.arange(2_000) % 10 < 4, np.arange(2_000) % 10 < 2], axis=1).astype(float)
-    seen = difference(UserValues(shown, positive, canary))
-    assert seen.value == pytest.approx(0, abs=1e-12)
-    assert seen.canary_mean - seen.stable_mean < -0.03  # which a comparison of totals would call a drop
+    estimate = difference(UserValues(shown_items, positive, canary))
+    assert estimate.value == pytest.approx(0, abs=1e-12)
+    assert estimate.canary_mean - estimate.stable_mean < -0.03  # which a comparison of totals would call a drop
 
 
 def test_a_user_who_moves_counts_on_both_tracks_and_as_one_person() -> None:
@@ -76,32 +82,32 @@ def test_a_user_who_moves_counts_on_both_tracks_and_as_one_person() -> None:
     taste = generator.random(400)
     positive = np.stack([taste, taste], axis=1) * 10
     canary = np.arange(400)[:, None] < np.array([100, 200])
-    seen = difference(UserValues(np.full((400, 2), 10.0), positive, canary))
-    assert (seen.stable_users, seen.canary_users) == (300, 200)  # 100 were on both
+    estimate = difference(UserValues(np.full((400, 2), 10.0), positive, canary))
+    assert (estimate.stable_users, estimate.canary_users) == (300, 200)  # 100 were on both
     # Twice the same users know no more than once; values taken as independent would halve the variance.
     once = difference(UserValues(np.full((400, 1), 10.0), positive[:, 1:], canary[:, 1:]))
-    assert seen.variance > 0.75 * once.variance
+    assert estimate.variance > 0.75 * once.variance
 
 
-def test_a_step_without_stable_users_adds_nothing() -> None:
-    before = values([0.2, 0.4] * 50, [0.3, 0.5] * 50)
-    users = before.shown_items.shape[0]
-    after = UserValues(
-        np.hstack([before.shown_items, np.full((users, 1), 10.0)]),
-        np.hstack([before.positive_items, np.zeros((users, 1))]),
-        np.hstack([before.canary, np.ones((users, 1), dtype=bool)]),
+def test_a_step_without_stable_users_has_weight_0() -> None:
+    one_step = values([0.2, 0.4] * 50, [0.3, 0.5] * 50)
+    users = one_step.shown_items.shape[0]
+    two_steps = UserValues(
+        np.hstack([one_step.shown_items, np.full((users, 1), 10.0)]),
+        np.hstack([one_step.positive_items, np.zeros((users, 1))]),
+        np.hstack([one_step.canary, np.ones((users, 1), dtype=bool)]),
     )
-    assert difference(after) == difference(before)
+    assert difference(two_steps) == difference(one_step)
 
 
 @given(st.data())
 def test_swapping_the_tracks_turns_the_sign(data: st.DataObject) -> None:
     rates = st.lists(st.integers(0, 10).map(lambda positives: positives / 10), min_size=1, max_size=30)
-    one, other = data.draw(rates), data.draw(rates)
-    seen, swapped = difference(values(one, other)), difference(values(other, one))
-    assert seen.value == pytest.approx(-swapped.value)
-    assert seen.variance == pytest.approx(swapped.variance)
-    assert seen.variance > 0
+    stable_rates, canary_rates = data.draw(rates), data.draw(rates)
+    estimate, swapped = difference(values(stable_rates, canary_rates)), difference(values(canary_rates, stable_rates))
+    assert estimate.value == pytest.approx(-swapped.value)
+    assert estimate.variance == pytest.approx(swapped.variance)
+    assert estimate.variance > 0
 
 
 @given(COUNTS, st.floats(0.001, 0.5))
@@ -114,7 +120,7 @@ def test_a_bound_is_where_its_evidence_is_enough(counts: tuple[int, int], limit:
 
 
 @given(COUNTS)
-def test_a_bound_for_every_look_is_below_that_for_one(counts: tuple[int, int]) -> None:
+def test_the_anytime_bound_is_below_that_for_one_analysis(counts: tuple[int, int]) -> None:
     count, total = counts
     one_look = beta.ppf(0.001, count, total - count + 1) if count else 0.0
     assert lower_bound(count, total, 0.999) <= one_look + 1e-6
@@ -126,7 +132,7 @@ def test_more_failures_raise_the_bound(counts: tuple[int, int]) -> None:
     assert lower_bound(count, total + 1, 0.999) <= lower_bound(count + 1, total + 1, 0.999) + 1e-6
 
 
-def test_the_declared_split_has_no_evidence_against_it() -> None:
+def test_the_declared_split_gives_no_evidence_for_another() -> None:
     for total in (100, 1_000, 100_000):
         assert split_evidence(total // 20, total, 0.05) < 1
     assert split_evidence(0, 0, 0.05) == pytest.approx(1)
@@ -134,15 +140,15 @@ def test_the_declared_split_has_no_evidence_against_it() -> None:
 
 
 @pytest.mark.parametrize("multiple", [0.7, 1.0, 1.6])
-def test_what_a_user_did_on_both_tracks_belongs_together(monkeypatch: pytest.MonkeyPatch, multiple: float) -> None:
+def test_values_of_one_user_on_both_tracks_are_correlated(monkeypatch: pytest.MonkeyPatch, multiple: float) -> None:
     """The variance is that of each user's residuals, summed over steps before they are squared."""
     monkeypatch.setattr("shortlist.rollout.sequential_difference.PSEUDO_RESIDUALS", 0.0)
     random = np.random.default_rng(5)
     value = (random.random((400, 2)) < 0.1 + 0.8 * random.random((400, 1))).astype(float)  # of the same user alike
     canary = random.random((400, 1)) < np.array([0.2, 0.6])
-    seen = difference(UserValues(np.ones_like(value), value, canary))
-    assert seen.contrast is not None
-    estimate, variance = seen.contrast.difference_at(multiple)
+    compared = difference(UserValues(np.ones_like(value), value, canary))
+    assert compared.contrast is not None
+    estimate, variance = compared.contrast.difference_at(multiple)
 
     on = np.stack([canary, ~canary])
     levels = (value * on).sum(axis=1) / on.sum(axis=1)

@@ -33,16 +33,16 @@ DEFAULT = KPI()
 def seen_at_looks(drop: float, users: int, rollouts: int, canary_share: float = 0.5) -> tuple[Floats, Floats]:
     """Return differences and their variances, shape (rollouts, looks); every user clicks once or not."""
     generator = np.random.default_rng(11)
-    sizes, means = [], []
+    sizes, mean_by_track = [], []
     for share, rate in ((canary_share, 0.3 - drop), (1 - canary_share, 0.3)):
-        each = round(2 * users * share / LOOKS)
-        sizes.append(each * np.arange(1, LOOKS + 1))
-        means.append(generator.binomial(each, rate, (rollouts, LOOKS)).cumsum(axis=1) / sizes[-1])
-    pooled = (sizes[0] * means[0] + sizes[1] * means[1]) / (sizes[0] + sizes[1])
+        users_per_look = round(2 * users * share / LOOKS)
+        sizes.append(users_per_look * np.arange(1, LOOKS + 1))
+        mean_by_track.append(generator.binomial(users_per_look, rate, (rollouts, LOOKS)).cumsum(axis=1) / sizes[-1])
+    pooled = (sizes[0] * mean_by_track[0] + sizes[1] * mean_by_track[1]) / (sizes[0] + sizes[1])
     same = pooled * (1 - pooled) * (1 / sizes[0] + 1 / sizes[1])
-    own = sum((mean * (1 - mean) + 0.5 / size) / size for mean, size in zip(means, sizes, strict=True))
+    own_variance = sum((mean * (1 - mean) + 0.5 / size) / size for mean, size in zip(mean_by_track, sizes, strict=True))
     enough = np.minimum(*sizes) >= MIN_USERS
-    return (means[0] - means[1])[:, enough], np.maximum(same, own)[:, enough]
+    return (mean_by_track[0] - mean_by_track[1])[:, enough], np.maximum(same, own_variance)[:, enough]
 
 
 def rolled_back(estimate: Floats, variance: Floats) -> float:
@@ -82,17 +82,17 @@ def test_users_who_move_and_a_kpi_that_drifts_leave_the_error_rate_alone() -> No
         user, step = generator.integers(0, users, requests), np.arange(requests) * 3 // requests
         clicked = generator.random(requests) < np.clip(taste[user] - 0.12 * step, 0, 1)
         alarm = False
-        for many in range(200, requests + 1, 200):
-            cell = user[:many] * 3 + step[:many]
-            shown, positive = (
+        for user_count in range(200, requests + 1, 200):
+            cell = user[:user_count] * 3 + step[:user_count]
+            shown_items, positive = (
                 np.bincount(cell, weights, minlength=users * 3).reshape(users, 3).astype(float)
-                for weights in (None, clicked[:many])
+                for weights in (None, clicked[:user_count])
             )
-            seen = difference(UserValues(shown, positive, canary))
-            alarm |= mixture_interval(seen.value, seen.variance, DEFAULT.alpha, DEFAULT.scale).high < 0
+            estimate = difference(UserValues(shown_items, positive, canary))
+            alarm |= mixture_interval(estimate.value, estimate.variance, DEFAULT.alpha, DEFAULT.scale).high < 0
         worse += alarm
-        spread.append(seen.value / seen.variance**0.5)
-        naive += (seen.canary_mean - seen.stable_mean) / seen.variance**0.5 < -1.96
+        spread.append(estimate.value / estimate.variance**0.5)
+        naive += (estimate.canary_mean - estimate.stable_mean) / estimate.variance**0.5 < -1.96
     assert worse <= 1
     assert np.std(spread) == pytest.approx(1, abs=0.2)  # the variance is what it says
     assert naive > 30  # totals over unequal steps would call most good canaries worse
@@ -141,12 +141,12 @@ def test_scores_of_one_distribution_are_rarely_told_apart_though_one_looks_a_hun
     sizes = size * np.arange(1, LOOKS + 1) / 2
 
     def alarms(alpha: float) -> tuple[float, float]:
-        always = np.array([divergence_bound(many, bins, alpha, scale=1.0) for many in sizes])
+        repeated_alarms = np.array([divergence_bound(sample_size, bins, alpha, scale=1.0) for sample_size in sizes])
         once = chdtri(bins - 1, alpha) / sizes
-        return float((moved > always).any(axis=1).mean()), float((moved > once).any(axis=1).mean())
+        return float((moved > repeated_alarms).any(axis=1).mean()), float((moved > once).any(axis=1).mean())
 
-    always, once = alarms(0.01)
-    assert always < 0.01  # found: 0.2 %
+    repeated_alarms, once = alarms(0.01)
+    assert repeated_alarms < 0.01  # found: 0.2 %
     assert once > 0.05  # what a test at a fixed level does at a hundred looks; found: 12 %
 
 
@@ -161,8 +161,8 @@ def test_the_error_bound_keeps_its_word_at_the_limit_itself() -> None:
     assert np.mean(sequential) < 0.01
     assert np.mean(sequential) <= one_look.any(axis=1).mean()
     five_percent = generator.binomial(40, 0.05, (rollouts, LOOKS)).cumsum(axis=1)
-    found = [share_evidence(int(row[9]), 400, limit) > 1_000 for row in five_percent]
-    assert np.mean(found) > 0.8  # within 400 requests
+    evidence_rows = [share_evidence(int(row[9]), 400, limit) > 1_000 for row in five_percent]
+    assert np.mean(evidence_rows) > 0.8  # within 400 requests
 
 
 def ends(faults: Faults, rollouts: int, world: SimulatedTraffic | None = None) -> list[SimulatedRollout]:
@@ -171,9 +171,9 @@ def ends(faults: Faults, rollouts: int, world: SimulatedTraffic | None = None) -
 
 def test_good_canaries_are_promoted_by_the_whole_judge() -> None:
     good = ends(Faults(), 60)
-    assert Counter(one.decision for one in good)["roll_back"] <= 1
-    assert all(one.step == 3 for one in good if one.decision == "promote")
-    assert np.median([one.seconds for one in good]) < 180
+    assert Counter(rollout.decision for rollout in good)["roll_back"] <= 1
+    assert all(rollout.step == 3 for rollout in good if rollout.decision == "promote")
+    assert np.median([rollout.seconds for rollout in good]) < 180
 
 
 @pytest.mark.parametrize(
@@ -191,36 +191,36 @@ def test_good_canaries_are_promoted_by_the_whole_judge() -> None:
         (Faults(hang_ups=0.3), "disconnects", 1),  # it does not answer before its clients give up
     ],
 )
-def test_a_fault_is_rolled_back_by_the_check_that_is_for_it(faults: Faults, check: str, longest_step: int) -> None:
-    for one in ends(faults, 8):
-        assert (one.decision, one.check) == ("roll_back", check), one.reason
-        assert one.step <= longest_step
+def test_every_fault_is_rolled_back_by_its_check(faults: Faults, check: str, longest_step: int) -> None:
+    for rollout in ends(faults, 8):
+        assert (rollout.decision, rollout.check) == ("roll_back", check), rollout.reason
+        assert rollout.step <= longest_step
 
 
 def test_a_guarded_label_that_falls_is_found_by_its_guard_though_the_kpi_rises() -> None:
     guarded = Canary.model_validate({"guards": {"like": {"max_drop": 0.03}, "long_view": {"max_relative_drop": 0.3}}})
     faults = Faults(further_drop=0.09, kpi_drop=-0.05)
     for seed in range(6):
-        one = play(guarded, SimulatedTraffic(), faults, seed, analysis_seconds=5)
-        assert (one.decision, one.check.split()[0]) == ("roll_back", "guard"), one.reason
-        assert one.step <= 2
+        rollout = play(guarded, SimulatedTraffic(), faults, seed, analysis_seconds=5)
+        assert (rollout.decision, rollout.check.split()[0]) == ("roll_back", "guard"), rollout.reason
+        assert rollout.step <= 2
     free = play(Canary(), SimulatedTraffic(), faults, seed=1, analysis_seconds=5)
     assert free.decision == "promote"
 
 
 def test_users_who_send_what_is_wrong_on_either_track_leave_the_error_rate_alone() -> None:
     good = ends(Faults(), 40, SimulatedTraffic(mistaken_users=0.1))
-    assert not [one.reason for one in good if one.check in {"refusals", "slates"}]
-    assert Counter(one.decision for one in good)["roll_back"] <= 1
+    assert not [rollout.reason for rollout in good if rollout.check in {"refusals", "slates"}]
+    assert Counter(rollout.decision for rollout in good)["roll_back"] <= 1
 
 
 def test_a_canary_worse_by_the_allowed_drop_is_not_promoted() -> None:
-    assert Counter(one.decision for one in ends(Faults(kpi_drop=0.05), 15)) == {"roll_back": 15}
+    assert Counter(rollout.decision for rollout in ends(Faults(kpi_drop=0.05), 15)) == {"roll_back": 15}
 
 
 def test_too_little_traffic_ends_at_the_deadline() -> None:
     policy = Canary(deadline_seconds=60)
-    one = play(policy, SimulatedTraffic(requests_per_second=10), Faults(), seed=1, analysis_seconds=5)
-    assert (one.decision, one.step, one.check) == ("roll_back", 0, "")
-    assert "undecided after 60 s" in one.reason
-    assert "200 are needed" in one.reason
+    rollout = play(policy, SimulatedTraffic(requests_per_second=10), Faults(), seed=1, analysis_seconds=5)
+    assert (rollout.decision, rollout.step, rollout.check) == ("roll_back", 0, "")
+    assert "undecided after 60 s" in rollout.reason
+    assert "200 are needed" in rollout.reason

@@ -72,34 +72,35 @@ def policy(slate: str) -> Canary:
 def played(stable: Sequence[float], canary: Sequence[float], step: int, seed: int) -> list[Slate]:
     """Every user of a step asks once; at the first step every other one gets the canary."""
     random = np.random.default_rng(seed)
-    found = []
+    slate_list = []
     for user in range(USERS):
         on_canary = step == 1 or user % 2 == 0
         clicks = random.random(3) < np.array(canary if on_canary else stable)
-        found.append(Slate(user, step, on_canary, clicks.tolist()))
-    return found
+        slate_list.append(Slate(user, step, on_canary, clicks.tolist()))
+    return slate_list
 
 
 def write(paths: ServingPaths, slates: Sequence[Slate]) -> None:
     """Write what Envoy, the servers and the users tell of slates."""
     random = np.random.default_rng(len(slates))
     lines, answers, outcomes = [], [], []
-    for place, one in enumerate(slates):
-        at = BEGAN + timedelta(seconds=100 * one.step, milliseconds=place)
-        rest = {"track": one.track, "rollout": "r1", "version": 4 if one.canary else 3}
+    for place, slate in enumerate(slates):
+        at = BEGAN + timedelta(seconds=100 * slate.step, milliseconds=place)
+        fields = {"track": slate.track, "rollout": "r1", "version": 4 if slate.canary else 3}
         lines.append(
-            rest | {"time": at.isoformat(), "id": one.id, "user": f"u{one.user}", "step": str(one.step), "us": 5_000,
-                    "path": "/v2/models/demo.recommend/infer", "status": 200, "grpc": None}
+            fields | {"time": at.isoformat(), "id": slate.id, "user": f"u{slate.user}", "step": str(slate.step),
+                    "us": 5_000, "path": "/v2/models/demo.recommend/infer", "status": 200, "grpc": None}
         )  # fmt: skip
         low, high, middle = np.sort(random.random(3)).astype(np.float32)[[0, 2, 1]].tolist()
         answers.append(
-            rest | {"time": at, "request_id": one.id, "user": f"u{one.user}", "routed_by_user": True, "step": one.step,
-                    "status": 200, "degraded": False, "items": [7, 8, 9], "scores": [low, high, middle],
+            fields | {"time": at, "request_id": slate.id, "user": f"u{slate.user}", "routed_by_user": True,
+                    "step": slate.step, "status": 200, "degraded": False, "items": [7, 8, 9],
+                    "scores": [low, high, middle],
                     "slate:asked": 3}
         )  # fmt: skip
         outcomes += [
-            {"time": at, "request_id": one.id, "item": 7 + row, "row": row, "label": int(label)}
-            for row, label in enumerate(one.clicks)
+            {"time": at, "request_id": slate.id, "item": 7 + row, "row": row, "label": int(label)}
+            for row, label in enumerate(slate.clicks)
         ]
     paths.logs.mkdir(parents=True)
     (paths.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -124,33 +125,35 @@ def judged(
 
 
 @pytest.mark.parametrize("slate", ["hits", "clicks"])
-def test_a_canary_whose_slates_are_worse_is_rolled_back_for_it(tmp_path: Path, slate: str) -> None:
-    said, evidence = judged(tmp_path, played(GOOD, ALONE, 0, 1), 0, policy(slate))
-    assert said.decision == "roll_back", said.reason
-    assert "the canary is worse" in said.reason and "KPI difference -" in said.reason
-    seen = make_observation(evidence, policy(slate), 0, said)
-    assert (seen.stable.slates, seen.canary.slates) == (USERS // 2, USERS // 2)
+def test_a_canary_with_worse_slates_is_rolled_back(tmp_path: Path, slate: str) -> None:
+    analysis, evidence = judged(tmp_path, played(GOOD, ALONE, 0, 1), 0, policy(slate))
+    assert analysis.decision == "roll_back", analysis.reason
+    assert "the canary is worse" in analysis.reason and "KPI difference -" in analysis.reason
+    observation = make_observation(evidence, policy(slate), 0, analysis)
+    assert (observation.stable.slates, observation.canary.slates) == (USERS // 2, USERS // 2)
     # One less than a miss of all three, and three and one times the chance of a click.
-    assert seen.stable.hit_rate == pytest.approx(1 - 0.7**3, abs=0.1)
-    assert seen.canary.hit_rate == pytest.approx(0.3, abs=0.1)
-    assert seen.stable.clicks_per_slate == pytest.approx(0.9, abs=0.15)
-    assert seen.canary.clicks_per_slate == pytest.approx(0.3, abs=0.1)
+    assert observation.stable.hit_rate == pytest.approx(1 - 0.7**3, abs=0.1)
+    assert observation.canary.hit_rate == pytest.approx(0.3, abs=0.1)
+    assert observation.stable.clicks_per_slate == pytest.approx(0.9, abs=0.15)
+    assert observation.canary.clicks_per_slate == pytest.approx(0.3, abs=0.1)
 
 
-def test_the_best_scored_item_alone_would_not_have_told(tmp_path: Path) -> None:
+def test_the_best_scored_item_alone_shows_no_difference(tmp_path: Path) -> None:
     slates = played(GOOD, ALONE, 0, 1)
-    best = {canary: np.mean([one.clicks[1] for one in slates if one.canary == canary]) for canary in (False, True)}
+    best = {
+        canary: np.mean([slate.clicks[1] for slate in slates if slate.canary == canary]) for canary in (False, True)
+    }
     assert abs(best[True] - best[False]) < 0.05
 
 
 @pytest.mark.parametrize("slate", ["hits", "clicks"])
 def test_a_canary_whose_slates_are_as_good_is_promoted(tmp_path: Path, slate: str) -> None:
     first = played(GOOD, GOOD, 0, 2)
-    said, evidence = judged(tmp_path / "first", first, 0, policy(slate))
-    assert said.decision == "proceed", said.reason
+    analysis, evidence = judged(tmp_path / "first", first, 0, policy(slate))
+    assert analysis.decision == "proceed", analysis.reason
     assert evidence.kpi.canary_users == USERS // 2
-    said, _ = judged(tmp_path / "last", [*first, *played(GOOD, GOOD, 1, 3)], 1, policy(slate))
-    assert said.decision == "promote", said.reason
+    analysis, _ = judged(tmp_path / "last", [*first, *played(GOOD, GOOD, 1, 3)], 1, policy(slate))
+    assert analysis.decision == "promote", analysis.reason
 
 
 def is_rolled_back(slate: str, effect: float, seed: int) -> bool:
@@ -159,18 +162,25 @@ def is_rolled_back(slate: str, effect: float, seed: int) -> bool:
     users, canary = 1_000, np.arange(1_000) % 2 == 0
     chance = 0.4 * random.beta(2, 8, users) * (1 - effect * canary)
     clicks = random.binomial(10, np.repeat(chance[:, None], 5, axis=1))
-    asked = np.arange(5) < random.integers(1, 6, (users, 1))
-    done = np.where(asked, clicks > 0 if slate == "hits" else clicks, 0)
+    has_request = np.arange(5) < random.integers(1, 6, (users, 1))
+    slate_values = np.where(has_request, clicks > 0 if slate == "hits" else clicks, 0)
     order = random.permutation(users)
-    for seen in range(50, users + 1, 50):
-        some = order[:seen]
-        shown, positive = (part[some].sum(axis=1, keepdims=True).astype(float) for part in (asked, done))
-        if kpi_interval(difference(UserValues(shown, positive, canary[some][:, None])), policy(slate)).high < 0:
+    for users_so_far in range(50, users + 1, 50):
+        first_users = order[:users_so_far]
+        shown_items, positive = (
+            part[first_users].sum(axis=1, keepdims=True).astype(float) for part in (has_request, slate_values)
+        )
+        if (
+            kpi_interval(
+                difference(UserValues(shown_items, positive, canary[first_users][:, None])), policy(slate)
+            ).high
+            < 0
+        ):
             return True
     return False
 
 
 @pytest.mark.parametrize("slate", ["hits", "clicks"])
-def test_looking_often_at_slates_sends_few_equal_canaries_back_and_most_bad_ones(slate: str) -> None:
+def test_repeated_analysis_rolls_few_equal_canaries_back_and_most_bad(slate: str) -> None:
     assert sum(is_rolled_back(slate, 0.0, seed) for seed in range(100)) <= 3  # alpha is 0.01
     assert sum(is_rolled_back(slate, 0.4, seed) for seed in range(30)) >= 27
