@@ -32,11 +32,11 @@ from shortlist.data.validate import validate
 from shortlist.evaluation.intervals import bootstrap_mean
 from shortlist.evaluation.list_metrics import ListMetrics, list_metrics
 from shortlist.features.split import split_days
-from shortlist.retrieval.catalogue import Rows
-from shortlist.retrieval.evaluate import TestUsers, item_popularity, read_test_users
-from shortlist.retrieval.retriever import Retriever, fit_retrieval
-from shortlist.retrieval.source import read_user_tables
-from shortlist.retrieval.union import fuse_candidates
+from shortlist.slates.retrieval.catalogue import Rows
+from shortlist.slates.retrieval.evaluate import TestUsers, item_popularity, read_test_users
+from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
+from shortlist.slates.retrieval.source import read_user_tables
+from shortlist.slates.retrieval.union import fuse_candidates
 from shortlist.spec.load import load_spec
 from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.spec import Spec

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from benchmarks.bench import Line, cost, in_turn, record, show
 from benchmarks.targets import exit_code
-from shortlist.retrieval.index import ExactIndex, VectorIndex, build_index, index_recall, mean_recall, open_index
+from shortlist.slates.retrieval.index import ExactIndex, VectorIndex, build_index, index_recall, mean_recall, open_index
 from shortlist.spec.retrieval import ItemIndex
 from shortlist.storage.artefacts import read_json
 

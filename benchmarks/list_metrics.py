@@ -26,8 +26,8 @@ from shortlist.data.validate import validate
 from shortlist.evaluation.list_metrics import Relevant, coverage, list_metrics
 from shortlist.features.split import split_days
 from shortlist.ordering.likeness import intra_list_diversity
-from shortlist.retrieval.evaluate import read_test_users
-from shortlist.retrieval.retriever import Retriever, fit_retrieval
+from shortlist.slates.retrieval.evaluate import read_test_users
+from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.spec.load import load_spec
 from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.spec import Spec

@@ -30,12 +30,12 @@ from benchmarks.targets import exit_code
 from shortlist.contracts import Files
 from shortlist.data.side_tables import side_path
 from shortlist.ordering.order import order
-from shortlist.retrieval.retriever import fit_retrieval
-from shortlist.retrieval.source import ROW
 from shortlist.rollout.local.stack import Stack
 from shortlist.serving.traffic.requests import prepare
 from shortlist.slates.recommender import Recommender, SlateRequest
 from shortlist.slates.release import open_release, write_release
+from shortlist.slates.retrieval.retriever import fit_retrieval
+from shortlist.slates.retrieval.source import ROW
 from shortlist.spec.data import Column, Data
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from benchmarks.bench import Line, record, show
 from models.sequence.train import SequenceTrainer, TrainingSessions
-from shortlist.retrieval.sources.sequence import SequenceSource
+from shortlist.slates.retrieval.sources.sequence import SequenceSource
 
 ROOT: Final = Path(__file__).parents[1]
 FILES: Final = {"toys": "Toys_and_Games.txt.zst", "sports": "Sports_and_Outdoors.txt.zst"}

@@ -20,10 +20,10 @@ from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.evaluation.slates import SimulatedRequests
 from shortlist.features.split import split_days
-from shortlist.retrieval import step as retrieving
 from shortlist.serving.validation.slates import read_requests
 from shortlist.slates import step as releasing
 from shortlist.slates.release import open_release
+from shortlist.slates.retrieval import step as retrieving
 from shortlist.slates.simulation import simulate_requests
 from shortlist.spec.filters import Filters
 from shortlist.spec.load import load_spec

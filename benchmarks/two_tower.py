@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.bench import Line, in_turn, record, show
 from models.two_tower.train import TowerTrainer, TwoTowers
-from shortlist.retrieval.sources.two_tower import TwoTower
+from shortlist.slates.retrieval.sources.two_tower import TwoTower
 
 USERS: Final = 50_000
 ITEMS: Final = 20_000

@@ -23,7 +23,7 @@ def build_release(
     """
     from pathlib import Path
 
-    from shortlist.retrieval.step import RELEASE
+    from shortlist.slates.retrieval.step import RELEASE
 
     out, sources = Path(release.path), Path(retrieval.path) / RELEASE
     if not sources.is_dir():

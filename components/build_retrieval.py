@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.retrieval.step: the sources of candidates with their index and metrics."""
+"""Kubeflow wrapper of shortlist.slates.retrieval.step: the sources of candidates with their index and metrics."""
 
 from kfp import dsl
 
@@ -25,7 +25,7 @@ def build_retrieval(
         out.mkdir(parents=True, exist_ok=True)
         return False
 
-    from shortlist.retrieval.step import build_retrieval
+    from shortlist.slates.retrieval.step import build_retrieval
     from shortlist.spec.data import Data
     from shortlist.spec.engine import load_runtime
     from shortlist.spec.retrieval import Retrieval

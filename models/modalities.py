@@ -17,7 +17,7 @@ from torch.nn import functional
 from models.inputs import TableFeature
 from shortlist.contracts import DataError
 from shortlist.features.vectors import matrix, width_of
-from shortlist.retrieval.vector_content import EPSILON, Modality, VectorContent
+from shortlist.slates.retrieval.vector_content import EPSILON, Modality, VectorContent
 from shortlist.spec.vector_inputs import VectorInputs
 
 

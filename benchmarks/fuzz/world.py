@@ -19,9 +19,9 @@ from shortlist.features.plan import Plan
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.publish import announce_views
 from shortlist.features.store import apply
-from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.serving.export.signature import FOLDER, SECOND_OF_DAY, ListInput, Signature, VectorInput
 from shortlist.slates.release import write_release
+from shortlist.slates.retrieval.retriever import fit_retrieval
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.filters import Filters

@@ -15,8 +15,8 @@ from models.embedding.layout import AttendedSequence, Layout
 from models.embedding_section import EmbeddingSection
 from models.modalities import UnitLength, VectorColumns
 from models.record import TrainedModel
-from shortlist.retrieval.vector_content import EPSILON
 from shortlist.serving.export.graph import FeatureGraph
+from shortlist.slates.retrieval.vector_content import EPSILON
 from shortlist.storage.artefacts import IntegrityError
 
 WEIGHTS: Final = "weights.safetensors"

@@ -1,1 +1,1 @@
-"""Training of the source `sequence`; its section and its files are in `shortlist.retrieval.sources.sequence`."""
+"""Training of the source `sequence`; its section and its files are in `shortlist.slates.retrieval.sources.sequence`."""

@@ -11,8 +11,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from models.sequence.network import Block, Encoder
-from shortlist.retrieval.sources.sequence import EVENTS, LENGTHS, STATE
 from shortlist.serving.export.graph_builder import OPSET, GraphBuilder, save
+from shortlist.slates.retrieval.sources.sequence import EVENTS, LENGTHS, STATE
 
 _MASKED_SCORE = -1e9
 

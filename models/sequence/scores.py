@@ -13,7 +13,7 @@ from shortlist.contracts import DataError
 from shortlist.features.kinds.sequence_score import KEY, VALUE, SequenceScoreFeature
 from shortlist.features.kinds.session_scores import ENCODER_FILE, ITEMS_FILE, VECTORS_FILE
 from shortlist.features.vocabulary import VALUE as ITEM
-from shortlist.retrieval.sources.sequence import SequenceSource
+from shortlist.slates.retrieval.sources.sequence import SequenceSource
 
 _SETTING_KEYS = {"last", "embedding_dim", "blocks", "heads", "epochs", "batch_events", "sampled_negatives",
                  "learning_rate", "dropout"}  # fmt: skip

@@ -21,9 +21,9 @@ from models.modalities import ItemModalities
 from models.sequence.network import Encoder
 from models.two_tower.entities import Entities, make_lookups
 from shortlist.contracts import Columns, DataError
-from shortlist.retrieval.item_content import ItemContent, NumberScale
-from shortlist.retrieval.source import ROW, FitInputs
-from shortlist.retrieval.sources.sequence import LearntSequences, SequenceSource
+from shortlist.slates.retrieval.item_content import ItemContent, NumberScale
+from shortlist.slates.retrieval.source import ROW, FitInputs
+from shortlist.slates.retrieval.sources.sequence import LearntSequences, SequenceSource
 from shortlist.system.progress import progress
 
 Items = NDArray[np.int64]

@@ -1,1 +1,1 @@
-"""Training of the source `two_tower`; its section and its files are in `shortlist.retrieval.sources.two_tower`."""
+"""Training of the source `two_tower`; section and files are in `shortlist.slates.retrieval.sources.two_tower`."""

@@ -13,8 +13,16 @@ from torch import Tensor
 
 from models.embedding.chunks import Lookups
 from models.modalities import ItemModalities
-from shortlist.retrieval.item_content import ENTITY, SHARE, VALUE, ItemContent, Matrix, NumberScale, column_values
-from shortlist.retrieval.vector_content import VectorContent
+from shortlist.slates.retrieval.item_content import (
+    ENTITY,
+    SHARE,
+    VALUE,
+    ItemContent,
+    Matrix,
+    NumberScale,
+    column_values,
+)
+from shortlist.slates.retrieval.vector_content import VectorContent
 
 _ROW = "row"
 

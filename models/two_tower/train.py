@@ -21,9 +21,9 @@ from models.embedding.optimizer import RowWiseAdagrad
 from models.modalities import ItemModalities
 from models.two_tower.entities import Entities, make_lookups
 from shortlist.contracts import DataError
-from shortlist.retrieval.item_content import NumberScale
-from shortlist.retrieval.source import ROW, FitInputs
-from shortlist.retrieval.sources.two_tower import Towers, TwoTower
+from shortlist.slates.retrieval.item_content import NumberScale
+from shortlist.slates.retrieval.source import ROW, FitInputs
+from shortlist.slates.retrieval.sources.two_tower import Towers, TwoTower
 from shortlist.system.progress import progress
 
 _CHUNK_ENTITIES = 65_536

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.deployer import Deployer, OnChange
-from shortlist.retrieval.retriever import read_released_section
 from shortlist.rollout.local.connection import StackConnection
 from shortlist.rollout.local.section import Stack as StackSection
 from shortlist.rollout.local.stack import Stack
@@ -17,6 +16,7 @@ from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.traffic.example import example_requests
 from shortlist.serving.traffic.replay import describe, replay
 from shortlist.slates.release import SOURCES
+from shortlist.slates.retrieval.retriever import read_released_section
 from shortlist.spec.gates import Gates
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.runtime import Runtime

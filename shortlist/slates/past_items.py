@@ -12,8 +12,8 @@ import polars as pl
 
 from shortlist.contracts import Columns, Files
 from shortlist.filters.base import UserHistory
-from shortlist.retrieval.catalogue import Catalogue, find_positions, write_mappable
-from shortlist.retrieval.source import ROW
+from shortlist.slates.retrieval.catalogue import Catalogue, find_positions, write_mappable
+from shortlist.slates.retrieval.source import ROW
 from shortlist.spec.data import Data
 from shortlist.storage.tables import DayTable
 

@@ -20,12 +20,12 @@ from shortlist.filters.base import EPOCH, FilterRequest, UserHistory, microsecon
 from shortlist.ordering.base import Likeness
 from shortlist.ordering.likeness import likeness_by
 from shortlist.ordering.order import columns_read, order
-from shortlist.retrieval.catalogue import Rows, find_positions
-from shortlist.retrieval.retriever import Retriever
-from shortlist.retrieval.source import Queries
-from shortlist.retrieval.union import NO_RANK, Candidates
 from shortlist.slates.candidate_columns import NOW, RANK_OF, SCORE, rank_types
 from shortlist.slates.past_items import PastItems
+from shortlist.slates.retrieval.catalogue import Rows, find_positions
+from shortlist.slates.retrieval.retriever import Retriever
+from shortlist.slates.retrieval.source import Queries
+from shortlist.slates.retrieval.union import NO_RANK, Candidates
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import SourceSection

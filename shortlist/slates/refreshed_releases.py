@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from shortlist.contracts import Files, ShortlistError
 from shortlist.data.remote_input import fetch_input
 from shortlist.features.feast_store_location import FeastStoreLocation
-from shortlist.retrieval.retriever import Retriever, read_released_section, refresh_retrieval
 from shortlist.slates.candidate_columns import check_slates
 from shortlist.slates.recommender import Recommender
 from shortlist.slates.release import SOURCES, open_release, read_sections, refreshed_digest, write_release
+from shortlist.slates.retrieval.retriever import Retriever, read_released_section, refresh_retrieval
 from shortlist.spec.data import Data
 from shortlist.storage.artefacts import IntegrityError, atomic_folder, folder_digest, verify_manifest
 from shortlist.storage.objects import local_copy

@@ -14,12 +14,12 @@ import polars as pl
 from shortlist.contracts import Columns, DataError
 from shortlist.filters.base import FilterRequest
 from shortlist.ordering.order import columns_read
-from shortlist.retrieval.catalogue import Catalogue, write_mappable
-from shortlist.retrieval.retriever import RETRIEVAL, Retriever
-from shortlist.retrieval.source import read_user_tables
 from shortlist.slates.candidate_columns import candidate_types, column_type
 from shortlist.slates.past_items import PastItems, write_past_items
 from shortlist.slates.recommender import Recommender, ReleaseUsers
+from shortlist.slates.retrieval.catalogue import Catalogue, write_mappable
+from shortlist.slates.retrieval.retriever import RETRIEVAL, Retriever
+from shortlist.slates.retrieval.source import read_user_tables
 from shortlist.spec.data import Data
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering

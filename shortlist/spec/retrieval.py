@@ -24,7 +24,7 @@ SLATE_OUTPUTS = ("score", "value", "source", "position", "propensity")
 
 
 class SourceSection(Section):
-    """Keys that all kinds of sources share; the kinds are in `shortlist.retrieval.sources.registry`."""
+    """Keys that all kinds of sources share; the kinds are in `shortlist.slates.retrieval.sources.registry`."""
 
     if TYPE_CHECKING:  # a field of every kind, at its place among the kind's own
         kind: str
@@ -79,7 +79,8 @@ class Retrieval(Section):
     """Number of a user's latest positive items that sources may use as seeds."""
     sources: Annotated[
         dict[
-            SourceName, Annotated[SourceSection, RegisteredSection("shortlist.retrieval.sources.registry:SOURCE_KINDS")]
+            SourceName,
+            Annotated[SourceSection, RegisteredSection("shortlist.slates.retrieval.sources.registry:SOURCE_KINDS")],
         ],
         Field(min_length=1, max_length=20),
     ]

@@ -10,7 +10,6 @@ import pytest
 from retrieval_log import Log, Row, days, declared
 
 from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.slates.recommender import SlateRequest
 from shortlist.slates.refreshed_releases import (
     announce_release,
@@ -20,6 +19,7 @@ from shortlist.slates.refreshed_releases import (
     refresh_release,
 )
 from shortlist.slates.release import write_release
+from shortlist.slates.retrieval.retriever import fit_retrieval
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval

@@ -32,8 +32,6 @@ from shortlist.features.split import split_days
 from shortlist.features.view_index import ViewIndex
 from shortlist.filters.base import UserHistory
 from shortlist.ordering.likeness import intra_list_diversity
-from shortlist.retrieval.catalogue import Rows
-from shortlist.retrieval.evaluate import has_best_possible_list, item_popularity, read_test_users
 from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import FOLDER, SCORE, Signature
 from shortlist.serving.server.inputs import InputReader, InputSpec
@@ -42,6 +40,8 @@ from shortlist.serving.server.tensor_assembler import TensorAssembler
 from shortlist.serving.server.tensors import BYTES, Tensor, TensorHead, from_values
 from shortlist.slates.recommender import Recommender, Slate, SlateCandidates, SlateRequest
 from shortlist.slates.release import open_release
+from shortlist.slates.retrieval.catalogue import Rows
+from shortlist.slates.retrieval.evaluate import has_best_possible_list, item_popularity, read_test_users
 from shortlist.slates.simulation import simulate_requests
 from shortlist.slates.slate_check import check_slate
 from shortlist.spec.data import Data, GeneratedSource

@@ -15,11 +15,11 @@ from shortlist.evaluation.records import ConfidenceInterval
 from shortlist.evaluation.retrieval import BEST_POSSIBLE
 from shortlist.features.split import split_days
 from shortlist.features.view_index import ViewIndex
-from shortlist.retrieval.evaluate import item_popularity
-from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.serving.validation.slates import PairScorer, read_requests, slate_rows
 from shortlist.slates.candidate_columns import check_slates
 from shortlist.slates.release import open_release, write_release
+from shortlist.slates.retrieval.evaluate import item_popularity
+from shortlist.slates.retrieval.retriever import fit_retrieval
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.spec import Spec

@@ -12,7 +12,7 @@ import torch
 
 from models.modalities import ItemModalities
 from shortlist.contracts import DataError
-from shortlist.retrieval.vector_content import VectorContent
+from shortlist.slates.retrieval.vector_content import VectorContent
 from shortlist.spec.vector_inputs import VectorInputs
 
 ITEMS = pl.DataFrame(

@@ -9,8 +9,8 @@ import polars as pl
 
 from shortlist.contracts import Columns, Files
 from shortlist.data.side_tables import SIDE_FOLDER
-from shortlist.retrieval.retriever import build_catalogue
-from shortlist.retrieval.source import FitInputs
+from shortlist.slates.retrieval.retriever import build_catalogue
+from shortlist.slates.retrieval.source import FitInputs
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import ItemIndex
 from shortlist.storage.tables import DayTable, DayTableWriter

@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from shortlist.retrieval.index import ExactIndex, build_index, index_recall, mean_recall, open_index
-from shortlist.retrieval.source import Queries, RankedItems
-from shortlist.retrieval.sources.nearest import NearestItems
+from shortlist.slates.retrieval.index import ExactIndex, build_index, index_recall, mean_recall, open_index
+from shortlist.slates.retrieval.source import Queries, RankedItems
+from shortlist.slates.retrieval.sources.nearest import NearestItems
 from shortlist.spec.retrieval import ItemIndex
 from shortlist.storage.artefacts import IntegrityError, read_json, write_json
 

@@ -10,9 +10,9 @@ import pytest
 from sklearn.metrics import ndcg_score
 
 from shortlist.evaluation.list_metrics import Relevant, list_metrics
-from shortlist.retrieval.catalogue import Catalogue, mark_repeats, write_mappable
-from shortlist.retrieval.source import RankedItems, rank_items, top_positions
-from shortlist.retrieval.union import fuse_candidates
+from shortlist.slates.retrieval.catalogue import Catalogue, mark_repeats, write_mappable
+from shortlist.slates.retrieval.source import RankedItems, rank_items, top_positions
+from shortlist.slates.retrieval.union import fuse_candidates
 
 
 def ranked(*lines: Sequence[int], width: int = 4) -> RankedItems:

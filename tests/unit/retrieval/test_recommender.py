@@ -13,9 +13,9 @@ from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
 from shortlist.filters.base import FilterRequest, UserHistory
 from shortlist.filters.rules import ConditionFilter, DenyFilter
-from shortlist.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.slates.candidate_columns import candidate_types, check_scores, check_slates
 from shortlist.slates.recommender import Recommender, SlateCandidates, SlateRequest, SlateRequestError
+from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.spec.data import Data
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering

@@ -12,10 +12,10 @@ from retrieval_log import Log, Row, days, declared
 
 from shortlist.contracts import DataError
 from shortlist.features.vectors import normalised
-from shortlist.retrieval.index import VECTORS
-from shortlist.retrieval.item_content import ItemContent
-from shortlist.retrieval.retriever import Retriever, fit_retrieval, refresh_retrieval
-from shortlist.retrieval.source import Queries
+from shortlist.slates.retrieval.index import VECTORS
+from shortlist.slates.retrieval.item_content import ItemContent
+from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval, refresh_retrieval
+from shortlist.slates.retrieval.source import Queries
 from shortlist.spec.retrieval import Retrieval
 from shortlist.storage.artefacts import IntegrityError
 

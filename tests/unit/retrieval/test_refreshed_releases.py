@@ -12,9 +12,9 @@ from retrieval_log import Log, Row, days, declared
 
 from components.refresh_releases import refresh_releases
 from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.slates.refreshed_releases import RefreshedRelease, announced_releases
 from shortlist.slates.release import write_release
+from shortlist.slates.retrieval.retriever import fit_retrieval
 from shortlist.spec.filters import Filters
 from shortlist.spec.load import canonical_json
 from shortlist.spec.ordering import Ordering

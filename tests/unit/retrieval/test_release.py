@@ -10,9 +10,9 @@ import pytest
 from retrieval_log import Log, Row, days, declared
 
 from shortlist.contracts import ShortlistError
-from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.slates.recommender import Recommender, SlateRequest
 from shortlist.slates.release import open_release, write_release
+from shortlist.slates.retrieval.retriever import fit_retrieval
 from shortlist.slates.step import build_release, lists_digest
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering

@@ -29,11 +29,11 @@ from shortlist.evaluation.retrieval import (
 )
 from shortlist.report.plots import funnel_plot
 from shortlist.report.summary import stage_lines
-from shortlist.retrieval.evaluate import evaluate_retrieval
-from shortlist.retrieval.retriever import Retriever, fit_retrieval
-from shortlist.retrieval.source import FitInputs, Queries, RankedItems, Source, SourceKind, pad_lists
-from shortlist.retrieval.sources.registry import SOURCE_KINDS
-from shortlist.retrieval.step import RELEASE, build_retrieval
+from shortlist.slates.retrieval.evaluate import evaluate_retrieval
+from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
+from shortlist.slates.retrieval.source import FitInputs, Queries, RankedItems, Source, SourceKind, pad_lists
+from shortlist.slates.retrieval.sources.registry import SOURCE_KINDS
+from shortlist.slates.retrieval.step import RELEASE, build_retrieval
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.retrieval import Retrieval
 from shortlist.storage.artefacts import IntegrityError

@@ -13,10 +13,10 @@ from models.sequence.network import Encoder
 from models.sequence.train import SequenceTrainer, TrainingSessions, train
 from shortlist.contracts import DataError
 from shortlist.evaluation.retrieval import EVALUATION_FILE
-from shortlist.retrieval.evaluate import evaluate_retrieval
-from shortlist.retrieval.retriever import Retriever, fit_retrieval
-from shortlist.retrieval.source import Queries
-from shortlist.retrieval.sources.sequence import ENCODER, SequenceSource, _open_encoder, encode_sessions
+from shortlist.slates.retrieval.evaluate import evaluate_retrieval
+from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
+from shortlist.slates.retrieval.source import Queries
+from shortlist.slates.retrieval.sources.sequence import ENCODER, SequenceSource, _open_encoder, encode_sessions
 from shortlist.spec.retrieval import Retrieval
 from shortlist.storage.artefacts import read_json
 

@@ -21,9 +21,9 @@ from shortlist.filters.rules import ConditionFilter, DenyFilter, SeenFilter
 from shortlist.ordering import order as ordering_loop
 from shortlist.ordering.order import OrderedSlate
 from shortlist.ordering.rules import Pin, _CapCounter
-from shortlist.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.slates import recommender as recommender_module
 from shortlist.slates.recommender import Recommender, SlateCandidates, SlateRequest
+from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.slates.simulation import simulate_requests
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering

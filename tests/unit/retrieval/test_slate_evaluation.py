@@ -22,9 +22,9 @@ from shortlist.evaluation.slates import (
     measure_slates,
     slates_gate,
 )
-from shortlist.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.slates.candidate_columns import check_slates
 from shortlist.slates.recommender import Recommender, RemovedCandidates, Slate, SlateRequest
+from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.slates.slate_check import check_slate
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from retrieval_log import Log, Row, declared, fit_data
 
 from shortlist.contracts import DataError
-from shortlist.retrieval.source import FitInputs, Queries, RankedItems, SourceKind
-from shortlist.retrieval.sources.co_visitation import CoVisitation
-from shortlist.retrieval.sources.item_vector import ItemVector
-from shortlist.retrieval.sources.popular import Popular
-from shortlist.retrieval.sources.registry import SOURCE_KINDS
+from shortlist.slates.retrieval.source import FitInputs, Queries, RankedItems, SourceKind
+from shortlist.slates.retrieval.sources.co_visitation import CoVisitation
+from shortlist.slates.retrieval.sources.item_vector import ItemVector
+from shortlist.slates.retrieval.sources.popular import Popular
+from shortlist.slates.retrieval.sources.registry import SOURCE_KINDS
 
 
 def make_queries(inputs: FitInputs, users: list[int | None], recent: list[list[int]], **context: list[str]) -> Queries:

@@ -13,9 +13,9 @@ from models.embedding.fused_table import FusedTable
 from models.two_tower.entities import Entities, make_lookups
 from models.two_tower.train import softmax_loss, train
 from shortlist.contracts import DataError
-from shortlist.retrieval.item_content import NumberScale
-from shortlist.retrieval.source import Queries
-from shortlist.retrieval.sources.two_tower import TwoTower
+from shortlist.slates.retrieval.item_content import NumberScale
+from shortlist.slates.retrieval.source import Queries
+from shortlist.slates.retrieval.sources.two_tower import TwoTower
 
 
 def two_groups(seed: int = 1) -> list[Row]:

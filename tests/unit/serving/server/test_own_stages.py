@@ -1,4 +1,4 @@
-"""A source, a filter, an ordering rule, a diversity and an exploration of one's own: from a spec to a served slate."""
+"""A custom source, filter, ordering rule, diversity and exploration, from a spec to a served slate."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from shortlist.ordering.base import Diversity, Exploration, Likeness, OrderingRu
 from shortlist.ordering.diversity import DIVERSITIES
 from shortlist.ordering.exploration import EXPLORATIONS
 from shortlist.ordering.rules import ORDERING_RULES
-from shortlist.retrieval.retriever import fit_retrieval
-from shortlist.retrieval.source import FitInputs, Queries, RankedItems, Source, SourceKind
-from shortlist.retrieval.sources.registry import SOURCE_KINDS
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.server.headers import RequestContext
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
+from shortlist.slates.retrieval.retriever import fit_retrieval
+from shortlist.slates.retrieval.source import FitInputs, Queries, RankedItems, Source, SourceKind
+from shortlist.slates.retrieval.sources.registry import SOURCE_KINDS
 from shortlist.spec.load import SpecError, parse_spec
 from shortlist.storage.tables import DayTable
 
@@ -39,23 +39,23 @@ class Backwards(SourceKind):
     kind: Literal["backwards"]
     """By id, the last one first."""
 
-    def fit(self, given: FitInputs, folder: Path) -> None:
-        np.save(folder / "order.npy", np.arange(given.catalogue.size, dtype=np.int32)[::-1])
+    def fit(self, inputs: FitInputs, folder: Path) -> None:
+        np.save(folder / "order.npy", np.arange(inputs.catalogue.size, dtype=np.int32)[::-1])
 
     def load(self, folder: Path) -> Source:
-        return _Listed(np.load(folder / "order.npy"))
+        return _FixedItems(np.load(folder / "order.npy"))
 
 
-class _Listed(Source):
+class _FixedItems(Source):
     def __init__(self, order: np.ndarray) -> None:
         self._order = order
 
-    def retrieve(self, queries: Queries, most: int) -> RankedItems:
-        items = np.tile(self._order[:most], (queries.size, 1))
+    def retrieve(self, queries: Queries, max_items: int) -> RankedItems:
+        items = np.tile(self._order[:max_items], (queries.size, 1))
         return RankedItems(items, -np.arange(items.shape[1], dtype=np.float32) + np.zeros(items.shape, np.float32))
 
 
-class Even(Filter):
+class EvenIds(Filter):
     """Keep the items that end with an even digit."""
 
     kind: Literal["even"]
@@ -95,14 +95,14 @@ class Seesaw(Diversity):
 
 class _Turned:
     def __init__(self, values: np.ndarray) -> None:
-        self.now = values
+        self.marginal = values
 
     def add(self, row: int) -> None:
-        self.now = -self.now
+        self.marginal = -self.marginal
 
 
 class Second(Exploration):
-    """The second best, always."""
+    """Always places the second-best item."""
 
     kind: Literal["second"]
     """Places go to the second best."""
@@ -127,7 +127,7 @@ STAGES: Mapping[str, Any] = {
 def own_kinds() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for registry, kind in (
-            (SOURCE_KINDS, Backwards), (FILTERS, Even), (ORDERING_RULES, Lift), (DIVERSITIES, Seesaw),
+            (SOURCE_KINDS, Backwards), (FILTERS, EvenIds), (ORDERING_RULES, Lift), (DIVERSITIES, Seesaw),
             (EXPLORATIONS, Second),
         ):  # fmt: skip
             patch.setitem(registry, kind.__annotations__["kind"][len("Literal['") : -len("']")], kind)
@@ -150,22 +150,22 @@ def test_stages_of_ones_own_make_a_served_slate(published: Any, start: Any, trit
     parts = shop.parts(spec.filters, spec.ordering, predictor=triton.http)
 
     async def whole() -> InferenceResponse:
-        asked = InferenceRequest(RECOMMEND, "", tensors(user_id=987654), RequestContext("own", user="u"))
+        request = InferenceRequest(RECOMMEND, "", tensors(user_id=987654), RequestContext("own", user="u"))
         try:
-            return await parts.service.answer(asked)
+            return await parts.service.answer(request)
         finally:
             await asyncio.sleep(0)  # the log is told after the answer
             await parts.close()
 
-    told = outputs(asyncio.run(whole()))
+    slate = outputs(asyncio.run(whole()))
     # Scores are weights: 0: 1, 2: -2.5 and lifted to 97.5, 4: 1, 6: 3, 8: 0. The second best is item 6; turned around,
     # 8 is best, and 4 the second, before 0 because the source has it first; turned again, 2 is best and 0 the second.
-    assert (told["item_id"], told["score"], told["value"]) == (["item 6", "item 4", "item 0"], [3, 1, 1], [3, 1, 1])
-    assert (told["source"], told["propensity"]) == (["last"] * 3, [1.0] * 3)
+    assert (slate["item_id"], slate["score"], slate["value"]) == (["item 6", "item 4", "item 0"], [3, 1, 1], [3, 1, 1])
+    assert (slate["source"], slate["propensity"]) == (["last"] * 3, [1.0] * 3)
     (row,) = read_log(shop.folder / "predictions", prediction_schema(shop.data)).to_dicts()
     assert (row["slate:filter_names"], row["slate:filter_counts"], row["slate:explored"]) == (["even"], [6], True)
 
 
-def test_settings_of_ones_own_stages_are_checked_like_any_other() -> None:
+def test_settings_of_custom_stages_are_validated() -> None:
     with pytest.raises(SpecError, match=r"ordering.rules.0.lift.digt: unknown key; did you mean 'digit'"):
         parse_spec(declared(ordering={"rules": [{"kind": "lift", "digt": 2}]}))

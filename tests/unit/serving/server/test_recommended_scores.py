@@ -1,4 +1,4 @@
-"""Recommendations in the order of a score of the session: served as trained, part of the release, made again."""
+"""Recommendations ordered by a session score: as in training, part of the release, reproducible."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from shortlist.features.publish import announce_views
 from shortlist.features.store import apply
 from shortlist.features.training_log import LEARNT
 from shortlist.features.transform import Transformer
-from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save
 from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE
+from shortlist.slates.retrieval.retriever import fit_retrieval
 from shortlist.spec.features import Features
 from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.runtime import Runtime
@@ -41,7 +41,7 @@ RETRIEVAL = {"candidates": 8, "sources": {"popular": {"kind": "popular", "min_po
 
 
 class Scored(Shop):
-    """A server whose score is how well an item follows the session."""
+    """A server whose score is the session score of an item."""
 
     async def scores(self, tensors: Any, rows: int, place: Any = None) -> Any:
         return create_session(self._model / FOLDER).run([SCORE], dict(tensors))[0].ravel()
@@ -79,13 +79,13 @@ def local(shop: Any, fitted: Path, model: Path, tmp_path: Path) -> Scored:
     return Scored(published, model, tmp_path / "sources", tmp_path)
 
 
-def trained(fitted: Path, row: dict[str, Any], words: list[str] | None) -> list[float]:
-    """Return the feature of the items of a logged slate, as the table would have it."""
+def trained(fitted: Path, row: dict[str, Any], recent_words: list[str] | None) -> list[float]:
+    """Return the training table's feature of the items of a logged slate."""
     rows = pl.DataFrame(
         {
             "user_id": (row["user_id"] or [None]) * len(row["items"]),
             "item_id": row["items"],
-            "words": [words] * len(row["items"]),
+            "words": [recent_words] * len(row["items"]),
             Columns.TIME: [row["time"]] * len(row["items"]),
         },
         schema={
@@ -103,13 +103,15 @@ def test_slates_are_ordered_by_scores_of_sessions_that_are_stored_or_sent(local:
     parts = local.parts()
     sent = ["item 2", "in no table", "item 1"]
     answers = local.ask(parts, {"user_id": 2}, {"recent_items": sent}, {"recent_items": ["item 7"]}, {})
-    stored, brought, other, nobody = (outputs(answer) for answer in answers)
+    stored, brought, other_slate, anonymous_slate = (outputs(answer) for answer in answers)
     rows = local.logged(parts)
-    for row, answer, words in zip(rows, (stored, brought, other, nobody), (None, sent, ["item 7"], None), strict=True):
-        np.testing.assert_allclose(answer["score"], trained(fitted, row, words), rtol=0, atol=1e-5)
+    for row, answer, recent_words in zip(
+        rows, (stored, brought, other_slate, anonymous_slate), (None, sent, ["item 7"], None), strict=True
+    ):
+        np.testing.assert_allclose(answer["score"], trained(fitted, row, recent_words), rtol=0, atol=1e-5)
         assert answer["score"] == sorted(answer["score"], reverse=True)
-    assert nobody["score"] == [0.0] * 3
-    assert len({tuple(one["score"]) for one in (stored, brought, other)}) == 3
+    assert anonymous_slate["score"] == [0.0] * 3
+    assert len({tuple(slate["score"]) for slate in (stored, brought, other_slate)}) == 3
     version = local.folder / "versions" / "v3"
     shutil.copytree(local._model, version / "model")
     shutil.copytree(local.folder / "release", version / "release")

@@ -22,7 +22,6 @@ from typer.testing import CliRunner
 from shortlist.cli.commands import app
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.deployment.slate_explanation import ServedVersion, explain, find_slate, replay
-from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log.log_writer import LogWriter
 from shortlist.serving.log.logs import SLATE_COLUMNS, item_type, outcome_schema
@@ -37,6 +36,7 @@ from shortlist.serving.server.tensors import Tensor
 from shortlist.serving.server.user_items import UserItems
 from shortlist.slates.candidate_columns import candidate_types
 from shortlist.slates.release import open_release
+from shortlist.slates.retrieval.retriever import fit_retrieval
 from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.serving import PredictionLog
 from shortlist.storage.artefacts import IntegrityError

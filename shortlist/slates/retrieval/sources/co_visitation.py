@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from shortlist.contracts import Columns, DataError
-from shortlist.retrieval.catalogue import Rows, open_mapped_array
-from shortlist.retrieval.source import (
+from shortlist.slates.retrieval.catalogue import Rows, open_mapped_array
+from shortlist.slates.retrieval.source import (
     ROW,
     FitInputs,
     Queries,

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from shortlist.contracts import DataError
 from shortlist.features.vectors import matrix, normalised, width_of
-from shortlist.retrieval.index import build_index
-from shortlist.retrieval.source import FitInputs, SourceKind
-from shortlist.retrieval.sources.nearest import NearestItems
+from shortlist.slates.retrieval.index import build_index
+from shortlist.slates.retrieval.source import FitInputs, SourceKind
+from shortlist.slates.retrieval.sources.nearest import NearestItems
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_columns, columns_of, item_tables
 

@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shortlist.contracts import DataError
-from shortlist.retrieval.vector_content import VectorContent
+from shortlist.slates.retrieval.vector_content import VectorContent
 from shortlist.storage.artefacts import read_json, write_json
 
 Matrix = NDArray[np.float32]

@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from shortlist.retrieval.catalogue import find_positions
-from shortlist.retrieval.source import Queries
-from shortlist.retrieval.sources.co_visitation import recent_weights
-from shortlist.retrieval.vector_source import Matrix, VectorSource
+from shortlist.slates.retrieval.catalogue import find_positions
+from shortlist.slates.retrieval.source import Queries
+from shortlist.slates.retrieval.sources.co_visitation import recent_weights
+from shortlist.slates.retrieval.vector_source import Matrix, VectorSource
 
 USERS: Final = "users.parquet"
 USER_VECTORS: Final = "user_vectors.npy"

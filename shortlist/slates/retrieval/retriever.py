@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from shortlist.contracts import Columns, DataError
 from shortlist.data.side_tables import side_path
 from shortlist.evaluation.retrieval import ALL_SOURCES
-from shortlist.retrieval.catalogue import Catalogue, Rows, find_positions, write_mappable
-from shortlist.retrieval.source import ROW, FitInputs, Queries, RankedItems, Source
-from shortlist.retrieval.union import Candidates, fuse_candidates
+from shortlist.slates.retrieval.catalogue import Catalogue, Rows, find_positions, write_mappable
+from shortlist.slates.retrieval.source import ROW, FitInputs, Queries, RankedItems, Source
+from shortlist.slates.retrieval.union import Candidates, fuse_candidates
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import Retrieval, columns_of, item_tables
 from shortlist.storage.artefacts import atomic_folder, read_json, verify_manifest, write_json, write_manifest

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shortlist.contracts import Columns
 from shortlist.data.side_tables import side_path
-from shortlist.retrieval.catalogue import Catalogue, Rows
+from shortlist.slates.retrieval.catalogue import Catalogue, Rows
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import ItemIndex, SourceSection, columns_of, user_tables
 from shortlist.storage.tables import DayTable

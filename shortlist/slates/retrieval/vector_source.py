@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shortlist.retrieval.catalogue import open_mapped_array
-from shortlist.retrieval.index import VECTORS, ExactIndex, VectorIndex, index_recall, open_index
-from shortlist.retrieval.source import IndexFacts, Queries, RankedItems, Source, pad_lists
+from shortlist.slates.retrieval.catalogue import open_mapped_array
+from shortlist.slates.retrieval.index import VECTORS, ExactIndex, VectorIndex, index_recall, open_index
+from shortlist.slates.retrieval.source import IndexFacts, Queries, RankedItems, Source, pad_lists
 
 Matrix = NDArray[np.float32]
 
@@ -25,7 +25,7 @@ class VectorSource(Source):
     """Items by the inner product of their vectors with a query's.
 
     Args:
-        folder: Folder that `shortlist.retrieval.index.build_index` wrote.
+        folder: Folder that `shortlist.slates.retrieval.index.build_index` wrote.
     """
 
     has_helpers = True

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from shortlist.features.vectors import normalised
-from shortlist.retrieval.catalogue import open_mapped_array, realign_rows
-from shortlist.retrieval.index import VECTORS, build_index
-from shortlist.retrieval.item_content import ItemContent
-from shortlist.retrieval.source import FitInputs, SourceKind
-from shortlist.retrieval.sources.nearest import USER_VECTORS, USERS, NearestItems
-from shortlist.retrieval.vector_source import Matrix
+from shortlist.slates.retrieval.catalogue import open_mapped_array, realign_rows
+from shortlist.slates.retrieval.index import VECTORS, build_index
+from shortlist.slates.retrieval.item_content import ItemContent
+from shortlist.slates.retrieval.source import FitInputs, SourceKind
+from shortlist.slates.retrieval.sources.nearest import USER_VECTORS, USERS, NearestItems
+from shortlist.slates.retrieval.vector_source import Matrix
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_columns, columns_of, item_tables, user_tables

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shortlist.retrieval.catalogue import open_mapped_array
-from shortlist.retrieval.source import RankedItems, pad_lists, rank_items, top_positions
+from shortlist.slates.retrieval.catalogue import open_mapped_array
+from shortlist.slates.retrieval.source import RankedItems, pad_lists, rank_items, top_positions
 from shortlist.spec.retrieval import ItemIndex
 from shortlist.storage.artefacts import read_json, write_json
 

@@ -10,8 +10,17 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.contracts import DataError
-from shortlist.retrieval.catalogue import Rows, open_mapped_array
-from shortlist.retrieval.source import ROW, FitInputs, Queries, RankedItems, Scores, Source, SourceKind, pad_lists
+from shortlist.slates.retrieval.catalogue import Rows, open_mapped_array
+from shortlist.slates.retrieval.source import (
+    ROW,
+    FitInputs,
+    Queries,
+    RankedItems,
+    Scores,
+    Source,
+    SourceKind,
+    pad_lists,
+)
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_columns, check_days, columns_of, user_tables

@@ -8,8 +8,8 @@ from typing import Final
 from shortlist.contracts import Files
 from shortlist.evaluation.retrieval import EVALUATION
 from shortlist.features.split import split_days
-from shortlist.retrieval.evaluate import evaluate_retrieval
-from shortlist.retrieval.retriever import Retriever, fit_retrieval
+from shortlist.slates.retrieval.evaluate import evaluate_retrieval
+from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import Retrieval
 from shortlist.storage.tables import DayTable

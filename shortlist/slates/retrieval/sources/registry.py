@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from shortlist.retrieval.source import SourceKind
-from shortlist.retrieval.sources.co_visitation import CoVisitation
-from shortlist.retrieval.sources.item_vector import ItemVector
-from shortlist.retrieval.sources.popular import Popular
-from shortlist.retrieval.sources.sequence import SequenceSource
-from shortlist.retrieval.sources.two_tower import TwoTower
+from shortlist.slates.retrieval.source import SourceKind
+from shortlist.slates.retrieval.sources.co_visitation import CoVisitation
+from shortlist.slates.retrieval.sources.item_vector import ItemVector
+from shortlist.slates.retrieval.sources.popular import Popular
+from shortlist.slates.retrieval.sources.sequence import SequenceSource
+from shortlist.slates.retrieval.sources.two_tower import TwoTower
 from shortlist.system.registry import Registry
 
 SOURCE_KINDS: Final = Registry[type[SourceKind]](

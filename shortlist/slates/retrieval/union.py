@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shortlist.retrieval.catalogue import Rows
-from shortlist.retrieval.source import RankedItems, Scores, group_rows, top_positions
+from shortlist.slates.retrieval.catalogue import Rows
+from shortlist.slates.retrieval.source import RankedItems, Scores, group_rows, top_positions
 
 RANK_OFFSET: Final = 60
 """Constant of reciprocal rank fusion (Cormack et al., 2009): an item of rank r counts 1 / (60 + r) per source."""

@@ -23,9 +23,9 @@ from shortlist.evaluation.retrieval import (
     EvaluatedList,
     RetrievalEvaluation,
 )
-from shortlist.retrieval.catalogue import Rows
-from shortlist.retrieval.retriever import Retriever
-from shortlist.retrieval.source import ROW, Queries, read_user_tables
+from shortlist.slates.retrieval.catalogue import Rows
+from shortlist.slates.retrieval.retriever import Retriever
+from shortlist.slates.retrieval.source import ROW, Queries, read_user_tables
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.retrieval import Retrieval, columns_of, user_tables
 from shortlist.storage.artefacts import atomic_folder, write_json

@@ -13,11 +13,11 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from shortlist.contracts import DataError
-from shortlist.retrieval.catalogue import open_mapped_array, realign_rows
-from shortlist.retrieval.index import VECTORS, build_index
-from shortlist.retrieval.item_content import ItemContent
-from shortlist.retrieval.source import FitInputs, Queries, SourceKind
-from shortlist.retrieval.vector_source import Matrix, VectorSource
+from shortlist.slates.retrieval.catalogue import open_mapped_array, realign_rows
+from shortlist.slates.retrieval.index import VECTORS, build_index
+from shortlist.slates.retrieval.item_content import ItemContent
+from shortlist.slates.retrieval.source import FitInputs, Queries, SourceKind
+from shortlist.slates.retrieval.vector_source import Matrix, VectorSource
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data, RowClock
 from shortlist.spec.retrieval import check_columns, columns_of, item_tables
