@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns, Files
-from shortlist.filters.base import UserHistory
+from shortlist.slates.filters.base import UserHistory
 from shortlist.slates.retrieval.catalogue import Catalogue, find_positions, write_mappable
 from shortlist.slates.retrieval.source import ROW
 from shortlist.spec.data import Data

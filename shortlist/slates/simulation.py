@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 
 from shortlist.evaluation.slates import SimulatedRequests
-from shortlist.filters.base import UserHistory
 from shortlist.slates.candidate_columns import SCORE
+from shortlist.slates.filters.base import UserHistory
 from shortlist.slates.past_items import merge_histories
 from shortlist.slates.probabilities import SlateProbabilities
 from shortlist.slates.recommender import Recommender, SlateCandidates, SlateRequest

@@ -15,7 +15,6 @@ import numpy as np
 import orjson
 import polars as pl
 
-from shortlist.filters.base import UserHistory
 from shortlist.serving.export.signature import SCORE
 from shortlist.serving.server.admission import AdmissionSlot
 from shortlist.serving.server.feature_sample import UsedFeatures
@@ -33,6 +32,7 @@ from shortlist.serving.server.service import (
 )
 from shortlist.serving.server.slate_requests import SlateQuery, SlateRequestReader
 from shortlist.serving.server.user_items import UserItems
+from shortlist.slates.filters.base import UserHistory
 from shortlist.slates.past_items import merge_histories
 from shortlist.slates.recommender import Recommender, Slate, SlateCandidates, SlateRequest, SlateRequestError
 from shortlist.spec.retrieval import SLATE_OUTPUTS

@@ -1,4 +1,4 @@
-"""What users were shown and took lately, by what the servers of this machine logged."""
+"""Items that users were shown and took lately, read from the logs of this machine's servers."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from shortlist.filters.base import UserHistory, microseconds
 from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import item_type as logged_item_type
 from shortlist.serving.log.logs import logged_name, outcome_schema, prediction_schema
 from shortlist.serving.server.refresher import Refresher
+from shortlist.slates.filters.base import UserHistory, microseconds
 from shortlist.spec.data import Data
 from shortlist.spec.serving import Limits
 
 _POLL_SECONDS: Final = 1.0
 _FORGET_SECONDS: Final = 60.0
 MAX_ITEMS_PER_USER: Final = 1_000
-"""Of a user; the oldest are forgotten."""
+"""Most items remembered per user; the oldest are dropped."""
 MAX_REQUESTS: Final = 200_000
-"""Whose outcomes can still be told; the oldest are forgotten."""
+"""Most requests whose outcomes can still be matched; the oldest are dropped."""
 _USERS_PER_LOCK: Final = 1_000
-"""Users that are looked through while a request may wait for its user's items."""
+"""Users that are processed while the lock is held."""
 
 
 class _ShownItems:
-    """What a user was shown, column by column, in the order in which it was told: a request reads all of it."""
+    """Items shown to one user, column by column, in the order in which they were added."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
@@ -41,13 +41,13 @@ class _ShownItems:
         """Microseconds since 1970-01-01 UTC."""
         self.positive = bytearray()
         self.forgotten = 0
-        """Items that were here before those that are."""
+        """Number of dropped items, all older than the ones kept."""
 
     def __len__(self) -> int:
         return len(self.items)
 
     def add(self, items: Sequence[Any], time: int, positive: Sequence[bool]) -> int:
-        """Add items; return the number of the first one, which it keeps."""
+        """Add items; return the number of the first one, which never changes."""
         first = self.forgotten + len(self)
         self.items += items
         self.times.extend([time] * len(items))
@@ -56,43 +56,43 @@ class _ShownItems:
         return first
 
     def forget(self, count: int) -> None:
-        """Forget the first items."""
+        """Drop the first items."""
         if count > 0:
             del self.items[:count], self.times[:count], self.positive[:count]
             self.forgotten += count
 
     def set_outcome(self, number: int, positive: bool) -> None:
-        """Take an item's outcome."""
+        """Set the outcome of an item, if it is still kept."""
         if number >= self.forgotten:
             self.positive[number - self.forgotten] = positive
 
     def count_older(self, time: int) -> int:
-        """Return how many of the first items are older than a moment."""
+        """Return how many items at the beginning are older than a time."""
         return next((count for count, item_time in enumerate(self.times) if item_time >= time), len(self))
 
 
 class _LoggedSlate(NamedTuple):
-    """Items that a request was answered with."""
+    """Items shown in response to one request."""
 
     shown_items: _ShownItems
     first: int
-    """Number of the first one."""
+    """Number of the first item."""
     size: int
 
 
 class UserItems(Refresher):
-    """Follows the prediction log and the outcome log of all servers of this machine.
+    """Keeps the items shown to users, from the prediction and outcome logs of all servers of this machine.
 
-    An answer of this server is known at once, those of others when they are in the log's files. Where more items are
-    known than may be, the users who were shown nothing for the longest time are forgotten.
+    Slates of this server are added at once, those of others when they are in the log's files. When there are too many
+    items, the users who were shown nothing for the longest time are dropped.
 
     Args:
-        data: The log's declaration.
-        item_type: Of the ids of items, as the release has them.
-        predictions: The prediction log, of all versions and replicas.
-        outcomes: The outcome log.
+        data: Declared columns of the log.
+        item_type: Type of item ids in the release.
+        predictions: Folder of the prediction log, of all versions and replicas.
+        outcomes: Folder of the outcome log.
         window: How long an item is remembered.
-        most: Items of all users that are remembered.
+        max_items: Most items remembered, of all users.
     """
 
     def __init__(
@@ -108,22 +108,22 @@ class UserItems(Refresher):
         self._max_items = max_items
         self._users: OrderedDict[Any, _ShownItems] = OrderedDict()
         self._slates: OrderedDict[str, _LoggedSlate] = OrderedDict()
-        """Answers whose outcomes may come."""
+        """Slates whose outcomes may still arrive, by request id."""
         self._slate_items = 0
         self._early_outcomes: OrderedDict[str, dict[int, bool]] = OrderedDict()
-        """Outcomes by row of requests that are not known yet: another server's log may be written later."""
+        """Outcomes by row of requests not read yet: another server's log may be written later."""
         self._lock = threading.Lock()
         self._read_paths: set[Path] = set()
         self._forgot_at = -_FORGET_SECONDS
         self.has_polled = False
-        """Whether what was in the logs before is known."""
+        """Whether the logs have been read once."""
         self.items = 0
-        """Items of all users."""
+        """Number of items of all users."""
         self.forgotten = 0
-        """Users who were forgotten because there were too many items."""
+        """Number of users who were dropped because there were too many items."""
 
     def history(self, user: int | str | None) -> UserHistory | None:
-        """Return what a user was shown, oldest first; None for one who was shown nothing, or whom nobody names."""
+        """Return the items that a user was shown, oldest first; None when there are none, or for no user."""
         with self._lock:
             shown_items = self._users.get(user) if user is not None else None
             if not shown_items:
@@ -141,7 +141,7 @@ class UserItems(Refresher):
         return UserHistory(history.items[order], history.times[order], history.positive[order])
 
     def record_slate(self, request_id: str, user: int | str | None, items: list[Any], moment: datetime) -> None:
-        """Remember what a user is shown; an answer that is known already is not counted again."""
+        """Add the items shown to a user; a request that was added before is ignored."""
         if user is None:
             return
         with self._lock:
@@ -163,7 +163,7 @@ class UserItems(Refresher):
                 self.forgotten += 1
 
     def read_logs(self) -> None:
-        """Read what is new in the logs; now and then, forget what is older than the window."""
+        """Read new files of the logs; from time to time, drop items older than the window."""
         oldest = datetime.now(UTC) - self._window
         for path in self._new_files(self._predictions, oldest):
             rows = read_parts([path], self._schemas[0], ["time", "request_id", "status", "items", self._user])
@@ -193,7 +193,7 @@ class UserItems(Refresher):
                         del self._users[user]
 
     def _new_files(self, folder: Path, oldest: datetime) -> Iterator[Path]:
-        """Give the files that were not read before, those left out that hold nothing of the window."""
+        """Yield the files that were not read before, except those older than the window."""
         for path in parts(folder):
             if path not in self._read_paths:
                 if path.stat().st_mtime >= oldest.timestamp():

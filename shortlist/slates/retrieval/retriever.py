@@ -14,7 +14,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shortlist.contracts import Columns, DataError
-from shortlist.data.side_tables import side_path
 from shortlist.evaluation.retrieval import ALL_SOURCES
 from shortlist.slates.retrieval.catalogue import Catalogue, Rows, find_positions, write_mappable
 from shortlist.slates.retrieval.source import ROW, FitInputs, Queries, RankedItems, Source
@@ -22,6 +21,7 @@ from shortlist.slates.retrieval.union import Candidates, fuse_candidates
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import Retrieval, columns_of, item_tables
 from shortlist.storage.artefacts import atomic_folder, read_json, verify_manifest, write_json, write_manifest
+from shortlist.storage.side_tables import side_path
 from shortlist.storage.tables import DayTable
 
 RETRIEVAL: Final = "retrieval.json"

@@ -15,10 +15,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shortlist.contracts import Columns
-from shortlist.data.side_tables import side_path
 from shortlist.slates.retrieval.catalogue import Catalogue, Rows
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import ItemIndex, SourceSection, columns_of, user_tables
+from shortlist.storage.side_tables import side_path
 from shortlist.storage.tables import DayTable
 
 Scores = NDArray[np.float32]

@@ -7,9 +7,9 @@ import pytest
 from pydantic import Field, TypeAdapter
 
 from shortlist.contracts import ShortlistError
-from shortlist.filters.apply import apply_filters
-from shortlist.filters.base import Filter, FilterRequest, UserHistory
-from shortlist.filters.rules import FILTERS, AllowFilter, ConditionFilter, DenyFilter, SeenFilter
+from shortlist.slates.filters.apply import apply_filters
+from shortlist.slates.filters.base import Filter, FilterRequest, UserHistory
+from shortlist.slates.filters.rules import FILTERS, AllowFilter, ConditionFilter, DenyFilter, SeenFilter
 
 NOW = datetime(2026, 2, 10, tzinfo=UTC)
 CANDIDATES = pl.DataFrame({"item": [1, 2, 3, 4], "stock": [5, 0, None, 1]})

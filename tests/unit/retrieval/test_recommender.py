@@ -11,9 +11,9 @@ from retrieval_log import Log, Row, days, declared
 
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
-from shortlist.filters.base import FilterRequest, UserHistory
-from shortlist.filters.rules import ConditionFilter, DenyFilter
 from shortlist.slates.candidate_columns import candidate_types, check_scores, check_slates
+from shortlist.slates.filters.base import FilterRequest, UserHistory
+from shortlist.slates.filters.rules import ConditionFilter, DenyFilter
 from shortlist.slates.recommender import Recommender, SlateCandidates, SlateRequest, SlateRequestError
 from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.spec.data import Data

@@ -15,13 +15,13 @@ import pytest
 from retrieval_log import Log, declared
 
 from shortlist.evaluation.slates import SimulatedRequests
-from shortlist.filters.apply import FilteredCandidates, apply_filters
-from shortlist.filters.base import FilterRequest
-from shortlist.filters.rules import ConditionFilter, DenyFilter, SeenFilter
 from shortlist.ordering import order as ordering_loop
 from shortlist.ordering.order import OrderedSlate
 from shortlist.ordering.rules import Pin, _CapCounter
 from shortlist.slates import recommender as recommender_module
+from shortlist.slates.filters.apply import FilteredCandidates, apply_filters
+from shortlist.slates.filters.base import FilterRequest
+from shortlist.slates.filters.rules import ConditionFilter, DenyFilter, SeenFilter
 from shortlist.slates.recommender import Recommender, SlateCandidates, SlateRequest
 from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.slates.simulation import simulate_requests

@@ -14,8 +14,6 @@ import yaml
 from recommending_shop import RECOMMEND, Shop, outputs, tensors
 
 from shortlist.contracts import Columns, Files
-from shortlist.filters.base import Filter, FilterRequest
-from shortlist.filters.rules import FILTERS
 from shortlist.ordering.base import Diversity, Exploration, Likeness, OrderingRule, Utilities
 from shortlist.ordering.diversity import DIVERSITIES
 from shortlist.ordering.exploration import EXPLORATIONS
@@ -24,6 +22,8 @@ from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.server.headers import RequestContext
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
+from shortlist.slates.filters.base import Filter, FilterRequest
+from shortlist.slates.filters.rules import FILTERS
 from shortlist.slates.retrieval.retriever import fit_retrieval
 from shortlist.slates.retrieval.source import FitInputs, Queries, RankedItems, Source, SourceKind
 from shortlist.slates.retrieval.sources.registry import SOURCE_KINDS

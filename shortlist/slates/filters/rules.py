@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError
-from shortlist.filters.base import Filter, FilterRequest
+from shortlist.slates.filters.base import Filter, FilterRequest
 from shortlist.spec.durations import Duration, parse_duration
 from shortlist.system.registry import Registry
 from shortlist.system.row_expressions import compile_expression, parse_expression

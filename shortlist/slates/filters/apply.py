@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import polars as pl
 
-from shortlist.filters.base import Filter, FilterRequest
+from shortlist.slates.filters.base import Filter, FilterRequest
 
 
 @dataclass(frozen=True)
