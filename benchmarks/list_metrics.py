@@ -25,7 +25,7 @@ from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.evaluation.list_metrics import Relevant, coverage, list_metrics
 from shortlist.features.split import split_days
-from shortlist.ordering.likeness import intra_list_diversity
+from shortlist.slates.ordering.likeness import intra_list_diversity
 from shortlist.slates.retrieval.evaluate import read_test_users
 from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.spec.load import load_spec

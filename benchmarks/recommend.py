@@ -28,10 +28,9 @@ from benchmarks.serve_callers import Caller, served, timed
 from benchmarks.serve_world import Question, World, demo_world
 from benchmarks.targets import exit_code
 from shortlist.contracts import Files
-from shortlist.data.side_tables import side_path
-from shortlist.ordering.order import order
 from shortlist.rollout.local.stack import Stack
 from shortlist.serving.traffic.requests import prepare
+from shortlist.slates.ordering.order import order
 from shortlist.slates.recommender import Recommender, SlateRequest
 from shortlist.slates.release import open_release, write_release
 from shortlist.slates.retrieval.retriever import fit_retrieval
@@ -40,6 +39,7 @@ from shortlist.spec.data import Column, Data
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval, item_tables
+from shortlist.storage.side_tables import side_path
 from shortlist.storage.tables import DayTable
 
 ITEMS: Final = 1_000_000

@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError, did_you_mean, score_column
-from shortlist.ordering.order import check_ordering, columns_read
+from shortlist.slates.ordering.order import check_ordering, columns_read
 from shortlist.spec.data import Column, Data, GeneratedSource
 from shortlist.spec.filters import Filters
 from shortlist.spec.models import ModelSection

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from shortlist.ordering.likeness import likeness_by
+from shortlist.slates.ordering.likeness import likeness_by
 from shortlist.spec.ordering import Ordering
 
 

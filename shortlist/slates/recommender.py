@@ -15,12 +15,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shortlist.contracts import Columns, ShortlistError, score_column
-from shortlist.ordering.base import Likeness
-from shortlist.ordering.likeness import likeness_by
-from shortlist.ordering.order import columns_read, order
 from shortlist.slates.candidate_columns import NOW, RANK_OF, SCORE, rank_types
 from shortlist.slates.filters.apply import FilteredCandidates, apply_filters, combine_masks
 from shortlist.slates.filters.base import EPOCH, FilterRequest, UserHistory, microseconds
+from shortlist.slates.ordering.base import Likeness
+from shortlist.slates.ordering.likeness import likeness_by
+from shortlist.slates.ordering.order import columns_read, order
 from shortlist.slates.past_items import PastItems
 from shortlist.slates.retrieval.catalogue import Rows, find_positions
 from shortlist.slates.retrieval.retriever import Retriever

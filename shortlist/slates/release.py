@@ -12,9 +12,9 @@ from typing import Any, Final
 import polars as pl
 
 from shortlist.contracts import Columns, DataError
-from shortlist.ordering.order import columns_read
 from shortlist.slates.candidate_columns import candidate_types, column_type
 from shortlist.slates.filters.base import FilterRequest
+from shortlist.slates.ordering.order import columns_read
 from shortlist.slates.past_items import PastItems, write_past_items
 from shortlist.slates.recommender import Recommender, ReleaseUsers
 from shortlist.slates.retrieval.catalogue import Catalogue, write_mappable

@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.ordering.base import ShownSlate
-from shortlist.ordering.order import compute_values
 from shortlist.slates.filters.base import FilterRequest
+from shortlist.slates.ordering.base import ShownSlate
+from shortlist.slates.ordering.order import compute_values
 from shortlist.slates.probabilities import SlateProbabilities, slate_probabilities
 from shortlist.slates.recommender import Recommender, Slate, SlateCandidates, SlateRequest
 

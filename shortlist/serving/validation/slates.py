@@ -30,7 +30,6 @@ from shortlist.evaluation.slates import (
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.split import split_days
 from shortlist.features.view_index import ViewIndex
-from shortlist.ordering.likeness import intra_list_diversity
 from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import FOLDER, SCORE, Signature
 from shortlist.serving.server.inputs import InputReader, InputSpec
@@ -38,6 +37,7 @@ from shortlist.serving.server.snapshot import Snapshot, load_with_users
 from shortlist.serving.server.tensor_assembler import TensorAssembler
 from shortlist.serving.server.tensors import BYTES, Tensor, TensorHead, from_values
 from shortlist.slates.filters.base import UserHistory
+from shortlist.slates.ordering.likeness import intra_list_diversity
 from shortlist.slates.recommender import Recommender, Slate, SlateCandidates, SlateRequest
 from shortlist.slates.release import open_release
 from shortlist.slates.retrieval.catalogue import Rows

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from scipy.stats import chisquare
 
 from shortlist.contracts import ShortlistError
-from shortlist.ordering.likeness import likeness_by
-from shortlist.ordering.order import check_ordering, columns_read, order
+from shortlist.slates.ordering.likeness import likeness_by
+from shortlist.slates.ordering.order import check_ordering, columns_read, order
 from shortlist.spec.ordering import Ordering
 
 

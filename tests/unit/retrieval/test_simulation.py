@@ -15,13 +15,13 @@ import pytest
 from retrieval_log import Log, declared
 
 from shortlist.evaluation.slates import SimulatedRequests
-from shortlist.ordering import order as ordering_loop
-from shortlist.ordering.order import OrderedSlate
-from shortlist.ordering.rules import Pin, _CapCounter
 from shortlist.slates import recommender as recommender_module
 from shortlist.slates.filters.apply import FilteredCandidates, apply_filters
 from shortlist.slates.filters.base import FilterRequest
 from shortlist.slates.filters.rules import ConditionFilter, DenyFilter, SeenFilter
+from shortlist.slates.ordering import order as ordering_loop
+from shortlist.slates.ordering.order import OrderedSlate
+from shortlist.slates.ordering.rules import Pin, _CapCounter
 from shortlist.slates.recommender import Recommender, SlateCandidates, SlateRequest
 from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.slates.simulation import simulate_requests

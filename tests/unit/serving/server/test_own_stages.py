@@ -14,16 +14,16 @@ import yaml
 from recommending_shop import RECOMMEND, Shop, outputs, tensors
 
 from shortlist.contracts import Columns, Files
-from shortlist.ordering.base import Diversity, Exploration, Likeness, OrderingRule, Utilities
-from shortlist.ordering.diversity import DIVERSITIES
-from shortlist.ordering.exploration import EXPLORATIONS
-from shortlist.ordering.rules import ORDERING_RULES
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.server.headers import RequestContext
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.slates.filters.base import Filter, FilterRequest
 from shortlist.slates.filters.rules import FILTERS
+from shortlist.slates.ordering.base import Diversity, Exploration, Likeness, OrderingRule, Utilities
+from shortlist.slates.ordering.diversity import DIVERSITIES
+from shortlist.slates.ordering.exploration import EXPLORATIONS
+from shortlist.slates.ordering.rules import ORDERING_RULES
 from shortlist.slates.retrieval.retriever import fit_retrieval
 from shortlist.slates.retrieval.source import FitInputs, Queries, RankedItems, Source, SourceKind
 from shortlist.slates.retrieval.sources.registry import SOURCE_KINDS

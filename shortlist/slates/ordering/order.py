@@ -11,8 +11,8 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
-from shortlist.ordering.base import Likeness, Utilities
-from shortlist.ordering.likeness import likeness_by
+from shortlist.slates.ordering.base import Likeness, Utilities
+from shortlist.slates.ordering.likeness import likeness_by
 from shortlist.spec.ordering import Ordering
 from shortlist.system.row_expressions import compile_expression, parse_expression
 

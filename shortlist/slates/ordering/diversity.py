@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import numpy as np
 from pydantic import Field
 
-from shortlist.ordering.base import Diversity, Likeness
+from shortlist.slates.ordering.base import Diversity, Likeness
 from shortlist.system.registry import Registry
 
 Weight = Annotated[float, Field(gt=0, lt=1)]

@@ -11,7 +11,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from shortlist.contracts import Columns
-from shortlist.ordering.base import OrderingRule, PlaceLimit, ShownSlate, require_columns, value_codes
+from shortlist.slates.ordering.base import OrderingRule, PlaceLimit, ShownSlate, require_columns, value_codes
 from shortlist.system.registry import Registry
 from shortlist.system.row_expressions import ExpressionError, compile_expression, parse_expression
 

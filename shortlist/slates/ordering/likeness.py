@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from shortlist.ordering.base import Likeness, value_codes
+from shortlist.slates.ordering.base import Likeness, value_codes
 
 
 def likeness_by(column: pl.Series) -> Likeness:

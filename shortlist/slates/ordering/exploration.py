@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import numpy as np
 from pydantic import Field
 
-from shortlist.ordering.base import Exploration
+from shortlist.slates.ordering.base import Exploration
 from shortlist.system.registry import Registry
 
 
