@@ -9,8 +9,8 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from shortlist.contracts import Columns, ShortlistError
-from shortlist.data.side_tables import side_path
 from shortlist.spec.data import Column, Data, SideTable
+from shortlist.storage.side_tables import side_path
 
 WINDOW_COLUMNS: Final = ("request_id", "row", Columns.USER, "version", "track", "score", Columns.LABEL)
 """Columns that every row of a window has; a declared column with one of these names is left out."""

@@ -19,11 +19,12 @@ from shortlist.data.file_groups import FileGroup
 from shortlist.data.log_rows import LogRows, log_layout
 from shortlist.data.quarantine import QuarantineWriter
 from shortlist.data.reading import count_file_rows, read_blocks
-from shortlist.data.side_tables import SIDE_FOLDER, ingest_side_table, side_path
+from shortlist.data.side_tables import ingest_side_table
 from shortlist.spec.data import Column, Data, FileSource, RowClock
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder
-from shortlist.storage.joined_tables import APPENDED, as_json
+from shortlist.storage.joined_tables import APPENDED, appended_as_json
+from shortlist.storage.side_tables import SIDE_FOLDER, side_path
 from shortlist.storage.tables import DayTable, DayTableWriter
 from shortlist.system.prefetch import prefetch
 
@@ -112,7 +113,7 @@ def ingest_files(data: Data, location: Path, group: FileGroup, out: Path, runtim
             pl.DataFrame(schema=ingested.base.schema).write_parquet(staging / SCHEMA)
         notes = build_raw_notes(ingested.rows - ingested.base.left_out, rejected.by_rule, side_counts, None)
         group_notes = {"group": group.model_dump(), "read_rows": ingested.rows, "place": inputs.place}
-        writer.close({**notes, **group_notes, APPENDED: as_json(writer.appended)})
+        writer.close({**notes, **group_notes, APPENDED: appended_as_json(writer.appended)})
     return DayTable.open(out, RAW_INDEX)
 
 

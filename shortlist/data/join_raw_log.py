@@ -15,11 +15,11 @@ from shortlist.data.collected import CollectedRows
 from shortlist.data.file_groups import FileGroup
 from shortlist.data.ingest import RAW_INDEX, REJECTED, SCHEMA, TAIL, build_raw_notes, check_has_rows
 from shortlist.data.quarantine import QuarantineWriter
-from shortlist.data.side_tables import SIDE_FOLDER
 from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder
-from shortlist.storage.joined_tables import APPENDED, TablePart, as_json, join_parts
+from shortlist.storage.joined_tables import APPENDED, TablePart, appended_as_json, join_parts
+from shortlist.storage.side_tables import SIDE_FOLDER
 from shortlist.storage.tables import DayTable, DayTableWriter, link_or_copy
 
 
@@ -58,7 +58,7 @@ def join_raw_log(
                 writer = DayTableWriter(scratch, RAW_INDEX, runtime.chunk_rows)
                 live = append_collected(collected, _base(data, parts), writer, rejected)
                 scratch.mkdir(exist_ok=True)
-                parts.append(TablePart(writer.close({APPENDED: as_json(writer.appended)})))
+                parts.append(TablePart(writer.close({APPENDED: appended_as_json(writer.appended)})))
             by_rule = sum((Counter(table.notes["by_rule"]) for table in tables), rejected.by_rule)
         rows = sum(table.notes["raw_rows"] for table in tables)
         notes = build_raw_notes(rows, by_rule, tables[0].notes["side"], live)

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.data.side_tables import side_path
 from shortlist.spec.data import Column, Data, SideTable
 from shortlist.storage.row_digest import row_hashes
+from shortlist.storage.side_tables import side_path
 from shortlist.system.prefetch import parallel_map
 
 _MIN_ROWS_PER_CLASS = 10

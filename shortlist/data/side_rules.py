@@ -14,9 +14,9 @@ from shortlist.data.failures import split_failures
 from shortlist.data.keys import KeySet
 from shortlist.data.quarantine import ParquetFileWriter, QuarantineWriter
 from shortlist.data.rules import build_side_checks, find_broken_checks
-from shortlist.data.side_tables import side_path
 from shortlist.spec.data import SideTable
 from shortlist.storage.row_digest import row_hashes
+from shortlist.storage.side_tables import side_path
 
 
 @dataclass

@@ -18,14 +18,6 @@ from shortlist.data.text_vectors import BLOCK_ROWS, TextVectors
 from shortlist.data.typed_rows import TypedRows, broken_rows
 from shortlist.spec.data import Data, SideTable
 
-SIDE_FOLDER = "side"
-"""Folder of the side tables in a raw or valid log."""
-
-
-def side_path(folder: Path, table: SideTable) -> Path:
-    """Return the path of a side table in a raw or valid log."""
-    return folder / SIDE_FOLDER / f"{table.name}.parquet"
-
 
 def ingest_side_table(
     table: SideTable,

@@ -24,7 +24,6 @@ from shortlist.data.profile import LogProfile
 from shortlist.data.quarantine import QuarantineWriter
 from shortlist.data.rules import DayRules, RowCheck, build_log_checks, find_broken_checks
 from shortlist.data.side_rules import SideFacts, validate_side_table
-from shortlist.data.side_tables import SIDE_FOLDER
 from shortlist.data.table_rules import find_problems
 from shortlist.data.until import find_cut_day
 from shortlist.spec.data import Data
@@ -32,7 +31,8 @@ from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder
 from shortlist.storage.groups import check_all_days_grouped
 from shortlist.storage.row_digest import DIGESTS, Hashes, row_hashes
-from shortlist.storage.tables import QUARANTINED_BY_DAY, DayTable, DayTableWriter, pieces_of
+from shortlist.storage.side_tables import SIDE_FOLDER
+from shortlist.storage.tables import QUARANTINED_BY_DAY, DayTable, DayTableWriter, iter_row_groups
 from shortlist.system.progress import progress
 
 _PROFILE_FOLDER: Final = "profile"
@@ -227,7 +227,7 @@ def _write_rows(
             for number, (*_, rows) in enumerate(pieces):
                 good_rows, refused = _split_rows(rows, checks, rules, partial(profile.add, day))
                 if refused.height and not file_rows.refused:
-                    for earlier_piece in islice(pieces_of(path), number):  # read again instead of kept in memory
+                    for earlier_piece in islice(iter_row_groups(path), number):  # read again instead of kept in memory
                         writer.append(earlier_piece)
                 file_rows.add(good_rows, refused)
                 if file_rows.refused:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from shortlist.contracts import Files, ShortlistError
 from shortlist.data.ingest import ingest
-from shortlist.data.side_tables import SIDE_FOLDER
 from shortlist.data.validate import validate
 from shortlist.spec.data import Drift, GeneratedSource, Live
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import atomic_folder
+from shortlist.storage.side_tables import SIDE_FOLDER
 from shortlist.storage.tables import DayTable, DayTableWriter
 
 

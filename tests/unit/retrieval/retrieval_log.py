@@ -8,11 +8,11 @@ from typing import Any
 import polars as pl
 
 from shortlist.contracts import Columns, Files
-from shortlist.data.side_tables import SIDE_FOLDER
 from shortlist.slates.retrieval.retriever import build_catalogue
 from shortlist.slates.retrieval.source import FitInputs
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import ItemIndex
+from shortlist.storage.side_tables import SIDE_FOLDER
 from shortlist.storage.tables import DayTable, DayTableWriter
 
 FIRST_DAY = date(2026, 3, 1)

@@ -17,12 +17,12 @@ from models.sequence.train import train as train_sequence
 from models.two_tower.train import train
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.data.generate import generate_log
-from shortlist.data.side_tables import SIDE_FOLDER
 from shortlist.slates.retrieval.retriever import build_catalogue
 from shortlist.slates.retrieval.source import FitInputs, Queries
 from shortlist.slates.retrieval.sources.two_tower import TwoTower
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.retrieval import ItemIndex, Retrieval
+from shortlist.storage.side_tables import SIDE_FOLDER
 from shortlist.storage.tables import DayTable, DayTableWriter
 
 NEW_FROM = 5
