@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +22,40 @@ from shortlist.rollout.events import Decision
 from shortlist.rollout.evidence import RolloutEvidence, StepEvidence, TrackEvidence
 from shortlist.rollout.sequential import lower_bound, split_evidence
 from shortlist.serving.server.headers import USER_HEADER
-from shortlist.spec.serving import Canary
+from shortlist.spec.serving import Canary, Guardrails
+from shortlist.system.registry import Registry
+
+
+@dataclass(frozen=True)
+class CheckInputs:
+    """The inputs of a canary check."""
+
+    evidence: RolloutEvidence
+    policy: Canary
+    """The declared rollout."""
+    step: int
+    """Number of the step, from 0."""
+    health: Health
+    """Health of the canary's servers."""
+
+    @property
+    def step_evidence(self) -> StepEvidence:
+        """Evidence of the step."""
+        return self.evidence.at_step(self.step)
+
+    @property
+    def whole(self) -> StepEvidence:
+        """Evidence of the whole rollout."""
+        return self.evidence.whole
+
+    @property
+    def limits(self) -> Guardrails:
+        """Limits of the declared rollout."""
+        return self.policy.guardrails
+
+
+CanaryCheck = Callable[[CheckInputs], CheckResult | tuple[CheckResult, ...]]
+"""check(inputs): the result, or one result per label that is checked."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +91,7 @@ def analyze_step(
         health: Health of the canary's servers.
         extra_checks: Results of further checks, for example of a gateway's own metrics.
     """
-    checks = (*_checks(evidence, policy, step, health), *extra_checks)
+    checks = (*_run_checks(CheckInputs(evidence, policy, step, health)), *extra_checks)
     step_text = f"at {policy.steps[step]} %"
     if breach_reasons := _reasons_with_status(checks, "breach"):
         return StepAnalysis("roll_back", f"{step_text}: {breach_reasons[0]}", checks)
@@ -76,26 +109,10 @@ def analyze_step(
     return StepAnalysis("promote" if is_last_step else "proceed", f"{step_text}: all checks pass; {kpi_reason}", checks)
 
 
-def _checks(evidence: RolloutEvidence, policy: Canary, step: int, health: Health) -> tuple[CheckResult, ...]:
-    step_evidence, limits = evidence.at_step(step), policy.guardrails
-    return (
-        traffic(evidence, policy, step),
-        split(step_evidence, policy, step),
-        readiness(health),
-        scores(
-            step_evidence, limits
-        ),  # before errors: an answer without usable scores is an error too, but this says why
-        errors(step_evidence, evidence.whole, limits),
-        disconnects(step_evidence, evidence.whole, limits),
-        refusals(step_evidence, evidence.whole, policy, step),
-        slates(step_evidence, evidence.whole, policy, step),
-        latency(evidence, policy, step),
-        degraded(step_evidence, limits),
-        logging(step_evidence, policy, step),
-        distribution(evidence, policy, step),
-        kpi(evidence, policy, step),
-        *guards(evidence, policy, step),
-    )
+def _run_checks(inputs: CheckInputs) -> Iterator[CheckResult]:
+    for check in CANARY_CHECKS.complete().values():
+        result = check(inputs)
+        yield from result if isinstance(result, tuple) else (result,)
 
 
 def _reasons_with_status(checks: Sequence[CheckResult], status: str) -> list[str]:
@@ -218,3 +235,27 @@ def logging(step_evidence: StepEvidence, policy: Canary, step: int) -> CheckResu
 
 def _too_few_requests(name: str, track: TrackEvidence, min_requests: int) -> str:
     return f"{track.judged_requests:,} requests of the {name} at this step, {min_requests:,} are needed"
+
+
+CANARY_CHECKS: Final = Registry[CanaryCheck](
+    "canary_checks",
+    {
+        "traffic": lambda inputs: traffic(inputs.evidence, inputs.policy, inputs.step),
+        "split": lambda inputs: split(inputs.step_evidence, inputs.policy, inputs.step),
+        "readiness": lambda inputs: readiness(inputs.health),
+        # Before errors: an answer without usable scores is an error too, but this reason is more precise.
+        "scores": lambda inputs: scores(inputs.step_evidence, inputs.limits),
+        "errors": lambda inputs: errors(inputs.step_evidence, inputs.whole, inputs.limits),
+        "disconnects": lambda inputs: disconnects(inputs.step_evidence, inputs.whole, inputs.limits),
+        "refusals": lambda inputs: refusals(inputs.step_evidence, inputs.whole, inputs.policy, inputs.step),
+        "slates": lambda inputs: slates(inputs.step_evidence, inputs.whole, inputs.policy, inputs.step),
+        "latency": lambda inputs: latency(inputs.evidence, inputs.policy, inputs.step),
+        "features": lambda inputs: degraded(inputs.step_evidence, inputs.limits),
+        "logging": lambda inputs: logging(inputs.step_evidence, inputs.policy, inputs.step),
+        "distribution": lambda inputs: distribution(inputs.evidence, inputs.policy, inputs.step),
+        "kpi": lambda inputs: kpi(inputs.evidence, inputs.policy, inputs.step),
+        "guards": lambda inputs: guards(inputs.evidence, inputs.policy, inputs.step),
+    },
+)
+"""Canary checks by name, in order of precedence: the first breach gives the reason. Those of installed packages (entry
+points of the group `shortlist.canary_checks`) come last."""

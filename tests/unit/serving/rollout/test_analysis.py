@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shortlist.rollout.analysis import StepAnalysis, analyze_step
+from shortlist.rollout.analysis import CANARY_CHECKS, CheckInputs, StepAnalysis, analyze_step
 from shortlist.rollout.analysis_observer import AnalysisObserver, make_observation
 from shortlist.rollout.checks import CheckResult, CheckStatus, Health, stability_index
 from shortlist.rollout.checks_kpi import kpi_interval
@@ -76,6 +76,28 @@ def test_the_order_of_the_checks_is_the_order_in_which_they_count() -> None:
         *("traffic", "split", "readiness", "scores", "errors", "disconnects", "refusals", "slates"),
         *("latency", "features", "logging", "distribution", "kpi"),
     ]
+
+
+def test_a_further_check_is_one_function_and_one_line_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_few_clicks(inputs: CheckInputs) -> CheckResult:
+        clicks = inputs.step_evidence.canary.clicks
+        return CheckResult("clicks", "ok" if clicks else "breach", f"{clicks} clicks", {"clicks": clicks})
+
+    monkeypatch.setitem(CANARY_CHECKS, "clicks", too_few_clicks)
+    rolled_back = analyze_step(healthy(), POLICY, 0, 10, WELL)
+    assert (rolled_back.decision, rolled_back.reason) == ("roll_back", "at 5 %: 0 clicks")
+    clicked = with_step(0, canary=track(clicks=7))
+    proceeding = analyze_step(clicked, POLICY, 0, 10, WELL)
+    assert (proceeding.decision, proceeding.checks[-1].name) == ("proceed", "clicks")
+    check_record = make_observation(clicked, POLICY, 0, proceeding).checks[-1]
+    assert (check_record.name, check_record.passed, check_record.numbers) == ("clicks", True, {"clicks": 7})
+
+
+def test_every_check_is_registered_under_the_name_of_its_result() -> None:
+    inputs = CheckInputs(healthy(), POLICY, 1, WELL)
+    for name, check in CANARY_CHECKS.items():
+        results = check(inputs)
+        assert results == () if name == "guards" else isinstance(results, CheckResult) and results.name == name
 
 
 def test_a_step_is_never_shorter_than_its_interval() -> None:
