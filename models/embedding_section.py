@@ -109,7 +109,7 @@ class EmbeddingSection(ObjectiveSection):
                 raise ValueError(f"sharing: {self.sharing} is between several labels; name further ones under labels")
             return self
         learnt_alone = {
-            f"objective: {self.objective}": self.objective != "pointwise",
+            f"objective: {self.objective}": self.learns_order,
             "compile: on": self.compile == "on",
         }
         for declared, is_declared in learnt_alone.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import model_validator
 
@@ -10,6 +10,8 @@ from shortlist.spec.data import Data
 from shortlist.spec.models import ModelSection
 
 Objective = Literal["pointwise", "pairwise", "listwise"]
+ORDER_OBJECTIVES: Final[frozenset[str]] = frozenset({"pairwise", "listwise"})
+"""Objectives that compare the rows of a list; with every other one, a row has a loss of its own."""
 
 
 class ObjectiveSection(ModelSection):
@@ -23,7 +25,7 @@ class ObjectiveSection(ModelSection):
 
     @model_validator(mode="after")
     def _order_is_calibrated(self) -> Self:
-        if self.objective != "pointwise" and self.calibration == "none":
+        if self.learns_order and self.calibration == "none":
             raise ValueError(
                 f"objective: {self.objective} learns an order, and its scores are no probabilities; declare"
                 " calibration: platt or isotonic too"
@@ -33,7 +35,7 @@ class ObjectiveSection(ModelSection):
     @property
     def learns_order(self) -> bool:
         """Whether rows are compared with others of their list."""
-        return self.objective != "pointwise"
+        return self.objective in ORDER_OBJECTIVES
 
     def check_data(self, name: str, data: Data) -> None:
         """Refuse to learn an order where nothing says which rows were ranked together."""

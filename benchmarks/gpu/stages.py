@@ -14,7 +14,8 @@ from benchmarks.gpu.timing import seconds
 from benchmarks.gpu.variants import declared
 from benchmarks.gpu.world import World
 from models.embedding.chunks import Batch
-from models.embedding.step import StepOptions, batch_loss, row_optimizer
+from models.embedding.losses import batch_loss
+from models.embedding.step import StepOptions, row_optimizer
 from models.planning.plan import forward_bytes
 
 _UPDATES: Final = {
@@ -61,15 +62,15 @@ def stages(world: World, batch: Batch, roofs: Roofs) -> list[Line]:
         works[f"network, forward and backward, bf16, {name}"] = (partial(learn, fused), 0)
     for name, options in _UPDATES.items():
         if best or not options.fused:
-            one = row_optimizer(options)(table.weight_RD, table.squares_R, rate, decay)
-            works[f"row-wise Adagrad, {name}"] = (partial(one.step, batch.lookups, gradient), 2 * row_traffic)
-    taken = {name: seconds(work, world.setting) for name, (work, _) in works.items()}
+            update = row_optimizer(options)(table.weight_RD, table.squares_R, rate, decay)
+            works[f"row-wise Adagrad, {name}"] = (partial(update.step, batch.lookups, gradient), 2 * row_traffic)
+    stage_seconds = {name: seconds(work, world.setting) for name, (work, _) in works.items()}
     taken_by_step = ("Adam", "fused" if best else "torch")
-    whole = sum(each for name, each in taken.items() if name.endswith(taken_by_step))
+    whole = sum(duration for name, duration in stage_seconds.items() if name.endswith(taken_by_step))
     return [
         Line(
-            "stages", name, float(f"{taken[name] * 1e3:.4g}"), "ms", "all stages of a step",
-            round(taken[name] / whole, 3), round(moved * batch.rows / taken[name] / roofs.rows, 3) if moved else None,
+            "stages", name, float(f"{stage_seconds[name] * 1e3:.4g}"), "ms", "all stages of a step",
+            round(stage_seconds[name] / whole, 3), round(moved * batch.rows / stage_seconds[name] / roofs.rows, 3) if moved else None,
         )
         for name, (_, moved) in works.items()
     ]  # fmt: skip

@@ -17,10 +17,10 @@ from models.embedding.chunks import Batch
 from models.embedding.embedding_model import EmbeddingModel
 from models.embedding.layout import Layout
 from models.embedding.lists import FileLists
+from models.embedding.losses import weighted_row_losses
 from models.embedding.optimizer import RowWiseAdagrad
 from models.embedding.spill import Spill
 from models.embedding.train import Training
-from models.embedding.weighted_labels import weighted_log_loss
 from models.embedding_section import EmbeddingSection
 from models.inputs import features_matching
 from models.objectives import learning_lists
@@ -206,7 +206,8 @@ class NetworkSteps:
         moved = batch.to(self._device)
         pooled = moved.dense_BF.new_zeros(len(moved.lookups.starts) - 1, self._model.table.weight_RD.shape[1])
         logits_B = self._model.network(moved.dense_BF, pooled.requires_grad_())
-        weighted_log_loss(logits_B, moved.labels_B, "mean").backward()  # type: ignore[no-untyped-call]
+        losses_B = weighted_row_losses(self._model.network, logits_B, moved.labels_B)
+        losses_B.mean().backward()  # type: ignore[no-untyped-call]
         self._adam.step()
         self._adam.zero_grad()
         self._finish()

@@ -19,12 +19,12 @@ from models.embedding.batches import BatchLoader
 from models.embedding.chunks import Batch, Lookups
 from models.embedding.embedding_model import EmbeddingModel
 from models.embedding.layout import Layout
+from models.embedding.losses import weighted_row_losses
 from models.embedding.order_loss import ORDER_LOSSES
 from models.embedding.precision import matmul_precision
 from models.embedding.sharded import ShardedAdagrad, ShardedTable
 from models.embedding.step import StepOptions, make_adam, step_options
 from models.embedding.train import Loaders, Training, ValidationRows, score_batch
-from models.embedding.weighted_labels import weighted_log_loss
 from models.embedding_section import EmbeddingSection
 from models.inputs import LearningTable
 from models.process_group import ProcessGroup
@@ -106,7 +106,7 @@ class DistributedTrainer(Training):
         """Return the sum of the losses of this process's rows."""
         order_loss = ORDER_LOSSES.get(self._section.objective)
         if order_loss is None:
-            return weighted_log_loss(logits_B, batch.labels_B, "sum")
+            return weighted_row_losses(self._model.network, logits_B, batch.labels_B).sum()
         # An empty batch of a process that has no rows left has no lists either.
         lists_B = torch.zeros_like(batch.labels_B, dtype=torch.int64) if batch.lists_B is None else batch.lists_B
         return order_loss(logits_B, batch.labels_B, lists_B) * batch.rows

@@ -39,6 +39,8 @@ class EmbeddingNetwork(nn.Module):
     the weights keep their shapes."""
     fused: bool = False
     """Whether Triton kernels replace torch's operations in training, as set by the training step."""
+    loss_name: ClassVar[str] = "log_loss"
+    """Name of the mean of `row_losses` in the history of a training: `train_<loss_name>`."""
 
     def __init__(self, layout: Layout, section: EmbeddingSection) -> None:
         super().__init__()
@@ -63,6 +65,18 @@ class EmbeddingNetwork(nn.Module):
             pooled: Pooled embeddings from the fused table, shape (slots, D).
         """
         raise NotImplementedError
+
+    def row_losses(self, logits_B: Tensor, labels_B: Tensor) -> Tensor:
+        """Return the loss of every row, shape (B,): the log loss, or its mean over all labels.
+
+        A kind overrides it to bring its own loss. Padded rows and the weights of rows are left to the caller.
+
+        Args:
+            logits_B: Log-odds; shape (B, H) with further labels, the label's first.
+            labels_B: 0 or 1, of the same shape.
+        """
+        losses = functional.binary_cross_entropy_with_logits(logits_B, labels_B, reduction="none")
+        return losses if losses.ndim == 1 else losses.mean(dim=1)
 
     def select_lookups(self, lookups: Lookups, dense_BF: Tensor) -> Lookups:
         """Return the look-ups that `forward` reads outside compiled steps; by default, all."""

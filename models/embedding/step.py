@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from models.embedding.chunks import Batch, Lookups
-from models.embedding.embedding_model import EmbeddingModel, EmbeddingNetwork
+from models.embedding.embedding_model import EmbeddingModel
+from models.embedding.losses import batch_loss
 from models.embedding.optimizer import RowWiseAdagrad
 from models.embedding.order_loss import ORDER_LOSSES
 from models.embedding.padding import PaddedBatch, pad_batch
 from models.embedding.precision import Precision, matmul_precision, narrow_dtype, precision_of
 from models.embedding.static_shape_adagrad import StaticShapeAdagrad
-from models.embedding.weighted_labels import weighted_log_loss
 from models.embedding_section import EmbeddingSection
 from shortlist.contracts import ShortlistError
 
@@ -207,27 +207,6 @@ def make_adam(model: EmbeddingModel, section: EmbeddingSection, device: str) -> 
         model.parameters(), lr=section.learning_rate, weight_decay=section.weight_decay, fused=True,
         capturable=device == "cuda",
     )  # fmt: skip
-
-
-def batch_loss(
-    network: EmbeddingNetwork, dense_BF: Tensor, pooled: Tensor, labels_B: Tensor, rows: Tensor | None
-) -> Tensor:
-    """Return the mean log loss of a batch's rows.
-
-    Args:
-        network: The network.
-        dense_BF: Floats.
-        pooled: Pooled embeddings.
-        labels_B: 0 or 1; or with weights, see `weighted_labels`. Shape (B, H) with further labels: the loss is then the
-            mean over labels too.
-        rows: Number of rows that are no padding, the first ones; None: all.
-    """
-    logits_B = network(dense_BF, pooled)
-    if rows is None:
-        return weighted_log_loss(logits_B, labels_B, "mean")
-    losses_B = weighted_log_loss(logits_B, labels_B, "none")
-    counts_B = torch.arange(len(labels_B), device=labels_B.device) < rows
-    return torch.where(counts_B, losses_B, 0.0).sum() / rows
 
 
 _INITIAL_SCALE: Final = 2.0**16

@@ -193,7 +193,7 @@ class Training:
         start = time.perf_counter()
         loss = self._train_epoch(epoch, loaders.train)
         seconds = time.perf_counter() - start
-        loss_name = f"{self._section.objective}_loss" if self._section.learns_order else "log_loss"
+        loss_name = f"{self._section.objective}_loss" if self._section.learns_order else self._model.network.loss_name
         epoch_metrics: dict[str, Any] = {"epoch": epoch, f"train_{loss_name}": loss}
         epoch_metrics |= self._validate(epoch, loaders.validation)
         epoch_metrics |= self._step.scale.epoch_metrics() if self._step.scale is not None else {}

@@ -5,12 +5,9 @@ A row without a weight has the label 0 or 1. A row of weight w has w for a posit
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 
 def with_weights(labels: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
@@ -40,15 +37,3 @@ def split_weights(weighted_labels_B: Tensor) -> tuple[Tensor, Tensor]:
     return (weighted_labels_B > 0).to(weighted_labels_B.dtype), torch.where(
         weighted_labels_B == 0, 1.0, weighted_labels_B.abs()
     )
-
-
-def weighted_log_loss(logits_B: Tensor, weighted_labels_B: Tensor, reduction: Literal["none", "mean", "sum"]) -> Tensor:
-    """Return the log loss of rows, each times its weight; the mean is over rows.
-
-    Args:
-        logits_B: Log-odds.
-        weighted_labels_B: Labels, perhaps with weights.
-        reduction: As of `torch.nn.functional.binary_cross_entropy_with_logits`.
-    """
-    labels_B, weights_B = split_weights(weighted_labels_B)
-    return functional.binary_cross_entropy_with_logits(logits_B, labels_B, weights_B, reduction=reduction)

@@ -19,7 +19,8 @@ from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.embedding.chunks import Chunk, Lookups
 from models.embedding.layout import AttendedSequence, Layout
-from models.embedding.step import batch_loss, silence_compiler
+from models.embedding.losses import batch_loss
+from models.embedding.step import silence_compiler
 from models.inputs import TableFeature
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.evaluation.metrics import auc

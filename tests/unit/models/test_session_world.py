@@ -13,7 +13,7 @@ from models.din.section import DINModel
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
 from shortlist.contracts import Columns, Files
-from shortlist.data.generate import generate_log
+from shortlist.data.world.generate import generate_log
 from shortlist.evaluation.metrics import auc
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table

@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from models.ranker import Ranker
 from models.registry import kind_of
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.data.generate import generate_log
+from shortlist.data.world.generate import generate_log
 from shortlist.evaluation.measure import measure
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.features import Features
