@@ -42,8 +42,8 @@ def evaluate_gates(
         trained = artefacts_by_model(models, "candidate") | artefacts_by_model(ensemble_artefacts(ensembles, "model"))
         members = {model: tuple(read_metadata(artefact, "members", ())) for model, artefact in trained.items()}
         candidates = {
-            model: Candidate(*(Path(part[model].path) for part in (trained, scored, validated)), members[model])
-            for model in trained
+            model: Candidate(Path(artefact.path), Path(scored[model].path), Path(validated[model].path), members[model])
+            for model, artefact in trained.items()
         }
         evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), Path(scored[limits.baseline or ""].path)
         stages = (Path(artefact.path) if artefact else None for artefact in (retrieval, slates))

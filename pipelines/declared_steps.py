@@ -68,9 +68,9 @@ def _component_name(executors: dict[str, Any], label: str | None) -> str:
 
 
 def _remove_dependencies(task: dict[str, Any], removed: set[str], components: dict[str, Any]) -> None:
-    kept = [name for name in task.get("dependentTasks", ()) if name not in removed]
+    remaining = [name for name in task.get("dependentTasks", ()) if name not in removed]
     if "dependentTasks" in task:
-        task["dependentTasks"] = kept
+        task["dependentTasks"] = remaining
     for kind, (output, _) in _KINDS.items():
         inputs = task.get("inputs", {}).get(kind, {})
         for name in [name for name, source in inputs.items() if source.get(output, {}).get("producerTask") in removed]:

@@ -40,7 +40,7 @@ def log_in_one_pod(common: dict[str, Any], files: Any, collected: Any, moments: 
 
 
 def log_over_groups(
-    common: dict[str, Any], files: Any, collected: Any, moments: dict[str, Any], after: Any, cluster: Any
+    common: dict[str, Any], files: Any, collected: Any, moments: dict[str, Any], predecessor: Any, cluster: Any
 ) -> LogArtefacts:
     """Add the steps that read some files each, those that validate some days each, and those that join the results.
 
@@ -49,10 +49,10 @@ def log_over_groups(
         files: Likewise.
         collected: Likewise.
         moments: Likewise.
-        after: Task that must have ended before.
+        predecessor: Task that must have ended before.
         cluster: Says how many groups there may be.
     """
-    grouped = add_step(partition_files, **common, log=files, cluster=cluster).after(after)
+    grouped = add_step(partition_files, **common, log=files, cluster=cluster).after(predecessor)
     with dsl.ParallelFor(items=grouped.outputs["Output"], name="read") as group:
         read = add_step(ingest_files, **common, log=files, group=group)
     log = add_step(

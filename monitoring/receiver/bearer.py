@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from shortlist.contracts import ShortlistError
-from shortlist.storage.storage_config import address
+from shortlist.storage.storage_config import read_variable
 
 _SCHEME: Final = "bearer "
 _MIN_LENGTH: Final = 16
@@ -69,7 +69,7 @@ class BearerTokens:
 
     def _text(self) -> str:
         if self._file is None:
-            return address(self._variable, "webhook receiver")
+            return read_variable(self._variable, "webhook receiver")
         try:
             return self._file.read_text()
         except (OSError, UnicodeDecodeError) as error:

@@ -164,7 +164,7 @@ def _inputs(data: Data, location: Path, out: Path) -> Iterator[_Inputs]:
     if isinstance(data.source, FileSource):
         yield _Inputs(location, data.source)
         return
-    from shortlist.data.generate import generate_log  # loads scipy, which takes 0.4 s
+    from shortlist.data.world.generate import generate_log  # loads scipy, which takes 0.4 s
 
     scratch = out.with_name(out.name + ".generated")
     try:

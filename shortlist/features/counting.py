@@ -22,7 +22,7 @@ from shortlist.features.plan import Plan
 from shortlist.features.statistics import KeyCount, count, countable, sizes
 from shortlist.features.views import day_file
 from shortlist.spec.data import Data
-from shortlist.storage.row_digest import RowDigest, noted_digest, row_columns, row_hashes
+from shortlist.storage.row_digest import RowDigest, read_noted_digest, row_columns, row_hashes
 from shortlist.storage.tables import DayPart, DayTable, iter_row_groups
 from shortlist.system.execution import count_cpu_operation
 from shortlist.system.prefetch import prefetch
@@ -153,7 +153,7 @@ class LogCounter:
 
 def day_digest(data: Data, log: DayTable, day: DayPart) -> str:
     """Return the digest of a day's rows: the one in the log's notes, otherwise that of the rows as they are read."""
-    digest_in_notes = noted_digest(log.notes, day.day.isoformat())
+    digest_in_notes = read_noted_digest(log.notes, day.day.isoformat())
     if digest_in_notes is not None:
         return digest_in_notes
     columns, digest = row_columns(data), RowDigest()

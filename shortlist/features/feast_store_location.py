@@ -169,11 +169,11 @@ def spec_feast_store_location(stores: StorageConfig, spec: str) -> FeastStoreLoc
     if stores.objects:
         objects = open_object_store(stores.model_copy(update={"objects": f"{stores.objects}/feast/{spec}"}))
     else:
-        objects = FolderObjectStore(stores.below("feast") / spec)
+        objects = FolderObjectStore(stores.path_in_folder("feast") / spec)
     database = stores.database_uri
     if database is None:
         return FeastStoreLocation(
-            folder, objects, FolderRecordStore(stores.below("feast") / spec), publishes=bool(stores.objects)
+            folder, objects, FolderRecordStore(stores.path_in_folder("feast") / spec), publishes=bool(stores.objects)
         )
     state = record_store_at(database, stores.cluster, _AREA, spec)
     registry = database if keeps_feast_registry(database) else None

@@ -1,4 +1,4 @@
-"""Folders that are written whole or not at all, and say by digest what is in them."""
+"""Folders that are written atomically, with a manifest of their files' digests."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any, Final
 
 from shortlist.contracts import Files, ShortlistError
 
-_SYNCED_AT_ONCE: Final = 16
+_SYNC_THREADS: Final = 16
 
 
 class IntegrityError(ShortlistError):
-    """A file is missing, was changed after it was written, or was never meant to be there."""
+    """A file is missing, was changed after it was written, or is not in the manifest."""
 
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Give a staging folder that becomes `folder` when the block ends without an error, and vanishes otherwise.
+    """Yield a staging folder that is renamed to `folder` when the block ends without an error, and deleted otherwise.
 
-    A killed process leaves only the staging folder, whose name says so; the next call clears it. An existing
-    `folder` is replaced.
+    A killed process leaves only the staging folder, whose name ends in `.partial`; the next call deletes it. An
+    existing `folder` is replaced.
 
     Raises:
         ShortlistError: The disk is full.
@@ -42,7 +42,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
         if is_disk_full(error):
             raise ShortlistError(
-                f"{folder}: the disk is full; nothing half-written is left."
+                f"{folder}: the disk is full; no incomplete file is left."
                 " Free space, or choose another folder, and run again."
             ) from None
         raise
@@ -53,7 +53,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
+    """Write a text file atomically."""
     temporary = path.with_name(path.name + ".partial")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -64,7 +64,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any] | list[Any]) -> None:
-    """Write a JSON file whole or not at all, readable by people; NaN is refused."""
+    """Write an indented JSON file atomically; NaN is refused."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False, default=str) + "\n")
 
 
@@ -104,19 +104,19 @@ def verify_manifest(folder: Path) -> dict[str, str]:
     Raises:
         IntegrityError: A file is missing, changed, or not in the manifest.
     """
-    wanted: dict[str, str] = read_json(folder / Files.MANIFEST)["sha256"]
-    found = _files_below(folder)
-    for name in sorted(set(wanted) - set(found)):
+    manifest_digests: dict[str, str] = read_json(folder / Files.MANIFEST)["sha256"]
+    files = _list_files(folder)
+    for name in sorted(set(manifest_digests) - set(files)):
         raise IntegrityError(f"{folder / name}: in the manifest but missing; restore it or train again")
-    for name in sorted(set(found) - set(wanted)):
-        raise IntegrityError(f"{folder / name}: not in the manifest; somebody added it after training")
-    for name, digest in wanted.items():
-        got = sha256(folder / name)
-        if got != digest:
+    for name in sorted(set(files) - set(manifest_digests)):
+        raise IntegrityError(f"{folder / name}: not in the manifest; it was added after training")
+    for name, digest in manifest_digests.items():
+        actual_digest = sha256(folder / name)
+        if actual_digest != digest:
             raise IntegrityError(
-                f"{folder / name}: changed after it was written (sha256 {got[:12]}, manifest {digest[:12]})"
+                f"{folder / name}: changed after it was written (sha256 {actual_digest[:12]}, manifest {digest[:12]})"
             )
-    return wanted
+    return manifest_digests
 
 
 def folder_digest(folder: Path) -> str:
@@ -125,12 +125,12 @@ def folder_digest(folder: Path) -> str:
 
 
 def file_digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file below a folder by relative path; manifests left out."""
-    return {name: sha256(folder / name) for name in _files_below(folder)}
+    """Return the SHA-256 of every file below a folder by relative path, without manifests."""
+    return {name: sha256(folder / name) for name in _list_files(folder)}
 
 
 def digest_of_files(digests: Mapping[str, str]) -> str:
-    """Return `folder_digest` of a folder whose files have these SHA-256 by relative path; manifests left out."""
+    """Return `folder_digest` of a folder whose files have these SHA-256 by relative path, without manifests."""
     total = hashlib.sha256()
     for name in sorted(digests):
         total.update(f"{name}\0{digests[name]}\0".encode())
@@ -138,22 +138,22 @@ def digest_of_files(digests: Mapping[str, str]) -> str:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether an error says that a disk, or a user's share of it, is full."""
+    """Whether an error means that a disk, or a user's quota on it, is full."""
     codes = (errno.ENOSPC, errno.EDQUOT)
-    # Polars, SQLite and `shutil.copytree` put the system's error into one of their own, as text.
+    # Polars, SQLite and `shutil.copytree` include the system's error in their own, as text.
     of_system = (form.format(code) for code in codes for form in ("(os error {})", "[Errno {}]"))
     texts = *of_system, "database or disk is full"
     return getattr(error, "errno", None) in codes or any(text in str(error) for text in texts)
 
 
-def _files_below(folder: Path) -> list[str]:
+def _list_files(folder: Path) -> list[str]:
     files = (path for path in folder.rglob("*") if path.is_file())
     return sorted(path.relative_to(folder).as_posix() for path in files if path.name != Files.MANIFEST)
 
 
 def _sync(folder: Path) -> None:
-    # Waiting for many files at once: a disk writes them together.
-    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
+    # In parallel, because a disk then writes many files together.
+    with ThreadPoolExecutor(_SYNC_THREADS) as pool:
         for _ in pool.map(_sync_folder, folder.rglob("*")):
             pass
     _sync_folder(folder)

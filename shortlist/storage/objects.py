@@ -89,7 +89,7 @@ def open_object_store(stores: StorageConfig) -> ObjectStore:
         return objects
     from shortlist.storage.objects_folder import FolderObjectStore
 
-    return FolderObjectStore(stores.below("objects"))
+    return FolderObjectStore(stores.path_in_folder("objects"))
 
 
 def local_copy(address: str, cache: Path | None = None) -> Path:

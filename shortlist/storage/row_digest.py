@@ -1,4 +1,4 @@
-"""What tells the rows of a day of the log from any others, whatever their order and however they are cut into files."""
+"""Digest of the rows of one day of the log, independent of their order and of their division into files."""
 
 from __future__ import annotations
 
@@ -15,42 +15,41 @@ from shortlist.spec.data import Data
 Hashes = npt.NDArray[np.uint64]
 
 DIGESTS: Final = "digests"
-"""Note of the valid log: day (ISO 8601) -> digest. Its validation has every row's hash at hand; reading the rows again
-and hashing them cost 0.8 s of processor time in 2 M rows of 40 columns."""
+"""Note of the valid log: day (ISO 8601) -> digest. Validation computes every row's hash anyway; reading and hashing the
+rows again took 0.8 s of CPU time for 2 M rows of 40 columns."""
 
 
 def row_columns(data: Data) -> list[str]:
-    """Return the columns of the valid log that make a row what it is.
+    """Return the columns of the valid log that enter a row's digest.
 
-    Vectors, which nothing counts, are left out, and so are the numbers that an undeclared impression gets from its
-    place in the log.
+    Vectors, which no feature counts, are left out, and so are impression numbers derived from the position in the log.
     """
     renamed = {data.label: Columns.LABEL, data.impression: Columns.IMPRESSION}
-    kept = [renamed.get(column.name, column.name) for column in data.columns if column.type != "vector"]
-    return list(dict.fromkeys([Columns.TIME, *([Columns.IMPRESSION] if data.impression else []), *kept]))
+    columns = [renamed.get(column.name, column.name) for column in data.columns if column.type != "vector"]
+    return list(dict.fromkeys([Columns.TIME, *([Columns.IMPRESSION] if data.impression else []), *columns]))
 
 
 def row_hashes(frame: pl.DataFrame) -> Hashes:
-    """Return a 64-bit hash of each row; equal rows have equal hashes, a null is a value like any other."""
+    """Return a 64-bit hash of each row; equal rows have equal hashes, and null equals null."""
     return frame.hash_rows(seed=1, seed_1=2, seed_2=3, seed_3=4).to_numpy()
 
 
 class RowDigest:
-    """The digest of rows that stream by; it holds within one version of Polars, which it names."""
+    """Digest of a stream of rows. It is valid within one version of Polars, which its text contains."""
 
     def __init__(self) -> None:
         self._total = np.uint64(0)
 
     def add(self, hashes: Hashes) -> None:
-        """Take rows, in any order."""
+        """Add rows by their hashes, in any order."""
         self._total = np.add(self._total, hashes.sum(dtype=np.uint64))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the digest that `str` gave.
+        """Return the digest from its text, as `str` writes it.
 
         Raises:
-            ShortlistError: Another version of Polars made it.
+            ShortlistError: It was computed with another version of Polars.
         """
         version, _, total = text.partition(":")
         if version != pl.__version__:
@@ -67,6 +66,6 @@ class RowDigest:
         return f"{pl.__version__}:{int(self._total):016x}"
 
 
-def noted(notes: Mapping[str, Mapping[str, str]], day: str) -> str | None:
-    """Return the digest of a day that a log's notes hold; None where they hold none."""
+def read_noted_digest(notes: Mapping[str, Mapping[str, str]], day: str) -> str | None:
+    """Return the digest of a day from a log's notes; None where they have none."""
     return notes.get(DIGESTS, {}).get(day)

@@ -1,4 +1,4 @@
-"""Where everything is that outlives a run, as the graphs' `stores` parameter says it."""
+"""Locations of the stores that outlive a run: the graphs' `stores` parameter."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from shortlist.contracts import ShortlistError
 
 
 class StorageConfig(BaseModel):
-    """Addresses and names of environment variables, never a secret.
+    """Addresses of stores and names of environment variables, never a secret.
 
-    On one machine it is written `<folder>#<epoch>`; elsewhere as JSON.
+    As text it is `<folder>#<epoch>` on one machine, and JSON elsewhere.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -28,7 +28,7 @@ class StorageConfig(BaseModel):
     epoch: str = ""
     """Identity of the stores: results cached for deleted or other stores are not reused."""
     cluster: str = ""
-    """Name of the cluster they belong to."""
+    """Name of the cluster that the stores belong to."""
     objects: str = ""
     """`s3://bucket/prefix`; empty: `folder / "objects"`."""
     tracking_variable: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]*)?$")
@@ -36,14 +36,14 @@ class StorageConfig(BaseModel):
     database_variable: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]*)?$")
     """Environment variable with PostgreSQL's address; empty: files in the folder."""
     log_in_objects: bool = False
-    """Whether servers leave the prediction log among the objects, though there is a folder."""
+    """Whether servers write the prediction log to the object store although there is a folder."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the stores that a graph's parameter names.
+        """Return the stores from a graph's parameter.
 
         Raises:
-            ShortlistError: It names none.
+            ShortlistError: The text is malformed.
         """
         if not text.startswith("{"):
             folder, _, epoch = text.partition("#")
@@ -54,53 +54,53 @@ class StorageConfig(BaseModel):
             raise ShortlistError(f"stores: {error.errors()[0]['msg']} in {text[:200]!r}") from None
 
     def __str__(self) -> str:
-        """Return what `parse` understands."""
+        """Return the text that `parse` reads."""
         if self.folder is not None and self == type(self)(folder=self.folder, epoch=self.epoch):
             return f"{self.folder}#{self.epoch}"
         return json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True, separators=(",", ":"))
 
     @property
     def tracking_uri(self) -> str | None:
-        """MLflow's address; None: the folder's own."""
-        return address(self.tracking_variable, "runtime.tracking") if self.tracking_variable else None
+        """MLflow's address; None: `mlflow.db` in the folder."""
+        return read_variable(self.tracking_variable, "runtime.tracking") if self.tracking_variable else None
 
     @property
     def database_uri(self) -> str | None:
         """PostgreSQL's address, a secret; None: files."""
-        return address(self.database_variable, "runtime.database") if self.database_variable else None
+        return read_variable(self.database_variable, "runtime.database") if self.database_variable else None
 
     @property
     def has_remote_log(self) -> bool:
-        """Whether the prediction log is among the objects."""
+        """Whether the prediction log is in the object store."""
         return self.log_in_objects or self.folder is None
 
     @property
     def runs(self) -> Path:
-        """Folder of runs; where no disk is shared, one of this machine's own, in which nothing is missed."""
-        own = Path(gettempdir()) / f"shortlist-{os.getuid()}" / (self.cluster or "default")
-        return own if self.folder is None else self.folder.parent
+        """Folder of runs; where no disk is shared, a temporary folder of this machine, which may be lost."""
+        local_folder = Path(gettempdir()) / f"shortlist-{os.getuid()}" / (self.cluster or "default")
+        return local_folder if self.folder is None else self.folder.parent
 
-    def below(self, name: str) -> Path:
-        """Return a path below the folder.
+    def path_in_folder(self, name: str) -> Path:
+        """Return a path in the folder.
 
         Raises:
-            ShortlistError: There is none.
+            ShortlistError: There is no folder.
         """
         if self.folder is None:
             raise ShortlistError(f"stores: '{name}' needs a folder, and these stores have none")
         return self.folder / name
 
 
-def address(variable: str, where: str) -> str:
-    """Return what an environment variable holds.
+def read_variable(variable: str, setting: str) -> str:
+    """Return the value of an environment variable.
 
     Raises:
-        ShortlistError: It is not set; the message never holds a value.
+        ShortlistError: It is not set; the message contains no value.
     """
     value = os.environ.get(variable, "")
     if not value:
         raise ShortlistError(
-            f"{where}: the environment variable {variable} is not set. Set it (on a cluster through"
+            f"{setting}: the environment variable {variable} is not set. Set it (on a cluster through"
             " runtime.cluster.secrets), or declare a store without a server."
         )
     return value
@@ -117,45 +117,45 @@ _SECRET_VALUE: Final = re.compile(
 
 
 def redact_passwords(text: str) -> str:
-    """Return a text whose addresses do not show a password.
+    """Return a text without the passwords in its addresses.
 
-    What environment variables hold as passwords is taken out wherever it stands. Besides, what stands between `//` and
-    the last `@` before a blank goes, and what is said to be a password or a token. A password may hold `/`, `@` or a
-    comma, so rather too much is taken out than too little.
+    Passwords of environment variables are removed wherever they occur; also everything between `//` and the last `@`
+    before a blank, and the values of keys such as `password=` or `token=`. A password may contain `/`, `@` or a comma,
+    so too much rather than too little is removed.
 
     >>> redact_passwords("cannot reach postgresql://me:secret@host/db")
     'cannot reach postgresql://***@host/db'
     >>> redact_passwords("host:6379,password=a,b/c@d,ssl=true and postgresql://me:p@ss/w@host/db?sslpassword=x&a=b")
     'host:6379,password=***,ssl=true and postgresql://***@host/db?sslpassword=***&a=b'
     """
-    for secret in sorted(_secrets(), key=len, reverse=True):
+    for secret in sorted(_secrets_in_environment(), key=len, reverse=True):
         text = text.replace(secret, "***")
-    # Both are looked for in the text as it is: a password may look like a value, and a value like an address.
-    spans = [found.span("secret") for pattern in (_USER_INFO, _SECRET_VALUE) for found in pattern.finditer(text)]
-    shown, at = [], 0
+    # Both patterns search the original text: a password may look like a value, and a value like an address.
+    spans = [match.span("secret") for pattern in (_USER_INFO, _SECRET_VALUE) for match in pattern.finditer(text)]
+    pieces, at = [], 0
     for start, end in sorted(spans):
         if start >= at:
-            shown += [text[at:start], "***"]
+            pieces += [text[at:start], "***"]
         at = max(at, end)
-    return "".join(shown) + text[at:]
+    return "".join(pieces) + text[at:]
 
 
 _SECRET_NAME = re.compile(r"(password|passwd|secret|token|secret_access_key|api_key)$", re.IGNORECASE)
-_SHORTEST = 4
-"""A shorter password cannot be told from the words around it."""
+_MIN_SECRET_LENGTH = 4
+"""Shorter passwords cannot be distinguished from ordinary words."""
 
 
-def _secrets() -> set[str]:
-    """Return the passwords in this process's environment, as they are written and as they are meant."""
-    found: set[str] = set()
+def _secrets_in_environment() -> set[str]:
+    """Return the passwords in this process's environment, both URL-encoded and decoded."""
+    secrets: set[str] = set()
     for name, value in os.environ.items():
-        _, address, rest = value.partition("://")
-        if address and "@" in rest:
-            found.add(rest.rpartition("@")[0].partition(":")[2])
-        _, said, after = value.partition("password=")
-        if said:
-            found |= {after, re.split(r"[,&]\w+=|\s", after)[0]}
+        _, address, location = value.partition("://")
+        if address and "@" in location:
+            secrets.add(location.rpartition("@")[0].partition(":")[2])
+        _, separator, password_text = value.partition("password=")
+        if separator:
+            secrets |= {password_text, re.split(r"[,&]\w+=|\s", password_text)[0]}
         if _SECRET_NAME.search(name):
-            found.add(value)
-    found |= {unquote(secret) for secret in found}
-    return {secret for secret in found if len(secret) >= _SHORTEST}
+            secrets.add(value)
+    secrets |= {unquote(secret) for secret in secrets}
+    return {secret for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH}

@@ -1,4 +1,4 @@
-"""Day-partitioned Parquet tables: the shape of the validated log and of the feature table."""
+"""Day-partitioned Parquet tables: the format of the validated log and of the feature table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shortlist.system.prefetch import prefetch
 
 Compression = Literal["lz4", "uncompressed"]
 QUARANTINED_BY_DAY: Final = "quarantined_by_day"
-"""Note of the valid log: day (ISO 8601) -> rows that were quarantined, for days that have some."""
+"""Note of the valid log: day (ISO 8601) -> number of quarantined rows, for days that have some."""
 _MAY_HOLD_TEXT: Final = (pl.String, pl.List)
 
 
@@ -36,7 +36,7 @@ class DayPart(BaseModel):
 class DayTable(BaseModel):
     """A folder of Parquet files, a few per day, each of bounded size, and an index that lists them.
 
-    Rows keep the order in which they were appended; every file of a day holds the same columns.
+    Rows keep the order in which they were appended; all files of a day have the same columns.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -67,64 +67,66 @@ class DayTable(BaseModel):
 
     def paths(self, days: frozenset[date] | set[date] | None = None) -> list[Path]:
         """Return the files of some days (of all by default), in time order."""
-        return [self.folder / name for part in self._of(days) for name in part.files]
+        return [self.folder / name for part in self._select_days(days) for name in part.files]
 
     def frames(self, days: frozenset[date] | set[date] | None = None) -> Iterator[tuple[date, pl.DataFrame]]:
-        """Give the rows file by file, in time order; the next file is read meanwhile."""
+        """Yield the rows file by file, in time order; the next file is read in the background."""
         for day, _, frame in self.files(days):
             yield day, frame
 
     def files(self, days: frozenset[date] | set[date] | None = None) -> Iterator[tuple[date, Path, pl.DataFrame]]:
-        """Give every file's day, path and rows, in time order; the next file is read meanwhile."""
-        paths = [(part.day, self.folder / name) for part in self._of(days) for name in part.files]
+        """Yield every file's day, path and rows, in time order; the next file is read in the background."""
+        paths = [(part.day, self.folder / name) for part in self._select_days(days) for name in part.files]
         yield from prefetch((day, path, pl.read_parquet(path, hive_partitioning=False)) for day, path in paths)
 
     def pieces(self, days: frozenset[date] | set[date] | None = None) -> Iterator[tuple[date, Path, pl.DataFrame]]:
-        """Give the rows piece by piece with their day and file, in time order; the next piece is read meanwhile."""
-        paths = [(part.day, self.folder / name) for part in self._of(days) for name in part.files]
-        yield from prefetch((day, path, rows) for day, path in paths for rows in pieces_of(path))
+        """Yield the rows by row group with day and file, in time order; the next group is read in the background."""
+        paths = [(part.day, self.folder / name) for part in self._select_days(days) for name in part.files]
+        yield from prefetch((day, path, rows) for day, path in paths for rows in iter_row_groups(path))
 
     def scan(self, days: frozenset[date] | set[date] | None = None) -> pl.LazyFrame:
         """Return a lazy frame over some days (over all by default), in time order."""
         return pl.scan_parquet(self.paths(days), hive_partitioning=False)
 
-    def _of(self, days: frozenset[date] | set[date] | None) -> list[DayPart]:
+    def _select_days(self, days: frozenset[date] | set[date] | None) -> list[DayPart]:
         return [part for part in self.days if days is None or part.day in days]
 
 
-def pieces_of(path: Path, columns: Sequence[str] | None = None, *, whole: bool = False) -> Iterator[pl.DataFrame]:
-    """Give the rows of a Parquet file, in order, one row group at a time: pieces do not grow with files.
+def iter_row_groups(path: Path, columns: Sequence[str] | None = None, *, whole: bool = False) -> Iterator[pl.DataFrame]:
+    """Yield the rows of a Parquet file by row group, in order, so that memory does not grow with the file.
 
-    Of our own files that is 122,880 rows at most. Reading a file of 500,000 so takes a tenth less processor time than
-    reading it whole, and 110 MiB less memory where a row has 46 columns.
+    A row group of our files has at most 122,880 rows. Reading a file of 500,000 rows this way takes a tenth less CPU
+    time than reading it whole, and 110 MiB less memory where a row has 46 columns.
 
     Args:
         path: The file.
-        columns: Wanted columns; all by default.
-        whole: Whether to give all of them at once, where every piece would cost as much again.
+        columns: Columns to read; all by default.
+        whole: Whether to yield all rows at once, where each piece has a fixed cost.
     """
     if whole:
         yield pl.read_parquet(path, columns=None if columns is None else list(columns), hive_partitioning=False)
         return
     groups, start = pq.read_metadata(path), 0
-    wanted = pl.all() if columns is None else pl.col(columns)
+    selection = pl.all() if columns is None else pl.col(columns)
     for number in range(groups.num_row_groups):
         rows = groups.row_group(number).num_rows
-        yield pl.scan_parquet(path, hive_partitioning=False).slice(start, rows).select(wanted).collect()
+        yield pl.scan_parquet(path, hive_partitioning=False).slice(start, rows).select(selection).collect()
         start += rows
 
 
-def share_of(table: DayTable, rank: int, world: int, days: frozenset[date] | set[date] | None = None) -> list[Path]:
-    """Return the files that one of several workers reads, in time order: every file is one worker's, none has two.
+def files_of_worker(
+    table: DayTable, rank: int, world: int, days: frozenset[date] | set[date] | None = None
+) -> list[Path]:
+    """Return the files that one of several workers reads, in time order; every file belongs to exactly one worker.
 
-    The largest file goes first, to whoever has the fewest rows: the shares differ by the rows of one file at most. All
-    workers come to the same answer by themselves.
+    Files are assigned by descending size to the worker with the fewest rows, so that the workers' rows differ by at
+    most one file. Every worker computes the same assignment.
 
     Args:
         table: The table.
-        rank: Of the worker, from 0.
+        rank: Rank of the worker, from 0.
         world: Number of workers.
-        days: The days that are shared; all by default.
+        days: The days to divide; all by default.
 
     Raises:
         ShortlistError: There are fewer files than workers.
@@ -138,59 +140,59 @@ def share_of(table: DayTable, rank: int, world: int, days: frozenset[date] | set
         )
     rows = [pq.read_metadata(path).num_rows for path in paths]
     loads = [0] * world
-    own = []
+    own_files = []
     for file in sorted(range(len(paths)), key=lambda number: -rows[number]):  # stable: equal files in time order
         worker = loads.index(min(loads))
         loads[worker] += rows[file]
         if worker == rank:
-            own.append(file)
-    return [paths[file] for file in sorted(own)]
+            own_files.append(file)
+    return [paths[file] for file in sorted(own_files)]
 
 
 class FileCuts:
-    """Decides where the files of a table's days end, from the numbers of rows that are appended.
+    """Decides where the files of a table's days end, from the numbers of appended rows.
 
-    A file holds at most `chunk_rows` rows, and so does the writer between two calls.
+    A file has at most `chunk_rows` rows, and so has the writer's buffer between two calls.
 
     Args:
-        chunk_rows: Of a file, at most.
+        chunk_rows: Most rows of a file.
     """
 
     def __init__(self, chunk_rows: int) -> None:
         self._chunk_rows = chunk_rows
-        self._held: dict[date, int] = {}
+        self._buffered_rows: dict[date, int] = {}
 
     def append(self, counts: Iterable[tuple[date, int]]) -> Iterator[tuple[date, int]]:
-        """Take the days of a frame and their rows; give the day and the rows of every file that is full now."""
+        """Add the days of a frame and their rows; yield the day and the rows of every file that is now full."""
         for day, rows in counts:
-            self._held[day] = self._held.get(day, 0) + rows
-            while self._held[day] >= self._chunk_rows:
+            self._buffered_rows[day] = self._buffered_rows.get(day, 0) + rows
+            while self._buffered_rows[day] >= self._chunk_rows:
                 yield self._cut(day)
-        while sum(self._held.values()) > self._chunk_rows:  # many days are open: the fullest goes early
-            yield self._cut(max(self._held, key=lambda day: self._held[day]))
+        while sum(self._buffered_rows.values()) > self._chunk_rows:  # many days are open: the fullest is written early
+            yield self._cut(max(self._buffered_rows, key=lambda day: self._buffered_rows[day]))
 
     def flush(self, days: Collection[date] | None = None) -> Iterator[tuple[date, int]]:
-        """Give the day and the rows of every file that is held, of some days or of all, in time order."""
-        for day in sorted(self._held if days is None else days):
-            if self._held.get(day):
+        """Yield the day and the rows of every incomplete file, of some days or of all, in time order."""
+        for day in sorted(self._buffered_rows if days is None else days):
+            if self._buffered_rows.get(day):
                 yield self._cut(day)
 
     def _cut(self, day: date) -> tuple[date, int]:
-        rows = min(self._held[day], self._chunk_rows)
-        self._held[day] -= rows
+        rows = min(self._buffered_rows[day], self._chunk_rows)
+        self._buffered_rows[day] -= rows
         return day, rows
 
 
 class DayTableWriter:
-    """Writes a `DayTable` into a (staging) folder; between calls it holds at most `chunk_rows` rows.
+    """Writes a `DayTable` into a (staging) folder; between calls it buffers at most `chunk_rows` rows.
 
-    Appended frames need the columns `day` and `label`. Call `close` to write what is held and the index.
+    Appended frames need the columns `day` and `label`. `close` writes the buffered rows and the index.
 
     Args:
         folder: The folder.
         index: Name of the table's index.
-        chunk_rows: Of a file, at most.
-        compression: Of the files; None: LZ4 where there are texts, none where there are only numbers.
+        chunk_rows: Most rows of a file.
+        compression: Compression of the files; None: LZ4 where there are texts, none where there are only numbers.
     """
 
     def __init__(
@@ -200,45 +202,45 @@ class DayTableWriter:
         self._index = index
         self._compression = compression
         self.appended: list[list[tuple[date, int]]] = []
-        """What was appended: of every frame its days, in order, and their rows (see `joined_tables`)."""
+        """Days and rows of every appended frame, in order (see `joined_tables`)."""
         self._cuts = FileCuts(chunk_rows)
-        self._held: dict[date, list[pl.DataFrame]] = {}
+        self._buffered_frames: dict[date, list[pl.DataFrame]] = {}
         self._files: dict[date, list[str]] = {}
         self._rows: dict[date, int] = {}
         self._positives: dict[date, int] = {}
 
     def append(self, frame: pl.DataFrame) -> None:
-        """Take rows, of one or of many days."""
+        """Append rows, of one or of many days."""
         by_day = list(_by_day(frame)) if frame.height else []
         for day, rows in by_day:
-            self._held.setdefault(day, []).append(rows)
+            self._buffered_frames.setdefault(day, []).append(rows)
         counts = [(day, rows.height) for day, rows in by_day]
         self.appended += [counts] if counts else []
         for day, height in self._cuts.append(counts):
             self._write(day, height)
 
     def link(self, day: date, path: Path, rows: int, positives: int) -> None:
-        """Take a file of one day as it is, after the rows that were appended: it is linked, or copied, not written.
+        """Append a file of one day, by a hard link or a copy, after the rows that were appended.
 
         Args:
-            day: Of its rows.
-            path: The file, of at most `chunk_rows` rows with the columns of the others; nobody changes it later.
-            rows: In it.
-            positives: Rows with label 1.
+            day: Day of its rows.
+            path: The file, of at most `chunk_rows` rows with the columns of the others; it is never changed later.
+            rows: Number of its rows.
+            positives: Number of its rows with label 1.
         """
-        for held, height in self._cuts.flush({day}):
-            self._write(held, height)
+        for day_to_write, height in self._cuts.flush({day}):
+            self._write(day_to_write, height)
         link_or_copy(path, self._new_file(day, rows, positives))
 
     def link_day(self, folder: Path, part: DayPart) -> None:
-        """Take all files of a day of another table as they are; see `link`."""
+        """Append all files of a day of another table; see `link`."""
         assert part.day not in self._files
         for name in part.files:
             link_or_copy(folder / name, self._new_file(part.day, 0, 0))
         self._rows[part.day], self._positives[part.day] = part.rows, part.positives
 
     def flush(self) -> None:
-        """Write what is held: the files of a day do not depend on what was appended of others."""
+        """Write the buffered rows, so that the files of a day do not depend on other days."""
         for day, height in self._cuts.flush():
             self._write(day, height)
 
@@ -254,14 +256,14 @@ class DayTableWriter:
         return table
 
     def _write(self, day: date, rows: int) -> None:
-        held = pl.concat(self._held[day])
-        now, later = held.head(rows), held.slice(rows)
-        self._held[day] = [later] if later.height else []
-        path = self._new_file(day, now.height, int((now[Columns.LABEL] == 1).sum()))
-        write_file(path, now, self._compression)
+        buffered = pl.concat(self._buffered_frames[day])
+        written, remaining = buffered.head(rows), buffered.slice(rows)
+        self._buffered_frames[day] = [remaining] if remaining.height else []
+        path = self._new_file(day, written.height, int((written[Columns.LABEL] == 1).sum()))
+        write_file(path, written, self._compression)
 
     def _new_file(self, day: date, rows: int, positives: int) -> Path:
-        """Count a file of so many rows in; return where it goes."""
+        """Register a new file of a day; return its path."""
         files = self._files.setdefault(day, [])
         files.append(file_name(day, len(files)))
         self._rows[day] = self._rows.get(day, 0) + rows
@@ -272,36 +274,36 @@ class DayTableWriter:
 
 
 def file_name(day: date, number: int) -> str:
-    """Return the name, below its table's folder, of a file of a day; files are numbered from 0."""
+    """Return the path of a day's file, relative to its table's folder; files are numbered from 0."""
     return f"{Columns.DAY}={day}/part-{number:05d}.parquet"
 
 
 def write_file(path: Path, rows: pl.DataFrame, compression: Compression | None = None) -> None:
-    """Write a file of a table; its bytes depend on the rows alone, however they lie in memory."""
+    """Write a file of a table; its bytes depend only on the rows, not on their chunks in memory."""
     rows.write_parquet(path, compression=compression or _compression_of(rows))
 
 
 def _compression_of(rows: pl.DataFrame) -> Compression:
-    """Return the compression that is worth its time.
+    """Return the compression for a table's column types.
 
-    Numbers that repeat are short already, by Parquet's dictionaries: a log of 40 columns of them is a fifth larger
-    without LZ4 (172 MB for a text of 493 MB), and all steps together, which write it once and read it three times, take
-    0.93 of the time. Texts that differ from row to row would be several times as large.
+    Parquet's dictionaries already shorten repeated numbers: a log of 40 such columns is a fifth larger without LZ4
+    (172 MB for a text of 493 MB), and all steps together, which write it once and read it three times, take 0.93 of the
+    time. Texts that differ from row to row would be several times as large.
     """
     kinds = (kind for name, kind in rows.schema.items() if name != Columns.SOURCE_FILE)
     return "lz4" if any(kind.base_type() in _MAY_HOLD_TEXT for kind in kinds) else "uncompressed"
 
 
-def link_or_copy(path: Path, own: Path) -> None:
-    """Make a file that never changes appear under another name too."""
+def link_or_copy(path: Path, link: Path) -> None:
+    """Hard-link a file that never changes, or copy it where that is impossible."""
     try:
-        own.hardlink_to(path)
+        link.hardlink_to(path)
     except OSError:  # on another disk
-        shutil.copyfile(path, own)
+        shutil.copyfile(path, link)
 
 
 def _by_day(frame: pl.DataFrame) -> Iterator[tuple[date, pl.DataFrame]]:
-    """Give the rows of each day, in order; those of a single day, which is what files in time order hold, uncopied."""
+    """Yield the rows of each day, in order; without a copy for a single day, as in files in time order."""
     days = frame[Columns.DAY]
     if frame.height and (first := days[0]) == days[-1] and (days == first).all():
         yield first, frame

@@ -47,7 +47,7 @@ def tracking_location(stores: StorageConfig, spec: str) -> TrackingLocation:
     """
     uri = stores.tracking_uri
     if uri is None:
-        return TrackingLocation(tracking_uri(stores.below("mlflow.db").parent))
+        return TrackingLocation(tracking_uri(stores.path_in_folder("mlflow.db").parent))
     if uri.startswith(_POSTGRES):
         return TrackingLocation(uri, open_object_store(stores).url(f"mlflow/{spec}"))
     if not uri.startswith(_SERVER):

@@ -15,7 +15,7 @@ from shortlist.spec.base import Section
 from shortlist.spec.cluster import Workers
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import read_json, write_json
-from shortlist.storage.tables import DayTable, share_of
+from shortlist.storage.tables import DayTable, files_of_worker
 
 FILE: Final = "job.json"
 MODEL: Final = "model"
@@ -90,7 +90,7 @@ class DistributedJob(BaseModel):
         for days in (split.train, split.validation):
             for rank in range(world):
                 files_by_rank[rank] += [
-                    str(path.relative_to(table.folder)) for path in share_of(table, rank, world, set(days))
+                    str(path.relative_to(table.folder)) for path in files_of_worker(table, rank, world, set(days))
                 ]
         index = table.model_dump(mode="json")
         index["notes"][MEAN_WEIGHT] = mean_weight(table, split)

@@ -66,7 +66,7 @@ def test_a_missing_variable_is_named(
     [
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:9", "the store at http://127.0.0.1:9 cannot be reached"),
         ("SHORTLIST_DATABASE", "postgresql://me:pa55@127.0.0.1:9/db", "PostgreSQL at 127.0.0.1:9/db"),
-        ("SHORTLIST_DATABASE", "postgres", "runtime.database: not a PostgreSQL address"),
+        ("SHORTLIST_DATABASE", "postgres", "runtime.database: no record store is known for this address"),
         ("SHORTLIST_REDIS", "127.0.0.1:9,password=pa55", "Redis at 127.0.0.1:9 cannot be reached"),
     ],
 )

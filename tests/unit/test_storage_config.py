@@ -45,7 +45,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ShortlistError, match=r"runtime\.tracking: the environment variable MLFLOW is not set"):
         _ = ON_SERVERS.tracking_uri
     with pytest.raises(ShortlistError, match="'feast' needs a folder, and these stores have none"):
-        ON_SERVERS.below("feast")
+        ON_SERVERS.path_in_folder("feast")
     with pytest.raises(ShortlistError, match="stores: Extra inputs are not permitted"):
         StorageConfig.parse('{"bucket": "a"}')
 

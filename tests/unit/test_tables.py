@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shortlist.contracts import Columns, Files, ShortlistError
-from shortlist.storage.tables import DayPart, DayTable, DayTableWriter, share_of
+from shortlist.storage.tables import DayPart, DayTable, DayTableWriter, files_of_worker
 
 MONDAY, TUESDAY = date(2026, 1, 5), date(2026, 1, 6)
 
@@ -50,7 +50,7 @@ def test_memory_is_bounded_with_many_open_days(tmp_path: Path) -> None:
     writer = DayTableWriter(tmp_path / "t", Files.TABLE, chunk_rows=10)
     for number in range(30):
         writer.append(rows(date(2026, 1, 1 + number), number, 9))
-    rows_in_memory = sum(frame.height for frames in writer._held.values() for frame in frames)
+    rows_in_memory = sum(frame.height for frames in writer._buffered_frames.values() for frame in frames)
     assert rows_in_memory <= 10
     assert writer.close().rows == 30 * 9
 
@@ -84,7 +84,7 @@ def build_table(folder: Path, *heights: int) -> DayTable:
 def test_each_file_goes_to_one_worker_and_shares_are_balanced(tmp_path: Path, world: int) -> None:
     heights = (10, 9, 8, 3, 10, 7, 1)
     table = build_table(tmp_path, *heights)
-    shares = [share_of(table, rank, world) for rank in range(world)]
+    shares = [files_of_worker(table, rank, world) for rank in range(world)]
     assert sorted(path for share in shares for path in share) == table.paths()
     assert all(share == sorted(share) for share in shares)  # in time order
     sizes = [sum(pl.read_parquet(path).height for path in share) for share in shares]
@@ -93,18 +93,20 @@ def test_each_file_goes_to_one_worker_and_shares_are_balanced(tmp_path: Path, wo
 
 def test_the_largest_file_goes_to_the_worker_with_the_fewest_rows(tmp_path: Path) -> None:
     table = build_table(tmp_path, 2, 5, 4, 3)
-    names = [[path.stem for path in share_of(table, rank, 2)] for rank in (0, 1)]
+    names = [[path.stem for path in files_of_worker(table, rank, 2)] for rank in (0, 1)]
     assert names == [["part-00000", "part-00001"], ["part-00002", "part-00003"]]  # 5 + 2 rows, 4 + 3 rows
 
 
 def test_only_files_of_the_given_days_are_shared(tmp_path: Path) -> None:
     table = write_table(tmp_path / "t", rows(MONDAY, 0, 8), rows(TUESDAY, 0, 8))
-    assert sorted(path for rank in (0, 1) for path in share_of(table, rank, 2, {TUESDAY})) == table.paths({TUESDAY})
+    assert sorted(path for rank in (0, 1) for path in files_of_worker(table, rank, 2, {TUESDAY})) == table.paths(
+        {TUESDAY}
+    )
 
 
 def test_more_workers_than_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match=r"2 file\(s\) cannot be shared among 3 workers, each needs one at least"):
-        share_of(build_table(tmp_path, 4, 4), 0, 3)
+        files_of_worker(build_table(tmp_path, 4, 4), 0, 3)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def open_record_store(stores: StorageConfig | str, area: Area, spec: str) -> Rec
     known = StorageConfig.parse(stores) if isinstance(stores, str) else stores
     if known.database_uri is not None:
         return record_store_at(known.database_uri, known.cluster, area, spec)
-    folder = known.below(area).parents[1] / area
+    folder = known.path_in_folder(area).parents[1] / area
     return FolderRecordStore(folder if area in _TOGETHER else folder / spec)
 
 

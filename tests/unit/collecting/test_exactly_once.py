@@ -29,33 +29,33 @@ class KilledError(BaseException):
 class WatchedStore(FolderObjectStore):
     """Calls somebody before and after each write."""
 
-    def __init__(self, folder: Path, seen: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, on_operation: Callable[[], None]) -> None:
         super().__init__(folder)
-        self._seen = seen
+        self._on_operation = on_operation
 
     def put_folder(self, folder: Path, key: str) -> str:
-        self._seen()
+        self._on_operation()
         address = super().put_folder(folder, key)
-        self._seen()
+        self._on_operation()
         return address
 
     def create(self, key: str, content: bytes) -> bool:
-        self._seen()
+        self._on_operation()
         created = super().create(key, content)
-        self._seen()
+        self._on_operation()
         return created
 
 
 def killed_at(moment: int) -> Callable[[], None]:
     """Return what ends the process at one of the moments before and after writes, counted from 0."""
-    left = [moment]
+    countdown = [moment]
 
-    def seen() -> None:
-        left[0] -= 1
-        if left[0] < 0:
+    def count_down() -> None:
+        countdown[0] -= 1
+        if countdown[0] < 0:
             raise KilledError
 
-    return seen
+    return count_down
 
 
 def served(folder: Path, servers: int, parts: int) -> Shop:
@@ -69,8 +69,8 @@ def served(folder: Path, servers: int, parts: int) -> Shop:
     return shop
 
 
-def watched(shop: Shop, seen: Callable[[], None]) -> CollectedLog:
-    return CollectedLog(WatchedStore(shop.folder / "runs/stores/objects", seen), "shop")
+def watched(shop: Shop, on_operation: Callable[[], None]) -> CollectedLog:
+    return CollectedLog(WatchedStore(shop.folder / "runs/stores/objects", on_operation), "shop")
 
 
 def rows_of(shop: Shop) -> list[Any]:
@@ -80,7 +80,7 @@ def rows_of(shop: Shop) -> list[Any]:
 
 @settings(max_examples=6)
 @given(kills=st.lists(st.integers(0, 7), max_size=4), servers=st.integers(1, 2), parts=st.integers(1, 3))
-def test_killed_anywhere_and_run_again_no_row_is_lost_or_doubled(kills: list[int], servers: int, parts: int) -> None:
+def test_a_killed_collector_loses_and_duplicates_no_row(kills: list[int], servers: int, parts: int) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         shop, calm = served(Path(scratch) / "a", servers, parts), served(Path(scratch) / "b", servers, parts)
         for moment in kills:
@@ -96,41 +96,41 @@ def test_killed_anywhere_and_run_again_no_row_is_lost_or_doubled(kills: list[int
 
 @settings(max_examples=5)
 @given(moment=st.integers(0, 7), parts=st.integers(1, 3), more=st.booleans())
-def test_two_collectors_at_once_leave_one_result(moment: int, parts: int, more: bool) -> None:
+def test_concurrent_collectors_collect_every_row_once(moment: int, parts: int, has_more_parts: bool) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         shop, calm = served(Path(scratch) / "a", 1, parts), served(Path(scratch) / "b", 1, parts)
-        left = [moment]
+        countdown = [moment]
 
-        def other() -> None:
+        def run_second_collector() -> None:
             """The second collector does all of its work at one moment of the first one's."""
-            left[0] -= 1
-            if left[0] == -1:
-                if more:  # it sees what came meanwhile
+            countdown[0] -= 1
+            if countdown[0] == -1:
+                if has_more_parts:  # it sees what came meanwhile
                     shop.answer({"request_id": "new"}, server="v9")
                     calm.answer({"request_id": "new"}, server="v9")
                 shop.collect(minutes(60), most_rows=2)
 
-        shop.collect(minutes(60), most_rows=2, log=watched(shop, other))
+        shop.collect(minutes(60), most_rows=2, log=watched(shop, run_second_collector))
         shop.collect(minutes(60))
         calm.collect(minutes(60))
         assert rows_of(shop) == rows_of(calm)
         assert covered_parts(shop.log.batches()) == covered_parts(calm.log.batches())
 
 
-def test_whoever_reads_while_batches_are_published_sees_whole_ones_only(tmp_path: Path) -> None:
-    shop, seen = served(tmp_path, servers=2, parts=2), []
+def test_readers_see_complete_batches_only(tmp_path: Path) -> None:
+    shop, row_counts = served(tmp_path, servers=2, parts=2), []
 
     def read() -> None:
         batches = shop.log.batches()
         heights = [pl.read_parquet(files / ROWS).height for _, files in shop.log.fetch_batches(batches)]
         assert heights == [batch.counts.rows for batch in batches]
-        seen.append(len(batches))
+        row_counts.append(len(batches))
 
     shop.collect(minutes(60), most_rows=2, log=watched(shop, read))
-    assert sorted(set(seen)) == list(range(len(shop.log.batches()) + 1))  # before, between and after them
+    assert sorted(set(row_counts)) == list(range(len(shop.log.batches()) + 1))  # before, between and after them
 
 
-def test_a_store_that_always_has_another_batch_first_ends_with_a_message(shop: Shop) -> None:
+def test_the_collector_gives_up_after_losing_every_race(shop: Shop) -> None:
     class Slow(CollectedLog):
         def publish(self, batch: Any, files: Path) -> bool:
             return False
@@ -141,19 +141,19 @@ def test_a_store_that_always_has_another_batch_first_ends_with_a_message(shop: S
         shop.collect(log=Slow.open(shop.stores, "shop"))
 
 
-def test_a_full_disk_is_said_in_words_and_leaves_nothing_that_looks_like_a_batch(shop: Shop, full_disk: Any) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_batch(shop: Shop, full_disk: Any) -> None:
     shop.answer({"request_id": "a"})
     shop.outcome({"request_id": "a", "row": 0})
     with (
         full_disk(shop.folder / "runs/stores/objects"),
-        pytest.raises(ShortlistError, match="the disk is full; nothing half-written is left"),
+        pytest.raises(ShortlistError, match="the disk is full; no incomplete file is left"),
     ):
         shop.collect()
     assert shop.log.batches() == ()
     assert shop.collect().rows == 2
 
 
-def test_a_disk_that_is_full_after_the_rows_were_written_publishes_no_batch(shop: Shop) -> None:
+def test_a_full_disk_after_writing_rows_publishes_no_batch(shop: Shop) -> None:
     shop.answer({"request_id": "a"})
     shop.outcome({"request_id": "a", "row": 0})
     moments = iter(range(3))  # before and after the rows, before the record

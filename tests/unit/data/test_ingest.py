@@ -179,7 +179,7 @@ def test_a_full_disk_stops_the_run_without_partial_output(
         raise error
 
     monkeypatch.setattr(pl.DataFrame, "write_parquet", raise_error)
-    with pytest.raises(ShortlistError, match=r"raw: the disk is full; nothing half-written is left. Free space"):
+    with pytest.raises(ShortlistError, match=r"raw: the disk is full; no incomplete file is left. Free space"):
         read(declare(source={"path": "log.csv"}), log)
     assert [path.name for path in log.parent.iterdir()] == ["data"]
 

@@ -17,7 +17,7 @@ from shortlist.data.ingest import RAW_INDEX, ingest
 from shortlist.data.validate import validate
 from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime
-from shortlist.storage.tables import DayTable, pieces_of
+from shortlist.storage.tables import DayTable, iter_row_groups
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 DAYS, ROWS, PIECE = 5, 600, 100
@@ -69,7 +69,7 @@ def test_a_table_is_read_piece_by_piece(data_with_raw_tables: Data, tmp_path: Pa
     for path in table.paths():
         whole = pl.read_parquet(path, hive_partitioning=False)
         assert_frame_equal(pl.concat(rows for _, file, rows in pieces if file == path), whole)
-        assert_frame_equal(pl.concat(pieces_of(path)), whole)
+        assert_frame_equal(pl.concat(iter_row_groups(path)), whole)
 
 
 def test_validation_in_pieces_equals_validation_of_whole_files(data_with_raw_tables: Data, tmp_path: Path) -> None:

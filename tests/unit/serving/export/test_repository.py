@@ -17,7 +17,7 @@ from models.dlrm.section import DLRMModel
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
 from shortlist.serving.export.encoding import encode
-from shortlist.serving.export.onnx_session import null_inputs, session
+from shortlist.serving.export.onnx_session import create_session, null_inputs
 from shortlist.serving.export.predictor import Failure, TritonPythonModel
 from shortlist.serving.export.repository import verify_repository, write_repository
 from shortlist.serving.export.signature import NO_CODE, Signature
@@ -33,17 +33,17 @@ BATCHING = Batching(max_batch_rows=512, max_queue_delay_us=40_000, threads=1)
 
 
 @pytest.fixture(scope="module")
-def dlrm(everything: Any) -> Path:
-    """A model that reads every kind of tensor."""
+def dlrm(all_features: Any) -> Path:
+    """A DLRM that reads every kind of tensor."""
     section = DLRMModel(features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(8,), epochs=1, batch_size=64)
-    folder = everything.trained("dlrm", section, "dlrm")
+    folder = all_features.trained("dlrm", section, "dlrm")
     export(folder, "shop")
     return Path(folder)
 
 
 @pytest.fixture
 def repository(dlrm: Path, tmp_path: Path) -> Path:
-    """A repository whose program runs the graph in one piece."""
+    """A repository whose program runs the whole graph."""
     write_repository(dlrm / "serving", 12, BATCHING, tmp_path / "repository", scoring=WHOLE)
     return tmp_path / "repository"
 
@@ -57,7 +57,7 @@ def files_of(folder: Path) -> set[str]:
 
 
 def tensors_of(config: Any, place: str) -> dict[str, tuple[int, list[int]]]:
-    return {each.name: (each.data_type, list(each.dims)) for each in getattr(config, place)}
+    return {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in getattr(config, place)}
 
 
 def test_a_repository_says_how_its_model_is_served(repository: Path, dlrm: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_repository_says_how_its_model_is_served(repository: Path, dlrm: Path)
     assert config.dynamic_batching.max_queue_delay_microseconds == 40_000
     assert config.parameters["threads"].string_value == "1"
     assert [group.count for group in config.instance_group] == [1]
-    assert set(tensors_of(config, "input")) == {tensor.name for tensor in session(dlrm / "serving").get_inputs()}
+    assert set(tensors_of(config, "input")) == {tensor.name for tensor in create_session(dlrm / "serving").get_inputs()}
     assert tensors_of(config, "output") == {"score": (config.output[0].data_type, [1])}
     for warm_up in config.model_warmup:
         assert set(warm_up.inputs) == set(tensors_of(config, "input"))
@@ -120,14 +120,14 @@ def test_the_graph_of_a_network_is_cut_where_its_features_end(dlrm: Path, tmp_pa
     assert config_of(tmp_path / "cut" / "shop").parameters["precision"].string_value == "auto"
     features, network = (onnx.load(tmp_path / "cut/shop/12" / f"{name}.onnx") for name in ("features", "network"))
     border = [tensor.name for tensor in features.graph.output]
-    assert border == list(Signature.read(dlrm / "serving").border) == [one.name for one in network.graph.input]
+    assert border == list(Signature.read(dlrm / "serving").border) == [tensor.name for tensor in network.graph.input]
     assert [tensor.name for tensor in network.graph.output] == ["log_odds"]
     whole = onnx.load(dlrm / "serving" / "model.onnx")
     tail = 2 + 4  # the sigmoid, and what keeps it from 0 and 1; the answer's name
     assert len(features.graph.node) + len(network.graph.node) + tail == len(whole.graph.node)
 
 
-def test_large_weights_lie_beside_the_parts_once(everything: Any, dlrm: Path, tmp_path: Path) -> None:
+def test_large_weights_lie_beside_the_parts_once(all_features: Any, dlrm: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(dlrm, model)
     shutil.rmtree(model / "serving")
@@ -136,31 +136,31 @@ def test_large_weights_lie_beside_the_parts_once(everything: Any, dlrm: Path, tm
     write_repository(model / "serving", 12, BATCHING, tmp_path / "cut")
     weights = tmp_path / "cut/shop/12/model.onnx.data"
     assert weights.stat().st_size > sum((weights.parent / f"{part}.onnx").stat().st_size for part in ("network",))
-    tensors = encode(everything.looked_up, Signature.read(model / "serving"), everything.transformer.plan.declared)
+    tensors = encode(all_features.looked_up, Signature.read(model / "serving"), all_features.transformer.plan.declared)
     with running_triton(tmp_path / "cut") as running, triton.InferenceServerClient(running.grpc) as client:
-        got = client.infer("shop", asked(tensors)).as_numpy("score")
-    (wanted,) = session(dlrm / "serving").run(["score"], tensors)
-    np.testing.assert_allclose(got, wanted, atol=1e-6, rtol=0)
+        scores = client.infer("shop", infer_inputs(tensors)).as_numpy("score")
+    (expected,) = create_session(dlrm / "serving").run(["score"], tensors)
+    np.testing.assert_allclose(scores, expected, atol=1e-6, rtol=0)
 
 
-def test_trees_come_along_in_their_own_file(everything: Any, tmp_path: Path) -> None:
+def test_trees_come_along_in_their_own_file(all_features: Any, tmp_path: Path) -> None:
     section = XGBoostModel(features=("*_number", "*_rate", "page_id", "picture_vector"), rounds=30)
-    model = everything.trained("xgboost", section, "trees")
+    model = all_features.trained("xgboost", section, "trees")
     export(model, "shop")
     write_repository(model / "serving", 2, BATCHING, tmp_path / "cut")
     program = ("model.py", "scorers.py", "calibrated.py", "compiling.py", "tree_walk.py")
     version = {f"shop/2/{name}" for name in ("features.onnx", "trees.npz", *program)}
     assert files_of(tmp_path / "cut") == {"manifest.json", "shop/config.pbtxt", *version}
-    tensors = encode(everything.looked_up, Signature.read(model / "serving"), everything.transformer.plan.declared)
+    tensors = encode(all_features.looked_up, Signature.read(model / "serving"), all_features.transformer.plan.declared)
     program = program_of(tmp_path / "cut", 2, 2)
     for rows in (1, 128, 129, len(tensors["numbers"])):  # of a block, a whole one, one more
-        some = {name: values[:rows] for name, values in tensors.items()}
-        (wanted,) = session(model / "serving").run(["score"], some)
-        np.testing.assert_allclose(program.scores(some), wanted, atol=1e-6, rtol=0)
-    assert len(np.unique(wanted)) > 50
+        batch = {name: values[:rows] for name, values in tensors.items()}
+        (expected,) = create_session(model / "serving").run(["score"], batch)
+        np.testing.assert_allclose(program.scores(batch), expected, atol=1e-6, rtol=0)
+    assert len(np.unique(expected)) > 50
     with running_triton(tmp_path / "cut") as running, triton.InferenceServerClient(running.grpc) as client:
-        got = client.infer("shop", asked(tensors)).as_numpy("score")
-    np.testing.assert_array_equal(got, program.scores(tensors))
+        scores = client.infer("shop", infer_inputs(tensors)).as_numpy("score")
+    np.testing.assert_array_equal(scores, program.scores(tensors))
     verify_repository(tmp_path / "cut")  # what was compiled lies elsewhere
 
 
@@ -171,7 +171,7 @@ def test_a_broken_graph_is_not_cut(dlrm: Path, tmp_path: Path) -> None:
         write_repository(tmp_path / "model/serving", 1, BATCHING, tmp_path / "out")
 
 
-def test_another_models_files_swapped_in_are_found(repository: Path, dlrm: Path, tmp_path: Path) -> None:
+def test_files_of_another_model_are_detected(repository: Path, dlrm: Path, tmp_path: Path) -> None:
     write_repository(dlrm / "serving", 13, BATCHING, tmp_path / "other")
     (tmp_path / "other" / "shop" / "13").rename(repository / "shop" / "13")
     with pytest.raises(IntegrityError, match=r"shop/13/calibrated.py: not in the manifest"):
@@ -184,12 +184,12 @@ def test_a_link_is_refused(repository: Path, tmp_path: Path) -> None:
         verify_repository(repository)
 
 
-def test_nothing_half_written_is_left(dlrm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_no_repository(dlrm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("shortlist.serving.export.repository.write_manifest", full)
-    with pytest.raises(ShortlistError, match="the disk is full; nothing half-written is left"):
+    with pytest.raises(ShortlistError, match="the disk is full; no incomplete file is left"):
         write_repository(dlrm / "serving", 1, BATCHING, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
@@ -211,26 +211,26 @@ def program_of(repository: Path, threads: int, version: int = 12) -> TritonPytho
 def test_rows_shared_out_among_threads_get_their_own_scores(dlrm: Path, repository: Path, rows: int) -> None:
     tensors = null_inputs(Signature.read(dlrm / "serving"), rows)
     tensors["numbers"] = np.random.default_rng(rows).normal(size=tensors["numbers"].shape)
-    (wanted,) = session(dlrm / "serving").run(["score"], tensors)
-    np.testing.assert_allclose(program_of(repository, 3).scores(tensors), wanted, rtol=1e-6)
-    assert np.unique(wanted).size > rows / 2
+    (expected,) = create_session(dlrm / "serving").run(["score"], tensors)
+    np.testing.assert_allclose(program_of(repository, 3).scores(tensors), expected, rtol=1e-6)
+    assert np.unique(expected).size > rows / 2
 
 
 def test_a_run_that_breaks_in_one_thread_breaks_the_request_and_leaves_the_next_alone(
     dlrm: Path, repository: Path
 ) -> None:
     program, good = program_of(repository, 2), null_inputs(Signature.read(dlrm / "serving"), 500)
-    wanted = program.scores(good)
-    (broken,) = program._scored([{**good, "codes": good["codes"][:200]}])  # the second part lacks rows
+    expected = program.scores(good)
+    (broken,) = program._score_requests([{**good, "codes": good["codes"][:200]}])  # the second part lacks rows
     assert isinstance(broken, Failure)
-    np.testing.assert_array_equal(program.scores(good), wanted)
+    np.testing.assert_array_equal(program.scores(good), expected)
 
 
-def test_one_request_that_breaks_the_run_harms_no_other(dlrm: Path, repository: Path) -> None:
+def test_a_request_that_breaks_the_run_does_not_affect_others(dlrm: Path, repository: Path) -> None:
     program = program_of(repository, 1)
     good = null_inputs(Signature.read(dlrm / "serving"), 2)
     bad = {**good, "numbers": np.zeros((2, 1))}
-    first, broken, last = program._scored([good, bad, good])
+    first, broken, last = program._score_requests([good, bad, good])
     assert isinstance(broken, Failure) and broken.kind == "INTERNAL" and "the model did not run" in broken.message
     np.testing.assert_array_equal(first, last)
 
@@ -245,7 +245,7 @@ def served(dlrm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tri
     verify_repository(out)  # Triton has left no trace
 
 
-def asked(tensors: dict[str, np.ndarray]) -> list[triton.InferInput]:
+def infer_inputs(tensors: dict[str, np.ndarray]) -> list[triton.InferInput]:
     inputs = []
     for name, values in tensors.items():
         tensor = triton.InferInput(name, list(values.shape), np_to_triton_dtype(values.dtype))
@@ -254,42 +254,44 @@ def asked(tensors: dict[str, np.ndarray]) -> list[triton.InferInput]:
 
 
 def test_the_real_triton_gives_the_graphs_scores(
-    served: triton.InferenceServerClient, dlrm: Path, everything: Any
+    served: triton.InferenceServerClient, dlrm: Path, all_features: Any
 ) -> None:
-    tensors = encode(everything.looked_up, Signature.read(dlrm / "serving"), everything.transformer.plan.declared)
-    answer = served.infer("shop", asked(tensors))
-    (wanted,) = session(dlrm / "serving").run(["score"], tensors)
-    np.testing.assert_allclose(answer.as_numpy("score"), wanted, atol=1e-6, rtol=0)
-    assert np.unique(wanted).size > 100
+    tensors = encode(all_features.looked_up, Signature.read(dlrm / "serving"), all_features.transformer.plan.declared)
+    answer = served.infer("shop", infer_inputs(tensors))
+    (expected,) = create_session(dlrm / "serving").run(["score"], tensors)
+    np.testing.assert_allclose(answer.as_numpy("score"), expected, atol=1e-6, rtol=0)
+    assert np.unique(expected).size > 100
     assert answer.get_response().model_version == "12"
 
 
 @pytest.mark.skipif("avx512_bf16" not in Path("/proc/cpuinfo").read_text(), reason="the CPU has no bfloat16")
-def test_a_network_in_bf16_gives_about_the_same_scores(dlrm: Path, everything: Any, tmp_path: Path) -> None:
+def test_a_network_in_bf16_gives_about_the_same_scores(dlrm: Path, all_features: Any, tmp_path: Path) -> None:
     write_repository(dlrm / "serving", 12, BATCHING, tmp_path / "narrow", scoring=Scoring(precision="auto"))
-    tensors = encode(everything.looked_up, Signature.read(dlrm / "serving"), everything.transformer.plan.declared)
+    tensors = encode(all_features.looked_up, Signature.read(dlrm / "serving"), all_features.transformer.plan.declared)
     with running_triton(tmp_path / "narrow") as running, triton.InferenceServerClient(running.grpc) as client:
-        got = client.infer("shop", asked(tensors)).as_numpy("score")
-    (wanted,) = session(dlrm / "serving").run(["score"], tensors)
-    assert 1e-5 < np.abs(got - wanted).max() < 0.02
+        scores = client.infer("shop", infer_inputs(tensors)).as_numpy("score")
+    (expected,) = create_session(dlrm / "serving").run(["score"], tensors)
+    assert 1e-5 < np.abs(scores - expected).max() < 0.02
 
 
 def test_requests_that_wait_are_scored_together_whatever_the_length_of_their_lists(
-    served: triton.InferenceServerClient, dlrm: Path, everything: Any
+    served: triton.InferenceServerClient, dlrm: Path, all_features: Any
 ) -> None:
-    tensors = encode(everything.looked_up, Signature.read(dlrm / "serving"), everything.transformer.plan.declared)
+    tensors = encode(all_features.looked_up, Signature.read(dlrm / "serving"), all_features.transformer.plan.declared)
     parts = [{name: values[i : i + 3] for name, values in tensors.items()} for i in range(0, 60, 3)]
     for number, part in enumerate(parts):
         wider = np.full((3, 1 + number % 4), NO_CODE)
         part["list_1"] = np.concatenate([part["list_1"], wider], axis=1)
-    before = served.get_inference_statistics("shop").model_stats[0]
+    old_statistics = served.get_inference_statistics("shop").model_stats[0]
     with ThreadPoolExecutor(len(parts)) as pool:
-        answers = list(pool.map(lambda part: served.infer("shop", asked(part)).as_numpy("score"), parts))
-    after = served.get_inference_statistics("shop").model_stats[0]
-    (wanted,) = session(dlrm / "serving").run(["score"], {name: values[:60] for name, values in tensors.items()})
-    np.testing.assert_allclose(np.concatenate(answers), wanted, rtol=1e-6)
-    assert after.inference_count - before.inference_count == 60
-    assert after.execution_count - before.execution_count < len(parts) / 2
+        answers = list(pool.map(lambda part: served.infer("shop", infer_inputs(part)).as_numpy("score"), parts))
+    new_statistics = served.get_inference_statistics("shop").model_stats[0]
+    (expected,) = create_session(dlrm / "serving").run(
+        ["score"], {name: values[:60] for name, values in tensors.items()}
+    )
+    np.testing.assert_allclose(np.concatenate(answers), expected, rtol=1e-6)
+    assert new_statistics.inference_count - old_statistics.inference_count == 60
+    assert new_statistics.execution_count - old_statistics.execution_count < len(parts) / 2
 
 
 def test_a_bad_request_is_answered_with_an_error_and_the_server_lives_on(
@@ -301,8 +303,8 @@ def test_a_bad_request_is_answered_with_an_error_and_the_server_lives_on(
         ("codes", good["codes"].astype(np.float64)),
     ):  # fmt: skip
         with pytest.raises(InferenceServerException, match=name):
-            served.infer("shop", asked({**good, name: values}))
+            served.infer("shop", infer_inputs({**good, name: values}))
     missing = {name: values for name, values in good.items() if name != "codes"}
     with pytest.raises(InferenceServerException, match=r"expected \d+ inputs but got \d+"):
-        served.infer("shop", asked(missing))
-    assert served.infer("shop", asked(good)).as_numpy("score").shape == (2, 1)
+        served.infer("shop", infer_inputs(missing))
+    assert served.infer("shop", infer_inputs(good)).as_numpy("score").shape == (2, 1)
