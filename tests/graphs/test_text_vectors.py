@@ -13,7 +13,7 @@ import pytest
 import yaml
 from onnx import TensorProto, helper, save
 
-from shortlist.data.generate import generate_log
+from shortlist.data.world.generate import generate_log
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.features.previous_fit import newest_fit
 from shortlist.features.view_index import ViewIndex

@@ -77,7 +77,7 @@ print(*({"sklearn", "scipy.stats", "pandas"} & set(sys.modules)))
 
 
 @pytest.mark.parametrize(
-    ("module", "heavy"), [("shortlist.data.generate", "scipy"), ("shortlist.system.compiled", "numba")]
+    ("module", "heavy"), [("shortlist.data.world.generate", "scipy"), ("shortlist.system.compiled", "numba")]
 )
 def test_heavy_imports_are_detected(module: str, heavy: str) -> None:
     assert heavy in heavy_imports(module)

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns, Files
-from shortlist.data.best_candidates import best_candidates
+from shortlist.data.world.best_candidates import best_candidates
 from shortlist.evaluation.list_metrics import Relevant, coverage, list_metrics
 from shortlist.evaluation.ranking import NDCG_AT
 from shortlist.evaluation.retrieval import ALL_SOURCES, BEST_POSSIBLE, PER_USER, EvaluatedList

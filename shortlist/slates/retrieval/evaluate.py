@@ -12,8 +12,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shortlist.contracts import Columns
-from shortlist.data.best_candidates import best_candidates
-from shortlist.data.generate import FIRST_USER
+from shortlist.data.world.best_candidates import best_candidates
+from shortlist.data.world.generate import FIRST_USER
 from shortlist.evaluation.list_metrics import ListMetrics, Relevant, coverage, list_metrics
 from shortlist.evaluation.retrieval import (
     ALL_SOURCES,

@@ -12,11 +12,11 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from shortlist.contracts import Columns, DataError
-from shortlist.data.best_candidates import best_candidates
-from shortlist.data.click_model import ClickModel
-from shortlist.data.generate import FIRST_ITEM, FIRST_USER, generate_log
-from shortlist.data.synthetic_world import build_world
-from shortlist.data.traffic import draw_impressions, item_exposure, plan_parts
+from shortlist.data.world.best_candidates import best_candidates
+from shortlist.data.world.click_model import ClickModel
+from shortlist.data.world.generate import FIRST_ITEM, FIRST_USER, generate_log
+from shortlist.data.world.synthetic_world import build_world
+from shortlist.data.world.traffic import draw_impressions, item_exposure, plan_parts
 from shortlist.spec.data import Drift, GeneratedChapters, GeneratedSource
 from shortlist.storage.artefacts import folder_digest
 

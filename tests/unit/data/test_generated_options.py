@@ -14,10 +14,10 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
 from shortlist.contracts import Columns, best_column
-from shortlist.data.best_candidates import best_candidates
-from shortlist.data.generate import FIRST_ITEM, FIRST_USER, generate_log
-from shortlist.data.lifetimes import Lifetimes
-from shortlist.data.synthetic_world import build_world
+from shortlist.data.world.best_candidates import best_candidates
+from shortlist.data.world.generate import FIRST_ITEM, FIRST_USER, generate_log
+from shortlist.data.world.lifetimes import Lifetimes
+from shortlist.data.world.synthetic_world import build_world
 from shortlist.spec.data import GeneratedSource
 from shortlist.storage.artefacts import folder_digest
 

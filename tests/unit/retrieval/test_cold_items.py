@@ -16,7 +16,7 @@ from test_sequence import section as sequence_section
 from models.sequence.train import train as train_sequence
 from models.two_tower.train import train
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.data.generate import generate_log
+from shortlist.data.world.generate import generate_log
 from shortlist.slates.retrieval.retriever import build_catalogue
 from shortlist.slates.retrieval.source import FitInputs, Queries
 from shortlist.slates.retrieval.sources.two_tower import TwoTower

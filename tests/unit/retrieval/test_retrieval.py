@@ -11,11 +11,11 @@ import pytest
 from retrieval_log import Log, Row, days, declared
 
 from shortlist.contracts import DataError
-from shortlist.data.best_candidates import best_candidates
-from shortlist.data.click_model import ClickModel
-from shortlist.data.generate import FIRST_ITEM, FIRST_USER, generate_log
-from shortlist.data.synthetic_world import build_world
-from shortlist.data.traffic import GeneratedImpressions, LogPart, draw_impressions
+from shortlist.data.world.best_candidates import best_candidates
+from shortlist.data.world.click_model import ClickModel
+from shortlist.data.world.generate import FIRST_ITEM, FIRST_USER, generate_log
+from shortlist.data.world.synthetic_world import build_world
+from shortlist.data.world.traffic import GeneratedImpressions, LogPart, draw_impressions
 from shortlist.evaluation.intervals import bootstrap_mean
 from shortlist.evaluation.retrieval import (
     EVALUATION,

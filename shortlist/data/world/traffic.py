@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from shortlist.data.random_streams import Floats, Ints, random_stream
-from shortlist.data.synthetic_world import DEVICES, FIRST_OF_SESSION, SyntheticWorld
+from shortlist.data.world.random_streams import Floats, Ints, random_stream
+from shortlist.data.world.synthetic_world import DEVICES, FIRST_OF_SESSION, SyntheticWorld
 from shortlist.spec.data import GeneratedSource
 
 PART_ROWS = 250_000

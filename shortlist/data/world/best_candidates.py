@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from shortlist.data.click_model import ClickModel
-from shortlist.data.generate import FIRST_ITEM, FIRST_USER
-from shortlist.data.synthetic_world import SyntheticWorld, build_world
-from shortlist.data.traffic import impression_shares_by_user, item_exposure
+from shortlist.data.world.click_model import ClickModel
+from shortlist.data.world.generate import FIRST_ITEM, FIRST_USER
+from shortlist.data.world.synthetic_world import SyntheticWorld, build_world
+from shortlist.data.world.traffic import impression_shares_by_user, item_exposure
 from shortlist.spec.data import GeneratedSource
 
 _MAX_PAIRS = 2_000_000

@@ -7,7 +7,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from shortlist.data.random_streams import Floats, Ints, random_stream
+from shortlist.data.world.random_streams import Floats, Ints, random_stream
 from shortlist.spec.generated_options import GeneratedLifetime
 
 _HOUR_US: Final = 3_600_000_000

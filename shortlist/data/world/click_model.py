@@ -9,9 +9,9 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from shortlist.data.random_streams import Floats, Ints
-from shortlist.data.synthetic_world import DEVICES, SyntheticWorld, mean_over_tags
-from shortlist.data.traffic import SLOTS, SURFACES, GeneratedImpressions, LogPart, draw_impressions
+from shortlist.data.world.random_streams import Floats, Ints
+from shortlist.data.world.synthetic_world import DEVICES, SyntheticWorld, mean_over_tags
+from shortlist.data.world.traffic import SLOTS, SURFACES, GeneratedImpressions, LogPart, draw_impressions
 from shortlist.spec.data import GeneratedSource
 
 _SURFACE_EFFECT = np.array([0.0, 0.9, 2.1, -1.6])

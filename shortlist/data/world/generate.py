@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns, DataError, best_column, did_you_mean
-from shortlist.data.click_model import ClickModel
-from shortlist.data.like_model import LikeModel
-from shortlist.data.random_streams import Floats, Ints, random_stream
-from shortlist.data.synthetic_world import (
+from shortlist.data.world.click_model import ClickModel
+from shortlist.data.world.like_model import LikeModel
+from shortlist.data.world.random_streams import Floats, Ints, random_stream
+from shortlist.data.world.synthetic_world import (
     AGE_GROUPS,
     COUNTRIES,
     DEVICES,
@@ -22,7 +22,7 @@ from shortlist.data.synthetic_world import (
     build_world,
     mean_over_tags,
 )
-from shortlist.data.traffic import SURFACES, GeneratedImpressions, LogPart, draw_impressions, plan_parts
+from shortlist.data.world.traffic import SURFACES, GeneratedImpressions, LogPart, draw_impressions, plan_parts
 from shortlist.spec.data import Drift, GeneratedSource
 from shortlist.storage.artefacts import atomic_folder
 from shortlist.system.progress import progress

@@ -9,10 +9,10 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from shortlist.data.click_model import CALIBRATION_ROWS, ClickModel
-from shortlist.data.random_streams import Floats, random_stream
-from shortlist.data.synthetic_world import standardise
-from shortlist.data.traffic import GeneratedImpressions, LogPart, draw_impressions
+from shortlist.data.world.click_model import CALIBRATION_ROWS, ClickModel
+from shortlist.data.world.random_streams import Floats, random_stream
+from shortlist.data.world.synthetic_world import standardise
+from shortlist.data.world.traffic import GeneratedImpressions, LogPart, draw_impressions
 from shortlist.spec.data import GeneratedSource
 
 _ITEM_VARIANCE_SHARE: Final = 0.8

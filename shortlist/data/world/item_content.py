@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from shortlist.data.random_streams import Floats, Ints, random_stream
+from shortlist.data.world.random_streams import Floats, Ints, random_stream
 from shortlist.spec.generated_options import GeneratedContent
 
 _PROPERTIES: Final = 8

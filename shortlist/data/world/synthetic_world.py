@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from shortlist.data.content_world import ItemContent
-from shortlist.data.lifetimes import Lifetimes
-from shortlist.data.random_streams import Floats, Ints, random_stream
+from shortlist.data.world.item_content import ItemContent
+from shortlist.data.world.lifetimes import Lifetimes
+from shortlist.data.world.random_streams import Floats, Ints, random_stream
 from shortlist.spec.data import Drift, GeneratedSource
 
 COUNTRIES = ("IN", "US", "BR", "ID", "DE", "JP")
