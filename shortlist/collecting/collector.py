@@ -25,8 +25,8 @@ from shortlist.collecting.live_rows import LiveRows, span_of_times
 from shortlist.contracts import Columns, DataError, ShortlistError
 from shortlist.data.base_rows import clock_failures
 from shortlist.data.collected import REQUESTS, ROWS, BatchCounts, CollectedBatch, CollectedLog
-from shortlist.data.failures import flag_failed_rows
-from shortlist.data.rules import build_log_checks, find_broken_checks
+from shortlist.data.rules.failures import flag_failed_rows
+from shortlist.data.rules.row_rules import build_log_checks, find_broken_checks
 from shortlist.features.hashing import codes_of
 from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import prediction_schema

@@ -9,9 +9,9 @@ import polars as pl
 
 from shortlist.contracts import Columns, DataError
 from shortlist.data.collected import ANSWERED, CollectedRows
-from shortlist.data.failures import RowFailure, find_failures, flag_failed_rows, split_failures
-from shortlist.data.quarantine import QuarantineWriter
-from shortlist.data.rules import build_log_checks, find_broken_checks
+from shortlist.data.rules.failures import RowFailure, find_failures, flag_failed_rows, split_failures
+from shortlist.data.rules.quarantine import QuarantineWriter
+from shortlist.data.rules.row_rules import build_log_checks, find_broken_checks
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.durations import parse_duration
 from shortlist.storage.tables import DayTableWriter

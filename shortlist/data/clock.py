@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 import polars as pl
 
 from shortlist.contracts import Columns, DataError, did_you_mean
-from shortlist.data.failures import format_values
+from shortlist.data.rules.failures import format_values
 from shortlist.spec.data import EventClock, RowClock
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}

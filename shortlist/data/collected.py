@@ -26,7 +26,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shortlist.contracts import DataError, ShortlistError
-from shortlist.data.quarantine import QUARANTINE_SCHEMA
+from shortlist.data.rules.quarantine import QUARANTINE_SCHEMA
 from shortlist.spec.data import Data
 from shortlist.storage.objects import ObjectStore, open_object_store
 from shortlist.storage.storage_config import StorageConfig

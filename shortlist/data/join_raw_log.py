@@ -14,7 +14,7 @@ from shortlist.data.base_rows import BaseRows, append_collected
 from shortlist.data.collected import CollectedRows
 from shortlist.data.file_groups import FileGroup
 from shortlist.data.ingest import RAW_INDEX, REJECTED, SCHEMA, TAIL, build_raw_notes, check_has_rows
-from shortlist.data.quarantine import QuarantineWriter
+from shortlist.data.rules.quarantine import QuarantineWriter
 from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder

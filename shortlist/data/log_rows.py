@@ -9,9 +9,9 @@ import polars as pl
 
 from shortlist.contracts import Columns, DataError
 from shortlist.data.clock import check_timezone, event_days, row_times
-from shortlist.data.failures import RowFailure, find_failures, split_failures
 from shortlist.data.layout import FileLayout, RowBlock
-from shortlist.data.rules import build_column_checks, find_broken_checks
+from shortlist.data.rules.failures import RowFailure, find_failures, split_failures
+from shortlist.data.rules.row_rules import build_column_checks, find_broken_checks
 from shortlist.data.sources import InputFile
 from shortlist.data.typed_rows import TypedRows, broken_rows
 from shortlist.spec.data import Column, Data, EventClock, FileSource, RowClock

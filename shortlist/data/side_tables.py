@@ -8,10 +8,10 @@ from pathlib import Path
 import polars as pl
 
 from shortlist.contracts import Columns, DataError
-from shortlist.data.failures import split_failures
 from shortlist.data.layout import FileLayout
-from shortlist.data.quarantine import ParquetFileWriter, QuarantineWriter
 from shortlist.data.reading import read_blocks
+from shortlist.data.rules.failures import split_failures
+from shortlist.data.rules.quarantine import ParquetFileWriter, QuarantineWriter
 from shortlist.data.sources import embedding_model, side_files
 from shortlist.data.text_model import model_files
 from shortlist.data.text_vectors import BLOCK_ROWS, TextVectors

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import DataError, did_you_mean
-from shortlist.data.quarantine import ParquetFileWriter
+from shortlist.data.rules.quarantine import ParquetFileWriter
 from shortlist.data.text_model import TextModel, Vectors
 from shortlist.data.vector_cache import VectorCache
 from shortlist.storage.artefacts import atomic_folder

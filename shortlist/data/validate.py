@@ -16,15 +16,15 @@ from typing import Any, Final
 import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.data.failures import flag_failed_rows, split_failures
 from shortlist.data.ingest import RAW_INDEX, REJECTED
-from shortlist.data.leakage import column_aucs
-from shortlist.data.log_facts import LogFacts
-from shortlist.data.profile import LogProfile
-from shortlist.data.quarantine import QuarantineWriter
-from shortlist.data.rules import DayRules, RowCheck, build_log_checks, find_broken_checks
-from shortlist.data.side_rules import SideFacts, validate_side_table
-from shortlist.data.table_rules import find_problems
+from shortlist.data.rules.failures import flag_failed_rows, split_failures
+from shortlist.data.rules.leakage import column_aucs
+from shortlist.data.rules.log_facts import LogFacts
+from shortlist.data.rules.profile import LogProfile
+from shortlist.data.rules.quarantine import QuarantineWriter
+from shortlist.data.rules.row_rules import DayRules, RowCheck, build_log_checks, find_broken_checks
+from shortlist.data.rules.side_rules import SideFacts, validate_side_table
+from shortlist.data.rules.table_rules import find_problems
 from shortlist.data.until import find_cut_day
 from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime

@@ -11,7 +11,7 @@ import polars as pl
 
 from shortlist.contracts import DataError
 from shortlist.data.clock import event_times
-from shortlist.data.leakage import column_auc
+from shortlist.data.rules.leakage import column_auc
 from shortlist.first_spec.columns import ColumnProfile
 from shortlist.first_spec.tables import TableSample
 from shortlist.spec.log_shape import Positive

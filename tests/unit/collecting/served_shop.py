@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from shortlist.collecting.collector import Collector, CollectorRun
 from shortlist.data.base_rows import clock_failures
 from shortlist.data.collected import ANSWERED, ROWS, CollectedLog
-from shortlist.data.failures import split_failures
-from shortlist.data.rules import build_log_checks, find_broken_checks
+from shortlist.data.rules.failures import split_failures
+from shortlist.data.rules.row_rules import build_log_checks, find_broken_checks
 from shortlist.serving.log.logs import PART, item_type, outcome_columns, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
@@ -74,21 +74,27 @@ class Shop:
     def answer(self, *answers: dict[str, Any], server: str = "v3-1") -> Path:
         """Write a part of the prediction log; by default an answer at noon about two items."""
         common = {"time": NOON, "user": "1", "track": "stable", "version": 3, "status": 200, "digest": "0" * 16}
-        rest = {"items": ["i0", "i1"], "scores": [0.25, 0.5], "user_id": [1], "page": ["home"], "price": [1.0, 2.0]}
-        rows = [{**common, **rest, **each} for each in answers]
+        answer_columns = {
+            "items": ["i0", "i1"],
+            "scores": [0.25, 0.5],
+            "user_id": [1],
+            "page": ["home"],
+            "price": [1.0, 2.0],
+        }
+        rows = [{**common, **answer_columns, **answer} for answer in answers]
         return self._write(self.paths.predictions / server, prediction_schema(self.data), rows)
 
     def outcome(self, *outcomes: dict[str, Any]) -> Path:
         """Write a part of the outcome log; by default a click a minute after noon."""
         schema = outcome_schema(item_type(self.data), outcome_columns(self.data))
-        rows = [{"time": NOON + minutes(1), "label": 1, **each} for each in outcomes]
+        rows = [{"time": NOON + minutes(1), "label": 1, **outcome} for outcome in outcomes]
         return self._write(self.paths.outcomes / "web", schema, rows)
 
     def collector(self, log: CollectedLog | None = None, most_rows: int = 500_000) -> Collector:
         return Collector("shop", self.stores, self.data, self.serving, most_rows, log)
 
-    def collect(self, after: timedelta = timedelta(minutes=12), **options: Any) -> CollectorRun:
-        return self.collector(**options).collect(NOON + after)
+    def collect(self, delay: timedelta = timedelta(minutes=12), **options: Any) -> CollectorRun:
+        return self.collector(**options).collect(NOON + delay)
 
     def rows(self) -> pl.DataFrame:
         """Return the collected rows that keep the rules as they are declared now, in the order of their batches."""
@@ -98,8 +104,8 @@ class Shop:
         return self._judged()[1]
 
     def _judged(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        found = [pl.read_parquet(files / ROWS) for _, files in self.log.fetch_batches(self.log.batches())]
-        rows = pl.concat([each for each in found if each.height])
+        frames = [pl.read_parquet(files / ROWS) for _, files in self.log.fetch_batches(self.log.batches())]
+        rows = pl.concat([frame for frame in frames if frame.height])
         return split_failures(
             rows, clock_failures(rows, self.data) + find_broken_checks(rows, build_log_checks(self.data))
         )

@@ -14,7 +14,7 @@ from shortlist.contracts import Columns, DataError, Files, ShortlistError
 from shortlist.data.base_rows import clock_failures
 from shortlist.data.collected import ANSWERED, REQUESTS, ROWS, BatchCounts, CollectedBatch, CollectedLog, CollectedRows
 from shortlist.data.ingest import ingest
-from shortlist.data.quarantine import QUARANTINE_SCHEMA
+from shortlist.data.rules.quarantine import QUARANTINE_SCHEMA
 from shortlist.data.validate import validate
 from shortlist.features.backfill import recount
 from shortlist.features.feature_changes import compare_fits

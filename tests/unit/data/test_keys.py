@@ -7,7 +7,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shortlist.data.keys import KeySet
+from shortlist.data.rules.keys import KeySet
 from shortlist.storage.row_digest import row_hashes
 
 

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from shortlist.data.leakage import column_auc
+from shortlist.data.rules.leakage import column_auc
 
 RANDOM = np.random.default_rng(5)
 LABEL = RANDOM.random(4_000) < 0.3

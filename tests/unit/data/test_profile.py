@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.data.profile import RowSample
+from shortlist.data.rules.profile import RowSample
 
 
 def impressions(first: int, rows: int) -> pl.DataFrame:

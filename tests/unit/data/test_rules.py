@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import DataError
-from shortlist.data.rules import DayRules
+from shortlist.data.rules.row_rules import DayRules
 
 NOON = 1_704_110_400  # 2024-01-01 12:00 UTC
 DAY = 86_400

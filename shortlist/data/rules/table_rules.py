@@ -6,9 +6,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from shortlist.data.day_rules import enough_days, label_rate, null_share, volume
-from shortlist.data.log_facts import LogFacts, Problems, format_count, format_share
-from shortlist.data.rules import DUPLICATE_ROW, FUTURE
+from shortlist.data.rules.day_rules import enough_days, label_rate, null_share, volume
+from shortlist.data.rules.log_facts import LogFacts, Problems, format_count, format_share
+from shortlist.data.rules.row_rules import DUPLICATE_ROW, FUTURE
 from shortlist.spec.data import Data, SideTable
 
 HINTS: Final = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.data.quarantine import QUARANTINE_SCHEMA
+from shortlist.data.rules.quarantine import QUARANTINE_SCHEMA
 
 _MAX_CHARACTERS = 100
 

@@ -10,10 +10,10 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from shortlist.contracts import Columns
-from shortlist.data.failures import split_failures
-from shortlist.data.keys import KeySet
-from shortlist.data.quarantine import ParquetFileWriter, QuarantineWriter
-from shortlist.data.rules import build_side_checks, find_broken_checks
+from shortlist.data.rules.failures import split_failures
+from shortlist.data.rules.keys import KeySet
+from shortlist.data.rules.quarantine import ParquetFileWriter, QuarantineWriter
+from shortlist.data.rules.row_rules import build_side_checks, find_broken_checks
 from shortlist.spec.data import SideTable
 from shortlist.storage.row_digest import row_hashes
 from shortlist.storage.side_tables import side_path

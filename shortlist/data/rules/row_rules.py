@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import polars as pl
 
 from shortlist.contracts import Columns, DataError
-from shortlist.data.failures import RowFailure, find_failures, flag_failed_rows
-from shortlist.data.keys import KeySet
+from shortlist.data.rules.failures import RowFailure, find_failures, flag_failed_rows
+from shortlist.data.rules.keys import KeySet
 from shortlist.spec.data import Column, Data, SideTable
 from shortlist.storage.row_digest import Hashes, row_columns, row_hashes
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 from math import hypot, log, sqrt
 from statistics import median
 
-from shortlist.data.log_facts import LogFacts, Problems, format_count
-from shortlist.data.profile import DayProfile
+from shortlist.data.rules.log_facts import LogFacts, Problems, format_count
+from shortlist.data.rules.profile import DayProfile
 from shortlist.spec.data import Data
 
 _MAX_DAYS_SHOWN = 5

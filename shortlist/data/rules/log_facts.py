@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from shortlist.data.profile import DayProfile, LogProfile
-from shortlist.data.rules import FUTURE
-from shortlist.data.side_rules import SideFacts
+from shortlist.data.rules.profile import DayProfile, LogProfile
+from shortlist.data.rules.row_rules import FUTURE
+from shortlist.data.rules.side_rules import SideFacts
 
 Problems = Iterator[str]
 """Problems of a log, one sentence each, with the number and the limit."""

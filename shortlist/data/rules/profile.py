@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.data.keys import KeySet
+from shortlist.data.rules.keys import KeySet
 from shortlist.spec.data import Data
 from shortlist.storage.artefacts import read_json, write_json
 from shortlist.storage.row_digest import Hashes, RowDigest, row_hashes
