@@ -9,7 +9,8 @@ from typing import cast
 from models.embedding_section import EmbeddingSection
 from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import DeclaredIds, declared_kinds
+from shortlist.features.feature_interfaces import DeclaredIds, IdOutputs, declared_ids
+from shortlist.features.feature_kind import declared_kinds
 from shortlist.spec.spec import Spec, match_features
 
 _ASSUMED_VECTOR_WIDTH = 64
@@ -88,7 +89,7 @@ def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Ma
     declared = DeclaredColumns(spec.data)
     for feature in declared_kinds(spec.features):
         for number, (output, form) in enumerate(zip(feature.outputs, feature.forms(declared), strict=True)):
-            ids = feature.declared_ids(number, declared)
+            ids = declared_ids(feature, number, declared)
             if output not in read_features:
                 continue
             if ids is not None:
@@ -127,7 +128,10 @@ def _table(ids: DeclaredIds, name: str, cardinalities: Mapping[str, int], fitted
 def _check_columns(cardinalities: Mapping[str, int], spec: Spec) -> None:
     declared = DeclaredColumns(spec.data)
     vocabulary_columns = {
-        limits.column for feature in declared_kinds(spec.features) for limits in feature.vocabularies(declared)
+        limits.column
+        for feature in declared_kinds(spec.features)
+        if isinstance(feature, IdOutputs)
+        for limits in feature.vocabularies(declared)
     }
     for column in cardinalities:
         if column not in vocabulary_columns:

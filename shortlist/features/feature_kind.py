@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -13,14 +12,9 @@ from pydantic import Field
 
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.graph import Graph
-from shortlist.features.joined_lists import JoinedList
 from shortlist.features.keyed import KeyedView, Total
 from shortlist.features.moments import NumberMoments
-from shortlist.features.open_events import OpenList
-from shortlist.features.slates import SlateValue
-from shortlist.features.static_view_plan import MeanView
-from shortlist.features.training_log import TrainingLog
-from shortlist.features.vocabulary import ValueIds, VocabularyLimits
+from shortlist.features.vocabulary import ValueIds
 from shortlist.spec.base import Names
 from shortlist.spec.features import Feature, Features
 from shortlist.system.query_engine import Engine, resolve_engine
@@ -45,8 +39,8 @@ class Fitted:
     """Width of every vector column that is read."""
     vocabularies: Mapping[str, ValueIds]
     """Ids of values, by column."""
-    learnt: Mapping[str, Any] = field(default_factory=dict)
-    """Models of trained features, as `FeatureKind.learnt` returned them, by the name of the feature's first output."""
+    trained: Mapping[str, Any] = field(default_factory=dict)
+    """Models of trained features, from `TrainedFeature.load_trained`, by the name of the feature's first output."""
 
 
 @dataclass(frozen=True)
@@ -70,30 +64,16 @@ class StandardisedNumber:
     """Settings that the number depends on; days counted with other settings are counted again."""
 
 
-@dataclass(frozen=True)
-class DeclaredIds:
-    """How many ids a feature has, as far as its declaration determines."""
-
-    max_ids: int
-    """Most ids, 0 among them."""
-    counted_column: str = ""
-    """Column whose distinct values say how many there are; empty: there are exactly `most`."""
-    per_row: int | None = 1
-    """Most ids of a row; None: unknown."""
-
-
 class FeatureKind(Feature):
-    """A kind of feature, whole. A kind overrides what it needs.
+    """Base class of a kind of feature. A kind overrides the hooks that it needs.
+
+    Kinds with ids, vectors, lists of events, models of their own or derived columns inherit from the interfaces in
+    `shortlist.features.feature_interfaces` as well.
 
     Looked-up rows hold a declared column under `declared.row_column(name)` and a view's columns as `<view>:<column>`.
     """
 
-    single_precision: ClassVar[bool] = False
-    """Whether the nodes of a dense feature return FP32 instead of FP64."""
-    learns: ClassVar[bool] = False
-    """Whether a fit trains something for it; see `learn`."""
-
-    # What has to be known: columns, statistics of the days before, side tables.
+    # Statistics and columns.
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -111,66 +91,6 @@ class FeatureKind(Feature):
             PlanError: A key cannot be counted that way.
         """
         return ()
-
-    def mean_views(self, declared: DeclaredColumns) -> Iterable[MeanView]:
-        """Return the mean vectors of users' lists that it looks up.
-
-        Raises:
-            PlanError: A list cannot hold item keys.
-        """
-        return ()
-
-    def vocabularies(self, declared: DeclaredColumns) -> Iterable[VocabularyLimits]:
-        """Return the columns whose values get ids."""
-        return ()
-
-    def standardised_numbers(self, declared: DeclaredColumns) -> Iterable[StandardisedNumber]:
-        """Return the numbers whose mean and deviation it needs."""
-        return ()
-
-    def shape(self, output: int, fitted: Fitted) -> tuple[int | None, int | None]:
-        """Return how many ids an output has, 0 among them, and how wide its vectors are."""
-        return None, None
-
-    def declared_ids(self, output: int, declared: DeclaredColumns) -> DeclaredIds | None:
-        """Return how many ids an output will have, before any fit; None when it gives no ids."""
-        return None
-
-    def max_events(self, output: int) -> int | None:
-        """Return the most entries of a list in order of time, the newest first; None for other outputs."""
-        return None
-
-    def open_list(self, declared: DeclaredColumns) -> OpenList | None:
-        """Return the list of events that goes on with those of the open tiles; None: it lists none of them."""
-        return None
-
-    def joined_list(self, declared: DeclaredColumns) -> JoinedList | None:
-        """Return the list of events that is put together when rows are looked up; None where there is none."""
-        return None
-
-    def learn(self, training_log: TrainingLog, folder: Path) -> None:
-        """Write what a kind with `learns` trains on the log, beyond what is counted, into an empty folder.
-
-        Raises:
-            DataError: There is nothing to learn from.
-        """
-        raise NotImplementedError
-
-    def learnt(self, folder: Path) -> Any:
-        """Return what `learn` wrote."""
-        raise NotImplementedError
-
-    def slate_value(self, declared: DeclaredColumns, features: Sequence[FeatureKind]) -> SlateValue | None:
-        """Return the number that it compares among the rows of a request; None: it compares none.
-
-        Args:
-            declared: The declared columns.
-            features: All declared operations.
-
-        Raises:
-            PlanError: It cannot be compared.
-        """
-        return None
 
     # The feature table.
 
@@ -198,14 +118,6 @@ class FeatureKind(Feature):
             fitted: Statistics that the features were fitted to.
             feature_outputs: Features of this kind, each with the number of one of its outputs.
         """
-        raise NotImplementedError
-
-    def list_nodes(self, graph: Graph, fitted: Fitted, output: int) -> tuple[str, str]:
-        """Compile a list of ids; return them, shape (rows, longest), and a BOOL mask of the positions that hold one."""
-        raise NotImplementedError
-
-    def vector_nodes(self, graph: Graph, fitted: Fitted, output: int) -> str:
-        """Compile a vector; return it as FP32, shape (rows, width)."""
         raise NotImplementedError
 
 

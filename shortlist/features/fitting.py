@@ -12,6 +12,7 @@ import polars as pl
 
 from shortlist.features.counted_days import STATISTICS
 from shortlist.features.counting import DayRecord, LogCounter
+from shortlist.features.feature_interfaces import TrainedFeature
 from shortlist.features.integer_count import is_large
 from shortlist.features.keyed import KeyedView
 from shortlist.features.lookup import ViewFile
@@ -29,6 +30,7 @@ from shortlist.features.views import ViewSize, ViewWriter, day_file, history_fil
 from shortlist.features.vocabulary import VocabularyLimits, build_vocabulary, write_vocabulary
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import write_json
+from shortlist.storage.side_tables import SIDE_FOLDER
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import progress
 
@@ -60,7 +62,7 @@ class Fitting:
     @property
     def side(self) -> Path:
         """Folder of the log's side tables."""
-        return self.log.folder / "side"
+        return self.log.folder / SIDE_FOLDER
 
     def write_side_tables(self, views: Sequence[StaticView]) -> dict[str, ViewSize]:
         """Write views of side tables; return their sizes by name."""
@@ -121,7 +123,7 @@ class Fitting:
             previous: An earlier fit, whose models are reused where nothing changed.
         """
         for feature in self.plan.features:
-            if feature.learns:
+            if isinstance(feature, TrainedFeature):
                 subfolder = Path(LEARNT) / feature.outputs[0]
                 previous_folder = None if previous is None else previous / subfolder
                 training_log = TrainingLog(
@@ -134,7 +136,7 @@ class Fitting:
                     previous_folder,
                 )
                 (self.out / subfolder).mkdir(parents=True)
-                feature.learn(training_log, self.out / subfolder)
+                feature.train(training_log, self.out / subfolder)
 
     def write_keyed(self, days: Sequence[date]) -> dict[str, ViewSize]:
         """Write the point-in-time views; return their sizes by name."""

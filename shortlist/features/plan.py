@@ -8,6 +8,13 @@ from typing import Any
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns, PlanError
+from shortlist.features.feature_interfaces import (
+    EventListFeature,
+    IdOutputs,
+    MeanVectorFeature,
+    SlateComparison,
+    StandardisedFeature,
+)
 from shortlist.features.feature_kind import FeatureKind, OutputForm, StandardisedNumber, declared_kinds
 from shortlist.features.joined_lists import JoinedList
 from shortlist.features.keyed import LAST_IMPRESSION, KeyedView
@@ -18,7 +25,7 @@ from shortlist.features.tiles import WHOLE_DAYS, Tiles
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.spec.data import Data
 from shortlist.spec.durations import parse_duration
-from shortlist.spec.features import Features
+from shortlist.spec.features import Features, streamed_columns
 from shortlist.spec.gates import Gates
 
 
@@ -128,7 +135,12 @@ class Plan:
     @property
     def standardised_numbers(self) -> tuple[StandardisedNumber, ...]:
         """The numbers whose mean and deviation are counted."""
-        return tuple(number for feature in self.features for number in feature.standardised_numbers(self.declared))
+        return tuple(
+            number
+            for feature in self.features
+            if isinstance(feature, StandardisedFeature)
+            for number in feature.standardised_numbers(self.declared)
+        )
 
 
 def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
@@ -156,18 +168,28 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
             for name, form in zip(feature.outputs, feature.forms(declared), strict=True)
         ),
         static_views=static_views(_columns_read(operations, slices), declared),
-        mean_views=tuple(dict.fromkeys(mean for feature in operations for mean in feature.mean_views(declared))),
+        mean_views=tuple(
+            dict.fromkeys(
+                mean
+                for feature in operations
+                if isinstance(feature, MeanVectorFeature)
+                for mean in feature.mean_views(declared)
+            )
+        ),
         counted_views=tuple(
             replace(view, by_tile=tiles.within_days and view.looked_up)
             for view in _counted_views(operations, declared, vocabularies)
         ),
         vocabularies=vocabularies,
         slates=tuple(
-            value for feature in operations if (value := feature.slate_value(declared, operations)) is not None
+            feature.slate_value(declared, operations) for feature in operations if isinstance(feature, SlateComparison)
         ),
         joined_lists=tuple(
             dict.fromkeys(
-                joined_list for feature in operations if (joined_list := feature.joined_list(declared)) is not None
+                joined_list
+                for feature in operations
+                if isinstance(feature, EventListFeature)
+                if (joined_list := feature.joined_list(declared)) is not None
             )
         ),
         tiles=tiles,
@@ -176,9 +198,7 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
     _check_names(planned)
     if planned.slates and (tiles.within_days or planned.streaming is not None):
         # Rows of a slate on two sides of a tile's end would see different statistics; in serving all see the same.
-        names = [
-            name for feature in operations if feature.slate_value(declared, operations) for name in feature.outputs
-        ]
+        names = [name for feature in operations if isinstance(feature, SlateComparison) for name in feature.outputs]
         raise PlanError(
             f"features of kind slate need statistics by whole days, and {', '.join(names)} is declared together with"
             " features.tile below 1d, features.streaming or data.outcome_delay; remove one of them"
@@ -193,8 +213,12 @@ def _streaming(
     if features.streaming is None:
         return None
     data = declared.data
-    lists = {feature: open_list for feature in operations if (open_list := feature.open_list(declared)) is not None}
-    counted = (name for feature in operations if feature not in lists for name in feature.streamed)
+    lists = {
+        feature: open_list
+        for feature in operations
+        if isinstance(feature, EventListFeature) and (open_list := feature.open_list(declared)) is not None
+    }
+    counted = (name for feature in operations if feature not in lists for name in streamed_columns(feature))
     longest = data.live_outcome_delay
     return StreamingPlan(
         keys=tuple(dict.fromkeys(map(declared.log_column, counted))),
@@ -215,7 +239,9 @@ def _columns_read(features: tuple[FeatureKind, ...], slices: tuple[str, ...]) ->
 
 def _vocabularies(features: tuple[FeatureKind, ...], declared: DeclaredColumns) -> tuple[VocabularyLimits, ...]:
     limits_by_column: dict[str, VocabularyLimits] = {}
-    for limits in (limits for feature in features for limits in feature.vocabularies(declared)):
+    for limits in (
+        limits for feature in features if isinstance(feature, IdOutputs) for limits in feature.vocabularies(declared)
+    ):
         if limits_by_column.setdefault(limits.column, limits) != limits:
             raise PlanError(
                 f"features: vocabularies of '{limits.column}' differ in min_rows or max_size; a column has one"

@@ -8,13 +8,22 @@ from pathlib import Path
 from typing import Any, Self
 
 from shortlist.contracts import Files
+from shortlist.features.feature_interfaces import (
+    ID_FORMS,
+    EventListFeature,
+    IdOutputs,
+    MeanVectorFeature,
+    SlateComparison,
+    TrainedFeature,
+    VectorOutputs,
+)
 from shortlist.features.feature_kind import FeatureKind, Fitted
 from shortlist.features.moments import NumberMoments
 from shortlist.features.plan import Plan, plan
 from shortlist.features.training_log import LEARNT
 from shortlist.features.vocabulary import ValueIds
 from shortlist.spec.data import Data
-from shortlist.spec.features import Features
+from shortlist.spec.features import Features, LearningSettings
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import read_json
 
@@ -30,7 +39,7 @@ class Preprocessing:
     """Width of every vector column that is read."""
     vocabularies: Mapping[str, ValueIds]
     """Ids of values, by column."""
-    learnt: Mapping[str, Any] = field(default_factory=dict)
+    trained: Mapping[str, Any] = field(default_factory=dict)
     """Models of trained features, by the name of the feature's first output."""
 
     @classmethod
@@ -52,10 +61,10 @@ class Preprocessing:
             moments={name: NumberMoments(**values) for name, values in saved["moments"].items()},
             widths=saved["widths"],
             vocabularies={name: ValueIds(folder / "vocabularies" / f"{name}.parquet") for name in columns},
-            learnt={
-                feature.outputs[0]: feature.learnt(folder / LEARNT / feature.outputs[0])
+            trained={
+                feature.outputs[0]: feature.load_trained(folder / LEARNT / feature.outputs[0])
                 for feature in planned.features
-                if feature.learns
+                if isinstance(feature, TrainedFeature)
             },
         )
 
@@ -70,19 +79,23 @@ class Preprocessing:
         for feature, forms in ((operation, operation.forms(fitted.declared)) for operation in self.plan.features):
             history = self._looks_back(feature)
             for number, (name, form) in enumerate(zip(feature.outputs, forms, strict=True)):
-                size, width = feature.shape(number, fitted)
+                size = feature.id_count(number, fitted) if isinstance(feature, IdOutputs) and form in ID_FORMS else None
+                vectors = feature if isinstance(feature, VectorOutputs) and form == "vector" else None
+                width = vectors.width(number, fitted) if vectors is not None else None
                 columns.append({"name": name, "kind": form, "size": size, "width": width, "history": history})
-                columns[-1] |= feature.learning
-                if (events := feature.max_events(number)) is not None:
+                columns[-1] |= feature.learning if isinstance(feature, LearningSettings) else {}
+                events = feature.max_events(number) if isinstance(feature, EventListFeature) else None
+                if events is not None:
                     columns[-1]["events"] = events
         return columns
 
     def _looks_back(self, feature: FeatureKind) -> bool:
-        declared, features = self.plan.declared, self.plan.features
-        value = feature.slate_value(declared, features)  # what is compared may itself be looked up
-        return value is not None or any(True for _ in (*feature.views(declared), *feature.mean_views(declared)))
+        if isinstance(feature, SlateComparison):  # the compared value may itself be looked up
+            return True
+        mean_views = feature.mean_views(self.plan.declared) if isinstance(feature, MeanVectorFeature) else ()
+        return any(True for _ in (*feature.views(self.plan.declared), *mean_views))
 
     @property
     def fitted(self) -> Fitted:
         """The part that kinds of features read."""
-        return Fitted(self.plan.declared, self.moments, self.widths, self.vocabularies, self.learnt)
+        return Fitted(self.plan.declared, self.moments, self.widths, self.vocabularies, self.trained)

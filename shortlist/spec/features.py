@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self, final
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -28,8 +29,6 @@ class Feature(Section):
 
     column_types: ClassVar[tuple[str, ...]] = ()
     """Types that `inputs` may have; empty: any."""
-    compares_candidates: ClassVar[bool] = False
-    """Whether its values depend on the other candidates of the request."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -42,31 +41,19 @@ class Feature(Section):
         raise NotImplementedError
 
     @property
-    def reads_features(self) -> tuple[str, ...]:
-        """Names of other features that it reads."""
-        return ()
-
-    @property
     def read_as_keys(self) -> tuple[str, ...]:
         """Inputs whose values are identifiers, not numbers; drift compares their frequent values."""
         return ()
 
     @property
-    def streamed(self) -> tuple[str, ...]:
-        """Columns by whose values events are counted or listed as they arrive."""
-        return ()
-
-    @property
-    def learning(self) -> dict[str, Any]:
-        """How the feature's ids are learnt: `hashed`, `admit_after`, `evict_after_days`."""
-        return {}
-
-    @property
+    @final
     def declared_learning_keys(self) -> list[str]:
         """Keys of the learning settings that differ from their defaults."""
-        return [key for key, default in _LEARNING_DEFAULTS.items() if self.learning.get(key, default) != default]
+        learning = self.learning if isinstance(self, LearningSettings) else {}
+        return [key for key, default in _LEARNING_DEFAULTS.items() if learning.get(key, default) != default]
 
     @property
+    @final
     def title(self) -> str:
         """Beginning of messages about the feature."""
         return f"features: {self.kind} '{self.outputs[0]}'"
@@ -90,6 +77,38 @@ class Feature(Section):
                 raise ValueError(
                     f"{self.title}: '{name}' is of type {column.type}; wanted {' or '.join(self.column_types)}"
                 )
+
+
+class LearningSettings(ABC):
+    """Settings for training models on a feature. Implemented by kinds that pass such settings to trainers."""
+
+    @property
+    @abstractmethod
+    def learning(self) -> dict[str, Any]:
+        """Settings noted with the columns of the table: `hashed`, `admit_after`, `evict_after_days`, `served`."""
+
+
+class StreamedFeature(ABC):
+    """A feature of live events. Implemented by kinds that read events which statistics do not include yet."""
+
+    @property
+    @abstractmethod
+    def streamed(self) -> tuple[str, ...]:
+        """Columns by whose values events are counted or listed as they arrive; empty where none are."""
+
+
+class CandidateComparison(ABC):
+    """A feature that depends on the other candidates of a request. Implemented by kinds that compare them."""
+
+    @property
+    @abstractmethod
+    def reads_features(self) -> tuple[str, ...]:
+        """Names of other features that it reads."""
+
+
+def streamed_columns(feature: Feature) -> tuple[str, ...]:
+    """Return the columns by whose values a feature counts or lists events as they arrive."""
+    return feature.streamed if isinstance(feature, StreamedFeature) else ()
 
 
 def declared_column(name: str, data: Data, location: str) -> Column:
@@ -199,7 +218,7 @@ class Features(Section):
 
     @model_validator(mode="after")
     def _streaming_is_read(self) -> Self:
-        readers = [feature for feature in self.columns if feature.streamed]
+        readers = [feature for feature in self.columns if streamed_columns(feature)]
         if readers and self.streaming is None:
             raise ValueError(
                 f"{readers[0].title}: nothing counts events as they arrive; declare features.streaming: true"
@@ -231,7 +250,7 @@ class Features(Section):
                 raise ValueError(f"feature name '{name}' is Shortlist's own")
             earlier_names.add(name)
         for feature in self.columns:
-            for name in feature.reads_features:
+            for name in feature.reads_features if isinstance(feature, CandidateComparison) else ():
                 if name not in earlier_names:
                     raise ValueError(
                         f"{feature.title}: no feature is named '{name}'{did_you_mean(name, earlier_names)}"

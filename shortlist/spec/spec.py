@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from shortlist.contracts import LIVE_COLUMNS, did_you_mean, label_column
 from shortlist.spec.base import Section
 from shortlist.spec.data import Data, FileSource, GeneratedSource, RowClock
-from shortlist.spec.features import Feature, Features, declared_column
+from shortlist.spec.features import CandidateComparison, Feature, Features, declared_column
 from shortlist.spec.filters import Filters
 from shortlist.spec.gates import Gates
 from shortlist.spec.models import Models, ModelSection, check_members, with_baselines
@@ -118,7 +118,7 @@ class Spec(Section):
                 f"retrieval.candidates {self.retrieval.candidates} is above serving.max_rows {self.serving.max_rows},"
                 " the most that are scored at once; declare fewer, or a larger limit"
             )
-        names = [feature.outputs[0] for feature in self.features.columns if feature.compares_candidates]
+        names = [feature.outputs[0] for feature in self.features.columns if isinstance(feature, CandidateComparison)]
         if self.retrieval is not None and names:
             raise ValueError(
                 f"features: '{names[0]}' compares the candidates of a request; with `retrieval` these are up to"

@@ -17,9 +17,10 @@ from models.ranker import IncompatibleModelError, Ranker
 from models.record import TrainedModel, read_record
 from shortlist.contracts import Files
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.feature_interfaces import declared_ids
 from shortlist.features.feature_kind import declared_kinds
 from shortlist.spec.data import Data
-from shortlist.spec.features import Features
+from shortlist.spec.features import Features, streamed_columns
 from shortlist.spec.models import ModelSection
 from shortlist.storage.artefacts import IntegrityError, read_json
 from shortlist.storage.tables import DayTable
@@ -196,7 +197,7 @@ def _vocabulary_columns(saved: dict[str, Any]) -> dict[str, str]:
     column_by_feature = {}
     for operation in declared_kinds(Features.model_validate(saved["features"])):
         for number, name in enumerate(operation.outputs):
-            ids = operation.declared_ids(number, declared)
+            ids = declared_ids(operation, number, declared)
             column_by_feature[name] = ids.counted_column if ids is not None else ""
     return column_by_feature
 
@@ -210,7 +211,7 @@ def _operation_by_feature(features: dict[str, Any]) -> dict[str, dict[str, Any]]
             operations[name] = operation.model_dump(mode="json", exclude={"each", *_IGNORED_FEATURE_KEYS}) | {
                 "column": column
             }
-            if operation.streamed:
+            if streamed_columns(operation):
                 operations[name]["streaming"] = declared.streaming and declared.streaming.delay
     return operations
 

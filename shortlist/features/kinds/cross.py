@@ -9,14 +9,16 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import DeclaredIds, FeatureKind, FeatureName, Fitted, OutputForm
+from shortlist.features.feature_interfaces import DeclaredIds, IdOutputs
+from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted, OutputForm
 from shortlist.features.graph import Graph
 from shortlist.features.kinds.hash import bucket_id_nodes, bucket_ids
 from shortlist.spec.base import Names
+from shortlist.spec.features import LearningSettings
 from shortlist.system.query_engine import Engine
 
 
-class CrossFeature(FeatureKind):
+class CrossFeature(FeatureKind, IdOutputs, LearningSettings):
     """One id for the ordered combination of two or more columns, by an order-aware hash; 0 when one is null."""
 
     kind: Literal["cross"]
@@ -54,9 +56,9 @@ class CrossFeature(FeatureKind):
         """Return one id."""
         return ["id"]
 
-    def shape(self, output: int, fitted: Fitted) -> tuple[int | None, int | None]:
+    def id_count(self, output: int, fitted: Fitted) -> int:
         """Return the buckets."""
-        return self.buckets, None
+        return self.buckets
 
     def declared_ids(self, output: int, declared: DeclaredColumns) -> DeclaredIds:
         """Return the buckets."""

@@ -15,11 +15,11 @@ from shortlist.features.graph import Graph
 from shortlist.features.open_counts import open_positives_column, open_rows_column
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data
-from shortlist.spec.features import owner_of
+from shortlist.spec.features import StreamedFeature, owner_of
 from shortlist.system.query_engine import Engine
 
 
-class CurrentCountFeature(KeyedFeature):
+class CurrentCountFeature(KeyedFeature, StreamedFeature):
     """log(1 + n): impressions of the key in the tiles that are not in its statistics yet, up to seconds ago."""
 
     kind: Literal["current"]

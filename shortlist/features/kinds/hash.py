@@ -10,17 +10,19 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import ColumnwiseFeature, DeclaredIds, Fitted, OutputForm
+from shortlist.features.feature_interfaces import DeclaredIds, IdOutputs
+from shortlist.features.feature_kind import ColumnwiseFeature, Fitted, OutputForm
 from shortlist.features.graph import Graph
 from shortlist.features.hashing import LIMB, NO_CODE, NULL_IN_LIST, PRIME, ROUND_KEYS, codes_of, with_buckets
 from shortlist.features.lists import map_column
+from shortlist.spec.features import LearningSettings
 from shortlist.system.query_engine import Engine, collect
 
 _PRIME = np.array([PRIME])
 _LIMB = np.array([LIMB])
 
 
-class HashFeature(ColumnwiseFeature):
+class HashFeature(ColumnwiseFeature, IdOutputs, LearningSettings):
     """Ids by hashing, for columns whose values need no vocabulary, whatever values will come; 0 is null."""
 
     kind: Literal["hash"]
@@ -51,9 +53,9 @@ class HashFeature(ColumnwiseFeature):
         """Return ids; lists of them for tags."""
         return ["ids" if declared.is_tags(name) else "id" for name in self.each]
 
-    def shape(self, output: int, fitted: Fitted) -> tuple[int | None, int | None]:
+    def id_count(self, output: int, fitted: Fitted) -> int:
         """Return the buckets."""
-        return self.buckets, None
+        return self.buckets
 
     def declared_ids(self, output: int, declared: DeclaredColumns) -> DeclaredIds:
         """Return the buckets."""

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.feature_interfaces import StandardisedFeature
 from shortlist.features.feature_kind import (
     ColumnwiseFeature,
     Fitted,
@@ -25,7 +26,7 @@ from shortlist.features.moments import NumberMoments
 from shortlist.system.query_engine import Engine
 
 
-class NumericFeature(ColumnwiseFeature):
+class NumericFeature(ColumnwiseFeature, StandardisedFeature):
     """Numbers: filled, clipped, logged, standardised, in this order."""
 
     kind: Literal["numeric"]

@@ -11,7 +11,8 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import DeclaredIds, FeatureKind, FeatureName, Fitted, OutputForm, view_column
+from shortlist.features.feature_interfaces import DeclaredIds, EventListFeature, IdOutputs, VectorOutputs
+from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted, OutputForm, view_column
 from shortlist.features.graph import Graph
 from shortlist.features.hashing import NO_CODE
 from shortlist.features.joined_lists import ItemColumn, JoinedList
@@ -23,7 +24,7 @@ from shortlist.features.vectors import Matrix, matrix, vector_series
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data, RowClock, SideTable
-from shortlist.spec.features import declared_column, owner_of
+from shortlist.spec.features import StreamedFeature, declared_column, owner_of
 from shortlist.system.query_engine import Engine
 
 SECONDS_AGO: Final = "seconds_ago"
@@ -35,7 +36,7 @@ def single_key_column(key: object) -> object:
     return key[0] if isinstance(key, list | tuple) and len(key) == 1 else key
 
 
-class SequenceFeature(FeatureKind):
+class SequenceFeature(FeatureKind, IdOutputs, VectorOutputs, EventListFeature, StreamedFeature):
     """The values of a column at a key's last events, as a list of ids: the newest event first.
 
     Numbers of the events are vectors, `last` wide: number k belongs to id k, and is 0 where there is no event. A value
@@ -204,15 +205,17 @@ class SequenceFeature(FeatureKind):
         categories = (name for name in self._declared_event_columns if self._is_category(name, declared))
         yield from (VocabularyLimits(name, self.min_rows, self.max_size) for name in (self.of, *categories))
 
-    def shape(self, output: int, fitted: Fitted) -> tuple[int | None, int | None]:
-        """Return the size of the vocabulary, or the number of events."""
-        column = self._vocabulary_column(output, fitted.declared)
-        return (None, self.last) if column is None else (fitted.vocabularies[column].size, None)
+    def id_count(self, output: int, fitted: Fitted) -> int:
+        """Return the size of the vocabulary."""
+        return fitted.vocabularies[self._id_column(output, fitted.declared)].size
 
-    def declared_ids(self, output: int, declared: DeclaredColumns) -> DeclaredIds | None:
+    def width(self, output: int, fitted: Fitted) -> int:
+        """Return the number of events."""
+        return self.last
+
+    def declared_ids(self, output: int, declared: DeclaredColumns) -> DeclaredIds:
         """Return as many ids as there are values, `max_size` at most."""
-        column = self._vocabulary_column(output, declared)
-        return None if column is None else DeclaredIds(self.max_size, column, self.last)
+        return DeclaredIds(self.max_size, self._id_column(output, declared), self.last)
 
     def max_events(self, output: int) -> int | None:
         """Return the most events of the list, and of the columns of its events."""
@@ -233,8 +236,7 @@ class SequenceFeature(FeatureKind):
 
     def list_nodes(self, graph: Graph, fitted: Fitted, output: int) -> tuple[str, str]:
         """Compile the ids."""
-        column = self._vocabulary_column(output, fitted.declared)
-        assert column is not None
+        column = self._id_column(output, fitted.declared)
         codes = graph.list_codes(
             self.row_column(fitted.declared, self._view_feature(output, fitted.declared)), self.last
         )
@@ -294,6 +296,12 @@ class SequenceFeature(FeatureKind):
         """Return the column by whose vocabulary an output's values get ids; None for a vector."""
         column = self.event_columns[output - 1] if output else self.of
         return column if not output or self._is_category(column, declared) else None
+
+    def _id_column(self, output: int, declared: DeclaredColumns) -> str:
+        """Return the column by whose vocabulary an output of ids gets them."""
+        column = self._vocabulary_column(output, declared)
+        assert column is not None, f"{self.title}: output {output} is a vector"
+        return column
 
     def _view_feature(self, output: int, declared: DeclaredColumns) -> str:
         if not output:

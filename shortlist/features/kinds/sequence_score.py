@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from shortlist.contracts import Columns, DataError
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.feature_interfaces import EventListFeature, TrainedFeature
 from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted
 from shortlist.features.graph import Graph
 from shortlist.features.hashing import NO_CODE
@@ -26,6 +27,7 @@ from shortlist.features.open_events import OpenList
 from shortlist.features.tiles import microseconds, start_of
 from shortlist.features.training_log import TrainingLog
 from shortlist.spec.data import Data
+from shortlist.spec.features import StreamedFeature
 from shortlist.storage.artefacts import IntegrityError, read_json
 from shortlist.system.query_engine import Engine
 from shortlist.tracking.steps import note
@@ -38,7 +40,7 @@ _SETTINGS_NOT_TRAINED: Final = {"kind", "name", "live", "sent"}
 Trainer = Callable[["SequenceScoreFeature", pl.DataFrame, int, Path], None]
 
 
-class SequenceScoreFeature(FeatureKind):
+class SequenceScoreFeature(FeatureKind, EventListFeature, StreamedFeature, TrainedFeature):
     """How well a row's item follows the key's last events, scored by a transformer trained on earlier days only.
 
     The value is the number of standard deviations by which the item's inner product with the state of the session lies
@@ -86,7 +88,6 @@ class SequenceScoreFeature(FeatureKind):
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0)
     """Share of activations that are left out in a step."""
 
-    learns: ClassVar[bool] = True
     trainer: ClassVar[str] = "models.sequence.scores:train"
     """Function (operation, events, seed, folder) that writes a model; it needs torch, which serving does not."""
 
@@ -133,7 +134,7 @@ class SequenceScoreFeature(FeatureKind):
         """Return the list that is joined after the look-up; None where the view holds the whole list."""
         return self._session.joined_list(declared)
 
-    def learn(self, training_log: TrainingLog, folder: Path) -> None:
+    def train(self, training_log: TrainingLog, folder: Path) -> None:
         """Train a model for every period that has days of the log; reuse those of an earlier fit.
 
         Raises:
@@ -161,14 +162,14 @@ class SequenceScoreFeature(FeatureKind):
         names = [start.isoformat() for start in models]
         SessionModels(folder).write_index(names, served_from, training_log.declared.timezone)
 
-    def learnt(self, folder: Path) -> SessionModels:
+    def load_trained(self, folder: Path) -> SessionModels:
         """Return the models."""
         return SessionModels(folder)
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
         """Yield the scores."""
         sessions, items = rows[self._session_column(fitted.declared)], rows[fitted.declared.row_column(self.of)]
-        models: SessionModels = fitted.learnt[self.name]
+        models: SessionModels = fitted.trained[self.name]
         yield pl.Series(self.name, models.scores(rows[Columns.TIME], sessions, items))
 
     @classmethod
@@ -185,7 +186,7 @@ class SequenceScoreFeature(FeatureKind):
         sessions = graph.add("Concat", sessions, padding, axis=1)
         items = graph.add("Squeeze", graph.codes([self.of], "an item that is scored"), first)
         times = graph.add("Squeeze", graph.numbers([Columns.TIME]), first)
-        models: SessionModels = fitted.learnt[self.name]
+        models: SessionModels = fitted.trained[self.name]
         return graph.add("Unsqueeze", models.nodes(graph, times, sessions, runs, items), first)
 
     @property

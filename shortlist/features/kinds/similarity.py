@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import polars as pl
 
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.feature_interfaces import MeanVectorFeature, SinglePrecisionNodes
 from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted
 from shortlist.features.graph import Graph
 from shortlist.features.static_view_plan import MeanView, check_holds_items
@@ -19,7 +20,7 @@ from shortlist.system.execution import count_cpu_operation
 from shortlist.system.query_engine import Engine
 
 
-class SimilarityFeature(FeatureKind):
+class SimilarityFeature(FeatureKind, MeanVectorFeature, SinglePrecisionNodes):
     """Cosine of the item's vector and the mean vector of the items in the user's list; 0 when either is missing."""
 
     kind: Literal["similarity"]
@@ -30,8 +31,6 @@ class SimilarityFeature(FeatureKind):
     """A vector column of the item's side table."""
     name: FeatureName
     """Name of the feature."""
-
-    single_precision: ClassVar[bool] = True
 
     def check(self, data: Data) -> None:
         """Check also that the list holds items, and that the vector is an item's."""

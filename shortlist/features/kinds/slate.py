@@ -10,16 +10,18 @@ from pydantic import Field, model_validator
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns, PlanError
+from shortlist.features.feature_interfaces import SlateComparison, StandardisedFeature
 from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted, NumberQuery
 from shortlist.features.graph import Graph
 from shortlist.features.slates import SlateStatistic, SlateValue
 from shortlist.spec.data import Data
+from shortlist.spec.features import CandidateComparison
 from shortlist.system.query_engine import Engine
 
 _NO_FIT: Mapping[str, object] = {}
 
 
-class SlateFeature(FeatureKind):
+class SlateFeature(FeatureKind, SlateComparison):
     """Rank and share of a value among the candidates of a request; `data.slate` tells which rows were one request.
 
     A log holds what was shown, a request what is asked: if users are shown fewer items than are ranked, these features
@@ -39,7 +41,6 @@ class SlateFeature(FeatureKind):
     candidates. Each gives a feature `<name>_slate_<what>`."""
 
     column_types: ClassVar[tuple[str, ...]] = ("integer", "number")
-    compares_candidates: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _compares_column_or_feature(self) -> Self:
@@ -106,9 +107,10 @@ class SlateFeature(FeatureKind):
         source = next(feature for feature in features if self.feature in feature.outputs)
         fitted = Fitted(declared, {}, {}, {})
         reason = ""
-        if any(number.output == self.feature for number in source.standardised_numbers(declared)):
+        standardised = source.standardised_numbers(declared) if isinstance(source, StandardisedFeature) else ()
+        if any(number.output == self.feature for number in standardised):
             reason = "it is standardised; leave standardise out"
-        elif source.reads_features:
+        elif isinstance(source, CandidateComparison) and source.reads_features:
             reason = "it is itself computed within a request"
         else:
             value = next(

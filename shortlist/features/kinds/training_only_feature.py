@@ -12,11 +12,11 @@ from shortlist.contracts import Columns
 from shortlist.features.feature_kind import ColumnwiseFeature, Fitted, NumberQuery
 from shortlist.features.graph import Graph, constant_per_output
 from shortlist.spec.data import Data
-from shortlist.spec.features import declared_column
+from shortlist.spec.features import LearningSettings, declared_column
 from shortlist.system.query_engine import Engine
 
 
-class TrainingOnlyFeature(ColumnwiseFeature):
+class TrainingOnlyFeature(ColumnwiseFeature, LearningSettings):
     """A number with its real value in training, and one fixed value wherever models compute scores.
 
     The feature table holds the real values. The exported graph has the fixed one, and so have the scores of validation

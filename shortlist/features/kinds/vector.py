@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import polars as pl
 
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.feature_interfaces import VectorOutputs
 from shortlist.features.feature_kind import ColumnwiseFeature, Fitted, OutputForm
 from shortlist.features.graph import Graph
 from shortlist.features.vectors import matrix, normalised, vector_series
@@ -15,7 +16,7 @@ from shortlist.system.execution import count_cpu_operation
 from shortlist.system.query_engine import Engine
 
 
-class VectorFeature(ColumnwiseFeature):
+class VectorFeature(ColumnwiseFeature, VectorOutputs):
     """A dense vector column, L2-normalised; a null is the zero vector."""
 
     kind: Literal["vector"]
@@ -30,9 +31,9 @@ class VectorFeature(ColumnwiseFeature):
         """Return vectors."""
         return ["vector"] * len(self.each)
 
-    def shape(self, output: int, fitted: Fitted) -> tuple[int | None, int | None]:
-        """Return the width."""
-        return None, fitted.widths[self.each[output]]
+    def width(self, output: int, fitted: Fitted) -> int:
+        """Return the width of the column's vectors."""
+        return fitted.widths[self.each[output]]
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
         """Yield the vectors."""

@@ -10,7 +10,8 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.feature_kind import ColumnwiseFeature, DeclaredIds, Fitted, OutputForm
+from shortlist.features.feature_interfaces import DeclaredIds, IdOutputs
+from shortlist.features.feature_kind import ColumnwiseFeature, Fitted, OutputForm
 from shortlist.features.graph import ML, ExportError, Graph
 from shortlist.features.hashing import NO_CODE, NULL_IN_LIST, codes_of
 from shortlist.features.lists import map_column
@@ -18,7 +19,7 @@ from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.system.query_engine import Engine
 
 
-class VocabularyFeature(ColumnwiseFeature):
+class VocabularyFeature(ColumnwiseFeature, IdOutputs):
     """Dense ids for values seen often enough; 0 is unknown or rare. Ids never change; new values are appended."""
 
     kind: Literal["vocabulary"]
@@ -46,9 +47,9 @@ class VocabularyFeature(ColumnwiseFeature):
         """Return every column."""
         yield from (VocabularyLimits(name, self.min_rows, self.max_size) for name in self.each)
 
-    def shape(self, output: int, fitted: Fitted) -> tuple[int | None, int | None]:
+    def id_count(self, output: int, fitted: Fitted) -> int:
         """Return the size of the vocabulary."""
-        return fitted.vocabularies[self.each[output]].size, None
+        return fitted.vocabularies[self.each[output]].size
 
     def declared_ids(self, output: int, declared: DeclaredColumns) -> DeclaredIds:
         """Return as many ids as there are values, `max_size` at most."""

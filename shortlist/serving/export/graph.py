@@ -1,4 +1,4 @@
-"""The features of a model computed inside an ONNX graph, exactly as `Transformer.compute` computes them."""
+"""ONNX graph of a model's features, with the same results as `Transformer.compute`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shortlist.features.feature_interfaces import IdOutputs, SinglePrecisionNodes, VectorOutputs
 from shortlist.features.feature_kind import FeatureKind
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.graph_builder import ROWS, ExportError, GraphBuilder, tensor_info
@@ -16,10 +17,10 @@ from shortlist.serving.export.signature import Signature
 
 
 class FeatureGraph:
-    """Grows the nodes that compute the features a model asks for, and nothing else.
+    """Adds the nodes that compute the features a model reads.
 
     Attributes:
-        nodes: The graph; a model adds its own nodes.
+        nodes: Builder of the graph, to which a model adds its own nodes.
     """
 
     def __init__(self, preprocessing: Preprocessing) -> None:
@@ -69,24 +70,25 @@ class FeatureGraph:
         return self.nodes.transposed(self._transposed_ids(names))
 
     def lists(self, name: str) -> tuple[str, str]:
-        """Return the ids of a feature of kind ids, INT64, shape (rows, longest), and where there is one, BOOL.
+        """Return the ids of a feature of kind ids, INT64, shape (rows, longest), and the mask of filled positions.
 
         Raises:
             ExportError: The feature cannot be computed inside a graph.
         """
         feature, number = self._by_name[name]
+        assert isinstance(feature, IdOutputs), f"{feature.title} has no ids"
         return feature.list_nodes(self._inputs, self._fitted, number)
 
     def lists_by_run(self, name: str) -> tuple[str, str, str]:
-        """Return what `lists` does, once per run of rows that have the same list, and the number of each row's run.
+        """Return what `lists` returns, once per run of rows with the same list, and the run number of each row.
 
-        The rows of a request follow each other, and have the same list where it is the user's: it is encoded once.
+        All rows of a request have the same user, whose lists are then encoded once.
 
         Returns:
-            Ids, INT64, shape (runs, longest); where there is one; and numbers of runs, INT64, shape (rows,).
+            Ids, INT64, shape (runs, longest); the mask of the filled positions; run numbers, INT64, shape (rows,).
 
         Raises:
-            ExportError: The feature cannot be computed inside a graph, or not from one list.
+            ExportError: The feature cannot be computed inside a graph, or depends on several lists.
         """
         with self._inputs.by_run() as runs:
             ids, is_filled = self.lists(name)
@@ -95,14 +97,14 @@ class FeatureGraph:
         return ids, is_filled, runs[0]
 
     def border(self, tensor: str, name: str, dtype: type[np.generic], width: int | str, rows: str = ROWS) -> str:
-        """Name a tensor at which the features end: `shortlist.serving.export.graph_split` cuts there.
+        """Name a tensor at which the features end; `shortlist.serving.export.graph_split` cuts there.
 
         Args:
-            tensor: Shape (rows, width).
-            name: Of this model's tensors at the border.
+            tensor: Tensor of shape (rows, width).
+            name: Name of the tensor at the border.
             dtype: Its type.
-            width: Its columns; a text where they vary.
-            rows: What its rows are, where they are not those of the request.
+            width: Number of its columns; a dimension name if it varies.
+            rows: Name of its first dimension, if its rows are not those of the request.
         """
         if not self._is_cut:
             return tensor
@@ -110,18 +112,18 @@ class FeatureGraph:
         return self.nodes.add_described(tensor, self._border[-1], dtype, width, rows)
 
     def run_whole(self) -> None:
-        """Leave borders out from now on: a graph of several models is not cut."""
+        """Add no further borders: a graph of several models is not cut."""
         self._is_cut = False
 
     def finished(self, output: str, name: str, width: int, model: str, kind: str) -> tuple[Any, Signature]:
-        """Return the whole graph (an ONNX `ModelProto`) and what it reads.
+        """Return the complete graph (an ONNX `ModelProto`) and its signature.
 
         Args:
-            output: The tensor to answer, FP32, shape (rows, width).
-            name: Under which it is answered.
-            width: Its columns.
-            model: The spec's name.
-            kind: Of the model.
+            output: Output tensor, FP32, shape (rows, width).
+            name: Name of the output.
+            width: Number of its columns.
+            model: Name of the spec.
+            kind: Kind of the model.
         """
         signature = self._inputs.signature(model, kind).model_copy(update={"border": tuple(self._border)})
         output_tensor = self.nodes.add_named("Identity", output, name)
@@ -130,7 +132,7 @@ class FeatureGraph:
     def _narrow(self, names: Sequence[str]) -> str:
         """Return numbers and ids as FP32, shape (names, rows)."""
         dense = [name for name in names if self._kind(name) == "dense"]
-        single = [name for name in dense if self._by_name[name][0].single_precision]
+        single = [name for name in dense if isinstance(self._by_name[name][0], SinglePrecisionNodes)]
         double = [name for name in dense if name not in single]
         ids = [name for name in names if self._kind(name) == "id"]
         blocks, block_names = [], []
@@ -147,7 +149,7 @@ class FeatureGraph:
         return self._in_order([block], order, names)
 
     def _add_compiled(self, names: Sequence[str]) -> tuple[str, list[str]]:
-        """Return numbers or ids, shape (names, rows), in an order that groups what is compiled together."""
+        """Return numbers or ids, shape (names, rows), grouped by features that share nodes, and their order."""
         groups: dict[Hashable, list[str]] = {}
         for name in names:
             groups.setdefault(self._by_name[name][0].group, []).append(name)
@@ -159,6 +161,7 @@ class FeatureGraph:
 
     def _vector(self, name: str) -> str:
         feature, number = self._by_name[name]
+        assert isinstance(feature, VectorOutputs), f"{feature.title} has no vectors"
         return feature.vector_nodes(self._inputs, self._fitted, number)
 
     def _in_order(self, blocks: Sequence[str], block_names: Sequence[str], names: Sequence[str]) -> str:

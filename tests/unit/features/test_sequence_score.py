@@ -134,7 +134,7 @@ def test_a_model_trained_on_events_unknown_to_its_rows_is_refused(world: Any) ->
     assert facts.learnt_until < facts.start
     facts._replace(learnt_until=facts.start + 1).write(folder)
     with pytest.raises(IntegrityError, match=r"learnt what was known at 2026-.* UTC, and would score rows from 2026-"):
-        Transformer.load(world.folder / "fitted", "cpu").preprocessing.learnt["next"].models  # noqa: B018
+        Transformer.load(world.folder / "fitted", "cpu").preprocessing.trained["next"].models  # noqa: B018
 
 
 def test_an_outcome_unknown_at_the_start_of_a_period_is_not_trained_on(world: Any) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.data.clock import row_times
+from shortlist.data.reading.clock import row_times
 from shortlist.features.fit import fit
 from shortlist.features.publish import publish
 from shortlist.features.store import connect

@@ -1,4 +1,4 @@
-"""Kinds of features that only this file knows: from the spec through fit and table to the graph and the server."""
+"""Feature kinds defined in this file, from the spec through fitting and table to the graph and the server."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pydantic import Field
 from monitoring.reference.distributions import compared_columns
 from shortlist.contracts import Columns, Files
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.feature_interfaces import DeclaredIds, IdOutputs
 from shortlist.features.feature_kind import (
     ColumnwiseFeature,
-    DeclaredIds,
     Fitted,
     KeyedFeature,
     NumberQuery,
@@ -77,12 +77,12 @@ class Trend(KeyedFeature):
         yield NumberQuery(self.name, (recent + 1) / (whole + 2))
 
     @classmethod
-    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
-        views = [(feature, feature.view(fitted.declared)) for feature, _ in wanted]
+    def nodes(cls, graph: Graph, fitted: Fitted, features: Sequence[tuple[Self, int]]) -> str:
+        views = [(feature, feature.view(fitted.declared)) for feature, _ in features]
         places = [view_column(view, feature._recent.name) for feature, view in views]
         places += [view_column(view, ROWS.name) for _, view in views]
-        known = graph.fill_missing(graph.numbers(places), np.zeros(1))
-        recent, whole = graph.split(known, [len(wanted)] * 2)
+        filled_numbers = graph.fill_missing(graph.numbers(places), np.zeros(1))
+        recent, whole = graph.split(filled_numbers, [len(features)] * 2)
         return graph.add("Div", graph.add("Add", recent, np.ones(1)), graph.add("Add", whole, np.full(1, 2.0)))
 
     @property
@@ -90,7 +90,7 @@ class Trend(KeyedFeature):
         return Total(Columns.ROWS, self.window_days)
 
 
-class Bands(ColumnwiseFeature):
+class Bands(ColumnwiseFeature, IdOutputs):
     """Ids of ranges of a number, from 1 on; 0 is null."""
 
     kind: Literal["bands"]
@@ -104,8 +104,8 @@ class Bands(ColumnwiseFeature):
     def forms(self, declared: DeclaredColumns) -> list[OutputForm]:
         return ["id"] * len(self.each)
 
-    def shape(self, output: int, fitted: Fitted) -> tuple[int | None, int | None]:
-        return 3, None
+    def id_count(self, output: int, fitted: Fitted) -> int:
+        return 3
 
     def declared_ids(self, output: int, declared: DeclaredColumns) -> DeclaredIds:
         return DeclaredIds(3)
@@ -117,9 +117,9 @@ class Bands(ColumnwiseFeature):
             yield rows.select(band.fill_null(0).cast(pl.UInt32).alias(output)).to_series()
 
     @classmethod
-    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
-        value = graph.declared_numbers([feature.each[number] for feature, number in wanted], "a band")
-        edges = constant_per_output(feature.edge for feature, _ in wanted)
+    def nodes(cls, graph: Graph, fitted: Fitted, features: Sequence[tuple[Self, int]]) -> str:
+        value = graph.declared_numbers([feature.each[number] for feature, number in features], "a band")
+        edges = constant_per_output(feature.edge for feature, _ in features)
         band = graph.add("Where", graph.add("Less", value, edges), np.array([1]), np.array([2]))
         return graph.add("Where", graph.is_missing(value), np.array([0]), band)
 
@@ -163,7 +163,7 @@ def model(fitted: Path) -> Path:
     return folder
 
 
-def test_a_spec_may_declare_it_and_is_checked() -> None:
+def test_a_spec_can_declare_the_feature_and_is_validated() -> None:
     raw = yaml.safe_load(DEMO.read_text())
     key = raw["data"]["user"]
     raw["features"]["columns"].append({"kind": "trend", "key": key, "name": "own_trend"})
@@ -176,7 +176,7 @@ def test_a_spec_may_declare_it_and_is_checked() -> None:
         parse_spec(yaml.safe_dump(raw))
 
 
-def test_the_table_holds_what_the_days_before_say(shop: Any, fitted: Path) -> None:
+def test_the_table_has_the_values_of_the_previous_days(shop: Any, fitted: Path) -> None:
     data, features = shop.plan.declared.data, Features.model_validate({"columns": FEATURES})
     out = fitted.parent / "table"
     table = build_table(data, features, None, Runtime(engine="cpu"), shop.folder / "log", fitted, out)
@@ -184,16 +184,18 @@ def test_the_table_holds_what_the_days_before_say(shop: Any, fitted: Path) -> No
     rows = pl.concat([frame for part, frame in table.frames() if part == days[3]])
     pages = [shop.rows(day)["page"].to_list() for day in days]
     for page, trend in zip(pages[3], rows["page_trend"], strict=True):
-        recent, whole = (sum(each.count(page) for each in pages[first:3]) for first in (1, 0))
+        recent, whole = (sum(pages_of_day.count(page) for pages_of_day in pages[first:3]) for first in (1, 0))
         expected = (recent + 1) / (whole + 2) if page is not None else 1 / 2
         assert trend == np.float32(expected)
     prices = shop.rows(days[3])["price"].to_list()
     assert rows["price_band"].to_list() == [0 if price is None else 1 + (price >= 1.5) for price in prices]
-    notes = {each["name"]: (each["kind"], each["size"]) for each in table.notes["columns"]}
+    notes = {
+        column_notes["name"]: (column_notes["kind"], column_notes["size"]) for column_notes in table.notes["columns"]
+    }
     assert notes["price_band"] == ("id", 3)
 
 
-def test_the_graph_computes_what_the_table_holds(shop: Any, fitted: Path, model: Path) -> None:
+def test_the_graph_computes_the_values_of_the_table(shop: Any, fitted: Path, model: Path) -> None:
     transformer, signature = Transformer.load(fitted, "cpu"), Signature.read(model / FOLDER)
     session = onnxruntime.InferenceSession(str(model / FOLDER / MODEL_FILE), providers=["CPUExecutionProvider"])
     for day in DayTable.open(shop.folder / "log", Files.LOG).by_day:
@@ -202,7 +204,7 @@ def test_the_graph_computes_what_the_table_holds(shop: Any, fitted: Path, model:
         np.testing.assert_allclose(scores[:, 0], summed(transformer.compute(rows)), rtol=1e-6)
 
 
-def test_the_server_answers_what_the_table_would_hold(shop: Any, fitted: Path, model: Path) -> None:
+def test_the_server_computes_the_values_of_the_table(shop: Any, fitted: Path, model: Path) -> None:
     views, store = fitted / "views", fitted.parent / "store"
     apply(views, store, "own", SQLiteOnline(), "user_id").materialize(shop.until)
     announce_views(views, store, shop.until, shop.folder / "log")
@@ -217,8 +219,8 @@ def test_the_server_answers_what_the_table_would_hold(shop: Any, fitted: Path, m
         )  # fmt: skip
         scores = asyncio.run(answered(settings, sent))
     tomorrow = shop.until.date()
-    asked = shop.rows(tomorrow - timedelta(days=1)).head(1).drop("words", *sent)
-    rows = pl.concat([asked] * 3).with_columns(
+    request_row = shop.rows(tomorrow - timedelta(days=1)).head(1).drop("words", *sent)
+    rows = pl.concat([request_row] * 3).with_columns(
         pl.lit(2, pl.Int64).alias("user_id"), pl.Series("item_id", sent["item_id"]), pl.lit("home").alias("page"),
         pl.Series("price", sent["price"]), pl.lit(None, pl.List(pl.String)).alias("words"),
     )  # fmt: skip
@@ -246,8 +248,10 @@ async def answered(settings: ServerSettings, sent: dict[str, list[Any]]) -> np.n
 
 def test_drift_compares_its_key_as_a_category(shop: Any) -> None:
     features = Features.model_validate({"columns": [{"kind": "trend", "key": "position", "name": "trend"}]})
-    data, others = shop.plan.declared.data, Features.model_validate({"columns": FEATURES})
-    kinds = [compared_columns(plan(data, declared), DriftLimits())["position"] for declared in (features, others)]
+    data, other_features = shop.plan.declared.data, Features.model_validate({"columns": FEATURES})
+    kinds = [
+        compared_columns(plan(data, declared), DriftLimits())["position"] for declared in (features, other_features)
+    ]
     assert kinds == ["categorical", "numeric"]
 
 
