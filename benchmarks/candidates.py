@@ -44,7 +44,7 @@ from shortlist.storage.tables import DayTable
 
 ROOT: Final = Path(__file__).parents[1]
 PEER: Final = "popular"
-MOST: Final = 500
+LIST_LENGTH: Final = 500
 MOST_TAKEN: Final = 200
 """Items that a user may have taken before, by which lists are made longer."""
 HISTORIES: Final = ("watch_seq", "like_seq")
@@ -66,7 +66,7 @@ PEERS: Final[dict[str, dict[str, Any]]] = {
     "implicit BPR": {"kind": "bpr", "factors": 32, "iterations": 50, "histories": True},
     "RecTools EASE": {"kind": "ease", "regularization": 500.0, "histories": True},
 }
-TRIED: Final[dict[str, dict[str, Any]]] = {
+SETTINGS_TO_TRY: Final[dict[str, dict[str, Any]]] = {
     **PEERS,
     "implicit ALS, log alone": {**PEERS["implicit ALS"], "histories": False},
     "implicit BPR, log alone": {**PEERS["implicit BPR"], "histories": False},
@@ -86,23 +86,30 @@ def main() -> None:
         log = validated(spec, Path(arguments.data), Path(scratch))
         split = split_days([part.day for part in log.days], spec.data.split)
         learnt = frozenset(split.fitted_on) | frozenset(() if arguments.validation else split.validation)
-        asked = frozenset(split.validation if arguments.validation else split.test)
-        found = measured(spec, log, learnt, asked, TRIED if arguments.validation else PEERS, Path(scratch))
-    lines = [line for metric in ("recall", "ndcg_at_10") for line in _lines(found, metric)]
-    show(f"Candidates of {len(found[PEER].items)} users", lines)
+        query_days = frozenset(split.validation if arguments.validation else split.test)
+        metrics_by_list = measured(
+            spec, log, learnt, query_days, SETTINGS_TO_TRY if arguments.validation else PEERS, Path(scratch)
+        )
+    lines = [line for metric in ("recall", "ndcg_at_10") for line in _lines(metrics_by_list, metric)]
+    show(f"Candidates of {len(metrics_by_list[PEER].items)} users", lines)
     if not arguments.validation:
         record(lines, whole="candidates")
 
 
-def validated(spec: Spec, data: Path, scratch: Path) -> DayTable:
+def validated(spec: Spec, log_folder: Path, scratch: Path) -> DayTable:
     """Return the validated log."""
     raw, valid, quarantine = (scratch / name for name in ("raw", "valid", "quarantine"))
-    ingest(spec.data, data, raw, spec.runtime)
+    ingest(spec.data, log_folder, raw, spec.runtime)
     return validate(spec.data, raw, valid, quarantine, spec.runtime, datetime.now(UTC))
 
 
 def measured(
-    spec: Spec, log: DayTable, learnt: frozenset[date], asked: frozenset[date], peers: Mapping[str, Any], scratch: Path
+    spec: Spec,
+    log: DayTable,
+    learnt: frozenset[date],
+    query_days: frozenset[date],
+    peers: Mapping[str, Any],
+    scratch: Path,
 ) -> dict[str, ListMetrics]:
     """Return the metrics of every list, by its name.
 
@@ -110,55 +117,66 @@ def measured(
         spec: The declaration.
         log: The validated log.
         learnt: Days to fit on.
-        asked: Days whose users are asked for.
+        query_days: Days whose users are asked for.
         peers: Settings by name.
         scratch: A folder.
     """
-    section = Retrieval.model_validate({"candidates": MOST + MOST_TAKEN, "sources": SOURCES})
+    section = Retrieval.model_validate({"candidates": LIST_LENGTH + MOST_TAKEN, "sources": SOURCES})
     section.check(spec.data)
     fit_retrieval(section, spec.data, log, learnt, scratch / "release", spec.runtime.seed)
     retriever = Retriever.open(scratch / "release")
-    users = read_test_users(retriever, spec.data, log, asked, spec.runtime.seed)
-    taken = Taken.of(spec, log, learnt, retriever, users)
-    lists = {name: taken.without(rows) for name, rows in _lists(retriever, users).items()}
-    lists |= _of_peers(taken, peers, scratch)
+    users = read_test_users(retriever, spec.data, log, query_days, spec.runtime.seed)
+    history = TakenItems.of(spec, log, learnt, retriever, users)
+    lists = {name: history.remove_taken_items(rows) for name, rows in _lists(retriever, users).items()}
+    lists |= _of_peers(history, peers, scratch)
     popular, popularity = lists[PEER], item_popularity(retriever)
-    return {name: list_metrics(filled(own, popular), users.relevant, popularity) for name, own in lists.items()}
+    return {name: list_metrics(filled(items, popular), users.relevant, popularity) for name, items in lists.items()}
 
 
-class Taken(NamedTuple):
+class TakenItems(NamedTuple):
     """Positive rows, and what users watched or liked before the log begins; users and items are numbers."""
 
     user: NDArray[np.int64]
     item: NDArray[np.int64]
     of_log: NDArray[np.bool_]
-    asked: NDArray[np.int64]
+    query_users: NDArray[np.int64]
     """The users who are asked for."""
     items: int
     """Of the catalogue."""
 
     @classmethod
-    def of(cls, spec: Spec, log: DayTable, days: frozenset[date], retriever: Retriever, users: TestUsers) -> Taken:
+    def of(cls, spec: Spec, log: DayTable, days: frozenset[date], retriever: Retriever, users: TestUsers) -> TakenItems:
         """Return what users took before some days' end."""
         user, item = spec.data.user or "", spec.data.item or ""
         rows = log.scan(days).filter(pl.col(Columns.LABEL) == 1).select(user, item).collect()
         tables = read_user_tables(log.folder, spec.data)
-        earlier = [tables.select(user, pl.col(name).alias(item)).explode(item).drop_nulls() for name in HISTORIES]
-        every = pl.concat([rows, *(one.cast(dict(rows.schema)) for one in earlier)])
-        wanted = users.queries.users.cast(every.schema[user])
-        known = pl.concat([every[user], wanted]).unique().sort()
-        found = retriever.catalogue.find_rows(every[item]).astype(np.int64)
-        there, numbers = found >= 0, known.search_sorted(every[user]).to_numpy().astype(np.int64)
-        of_log = np.arange(len(found)) < rows.height
-        asked = known.search_sorted(wanted).to_numpy().astype(np.int64)
-        return cls(numbers[there], found[there], of_log[there], asked, retriever.catalogue.size)
+        watched_before = [
+            tables.select(user, pl.col(name).alias(item)).explode(item).drop_nulls() for name in HISTORIES
+        ]
+        all_rows = pl.concat([rows, *(frame.cast(dict(rows.schema)) for frame in watched_before)])
+        queried = users.queries.users.cast(all_rows.schema[user])
+        all_users = pl.concat([all_rows[user], queried]).unique().sort()
+        catalogue_rows = retriever.catalogue.find_rows(all_rows[item]).astype(np.int64)
+        is_in_catalogue, numbers = (
+            catalogue_rows >= 0,
+            all_users.search_sorted(all_rows[user]).to_numpy().astype(np.int64),
+        )
+        of_log = np.arange(len(catalogue_rows)) < rows.height
+        query_users = all_users.search_sorted(queried).to_numpy().astype(np.int64)
+        return cls(
+            numbers[is_in_catalogue],
+            catalogue_rows[is_in_catalogue],
+            of_log[is_in_catalogue],
+            query_users,
+            retriever.catalogue.size,
+        )
 
-    def without(self, lists: Rows) -> Rows:
+    def remove_taken_items(self, lists: Rows) -> Rows:
         """Return the first 500 of the asked users' lists that they did not take before."""
-        keys = self.asked[:, None] * self.items + lists
-        kept = (lists >= 0) & ~np.isin(keys, self.user * self.items + self.item)
-        order = np.argsort(~kept, axis=1, kind="stable")[:, :MOST]
-        rows: Rows = np.where(np.take_along_axis(kept, order, 1), np.take_along_axis(lists, order, 1), -1)
+        keys = self.query_users[:, None] * self.items + lists
+        is_new = (lists >= 0) & ~np.isin(keys, self.user * self.items + self.item)
+        order = np.argsort(~is_new, axis=1, kind="stable")[:, :LIST_LENGTH]
+        rows: Rows = np.where(np.take_along_axis(is_new, order, 1), np.take_along_axis(lists, order, 1), -1)
         return rows
 
 
@@ -168,12 +186,12 @@ def filled(lists: Rows, popular: Rows) -> Rows:
     >>> filled(np.array([[4, -1, -1]], np.int32), np.array([[4, 7, 1]], np.int32)).tolist()
     [[4, 7, 1]]
     """
-    found = np.full_like(popular, -1)
-    for line, (own, rest) in enumerate(zip(lists, popular, strict=True)):
-        kept = own[own >= 0]
-        every = np.concatenate([kept, rest[~np.isin(rest, kept)]])[: popular.shape[1]]
-        found[line, : len(every)] = every
-    return found
+    completed = np.full_like(popular, -1)
+    for line, (items, popular_items) in enumerate(zip(lists, popular, strict=True)):
+        valid_items = items[items >= 0]
+        merged = np.concatenate([valid_items, popular_items[~np.isin(popular_items, valid_items)]])[: popular.shape[1]]
+        completed[line, : len(merged)] = merged
+    return completed
 
 
 def _lists(retriever: Retriever, users: TestUsers) -> dict[str, Rows]:
@@ -184,29 +202,29 @@ def _lists(retriever: Retriever, users: TestUsers) -> dict[str, Rows]:
             parts.setdefault(name, []).append(ranked.items)
         for name, several in TOGETHER.items():
             parts.setdefault(name, []).append(
-                fuse_candidates([(one, lists[one]) for one in several], MOST + MOST_TAKEN).items
+                fuse_candidates([(source, lists[source]) for source in several], LIST_LENGTH + MOST_TAKEN).items
             )
     return {name: np.concatenate(rows) for name, rows in parts.items()}
 
 
-def _of_peers(taken: Taken, peers: Mapping[str, Any], scratch: Path) -> dict[str, Rows]:
+def _of_peers(history: TakenItems, peers: Mapping[str, Any], scratch: Path) -> dict[str, Rows]:
     """Return the lists of models that learnt from the same rows."""
-    np.savez(scratch / "given.npz", models=json.dumps(dict(peers)), **taken._asdict())
+    np.savez(scratch / "given.npz", models=json.dumps(dict(peers)), **history._asdict())
     program = [str(ROOT / ".venv-peers-recommend/bin/python"), str(ROOT / "benchmarks/peers/recommenders.py")]
     subprocess.run([*program, str(scratch / "given.npz"), str(scratch / "lists.npz")], check=True)  # noqa: S603 - our own program
-    found = np.load(scratch / "lists.npz")
-    return {name: taken.without(found[name]) for name in found.files}
+    peer_lists = np.load(scratch / "lists.npz")
+    return {name: history.remove_taken_items(peer_lists[name]) for name in peer_lists.files}
 
 
-def _lines(found: Mapping[str, ListMetrics], metric: str) -> list[Line]:
-    theirs = getattr(found[PEER], metric)
+def _lines(metrics_by_list: Mapping[str, ListMetrics], metric: str) -> list[Line]:
+    peer_metric = getattr(metrics_by_list[PEER], metric)
     lines = []
-    for name, metrics in found.items():
-        own = getattr(metrics, metric)
-        gap = bootstrap_mean(own - theirs, 0.95, 500, 1)
+    for name, metrics in metrics_by_list.items():
+        metric_value = getattr(metrics, metric)
+        gap = bootstrap_mean(metric_value - peer_metric, 0.95, 500, 1)
         text = "" if name == PEER else f"{PEER}: {gap.value:+.4f} ({gap.low:+.4f} to {gap.high:+.4f})"
-        ratio = None if name == PEER else float(own.mean() / theirs.mean())
-        lines.append(Line("candidates", f"kuairand, {name}, {metric}", float(own.mean()), "", text, ratio))
+        ratio = None if name == PEER else float(metric_value.mean() / peer_metric.mean())
+        lines.append(Line("candidates", f"kuairand, {name}, {metric}", float(metric_value.mean()), "", text, ratio))
     return lines
 
 

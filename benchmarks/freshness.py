@@ -51,7 +51,7 @@ CANDIDATES: Final = 20
 USERS: Final = 10_000
 ITEMS: Final = 5_000
 KEYS: Final = ("user_id", "item_id")
-DATA: Final[dict[str, Any]] = {
+DATA_SECTION: Final[dict[str, Any]] = {
     "source": {"kind": "files"},
     "columns": [{"name": name, "type": "integer"} for name in (*KEYS, "clicked")],
     "label": "clicked",
@@ -118,8 +118,8 @@ def write_model(folder: Path) -> None:
     writer = DayTableWriter(folder / "log", Files.LOG, 10)
     writer.append(pl.DataFrame(rows, schema_overrides={Columns.TIME: pl.Datetime("us", "UTC")}))
     writer.close()
-    data, features = Data.model_validate(DATA), Features.model_validate(FEATURES)
-    fit(data, features, None, Runtime(engine="cpu"), folder / "log", folder / "fitted")
+    data_section, features = Data.model_validate(DATA_SECTION), Features.model_validate(FEATURES)
+    fit(data_section, features, None, Runtime(engine="cpu"), folder / "log", folder / "fitted")
     (folder / "model" / FOLDER).mkdir(parents=True)
     SIGNATURE.write(folder / "model" / FOLDER)
     (folder / "model" / Files.PREPROCESSING).symlink_to(folder / "fitted")
@@ -154,22 +154,22 @@ async def answered(parts: ServerComponents, user: int, items: Sequence[int], req
     await parts.service.answer(InferenceRequest("fresh", "", tensors(user, items), origin))
 
 
-def answer_until_killed(folder: Path, logs: Path, name: int, told: int) -> None:
+def answer_until_killed(folder: Path, logs: Path, name: int, pipe: int) -> None:
     """Answer requests, tell the id of each that was answered, and write its outcome, as its client would."""
 
-    async def one_after_another(parts: ServerComponents, client: int) -> None:
+    async def answer_in_turn(parts: ServerComponents, client: int) -> None:
         number = 0
         while True:
             request = f"{name}-{client}-{number}"
             await answered(parts, 1, [2, 3], request)
-            os.write(told, f"{request}\n".encode())
+            os.write(pipe, f"{request}\n".encode())
             write_outcomes(logs, [request], number, f"client-{name}-{client}")
             number += 1
 
     async def serve() -> None:
         parts = server(folder, logs)
         counts_of(parts).start()
-        await asyncio.gather(*(one_after_another(parts, client) for client in range(CLIENTS)))
+        await asyncio.gather(*(answer_in_turn(parts, client) for client in range(CLIENTS)))
 
     asyncio.run(serve())
 
@@ -193,37 +193,41 @@ def killed_servers(folder: Path, logs: Path, kills: int, seed: int) -> Killed:
     """Kill servers at random moments; return what the next one finds."""
     moments, acknowledged = random.Random(seed), set[str]()
     for number in range(kills):
-        ours, theirs = os.pipe()
+        read_end, write_end = os.pipe()
         process = os.fork()
         if not process:
             try:
-                answer_until_killed(folder, logs, number, theirs)
+                answer_until_killed(folder, logs, number, write_end)
             finally:
                 os._exit(1)
-        os.close(theirs)
-        with os.fdopen(ours, "rb") as told:
-            first = b"".join(told.readline() for _ in range(CLIENTS + 1))  # it answers, and one outcome is written
+        os.close(write_end)
+        with os.fdopen(read_end, "rb") as acknowledgements:
+            first = b"".join(
+                acknowledgements.readline() for _ in range(CLIENTS + 1)
+            )  # it answers, and one outcome is written
             time.sleep(moments.uniform(0, 0.1))
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
-            *whole, _ = (first + told.read()).split(b"\n")  # the last id may be torn
-            acknowledged |= {one.decode() for one in whole}
-    kept = {event.request for event in EventReader(logs / "events").read_new()}
+            *whole, _ = (first + acknowledgements.read()).split(b"\n")  # the last id may be torn
+            acknowledged |= {line.decode() for line in whole}
+    requests_on_disk = {event.request for event in EventReader(logs / "events").read_new()}
     outcomes = len(parts_of(logs / "outcomes"))  # a part each; the killed left others half written
     rows, positives = asyncio.run(_counts_of_a_start(folder, logs))
-    lost = len(acknowledged - kept)
-    return Killed(len(acknowledged), lost, outcomes, rows - 2 * len(kept), positives - outcomes)
+    lost = len(acknowledged - requests_on_disk)
+    return Killed(len(acknowledged), lost, outcomes, rows - 2 * len(requests_on_disk), positives - outcomes)
 
 
 async def _counts_of_a_start(folder: Path, logs: Path) -> tuple[int, int]:
     """Return the rows, and the positive ones, of the user that a server which starts now counts."""
     parts = server(folder, logs)
     counts_of(parts).poll()
-    later = int((time.time() + 60) * 1e6)
-    inputs = parts.service.inputs.read([*tensors(1, [2]), Tensor(Columns.TIME, "INT64", (1,), np.array([later]))], 0)
-    found = counts_of(parts).columns(inputs)
+    a_minute_later_us = int((time.time() + 60) * 1e6)
+    inputs = parts.service.inputs.read(
+        [*tensors(1, [2]), Tensor(Columns.TIME, "INT64", (1,), np.array([a_minute_later_us]))], 0
+    )
+    counts = counts_of(parts).columns(inputs)
     await parts.close()
-    return int(found[open_rows_column("user_id")][0]), int(found[open_positives_column("user_id")][0])
+    return int(counts[open_rows_column("user_id")][0]), int(counts[open_positives_column("user_id")][0])
 
 
 async def _probed(parts: ServerComponents, probes: int, logs: Path, *, outcomes: bool) -> list[float]:
@@ -240,14 +244,14 @@ async def _probed(parts: ServerComponents, probes: int, logs: Path, *, outcomes:
     async def probe(number: int) -> float:
         user = -1 - number
         request = f"probe-{outcomes}-{number}"
-        before = await score(user)
+        score_before = await score(user)
         began = time.perf_counter()
         await answered(parts, user, [1], request)
         if outcomes:
             await asyncio.sleep(1)
             began = time.perf_counter()
             write_outcomes(logs, [request], number)
-        while await score(user) <= before:
+        while await score(user) <= score_before:
             await asyncio.sleep(0.02)  # one thread at a time runs: the counting needs its own
         return time.perf_counter() - began
 
@@ -255,7 +259,7 @@ async def _probed(parts: ServerComponents, probes: int, logs: Path, *, outcomes:
         await asyncio.sleep(first * 0.037)
         return [await probe(number) for number in range(first, probes, AT_ONCE)]
 
-    return [seconds for found in await asyncio.gather(*map(several, range(AT_ONCE))) for seconds in found]
+    return [seconds for delays in await asyncio.gather(*map(several, range(AT_ONCE))) for seconds in delays]
 
 
 def write_outcomes(logs: Path, requests: Sequence[str], number: int, client: str = "client") -> None:
@@ -274,16 +278,16 @@ def write_outcomes(logs: Path, requests: Sequence[str], number: int, client: str
 
 
 @contextmanager
-def others(parts: ServerComponents, rows_per_second: int) -> Iterator[None]:
+def background_traffic(parts: ServerComponents, rows_per_second: int) -> Iterator[None]:
     """While the block runs, have other users answered, so many candidates a second."""
     stopped = False
 
     async def ask() -> None:
-        number, made = 0, random.Random(3)
+        number, random_stream = 0, random.Random(3)
         began = time.perf_counter()
         while not stopped:
-            items = [made.randrange(ITEMS) for _ in range(CANDIDATES)]
-            await answered(parts, made.randrange(USERS), items, f"other-{number}")
+            items = [random_stream.randrange(ITEMS) for _ in range(CANDIDATES)]
+            await answered(parts, random_stream.randrange(USERS), items, f"other-{number}")
             number += 1
             await asyncio.sleep(max(0, number * CANDIDATES / rows_per_second - (time.perf_counter() - began)))
 
@@ -301,7 +305,7 @@ async def _seconds_to_scores(folder: Path, logs: Path, probes: int) -> tuple[lis
     write_outcomes(logs, ["nobody's"], PROBES)  # what reads parts is loaded when it is first needed
     while not counts_of(parts).counted:
         await asyncio.sleep(0.01)
-    with others(parts, OTHERS_PER_SECOND):
+    with background_traffic(parts, OTHERS_PER_SECOND):
         requests = await _probed(parts, probes, logs, outcomes=False)
         outcomes = await _probed(parts, probes, logs, outcomes=True)
     await parts.close()
@@ -321,26 +325,29 @@ def events_per_cpu_second(folder: Path, logs: Path, events: int, candidates: int
 
     It contains encoding, CRC, writing, `fdatasync`, reading, decoding and counting by user and by item.
     """
-    made, parts = random.Random(5), server(folder, logs)
+    random_stream, parts = random.Random(5), server(folder, logs)
     counts = counts_of(parts)
     requests = events * 10 // (11 * candidates)
     now = int(time.time() * 1e6)
-    drawn = [
+    request_batches = [
         AnsweredRequest(
             f"request-{number}", now, [now],
-            {"user_id": [made.randrange(USERS)], "item_id": [made.randrange(ITEMS) for _ in range(candidates)]},
+            {
+                "user_id": [random_stream.randrange(USERS)],
+                "item_id": [random_stream.randrange(ITEMS) for _ in range(candidates)],
+            },
             candidates,
         )
         for number in range(requests)
     ]  # fmt: skip
-    clicked = made.choices(drawn, k=requests * candidates // 10)
+    clicked = random_stream.choices(request_batches, k=requests * candidates // 10)
     for part in range(0, len(clicked), 10_000):
-        write_outcomes(logs, [one.request for one in clicked[part : part + 10_000]], part)
-    later = Tensor(Columns.TIME, "INT64", (1,), np.array([now + 60_000_000]))
-    read = parts.service.inputs.read([*tensors(1, [1]), later], now)
+        write_outcomes(logs, [event.request for event in clicked[part : part + 10_000]], part)
+    time_tensor = Tensor(Columns.TIME, "INT64", (1,), np.array([now + 60_000_000]))
+    read = parts.service.inputs.read([*tensors(1, [1]), time_tensor], now)
     began = time.process_time()
     for first in range(0, requests, 100):
-        for waiting in [counts.append(one) for one in drawn[first : first + 100]]:
+        for waiting in [counts.append(batch) for batch in request_batches[first : first + 100]]:
             waiting.result(60)
     counts.poll()
     counts.columns(read)

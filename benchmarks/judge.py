@@ -100,21 +100,21 @@ def whole_judge(printing: Console) -> list[Line]:
         for case in CASES:
             with printing.status(case.name):
                 ends = pool.map(partial(played, case), range(case.rollouts), chunksize=5)
-            checks = Counter(one.check or "deadline" for one in ends if one.decision == "roll_back")
+            checks = Counter(end.check or "deadline" for end in ends if end.decision == "roll_back")
             undecided = checks.pop("deadline", 0)
-            named = [many for check, many in checks.items() if check.startswith(case.found_by)]
-            found = sum(named)  # of all checks where none should find anything
-            said = f"found by {case.found_by}" if case.found_by else "called faulty"
-            seconds = np.quantile([one.seconds for one in ends], [0.5, 0.95])
-            shares = {said: found, "undecided": undecided, "rolled back otherwise": checks.total() - found}
+            named = [count for check, count in checks.items() if check.startswith(case.found_by)]
+            detected = sum(named)  # of all checks where none should find anything
+            detection = f"found by {case.found_by}" if case.found_by else "called faulty"
+            seconds = np.quantile([end.seconds for end in ends], [0.5, 0.95])
+            shares = {detection: detected, "undecided": undecided, "rolled back otherwise": checks.total() - detected}
             # Undecided is not an error of a test, and no success: the users there are cannot rule out a drop.
             lines += [
-                Line("analyze_step", f"{case.name}: {said}", round(many / case.rollouts, 5), "share")
-                for said, many in shares.items()
+                Line("analyze_step", f"{case.name}: {description}", round(count / case.rollouts, 5), "share")
+                for description, count in shares.items()
             ]
             lines += [
-                Line("analyze_step", f"{case.name}: {part} of rollouts end within", round(float(one), 1), "s")
-                for part, one in zip(("half", "95 %"), seconds, strict=True)
+                Line("analyze_step", f"{case.name}: {part} of rollouts end within", round(float(quantile), 1), "s")
+                for part, quantile in zip(("half", "95 %"), seconds, strict=True)
             ]
     return lines
 
@@ -125,17 +125,17 @@ def sequential_against_repeated(rollouts: int = 20_000, users: int = 2_000, look
     Every user of both tracks has one outcome, with a rate of 0.3 on the stable track.
     """
     generator, kpi, lines = np.random.default_rng(1), KPI(), []
-    for drop, many in ((0.0, users), (0.15, 400), (0.1, 800), (0.05, 3_000), (0.03, 10_000)):
-        size = many // looks * np.arange(1, looks + 1)
-        means = [
-            generator.binomial(many // looks, rate, (rollouts, looks)).cumsum(axis=1) / size
+    for drop, user_count in ((0.0, users), (0.15, 400), (0.1, 800), (0.05, 3_000), (0.03, 10_000)):
+        size = user_count // looks * np.arange(1, looks + 1)
+        user_means = [
+            generator.binomial(user_count // looks, rate, (rollouts, looks)).cumsum(axis=1) / size
             for rate in (0.3 - drop, 0.3)
         ]
-        estimate = means[0] - means[1]
-        variance = sum((mean * (1 - mean) + 0.5 / size) / size for mean in means)
+        estimate = user_means[0] - user_means[1]
+        variance = sum((mean * (1 - mean) + 0.5 / size) / size for mean in user_means)
         sequential = float((estimate + mixture_radius(variance, kpi.alpha, kpi.scale) < 0).any(axis=1).mean())
         repeated = float((estimate + 1.96 * variance**0.5 < 0).any(axis=1).mean())
-        name = f"KPI test alone, drop {drop:g}, {many} users per track, {looks} looks: called worse"
+        name = f"KPI test alone, drop {drop:g}, {user_count} users per track, {looks} looks: called worse"
         peer = f"95 % z-test at every look: {repeated:.3f}"
         lines.append(Line("analyze_step", name, round(sequential, 5), "share", peer, round(sequential / repeated, 4)))
     return lines
@@ -148,17 +148,20 @@ def write_logs(paths: ServingPaths) -> None:
     canary = generator.random(users)[user] < np.array(POLICY.steps)[step] / 100
     paths.logs.mkdir(parents=True)
     line = {"time": "2026-11-21T03:34:00.123456Z", "rollout": "r", "path": "/v2/models/demo/infer", "version": "3"}
-    rest = {"protocol": "HTTP/1.1", "status": 200, "grpc": None, "flags": None}
+    constant_fields = {"protocol": "HTTP/1.1", "status": 200, "grpc": None, "flags": None}
     with (paths.logs / ACCESS_LOGS[0]).open("wb") as file:
         for number in range(REQUESTS):
             track = "canary" if canary[number] else "stable"
-            own = {"id": f"request-{number:032d}", "user": f"user-{user[number]}", "track": track}
+            request_fields = {"id": f"request-{number:032d}", "user": f"user-{user[number]}", "track": track}
             file.write(
-                orjson.dumps({**line, **rest, **own, "step": str(step[number]), "us": 5_000 + number % 999}) + b"\n"
+                orjson.dumps(
+                    {**line, **constant_fields, **request_fields, "step": str(step[number]), "us": 5_000 + number % 999}
+                )
+                + b"\n"
             )
     for track in ("stable", "canary"):
-        chosen = np.flatnonzero(canary == (track == "canary"))
-        for part, rows in enumerate(np.array_split(chosen, 200)):
+        track_rows = np.flatnonzero(canary == (track == "canary"))
+        for part, rows in enumerate(np.array_split(track_rows, 200)):
             _write_parts(paths, track, part, rows, user[rows], step[rows], generator)
 
 
@@ -174,18 +177,28 @@ def _write_parts(
         "status": 200,
         "digest": "0" * 16,
     }
-    asked = [
-        {**common, "request_id": f"request-{row:032d}", "user": f"user-{one}", "step": at, "latency_ms": 4.0}
+    request_ids = [
+        {**common, "request_id": f"request-{row:032d}", "user": f"user-{user_number}", "step": at, "latency_ms": 4.0}
         | {"degraded": False, "items": list(range(20)), "scores": answer}
-        for row, one, at, answer in zip(rows.tolist(), user.tolist(), step.tolist(), scores.tolist(), strict=True)
+        for row, user_number, at, answer in zip(
+            rows.tolist(), user.tolist(), step.tolist(), scores.tolist(), strict=True
+        )
     ]
-    shown = [
-        {"time": common["time"], "request_id": one["request_id"], "item": 0, "row": int(best), "label": int(label)}
-        for one, best, label in zip(asked, scores.argmax(axis=1), generator.random(rows.size) < 0.3, strict=True)
+    outcomes = [
+        {
+            "time": common["time"],
+            "request_id": request_id["request_id"],
+            "item": 0,
+            "row": int(best),
+            "label": int(label),
+        }
+        for request_id, best, label in zip(
+            request_ids, scores.argmax(axis=1), generator.random(rows.size) < 0.3, strict=True
+        )
     ]
     for folder, schema, lines in (
-        (paths.predictions / track, prediction_schema(LOG), asked),
-        (paths.outcomes / track, outcome_schema(pa.int64()), shown),
+        (paths.predictions / track, prediction_schema(LOG), request_ids),
+        (paths.outcomes / track, outcome_schema(pa.int64()), outcomes),
     ):
         folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(lines, schema=schema), folder / PART.format(number=part))
@@ -197,20 +210,20 @@ def reading() -> list[Line]:
         paths = ServingPaths.for_spec(Path(scratch), "demo")
         write_logs(paths)
         log = AccessLog(paths.logs / ACCESS_LOGS[0])
-        found: list[int] = []
-        lines = seconds(lambda: found.extend(len(rollout_requests(part, "r")) for part in log.read()))
-        assert sum(found) == REQUESTS, f"{sum(found)} of {REQUESTS} lines"
-        before = _resident_mib()
+        peak_rows: list[int] = []
+        lines = seconds(lambda: peak_rows.extend(len(rollout_requests(part, "r")) for part in log.read()))
+        assert sum(peak_rows) == REQUESTS, f"{sum(peak_rows)} of {REQUESTS} lines"
+        resident_before = _resident_mib()
         reader = EvidenceReader(paths, "r", len(POLICY.steps), kpi=KPI())
-        poll, again = seconds(reader.poll), seconds(reader.poll)
+        poll, second_poll = seconds(reader.poll), seconds(reader.poll)
         snapshot = min(seconds(reader.snapshot) for _ in range(5))
         evidence = reader.snapshot()
         verdict = min(seconds(lambda: analyze_step(evidence, POLICY, 3, 30, Health(ready=True))) for _ in range(20))
-        grown = _resident_mib() - before
+        grown = _resident_mib() - resident_before
     figures = (
         ("access log, read and filtered", REQUESTS / lines, "lines/s"),
         (f"first poll of {REQUESTS} requests with scores and outcomes, 800 parts", poll, "s"),
-        ("poll with nothing new", again * 1000, "ms"),
+        ("poll with nothing new", second_poll * 1000, "ms"),
         (f"snapshot of {REQUESTS} requests of 20000 users", snapshot * 1000, "ms"),
         (f"analyze_step() on {REQUESTS} requests", verdict * 1000, "ms"),
         (f"memory of a reader after {REQUESTS} requests", grown, "MiB"),

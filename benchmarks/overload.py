@@ -29,7 +29,7 @@ import orjson
 import psutil
 
 from benchmarks.bench import RESULTS, Line, console, record, show
-from benchmarks.open_loop import LATE, Asked, Load
+from benchmarks.open_loop import LATE, Load, TimedRequest
 from benchmarks.serve_callers import served
 from benchmarks.serve_world import Question, World, demo_world
 from shortlist.rollout.local.lifecycle import stack_supervisor
@@ -83,7 +83,7 @@ class Probes:
 
 
 @dataclass
-class Found:
+class LoadOutcome:
     """What became of the requests of one load, in all rounds."""
 
     took: list[float] = field(default_factory=list)
@@ -110,19 +110,23 @@ class Found:
         """Answers within the deadline per processor second of all that serves."""
         return len(self.took) / self.server_seconds
 
-    def add(self, asked: Sequence[Asked], seconds: float) -> None:
+    def add(self, requests: Sequence[TimedRequest], seconds: float) -> None:
         """Count the requests of a load of so many seconds."""
-        right = [each for each in asked if each.status == 200 and each.answered - each.due <= DEADLINE_SECONDS]
-        self.took += [each.answered - each.due for each in right]
-        self.settled += sum(SETTLED_SECONDS <= each.answered < seconds for each in right)
+        right = [
+            request
+            for request in requests
+            if request.status == 200 and request.answered - request.due <= DEADLINE_SECONDS
+        ]
+        self.took += [request.answered - request.due for request in right]
+        self.settled += sum(SETTLED_SECONDS <= request.answered < seconds for request in right)
         self.settled_seconds += seconds - SETTLED_SECONDS
-        self.statuses += [each.status for each in asked]
-        self.late_by += [each.sent - each.due for each in asked]
-        self.seconds += max(each.answered for each in asked)
+        self.statuses += [request.status for request in requests]
+        self.late_by += [request.sent - request.due for request in requests]
+        self.seconds += max(request.answered for request in requests)
 
     def share(self, *statuses: int) -> float:
         """Return the share of requests with one of some statuses."""
-        return sum(each in statuses for each in self.statuses) / len(self.statuses)
+        return sum(status in statuses for status in self.statuses) / len(self.statuses)
 
 
 class Arrivals:
@@ -135,58 +139,60 @@ class Arrivals:
         self._answers = folder / "answers.json"
         self._body = folder / "body"
         self._body.write_bytes(prepared.body)
-        told = {**prepared.headers, "content-length": len(prepared.body), "x-request-id": "load-{number}"}
+        headers = {**prepared.headers, "content-length": len(prepared.body), "x-request-id": "load-{number}"}
         lines = [f"POST /v2/models/{world.spec.name}/infer HTTP/1.1", "host: 127.0.0.1"]
-        self._head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in told.items()), "", ""])
+        self._head = "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items()), "", ""])
         self._stack = stack
         self._processors = tuple(processors)
 
-    def run(self, found: Found, seconds: float = SECONDS, **how: Any) -> None:
+    def run(self, outcome: LoadOutcome, seconds: float = SECONDS, **options: Any) -> None:
         """Let requests arrive, and count what became of them."""
         load = Load(
             self._stack.port, self._head, str(self._body), seconds, DEADLINE_SECONDS,
-            processors=self._processors, **how,
+            processors=self._processors, **options,
         )  # fmt: skip
         self._file.write_bytes(orjson.dumps(load._asdict()))
-        before = self._server_seconds()
+        seconds_before = self._server_seconds()
         command = [sys.executable, "-m", "benchmarks.open_loop", str(self._file), str(self._answers)]
         subprocess.run(command, check=True)  # noqa: S603 - our own
-        said = orjson.loads(self._answers.read_bytes())
-        found.server_seconds += self._server_seconds() - before
-        found.generator_seconds += said["busy_seconds"]
-        found.add([Asked(*each) for each in said["asked"]], seconds)
+        report = orjson.loads(self._answers.read_bytes())
+        outcome.server_seconds += self._server_seconds() - seconds_before
+        outcome.generator_seconds += report["busy_seconds"]
+        outcome.add([TimedRequest(*fields) for fields in report["asked"]], seconds)
 
     def _server_seconds(self) -> float:
         programs = stack_supervisor(self._stack.paths, self._stack.record).processes().values()
-        pids = [each.pid for each in programs if each.pid is not None]
-        every = {each for pid in pids for each in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))}
-        return sum(sum(each.cpu_times()[:2]) for each in every)
+        pids = [program.pid for program in programs if program.pid is not None]
+        processes = {
+            process for pid in pids for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))
+        }
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def measure(arrivals: Arrivals, stack: Stack, rows: int) -> tuple[list[Line], float]:
     """Return the lines of requests of so many rows, and the share of the best goodput at the largest load."""
-    arrivals.run(Found(), SECONDS / 4, clients=CLIENTS)
-    alone = Found()
+    arrivals.run(LoadOutcome(), SECONDS / 4, clients=CLIENTS)
+    alone = LoadOutcome()
     arrivals.run(alone, clients=CLIENTS)
     if not alone.goodput:
         raise SystemExit(f"{rows:,} rows: no answer within {SECONDS:g} s; other programs keep this machine busy")
-    found = {factor: (Found(), Probes(stack)) for factor in FACTORS}
+    measured = {factor: (LoadOutcome(), Probes(stack)) for factor in FACTORS}
     for number in range(ROUNDS):
-        for factor, (load, probes) in found.items():
+        for factor, (load, probes) in measured.items():
             with probes.running():
                 arrivals.run(load, rate=factor * alone.goodput, seed=number)
-    most = max(load.goodput for load, _ in found.values())
-    best = max(load.efficiency for load, _ in found.values())
+    best_goodput = max(load.goodput for load, _ in measured.values())
+    best = max(load.efficiency for load, _ in measured.values())
     work = f"{rows:,} rows"
     lines = [Line("overload", f"{work}, capacity", round(alone.goodput, 1), "answers/s")]
-    for factor, (load, probes) in found.items():
-        lines += _lines(f"{work}, {factor} x capacity", load, probes, most, best)
-    return lines, found[FACTORS[-1]][0].goodput / most
+    for factor, (load, probes) in measured.items():
+        lines += _lines(f"{work}, {factor} x capacity", load, probes, best_goodput, best)
+    return lines, measured[FACTORS[-1]][0].goodput / best_goodput
 
 
-def _lines(name: str, load: Found, probes: Probes, most: float, best: float) -> list[Line]:
-    p50, p99 = (round(1e3 * float(each)) for each in np.percentile(load.took or [DEADLINE_SECONDS], (50, 99)))
-    share, efficiency = round(load.goodput / most, 3), round(load.efficiency / best, 3)
+def _lines(name: str, load: LoadOutcome, probes: Probes, best_goodput: float, best: float) -> list[Line]:
+    p50, p99 = (round(1e3 * float(quantile)) for quantile in np.percentile(load.took or [DEADLINE_SECONDS], (50, 99)))
+    share, efficiency = round(load.goodput / best_goodput, 3), round(load.efficiency / best, 3)
     late_ms = round(1e3 * float(np.percentile(load.late_by, 99)), 1)
     failed = sum(status not in {200, 503, LATE} for status in load.statuses)
     return [
@@ -222,10 +228,10 @@ def main() -> int:
         with served(world, "xgboost") as stack:
             for rows in CANDIDATES:
                 arrivals = Arrivals(stack, world, rows, folder, usable[-1:])
-                found, share = measure(arrivals, stack, rows)
+                measured, share = measure(arrivals, stack, rows)
                 shares.append(share)
                 last = f"{rows:,} rows, {FACTORS[-1]} x capacity: share of the best goodput"
-                lines += [*found, Line("overload", last, round(share, 3), "share")]
+                lines += [*measured, Line("overload", last, round(share, 3), "share")]
     show(f"Overload, deadline {DEADLINE_SECONDS:g} s, {len(usable)} processors", lines)
     RESULTS.with_name("overload.json").unlink(missing_ok=True)  # of one run only
     record(lines, RESULTS.with_name("overload.json"))

@@ -57,8 +57,8 @@ class Caller:
 
     def __init__(self, port: int, path: str, body: bytes, headers: Mapping[str, str]) -> None:
         """Connect and prepare the request."""
-        told = {"Host": "127.0.0.1", **headers, "Content-Length": str(len(body))}
-        lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in told.items()), "", ""]
+        all_headers = {"Host": "127.0.0.1", **headers, "Content-Length": str(len(body))}
+        lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in all_headers.items()), "", ""]
         self._request = "\r\n".join(lines).encode() + body
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -66,15 +66,15 @@ class Caller:
     def ask(self) -> bytes:
         """Return the body of the answer."""
         self._socket.sendall(self._request)
-        got = bytearray()
-        while (end := got.find(b"\r\n\r\n")) < 0:
-            got += self._received()
-        head = bytes(got[:end]).lower()
-        assert head.startswith(b"http/1.1 200 "), bytes(got)
+        received = bytearray()
+        while (end := received.find(b"\r\n\r\n")) < 0:
+            received += self._received()
+        head = bytes(received[:end]).lower()
+        assert head.startswith(b"http/1.1 200 "), bytes(received)
         length = int(head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0])
-        while len(got) < end + 4 + length:
-            got += self._received()
-        return bytes(got[end + 4 :])
+        while len(received) < end + 4 + length:
+            received += self._received()
+        return bytes(received[end + 4 :])
 
     def close(self) -> None:
         """Hang up."""
@@ -103,7 +103,9 @@ def timed(ask: Callable[[], object], calls: int) -> list[float]:
     return spent
 
 
-def asked(port: int, question: Question, protocol: WireProtocol, clients: int, calls: int) -> tuple[list[float], float]:
+def time_calls(
+    port: int, question: Question, protocol: WireProtocol, clients: int, calls: int
+) -> tuple[list[float], float]:
     """Return the milliseconds of calls, and the rows per second, of clients that each wait for their answers.
 
     Args:
@@ -118,10 +120,12 @@ def asked(port: int, question: Question, protocol: WireProtocol, clients: int, c
     with contextlib.ExitStack() as stack:
         callers = [stack.enter_context(contextlib.closing(caller(port, question, protocol))) for _ in range(clients)]
         pool = stack.enter_context(ThreadPoolExecutor(clients))
-        for one in callers:
-            timed(one.ask, 0)
+        for opened in callers:
+            timed(opened.ask, 0)
         start = time.perf_counter()
-        spent = [ms for each in pool.map(lambda one: [_ms(one.ask) for _ in range(calls)], callers) for ms in each]
+        spent = [
+            ms for times in pool.map(lambda caller: [_ms(caller.ask) for _ in range(calls)], callers) for ms in times
+        ]
         return spent, clients * calls * CANDIDATES / (time.perf_counter() - start)
 
 
@@ -140,11 +144,11 @@ async def _asked_over_grpc(port: int, question: Question, clients: int, calls: i
 
 async def scores_of(port: int, question: Question, protocol: WireProtocol) -> np.ndarray:
     """Return the scores of one call."""
-    found: list[np.ndarray] = []
+    scores: list[np.ndarray] = []
     async with connect(Endpoint(port=port, model="demo", protocol=protocol)) as client:
         asks = itertools.islice(repeat_requests([client.prepare(question.inputs)], "check"), 1)
-        await Load(client, asks, on_answer=lambda _, answer: found.append(np.asarray(answer.scores))).run_closed(1)
-    return found[0]
+        await Load(client, asks, on_answer=lambda _, answer: scores.append(np.asarray(answer.scores))).run_closed(1)
+    return scores[0]
 
 
 PEER: Final = """

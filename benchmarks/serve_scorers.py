@@ -51,9 +51,9 @@ class Scorer:
         home, self._at = find_triton(), at
         parameters = {"threads": str(world.spec.serving.batching.threads), "precision": scoring.precision}
         config = json.dumps({"parameters": {name: {"string_value": value} for name, value in parameters.items()}})
-        words = str(at / "repository" / world.spec.name), "1", config, str(at / "tensors.npz")
+        arguments = str(at / "repository" / world.spec.name), "1", config, str(at / "tensors.npz")
         self._process = subprocess.Popen(  # noqa: S603 - our own program
-            [str(home.venv / "bin" / "python"), str(PROGRAM), *words],
+            [str(home.venv / "bin" / "python"), str(PROGRAM), *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=home.environment, text=True,
         )  # fmt: skip
 
@@ -71,8 +71,8 @@ class Scorer:
             model_alone: Whether the features are there already.
             warm: Calls before them that do not count.
         """
-        what = "time_model" if model_alone else "time"
-        return dict(self._ask({"do": what, "rows": rows, "calls": calls, "warm": warm}))
+        order_name = "time_model" if model_alone else "time"
+        return dict(self._ask({"do": order_name, "rows": rows, "calls": calls, "warm": warm}))
 
     def close(self) -> None:
         """End it."""
@@ -119,48 +119,50 @@ def score_lines(world: World, kind: str, title: str, at: Path) -> tuple[list[Lin
     tensors, labels = rows_with_labels(world, kind)
     copies = -(-max(SIZES) // len(labels))
     tensors = {name: np.concatenate([values] * copies) for name, values in tensors.items()}
-    (wanted,) = create_session(world.models[kind] / FOLDER).run([SCORE], tensors)
+    (expected,) = create_session(world.models[kind] / FOLDER).run([SCORE], tensors)
     with ExitStack() as stack:
         running = {
             name: stack.enter_context(scorer(world, kind, scoring, tensors, at / name.replace(" ", "-")))
             for name, scoring in runtimes(kind).items()
         }
-        said = [checked(title, name, each.scores(), wanted.ravel(), labels) for name, each in running.items()]
-        found: dict[tuple[int, str], list[dict[str, Any]]] = {}
+        findings = [checked(title, name, scorer.scores(), expected.ravel(), labels) for name, scorer in running.items()]
+        rounds_by_case: dict[tuple[int, str], list[dict[str, Any]]] = {}
         for _ in range(ROUNDS):
             for rows in SIZES:
-                for name, each in running.items():
-                    found.setdefault((rows, name), []).append(each.timed(rows, _CALLS[rows]))
+                for name, process in running.items():
+                    rounds_by_case.setdefault((rows, name), []).append(process.timed(rows, _CALLS[rows]))
                     if rows == CANDIDATES and name != PEER:
-                        alone = each.timed(rows, _CALLS[rows], model_alone=True)
-                        found.setdefault((rows, f"{name}{ALONE}"), []).append(alone)
-    return list(_lines(title, found)), said
+                        alone = process.timed(rows, _CALLS[rows], model_alone=True)
+                        rounds_by_case.setdefault((rows, f"{name}{ALONE}"), []).append(alone)
+    return list(_lines(title, rounds_by_case)), findings
 
 
-def checked(title: str, name: str, got: np.ndarray, wanted: np.ndarray, labels: np.ndarray) -> str:
+def checked(title: str, name: str, scores: np.ndarray, expected: np.ndarray, labels: np.ndarray) -> str:
     """Return how scores agree with the exported file's; the first rows are those with labels.
 
     Raises:
         AssertionError: They are others.
     """
-    furthest = float(np.abs(got - wanted).max())
-    apart = abs(auc(labels, got[: len(labels)].astype(float)) - auc(labels, wanted[: len(labels)].astype(float)))
+    furthest = float(np.abs(scores - expected).max())
+    apart = abs(auc(labels, scores[: len(labels)].astype(float)) - auc(labels, expected[: len(labels)].astype(float)))
     assert furthest <= _FURTHEST or name.endswith("bf16"), f"{title}, {name}: scores differ by {furthest:.1e}"
     assert apart <= _AUC_FURTHEST, f"{title}, {name}: AUC differs by {apart:.1e}"
     return f"{title}, {name}: scores within {furthest:.1e}, AUC within {apart:.1e} of the exported file's"
 
 
-def _lines(title: str, found: Mapping[tuple[int, str], list[dict[str, Any]]]) -> Iterator[Line]:
-    middle = {key: median(ms for each in rounds for ms in each["ms"]) for key, rounds in found.items()}
-    cpu = {key: median(each["cpu_ms"] for each in rounds) for key, rounds in found.items()}
-    for rows, name in found:
-        where = f"{title}, {rows:,} row{'s' * (rows > 1)}"
+def _lines(title: str, rounds_by_case: Mapping[tuple[int, str], list[dict[str, Any]]]) -> Iterator[Line]:
+    middle = {key: median(ms for timing in rounds for ms in timing["ms"]) for key, rounds in rounds_by_case.items()}
+    cpu = {key: median(timing["cpu_ms"] for timing in rounds) for key, rounds in rounds_by_case.items()}
+    for rows, name in rounds_by_case:
+        case_title = f"{title}, {rows:,} row{'s' * (rows > 1)}"
         base = middle[rows, PEER]
-        yield Line("score", f"{where}, {name}", round(middle[rows, name], 3), "ms", PEER, _of(middle[rows, name], base))
+        yield Line(
+            "score", f"{case_title}, {name}", round(middle[rows, name], 3), "ms", PEER, _of(middle[rows, name], base)
+        )
         if rows == CANDIDATES:
             base = cpu[rows, PEER]
             yield Line(
-                "score", f"{where}, {name}, cpu", round(cpu[rows, name], 3), "ms", PEER, _of(cpu[rows, name], base)
+                "score", f"{case_title}, {name}, cpu", round(cpu[rows, name], 3), "ms", PEER, _of(cpu[rows, name], base)
             )
 
 

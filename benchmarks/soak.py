@@ -44,7 +44,7 @@ from shortlist.spec.load import load_spec
 from shortlist.spec.serving import Serving
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
-from shortlist.training.training import RunContext
+from shortlist.training.run_context import RunContext
 
 REQUESTS = 200_000
 WORKERS = 16
@@ -103,30 +103,30 @@ async def _ask(port: int, spec: Spec, log: Path, ledger: Path, stop: Event, coun
     sessions = list(Sessions(spec.data, log, 2, ROWS))
     async with connect(Endpoint(port=port, model=spec.name)) as client:
         prepared = [(client.prepare(session.inputs), session.user) for session in sessions]
-        again = enumerate(itertools.cycle(prepared))
-        asks = (DueRequest(request, f"soak-{number}", user) for number, (request, user) in again)
+        repeated = enumerate(itertools.cycle(prepared))
+        asks = (DueRequest(request, f"soak-{number}", user) for number, (request, user) in repeated)
 
         def note(*_: object) -> None:
             count.value += 1
 
-        found = await Load(client, asks, stop=stop.is_set, on_answer=note).run_closed(WORKERS)
+        load_summary = await Load(client, asks, stop=stop.is_set, on_answer=note).run_closed(WORKERS)
     wall = time.time() - time.monotonic()
-    found.frame().with_columns(pl.col("sent", "answered") + wall).write_parquet(ledger)
+    load_summary.frame().with_columns(pl.col("sent", "answered") + wall).write_parquet(ledger)
 
 
 def roll_out_in_turn(
-    deployer: LocalDeployer, versions: tuple[int, int], count: Synchronized[int], wanted: int
+    deployer: LocalDeployer, versions: tuple[int, int], count: Synchronized[int], rollout_count: int
 ) -> list[RolloutRecord]:
     """Roll out the version that does not serve, again and again, every second time half way; return what happened."""
     records: list[RolloutRecord] = []
     with ThreadPoolExecutor(1) as pool:
-        while count.value < wanted or len(records) < 2:
-            before = deployer.rollouts.latest()
-            assert before is not None
-            serves = before.state.stable
+        while count.value < rollout_count or len(records) < 2:
+            previous = deployer.rollouts.latest()
+            assert previous is not None
+            serves = previous.state.stable
             rollout = pool.submit(deployer.canary, min(set(versions) - {serves}))
             if len(records) % 2:
-                while not rollout.done() and not is_half_way(deployer, before):
+                while not rollout.done() and not is_at_half(deployer, previous):
                     time.sleep(0.1)
                 time.sleep(2)
                 if not rollout.done():
@@ -135,11 +135,11 @@ def roll_out_in_turn(
     return records
 
 
-def is_half_way(deployer: LocalDeployer, before: RolloutRecord) -> bool:
+def is_at_half(deployer: LocalDeployer, previous: RolloutRecord) -> bool:
     """Whether the newest rollout sends half of the users to its candidate."""
     now = deployer.rollouts.latest()
     assert now is not None
-    return now.id != before.id and (now.state.phase, now.state.percent) == (Phase.WATCHING, 50)
+    return now.id != previous.id and (now.state.phase, now.state.percent) == (Phase.WATCHING, 50)
 
 
 class SoakRecords:
@@ -152,25 +152,25 @@ class SoakRecords:
     """
 
     def __init__(self, deployer: LocalDeployer, spec: Spec, ledger: Path) -> None:
-        self.asked = pl.read_parquet(ledger)
-        ours = pl.col("id").str.starts_with("soak-")
+        self.ledger_rows = pl.read_parquet(ledger)
+        is_own = pl.col("id").str.starts_with("soak-")
         kinds = {name: pl.String() for name in ("id", "track", "rollout", "step")} | {"status": pl.Int64()}
         files = [deployer.paths.logs / f"{name}.access.jsonl" for name in ENVOYS]
-        self.lines = pl.concat([pl.read_ndjson(file, schema=kinds) for file in files]).filter(ours)
+        self.lines = pl.concat([pl.read_ndjson(file, schema=kinds) for file in files]).filter(is_own)
         logged = read_log(deployer.paths.predictions, prediction_schema(spec.data))
-        self.logged = logged.select("status", id="request_id").filter(ours, pl.col("status") == 200)
+        self.logged = logged.select("status", id="request_id").filter(is_own, pl.col("status") == 200)
 
     def counts(self) -> dict[str, int]:
         """Return requests, and what does not agree between the books; every one but the first should be 0."""
-        answered = self.asked.filter(pl.col("status") == 200).select("id")
-        failed = self.asked.filter((pl.col("status") <= 0) | (pl.col("status") >= 500))
+        answered = self.ledger_rows.filter(pl.col("status") == 200).select("id")
+        failed = self.ledger_rows.filter((pl.col("status") <= 0) | (pl.col("status") >= 500))
         tracks = failed.join(self.lines.unique("id"), on="id", how="left", suffix="_routed")["track_routed"]
         good = self.lines.filter(pl.col("status") == 200).select("id")
         return {
-            "requests": self.asked.height,
+            "requests": self.ledger_rows.height,
             "failed_stable": int((tracks.fill_null("stable") != "canary").sum()),
             "failed_canary": int((tracks == "canary").sum()),
-            "refused": int(self.asked["status"].is_between(201, 499).sum()),
+            "refused": int(self.ledger_rows["status"].is_between(201, 499).sum()),
             "lost": answered.join(self.logged, on="id", how="anti").height,
             "doubled": self.logged.height - self.logged["id"].n_unique(),
             "not_in_access_log": answered.join(good, on="id", how="anti").height,
@@ -184,24 +184,24 @@ class SoakRecords:
         Both moments are those that the controller wrote down before it did anything about them.
         """
         routes = self.lines.select("id", "rollout", "step", "track")
-        sent = self.asked.select("id", "sent").join(routes, on="id").with_columns(pl.col("step").cast(pl.Int32))
+        sent = self.ledger_rows.select("id", "sent").join(routes, on="id").with_columns(pl.col("step").cast(pl.Int32))
         shifts, backs = [], []
-        for one in records:
-            of_rollout = sent.filter(pl.col("rollout") == one.id)
-            moments = [datetime.fromisoformat(change.time).timestamp() for change in one.history]
+        for rollout_record in records:
+            of_rollout = sent.filter(pl.col("rollout") == rollout_record.id)
+            moments = [datetime.fromisoformat(change.time).timestamp() for change in rollout_record.history]
             # A new way lasts from one change to the next but one: shifting, watching, and what comes then.
             ends = [*moments[2:], math.inf, math.inf]
-            for change, moment, end in zip(one.history, moments, ends, strict=True):
+            for change, moment, end in zip(rollout_record.history, moments, ends, strict=True):
                 if change.phase is Phase.SHIFTING:
                     meanwhile = sent.filter(pl.col("sent").is_between(moment, end))
-                    shifts.append(_since(meanwhile.filter(_is_older(one.id, change.step))["sent"], moment))
+                    shifts.append(_since(meanwhile.filter(_precedes(rollout_record.id, change.step))["sent"], moment))
                 elif change.phase in {Phase.ROLLING_BACK, Phase.ABORTING}:
-                    gone = of_rollout.filter(pl.col("track") == "canary", pl.col("sent") >= moment)
-                    backs.append(_since(gone["sent"], moment))
+                    sent_after_rollback = of_rollout.filter(pl.col("track") == "canary", pl.col("sent") >= moment)
+                    backs.append(_since(sent_after_rollback["sent"], moment))
         return shifts, backs
 
 
-def _is_older(rollout: str, step: int) -> pl.Expr:
+def _precedes(rollout: str, step: int) -> pl.Expr:
     if step == 0:
         return pl.col("rollout").is_null()
     return (pl.col("rollout") == rollout) & (pl.col("step") < step)
@@ -211,7 +211,7 @@ def _since(moments: pl.Series, moment: float) -> float:
     return max(0.0, float(moments.max()) - moment) if moments.len() else 0.0  # type: ignore[arg-type]
 
 
-def soak(folder: Path, printing: Console, wanted: int) -> tuple[SoakRecords, list[RolloutRecord], float]:
+def soak(folder: Path, printing: Console, request_count: int) -> tuple[SoakRecords, list[RolloutRecord], float]:
     """Train, serve, ask and roll out; return the books, the rollouts and the seconds."""
     runs = folder / "runs"
     for seed in (1, 2):
@@ -226,7 +226,7 @@ def soak(folder: Path, printing: Console, wanted: int) -> tuple[SoakRecords, lis
         log = Path(read_json(open_runs_folder(runs).stores / "feast" / spec.name / SERVING)["log"])
         began = time.monotonic()
         with asking(stack.port, spec, log, folder / "ledger.parquet") as count:
-            records = roll_out_in_turn(deployer, (1, 2), count, wanted)
+            records = roll_out_in_turn(deployer, (1, 2), count, request_count)
         seconds = time.monotonic() - began
     finally:
         stack.stop()
@@ -235,14 +235,14 @@ def soak(folder: Path, printing: Console, wanted: int) -> tuple[SoakRecords, lis
 
 def main() -> int:
     """Print the table and write the results; exit code 1 when anything was lost, or took too long."""
-    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else REQUESTS
+    request_count = int(sys.argv[1]) if len(sys.argv) > 1 else REQUESTS
     printing = console()
     with TemporaryDirectory(prefix="shortlist-") as folder:
-        books, records, seconds = soak(Path(folder), printing, wanted)
+        books, records, seconds = soak(Path(folder), printing, request_count)
         counts = books.counts()
         shifts, backs = books.seconds_to_effect(records)
     wrong = {name: number for name, number in counts.items() if name != "requests"}
-    ends = [one.state.phase for one in records]
+    ends = [rollout_record.state.phase for rollout_record in records]
     assert shifts, "no weight was changed"
     assert backs, "nothing was taken back"
     shift, back = statistics.median(shifts), statistics.median(backs)
@@ -260,7 +260,7 @@ def main() -> int:
     lines = [Line("soak", name, value, unit) for name, value, unit in figures]
     show(f"{counts['requests']:,} requests in {seconds:.0f} s", lines)
     record(lines)
-    return int(any(wrong.values()) or counts["requests"] < wanted) or exit_code(lines)
+    return int(any(wrong.values()) or counts["requests"] < request_count) or exit_code(lines)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ from shortlist.serving.traffic.load import DueRequest, Load
 from shortlist.serving.traffic.sessions import Sessions
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
-from shortlist.training.training import RunContext
+from shortlist.training.run_context import RunContext
 
 _TRIES: Final = 3
 RATE: Final = 40.0
@@ -79,26 +79,28 @@ def losses(ledger: pl.DataFrame, faults: list[Fault]) -> list[Loss]:
         faults: In the order of time.
     """
     is_lost = (pl.col("status") <= 0) | (pl.col("status") >= 500)
-    found: dict[str, list[tuple[int, int, float, float, int]]] = {}
+    intervals_by_fault: dict[str, list[tuple[int, int, float, float, int]]] = {}
     for fault in faults:
         during = ledger.filter(pl.col("due").is_between(fault.began, fault.ended))
         failed_in = ledger.filter(is_lost, pl.col("answered").is_between(fault.began, fault.ended))
         failed = pl.concat([during.filter(is_lost), failed_in]).unique()
         outage = float(failed["answered"].max() - failed["due"].min()) if failed.height else 0.0  # type: ignore[operator]
         slowest = during.filter(~is_lost).select((pl.col("answered") - pl.col("due")).max()).item() or 0.0
-        found.setdefault(fault.name, []).append((during.height, failed.height, outage, slowest, during["resent"].sum()))
+        intervals_by_fault.setdefault(fault.name, []).append(
+            (during.height, failed.height, outage, slowest, during["resent"].sum())
+        )
     return [
         Loss(
             name=name,
-            times=len(each),
-            requests=sum(one[0] for one in each),
-            lost=sum(one[1] for one in each),
-            worst=max(one[1] for one in each),
-            outage_seconds=max(one[2] for one in each),
-            slowest_seconds=max(one[3] for one in each),
-            resent=sum(one[4] for one in each),
+            times=len(intervals),
+            requests=sum(interval[0] for interval in intervals),
+            lost=sum(interval[1] for interval in intervals),
+            worst=max(interval[1] for interval in intervals),
+            outage_seconds=max(interval[2] for interval in intervals),
+            slowest_seconds=max(interval[3] for interval in intervals),
+            resent=sum(interval[4] for interval in intervals),
         )
-        for name, each in sorted(found.items())
+        for name, intervals in sorted(intervals_by_fault.items())
     ]
 
 
@@ -117,10 +119,10 @@ def asking(port: int, spec: Spec, log: Path, ledger: Path, rate: float) -> Itera
 
 
 def _ask(port: int, spec: Spec, log: Path, ledger: Path, rate: float, stop: Event, count: Synchronized[int]) -> None:
-    asyncio.run(_asked(port, spec, log, ledger, rate, stop, count))
+    asyncio.run(_run_load(port, spec, log, ledger, rate, stop, count))
 
 
-async def _asked(
+async def _run_load(
     port: int, spec: Spec, log: Path, ledger: Path, rate: float, stop: Event, count: Synchronized[int]
 ) -> None:
     sessions = list(Sessions(spec.data, log, 2, ROWS))
@@ -131,11 +133,11 @@ async def _asked(
             for number, (request, user) in enumerate(itertools.cycle(prepared))
         )
 
-        def note(entry: LedgerEntry, _: object) -> None:
-            count.value += entry.status == 200
+        def note(ledger_entry: LedgerEntry, _: object) -> None:
+            count.value += ledger_entry.status == 200
 
-        found = await Load(client, asks, stop=stop.is_set, on_answer=note).run_open(rate, max_under_way=20_000)
-    found.frame().write_parquet(ledger)
+        load_summary = await Load(client, asks, stop=stop.is_set, on_answer=note).run_open(rate, max_under_way=20_000)
+    load_summary.frame().write_parquet(ledger)
 
 
 def soak(folder: Path, replicas: int, seconds: float, rate: float, seed: int) -> tuple[list[Loss], pl.DataFrame, int]:
@@ -190,25 +192,27 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600, help="of faults; every kind is done once at least")
     parser.add_argument("--rate", type=float, default=RATE)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with TemporaryDirectory(prefix="shortlist-") as folder:
-        found, ledger, ended = soak(Path(folder), asked.replicas, asked.seconds, asked.rate, asked.seed)
-    lines = lines_of(found, ledger, ended, asked.replicas)
-    show(f"{ledger.height:,} requests, {asked.replicas} replica(s)", lines)
+        measured_losses, ledger, ended = soak(
+            Path(folder), arguments.replicas, arguments.seconds, arguments.rate, arguments.seed
+        )
+    lines = lines_of(measured_losses, ledger, ended, arguments.replicas)
+    show(f"{ledger.height:,} requests, {arguments.replicas} replica(s)", lines)
     record(lines, RESULTS.with_name("soak_faults.json"))
-    return int(asked.replicas > 1 and any(one.lost for one in found))
+    return int(arguments.replicas > 1 and any(loss.lost for loss in measured_losses))
 
 
-def lines_of(found: list[Loss], ledger: pl.DataFrame, ended: int, replicas: int) -> list[Line]:
+def lines_of(measured_losses: list[Loss], ledger: pl.DataFrame, ended: int, replicas: int) -> list[Line]:
     """Return the lines of the table."""
     work, lines = f"soak with faults, {replicas} replica(s)", []
-    for one in found:
+    for loss in measured_losses:
         lines += [
-            Line(work, f"{one.name}: lost", one.lost, f"of {one.requests} requests, {one.times} times"),
-            Line(work, f"{one.name}: lost, most by one", one.worst, "requests"),
-            Line(work, f"{one.name}: sent again", one.resent, "requests whose connection broke"),
-            Line(work, f"{one.name}: outage, longest", round(one.outage_seconds, 2), "s"),
-            Line(work, f"{one.name}: slowest answer", round(one.slowest_seconds, 2), "s"),
+            Line(work, f"{loss.name}: lost", loss.lost, f"of {loss.requests} requests, {loss.times} times"),
+            Line(work, f"{loss.name}: lost, most by one", loss.worst, "requests"),
+            Line(work, f"{loss.name}: sent again", loss.resent, "requests whose connection broke"),
+            Line(work, f"{loss.name}: outage, longest", round(loss.outage_seconds, 2), "s"),
+            Line(work, f"{loss.name}: slowest answer", round(loss.slowest_seconds, 2), "s"),
         ]
     lost = int(((ledger["status"] <= 0) | (ledger["status"] >= 500)).sum())
     lines.append(Line(work, "all: lost", lost, f"of {ledger.height} requests"))

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from benchmarks.bench import Line, console, figure
 
-Entry = Mapping[str, Any]
+Measurement = Mapping[str, Any]
 """An entry of the results, as `benchmarks.bench.record` writes it."""
 
 _HOLDS: Final[dict[str, Callable[[float, float], bool]]] = {
@@ -34,30 +34,37 @@ class Target(NamedTuple):
     figure: Literal["value", "ratio"]
     comparison: Literal["<=", "<", ">="]
     limit: float
-    needs: frozenset[str] = frozenset()
+    processor_features: frozenset[str] = frozenset()
     """Features of a processor of which one is needed; empty: none."""
 
-    def found(self, entries: Iterable[Entry]) -> list[Entry]:
+    def select(self, measurements: Iterable[Measurement]) -> list[Measurement]:
         """Return the entries that it is about."""
-        return [one for one in entries if one["work"] == self.work and fnmatchcase(str(one["name"]), self.name)]
+        return [
+            measurement
+            for measurement in measurements
+            if measurement["work"] == self.work and fnmatchcase(str(measurement["name"]), self.name)
+        ]
 
-    def reached_by(self, entry: Entry) -> bool:
+    def reached_by(self, measurement: Measurement) -> bool:
         """Whether an entry is as good as asked; one without the figure is not."""
-        got = entry.get(self.figure)
-        return got is not None and _HOLDS[self.comparison](got, self.limit)
+        measured_figure = measurement.get(self.figure)
+        return measured_figure is not None and _HOLDS[self.comparison](measured_figure, self.limit)
 
-    def worst(self, found: Sequence[Entry]) -> Entry:
+    def worst(self, measurements: Sequence[Measurement]) -> Measurement:
         """Return the entry that is farthest from what is asked; one without the figure is farther than any."""
         sign = 1 if self.comparison == ">=" else -1
-        return min(found, key=lambda one: -inf if one.get(self.figure) is None else sign * one[self.figure])
+        return min(
+            measurements,
+            key=lambda measurement: -inf if measurement.get(self.figure) is None else sign * measurement[self.figure],
+        )
 
     def text(self, unit: str) -> str:
         """Return what is asked, such as `ratio <= 2` or `>= 9 M rows/s`."""
-        subject, after = ("", f" {unit}") if self.figure == "value" else ("ratio ", "")
-        return f"{subject}{self.comparison} {self.limit:g}{after}"
+        subject, suffix = ("", f" {unit}") if self.figure == "value" else ("ratio ", "")
+        return f"{subject}{self.comparison} {self.limit:g}{suffix}"
 
 
-ASKED: Final = (
+TARGETS: Final = (
     Target(
         "text to features, times text to Parquet", "features", "features", "all steps, 2 M rows", "ratio", "<=", 2.0
     ),
@@ -178,22 +185,31 @@ ASKED: Final = (
 )
 
 
-def below(lines: Iterable[Line], asked: Iterable[Target] = ASKED) -> list[str]:
+def missed_names(lines: Iterable[Line], targets: Iterable[Target] = TARGETS) -> list[str]:
     """Return the names of lines that are not as good as asked."""
-    entries = [line._asdict() for line in lines]
-    return [str(one["name"]) for each in asked for one in each.found(entries) if not each.reached_by(one)]
+    measurements = [line._asdict() for line in lines]
+    return [
+        str(measurement["name"])
+        for target in targets
+        for measurement in target.select(measurements)
+        if not target.reached_by(measurement)
+    ]
 
 
-def exit_code(lines: Iterable[Line], asked: Sequence[Target] = ASKED) -> int:
+def exit_code(lines: Iterable[Line], targets: Sequence[Target] = TARGETS) -> int:
     """Print what was asked of every line that is not as good, and return 1 where there is one."""
     printing, lines = console(), list(lines)
-    names = below(lines, asked)
+    names = missed_names(lines, targets)
     for line in lines:
-        for each in asked if line.name in names else ():
-            entry = line._asdict()
-            if each.found([entry]) and not each.reached_by(entry):
-                got = f"{figure(line.value)} {line.unit}" if each.figure == "value" else f"ratio {line.ratio}"
-                printing.print(f"Below what is asked: '{line.name}': {got}; {each.text(line.unit)}", soft_wrap=True)
+        for target in targets if line.name in names else ():
+            measurement = line._asdict()
+            if target.select([measurement]) and not target.reached_by(measurement):
+                measured_text = (
+                    f"{figure(line.value)} {line.unit}" if target.figure == "value" else f"ratio {line.ratio}"
+                )
+                printing.print(
+                    f"Below what is asked: '{line.name}': {measured_text}; {target.text(line.unit)}", soft_wrap=True
+                )
     return int(bool(names))
 
 
@@ -201,44 +217,44 @@ class Row(NamedTuple):
     """A row of the summary."""
 
     row: str
-    ours: str
+    own_figure: str
     peer: str
     ratio: str
-    asked: str
+    target_text: str
     reached: Literal["yes", "no", "not measured", "cannot run"]
 
 
 def summary(
-    entries: Sequence[Entry], asked: Iterable[Target] = ASKED, features: Sequence[str] | None = None
+    measurements: Sequence[Measurement], targets: Iterable[Target] = TARGETS, features: Sequence[str] | None = None
 ) -> list[Row]:
     """Return one row per work: ours, the peer, the ratio, what is asked, whether it is reached.
 
     Where several entries are meant, such as two sizes of a batch, the worst stands for all.
 
     Args:
-        entries: The results, of one processor; what it did not measure is not in them.
-        asked: What must be reached.
+        measurements: The results, of one processor; what it did not measure is not in them.
+        targets: What must be reached.
         features: Of the processor; None: nothing is known of it.
     """
     rows = []
-    for each in asked:
-        found = each.found(entries)
-        able = features is None or not each.needs or bool(each.needs & set(features))
-        rows.append(_row(each, each.worst(found)) if found else _unmeasured(each, able=able))
+    for target in targets:
+        selected = target.select(measurements)
+        able = features is None or not target.processor_features or bool(target.processor_features & set(features))
+        rows.append(_row(target, target.worst(selected)) if selected else _unmeasured(target, able=able))
     return rows
 
 
-def _row(asked: Target, entry: Entry) -> Row:
-    ratio = entry.get("ratio")
+def _row(target: Target, measurement: Measurement) -> Row:
+    ratio = measurement.get("ratio")
     return Row(
-        asked.row,
-        f"{figure(entry['value'])} {entry['unit']}",
-        str(entry.get("peer") or ""),
+        target.row,
+        f"{figure(measurement['value'])} {measurement['unit']}",
+        str(measurement.get("peer") or ""),
         "" if ratio is None else f"{ratio:.2f}",
-        asked.text(str(entry["unit"])),
-        "yes" if asked.reached_by(entry) else "no",
+        target.text(str(measurement["unit"])),
+        "yes" if target.reached_by(measurement) else "no",
     )
 
 
-def _unmeasured(asked: Target, *, able: bool) -> Row:
-    return Row(asked.row, "", "", "", asked.text(""), "not measured" if able else "cannot run")
+def _unmeasured(target: Target, *, able: bool) -> Row:
+    return Row(target.row, "", "", "", target.text(""), "not measured" if able else "cannot run")

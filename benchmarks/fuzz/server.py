@@ -26,7 +26,7 @@ class ItemWeights(Predictor):
 
     async def scores(self, tensors: Tensors, rows: int, place: AdmissionSlot | None = None) -> Scores:
         """Return a score per row."""
-        assert all(len(each) == rows for each in tensors.values())
+        assert all(len(column) == rows for column in tensors.values())
         return np.nan_to_num(tensors[NUMBERS][:, self._place]).astype(np.float32)
 
     async def is_ready(self) -> bool:

@@ -1,4 +1,4 @@
-"""Where a served spec keeps its files on this machine."""
+"""Paths of a served spec's files on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class ServingPaths(BaseModel):
-    """Everything below `<runs>/serving/<spec>/`, and the rollouts beside it."""
+    """Paths below `<runs>/serving/<spec>/`, and the folder of rollouts."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -18,14 +18,14 @@ class ServingPaths(BaseModel):
     """`<runs>/rollouts`: one folder per rollout, whose id names the spec."""
 
     @classmethod
-    def of(cls, runs: Path, spec: str) -> ServingPaths:
-        """Return the places of a spec below a folder of runs; nothing is made."""
+    def for_spec(cls, runs: Path, spec: str) -> ServingPaths:
+        """Return the paths of a spec below a folder of runs; nothing is created."""
         runs = runs.resolve()
         return cls(root=runs / "serving" / spec, rollouts=runs / "rollouts")
 
     @property
     def logs(self) -> Path:
-        """What every process prints, and Envoy's access logs."""
+        """Output of every process, and Envoy's access logs."""
         return self.root / "logs"
 
     @property
@@ -35,17 +35,17 @@ class ServingPaths(BaseModel):
 
     @property
     def outcomes(self) -> Path:
-        """The outcome log: Parquet files that whoever knows outcomes adds."""
+        """The outcome log: Parquet files written by the application or the replay."""
         return self.root / "outcomes"
 
     @property
     def events(self) -> Path:
-        """The event log: what servers that count as they go have answered."""
+        """The event log: rows answered by servers with live counts."""
         return self.root / "events"
 
     @property
     def mirror(self) -> ServingPaths:
-        """The places whose logs are copies of those in the object store."""
+        """Paths whose logs are copies of those in the object store."""
         return self.model_copy(update={"root": self.root / "mirror"})
 
     @property
@@ -65,5 +65,5 @@ class ServingPaths(BaseModel):
 
     @property
     def record(self) -> Path:
-        """What should run: versions, ports, weights."""
+        """Declared state of the stack: versions, ports, weights."""
         return self.root / "stack.json"

@@ -1,1 +1,1 @@
-"""A trained model as a Triton model repository, its feature transform inside."""
+"""Export of a trained model, with its feature transform, as a Triton model repository."""

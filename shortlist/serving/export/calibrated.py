@@ -1,6 +1,6 @@
-"""Calibrated log-odds, in numpy alone: training, the scorers and a model repository share this file.
+"""Calibration of log-odds in plain numpy; used by training, by the scorers, and in a model repository.
 
-It imports nothing, because a repository holds a copy that runs in Triton's own environment.
+It imports numpy only, because a repository contains a copy that runs in Triton's own environment.
 """
 
 from __future__ import annotations
@@ -8,27 +8,27 @@ from __future__ import annotations
 import numpy as np
 
 CALIBRATION = "calibration.npz"
-"""File with the arrays `offsets` to `base`, parameters of `calibrated`; beside a model that is not one graph."""
+"""File with the arrays `offsets` to `base`, parameters of `calibrate`, for a model that is split into parts."""
 ARRAYS = ("offsets", "lows", "highs", "slopes", "base")
 
 
-def calibrated(
+def calibrate(
     log_odds: np.ndarray, offsets: np.ndarray, lows: np.ndarray, highs: np.ndarray, slopes: np.ndarray, base: np.ndarray
 ) -> np.ndarray:
-    """Return base + sum_k slope_k * clip(log_odds - offset_k, low_k, high_k): straight lines, one after another.
+    """Return base + sum_k slope_k * clip(log_odds - offset_k, low_k, high_k), a piecewise linear function.
 
-    No two pieces overlap and every slope is positive, so nothing cancels and the order of rows stays.
+    The pieces do not overlap and every slope is positive, so the order of rows is kept.
 
     Args:
-        log_odds: Of a model, FP32, any shape; NaN stays NaN.
-        offsets: Where each piece begins, FP32, shape (K,).
-        lows: Smallest distance that a piece counts, FP32, shape (K,).
+        log_odds: Log-odds of a model, FP32, any shape; NaN stays NaN.
+        offsets: Start of each piece, FP32, shape (K,).
+        lows: Smallest distance from the start in each piece, FP32, shape (K,).
         highs: Largest distance, FP32, shape (K,).
-        slopes: Of the pieces, FP32, shape (K,).
-        base: What is added, FP32, shape (1,).
+        slopes: Slope of each piece, FP32, shape (K,).
+        base: Added constant, FP32, shape (1,).
 
     Returns:
-        FP32, the shape of `log_odds`.
+        Calibrated log-odds, FP32, in the shape of `log_odds`.
 
     >>> line = [np.array([value], np.float32) for value in (0, -1e30, 1e30, 2, 0.5)]
     >>> calibrated(np.array([-1, 3], np.float32), *line).tolist()

@@ -1,4 +1,4 @@
-"""Looked-up rows as the tensors of a signature: the reference for whoever encodes requests faster."""
+"""Encodes looked-up rows as the tensors of a signature; the reference for the server's faster encoder."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def encode(rows: pl.DataFrame, signature: Signature, declared: DeclaredColumns) 
     """Return the tensors that an exported model reads, by name.
 
     Args:
-        rows: What `Transformer.look_up` gave.
-        signature: The model's.
-        declared: The declared columns; they know the timezone of the wall clock.
+        rows: Rows from `Transformer.look_up`.
+        signature: Signature of the model.
+        declared: The declared columns, with the log's timezone.
 
     Raises:
         DataError: A vector is not as wide as the model's.
@@ -48,27 +48,27 @@ def encode(rows: pl.DataFrame, signature: Signature, declared: DeclaredColumns) 
     return tensors
 
 
-def padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def pad_lists(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return lists as one INT64 matrix, at least one column wide, padded with NO_CODE.
 
     >>> padded(np.array([7, 8, 9]), np.array([1, 0, 2])).tolist() == [[7, NO_CODE], [NO_CODE, NO_CODE], [8, 9]]
     True
 
     Args:
-        values: The codes of all rows, row after row.
-        lengths: How many each row has.
+        values: The codes of all rows, one row after another.
+        lengths: Number of codes per row.
     """
-    places = np.arange(max(1, int(lengths.max(initial=0))))
-    matrix_RL = np.full((len(lengths), len(places)), NO_CODE)  # noqa: N806 - R rows, L longest
-    matrix_RL[places < lengths[:, None]] = values
+    columns = np.arange(max(1, int(lengths.max(initial=0))))
+    matrix_RL = np.full((len(lengths), len(columns)), NO_CODE)  # noqa: N806 - R rows, L longest
+    matrix_RL[columns < lengths[:, None]] = values
     return matrix_RL
 
 
 def _clock(rows: pl.DataFrame, timezone: str) -> dict[str, np.ndarray]:
     local = pl.col(Columns.TIME).dt.convert_time_zone(timezone).dt
     second = local.hour().cast(pl.Float64) * 3600 + local.minute() * 60.0 + local.second() + local.microsecond() / 1e6
-    found = rows.select(second.alias(SECOND_OF_DAY), (local.weekday() - 1).cast(pl.Float64).alias(WEEKDAY))
-    return {name: found[name].to_numpy() for name in found.columns}
+    clock = rows.select(second.alias(SECOND_OF_DAY), (local.weekday() - 1).cast(pl.Float64).alias(WEEKDAY))
+    return {name: clock[name].to_numpy() for name in clock.columns}
 
 
 def _numbers(values: pl.Series) -> np.ndarray:
@@ -86,4 +86,4 @@ def _list(lists: pl.Series, tags: ListInput) -> np.ndarray:
         lists = lists.list.head(tags.longest)
     values = codes_of(lists.explode(empty_as_null=False, keep_nulls=False)).fill_null(NULL_IN_LIST)
     lengths = cast(np.ndarray, lists.list.len().fill_null(0).to_numpy())
-    return padded(values.to_numpy(), lengths)
+    return pad_lists(values.to_numpy(), lengths)

@@ -1,4 +1,4 @@
-"""A Triton repository of boosted trees on the FIL backend, which has GPUs: their features first, as an ensemble."""
+"""Writes Triton repositories of boosted trees for the FIL backend, as an ensemble with their features."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from shortlist.storage.artefacts import IntegrityError, atomic_folder, write_man
 
 _FLOATS: Final = "TYPE_FP32"
 _TREES_IN_FIL: Final = "xgboost.ubj"
-"""The name that the backend looks for."""
+"""File name that the backend expects."""
 
 
 def write_fil_repository(
     serving: Path, version: int, batching: Batching, out: Path, placement: TritonPlacement | None = None
 ) -> None:
-    """Write a repository of an XGBoost model; it appears whole or not at all.
+    """Write the repository of an XGBoost model atomically.
 
     `<model>` is an ensemble that reads the model's signature and answers `score`; `<model>_transform` computes the
     features on the onnxruntime backend and the CPU (look-ups in hash tables have no kernel for GPUs), `<model>_trees`
@@ -31,9 +31,9 @@ def write_fil_repository(
     Args:
         serving: The `serving` folder of a model, its trees beside it.
         version: Registered version.
-        batching: How Triton joins requests.
+        batching: Batching of Triton.
         out: Folder to write.
-        placement: What the trees run on; the CPU when left out.
+        placement: Device of the trees; the CPU by default.
 
     Raises:
         IntegrityError: The graph, its signature or the booster is missing.
@@ -90,7 +90,7 @@ def write_fil_repository(
 
 
 def _tensor_width(graph: Path, tensor: str) -> int:
-    """Return the columns of a tensor inside a graph."""
+    """Return the width of a tensor inside a graph."""
     import onnx
 
     (tensor_description,) = (

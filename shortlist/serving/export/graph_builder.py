@@ -1,4 +1,4 @@
-"""The nodes and constants of an ONNX graph under construction, and the file they end in."""
+"""Builds an ONNX graph from nodes and constants, and writes it to a file."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 OPSET: Final = 17
-"""Of ai.onnx; with IR_VERSION read by onnxruntime from 1.12 on."""
+"""Version of ai.onnx; with IR_VERSION, supported by onnxruntime since 1.12."""
 ML_OPSET: Final = 3
-"""Of ai.onnx.ml."""
+"""Version of ai.onnx.ml."""
 IR_VERSION: Final = 8
 ML: Final = kinds.ML
 ROWS: Final = "rows"
-"""Name of the first dimension of every tensor that goes in or out."""
+"""Name of the first dimension of every input and output."""
 
 DATA_SUFFIX: Final = ".data"
-"""What the name of a file of external weights adds to its graph's."""
+"""Suffix of the file of external weights, after the name of the graph's file."""
 EXTERNAL_BYTES: Final = 256 * 2**20
-"""Weights beyond lie beside the graph: one protocol buffer holds at most 2 GiB, and is parsed as a whole."""
+"""More weights are written to a separate file: a protocol buffer holds at most 2 GiB, and is parsed as a whole."""
 PAGE: Final = 4096
-"""External tensors begin on such borders, so that they can be mapped; the first page is zeros and tells the file."""
+"""Alignment of external tensors, so that they can be memory-mapped; the first page is zeros."""
 _SMALL_BYTES = 1024
-_MOST_BYTES = 2**31 - 1
+_MAX_FILE_BYTES = 2**31 - 1
 
 ExportError = kinds.ExportError
 
 
 class GraphBuilder:
-    """Nodes in the order in which they run; equal constants are kept once."""
+    """Adds nodes in the order in which they run; small equal constants are stored once."""
 
     def __init__(self) -> None:
         self._nodes: list[NodeProto] = []
@@ -51,14 +51,14 @@ class GraphBuilder:
         return self._add(operator, inputs, 1, domain, attributes)[0]
 
     def add_named(self, operator: str, tensor: str, name: str) -> str:
-        """Add a node whose output has a name of its own."""
+        """Add a node with a named output."""
         from onnx import helper
 
         self._nodes.append(helper.make_node(operator, [tensor], [name], name=name))
         return name
 
-    def described(self, tensor: str, name: str, dtype: type[np.generic], width: int | str, rows: str = ROWS) -> str:
-        """Give a matrix of rows a name of its own and a description: at such tensors a graph can be cut."""
+    def add_described(self, tensor: str, name: str, dtype: type[np.generic], width: int | str, rows: str = ROWS) -> str:
+        """Name and describe a matrix of rows, so that the graph can be cut there."""
         self._described.append(tensor_info(name, dtype, width, rows))
         return self.add_named("Identity", tensor, name)
 
@@ -69,7 +69,7 @@ class GraphBuilder:
         return self._add("Split", (tensor, np.array(sizes)), len(sizes), "", {"axis": 0})
 
     def joined(self, tensors: Sequence[str], axis: int = 0) -> str:
-        """Return tensors one after another along a dimension."""
+        """Return the concatenation of tensors along a dimension."""
         return tensors[0] if len(tensors) == 1 else self.add("Concat", *tensors, axis=axis)
 
     def column(self, matrix: str, number: int) -> str:
@@ -77,13 +77,13 @@ class GraphBuilder:
         return self.add("Slice", matrix, np.array([number]), np.array([number + 1]), np.array([1]))
 
     def gathered(self, tensor: str, numbers: Sequence[int], length: int) -> str:
-        """Return some of a tensor's parts, numbered along its first dimension, whose length is known."""
+        """Return the rows of a tensor with the given numbers; `length` is its number of rows."""
         if list(numbers) == list(range(length)):
             return tensor
         return self.add("Gather", tensor, np.array(numbers), axis=0)
 
     def transposed(self, matrix: str) -> str:
-        """Return a matrix with rows and columns exchanged."""
+        """Return the transposed matrix."""
         return self.add("Transpose", matrix, perm=[1, 0])
 
     def cast(self, tensor: str, dtype: type[np.generic]) -> str:
@@ -97,14 +97,14 @@ class GraphBuilder:
         from onnx import numpy_helper
 
         key = (values.dtype.str, values.shape, values.tobytes() if values.nbytes < _SMALL_BYTES else b"")
-        if not key[2] or key not in self._constants:  # large ones are never equal by chance, and slow to compare
+        if not key[2] or key not in self._constants:  # large constants are unlikely to be equal, and slow to compare
             name = f"constant_{len(self._tensors)}"
             self._tensors.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
             self._constants[key] = name
         return self._constants[key]
 
     def model(self, inputs: Sequence[ValueInfoProto], outputs: Sequence[ValueInfoProto]) -> ModelProto:
-        """Return the whole graph, its weights inside."""
+        """Return the complete graph, including its weights."""
         from onnx import helper
 
         graph = helper.make_graph(
@@ -120,45 +120,45 @@ class GraphBuilder:
 
         number = len(self._nodes)
         names = [f"{operator}_{number}" if outputs == 1 else f"{operator}_{number}_{i}" for i in range(outputs)]
-        read = [each if isinstance(each, str) else self.constant(each) for each in inputs]
-        node = helper.make_node(operator, read, names, name=f"{operator}_{number}", domain=domain, **attributes)
+        tensors = [operand if isinstance(operand, str) else self.constant(operand) for operand in inputs]
+        node = helper.make_node(operator, tensors, names, name=f"{operator}_{number}", domain=domain, **attributes)
         self._nodes.append(node)
         return names
 
 
 def tensor_info(name: str, dtype: type[np.generic], width: int | str, rows: str = ROWS) -> ValueInfoProto:
-    """Return the description of a matrix of rows that goes in or out."""
+    """Return the description of an input or output matrix."""
     from onnx import helper
 
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [rows, width])
 
 
 def save(model: ModelProto, path: Path, external_bytes: int = EXTERNAL_BYTES) -> None:
-    """Write a graph, its large weights beside it when there are many, and check the file; same graph, same bytes.
+    """Write a graph, with large weights in a separate file, and check it; the same graph gives the same bytes.
 
     Args:
-        model: The graph; its weights move out of it.
+        model: The graph; its large weights are removed from it.
         path: File to write; weights go to `<path>.data`.
-        external_bytes: Weights beyond are written beside the graph.
+        external_bytes: More weights are written to the separate file.
 
     Raises:
-        ExportError: What cannot lie beside the graph, such as vocabularies, exceeds what one file can hold.
+        ExportError: The parts that cannot be external, such as vocabularies, exceed the size of one file.
     """
     import onnx
 
     tensors = model.graph.initializer
     if sum(len(tensor.raw_data) for tensor in tensors) > external_bytes:
-        _move_out(tensors, path.with_name(path.name + DATA_SUFFIX))
-    if model.ByteSize() > _MOST_BYTES:
+        _move_weights(tensors, path.with_name(path.name + DATA_SUFFIX))
+    if model.ByteSize() > _MAX_FILE_BYTES:
         raise ExportError(
-            f"{path}: vocabularies and trees take {model.ByteSize():,} bytes; an ONNX file holds {_MOST_BYTES:,}."
+            f"{path}: vocabularies and trees take {model.ByteSize():,} bytes; an ONNX file holds {_MAX_FILE_BYTES:,}."
             " Declare smaller vocabularies (max_size, min_rows), or hash."
         )
     path.write_bytes(model.SerializeToString(deterministic=True))
     onnx.checker.check_model(str(path))
 
 
-def _move_out(tensors: Sequence[TensorProto], path: Path) -> None:
+def _move_weights(tensors: Sequence[TensorProto], path: Path) -> None:
     from onnx import TensorProto
 
     with path.open("wb") as file:
@@ -166,10 +166,10 @@ def _move_out(tensors: Sequence[TensorProto], path: Path) -> None:
         for tensor in tensors:
             if len(tensor.raw_data) < _SMALL_BYTES:
                 continue
-            place = {"location": path.name, "offset": file.tell(), "length": len(tensor.raw_data)}
+            location = {"location": path.name, "offset": file.tell(), "length": len(tensor.raw_data)}
             file.write(tensor.raw_data)
             file.write(bytes(-file.tell() % PAGE))
             tensor.ClearField("raw_data")
             tensor.data_location = TensorProto.EXTERNAL
-            for key, value in place.items():
+            for key, value in location.items():
                 tensor.external_data.add(key=key, value=str(value))

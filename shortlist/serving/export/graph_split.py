@@ -1,4 +1,4 @@
-"""An exported graph in two files, cut where its features end."""
+"""Splits an exported graph into two files where its features end."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NETWORK_FILE: Final = "network.onnx"
 
 
 def write_features(graph: Path, border: tuple[str, ...], out: Path) -> None:
-    """Write the part of a graph that computes the features: its inputs in, the tensors at the border out.
+    """Write the part of a graph that computes the features, from its inputs to the tensors at the border.
 
-    Weights that lie beside the graph stay there: the part names the same file, which must lie beside it too.
+    External weights are not copied: the part refers to a file of the same name in its own folder.
 
     Args:
         graph: The whole graph.
@@ -32,12 +32,12 @@ def write_features(graph: Path, border: tuple[str, ...], out: Path) -> None:
 
 
 def write_network(graph: Path, border: tuple[str, ...], out: Path) -> None:
-    """Write the part of a graph that was trained: the tensors at the border in, the log-odds out; the rest as above."""
+    """Write the trained part of a graph, from the tensors at the border to the log-odds; see `write_features`."""
     _write(graph, border, (LOG_ODDS,), out / NETWORK_FILE)
 
 
 def read_graph(graph: Path) -> ModelProto:
-    """Return a graph without the weights that lie beside it.
+    """Return a graph without its external weights.
 
     Raises:
         IntegrityError: It is missing or broken.
@@ -54,7 +54,7 @@ def read_graph(graph: Path) -> ModelProto:
 def _write(graph: Path, inputs: tuple[str, ...], outputs: tuple[str, ...], path: Path) -> None:
     from onnx.utils import Extractor
 
-    whole = read_graph(graph)
-    names = list(inputs) or [tensor.name for tensor in whole.graph.input]
-    part = Extractor(whole).extract_model(names, list(outputs))
+    model = read_graph(graph)
+    names = list(inputs) or [tensor.name for tensor in model.graph.input]
+    part = Extractor(model).extract_model(names, list(outputs))
     path.write_bytes(part.SerializeToString(deterministic=True))

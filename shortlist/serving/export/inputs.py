@@ -1,4 +1,4 @@
-"""Which columns of looked-up rows a graph reads, and through which tensor each comes."""
+"""Input tensors of a graph, and the columns of looked-up rows in each."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _KEYS = ("integer", "hex", "string")
 
 
 class GraphInputs(Graph):
-    """The graph as kinds of features see it; its inputs grow by what is read for the first time.
+    """The graph interface of feature kinds; columns that are read become inputs.
 
     Attributes:
-        longest: Per tags column (by its place), how many values are read of it; None for all.
+        longest: Number of values read from each list column; None for all.
     """
 
     def __init__(self, nodes: GraphBuilder, declared: DeclaredColumns) -> None:
@@ -38,7 +38,7 @@ class GraphInputs(Graph):
         self._runs: list[str] | None = None
 
     def add(self, operator: str, *inputs: str | np.ndarray, domain: str = "", **attributes: Any) -> str:
-        """Add a node; see `Graph`, likewise for the others."""
+        """Add a node; see `Graph`."""
         return self._nodes.add(operator, *inputs, domain=domain, **attributes)
 
     def split(self, tensor: str, sizes: Sequence[int]) -> list[str]:
@@ -46,7 +46,7 @@ class GraphInputs(Graph):
         return self._nodes.split(tensor, sizes)
 
     def concat(self, tensors: Sequence[str]) -> str:
-        """Return tensors one after another along their first dimension."""
+        """Return the concatenation of tensors along their first dimension."""
         return self._nodes.joined(tensors)
 
     def numbers(self, places: Sequence[str]) -> str:
@@ -57,7 +57,7 @@ class GraphInputs(Graph):
         """Return declared columns as `numbers` does.
 
         Raises:
-            ExportError: The values of one are no numbers.
+            ExportError: A column does not hold numbers.
         """
         for name in names:
             self._check_type(name, (*_FLOATS, "integer", "hex"), reader)
@@ -67,7 +67,7 @@ class GraphInputs(Graph):
         """Return declared columns as INT64 codes, shape (names, rows); NO_CODE is null.
 
         Raises:
-            ExportError: One of them has no single code per row.
+            ExportError: A column does not have exactly one code per row.
         """
         for name in names:
             self._check_type(name, (*_KEYS, *_FLOATS), reader)
@@ -76,7 +76,7 @@ class GraphInputs(Graph):
         blocks = []
         if keys:
             blocks.append(self._gathered(CODES, self._codes, [self.declared.row_column(name) for name in keys]))
-        if floats:  # hashed as the integers they are cut to
+        if floats:  # hashed as truncated integers
             numbers = self.numbers([self.declared.row_column(name) for name in floats])
             cut = self._nodes.cast(self._nodes.add("Where", self.is_missing(numbers), np.zeros(1), numbers), np.int64)
             blocks.append(self._nodes.add("Where", self.is_missing(numbers), np.array([NO_CODE]), cut))
@@ -88,7 +88,7 @@ class GraphInputs(Graph):
 
         Args:
             name: The declared column.
-            values: How many values are read, the first ones; None for all.
+            values: Number of leading values to read; None for all.
 
         Raises:
             ExportError: It is not of type tags.
@@ -115,22 +115,22 @@ class GraphInputs(Graph):
 
     @contextmanager
     def by_run(self) -> Iterator[list[str]]:
-        """While the block runs, read lists once per run of rows that have the same one.
+        """While the block runs, read lists once per run of equal rows.
 
         Yields:
-            Of every list that was read, the number of each row's run, INT64, shape (rows,).
+            Run numbers of the rows for every list that was read, INT64, shape (rows,).
         """
         self._runs = []
         yield self._runs
         self._runs = None
 
     def _first_of_runs(self, rows: str) -> tuple[str, str]:
-        """Return the first row of every run of equal rows, and the number of each row's run."""
+        """Return the first row of every run of equal rows, and the run number of each row."""
         add = self._nodes.add
         end = np.array([np.iinfo(np.int64).max])
         next_rows = add("Slice", rows, np.array([1]), end, np.array([0]))
         previous_rows = add("Slice", rows, np.array([0]), np.array([-1]), np.array([0]))
-        # Least of floats: ONNX Runtime sums 25 000 integers in 45 microseconds, and this takes a few.
+        # ReduceMin of floats takes a few microseconds; ONNX Runtime sums 25 000 integers in 45.
         equal = self._nodes.cast(add("Equal", previous_rows, next_rows), np.float32)
         differs = add("Less", add("ReduceMin", equal, axes=[1], keepdims=0), np.ones(1, np.float32))
         is_first = add("Concat", np.array([True]), differs, axis=0)

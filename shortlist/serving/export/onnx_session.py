@@ -1,4 +1,4 @@
-"""An exported graph run in this process."""
+"""Runs an exported graph in this process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 
-def session(folder: Path, threads: int = 1) -> InferenceSession:
+def create_session(folder: Path, threads: int = 1) -> InferenceSession:
     """Return a session of the graph in a `serving` folder, on the CPU.
 
     Args:
-        folder: Holds the graph, and its weights when they lie beside it.
+        folder: Folder with the graph and its external weights.
         threads: Threads that run one batch.
     """
     from onnxruntime import InferenceSession, SessionOptions
@@ -30,26 +30,26 @@ def session(folder: Path, threads: int = 1) -> InferenceSession:
 
 
 def null_inputs(signature: Signature, rows: int) -> dict[str, np.ndarray]:
-    """Return the tensors of rows of which nothing is known: numbers are 0, codes null, lists empty."""
+    """Return the tensors of null rows: numbers are 0, codes null, lists empty."""
     tensors: dict[str, np.ndarray] = {}
     if signature.numbers:
         tensors[NUMBERS] = np.zeros((rows, len(signature.numbers)))
     if signature.codes:
         tensors[CODES] = np.full((rows, len(signature.codes)), NO_CODE)
     tensors |= {tags.tensor: np.full((rows, 1), NO_CODE) for tags in signature.lists}
-    return tensors | {one.tensor: np.zeros((rows, one.width), np.float32) for one in signature.vectors}
+    return tensors | {vector.tensor: np.zeros((rows, vector.width), np.float32) for vector in signature.vectors}
 
 
 def warm_up_graph(folder: Path, output: str) -> None:
-    """Score two rows of which nothing is known.
+    """Score two null rows.
 
     Raises:
-        ExportError: The graph does not load, does not run, or answers something else than two rows of float32.
+        ExportError: The graph does not load, does not run, or does not return two rows of float32.
     """
     signature = Signature.read(folder)
     try:
-        (found,) = session(folder).run([output], null_inputs(signature, 2))
-    except Exception as error:  # onnxruntime raises what it likes
+        (scores,) = create_session(folder).run([output], null_inputs(signature, 2))
+    except Exception as error:  # onnxruntime raises many kinds of errors
         raise ExportError(f"{folder / MODEL_FILE}: the exported graph does not run: {error}") from error
-    if found.shape[0] != 2 or found.dtype != np.float32:
-        raise ExportError(f"{folder / MODEL_FILE}: answers {found.dtype} of shape {found.shape} for 2 rows")
+    if scores.shape[0] != 2 or scores.dtype != np.float32:
+        raise ExportError(f"{folder / MODEL_FILE}: answers {scores.dtype} of shape {scores.shape} for 2 rows")

@@ -1,6 +1,6 @@
-"""The program inside Triton that answers for one exported model; a model repository holds it as `model.py`.
+"""Triton's Python backend program for one exported model; a model repository contains it as `model.py`.
 
-It runs in Triton's own environment (numpy 1.26) and imports nothing of this package but what lies beside it.
+It runs in Triton's own environment (numpy 1.26) and imports only the modules copied beside it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .scorers import SCORE, Tensors, load_scorer
 NO_CODE = -(2**63)
 """Padding of a list; see `shortlist.serving.export.signature`."""
 _PART_ROWS = 128
-"""Fewer are not worth a thread."""
+"""Smallest part of a batch for a thread of its own."""
 
 
 class Failure(NamedTuple):
-    """Why a request gets no scores."""
+    """Error of a request."""
 
     kind: str
-    """Of Triton's errors."""
+    """Name of Triton's error code."""
     message: str
 
 
@@ -34,10 +34,10 @@ class TritonPythonModel:
     """Triton's interface to a model."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load what lies beside this program.
+        """Load the model beside this program.
 
         Args:
-            args: What Triton says: the configuration as JSON, the model's folder, the version.
+            args: Triton's arguments: the configuration as JSON, the model's folder, the version.
         """
         parameters = json.loads(args["model_config"])["parameters"]
         self._threads = int(parameters["threads"]["string_value"])
@@ -47,7 +47,7 @@ class TritonPythonModel:
         self._names, self._lists = self._scorer.names, self._scorer.lists
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer the requests that wait, all in one run; a bad one is answered with its error and harms no other.
+        """Score the waiting requests in one run; an invalid request gets an error and does not affect the others.
 
         Args:
             requests: Triton's requests.
@@ -57,7 +57,7 @@ class TritonPythonModel:
         return [_response(next(answers) if isinstance(tensors, dict) else tensors) for tensors in tensors_or_failures]
 
     def scores(self, tensors: Tensors) -> np.ndarray:
-        """Return the scores of rows, worked out part by part by all threads."""
+        """Return the scores of rows, computed in parts by all threads."""
         rows = len(tensors[self._names[0]])
         parts = max(1, min(self._threads, rows // _PART_ROWS))
         cuts = [rows * number // parts for number in range(parts + 1)]
@@ -66,15 +66,15 @@ class TritonPythonModel:
         helpers = [self._pool.submit(self._score_parts, tensors, todo, scores) for _ in range(parts - 1)]
         try:
             self._score_parts(tensors, todo, scores)
-        finally:  # they read Triton's memory, which must not go before they have ended; who has not begun never will
+        finally:  # running helpers read Triton's memory, which must stay until they end; others are cancelled
             errors = [helper.exception() for helper in helpers if not helper.cancel()]
         for error in filter(None, errors):
             raise error
         return scores[0] if parts == 1 else np.concatenate(scores)
 
     def _read(self, request: Any) -> Tensors | Failure:
-        """Return a request's tensors by name, or what is wrong with them."""
-        # There is such a module only inside Triton.
+        """Return a request's tensors by name, or why they are invalid."""
+        # This module exists only inside Triton.
         import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
         tensors = {}
@@ -89,17 +89,17 @@ class TritonPythonModel:
         return tensors
 
     def _score_requests(self, requests: Sequence[Tensors]) -> list[np.ndarray | Failure]:
-        """Return the scores of each request, or what went wrong."""
+        """Return the scores of each request, or its failure."""
         if not requests:
             return []
         try:
             scores = self.scores(self._concat(requests))
-        except Exception as error:  # whatever runs the model raises what it likes
+        except Exception as error:  # the engines raise many kinds of errors
             if len(requests) == 1:
                 return [Failure("INTERNAL", f"the model did not run: {error}")]
             return [
                 answer for tensors in requests for answer in self._score_requests([tensors])
-            ]  # find out which it is
+            ]  # find the request that fails
         ends = np.cumsum([len(tensors[self._names[0]]) for tensors in requests])
         return list(np.split(scores, ends[:-1]))
 
@@ -108,13 +108,13 @@ class TritonPythonModel:
         while todo:
             try:
                 number, start, end = todo.popleft()
-            except IndexError:  # another thread took the last one
+            except IndexError:  # another thread took the last part
                 return
             part = {name: values[start:end] for name, values in tensors.items()}
             scores[number] = self._scorer.scores(part)
 
     def _concat(self, requests: Sequence[Tensors]) -> Tensors:
-        """Return the rows of all requests, one request after another."""
+        """Return the concatenated rows of all requests."""
         tensors_by_name = {}
         for name in self._names:
             parts = [tensors[name] for tensors in requests]
@@ -124,7 +124,7 @@ class TritonPythonModel:
 
 
 def widen_lists(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return lists padded to the longest of all.
+    """Return list tensors padded to a common width.
 
     >>> [part.tolist() for part in widened([np.array([[5]]), np.array([[6, 7]])])] == [[[5, NO_CODE]], [[6, 7]]]
     True

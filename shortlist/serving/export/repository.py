@@ -1,4 +1,4 @@
-"""Triton model repositories of exported models: written whole, verified before they are served."""
+"""Writes Triton model repositories of exported models atomically, and verifies them before they are served."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from shortlist.storage.artefacts import IntegrityError, atomic_folder, verify_ma
 Form = Literal["python", "onnxruntime"]
 
 _PROGRAM = {"model.py": "predictor.py", "scorers.py": "scorers.py", "calibrated.py": "calibrated.py"}
-"""Files of a repository, and of this folder."""
+"""Files of a repository, and their sources in this folder."""
 _TREE_PROGRAM = {name: name for name in ("compiling.py", "tree_walk.py")}
-"""Likewise, where it walks trees."""
+"""Further files of a repository of trees, and their sources."""
 
 
 def write_repository(
     serving: Path, version: int, batching: Batching, out: Path, form: Form = "python", scoring: Scoring | None = None,
     placement: TritonPlacement | None = None,
 ) -> None:  # fmt: skip
-    """Write a repository with one version of one model; it appears whole or not at all.
+    """Write a repository with one version of one model atomically.
 
     `<model>/config.pbtxt`, `<model>/<version>/` with the graph, whole or cut where its features end, and
     `manifest.json` with the digest of every file.
 
     Args:
         serving: The `serving` folder of a model.
-        version: Registered version: the folder's name, and what every answer says.
-        batching: How Triton joins requests.
+        version: Registered version: the name of the folder, and part of every response.
+        batching: Batching of Triton.
         out: Folder to write.
-        form: `python` runs the graph by a program of ours (a laptop's Triton has no other backend); `onnxruntime` by
-            Triton's own backend, without any Python.
-        scoring: What computes the scores in the form `python`; the declaration's defaults when left out.
-        placement: What the form `onnxruntime` runs on; the CPU when left out.
+        form: `python` uses the Python backend with our program (the only backend of a laptop's Triton); `onnxruntime`
+            uses Triton's own backend, without Python.
+        scoring: Scoring engine of the form `python`; the defaults of the spec when omitted.
+        placement: Device of the form `onnxruntime`; the CPU by default.
 
     Raises:
         IntegrityError: The graph or its signature is missing or broken.
-        ShortlistError: The version is no positive number, or our program is to run on a GPU.
+        ShortlistError: The version is not positive, or the form `python` is placed on a GPU.
     """
     scoring, placement = scoring or Scoring(), placement or TritonPlacement()
     signature = Signature.read(serving)
@@ -63,10 +63,10 @@ def write_repository(
 
 
 def verify_repository(out: Path) -> dict[str, str]:
-    """Return the digests of a repository's files by relative path after checking every one of them.
+    """Verify all files of a repository; return their digests by relative path.
 
     Raises:
-        IntegrityError: A file is missing, changed, added or a link; names it.
+        IntegrityError: A file is missing, changed, added or a link; the message names it.
     """
     for path in out.rglob("*"):
         if path.is_symlink():
@@ -75,17 +75,17 @@ def verify_repository(out: Path) -> dict[str, str]:
 
 
 def check_version(version: int) -> None:
-    """Pass when a version can name a model's folder.
+    """Check that a version can be the name of a model's folder.
 
     Raises:
-        ShortlistError: It is no positive number.
+        ShortlistError: It is not positive.
     """
     if version < 1:
         raise ShortlistError(f"version {version} cannot name a model's folder; wanted a registered version, 1 or later")
 
 
 def model_folder(repository: Path, name: str, version: int, config: str) -> Path:
-    """Return the version's folder of a model that now has a configuration."""
+    """Create a model's folder with its configuration; return the folder of the version."""
     folder = repository / name / str(version)
     folder.mkdir(parents=True)
     write_text(folder.parent / CONFIG_FILE, config)
@@ -93,7 +93,7 @@ def model_folder(repository: Path, name: str, version: int, config: str) -> Path
 
 
 def _copy_program(serving: Path, folder: Path, signature: Signature, scoring: Scoring) -> None:
-    """Write our program, and the graph as it runs it: in one piece, or cut before the trees or the network."""
+    """Copy our program, and the graph as a whole or split before the trees or the network."""
     _copy_sources(_PROGRAM, folder)
     graph = serving / MODEL_FILE
     if scoring.runtime == "onnxruntime" or signature.runs_as == "graph" or not signature.border:
@@ -111,8 +111,8 @@ def _copy_program(serving: Path, folder: Path, signature: Signature, scoring: Sc
 
 
 def _copy_sources(files: dict[str, str], folder: Path) -> None:
-    for name, own in files.items():
-        shutil.copyfile(Path(__file__).with_name(own), folder / name)
+    for name, source_name in files.items():
+        shutil.copyfile(Path(__file__).with_name(source_name), folder / name)
 
 
 def _copy_graph(serving: Path, folder: Path) -> None:
@@ -121,7 +121,7 @@ def _copy_graph(serving: Path, folder: Path) -> None:
 
 
 def copy_weights(serving: Path, folder: Path) -> None:
-    """Write the weights that lie beside a graph, where some do."""
+    """Copy the external weights of a graph, if there are any."""
     weights = serving / (MODEL_FILE + DATA_SUFFIX)
     if weights.exists():
         shutil.copyfile(weights, folder / weights.name)

@@ -1,4 +1,4 @@
-"""What an exported model reads: a few tensors, each column of which has a name."""
+"""Signature of an exported model: its input tensors, and the name of each column."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ FOLDER: Final = "serving"
 """Folder inside a model folder that holds the exported graph and its signature."""
 MODEL_FILE: Final = "model.onnx"
 TREES_FILE: Final = "model.ubj"
-"""In the folder of a model of boosted trees: the trees, in XGBoost's own UBJSON."""
+"""File with the trees of a boosted model, in XGBoost's UBJSON, in the model folder."""
 RunsAs = Literal["graph", "trees", "network"]
-"""What scores behind the features: ONNX Runtime the whole `graph`; our compiled loops the `trees`; or the engine of
-`serving.scoring` the `network`, whose products may be of bf16."""
+"""How scores are computed after the features: `graph` by ONNX Runtime, `trees` by our compiled loops, or `network` by
+the engine of `serving.scoring`, possibly in bf16."""
 SIGNATURE_FILE: Final = "signature.json"
 
 NO_CODE: Final = hashing.NO_CODE
-"""In a tensor of codes: null; in a list: padding, no value at all."""
+"""Null in a tensor of codes; padding in a list."""
 NULL_IN_LIST: Final = hashing.NULL_IN_LIST
-"""In a list: a value that is null."""
+"""A null value in a list."""
 
 SECOND_OF_DAY: Final = columns.SECOND_OF_DAY
 WEEKDAY: Final = columns.WEEKDAY
@@ -34,7 +34,7 @@ NUMBERS: Final = "numbers"
 CODES: Final = "codes"
 SCORE: Final = "score"
 LOG_ODDS: Final = "log_odds"
-"""Inside a graph: what the score is the sigmoid of, FP32, shape (rows, 1)."""
+"""Name of the log-odds inside a graph, FP32, shape (rows, 1); their sigmoid is the score."""
 
 
 class _Part(BaseModel):
@@ -47,9 +47,9 @@ class ListInput(_Part):
     tensor: str
     """Name of the tensor: `list_0`, `list_1`, ..."""
     place: str
-    """Column of looked-up rows, see `Declared.place`."""
+    """Column of looked-up rows, see `DeclaredColumns.row_column`."""
     longest: int | None
-    """Values beyond are never read; None reads all."""
+    """Most values that are read; None for all."""
 
 
 class VectorInput(_Part):
@@ -64,8 +64,8 @@ class VectorInput(_Part):
 class Signature(_Part):
     """The tensors of an exported model, in the order of its inputs; a tensor without columns is left out.
 
-    A column is named by its place in looked-up rows: a declared column, `<side table>:<column>`, `<view>:<feature>`,
-    or one of the clock's. Texts travel as their 62-bit fingerprints (`shortlist.features.hashing.codes_of`).
+    Columns have the names of looked-up rows: a declared column, `<side table>:<column>`, `<view>:<feature>`, or a
+    column of the clock. Texts are sent as 62-bit fingerprints (`shortlist.features.hashing.codes_of`).
 
     numbers: FP64, shape (rows, columns); NaN is null. Dates are days, times microseconds since 1970-01-01 UTC.
     codes: INT64, shape (rows, columns); integers as they are, texts as fingerprints, NO_CODE is null.
@@ -77,17 +77,17 @@ class Signature(_Part):
     kind: str
     """Kind of model."""
     runs_as: RunsAs = "graph"
-    """What computes the score."""
+    """How the score is computed."""
     numbers: tuple[str, ...] = ()
     codes: tuple[str, ...] = ()
     lists: tuple[ListInput, ...] = ()
     vectors: tuple[VectorInput, ...] = ()
     labels: tuple[str, ...] = ()
-    """Further labels that have a column of the output each, behind the label's."""
+    """Further labels, each with a column of the output after the label's."""
     calibration: Calibration | None = None
-    """What is done to the log-odds before the score is their sigmoid; None: nothing."""
+    """Calibration of the log-odds; None for an uncalibrated model."""
     border: tuple[str, ...] = ()
-    """Tensors inside the graph at which the features end and the trained model begins; none: it cannot be cut."""
+    """Tensors at which the features end and the trained model begins; empty when the graph cannot be cut."""
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -108,5 +108,5 @@ class Signature(_Part):
             raise IntegrityError(f"{path}: {error.errors()[0]['msg']}; export the model again") from None
 
     def write(self, folder: Path) -> None:
-        """Write the signature into a folder."""
+        """Write the signature to a folder."""
         write_json(folder / SIGNATURE_FILE, self.model_dump(mode="json"))

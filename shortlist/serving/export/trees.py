@@ -1,4 +1,4 @@
-"""The trees of an exported graph as flat arrays, as `tree_walk` reads them."""
+"""Converts the trees of an exported graph to the flat arrays of `tree_walk`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def write_trees(graph: Path, out: Path) -> None:
         out: Folder to write to.
 
     Raises:
-        IntegrityError: The graph is missing or broken, or holds no trees.
-        ShortlistError: They are of a sort that `tree_walk` does not walk.
+        IntegrityError: The graph is missing or broken, or contains no trees.
+        ShortlistError: `tree_walk` does not support the trees.
     """
     ensembles = [node for node in read_graph(graph).graph.node if node.op_type == _OPERATION]
     if len(ensembles) != 1:
@@ -39,15 +39,15 @@ def write_trees(graph: Path, out: Path) -> None:
 
 
 class _Ensemble:
-    """Trees as ONNX has them: every node has the number of its tree and one of its own.
+    """Trees in ONNX form: every node has the number of its tree and its own number.
 
     Attributes:
         columns: See `tree_walk.walk`.
-        base: Likewise.
+        base: See `tree_walk.walk`.
     """
 
     def __init__(self, attributes: dict[str, Any], graph: Path) -> None:
-        """Read them.
+        """Read the trees.
 
         Raises:
             ShortlistError: See `write_trees`.
@@ -96,7 +96,7 @@ class _Ensemble:
         return np.array(tops, np.int32), self._values[np.array(inner_nodes)], nodes, self._values[order]
 
     def _by_level(self, root: int) -> tuple[list[int], int]:
-        """Return a tree's nodes, siblings side by side, and its levels below the root."""
+        """Return a tree's nodes level by level, siblings side by side, and its number of levels below the root."""
         nodes, level, levels = [root], [root], 0
         while level := [child for node in level if not self._leaf[node] for child in self._children(node)]:
             nodes += level
@@ -104,7 +104,7 @@ class _Ensemble:
         return nodes, levels
 
     def _top(self, root: int) -> tuple[list[int], list[int]]:
-        """Return the nodes of the first three levels, and those that follow; a leaf follows itself."""
+        """Return the nodes of the first three levels, and the nodes after them; a leaf is followed by itself."""
         nodes = [root]
         for at in range(TOP_NODES):
             nodes += [nodes[at]] * 2 if self._leaf[nodes[at]] else self._children(nodes[at])

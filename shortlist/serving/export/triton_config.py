@@ -1,4 +1,4 @@
-"""What Triton is told about a model, through its own protocol buffer."""
+"""Triton's configuration of a model (`config.pbtxt`), built from its protocol buffer."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ Backend = Literal["python", "onnxruntime", "fil"]
 
 CONFIG_FILE: Final = "config.pbtxt"
 _WARM_UP_ROWS = 1024
-"""Rows of the larger of the two warm-up batches: a request's worth of candidates."""
+"""Rows of the larger warm-up batch: the candidates of a typical request."""
 _TENSORRT: Final = {
-    "precision_mode": "FP32",  # what passed the parity gate
+    "precision_mode": "FP32",  # the precision that passed the parity gate
     "max_workspace_size_bytes": str(2**30),
-    # A server that is started again in its pod finds what it built: building takes minutes.
+    # A server that restarts in its pod reuses its engine: building it takes minutes.
     "trt_engine_cache_enable": "1",
     "trt_engine_cache_path": "/tmp",  # noqa: S108 - the pod's own; the rest of the disk is read-only
     "trt_timing_cache_enable": "1",
 }
 """Parameters of ONNX Runtime's TensorRT provider, as Triton's backend names them."""
 _WARM_UP_VALUES = 8
-"""Values per row that it gives a list."""
+"""Values per row of lists in warm-up batches."""
 
-Tensor = tuple[str, str, list[int]]
-"""Name, type and width (-1: any) of a tensor; its rows go without saying."""
+TensorSpec = tuple[str, str, list[int]]
+"""Name, type and width (-1: any) of a tensor, without its number of rows."""
 
 
-def input_tensors(signature: Signature) -> list[Tensor]:
+def input_tensors(signature: Signature) -> list[TensorSpec]:
     """Return the tensors that a model with this signature reads."""
-    tensors: list[Tensor] = []
+    tensors: list[TensorSpec] = []
     if signature.numbers:
         tensors.append((NUMBERS, "TYPE_FP64", [len(signature.numbers)]))
     if signature.codes:
         tensors.append((CODES, "TYPE_INT64", [len(signature.codes)]))
     tensors += [(tags.tensor, "TYPE_INT64", [-1]) for tags in signature.lists]
-    return tensors + [(one.tensor, "TYPE_FP32", [one.width]) for one in signature.vectors]
+    return tensors + [(vector.tensor, "TYPE_FP32", [vector.width]) for vector in signature.vectors]
 
 
 def model_config(
-    name: str, backend: Backend, batching: Batching, version: int, inputs: list[Tensor], output: Tensor,
+    name: str, backend: Backend, batching: Batching, version: int, inputs: list[TensorSpec], output: TensorSpec,
     placement: TritonPlacement,
 ) -> ModelConfig:  # fmt: skip
-    """Return the configuration of one version of a model that runs by itself.
+    """Return the configuration of one version of a model.
 
     Args:
-        name: Of the model.
-        backend: Who runs it.
-        batching: How requests are joined; `threads` reaches the backend as a parameter.
-        version: The only one that is served.
-        inputs: What it reads.
-        output: What it answers.
-        placement: What it runs on.
+        name: Name of the model.
+        backend: Backend that runs it.
+        batching: Batching of Triton; `threads` is passed to the backend as a parameter.
+        version: The only version that is served.
+        inputs: Input tensors.
+        output: Output tensor.
+        placement: Device to run on.
 
     Raises:
-        ShortlistError: Our program is to run on a GPU.
+        ShortlistError: The Python backend is placed on a GPU.
     """
     on_gpu = placement.device == "gpu"
     if on_gpu and backend == "python":
@@ -67,39 +67,45 @@ def model_config(
             "serving.placement.device is gpu, but our program in Triton's Python backend scores on the CPU. Declare cpu"
             " or what can use one: runtime.target: kserve, and export's forms onnxruntime and fil."
         )
-    config = _described(name, batching, version, inputs, output)
+    config = _base_config(name, batching, version, inputs, output)
     config.backend = backend
-    for tensor in config.input:  # our program joins lists of different lengths; other backends take equal ones only
+    for tensor in config.input:  # our program pads lists of different widths; other backends need equal widths
         tensor.allow_ragged_batch = backend == "python" and tensor.dims[0] < 0
     config.dynamic_batching.max_queue_delay_microseconds = batching.max_queue_delay_us
     config.dynamic_batching.preferred_batch_size.extend(batching.preferred_rows)
     config.instance_group.add(name=name, count=1, kind="KIND_GPU" if on_gpu else "KIND_CPU")
-    largest = min(_WARM_UP_ROWS, batching.max_batch_rows)
+    largest_batch = min(_WARM_UP_ROWS, batching.max_batch_rows)
     if placement.accelerator == "tensorrt" and backend == "onnxruntime":
         tensorrt = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="tensorrt")
         tensorrt.parameters.update(_TENSORRT)
-        largest = batching.max_batch_rows  # an engine serves the sizes between those it was built for
+        # An engine serves batch sizes between the smallest and largest of the warm-up.
+        largest_batch = batching.max_batch_rows
     for key, value in _parameters(backend, batching).items():
         config.parameters[key].string_value = value
-    for rows in sorted({1, largest}):
+    for rows in sorted({1, largest_batch}):
         config.model_warmup.append(_warm_up(config, rows))
     return config
 
 
 def ensemble_config(
-    name: str, batching: Batching, version: int, inputs: list[Tensor], output: Tensor, steps: list[dict[str, Any]]
+    name: str,
+    batching: Batching,
+    version: int,
+    inputs: list[TensorSpec],
+    output: TensorSpec,
+    steps: list[dict[str, Any]],
 ) -> ModelConfig:
-    """Return the configuration of models run one after another.
+    """Return the configuration of an ensemble of models that run one after another.
 
     Args:
-        name: Of the ensemble.
-        batching: Its largest batch.
-        version: The only one that is served.
-        inputs: What it reads.
-        output: What it answers.
-        steps: Per model its `model_name`, and what its tensors are called outside: `input_map`, `output_map`.
+        name: Name of the ensemble.
+        batching: Contains its largest batch.
+        version: The only version that is served.
+        inputs: Input tensors.
+        output: Output tensor.
+        steps: Per model its `model_name`, and the outer names of its tensors: `input_map`, `output_map`.
     """
-    config = _described(name, batching, version, inputs, output)
+    config = _base_config(name, batching, version, inputs, output)
     config.platform = "ensemble"
     for step in steps:
         config.ensemble_scheduling.step.add(model_version=version, **step)
@@ -107,7 +113,7 @@ def ensemble_config(
 
 
 def as_text(config: ModelConfig) -> str:
-    """Return a configuration as Triton reads it."""
+    """Return a configuration as the text of `config.pbtxt`."""
     from google.protobuf import text_format
 
     return str(text_format.MessageToString(config))
@@ -121,14 +127,16 @@ def from_text(text: str) -> ModelConfig:
     return text_format.Parse(text, model_config_pb2.ModelConfig())
 
 
-def _described(name: str, batching: Batching, version: int, inputs: list[Tensor], output: Tensor) -> ModelConfig:
+def _base_config(
+    name: str, batching: Batching, version: int, inputs: list[TensorSpec], output: TensorSpec
+) -> ModelConfig:
     from tritonclient.grpc import model_config_pb2
 
     config = model_config_pb2.ModelConfig(name=name, max_batch_size=batching.max_batch_rows)
     config.version_policy.specific.versions.append(version)
-    for place, tensors in ((config.input, inputs), (config.output, [output])):
+    for config_tensors, tensors in ((config.input, inputs), (config.output, [output])):
         for tensor, kind, dims in tensors:
-            place.add(name=tensor, data_type=model_config_pb2.DataType.Value(kind), dims=dims)
+            config_tensors.add(name=tensor, data_type=model_config_pb2.DataType.Value(kind), dims=dims)
     return config
 
 
@@ -149,8 +157,8 @@ def _warm_up(config: ModelConfig, rows: int) -> Any:
 
     warm_up = model_config_pb2.ModelWarmup(name=f"rows_{rows}", batch_size=rows)
     for tensor in config.input:
-        own = warm_up.inputs[tensor.name]
-        own.data_type = tensor.data_type
-        own.dims.extend(_WARM_UP_VALUES if width < 0 else width for width in tensor.dims)
-        own.zero_data = True
+        warm_up_input = warm_up.inputs[tensor.name]
+        warm_up_input.data_type = tensor.data_type
+        warm_up_input.dims.extend(_WARM_UP_VALUES if width < 0 else width for width in tensor.dims)
+        warm_up_input.zero_data = True
     return warm_up

@@ -1,7 +1,6 @@
-"""What a server has counted of the event log, on disk: a start reads this and the events since, not all of them.
+"""Checkpoints of the live counts: a server that starts reads the checkpoint and the events since.
 
-A file of records as in the event log. Where it is missing, of another plan or not whole, all events are read again:
-it saves time, and nothing depends on it.
+A file of records as in the event log. When it is missing, incomplete or of another plan, all events are read again.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ SUFFIX: Final = ".checkpoint"
 _Item = TypeVar("_Item")
 _FORMAT: Final = 4
 _ITEMS_PER_RECORD: Final = 1_000
-"""Entries of a record: encoding one keeps other threads waiting for about a millisecond."""
+"""Most items of a record: encoding it blocks other threads for about a millisecond."""
 
 
 @dataclass(frozen=True)
 class EventCheckpoint:
-    """What was counted, and from where on to go on."""
+    """The counts, and the positions in the logs up to which events are counted."""
 
     state: OpenState
     read: Mapping[str, int]
-    """Files of the event log, and how many bytes of each are counted."""
+    """Counted bytes of each file of the event log."""
     outcomes: Mapping[str, float]
-    """Parts of the outcome log that are counted, and when each was written last."""
+    """Modification time of each counted part of the outcome log."""
 
 
 def checkpoint_path(folder: Path, plan: StreamingPlan) -> Path:
-    """Return where servers that count the same things keep what they counted; each is right on its own."""
+    """Return the checkpoint of servers with the same plan; any of them may write it."""
     return folder / (hashlib.blake2b(f"{_FORMAT} {plan}".encode(), digest_size=8).hexdigest() + SUFFIX)
 
 
@@ -49,7 +48,7 @@ def write_checkpoint(path: Path, checkpoint: EventCheckpoint) -> None:
     """Replace a checkpoint.
 
     Raises:
-        OSError: The disk is full, most often; the checkpoint that was there is as it was.
+        OSError: It could not be written, usually because the disk is full; the old checkpoint is unchanged.
     """
     staging = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
@@ -65,7 +64,7 @@ def write_checkpoint(path: Path, checkpoint: EventCheckpoint) -> None:
 
 
 def read_checkpoint(path: Path, plan: StreamingPlan) -> EventCheckpoint | None:
-    """Return a checkpoint; None where there is none that is whole."""
+    """Return the checkpoint; None when it is missing or incomplete."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -85,7 +84,7 @@ def _encode(checkpoint: EventCheckpoint) -> Iterator[list[Any]]:
 
 
 def _encode_state(state: OpenState, checkpoint: EventCheckpoint) -> Iterator[list[Any]]:
-    lacks_until = None if state.lacks_until == BEFORE_ALL_TIMES else state.lacks_until  # NEVER has more than 64 bits
+    lacks_until = None if state.lacks_until == BEFORE_ALL_TIMES else state.lacks_until  # more than 64 bits
     lacking = [state.uncounted, lacks_until]
     yield [
         "about",
@@ -99,7 +98,7 @@ def _encode_state(state: OpenState, checkpoint: EventCheckpoint) -> Iterator[lis
     for start, counts in state.tiles.items():
         for kind in fields(TileCounts):
             for key, values in getattr(counts, kind.name).items():
-                yield ["tile", start, kind.name, key, []]  # a key of which nothing was counted, too
+                yield ["tile", start, kind.name, key, []]  # also for keys without counts
                 yield from (["tile", start, kind.name, key, batch] for batch in _batches(values.items()))
     for start, views in state.sessions.items():
         for view, keys in views.items():
@@ -116,7 +115,8 @@ def _encode_state(state: OpenState, checkpoint: EventCheckpoint) -> Iterator[lis
     yield from (["to_forget", batch] for batch in _batches(forgotten))
     for unmatched in _batches(state.unmatched):
         outcome_values = (
-            [(outcome.request, outcome.row, outcome.label, outcome.time) for outcome in outcomes] for outcomes in unmatched
+            [(outcome.request, outcome.row, outcome.label, outcome.time) for outcome in outcomes]
+            for outcomes in unmatched
         )
         yield ["unmatched", list(outcome_values)]
 
@@ -177,7 +177,7 @@ def _pending(pending: Sequence[tuple[int, str]], requests: Mapping[str, OpenRequ
 
 
 def _settle(requests: Iterable[OpenRequest], to_settle: Pending, plan: StreamingPlan) -> None:
-    """Mark the times of rows whose labels are counted: all that no label is waited for, but those of no row."""
+    """Restore the settled times: those of rows that wait for no label."""
     for request in requests:
         latest = request.impressions.answered + plan.clock_skew_us
         request.settled = {time for time in request.impressions.times if time <= latest}

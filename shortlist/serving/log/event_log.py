@@ -1,6 +1,6 @@
-"""The event log: requests are on disk when they are answered, and every server of a spec on a machine reads them.
+"""The event log: rows are on disk before they are answered, and every server of a spec on a machine reads them.
 
-A folder of files, one or more per process. A file holds records: their length and CRC-32, four bytes each, and JSON.
+A folder of files, one or more per process. A record is its length and CRC-32, four bytes each, followed by JSON.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ _log = logging.getLogger(__name__)
 
 _HEAD: Final = struct.Struct("<II")
 MAX_RECORD_BYTES: Final = 64 * 2**20
-"""Bytes; a longer one is refused, and one that an earlier version wrote is passed over."""
+"""Longer records are refused; longer ones of an earlier version are skipped."""
 _CHUNK_BYTES: Final = 4 * 2**20
 _EVENTS_PATTERN: Final = "*.events"
 _CHECKPOINT_PATTERN: Final = "*.checkpoint*"
 
 
 class EventLogError(ShortlistError):
-    """Events cannot be kept: they are not acknowledged."""
+    """Events could not be written and are not acknowledged."""
 
 
 def encode_event(event: AnsweredRequest) -> bytes:
-    """Return an event as a record holds it."""
+    """Return the record of an event."""
     return orjson.dumps((event.request, event.answered, event.times, event.keys, event.rows))
 
 
 def decode_event(record: bytes) -> AnsweredRequest:
-    """Return what `encoded` was given."""
+    """Return the event of a record."""
     return AnsweredRequest(*orjson.loads(record))
 
 
 class EventWriter:
-    """Appends records to files of this process, several with one call of the system.
+    """Appends records to files of this process, several with one system call.
 
     Args:
-        folder: Of the event log.
-        rotate_seconds: A file that is older gets no further records.
+        folder: Folder of the event log.
+        rotate_seconds: Age at which a file gets no further records.
     """
 
     def __init__(self, folder: Path, rotate_seconds: float) -> None:
@@ -64,14 +64,14 @@ class EventWriter:
         self._close_lock = threading.Lock()
         self._closed = False
         self.problem: str | None = None
-        """Why nothing can be written; None when all is well."""
+        """Why events cannot be written; None when they can."""
         self._thread = threading.Thread(target=self._run, name="event-log", daemon=True)
         self._thread.start()
 
     def append(self, event: AnsweredRequest) -> Future[None]:
-        """Take an event; the result is there when it is on disk, or says why it is not (`EventLogError`)."""
+        """Append an event; the future is done when it is on disk, or holds an `EventLogError`."""
         written: Future[None] = Future()
-        # Who waits may hang up. The event is kept then all the same, and others' must be: this cannot be cancelled.
+        # A client that disconnects must not cancel the write: the event and others of its batch are still written.
         written.set_running_or_notify_cancel()
         with self._close_lock:
             if self._closed:
@@ -87,7 +87,7 @@ class EventWriter:
         return written
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Write the queued events and stop the thread."""
         with self._close_lock:
             self._closed = True
             self._queue.put(None)
@@ -111,7 +111,7 @@ class EventWriter:
     def _commit(self, batch: list[tuple[bytes, Future[None]]]) -> None:
         try:
             self._write(b"".join(frame_record(record) for record, _ in batch))
-        # A full disk, most often. A thread that ends would leave requests that wait for it for ever.
+        # Usually a full disk. If the thread ended, requests would wait for ever.
         except Exception as error:
             self._fail(error)
             for _, written in batch:
@@ -131,7 +131,7 @@ class EventWriter:
                 written += os.write(self._file, content[written:])
             os.fdatasync(self._file)
         except Exception:
-            self._close_file()  # what it holds of these records is not to be followed by others
+            self._close_file()  # no records may follow a partly written one
             raise
         self._size += len(content)
 
@@ -143,12 +143,12 @@ class EventWriter:
         self._opened_at, self._size = time.monotonic(), 0
         folder = os.open(self._folder, os.O_RDONLY)
         try:
-            os.fsync(folder)  # or the file itself may be gone after a power cut
+            os.fsync(folder)  # without it, a power failure may lose the file itself
         finally:
             os.close(folder)
 
     def _close_file(self) -> None:
-        """Close the file, without the beginning of records that were not written whole."""
+        """Close the file, after removing partly written records."""
         if self._file is not None:
             try:
                 os.ftruncate(self._file, self._size)
@@ -165,11 +165,11 @@ class EventWriter:
 
 
 class EventReader:
-    """Reads the events of all processes, each once; those of a file in their order.
+    """Reads the events of all processes once, those of each file in order.
 
     Args:
-        folder: Of the event log; it need not be there yet.
-        bytes_read: Files of which so many bytes were read before.
+        folder: Folder of the event log; it need not exist.
+        read: Number of bytes already read, by file name.
     """
 
     def __init__(self, folder: Path, read: Mapping[str, int] | None = None) -> None:
@@ -180,21 +180,21 @@ class EventReader:
 
     @property
     def problem(self) -> str | None:
-        """What of the files that are there was not read, or cannot be; None when all is well."""
+        """Why a file or record was not read; None when all were."""
         return next(iter((*self._broken_files.values(), *self._long_records.values())), None)
 
     @property
     def is_stuck(self) -> bool:
-        """Whether there is a file whose rest cannot be read."""
+        """Whether the rest of a file cannot be read."""
         return bool(self._broken_files)
 
     @property
     def bytes_read(self) -> Mapping[str, int]:
-        """How many bytes of each file were read."""
+        """Number of bytes read, by file name."""
         return dict(self._bytes_read)
 
     def read_new(self) -> Iterator[AnsweredRequest]:
-        """Give what is new; the end of a file that is not whole is looked at again the next time."""
+        """Yield new events; an incomplete record at the end of a file is read again the next time."""
         paths = sorted(self._folder.glob(_EVENTS_PATTERN))
         self._bytes_read = {path.name: self._bytes_read.get(path.name, 0) for path in paths}
         for problems in (self._broken_files, self._long_records):
@@ -203,7 +203,7 @@ class EventReader:
         for path in paths:
             try:
                 yield from self._read_file(path)
-            except FileNotFoundError:  # it was removed, being old
+            except FileNotFoundError:  # another server removed it
                 continue
 
     def _read_file(self, path: Path) -> Iterator[AnsweredRequest]:
@@ -216,7 +216,7 @@ class EventReader:
                 length, checksum = _HEAD.unpack(file.read(_HEAD.size))
                 end = position + _HEAD.size + length
                 is_long = length > MAX_RECORD_BYTES
-                if end > size and not is_long:  # it is being written, or was when its process ended
+                if end > size and not is_long:  # it is being written, or its process ended while writing
                     return
                 record = b"" if is_long else file.read(length)
                 computed_checksum = _checksum(file, length) if is_long else zlib.crc32(record)
@@ -234,7 +234,7 @@ class EventReader:
 
 
 def _checksum(file: BinaryIO, length: int) -> int:
-    """Return the CRC-32 of so many bytes."""
+    """Return the CRC-32 of the next `length` bytes."""
     checksum = 0
     while length and (chunk := file.read(min(length, _CHUNK_BYTES))):
         checksum, length = zlib.crc32(chunk, checksum), length - len(chunk)
@@ -242,12 +242,12 @@ def _checksum(file: BinaryIO, length: int) -> int:
 
 
 def frame_record(record: bytes) -> bytes:
-    """Return a record as it stands in a file."""
+    """Return a record with its length and checksum."""
     return _HEAD.pack(len(record), zlib.crc32(record)) + record
 
 
 def iter_records(content: bytes) -> Iterator[tuple[bytes, int]]:
-    """Give every whole record, and where it ends; nothing behind the first one that is not whole."""
+    """Yield every complete record and its end position, up to the first incomplete one."""
     position = 0
     while position + _HEAD.size <= len(content):
         length, checksum = _HEAD.unpack_from(content, position)
@@ -259,13 +259,13 @@ def iter_records(content: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def remove_old_files(folder: Path, seconds: float) -> int:
-    """Remove files, and what servers kept of them, that were written last before so many seconds; return how many."""
+    """Remove event files and checkpoints last written longer ago than `seconds`; return their number."""
     removed = 0
     for path in [*folder.glob(_EVENTS_PATTERN), *folder.glob(_CHECKPOINT_PATTERN)]:
         try:
             if time.time() - path.stat().st_mtime > seconds:
                 path.unlink()
                 removed += 1
-        except FileNotFoundError:  # another server was first
+        except FileNotFoundError:  # another server removed it
             continue
     return removed

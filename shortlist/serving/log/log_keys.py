@@ -1,4 +1,4 @@
-"""Where the parts of a log are in an object store."""
+"""Keys of the parts of a log in an object store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEY: Final = re.compile(r"(\d{4}-\d\d-\d\d)/([^/]+)/(part-[^/]+\.parquet)")
 
 
 def log_key(spec: str, kind: LogKind) -> str:
-    """Return the key below which a log of a spec is.
+    """Return the key prefix of a spec's log.
 
     >>> log_key("demo", "predictions")
     'logs/demo/predictions'
@@ -22,15 +22,15 @@ def log_key(spec: str, kind: LogKind) -> str:
 
 
 def part_key(path: Path, folder: Path, writer: str) -> str:
-    """Return the key of a part below the log's: day of writing, writer and its process, part.
+    """Return the key of a part below the log's prefix: day of writing, writer and process, file name.
 
-    The day comes first, so that whoever wants the newest days lists no others. It is the file's own, which stays the
-    same however often the part is shipped.
+    The day comes first, so that the newest days can be listed alone. It is the file's modification day, which stays the
+    same when the part is shipped again.
 
     Args:
-        path: Of the part.
-        folder: Of the log on this machine.
-        writer: Name of the pod or machine; processes of two may have the same number.
+        path: Path of the part.
+        folder: Folder of the log on this machine.
+        writer: Name of the pod or machine, as process ids of two machines may be equal.
     """
     day = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()
     names = (writer, *path.relative_to(folder).parent.parts)
@@ -38,7 +38,7 @@ def part_key(path: Path, folder: Path, writer: str) -> str:
 
 
 def mirrored_name(key: str) -> str | None:
-    """Return the path of a part in a mirror, such as `parts` finds it; None for a key that is no part's.
+    """Return the relative path of a part in a mirror; None for a key that is not a part's.
 
     >>> mirrored_name("2026-11-21/pod-v3-17-1/part-000001.parquet")
     '2026-11-21.pod-v3-17-1/part-000001.parquet'
@@ -48,5 +48,5 @@ def mirrored_name(key: str) -> str | None:
 
 
 def day_prefix(day: date) -> str:
-    """Return what the keys of a day's parts begin with, below the log's."""
+    """Return the key prefix of a day's parts, below the log's prefix."""
     return f"{day}/"

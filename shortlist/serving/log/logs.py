@@ -1,4 +1,4 @@
-"""The prediction log and the outcome log: append-only folders of Parquet files."""
+"""Schemas of the prediction log and the outcome log, which are append-only folders of Parquet files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FEATURES: Final = {
     "served:vectors": pa.list_(pa.float32()),  # likewise
 }
 FEATURE_COLUMNS: Final = tuple(_FEATURES)
-"""Columns of the prediction log that hold, for a sample of the answers, what the model read."""
+"""Columns of the prediction log with the model's features, filled for a sample of the responses."""
 _SLATE: Final = {
     # Of every slate, whose `items` and `scores` are what was shown; null where requests brought their candidates.
     "slate:release": pa.string(),  # digest of the sources, filters and ordering that made it
@@ -65,10 +65,10 @@ _SLATE: Final = {
     "slate:removed_by": pa.list_(pa.string()),  # filter that removed each first
 }
 SLATE_COLUMNS: Final = tuple(_SLATE)
-"""Columns of the prediction log that only answers to requests for recommendations have."""
+"""Columns of the prediction log that are filled for requests for recommendations only."""
 NO_SLATE: Final = (None,) * len(SLATE_COLUMNS)
-"""What the log says of an answer to a request that brought its candidates."""
-_VALUES: Final = {
+"""Values of `SLATE_COLUMNS` for a request that contained its candidates."""
+_VALUE_TYPES: Final = {
     "integer": pa.int64(),
     "hex": pa.int64(),
     "number": pa.float64(),
@@ -80,39 +80,39 @@ _VALUES: Final = {
 def prediction_schema(data: Data) -> pa.Schema:
     """Return the columns of the prediction log: one row per answered request.
 
-    Behind what is known of the answer come the inputs as they were sent: `event_time`, and the columns of
+    After the columns of the response come the inputs as they were sent: `event_time`, and the columns of
     `logged_inputs`, each a list with one value per row of the request. A list of length 1 holds for every row; null was
     not sent. Types are those of the valid log. The last columns are `FEATURE_COLUMNS` and `SLATE_COLUMNS`.
 
-    Behind `scores` come those of further labels, one column each: `score_<label>`; null where the model has none.
+    After `scores` come the scores of further labels, one column each: `score_<label>`; null when the model has none.
 
     Args:
-        data: The log's declaration.
+        data: Declared columns of the log.
     """
-    further = {score_column(label): pa.list_(pa.float32()) for label in data.labels}
+    further_scores = {score_column(label): pa.list_(pa.float32()) for label in data.labels}
     inputs = {logged_name(name): pa.list_(_value_type(column)) for name, column in logged_inputs(data).items()}
     times = {Columns.TIME: pa.list_(pa.timestamp("us", "UTC"))}
     items = pa.list_(item_type(data))
     slates = {name: kind or items for name, kind in _SLATE.items()}
-    return pa.schema({**_ANSWERS, "items": items, **further, **times, **inputs, **_FEATURES, **slates})
+    return pa.schema({**_ANSWERS, "items": items, **further_scores, **times, **inputs, **_FEATURES, **slates})
 
 
 def logged_inputs(data: Data) -> Mapping[str, Column]:
     """Return the declared columns whose values as sent are logged, by name.
 
-    Those are the log's columns known before the impression. Items have a column of their own; vectors are left out, for
-    they are many times as large as everything else and no distribution is told by their numbers.
+    They are the columns known before the impression. Items have their own column; vectors are left out, because they
+    are many times as large as everything else and their numbers are not monitored.
     """
-    left_out = (*data.names_of_rows, data.item)
+    excluded = (*data.names_of_rows, data.item)
     return {
         column.name: column
         for column in data.columns
-        if column.known == "before" and column.name not in left_out and column.type != "vector"
+        if column.known == "before" and column.name not in excluded and column.type != "vector"
     }
 
 
 def logged_name(name: str) -> str:
-    """Return the log's name of a declared column: its own, unless the log gives that to what it says of the answer.
+    """Return the log's column for a declared column: the same name, or with a prefix if the log uses the name.
 
     >>> logged_name("page"), logged_name("status")
     ('page', 'sent:status')
@@ -123,21 +123,23 @@ def logged_name(name: str) -> str:
 _OUTCOME: Final = ("time", "request_id", "item", "row", "label")
 
 
-def outcome_schema(item: pa.DataType, after: Mapping[str, Column] | None = None) -> pa.Schema:
+def outcome_schema(item: pa.DataType, after_columns: Mapping[str, Column] | None = None) -> pa.Schema:
     """Return the columns of the outcome log: one row per shown item whose outcome is known.
 
     Args:
         item: Type of the item keys.
-        after: What else is known of an outcome, as `outcome_columns` gives it; a file may lack such a column.
+        after_columns: Further columns of outcomes, from `outcome_columns`; a file may lack them.
     """
-    own = {
+    columns = {
         "time": pa.timestamp("us", "UTC"),
         "request_id": pa.string(),
         "item": item,  # null for logs without items
         "row": pa.int32(),  # its row in the request
         "label": pa.int8(),
     }
-    return pa.schema({**own, **{outcome_name(name): _value_type(column) for name, column in (after or {}).items()}})
+    return pa.schema(
+        {**columns, **{outcome_name(name): _value_type(column) for name, column in (after_columns or {}).items()}}
+    )
 
 
 def outcome_columns(data: Data) -> Mapping[str, Column]:
@@ -150,7 +152,7 @@ def outcome_columns(data: Data) -> Mapping[str, Column]:
 
 
 def outcome_name(name: str) -> str:
-    """Return the outcome log's name of a declared column: its own, unless it is one that the log gives.
+    """Return the outcome log's column for a declared column: the same name, or with a prefix if the log uses it.
 
     >>> outcome_name("watch_seconds"), outcome_name("row")
     ('watch_seconds', 'sent:row')
@@ -159,9 +161,9 @@ def outcome_name(name: str) -> str:
 
 
 PART: Final = "part-{number:06d}.parquet"
-"""Name of a flushed file; a file under this name is whole."""
-NEEDED: Final = frozenset(("time", "request_id", "version", "status", "scores", "row", "label"))
-"""Columns without which a row of its log says nothing; another one that a file does not have is null."""
+"""Name of a flushed file; files with this name are complete."""
+REQUIRED_COLUMNS: Final = frozenset(("time", "request_id", "version", "status", "scores", "row", "label"))
+"""Columns that a file of their log must have; other missing columns are null."""
 
 
 def item_type(data: Data) -> pa.DataType:
@@ -172,4 +174,4 @@ def item_type(data: Data) -> pa.DataType:
 def _value_type(column: Column) -> pa.DataType:
     if column.type == "tags":
         return pa.list_(pa.string() if column.tag_type == "string" else pa.int64())
-    return _VALUES[column.type]
+    return _VALUE_TYPES[column.type]

@@ -1,1 +1,1 @@
-"""Programs that serving starts: their ports, their launch, and their end."""
+"""Processes of serving: ports, launch, supervision and termination."""

@@ -1,4 +1,4 @@
-"""What can go wrong with the processes that serve."""
+"""Errors of the processes of a serving stack."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from shortlist.contracts import ShortlistError
 
 _TAIL_BYTES = 16_384
 _INFO_LINE = re.compile(r"[|+]|I\d{4} ")
-"""A row of a table, or a line of information (`I1121 04:03:14.808368 ...`)."""
+"""Matches table rows and Triton's information lines (`I1121 04:03:14.808368 ...`)."""
 
 
 class StackError(ShortlistError):
-    """A process of the stack does not do what it should, or cannot."""
+    """A process of the stack failed or cannot be started."""
 
 
 class PortTakenError(StackError):
-    """Somebody else listens on a port that was asked for."""
+    """Another process listens on a requested port."""
 
 
 def last_lines(log: Path, count: int = 12) -> str:
-    """Return the last lines of a log that say what went wrong, indented; says so when there are none.
+    """Return the last lines of a log, indented, or a note that it is empty.
 
-    Triton's tables and its lines of information are left out when there is anything else.
+    Triton's tables and information lines are left out if there are other lines.
     """
     try:
         with log.open("rb") as file:

@@ -1,4 +1,4 @@
-"""`python -m shortlist.serving.processes.launch PROGRAM.json`: check, clean up, and become a program of the stack."""
+"""`python -m shortlist.serving.processes.launch PROGRAM.json`: check, clean up, and execute a program."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from shortlist.contracts import Files
-from shortlist.serving.processes.adoption import adopt_or_end_earlier
-from shortlist.serving.processes.program import Program, born, note_start
+from shortlist.serving.processes.adoption import adopt_or_end_predecessor
+from shortlist.serving.processes.program import Program, process_birth, record_start
 from shortlist.storage.artefacts import IntegrityError, folder_digest, verify_manifest
 
 REFUSED = 3
@@ -23,36 +23,36 @@ _PR_SET_PDEATHSIG = 1
 
 
 def check_repository(folder: Path, digest: str) -> None:
-    """Pass when the folder holds what it held when it was written.
+    """Check that a folder is unchanged since it was written.
 
     Raises:
-        IntegrityError: It does not.
+        IntegrityError: It was changed, or is missing.
     """
     if not folder.is_dir():
         raise IntegrityError(f"{folder}: missing; deploy the version again.")
     clear_bytecode(folder)
-    got = folder_digest(folder)
-    if got == digest:
+    found_digest = folder_digest(folder)
+    if found_digest == digest:
         return
     if (folder / Files.MANIFEST).exists():
         verify_manifest(folder)  # Names the file, unless its manifest was changed with it.
     raise IntegrityError(
-        f"{folder}: not what was deployed (digest {got}, wanted {digest}); somebody changed it. Deploy it again."
+        f"{folder}: changed since it was deployed (got digest {found_digest}, wanted {digest}). Deploy it again."
     )
 
 
 def launch(path: Path) -> None:
-    """Become the program in a file; returns only by an error.
+    """Replace this process by the program in a file; returns only with an error.
 
-    A process of it that a killed supervisor left is kept: this process then stands in for it until it ends.
+    A running process of the program, left by a killed supervisor, is adopted instead.
 
     Raises:
         IntegrityError: Its repository was changed.
     """
     program = Program.read(path)
     if not program.dies_with_parent:
-        adopt_or_end_earlier(path)
-    note_start(path)
+        adopt_or_end_predecessor(path)
+    record_start(path)
     if program.dies_with_parent:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if program.repository is not None:
@@ -61,8 +61,8 @@ def launch(path: Path) -> None:
         clear_shared_memory(program.shared_memory)
     if program.socket:
         Path(program.socket).unlink(missing_ok=True)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, max_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))
     if program.dies_with_children:
         start_watchdog()
     environment = {**(os.environ if program.inherits else {}), **program.environment}
@@ -70,13 +70,13 @@ def launch(path: Path) -> None:
 
 
 def clear_bytecode(folder: Path) -> None:
-    """Remove what Triton's Python compiled beside its sources: a repository holds what was written, nothing else."""
+    """Remove Python bytecode from a repository, so that its digest stays the same."""
     for compiled in sorted(folder.rglob("__pycache__")):
         shutil.rmtree(compiled, ignore_errors=True)
 
 
 def clear_shared_memory(prefix: str) -> None:
-    """Remove the shared-memory regions whose names begin like this; a killed Triton leaves its own."""
+    """Remove the shared-memory regions with a prefix, which a killed Triton leaves."""
     for region in Path("/dev/shm").glob(f"{prefix}*"):  # noqa: S108  (where Linux keeps them)
         region.unlink(missing_ok=True)
 
@@ -90,52 +90,52 @@ def main() -> None:
         sys.exit(REFUSED)
 
 
-_EVERY = 0.2
-"""Seconds between two looks at the known children."""
-_LOOKS = 10
-"""Looks between two searches for new ones, which cost a walk over all processes."""
+_POLL_SECONDS = 0.2
+"""Seconds between two checks of the known children."""
+_POLLS_PER_SEARCH = 10
+"""Checks between two searches for new children, which read all processes."""
 
 
 _BACKEND = "triton_python"
-"""Begins the names of the backend's processes; Triton has other children for moments."""
+"""Prefix of the names of the backend's processes; Triton also has other, short-lived children."""
 
 
 def start_watchdog() -> None:
-    """Start a child that kills this process' group as soon as the process, or one of its backend, has died.
+    """Start a child that kills this process' group as soon as the process or one of its backend dies.
 
-    Returns at once. The process must lead its group, as the supervisor's programs do. A Triton that ends while its
-    model is loaded would leave its backend running for ever.
+    Returns at once. The process must lead its group, as the supervisor's programs do. Without it, a Triton that ends
+    while it loads a model would leave its backend running for ever.
     """
     parent = os.getpid()
     assert os.getpgrp() == parent, "whose group would be killed?"
     if os.fork() == 0:
         try:
-            # Who stops the group asks all of it at once; this process must outlive the others to clear up after them.
-            asked_to_stop: list[int] = []
-            signal.signal(signal.SIGTERM, lambda number, _: asked_to_stop.append(number))
+            # A stop signals the whole group; this process must outlive the others to clean up after them.
+            stop_signals: list[int] = []
+            signal.signal(signal.SIGTERM, lambda number, _: stop_signals.append(number))
             _wait_for_exit(parent)
-            # Whoever read what Triton printed may have stopped reading when it died.
+            # The reader of Triton's output may have gone when it died.
             with suppress(OSError):
-                if not asked_to_stop:
+                if not stop_signals:
                     os.write(2, b"Triton, or a process of its model's backend, died: ending what is left of it\n")
             os.killpg(parent, signal.SIGKILL)
         finally:
-            os._exit(0)  # Never back into the code of whoever forked.
+            os._exit(0)  # Never return into the code of the parent.
 
 
 def _wait_for_exit(parent: int) -> None:
-    backend: list[int] = []
-    look = 0
+    backend_pids: list[int] = []
+    poll_number = 0
     while os.getppid() == parent:
-        if look % _LOOKS == 0:
-            backend = _backend_of(parent)
-        look += 1
-        if any(born(process) is None for process in backend):
+        if poll_number % _POLLS_PER_SEARCH == 0:
+            backend_pids = _find_backend_pids(parent)
+        poll_number += 1
+        if any(process_birth(process) is None for process in backend_pids):
             return
-        time.sleep(_EVERY)
+        time.sleep(_POLL_SECONDS)
 
 
-def _backend_of(parent: int) -> list[int]:
+def _find_backend_pids(parent: int) -> list[int]:
     import psutil  # type: ignore[import-untyped]
 
     try:

@@ -9,60 +9,62 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
-from shortlist.serving.processes.program import born, is_running, starts
+from shortlist.serving.processes.program import is_running, process_birth, read_starts
 
-_PATIENCE = 20
-"""Seconds between asking and killing."""
+_TERMINATION_SECONDS = 20
+"""Seconds between SIGTERM and SIGKILL."""
 
 
 def orphan_processes(folder: Path) -> dict[str, psutil.Process]:
-    """Return the processes that a supervisor's folder tells of and that still run, by program."""
-    found = {}
+    """Return the running processes recorded in a supervisor's folder, by program."""
+    process_by_program = {}
     for record in sorted((folder / "programs").glob("*.starts")):
-        for start in starts(record):
+        for start in read_starts(record):
             if is_running(start):
-                found[record.stem] = psutil.Process(start.pid)
+                process_by_program[record.stem] = psutil.Process(start.pid)
     if (supervisor := _supervisor(folder)) is not None:
-        found["supervisord"] = supervisor
-    return found
+        process_by_program["supervisord"] = supervisor
+    return process_by_program
 
 
-def stop_orphan_processes(folder: Path, kept: Collection[str] = ()) -> list[str]:
-    """Stop them, with the processes that they started, but for the programs that are kept; return their names."""
-    if kept and (supervisor := _supervisor(folder)) is not None:
-        # One that does not answer any more: asked politely, it would stop what is kept too.
+def stop_orphan_processes(folder: Path, kept_programs: Collection[str] = ()) -> list[str]:
+    """Stop these processes and their children, except the kept programs; return the stopped names."""
+    if kept_programs and (supervisor := _supervisor(folder)) is not None:
+        # It does not respond any more. With SIGTERM it would also stop the kept programs.
         _kill([supervisor])
-    found = {name: process for name, process in orphan_processes(folder).items() if name not in kept}
-    # First the supervisor, or it would start the others again.
-    supervisor = found.get("supervisord")
+    process_by_program = {
+        name: process for name, process in orphan_processes(folder).items() if name not in kept_programs
+    }
+    # First the supervisor, or it would restart the others.
+    supervisor = process_by_program.get("supervisord")
     if supervisor is not None:
         _stop([supervisor])
     processes = []
-    for process in found.values():
+    for process in process_by_program.values():
         try:
             processes += [process, *process.children(recursive=True)]
         except psutil.NoSuchProcess:
             continue
     _stop(processes)
-    return sorted(found)
+    return sorted(process_by_program)
 
 
 def wait_for_process_groups(folder: Path) -> None:
-    """Return when what the programs started has ended too; a watchdog sees to it within moments."""
-    groups = {start.pid for record in (folder / "programs").glob("*.starts") for start in starts(record)}
+    """Wait until the children of the programs have ended, which their watchdogs ensure."""
+    groups = {start.pid for record in (folder / "programs").glob("*.starts") for start in read_starts(record)}
     deadline = time.monotonic() + 2
-    # A process of that number is somebody else by now; so may its group be.
-    while any(_exists(group) for group in groups if born(group) is None) and time.monotonic() < deadline:
+    # A pid that is in use again belongs to another process, and so may its group.
+    while any(_exists(group) for group in groups if process_birth(group) is None) and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
 def wait_for_group(group: int, seconds: float = 5) -> None:
-    """Return when every process of a group has ended, or after so many seconds.
+    """Wait until every process of a group has ended, at most `seconds`.
 
-    One that has ended and that nobody has collected yet does not count: it holds nothing.
+    Zombies do not count: they hold no resources.
     """
     deadline = time.monotonic() + seconds
-    while _exists(group) and any(_lives_in(group)) and time.monotonic() < deadline:
+    while _exists(group) and any(_iter_memberships(group)) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -74,11 +76,11 @@ def _exists(group: int) -> bool:
     return True
 
 
-def _lives_in(group: int) -> Iterator[bool]:
+def _iter_memberships(group: int) -> Iterator[bool]:
     for process in psutil.process_iter():
         try:
             yield os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
-        except (OSError, psutil.Error):  # gone meanwhile
+        except (OSError, psutil.Error):  # it has ended meanwhile
             continue
 
 
@@ -88,7 +90,7 @@ def _stop(processes: list[psutil.Process]) -> None:
             process.terminate()
         except psutil.NoSuchProcess:
             continue
-    _, alive = psutil.wait_procs(processes, timeout=_PATIENCE)
+    _, alive = psutil.wait_procs(processes, timeout=_TERMINATION_SECONDS)
     _kill(alive)
 
 
@@ -98,7 +100,7 @@ def _kill(processes: list[psutil.Process]) -> None:
             process.kill()
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(processes, timeout=_PATIENCE)
+    psutil.wait_procs(processes, timeout=_TERMINATION_SECONDS)
 
 
 def _supervisor(folder: Path) -> psutil.Process | None:

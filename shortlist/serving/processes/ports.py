@@ -1,4 +1,4 @@
-"""Ports of 127.0.0.1: which are free, and who holds the others."""
+"""Ports of 127.0.0.1: finding free ones, and the processes that use the others."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from shortlist.serving.processes.errors import PortTakenError, StackError
 
 HOST = "127.0.0.1"
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_BELOW = 12_000
+_RANGE_SIZE = 12_000
 
 
-def free_ports(count: int, spoken_for: Collection[int] = ()) -> tuple[int, ...]:
-    """Return ports on which nobody listens, all different.
+def free_ports(count: int, reserved: Collection[int] = ()) -> tuple[int, ...]:
+    """Return different free ports.
 
-    They lie below the range from which the system takes the ports of outgoing connections: a server that is being
-    restarted must find its port as it left it, however busy the machine.
+    They lie below the system's range for outgoing connections, so that no connection takes the port of a server while
+    it restarts.
 
     Raises:
-        StackError: There are not that many.
+        StackError: There are not enough free ports.
     """
-    first = int(_EPHEMERAL.read_text(encoding="ascii").split()[0]) if _EPHEMERAL.exists() else 32_768
-    candidates = range(max(1_025, first - _BELOW), max(first, 2_000))
-    found: list[int] = []
+    first_ephemeral = int(_EPHEMERAL.read_text(encoding="ascii").split()[0]) if _EPHEMERAL.exists() else 32_768
+    candidates = range(max(1_025, first_ephemeral - _RANGE_SIZE), max(first_ephemeral, 2_000))
+    ports: list[int] = []
     for port in random.sample(candidates, len(candidates)):
-        if len(found) == count:
-            return tuple(found)
-        if port not in spoken_for and is_free(port):
-            found.append(port)
+        if len(ports) == count:
+            return tuple(ports)
+        if port not in reserved and is_free(port):
+            ports.append(port)
     raise StackError(f"no {count} free ports between {candidates.start} and {candidates.stop}; stop what listens there")
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could listen on the port: nobody does, not even one that would share it."""
+    """Return whether no process listens on the port, not even one that would share it."""
     with socket.socket() as probe:
-        # Connections that linger from an earlier server do not count; SO_REUSEPORT is left off on purpose.
+        # Lingering connections of an earlier server do not count; SO_REUSEPORT is off on purpose.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -47,10 +47,10 @@ def is_free(port: int) -> bool:
 
 
 def require_free(port: int) -> None:
-    """Pass when the port is free.
+    """Check that the port is free.
 
     Raises:
-        PortTakenError: It is not; the message says who holds it, if that can be known.
+        PortTakenError: It is in use; the message names the process, if it can be found.
     """
     if not 1 <= port <= 65_535:
         raise PortTakenError(f"port {port}: wanted a number from 1 to 65535, or 0 for any free one")

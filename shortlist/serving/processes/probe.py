@@ -1,4 +1,4 @@
-"""Asking a server on this machine whether it is ready."""
+"""HTTP probes of servers on this machine."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ READY = "/v2/health/ready"
 LIVE = "/v2/health/live"
 
 
-def answers(at: int | Path, path: str, seconds: float = 1.0) -> bool:
-    """Return whether a GET of the path is answered with 200 in time, at a port or through a Unix socket."""
-    return said(at, path, seconds) is not None
+def is_answered(address: int | Path, path: str, seconds: float = 1.0) -> bool:
+    """Return whether a GET request, to a port or a Unix socket, is answered with 200 in time."""
+    return get_body(address, path, seconds) is not None
 
 
-def said(at: int | Path, path: str, seconds: float = 1.0) -> bytes | None:
-    """Return the body of the answer to a GET of the path; None without a 200 in time."""
-    plain = http.client.HTTPConnection
-    connection = plain(HOST, at, timeout=seconds) if isinstance(at, int) else UnixConnection(at, seconds)
+def get_body(address: int | Path, path: str, seconds: float = 1.0) -> bytes | None:
+    """Return the response body of a GET request; None without a 200 in time."""
+    http_connection = http.client.HTTPConnection
+    connection = (
+        http_connection(HOST, address, timeout=seconds)
+        if isinstance(address, int)
+        else UnixConnection(address, seconds)
+    )
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

@@ -1,4 +1,4 @@
-"""A process of the stack: what is executed, and the record of its starts."""
+"""A program of the stack: its command, and the record of its starts."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from shortlist.storage.artefacts import read_json, sha256, write_json
 
 @dataclass(frozen=True)
 class Program:
-    """One program, as `shortlist.serving.processes.launch` starts it."""
+    """A program that `shortlist.serving.processes.launch` executes."""
 
     name: str
-    """Such as `triton-v3`; also of its log."""
+    """Name of the program and its log, such as `triton-v3`."""
     command: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
-    """Added to the environment, or all of it."""
+    """Environment variables, in addition to the inherited ones or alone."""
     inherits: bool = True
-    """Whether it sees the environment of whoever starts it."""
+    """Whether it inherits the environment of its parent."""
     repository: str | None = None
-    """A folder that is compared with its manifest before every start."""
+    """Folder whose digest is compared before every start."""
     digest: str | None = None
-    """`folder_digest` of that folder when it was written; a manifest can be forged with its files."""
+    """`folder_digest` of that folder when it was written; the folder's own manifest can be forged."""
     shared_memory: str | None = None
-    """Prefix of its regions in /dev/shm; what a killed predecessor left is removed before every start."""
+    """Prefix of its regions in /dev/shm; regions of a killed predecessor are removed before every start."""
     socket: str | None = None
-    """The Unix socket it listens on; what a killed predecessor left is removed before every start."""
+    """Unix socket that it listens on; a killed predecessor's socket is removed before every start."""
     dies_with_parent: bool = False
     dies_with_children: bool = False
-    """See `shortlist.serving.processes.launch`."""
+    """Whether a watchdog kills the group when the process or one of its backend dies; see `start_watchdog`."""
 
     def write(self, path: Path) -> None:
-        """Write it to a file."""
+        """Write the program to a file."""
         write_json(path, asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> Program:
-        """Return what `write` wrote."""
+        """Return the program in a file of `write`."""
         values = read_json(path)
         return cls(**{**values, "command": tuple(values["command"])})
 
@@ -51,56 +51,58 @@ class ProcessStart:
 
     pid: int
     born: str
-    """Tells the process from a later one with the same pid."""
+    """Birth of the process from `process_birth`, which differs for a later process with the same pid."""
     time: float
-    """Seconds since 1970."""
+    """Time of the start in seconds since 1970."""
     program: str = ""
-    """SHA-256 of the program's file then."""
+    """SHA-256 of the program's file at the start."""
 
 
-def born(pid: int) -> str | None:
-    """Return the boot and the clock tick in which a process began; None when there is none.
+def process_birth(pid: int) -> str | None:
+    """Return the boot id and start tick of a process; None when it does not run.
 
-    The wall clock may jump; this does not.
+    Unlike the wall clock, the start tick never jumps.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        # The name in parentheses may hold anything; what follows is counted from its end.
+        # The name in parentheses may contain any character; fields are counted from its end.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
     return None if fields[0] in {"Z", "X"} else f"{boot}:{fields[19]}"
 
 
-def starts_of(program: Path) -> Path:
-    """Return the record of the starts of the program in a file."""
+def starts_file(program: Path) -> Path:
+    """Return the file that records the starts of a program."""
     return program.with_suffix(".starts")
 
 
-def note_start(program: Path) -> None:
-    """Append this process to the record of a program's starts."""
-    start = ProcessStart(pid=os.getpid(), born=born(os.getpid()) or "", time=time.time(), program=sha256(program))
-    path = starts_of(program)
+def record_start(program: Path) -> None:
+    """Append the start of this process to the record of a program."""
+    start = ProcessStart(
+        pid=os.getpid(), born=process_birth(os.getpid()) or "", time=time.time(), program=sha256(program)
+    )
+    path = starts_file(program)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(start)) + "\n")
 
 
-def starts(path: Path) -> list[ProcessStart]:
-    """Return the starts in a record, the oldest first; a line cut short by a crash is left out."""
-    found = []
+def read_starts(path: Path) -> list[ProcessStart]:
+    """Return the starts in a record, the oldest first; an incomplete line is skipped."""
+    process_starts = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
-            found.append(ProcessStart(**json.loads(line)))
+            process_starts.append(ProcessStart(**json.loads(line)))
         except (ValueError, TypeError):
             continue
-    return found
+    return process_starts
 
 
-def running(program: Path) -> list[ProcessStart]:
+def running_starts(program: Path) -> list[ProcessStart]:
     """Return the starts of a program whose processes still run, the oldest first."""
-    return [start for start in starts(starts_of(program)) if is_running(start)]
+    return [start for start in read_starts(starts_file(program)) if is_running(start)]
 
 
 def is_running(start: ProcessStart) -> bool:
     """Return whether the very process of this start still runs."""
-    return born(start.pid) == start.born
+    return process_birth(start.pid) == start.born

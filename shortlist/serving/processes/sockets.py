@@ -1,4 +1,4 @@
-"""HTTP over Unix sockets: how the supervisor and Envoy are spoken to without another port."""
+"""HTTP over Unix sockets, used for the supervisor and Envoy instead of further ports."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from shortlist.serving.processes.errors import StackError
 
-_LONGEST = 100
-"""A socket's path has 108 bytes on Linux; names of about 20 go below the folder's."""
+_MAX_PATH_LENGTH = 100
+"""Longest path of a socket: Linux allows 108 bytes, of which the names below the folder take about 20."""
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -34,20 +34,20 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def socket_folder(root: Path) -> Path:
-    """Return the folder of a stack's sockets, made when missing, closed to everybody else.
+    """Return the folder of a stack's sockets, created if missing, with access for this user only.
 
     It lies below the system's temporary folder under a short name that follows from `root`: the path of a Unix
     socket is limited to about 100 characters.
 
     Raises:
-        StackError: The path is too long, or somebody else owns the folder.
+        StackError: The path is too long, or another user owns the folder.
     """
     name = hashlib.sha256(str(root).encode()).hexdigest()[:10]
     folder = Path(tempfile.gettempdir()) / f"shortlist-{os.getuid()}-{name}"
-    if len(str(folder)) + 20 > _LONGEST:
+    if len(str(folder)) + 20 > _MAX_PATH_LENGTH:
         raise StackError(f"{folder}: too long a path for sockets; set TMPDIR to a shorter one, such as /tmp")
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise StackError(f"{folder}: must belong to you and be closed to others; remove it and start again")
     return folder

@@ -1,4 +1,4 @@
-"""What the wall clock of the log's timezone says at a moment."""
+"""Day, time of day and weekday of timestamps, in the log's timezone."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ from shortlist.serving.export.signature import SECOND_OF_DAY, WEEKDAY
 from shortlist.serving.server.columns import Codes, Numbers
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST: Final = date(1970, 1, 1).toordinal()
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 
 
 def clock_columns(moments: Codes, zone: ZoneInfo) -> dict[str, Numbers]:
-    """Return the clock's places: time (microseconds), day (days since 1970), second of the day, weekday.
+    """Return the clock columns: time (microseconds), day (days since 1970), second of the day, weekday.
 
     Args:
         moments: Microseconds since 1970-01-01 UTC.
         zone: The log's timezone.
     """
     if len(moments) == 1:
-        read = np.array([_read(int(moments[0]), zone)])
+        clock_fields = np.array([_clock_fields(int(moments[0]), zone)])
     else:
-        different, places = np.unique(moments, return_inverse=True)
-        read = np.array([_read(moment, zone) for moment in different.tolist()]).reshape(-1, 3)[places]
+        distinct_moments, moment_numbers = np.unique(moments, return_inverse=True)
+        clock_fields = np.array([_clock_fields(moment, zone) for moment in distinct_moments.tolist()]).reshape(-1, 3)[
+            moment_numbers
+        ]
     return {
         Columns.TIME: moments.astype(np.float64),
-        Columns.DAY: read[:, 0],
-        SECOND_OF_DAY: read[:, 1],
-        WEEKDAY: read[:, 2],
+        Columns.DAY: clock_fields[:, 0],
+        SECOND_OF_DAY: clock_fields[:, 1],
+        WEEKDAY: clock_fields[:, 2],
     }
 
 
-def _read(moment: int, zone: ZoneInfo) -> tuple[float, float, float]:
+def _clock_fields(moment: int, zone: ZoneInfo) -> tuple[float, float, float]:
     local = (_EPOCH + timedelta(microseconds=moment)).astimezone(zone)
-    # As the training table has it: hours, minutes and seconds first, the fraction last.
+    # Same order of additions as in the training table: hours, minutes and seconds first, the fraction last.
     second = local.hour * 3600.0 + local.minute * 60.0 + local.second + local.microsecond / 1e6
-    return float(local.toordinal() - _FIRST), second, float(local.weekday())
+    return float(local.toordinal() - _EPOCH_DAY), second, float(local.weekday())

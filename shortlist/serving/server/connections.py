@@ -1,4 +1,4 @@
-"""Connections of HTTP that end where a client is silent, slow, or does not take its answers."""
+"""HTTP connections with timeouts for clients that are silent, slow, or do not read their responses."""
 
 from __future__ import annotations
 
@@ -11,80 +11,80 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import HTTP_PROTOCOLS
 from uvicorn.importer import import_from_string
 
-_MOST_WAITING: Final = 256
-"""Connections that have not sent a whole request's head; when more do, the oldest is closed, so that others get in."""
+_MAX_WAITING: Final = 256
+"""Most connections that wait for a complete request head; beyond, the oldest is closed."""
 
 
 class TimedConnection(asyncio.Protocol):
-    """A connection that uvicorn's own answers; by itself, that waits for ever for a request's head."""
+    """Wraps uvicorn's connection, which by itself waits for ever for a request head."""
 
     idle_seconds: ClassVar[float]
-    """Longest wait for a head; set by `timed`."""
+    """Longest wait for a request head; set by `make_connection_class`."""
     write_seconds: ClassVar[float]
-    """Longest wait for a client that does not take its answers; set by `timed`."""
+    """Longest wait for a client that does not read its responses; set by `make_connection_class`."""
     waiting: ClassVar[dict[TimedConnection, asyncio.TimerHandle]]
-    """Those that wait for a head, the oldest first; set by `timed`."""
+    """Timers of the connections that wait for a head, the oldest first; set by `make_connection_class`."""
 
     def __init__(self, config: uvicorn.Config, *state: Any, **states: Any) -> None:
-        """Make uvicorn's connection, with an application that says when it begins and ends.
+        """Create uvicorn's connection, with an application that tracks when it begins and ends.
 
         Args:
-            config: Of the server.
-            state: Of the server, which is passed on.
-            states: Likewise.
+            config: Configuration of the server.
+            state: Positional arguments of uvicorn's connection.
+            states: Keyword arguments of uvicorn's connection.
         """
         if not config.loaded:
             config.load()
-        own = copy.copy(config)
-        own.loaded_app = self._noted(config.loaded_app)
-        self._inner = import_from_string(HTTP_PROTOCOLS["httptools"])(own, *state, **states)
+        server_config = copy.copy(config)
+        server_config.loaded_app = self._track_answering(config.loaded_app)
+        self._inner = import_from_string(HTTP_PROTOCOLS["httptools"])(server_config, *state, **states)
         self._loop = asyncio.get_running_loop()
         self._answering = 0
         self._write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # one that writes
-        """Wait for a request, but not for ever."""
+        """Start to wait for a request, with a timeout."""
         self._transport = transport
         self._inner.connection_made(transport)
         self._wait_for_head()
-        if len(self.waiting) > _MOST_WAITING:
+        if len(self.waiting) > _MAX_WAITING:
             next(iter(self.waiting))._give_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of everything."""
+        """Cancel the timers."""
         self._stop_waiting_for_head()
         self._stop_write_timer()
         self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Go on reading."""
-        closed = self._transport.is_closing()
+        """Pass received bytes on."""
+        was_closing = self._transport.is_closing()
         self._inner.data_received(data)
         if self._transport.is_closing():
-            if not closed:  # uvicorn answers requests in tasks; what it closes at once is no HTTP
+            if not was_closing:  # uvicorn answers requests in tasks; it closes immediately only for malformed HTTP
                 self.note_malformed()
         elif self not in self.waiting and not self._answering:
             self._wait_for_head()
 
     def eof_received(self) -> bool | None:
-        """Pass it on."""
+        """Pass the end of the input on."""
         ended: bool | None = self._inner.eof_received()
         return ended
 
     def pause_writing(self) -> None:
-        """Begin to wait for a client that does not take what it asked for."""
+        """Start the timeout for a client that does not read its response."""
         self._inner.pause_writing()
         self._write_timer = self._loop.call_later(self.write_seconds, self._transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on writing."""
+        """Cancel the timeout."""
         self._stop_write_timer()
         self._inner.resume_writing()
 
     def note_malformed(self) -> None:
-        """Note that the client sent what is no HTTP, which was refused."""
+        """Called when malformed HTTP was refused."""
 
-    def _noted(self, app: ASGIApp) -> ASGIApp:
+    def _track_answering(self, app: ASGIApp) -> ASGIApp:
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             self._stop_waiting_for_head()
             self._answering += 1
@@ -113,16 +113,16 @@ class TimedConnection(asyncio.Protocol):
             self._write_timer = None
 
 
-def timed(
+def make_connection_class(
     kind: type[TimedConnection], idle_seconds: float, write_seconds: float, **members: Any
 ) -> type[TimedConnection]:
-    """Return a class of connections, as `uvicorn.Config(http=...)` takes it.
+    """Return a connection class with timeouts, for `uvicorn.Config(http=...)`.
 
     Args:
-        kind: What it adds to.
-        idle_seconds: Longest wait for a request's head.
-        write_seconds: Longest wait for a client that does not take its answers.
-        members: Others of the class.
+        kind: Base class.
+        idle_seconds: Longest wait for a request head.
+        write_seconds: Longest wait for a client that does not read its responses.
+        members: Further class attributes.
     """
     settings = {"idle_seconds": idle_seconds, "write_seconds": write_seconds, "waiting": {}}
     return type(kind.__name__, (kind,), {**settings, **members})

@@ -1,4 +1,4 @@
-"""Rows of the valid log as a server would see them: for comparing what is served with the training table."""
+"""Assembles tensors for rows of the valid log as a server does, to compare serving with the training table."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from shortlist.features.view_index import ViewIndex
 from shortlist.serving.export.signature import Signature
 from shortlist.serving.server.columns import Column, Ragged, to_codes
 from shortlist.serving.server.feature_requirements import FeatureRequirements
-from shortlist.serving.server.inputs import InputReader
+from shortlist.serving.server.inputs import InputReader, derive_column
 from shortlist.serving.server.snapshot import Snapshot, load_with_users
 from shortlist.serving.server.tensor_assembler import TensorAssembler, Tensors
 from shortlist.serving.server.v2 import read_body
 
 
 class DayAssembler:
-    """Gives the tensors of rows of the valid log, with every view as of the start of their day.
+    """Assembles the tensors of rows of the valid log, with every view as of the start of their day.
 
-    Where tiles are shorter than a day, or outcomes known later, the views are as of the time of the rows; all rows of a
-    call must then be of one moment (see `Tiles.known_at`).
+    With tiles within days, the views are as of the time of the rows; all rows of a call must then see the same tiles
+    (see `Tiles.known_at`).
     """
 
     def __init__(self, plan: Plan, signature: Signature, views: ViewIndex) -> None:
@@ -39,7 +39,7 @@ class DayAssembler:
         self._snapshot: Snapshot | None = None
 
     def tensors(self, rows: pl.DataFrame, day: date) -> Tensors:
-        """Return the inputs of the model for rows of one day; those of a slate all together, with its number.
+        """Return the model's inputs for rows of one day; all rows of a slate must be passed together.
 
         Raises:
             ShortlistError: A view cannot be read.
@@ -51,16 +51,16 @@ class DayAssembler:
         )
 
     def request_tensors(self, body: bytes, header_length: str | None, rows: int, day: date) -> Tensors:
-        """Return the inputs of the model for a request, every view as for rows of the log.
+        """Return the model's inputs for a request body, with views as in `tensors`.
 
         Args:
-            body: As it comes over HTTP.
-            header_length: The header that says how long its JSON is.
-            rows: Its rows.
-            day: The day.
+            body: Body of an HTTP request.
+            header_length: Header with the length of its JSON.
+            rows: Number of its rows.
+            day: Day of the rows.
 
         Raises:
-            BadRequestError: It is refused.
+            BadRequestError: The request is invalid.
         """
         reader = InputReader(self.requirements, self.widths, rows)
         inputs = reader.read(read_body(body, header_length).tensors, 0)
@@ -69,17 +69,17 @@ class DayAssembler:
 
     @property
     def requirements(self) -> FeatureRequirements:
-        """What the model needs of a request and of the views."""
+        """Columns and views that the model needs."""
         return self._assembler.requirements
 
     @property
     def open_lists(self) -> tuple[str, ...]:
-        """Places of the lists of the open tiles."""
+        """Columns of the lists of the open tiles."""
         return self._assembler.open_lists
 
     @property
     def widths(self) -> Mapping[str, int]:
-        """Of vectors, by place."""
+        """Widths of vectors, by column."""
         return self._assembler.widths
 
     def _snapshot_for(self, day: date, times: Column) -> Snapshot:
@@ -96,19 +96,23 @@ class DayAssembler:
         return self._snapshot
 
     def columns(self, rows: pl.DataFrame) -> dict[str, Column]:
-        """Return rows as the columns of a request."""
+        """Return rows of the log as the columns of a request."""
         requirements, widths = self._assembler.requirements, self._assembler.widths
         columns = {
             name: log_column(rows[name], name, self._declared, widths.get(name)) for name in requirements.columns
         }
         columns[Columns.TIME] = rows[Columns.TIME].dt.epoch("us").to_numpy()
+        derived = {
+            column.row_column(self._declared): derive_column(column, rows[column.source])
+            for column in requirements.derived_columns
+        }
         counted = {place: rows[place].to_numpy() for place in requirements.counted_places if place in rows.columns}
         lists = {place: _to_ragged(rows[place]) for place in self._assembler.open_lists if place in rows.columns}
-        return {**columns, **counted, **lists}
+        return {**columns, **derived, **counted, **lists}
 
 
 def _to_ragged(lists: pl.Series) -> Ragged:
-    """Return lists of the open tiles; numbers stay numbers."""
+    """Return lists of the open tiles; lists of numbers keep their numbers."""
     if lists.dtype != pl.List(pl.Float32):
         return Ragged.from_series(lists)
     lengths = lists.list.len().fill_null(0).to_numpy().astype(np.intp)
@@ -123,12 +127,12 @@ def log_column(values: pl.Series, name: str, declared: DeclaredColumns, width: i
         values: The column.
         name: Its name in the log.
         declared: The declared columns.
-        width: Of a vector column.
+        width: Width of a vector column.
     """
     match declared.column(name).type:
         case "number":
             numbers = values.cast(pl.Float64).fill_null(np.nan).to_numpy()
-            return np.where(np.isfinite(numbers), numbers, np.nan)  # as the training table has it
+            return np.where(np.isfinite(numbers), numbers, np.nan)  # as in the training table
         case "tags":
             return Ragged.from_series(values)
         case "vector":

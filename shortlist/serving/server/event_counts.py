@@ -156,8 +156,8 @@ class EventCounts:
         numbers = inputs.rows * (len(self._streaming.columns) + 1)
         if (max_bytes := _MAX_BYTES_PER_CHARACTER * characters + _MAX_BYTES_PER_NUMBER * numbers) > MAX_RECORD_BYTES:
             raise BadRequestError(
-                f"inputs {', '.join(self._streaming.columns)}: their {inputs.rows} rows may take {max_bytes} bytes of the"
-                f" event log; wanted at most {MAX_RECORD_BYTES}"
+                f"inputs {', '.join(self._streaming.columns)}: their {inputs.rows} rows may take {max_bytes} bytes of"
+                f" the event log; wanted at most {MAX_RECORD_BYTES}"
             )
 
     async def log_rows(self, request_id: str, answered_at: int, inputs: Inputs) -> None:

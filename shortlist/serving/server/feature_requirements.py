@@ -1,4 +1,4 @@
-"""What a signature needs: which views are looked up by which keys, and which columns a client may send."""
+"""Requirements of a signature: which views are looked up by which keys, and which columns a client may send."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.derived_columns import DerivedColumn, log_derived_columns
 from shortlist.features.joined_lists import JoinedList
 from shortlist.features.keyed import LAST_TIME, KeyedView
 from shortlist.features.open_counts import open_count_columns
@@ -15,63 +16,65 @@ from shortlist.features.plan import Plan, PlannedView
 from shortlist.serving.export.signature import SECOND_OF_DAY, WEEKDAY, Signature
 
 Role = Literal["number", "code", "list", "tags", "vector"]
-"""How a column is read: `tags` are a row's distinct values, as keys."""
+"""How a column is read; `tags` are the distinct values of a row, used as keys."""
 
 _CLOCK = frozenset((Columns.TIME, Columns.DAY, SECOND_OF_DAY, WEEKDAY))
 RolesByPlace = Mapping[str, frozenset[Role]]
-"""By place."""
+"""Roles of each column."""
 
 
 @dataclass(frozen=True)
 class LookupStep:
-    """One look-up: the columns that make its key, and what it is to give."""
+    """One look-up: its key columns and the features to return."""
 
     name: str
-    """Of the view; of the key column where several views are one."""
+    """Name of the view; of the key column where several views are joined."""
     keys: tuple[str, ...]
-    """Places."""
+    """Key columns."""
     tags: tuple[bool, ...] = ()
-    """Which of the keys hold several values per row."""
+    """Whether each key holds several values per row."""
     numbers: tuple[str, ...] = ()
-    """Places; the same for the others."""
+    """Columns of numbers to return; likewise for the next four."""
     codes: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     tag_lists: tuple[str, ...] = ()
     vectors: tuple[str, ...] = ()
     lasts: int = 0
-    """How many of the numbers, at their end, are not sums: those of the newest tag, its time first."""
+    """Number of trailing `numbers` that are the newest tag's values (its time first) instead of sums."""
 
     @property
     def pools(self) -> bool:
-        """Whether a row may ask several keys, whose answers become one."""
+        """Whether a row may look up several keys, whose values are pooled."""
         return any(self.tags)
 
     @property
     def places(self) -> frozenset[str]:
-        """Everything it gives."""
+        """All columns that the step returns."""
         return frozenset((*self.numbers, *self.codes, *self.lists, *self.tag_lists, *self.vectors))
 
 
 @dataclass(frozen=True)
 class FeatureRequirements:
-    """What must be looked up, in an order in which every key is there when it is needed."""
+    """The look-ups of a model, ordered so that every key is available when it is needed."""
 
     declared: DeclaredColumns
     signature: Signature
     steps: tuple[LookupStep, ...]
-    """One per view."""
+    """One step per view."""
     columns: Mapping[str, frozenset[Role]]
-    """Columns of the log."""
+    """Columns of the log that the model needs."""
     counted_places: tuple[str, ...] = ()
-    """Places of what is counted as it arrives."""
+    """Columns of the live counts."""
     joined_lists: tuple[JoinedList, ...] = ()
-    """Lists that are put together of what is looked up, of what is listed as it arrives, and of what is sent."""
+    """Lists that are joined from stored events, events of open tiles, and sent events."""
+    derived_columns: tuple[DerivedColumn, ...] = ()
+    """Columns that are derived from columns of the log, such as texts of the request."""
 
     @classmethod
     def from_plan(cls, plan: Plan, signature: Signature) -> Self:
-        """Return what the model of a signature needs of the views in a plan.
+        """Return the requirements of a signature's model.
 
-        Lists that are put together are named `JoinedList.place` in it: what is read are their parts.
+        The signature names joined lists by `JoinedList.row_column`; the requirements are their parts.
         """
         joined_lists = tuple(joined_list for joined_list in plan.joined_lists if _is_read(joined_list, signature))
         roles_by_place = {
@@ -88,18 +91,26 @@ class FeatureRequirements:
                 steps.append(step)
                 for place, role in _key_roles(step):
                     roles_by_place.setdefault(place, set()).add(role)
+        derived_columns = tuple(
+            column
+            for column in log_derived_columns(plan.derived_columns, plan.declared)
+            if column.row_column(plan.declared) in roles_by_place
+        )
         looked_up = {place for step in steps for place in step.places} | _CLOCK | {*counted_places}
+        looked_up |= {column.row_column(plan.declared) for column in derived_columns}
         log_columns = {place: frozenset(roles) for place, roles in roles_by_place.items() if place not in looked_up}
-        return cls(plan.declared, signature, tuple(reversed(steps)), log_columns, counted_places, joined_lists)
+        return cls(
+            plan.declared, signature, tuple(reversed(steps)), log_columns, counted_places, joined_lists, derived_columns
+        )
 
     @property
     def user_steps(self) -> tuple[LookupStep, ...]:
-        """The views keyed by the user alone: their rows come fresh from the online store."""
+        """Steps of views keyed by the user alone; their rows are read from the online store."""
         return tuple(step for step in self.steps if step.keys == (self.declared.data.user,))
 
     @property
     def item_steps(self) -> tuple[LookupStep, ...]:
-        """The views that are known once the item is: by its key, or by what its side table says."""
+        """Steps of views keyed by the item, or by columns of its side table."""
         item = self.declared.data.item
         known_places = {item} if item is not None else set()
         steps = []
@@ -111,11 +122,11 @@ class FeatureRequirements:
 
     @property
     def other_steps(self) -> tuple[LookupStep, ...]:
-        """The rest."""
+        """All other steps."""
         return tuple(step for step in self.steps if step not in self.user_steps and step not in self.item_steps)
 
     def merge_steps(self, steps: tuple[LookupStep, ...], key: str) -> LookupStep:
-        """Return some steps as one, which gives only what is read outside of them."""
+        """Return some steps as one, which returns only the columns that are read outside of them."""
         outside_roles = {
             place: set(roles) for place, roles in _part_roles(self.signature, self.joined_lists, self.declared).items()
         }
@@ -136,7 +147,7 @@ def _is_read(joined_list: JoinedList, signature: Signature) -> bool:
 
 
 def _part_roles(signature: Signature, joined_lists: Iterable[JoinedList], declared: DeclaredColumns) -> RolesByPlace:
-    """Return what a signature reads, with the parts of lists that are put together in their place."""
+    """Return the roles of a signature's columns, with joined lists replaced by their parts."""
     roles_by_place = {place: set(roles) for place, roles in _signature_roles(signature).items()}
 
     def add_role(place: str, role: Role) -> None:
@@ -189,7 +200,7 @@ def _step(
     )
     if not tags or not isinstance(view, KeyedView) or not view.timed:
         return step
-    # The newest of a row's tags is told by its time, then by its values: all of them are needed.
+    # The newest tag of a row is found by its time, then by its values: all of them are needed.
     newest_places = [
         place_by_feature[name] for name in (LAST_TIME, *(f"last_{name}" for name in view.last_value_columns))
     ]

@@ -1,4 +1,4 @@
-"""Feature values that scored a request, as columns of the prediction log."""
+"""Feature values of a scored request, as columns of the prediction log."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from shortlist.serving.server.tensor_assembler import Tensors
 from shortlist.serving.server.tensors import Tensor
 
 NO_FEATURES: Final[tuple[Any, ...]] = (None,) * len(FEATURE_COLUMNS)
-"""What the log says of a request that is not in the sample."""
+"""Values of `FEATURE_COLUMNS` for a request that is not sampled."""
 
 
 @dataclass(frozen=True)
 class UsedFeatures:
-    """What the model read for a request; nothing is copied."""
+    """Features that the model read for a request, without a copy."""
 
     tensors: Tensors
     counted_until: float | None
-    """End of the newest tile that the snapshot counts, in seconds since 1970; None where nothing is looked up."""
+    """End of the newest tile that the snapshot counts, in seconds since 1970; None for a model without look-ups."""
 
     def columns(self, signature: Signature) -> tuple[Any, ...]:
         """Return the values of `FEATURE_COLUMNS`, in their order.
 
         Args:
-            signature: The model's.
+            signature: Signature of the model.
         """
         moment = None if self.counted_until is None else datetime.fromtimestamp(self.counted_until, UTC)
         flat = (self.tensors[name].ravel() if name in self.tensors else None for name in (NUMBERS, CODES))
-        vectors = [self.tensors[each.tensor].ravel() for each in signature.vectors]
+        vectors = [self.tensors[vector.tensor].ravel() for vector in signature.vectors]
         return (moment, *flat, self._lists(signature), np.concatenate(vectors) if vectors else None)
 
     def _lists(self, signature: Signature) -> Tensor | None:
-        lists = [self.tensors[each.tensor] for each in signature.lists]
+        lists = [self.tensors[list_input.tensor] for list_input in signature.lists]
         if not lists:
             return None
         width = max(matrix.shape[1] for matrix in lists)

@@ -1,4 +1,4 @@
-"""The gRPC side of a server."""
+"""The V2 inference protocol over gRPC."""
 
 from __future__ import annotations
 
@@ -27,8 +27,15 @@ from shortlist.serving.server.request_errors import (
     UnknownModelError,
 )
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse, Service
-from shortlist.serving.server.tensors import Head, Message, Tensor, checked, from_bytes, from_values
-from shortlist.serving.server.v2 import LONGEST_ID, MOST_INPUTS, check_output, raw_of
+from shortlist.serving.server.tensors import (
+    ProtocolMessage,
+    Tensor,
+    TensorHead,
+    from_bytes,
+    from_values,
+    validate_message,
+)
+from shortlist.serving.server.v2 import MAX_ID_LENGTH, MAX_INPUTS, check_output, encode_raw
 
 _CODES: Final = {
     BadRequestError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -52,28 +59,28 @@ _CONTENTS: Final = {
 _log = logging.getLogger(__name__)
 
 
-class _Sizes(Message):
-    """Of the parts of a request."""
+class _RequestSizes(ProtocolMessage):
+    """Limits of a request's id and numbers of inputs and outputs."""
 
-    id: Annotated[str, Field(max_length=LONGEST_ID)]
-    inputs: Annotated[int, Field(le=MOST_INPUTS)]
-    outputs: Annotated[int, Field(le=MOST_INPUTS)]
+    id: Annotated[str, Field(max_length=MAX_ID_LENGTH)]
+    inputs: Annotated[int, Field(le=MAX_INPUTS)]
+    outputs: Annotated[int, Field(le=MAX_INPUTS)]
 
 
 class GRPCApp:
-    """Answers over gRPC; what it does not know is UNIMPLEMENTED."""
+    """Serves the protocol's methods over gRPC; other methods are UNIMPLEMENTED."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     @property
     def handler(self) -> Any:
-        """What a server of gRPC's is given: the generated one would answer UNKNOWN where protobuf cannot be parsed."""
+        """The handler for a gRPC server. The generated one would return UNKNOWN for messages that cannot be parsed."""
         return grpc.method_handlers_generic_handler(
             _SERVICE,
             {
                 name: grpc.unary_unary_rpc_method_handler(
-                    self._answering(name, getattr(self, name)),
+                    self._make_handler(name, getattr(self, name)),
                     request_deserializer=_parser(getattr(service_pb2, f"{name}Request")),
                     response_serializer=getattr(service_pb2, f"{name}Response").SerializeToString,
                 )
@@ -81,20 +88,20 @@ class GRPCApp:
             },
         )
 
-    def _answering(self, name: str, answer: Callable[[Any, Any], Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """Return what answers a method, a refusal too; the only place where errors become codes of gRPC's."""
+    def _make_handler(self, name: str, answer: Callable[[Any, Any], Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """Return the handler of a method; the only place where errors become gRPC status codes."""
         count = self._service.metrics.count
 
-        async def answered(received: tuple[Any, int], context: Any) -> Any:
-            started, status, held = time.perf_counter(), WENT_AWAY, self._service.held
+        async def handle(received: tuple[Any, int], context: Any) -> Any:
+            started, status, buffered_bytes = time.perf_counter(), WENT_AWAY, self._service.buffered_bytes
             request, size = received
             try:
-                held.change(0, size)
+                buffered_bytes.change(0, size)
                 if request is None:
                     raise BadRequestError(f"the message is no {name}Request: it cannot be parsed")
-                found = await answer(request, context)
+                response = await answer(request, context)
                 status = 200
-                return found
+                return response
             except RequestError as error:
                 status = error.http
                 await context.abort(_CODES[type(error)], str(error), tuple(error.headers.items()))
@@ -103,31 +110,31 @@ class GRPCApp:
                 _log.exception("a request could not be answered")
                 await context.abort(grpc.StatusCode.INTERNAL, "Internal Server Error")
             finally:
-                held.change(size, 0)
+                buffered_bytes.change(size, 0)
                 if name == "ModelInfer" or status != 200:
                     count("grpc", status, time.perf_counter() - started)
 
-        return answered
+        return handle
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802 - the protocol's names
-        """Say that the process lives."""
+        """Return that the process lives."""
         return service_pb2.ServerLiveResponse(live=True)
 
     async def ServerReady(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Say whether it can score."""
+        """Return whether the server is ready."""
         return service_pb2.ServerReadyResponse(ready=await self._service.is_ready())
 
     async def ServerMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Say what it is."""
+        """Return name, version and extensions of the server."""
         return service_pb2.ServerMetadataResponse(**SERVER)
 
     async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Say whether the model can score."""
+        """Return whether the model is ready."""
         self._service.check_model(request.name, request.version)
         return service_pb2.ModelReadyResponse(ready=await self._service.is_ready())
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Say what the model takes and gives."""
+        """Return the inputs and outputs of the model."""
         self._service.check_model(request.name, request.version)
         kind = service_pb2.ModelMetadataResponse.TensorMetadata
         inputs, outputs = self._service.inputs_of(request.name), self._service.outputs_of(request.name)
@@ -135,18 +142,20 @@ class GRPCApp:
             name=request.name,
             versions=[str(self._service.settings.version)],
             platform=SERVER["name"],
-            inputs=[kind(name=one.name, datatype=one.datatype, shape=one.shape) for one in inputs],
+            inputs=[kind(name=spec.name, datatype=spec.datatype, shape=spec.shape) for spec in inputs],
             outputs=[kind(name=name, datatype=datatype, shape=[-1]) for name, datatype in outputs.items()],
         )
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Score."""
-        request_context = RequestContext.of(dict(context.invocation_metadata() or ()))
-        async with self._service.admission.place() as place:  # which a client's cancelling ends, as all of this
+        """Score a request, or recommend items."""
+        request_context = RequestContext.from_headers(dict(context.invocation_metadata() or ()))
+        async with self._service.admission.slot() as slot:  # gRPC cancels this coroutine when the client disconnects
             tensors = _tensors(request, self._service.outputs_of(request.model_name))
-            question = InferenceRequest(request.model_name, request.model_version, tensors, request_context, request.id)
-            answer = await self._service.answer(question, place)
-        headers = request_context.answer(self._service.settings.version)
+            inference_request = InferenceRequest(
+                request.model_name, request.model_version, tensors, request_context, request.id
+            )
+            answer = await self._service.answer(inference_request, slot)
+        headers = request_context.response_headers(self._service.settings.version)
         await context.send_initial_metadata(tuple(headers.items()))
         return self._response(request, answer, headers)
 
@@ -158,19 +167,19 @@ class GRPCApp:
         )
         for key, value in headers.items():
             response.parameters[key].string_param = value
-        for key, told in {"degraded": answer.degraded, **answer.told}.items():
-            if isinstance(told, bool):
-                response.parameters[key].bool_param = told
+        for key, parameter in {"degraded": answer.degraded, **answer.parameters}.items():
+            if isinstance(parameter, bool):
+                response.parameters[key].bool_param = parameter
             else:
-                response.parameters[key].string_param = told
-        for name, datatype, values in answer.named({output.name for output in request.outputs}):
+                response.parameters[key].string_param = parameter
+        for name, datatype, values in answer.select_outputs({output.name for output in request.outputs}):
             response.outputs.add(name=name, datatype=datatype, shape=[len(values)])
-            response.raw_output_contents.append(raw_of(values))
+            response.raw_output_contents.append(encode_raw(values))
         return response
 
 
 def _parser(kind: Any) -> Callable[[bytes], tuple[Any, int]]:
-    """Return what parses a message and tells its bytes; None for what is none."""
+    """Return a parser that gives a message and its size in bytes; None for an invalid message."""
 
     def parse(raw: bytes) -> tuple[Any, int]:
         try:
@@ -181,24 +190,27 @@ def _parser(kind: Any) -> Callable[[bytes], tuple[Any, int]]:
     return parse
 
 
-def _tensors(request: Any, known: Collection[str]) -> Sequence[Tensor]:
+def _tensors(request: Any, output_names: Collection[str]) -> Sequence[Tensor]:
     sizes = {"id": request.id, "inputs": len(request.inputs), "outputs": len(request.outputs)}
-    checked(_Sizes, sizes)
+    validate_message(_RequestSizes, sizes)
     for output in request.outputs:
-        check_output(output.name, known)
+        check_output(output.name, output_names)
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
         raise BadRequestError(
             f"raw_input_contents: got {len(raw)} of them; wanted one for each of {len(request.inputs)} inputs"
         )
-    return [_tensor(number, each, raw[number] if raw else None) for number, each in enumerate(request.inputs)]
+    return [
+        _tensor(number, input_tensor, raw[number] if raw else None)
+        for number, input_tensor in enumerate(request.inputs)
+    ]
 
 
-def _tensor(number: int, each: Any, raw: bytes | None) -> Tensor:
-    said = {"name": each.name, "datatype": each.datatype, "shape": list(each.shape)}
-    head = checked(Head, said, f"inputs.{number}")
+def _tensor(number: int, input_tensor: Any, raw: bytes | None) -> Tensor:
+    head_fields = {"name": input_tensor.name, "datatype": input_tensor.datatype, "shape": list(input_tensor.shape)}
+    head = validate_message(TensorHead, head_fields, f"inputs.{number}")
     if raw is not None:
         return from_bytes(head, raw)
     if head.datatype not in _CONTENTS:
         raise BadRequestError(f"input '{head.name}': {head.datatype} has no typed contents; wanted raw_input_contents")
-    return from_values(head, list(getattr(each.contents, _CONTENTS[head.datatype])))
+    return from_values(head, list(getattr(input_tensor.contents, _CONTENTS[head.datatype])))

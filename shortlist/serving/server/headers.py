@@ -1,4 +1,4 @@
-"""Names by which clients ask, and of the headers (in gRPC: metadata) that travel with a request and its answer."""
+"""Names of the headers (in gRPC: metadata) of requests and responses, and of the recommendation model."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Final, Self
 
 REQUEST_ID_HEADER: Final = "x-request-id"
 USER_HEADER: Final = "x-shortlist-user"
-"""Sent by clients: who is sticky to a track. The next ones are Envoy's own; it replaces a client's."""
+"""User that stays on one track; sent by clients. Envoy sets the next headers and replaces a client's values."""
 TRACK_HEADER: Final = "x-shortlist-track"
 ROLLOUT_HEADER: Final = "x-shortlist-rollout"
 STEP_HEADER: Final = "x-shortlist-step"
 UNREADY_HEADER: Final = "x-shortlist-unready"
-"""Of a refusal by a server that cannot score at present; another one may."""
+"""Header of a refusal by a server that cannot score at present; another server may be able to."""
 VERSION_HEADER: Final = "x-shortlist-version"
 
 _RECOMMEND: Final = ".recommend"
 
 _PRINTABLE: Final = re.compile("[!-~]+")
-_LONGEST: Final = 256
-"""Characters of a header that are kept."""
+_MAX_LENGTH: Final = 256
+"""Header values are cut to this number of characters."""
 
 
 @dataclass(frozen=True)
 class RequestContext:
-    """What the headers of a request say; None where they say nothing."""
+    """Values of a request's headers; None for missing headers."""
 
     request_id: str | None = None
     user: str | None = None
@@ -35,29 +35,29 @@ class RequestContext:
     step: int | None = None
 
     @classmethod
-    def of(cls, headers: Mapping[str, str]) -> Self:
-        """Return what headers say, their names in lower case."""
+    def from_headers(cls, headers: Mapping[str, str]) -> Self:
+        """Return the values of headers, whose names are in lower case."""
 
-        def said(name: str) -> str | None:
-            return headers.get(name, "")[:_LONGEST] or None
+        def header(name: str) -> str | None:
+            return headers.get(name, "")[:_MAX_LENGTH] or None
 
-        step = said(STEP_HEADER)
+        step = header(STEP_HEADER)
         return cls(
-            request_id=said(REQUEST_ID_HEADER),
-            user=said(USER_HEADER),
-            # It is sent back: what no header of gRPC's may hold would end the answer.
-            track=track if (track := said(TRACK_HEADER)) is not None and _PRINTABLE.fullmatch(track) else None,
-            rollout=said(ROLLOUT_HEADER),
+            request_id=header(REQUEST_ID_HEADER),
+            user=header(USER_HEADER),
+            # It is sent back: a value that gRPC does not allow in a header would break the response.
+            track=track if (track := header(TRACK_HEADER)) is not None and _PRINTABLE.fullmatch(track) else None,
+            rollout=header(ROLLOUT_HEADER),
             step=int(step) if step is not None and step.isascii() and step.isdecimal() and len(step) < 6 else None,
         )
 
-    def answer(self, version: int) -> dict[str, str]:
-        """Return the headers of the answer."""
+    def response_headers(self, version: int) -> dict[str, str]:
+        """Return the headers of the response."""
         return {VERSION_HEADER: str(version)} | ({TRACK_HEADER: self.track} if self.track is not None else {})
 
 
 def recommend_model(model: str) -> str:
-    """Return the name under which clients ask for recommendations, beside the one under which they ask for scores.
+    """Return the model name for requests for recommendations, which differs from the one for scores.
 
     >>> recommend_model("demo")
     'demo.recommend'

@@ -1,4 +1,4 @@
-"""What a server answers over HTTP; inference is `http_inference`'s."""
+"""HTTP routes of a server except inference; see `http_inference`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVER: Final = {"name": "shortlist", "version": version("shortlist"), "extensio
 
 
 def http_app(service: Service) -> InferenceApp:
-    """Return the application of a server."""
+    """Return the ASGI application of a server."""
     model = "/v2/models/{model}"
     routes = [
         ("/v2", _server),
@@ -37,7 +37,7 @@ def http_app(service: Service) -> InferenceApp:
     ]
     app = Starlette(
         routes=[Route(path, answer, methods=["GET"]) for path, answer in routes],
-        exception_handlers={RequestError: _refused, HTTPException: _no_such_page},
+        exception_handlers={RequestError: _error_response, HTTPException: _no_such_page},
     )
     app.state.service = service
     return InferenceApp(service, app)
@@ -71,10 +71,10 @@ async def _model(request: Request) -> Response:
     service: Service = request.app.state.service
     model = request.path_params["model"]
     service.check_model(model, request.path_params.get("version", ""))
-    known, outputs = service.inputs_of(model), service.outputs_of(model)
+    input_specs, outputs = service.inputs_of(model), service.outputs_of(model)
     inputs = [
-        {"name": each.name, "datatype": each.datatype, "shape": each.shape, "parameters": {"optional": each.optional}}
-        for each in known
+        {"name": spec.name, "datatype": spec.datatype, "shape": spec.shape, "parameters": {"optional": spec.optional}}
+        for spec in input_specs
     ]
     return _json(
         {
@@ -92,14 +92,14 @@ async def _metrics(request: Request) -> Response:
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _error_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
     return _json({"error": str(error)}, error.http)
 
 
 async def _no_such_page(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    # Not `request.url`: a client's Host header may make it no address at all.
+    # Not `request.url`: a client's Host header may make it an invalid URL.
     return _json({"error": f"{request.method} {request.scope['path']}: {error.detail}"}, error.status_code)
 
 

@@ -1,4 +1,4 @@
-"""The inputs of a request as typed columns, or the one sentence that says what is wrong with them."""
+"""Reads the inputs of a request into typed columns, or raises an error that names the first mistake."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import numpy as np
+import polars as pl
 
 from shortlist.contracts import Columns, did_you_mean
+from shortlist.features.derived_columns import DerivedColumn
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.server.columns import Codes, Column, Ragged, TextCodes
 from shortlist.serving.server.feature_requirements import FeatureRequirements
@@ -34,44 +36,44 @@ Key = Sequence[str | None] | Codes
 
 _TIME: Final = Declaration(name="event_time_", type="integer")
 _MAX_EVENTS: Final = 1_000
-"""Of a list that a request brings; as many as a sequence lists at most."""
+"""Most events of a list in a request, equal to the most events of a sequence."""
 _MATRICES: Final = ("tags", "vector")
 _EMPTY_TEXTS: Final = null_texts(())
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a request says of its rows."""
+    """The rows of a request, column by column."""
 
     rows: int
     columns: Mapping[str, Column]
-    """Those that the model needs and `event_time`, each of one row or of all."""
+    """Columns that the model needs, and `event_time`; each of one row or of all."""
     keys: Mapping[str, Key]
-    """The user and the item, those of them that were sent: texts, or integers with NO_CODE for null."""
+    """Values of the user and item columns, if sent: texts, or integers with NO_CODE for null."""
     sent: Mapping[str, SentValues]
-    """Everything that was sent, for the log, which reads it after the answer: it must not be changed in place."""
+    """All values that were sent; the log reads them after the response, so they must not be changed in place."""
     typed: Mapping[str, Column]
-    """The same, as columns."""
+    """All values that were sent, as columns."""
 
     @property
     def digest(self) -> str:
-        """Of all that was sent."""
+        """Digest of all values that were sent, in hexadecimal digits."""
         return _digest(self.typed)
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What may be sent under a name."""
+    """Name, datatype and shape of an input that a model accepts."""
 
     name: str
     datatype: str
-    """The one that fits best."""
+    """Preferred datatype; see `accepted_datatypes` for others."""
     shape: tuple[int, ...]
     optional: bool
 
 
 class InputReader:
-    """Checks and types the inputs of requests to one model."""
+    """Validates the inputs of requests to one model and converts them to columns."""
 
     def __init__(
         self,
@@ -83,10 +85,10 @@ class InputReader:
         """Prepare.
 
         Args:
-            requirements: What the model reads.
-            widths: Of the vectors that it reads, by column.
+            requirements: Columns that the model reads.
+            widths: Widths of the vectors that it reads, by column.
             max_rows: Most rows of a request.
-            limits: Of texts and tags; None: there are none, for the log's own rows.
+            limits: Limits of texts and tags; None for no limits, used for rows of the log.
         """
         self._requirements = requirements
         self._data = requirements.declared.data
@@ -103,10 +105,10 @@ class InputReader:
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
-        """Everything that the model reads of a request."""
+        """Inputs that the model reads from a request."""
         roles = [name for name in (self._data.user, self._data.item) if name is not None]
         names = dict.fromkeys(
-            [*roles, *(name for name in self._accepted_columns if name in self._requirements.columns), Columns.TIME]
+            [*roles, *(name for name in self._accepted_columns if name in self._columns_read), Columns.TIME]
         )
         return tuple(
             InputSpec(
@@ -120,11 +122,18 @@ class InputReader:
 
     @property
     def histories(self) -> frozenset[str]:
-        """Columns in which a request may bring a list of items, newest first, in place of the stored one."""
+        """Columns in which a request may send a list of items, newest first, in place of the stored list."""
         return frozenset(
             joined_list.sent
             for joined_list in self._requirements.joined_lists
             if joined_list.sent and joined_list.column == self._data.item
+        )
+
+    @property
+    def _columns_read(self) -> frozenset[str]:
+        """Columns of a request that the model reads, or derives columns from."""
+        return frozenset(
+            (*self._requirements.columns, *(column.source for column in self._requirements.derived_columns))
         )
 
     @property
@@ -137,10 +146,10 @@ class InputReader:
 
         Args:
             tensors: Its inputs.
-            now: Microseconds since 1970-01-01 UTC.
+            now: Current time in microseconds since 1970-01-01 UTC.
 
         Raises:
-            BadRequestError: The first thing that is wrong.
+            BadRequestError: An input is invalid; the message names the first one.
         """
         sent: dict[str, Tensor] = {}
         for tensor in tensors:
@@ -159,16 +168,19 @@ class InputReader:
         model_columns = {
             name: columns[name] if name in columns else self._null(name) for name in self._requirements.columns
         }
+        for derived in self._requirements.derived_columns:
+            texts = cast(Sequence[str | None], sent[derived.source].data) if derived.source in sent else [None]
+            model_columns[derived.row_column(self._requirements.declared)] = derive_column(derived, texts)
         self._check_histories(model_columns)
         model_columns[Columns.TIME] = request_times(columns.get(Columns.TIME), now)
         return Inputs(rows, model_columns, keys, sent_values, columns)
 
     def with_rows(self, inputs: Inputs, tensor: Tensor) -> Inputs:
-        """Return what a request says of one row as what it says of several, which differ in one input.
+        """Return the inputs of one row as the inputs of several rows that differ in one column.
 
         Args:
-            inputs: Of one row.
-            tensor: In place of the input of that name; shape (rows,), no more than a request may have.
+            inputs: Inputs of one row.
+            tensor: Replaces the input of the same name; shape (rows,), at most `max_rows`.
 
         Raises:
             BadRequestError: The lists of all rows are too long.
@@ -182,15 +194,20 @@ class InputReader:
         clean = self._without_null_texts(self._accepted_columns[name], tensor)
         column = self._column(self._accepted_columns[name], clean)
         sent_values = self._as_sent(clean, column)
-        columns = {**inputs.columns, name: column} if name in inputs.columns else inputs.columns
+        columns = {**inputs.columns, name: column} if name in inputs.columns else dict(inputs.columns)
+        for derived in self._requirements.derived_columns:
+            if derived.source == name:
+                columns[derived.row_column(self._requirements.declared)] = derive_column(
+                    derived, cast(Sequence[str | None], clean.data)
+                )
         keys = {**inputs.keys, name: cast(Key, sent_values)} if name in inputs.keys else inputs.keys
         return Inputs(rows, columns, keys, {**inputs.sent, name: sent_values}, {**inputs.typed, name: column})
 
     def values(self, declared: Declaration, tensor: Tensor) -> list[Any]:
-        """Return the values of a column that is no column of the request's rows, without those that are null.
+        """Return the non-null values of a tensor that is not a column of the request's rows.
 
         Raises:
-            BadRequestError: The first thing that is wrong.
+            BadRequestError: A value is invalid; the message names the first one.
         """
         clean = self._without_null_texts(declared, tensor)
         column = cast(Codes, self._column(declared, clean))
@@ -198,7 +215,7 @@ class InputReader:
         return [value for value in values if value is not None and value != NO_CODE]
 
     def _check_histories(self, columns: Mapping[str, Column]) -> None:
-        """Refuse lists of events, sent in place of stored ones, that are too long."""
+        """Check the length of sent lists of events."""
         for joined in self._requirements.joined_lists:
             for name in joined.sent_columns:
                 longest = int(cast(Ragged, columns[name]).lengths.max(initial=0))
@@ -206,7 +223,7 @@ class InputReader:
                     raise BadRequestError(f"input '{name}': got {longest} events; wanted at most {_MAX_EVENTS}")
 
     def _without_null_texts(self, declared: Declaration, tensor: Tensor) -> Tensor:
-        """Return a tensor with None for every text that means no value; in a row of several only an empty one does.
+        """Return a tensor with None for every text that means null; in tags and vectors only the empty text does.
 
         Raises:
             BadRequestError: A text is too long.
@@ -281,7 +298,7 @@ class InputReader:
                 f" for a column of type {declared.type}"
             )
         values = tensor.data
-        # An identifier of 64 bits may look like a negative number; a count may not.
+        # A 64-bit identifier may become negative; another number may not.
         if tensor.datatype == "UINT64" and declared.type != "hex" and _is_above_signed(values):
             raise BadRequestError(f"input '{tensor.name}': a value is above {2**63 - 1}")
         match declared.type:
@@ -333,6 +350,14 @@ class InputReader:
         if self._accepted_columns[name].type == "vector":
             return -1, self._widths[name]
         return (-1, -1) if self._accepted_columns[name].type == "tags" else (-1,)
+
+
+def derive_column(column: DerivedColumn, texts: Sequence[str | None] | pl.Series) -> Column:
+    """Return a derived column for texts of a request: numbers, NaN for null, or lists of integers."""
+    values = column.values(pl.Series(column.source, texts, dtype=pl.String))
+    if column.form == "list":
+        return Ragged.from_series(values)
+    return cast(Column, values.fill_null(np.nan).to_numpy())
 
 
 def _is_above_signed(values: Any) -> bool:

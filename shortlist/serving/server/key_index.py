@@ -1,4 +1,4 @@
-"""Where the row of a key is: its place among sorted codes."""
+"""Finds the rows of keys by binary search in sorted codes."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from shortlist.serving.server.columns import Codes, Rows
 
 
 class KeyIndex:
-    """Codes of keys, each once, in the order of the rows."""
+    """Index from the code of a key to its row."""
 
     def __init__(self, codes: Codes) -> None:
         self.codes = codes
         order = np.argsort(codes, kind="stable")
-        # One place more than there are codes: whatever lies above all of them is found there, and is another code.
+        # One more than there are codes: searches above all codes end there, and compare unequal.
         self._sorted = np.append(codes[order], codes[order[-1:]])
         self._rows: Rows = np.append(order, -1)
 
     @classmethod
     def empty(cls) -> Self:
-        """Return one that knows no key."""
+        """Return an index without keys."""
         return cls(np.zeros(0, np.int64))
 
     @property
     def is_unique(self) -> bool:
-        """Whether every code is there once."""
-        known = self._sorted[: len(self.codes)]
-        return bool((known[1:] != known[:-1]).all())
+        """Whether all codes differ."""
+        sorted_codes = self._sorted[: len(self.codes)]
+        return bool((sorted_codes[1:] != sorted_codes[:-1]).all())
 
     def rows(self, codes: Codes) -> Rows:
         """Return the row of every code; -1 for unknown ones."""
         if not len(self.codes):
             return np.full(len(codes), -1, np.intp)
-        places = self._sorted[:-1].searchsorted(codes)
-        return cast(Rows, np.where(self._sorted.take(places) == codes, self._rows.take(places), -1))
+        positions = self._sorted[:-1].searchsorted(codes)
+        return cast(Rows, np.where(self._sorted.take(positions) == codes, self._rows.take(positions), -1))

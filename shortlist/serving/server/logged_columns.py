@@ -1,4 +1,4 @@
-"""What requests say, as columns of the prediction log; done by the log's own thread, not while somebody waits."""
+"""Converts the inputs of requests to columns of the prediction log, in the log's thread."""
 
 from __future__ import annotations
 
@@ -15,96 +15,111 @@ from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.server.columns import Column
 from shortlist.serving.server.tensors import Tensor
 
-Sent = Sequence[str | None] | Column | Tensor
-"""Values of one input: texts, numbers with NaN or NO_CODE for null; a tensor where every row has several."""
+SentValues = Sequence[str | None] | Column | Tensor
+"""Values of one input: texts, numbers with NaN or NO_CODE for null, or a tensor with several values per row."""
 
-_PIECE: Final = 8_192
-"""Values converted at once, about. An answer that is due meanwhile waits for them: Python runs one thread at a time."""
+_CHUNK_VALUES: Final = 8_192
+"""Approximate number of values converted at once; a response waits meanwhile, as Python runs one thread at a time."""
 
 
-def as_column(values: Sequence[Any], field: pa.Field) -> pa.Array | pa.ChunkedArray:
-    """Return a column of the log.
+def to_arrow_column(values: Sequence[Any], field: pa.Field) -> pa.Array | pa.ChunkedArray:
+    """Return an Arrow column of the log.
 
     Args:
-        values: Of every request, its value; for a column of lists its `Sent`, None where nothing was.
-        field: Of the log's schema.
+        values: Value of every request; for a column of lists its `SentValues`, None where nothing was sent.
+        field: Field of the log's schema.
     """
     if not pa.types.is_list(field.type):
         return pa.array(values, field.type)
-    return pa.chunked_array([_lists(piece, field.type.value_type) for piece in _pieces(values)], field.type)
+    return pa.chunked_array([_lists(chunk, field.type.value_type) for chunk in _split_chunks(values)], field.type)
 
 
-def bytes_of(values: Iterable[Any]) -> int:
-    """Return the memory that the values of a row of the log take, about."""
-    return sum(map(_bytes_of, values))
+def memory_bytes(values: Iterable[Any]) -> int:
+    """Return the approximate memory of the values of a log row, in bytes."""
+    return sum(map(_value_bytes, values))
 
 
-def _bytes_of(value: Any) -> int:
+def _value_bytes(value: Any) -> int:
     match value:
         case None:
             return 8
         case np.ndarray():
             return 8 + value.nbytes
         case Tensor():
-            return _bytes_of(value.data)
+            return _value_bytes(value.data)
         case list() | tuple():
             return 8 * len(value) + sum(map(getsizeof, value))
         case _:
             return 8 + getsizeof(value)
 
 
-def _pieces(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    start, held = 0, 0
-    for stop, one in enumerate(values, start=1):
-        held += len(one.data) if isinstance(one, Tensor) else len(one) if one is not None else 0
-        if held >= _PIECE:
+def _split_chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    start, count = 0, 0
+    for stop, request_values in enumerate(values, start=1):
+        count += (
+            len(request_values.data)
+            if isinstance(request_values, Tensor)
+            else len(request_values)
+            if request_values is not None
+            else 0
+        )
+        if count >= _CHUNK_VALUES:
             yield values[start:stop]
-            start, held = stop, 0
+            start, count = stop, 0
     yield values[start:]
 
 
 def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return a list of values per request, null where there is None."""
-    there = [one for one in values if one is not None]
-    lengths = [0 if one is None else one.shape[0] if isinstance(one, Tensor) else len(one) for one in values]
-    missing = pa.array([one is None for one in values], pa.bool_())
-    return pa.ListArray.from_arrays(_offsets(np.array(lengths, np.int32)), _flat(there, kind), mask=missing)
+    present = [request_values for request_values in values if request_values is not None]
+    lengths = [
+        0
+        if request_values is None
+        else request_values.shape[0]
+        if isinstance(request_values, Tensor)
+        else len(request_values)
+        for request_values in values
+    ]
+    missing = pa.array([request_values is None for request_values in values], pa.bool_())
+    return pa.ListArray.from_arrays(_offsets(np.array(lengths, np.int32)), _flatten(present, kind), mask=missing)
 
 
-def _flat(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _flatten(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return the values of all requests, one after another."""
     if pa.types.is_list(kind):
-        lists = [_rows_of(one) for one in values]
+        lists = [_present_values(tensor) for tensor in values]
         lengths = np.concatenate([np.zeros(0, np.int32), *(lengths for lengths, _ in lists)])
-        return pa.ListArray.from_arrays(_offsets(lengths), _flat([each for _, each in lists], kind.value_type))
+        return pa.ListArray.from_arrays(
+            _offsets(lengths), _flatten([row_values for _, row_values in lists], kind.value_type)
+        )
     if pa.types.is_string(kind):
         return pa.array(list(chain.from_iterable(values)), kind)
     if pa.types.is_floating(kind):
         numbers = np.concatenate([np.zeros(0, kind.to_pandas_dtype()), *values])
-        # A score that is no number is a fault to be seen; an input that is none was null.
+        # A score that is NaN is a fault to keep visible; an input that is NaN was null.
         return pa.array(numbers, kind, mask=np.isnan(numbers) if pa.types.is_float64(kind) else None)
-    return _whole(np.concatenate([np.zeros(0, np.int64), *values]), kind)
+    return _integers(np.concatenate([np.zeros(0, np.int64), *values]), kind)
 
 
-def _whole(codes: NDArray[np.int64], kind: pa.DataType) -> pa.Array:
+def _integers(codes: NDArray[np.int64], kind: pa.DataType) -> pa.Array:
     missing = codes == NO_CODE
-    if pa.types.is_date32(kind):  # clients may send any number as a day
+    if pa.types.is_date32(kind):  # clients may send any integer as a day
         missing |= np.abs(codes) > np.iinfo(np.int32).max
         return pa.array(np.where(missing, 0, codes).astype(np.int32), pa.int32(), mask=missing).view(kind)
     return pa.array(codes, pa.int64(), mask=missing).view(kind)
 
 
-def _rows_of(tensor: Tensor) -> tuple[NDArray[np.int32], Any]:
-    """Return how many values each row has, and the values; what pads is none."""
+def _present_values(tensor: Tensor) -> tuple[NDArray[np.int32], Any]:
+    """Return the number of values per row, and the values, without padding."""
     if isinstance(tensor.data, list):
-        there = np.array([one is not None for one in tensor.data], np.bool_)
-        return _counts(there, tensor.shape), [one for one in tensor.data if one is not None]
-    there = np.asarray(tensor.data != NO_CODE)
-    return _counts(there, tensor.shape), tensor.data[there]
+        is_present = np.array([text is not None for text in tensor.data], np.bool_)
+        return _counts(is_present, tensor.shape), [text for text in tensor.data if text is not None]
+    is_present = np.asarray(tensor.data != NO_CODE)
+    return _counts(is_present, tensor.shape), tensor.data[is_present]
 
 
-def _counts(there: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.int32]:
-    counts: NDArray[np.int32] = there.reshape(shape).sum(axis=1, dtype=np.int32)
+def _counts(is_present: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.int32]:
+    counts: NDArray[np.int32] = is_present.reshape(shape).sum(axis=1, dtype=np.int32)
     return counts
 
 

@@ -1,4 +1,4 @@
-"""What a server counts, as Prometheus reads it."""
+"""Prometheus metrics of a server."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 WENT_AWAY: Final = 499
-"""nginx's status for a client that did not wait; nobody receives it."""
+"""nginx's status for a client that disconnected before the response; it is never sent."""
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
 
 
 class Metrics:
-    """The counters of one process."""
+    """The metrics of one process."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -55,19 +55,19 @@ class Metrics:
             registry=self._registry,
         )  # fmt: skip
 
-    def watch(self, name: str, says: str, value: Callable[[], float]) -> None:
-        """Add a number that is asked for whenever somebody reads."""
-        Gauge(name, says, registry=self._registry).set_function(value)
+    def add_gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
+        """Add a gauge whose value is computed at every scrape."""
+        Gauge(name, description, registry=self._registry).set_function(value)
 
     def count(self, protocol: str, status: int, seconds: float) -> None:
-        """Count a request; how long a client took to send what is refused says nothing of the server."""
+        """Count a request; the duration is observed only for answered and failed requests."""
         outcome = _outcome(status)
         self.requests.labels(protocol, str(status), outcome).inc()
         if outcome in ("answered", "failed"):
             self.seconds.observe(seconds)
 
     def text(self) -> bytes:
-        """Return everything in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
@@ -78,5 +78,5 @@ def _outcome(status: int) -> str:
 
 
 def age_seconds(since: float | None) -> float:
-    """Return the seconds since a time of `time.time()`; infinity since never."""
+    """Return the seconds since a time of `time.time()`; infinity for None."""
     return time.time() - since if since is not None else float("inf")

@@ -1,4 +1,4 @@
-"""A packed model that scores tables of raw columns in one process, by the exported graph: what MLflow loads."""
+"""The pyfunc model that MLflow loads: scores tables of raw columns in one process with the exported graph."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ import polars as pl
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.view_index import ViewIndex
-from shortlist.serving.export.onnx_session import session
+from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import FOLDER, NO_CODE, SCORE, Signature
-from shortlist.serving.server.inputs import Input, InputReader
+from shortlist.serving.server.inputs import InputReader, InputSpec
 from shortlist.serving.server.snapshot import Snapshot, load_with_users
 from shortlist.serving.server.tensor_assembler import TensorAssembler
-from shortlist.serving.server.tensors import BYTES, FLOATS, Head, Tensor, from_values
+from shortlist.serving.server.tensors import BYTES, FLOATS, Tensor, TensorHead, from_values
 from shortlist.storage.artefacts import verify_manifest
 
 MODEL: Final = "model"
-"""Folder of the model's own files, with their manifest."""
+"""Folder of the model's files, with their manifest."""
 LOOKUP: Final = "lookup"
-"""Folder, beside it, of the views that rows are looked up in; see `shortlist.features.scored_views`."""
+"""Folder of the views in which rows are looked up; see `shortlist.features.scored_views`."""
 
-_PIECE_ROWS: Final = 4_096
+_CHUNK_ROWS: Final = 4_096
 
 
 class RawScorer:
-    """Scores rows that hold the columns of a request to the server; side tables and statistics are looked up."""
+    """Scores rows with the columns of a server request; looks up side tables and statistics."""
 
     def __init__(self, model: Path, views: ViewIndex) -> None:
         self._signature = Signature.read(model / FOLDER)
         self._assembler = TensorAssembler(Preprocessing.load(model / Files.PREPROCESSING).plan, self._signature)
         self._views = views
-        self._session = session(model / FOLDER)
+        self._session = create_session(model / FOLDER)
         self._snapshots: dict[date, Snapshot] = {}
 
     @classmethod
@@ -59,68 +59,68 @@ class RawScorer:
         newest ones.
 
         Args:
-            frame: A pandas frame with the columns of `raw_inputs`; those that are left out are null, and `event_time`
-                (microseconds since 1970-01-01 UTC, or a pandas moment) is now.
+            frame: A pandas frame with columns of `raw_inputs`; missing ones are null, and a missing `event_time`
+                (microseconds since 1970-01-01 UTC, or a pandas timestamp) is now.
 
         Raises:
             BadRequestError: A column is unknown, or its values are not of the declared type.
-            ShortlistError: A row is older than what the model keeps statistics of.
+            ShortlistError: A row is older than the statistics of the model.
         """
         rows = len(frame)
         tensors = [_tensor(str(name), frame[name], self._datatypes) for name in frame.columns]
         scores = np.empty(rows, np.float32)
         now = time.time_ns() // 1_000
-        for day, places in self._days(tensors, rows, now):
-            tables = self._as_of(day).tables
-            for piece in np.split(places, range(_PIECE_ROWS, places.size, _PIECE_ROWS)):
-                reader = InputReader(self._assembler.needs, self._assembler.widths, max(1, piece.size))
-                inputs = reader.read([_some(tensor, piece) for tensor in tensors], now)
-                read = self._assembler.tensors(inputs.columns, tables, inputs.rows)
-                scores[piece] = self._session.run([SCORE], dict(read))[0][:, 0]
+        for day, row_numbers in self._rows_by_day(tensors, rows, now):
+            tables = self._snapshot(day).tables
+            for chunk in np.split(row_numbers, range(_CHUNK_ROWS, row_numbers.size, _CHUNK_ROWS)):
+                reader = InputReader(self._assembler.requirements, self._assembler.widths, max(1, chunk.size))
+                inputs = reader.read([_take_rows(tensor, chunk) for tensor in tensors], now)
+                model_inputs = self._assembler.tensors(inputs.columns, tables, inputs.rows)
+                scores[chunk] = self._session.run([SCORE], dict(model_inputs))[0][:, 0]
         return scores
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
-        """What may be sent."""
-        return InputReader(self._assembler.needs, self._assembler.widths, 1).inputs
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """Inputs that the model accepts."""
+        return InputReader(self._assembler.requirements, self._assembler.widths, 1).inputs
 
     @property
     def _datatypes(self) -> dict[str, str]:
-        return {one.name: one.datatype for one in self.inputs}
+        return {model_input.name: model_input.datatype for model_input in self.inputs}
 
-    def _days(self, tensors: list[Tensor], rows: int, now: int) -> Iterator[tuple[date, npt.NDArray[np.intp]]]:
-        """Give every day of the rows, on the log's clock, and the rows' places."""
-        sent = next((tensor.data for tensor in tensors if tensor.name == Columns.TIME), None)
-        moments = np.full(rows, now) if sent is None else np.asarray(sent, np.int64)
+    def _rows_by_day(self, tensors: list[Tensor], rows: int, now: int) -> Iterator[tuple[date, npt.NDArray[np.intp]]]:
+        """Yield each day of the rows, in the log's timezone, with the numbers of its rows."""
+        sent_times = next((tensor.data for tensor in tensors if tensor.name == Columns.TIME), None)
+        moments = np.full(rows, now) if sent_times is None else np.asarray(sent_times, np.int64)
         moments = np.where(moments == NO_CODE, now, moments)
         local = pl.Series(moments).cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(self._views.timezone)
         grouped = pl.DataFrame({"day": local.dt.date(), "place": np.arange(rows)}).group_by("day").agg("place")
-        for day, places in grouped.sort("day").iter_rows():
+        for day, row_numbers in grouped.sort("day").iter_rows():
             if day < self._views.first_day:
                 raise ShortlistError(
                     f"input '{Columns.TIME}': got a row of {day}; this model keeps statistics from"
                     f" {self._views.first_day} on. Send later rows, or leave {Columns.TIME} out"
                 )
-            yield day, np.array(places)
+            yield day, np.array(row_numbers)
 
-    def _as_of(self, day: date) -> Snapshot:
+    def _snapshot(self, day: date) -> Snapshot:
         if day not in self._snapshots:
             self._snapshots = {day: load_with_users(self._assembler, self._views, self._views.start_of(day))}
         return self._snapshots[day]
 
 
-def raw_inputs(model: Path) -> tuple[tuple[Input, ...], frozenset[str]]:
-    """Return the columns that `RawScorer.predict` takes, from an exported model's folder; and those of identifiers."""
+def raw_inputs(model: Path) -> tuple[tuple[InputSpec, ...], frozenset[str]]:
+    """Return the columns that `RawScorer.predict` accepts, and the names of the identifiers among them."""
     plan = Preprocessing.load(model / Files.PREPROCESSING).plan
     assembler = TensorAssembler(plan, Signature.read(model / FOLDER))
     data = plan.declared.data
     keys = frozenset(name for name in (data.user, data.item, Columns.TIME) if name is not None)
-    return InputReader(assembler.needs, assembler.widths, 1).inputs, keys
+    return InputReader(assembler.requirements, assembler.widths, 1).inputs, keys
 
 
 def _tensor(name: str, column: Any, datatypes: dict[str, str]) -> Tensor:
     """Return a column of a pandas frame as a tensor of a request."""
-    if name not in datatypes:  # refused by its name, whatever it holds
+    if name not in datatypes:  # `InputReader` refuses it by its name
         return Tensor(name, BYTES, (len(column),), [""] * len(column))
     datatype = datatypes[name]
     if column.dtype.kind == "M":  # pandas keeps a moment with a timezone as that of UTC
@@ -135,35 +135,39 @@ def _tensor(name: str, column: Any, datatypes: dict[str, str]) -> Tensor:
             return Tensor(name, "INT64", (len(column),), codes)
     if column.dtype.kind in "iuf" and datatype in FLOATS:
         return Tensor(name, "FP64", (len(column),), column.to_numpy().astype(np.float64))
-    return _tensor_of_values(name, datatype, [_plain(value) for value in column])
+    return _tensor_of_values(name, datatype, [_to_python(value) for value in column])
 
 
 def _tensor_of_values(name: str, datatype: str, values: list[Any]) -> Tensor:
     """Return a column of Python's values, or of lists of them, as a tensor of a request."""
     if not any(isinstance(value, list) for value in values):
-        return from_values(Head(name=name, datatype=datatype, shape=[len(values)]), values)  # type: ignore[arg-type]
+        head = TensorHead(name=name, datatype=datatype, shape=[len(values)])  # type: ignore[arg-type]
+        return from_values(head, values)
     width = max(len(value or []) for value in values)
     padded = [[*(value or []), *[None] * (width - len(value or []))] for value in values]
-    return from_values(Head(name=name, datatype=datatype, shape=[len(values), width]), padded)  # type: ignore[arg-type]
+    head = TensorHead(name=name, datatype=datatype, shape=[len(values), width])  # type: ignore[arg-type]
+    return from_values(head, padded)
 
 
-def _plain(value: Any) -> Any:
-    """Return a value of a pandas column as a request has it: lists, Python's own numbers, None for no value."""
+def _to_python(value: Any) -> Any:
+    """Return a value of a pandas column as a request has it: lists, Python numbers, None for null."""
     if isinstance(value, list | tuple | np.ndarray):
-        return [_plain(each) for each in value]
+        return [_to_python(nested) for nested in value]
     if value is None or value != value:  # noqa: PLR0124 - NaN and NaT are not what they are
         return None
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _some(tensor: Tensor, places: npt.NDArray[np.intp]) -> Tensor:
+def _take_rows(tensor: Tensor, row_numbers: npt.NDArray[np.intp]) -> Tensor:
     """Return some rows of a tensor."""
-    shape = (places.size, *tensor.shape[1:])
+    shape = (row_numbers.size, *tensor.shape[1:])
     if isinstance(tensor.data, list):
         width = int(np.prod(tensor.shape[1:]))
-        data: Any = [value for place in places for value in tensor.data[place * width : (place + 1) * width]]
-        return Tensor(tensor.name, tensor.datatype, shape, data)
-    return Tensor(tensor.name, tensor.datatype, shape, tensor.data.reshape(tensor.shape)[places].ravel())
+        values: Any = [
+            value for row_number in row_numbers for value in tensor.data[row_number * width : (row_number + 1) * width]
+        ]
+        return Tensor(tensor.name, tensor.datatype, shape, values)
+    return Tensor(tensor.name, tensor.datatype, shape, tensor.data.reshape(tensor.shape)[row_numbers].ravel())
 
 
 def _load_pyfunc(path: str) -> RawScorer:

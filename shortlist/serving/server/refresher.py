@@ -1,4 +1,4 @@
-"""A thread that keeps something of a server current, and says why where it cannot."""
+"""A thread that polls for newer data of a server and reports why it cannot be read."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ _log = logging.getLogger(__name__)
 class Refresher(ABC):
     """Polls at once and then at an interval, in a thread of its own, until it is stopped."""
 
-    def __init__(self, subject: str, seconds: float) -> None:
+    def __init__(self, subject: str, poll_seconds: float) -> None:
         """Prepare; nothing is read yet.
 
         Args:
-            subject: What is kept current, in the plural; names the thread and stands in messages.
-            seconds: Between two polls.
+            subject: What is polled, in the plural: name of the thread, used in messages.
+            poll_seconds: Time between two polls.
         """
-        self._subject, self._seconds = subject, seconds
+        self._subject, self._poll_seconds = subject, poll_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=subject, daemon=True)
         self.problem: str | None = None
-        """Why the newest is not, or not all, in place."""
+        """Why the newest data is not loaded, or not completely; None when it is."""
 
     def start(self) -> None:
-        """Begin to poll."""
+        """Start polling."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop polling; a read under way is left to end by itself."""
+        """Stop polling; a read in progress finishes by itself."""
         self._stop.set()
 
     def _run(self) -> None:
         self.poll()
-        while not self._stop.wait(self._seconds):
+        while not self._stop.wait(self._poll_seconds):
             self.poll()
 
     def poll(self) -> None:
-        """Put what is newer in place, if there is anything; what cannot be read leaves what was there before."""
+        """Load newer data, if there is any; a failed read leaves the loaded data unchanged."""
         try:
             self._refresh()
-        # A thread that ends would leave a server with old data and nobody who says so.
+        # If the thread ended, the server would keep old data without reporting it.
         except (Exception, PanicException) as error:
             self._fail(str(error) if isinstance(error, ShortlistError) else f"{type(error).__name__}: {error}")
 

@@ -312,7 +312,7 @@ class Service:
         Args:
             inputs: The rows.
             slot: Admission slot of the request; see `Predictor.scores`.
-            users: From `users_of`; None: they are looked up.
+            users: From `look_up_users`; None to look them up.
 
         Raises:
             RequestError: The model cannot score the rows.
@@ -334,7 +334,7 @@ class Service:
 
         Args:
             inputs: The rows of the request.
-            users: From `users_of`; None: they are looked up.
+            users: From `look_up_users`; None to look them up.
         """
         snapshot = self._refresh.current
         tables = dict(snapshot.tables) if snapshot is not None else {}

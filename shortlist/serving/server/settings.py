@@ -1,4 +1,4 @@
-"""What one server process in front of Triton is told when it starts."""
+"""Settings of a server process in front of Triton."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ from shortlist.storage.storage_config import StorageConfig
 
 SERVER_ENVIRONMENT: Final[Mapping[str, str]] = {
     "PYTHONUNBUFFERED": "1",
-    # A server searches for one query at a time; OpenBLAS's other threads would wait for the next one, busily.
+    # A server searches one query at a time; further OpenBLAS threads would only spin.
     "OPENBLAS_NUM_THREADS": "1",
-    # A scan of an index reads 8 000 small pages or 16 large ones; Linux gives large ones to who asks for them.
+    # A scan of an index reads 8 000 small pages or 16 large ones; Linux gives large pages on request.
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
-"""Variables that every server is started with."""
+"""Environment variables of every server process."""
 
 
 class ServerSettings(BaseModel):
-    """The settings file of a version's server; read once, at its start."""
+    """Settings of a version's server, read from a file at its start."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
-    """Name under which clients ask, and of the model in Triton: the spec's name."""
+    """Name of the model for clients and in Triton: the spec's name."""
     version: int
     """Registered version."""
     model_folder: Path
     """The blessed model folder: `preprocessing/` and `serving/`."""
     release: Path | None = Field(default=None, exclude_if=lambda folder: folder is None)
-    """Folder of the sources, filters and ordering; None: clients bring their candidates."""
+    """Folder of the sources, filters and ordering; None when clients send candidates."""
     predictor: str
     """`host:port` of Triton's HTTP, or `unix:` and the path of its socket."""
     spare_predictors: tuple[str, ...] = ()
-    """Other Tritons of the version, asked while its own cannot be reached; they need not be there."""
+    """Other Tritons of the version, used while its own cannot be reached; they need not run."""
     host: str = "127.0.0.1"
-    """Address that both ports are on; in a pod all of its own."""
+    """Address of the HTTP and gRPC ports; in a pod, all its addresses."""
     http_port: int
     grpc_port: int
     health_port: int | None = None
-    """Where health and metrics are answered by a thread of their own; None: only by the one that answers requests."""
+    """Port of the health server, which has its own thread; None: health is served on the HTTP port only."""
     store: Path | StorageConfig | None
-    """Folder of the spec's Feast store, or the stores it is in; None for a model that looks nothing up."""
+    """Folder of the spec's Feast store, or its storage configuration; None for a model without look-ups."""
     project: str
     """Feast project."""
     online_store: AnyOnlineStore = Field(default={"kind": "sqlite"}, validate_default=True)
-    """Where Feast keeps users' rows."""
+    """Feast's online store, which holds the users' features."""
     predictions: Path
-    """Folder of the prediction log; this process makes one of its own inside."""
+    """Folder of the prediction log; the process creates its own folder inside."""
     serving: Serving = Serving()
-    """The spec's section."""
+    """The spec's section `serving`."""
 
     @cached_property
-    def place(self) -> FeastStoreLocation | None:
-        """The spec's Feast store; None for a model that looks nothing up."""
+    def store_location(self) -> FeastStoreLocation | None:
+        """Location of the spec's Feast store; None for a model without look-ups."""
         if isinstance(self.store, StorageConfig):
             return spec_feast_store_location(self.store, self.project)
         return None if self.store is None else feast_store_location(self.store)

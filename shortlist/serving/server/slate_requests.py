@@ -1,4 +1,4 @@
-"""Requests for recommendations: who asks, for how many items, in which context."""
+"""Reads requests for recommendations: the user, the number of items, and the context."""
 
 from __future__ import annotations
 
@@ -12,87 +12,97 @@ import polars as pl
 
 from shortlist.contracts import Columns, did_you_mean
 from shortlist.serving.export.signature import NO_CODE
-from shortlist.serving.server.input_types import accepted_by, datatype_of, words_for
-from shortlist.serving.server.inputs import Input, InputReader, Inputs
-from shortlist.serving.server.logged_columns import Sent
+from shortlist.serving.server.input_types import accepted_datatypes, describe_datatypes, preferred_datatype
+from shortlist.serving.server.inputs import InputReader, Inputs, InputSpec
+from shortlist.serving.server.logged_columns import SentValues
 from shortlist.serving.server.request_errors import BadRequestError
 from shortlist.serving.server.tensors import BYTES, INTEGERS, Tensor
 from shortlist.spec.data import Column, Data
 from shortlist.spec.retrieval import RECENT_ITEMS, K
 
-_MOST_RECENT: Final = 1_000
+_MAX_RECENT_ITEMS: Final = 1_000
 _EPOCH: Final = date(1970, 1, 1)
 
 
 @dataclass(frozen=True)
-class AskedSlate:
-    """What a request says."""
+class SlateQuery:
+    """A parsed request for recommendations."""
 
     user: int | str | None
     k: int
     now: datetime
     context: Mapping[str, Any]
-    """Columns of the log that were sent, by name; the user is left out."""
+    """Sent columns of the log without the user, by name."""
     recent: list[int | str] | None
     inputs: Inputs
-    """What was sent of the log's columns, for the model, with one item that is none."""
+    """Sent columns of the log as inputs of the model, with a null item."""
 
 
 class SlateRequestReader:
-    """Checks and types requests for recommendations.
+    """Validates requests for recommendations and converts their values.
 
     Args:
-        reader: Of the requests to the model.
-        data: The log's declaration.
-        read: Columns of the log that filters, ordering and sources read.
+        reader: Reader of the model's inputs.
+        data: Declared columns of the log.
+        columns: Columns of the log that filters, ordering and sources read.
     """
 
-    def __init__(self, reader: InputReader, data: Data, read: Sequence[str]) -> None:
-        self._reader, self._data, self._read = reader, data, read
+    def __init__(self, reader: InputReader, data: Data, columns: Sequence[str]) -> None:
+        self._reader, self._data, self._columns = reader, data, columns
         assert data.item and data.user
         self._item, self._user = data.by_name[data.item], data.user
         is_text = self._item.type == "string"
-        # One item that is none.
-        self._nothing = pl.Series([None if is_text else NO_CODE], dtype=pl.String() if is_text else pl.Int64())
+        # A null item, in place of candidates.
+        self._null_item = pl.Series([None if is_text else NO_CODE], dtype=pl.String() if is_text else pl.Int64())
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
-        """What may be sent: how many items, the user, recent items, and the context that a stage reads."""
-        of_model = {each.name: each for each in self._reader.inputs if each.name != self._item.name}
-        names = [name for name in self._read if name in self._data.by_name and name not in (self._item.name, *of_model)]
-        more = (Input(name, datatype_of(self._data.by_name[name]), (1,), optional=True) for name in names)
-        context = [Input(each.name, each.datatype, (1, *each.shape[1:]), optional=True) for each in of_model.values()]
-        recent = Input(RECENT_ITEMS, datatype_of(self._item), (-1,), optional=True)
-        return (Input(K, "INT64", (1,), optional=False), recent, *context, *more)
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """Accepted inputs: the number of items, the user, recent items, and the context that the stages read."""
+        model_inputs = {spec.name: spec for spec in self._reader.inputs if spec.name != self._item.name}
+        names = [
+            name
+            for name in self._columns
+            if name in self._data.by_name and name not in (self._item.name, *model_inputs)
+        ]
+        stage_inputs = (
+            InputSpec(name, preferred_datatype(self._data.by_name[name]), (1,), optional=True) for name in names
+        )
+        context = [
+            InputSpec(spec.name, spec.datatype, (1, *spec.shape[1:]), optional=True) for spec in model_inputs.values()
+        ]
+        recent = InputSpec(RECENT_ITEMS, preferred_datatype(self._item), (-1,), optional=True)
+        return (InputSpec(K, "INT64", (1,), optional=False), recent, *context, *stage_inputs)
 
-    def read(self, tensors: Sequence[Tensor], now: int) -> AskedSlate:
-        """Return what a request says.
+    def read(self, tensors: Sequence[Tensor], now: int) -> SlateQuery:
+        """Return the parsed request.
 
         Args:
             tensors: Its inputs.
-            now: Microseconds since 1970-01-01 UTC.
+            now: Current time in microseconds since 1970-01-01 UTC.
 
         Raises:
-            BadRequestError: The first thing that is wrong.
+            BadRequestError: An input is invalid; the message names the first one.
         """
-        own: dict[str, Tensor] = {}
+        slate_tensors: dict[str, Tensor] = {}
         context = []
         for tensor in tensors:
             if tensor.name not in (K, RECENT_ITEMS):
-                context.append(self._checked(tensor))
-            elif tensor.name in own:
+                context.append(self._check_context(tensor))
+            elif tensor.name in slate_tensors:
                 raise BadRequestError(f"input '{tensor.name}' is given twice; wanted once")
             else:
-                own[tensor.name] = tensor
-        recent = self._recent(own.get(RECENT_ITEMS))
+                slate_tensors[tensor.name] = tensor
+        recent = self._recent_items(slate_tensors.get(RECENT_ITEMS))
         context += self._histories(recent, {tensor.name for tensor in context})
-        typed = self._reader.read([*context, self._tensor(self._nothing)], now)
-        values = {name: self._value(name, sent) for name, sent in typed.sent.items() if name != self._item.name}
+        typed = self._reader.read([*context, self._tensor(self._null_item)], now)
+        values = {
+            name: self._to_candidate_value(name, sent) for name, sent in typed.sent.items() if name != self._item.name
+        }
         moments = typed.columns[Columns.TIME]
         assert isinstance(moments, np.ndarray)
-        return AskedSlate(
+        return SlateQuery(
             user=values.pop(self._user, None),
-            k=_k_of(own.get(K)),
+            k=_read_k(slate_tensors.get(K)),
             now=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(moments[0])),
             context={name: value for name, value in values.items() if name != Columns.TIME},
             recent=recent,
@@ -100,26 +110,28 @@ class SlateRequestReader:
         )
 
     def _histories(self, recent: list[int | str] | None, sent: Collection[str]) -> list[Tensor]:
-        """Return recent items as the model reads them, in the columns that the request does not bring itself."""
+        """Return the recent items as the model's list columns that the request does not contain itself."""
         is_text = self._item.type == "string"
         values: Any = recent if is_text else np.array(recent or [], np.int64)
-        wanted = sorted(self._reader.histories - set(sent)) if recent else []
-        return [Tensor(name, BYTES if is_text else "INT64", (1, len(recent or [])), values) for name in wanted]
+        missing_histories = sorted(self._reader.histories - set(sent)) if recent else []
+        return [
+            Tensor(name, BYTES if is_text else "INT64", (1, len(recent or [])), values) for name in missing_histories
+        ]
 
-    def with_items(self, asked: AskedSlate, items: pl.Series) -> Inputs:
-        """Return the rows of some items in a request's context, as the model's requests have them.
+    def with_items(self, query: SlateQuery, items: pl.Series) -> Inputs:
+        """Return the model's inputs for some items in a request's context.
 
         Raises:
-            BadRequestError: The context is too large for so many items.
+            BadRequestError: The context exceeds the limits for this number of items.
         """
-        return self._reader.with_rows(asked.inputs, self._tensor(items))
+        return self._reader.with_rows(query.inputs, self._tensor(items))
 
     def _tensor(self, items: pl.Series) -> Tensor:
         is_text = self._item.type == "string"
         values: Any = items.to_list() if is_text else _codes(items)
         return Tensor(self._item.name, BYTES if is_text else "INT64", (len(items),), values)
 
-    def _checked(self, tensor: Tensor) -> Tensor:
+    def _check_context(self, tensor: Tensor) -> Tensor:
         if tensor.name == self._item.name:
             raise BadRequestError(
                 f"input '{tensor.name}': got candidates; items are found here: leave it out, or ask for scores"
@@ -133,11 +145,11 @@ class SlateRequestReader:
             )
         return tensor
 
-    def _value(self, name: str, sent: Sent) -> Any:
-        """Return a value as candidates' columns have it; None for null."""
+    def _to_candidate_value(self, name: str, sent: SentValues) -> Any:
+        """Return a sent value in the type of the candidates' columns; None for null."""
         if isinstance(sent, Tensor):
             values = sent.data if isinstance(sent.data, list) else sent.data.tolist()
-            return [one for one in values if one is not None and one != NO_CODE]
+            return [tag for tag in values if tag is not None and tag != NO_CODE]
         value: Any = sent[0]  # type: ignore[index] # of one row
         if isinstance(value, np.ndarray):
             return value.tolist()
@@ -145,30 +157,30 @@ class SlateRequestReader:
         if value is None or value == NO_CODE or value != value:  # NaN is null  # noqa: PLR0124
             return None
         declared: Column | None = self._data.by_name.get(name)
-        return _day(name, value) if declared is not None and declared.type == "date" else value
+        return _to_date(name, value) if declared is not None and declared.type == "date" else value
 
-    def _recent(self, tensor: Tensor | None) -> list[int | str] | None:
+    def _recent_items(self, tensor: Tensor | None) -> list[int | str] | None:
         if tensor is None:
             return None
-        if tensor.datatype not in accepted_by(self._item) or len(tensor.shape) != 1:
+        if tensor.datatype not in accepted_datatypes(self._item) or len(tensor.shape) != 1:
             raise BadRequestError(
                 f"input '{RECENT_ITEMS}': got {tensor.datatype} of shape {list(tensor.shape)}; wanted"
-                f" {words_for(self._item)} of shape [items]"
+                f" {describe_datatypes(self._item)} of shape [items]"
             )
-        if len(tensor.data) > _MOST_RECENT:
+        if len(tensor.data) > _MAX_RECENT_ITEMS:
             raise BadRequestError(
-                f"input '{RECENT_ITEMS}': got {len(tensor.data)} items; wanted at most {_MOST_RECENT}"
+                f"input '{RECENT_ITEMS}': got {len(tensor.data)} items; wanted at most {_MAX_RECENT_ITEMS}"
             )
         return self._reader.values(self._item, tensor)
 
 
 def _codes(items: pl.Series) -> np.ndarray:
-    if items.dtype == pl.Int64() and not items.null_count():  # as they are: an expression waits for Polars' threads
+    if items.dtype == pl.Int64() and not items.null_count():  # a cast would wait for Polars
         return items.to_numpy()
     return items.cast(pl.Int64).fill_null(NO_CODE).to_numpy()
 
 
-def _k_of(tensor: Tensor | None) -> int:
+def _read_k(tensor: Tensor | None) -> int:
     if tensor is None:
         raise BadRequestError(f"input '{K}' is missing; wanted how many items to show")
     if tensor.datatype not in INTEGERS or tensor.shape != (1,):
@@ -178,7 +190,7 @@ def _k_of(tensor: Tensor | None) -> int:
     return int(tensor.data[0])  # type: ignore[arg-type] # of an integer type
 
 
-def _day(name: str, days: int) -> date:
+def _to_date(name: str, days: int) -> date:
     try:
         return _EPOCH + timedelta(days=days)
     except OverflowError:

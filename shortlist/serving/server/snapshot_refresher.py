@@ -67,7 +67,8 @@ class SnapshotRefresher(Refresher):
             snapshot = load_snapshot(self._assembler, index, until, self.current, announcement.get("digests"))
         self.current = snapshot
         self.published = datetime.fromisoformat(announcement["published"]).timestamp()
-        counted_until = announcement.get("counted_until", announcement["until"])  # missing in announcements of versions without tiles
+        # Announcements of versions without tiles have no "counted_until".
+        counted_until = announcement.get("counted_until", announcement["until"])
         self.counted_until = datetime.fromisoformat(counted_until).timestamp()
         self._announcement = announcement
         if snapshot.broken:

@@ -1,4 +1,4 @@
-"""From the columns of a request to the tensors of a model: look up, as the training table does, in numpy."""
+"""Assembles a model's tensors from a request's columns: the look-ups of the training table, in numpy."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from shortlist.serving.server.request_errors import BadRequestError
 from shortlist.serving.server.view_table import ViewTable
 
 Tables = Mapping[str, ViewTable]
-"""By name of the step."""
+"""Look-up tables by step name."""
 Tensors = dict[str, NDArray[np.generic]]
 
 _CLOCK: Final = frozenset(clock_columns(np.zeros(1, np.int64), ZoneInfo("UTC")))
 
 
 class TensorAssembler:
-    """Looks up what a model needs and lays it out as its signature says.
+    """Looks up a model's features and fills the tensors of its signature.
 
-    The views of a user, and those of an item, are one table each, so that each is looked up once (see `join_views`).
+    The views of users are joined into one table, and so are those of items, so that each is looked up once.
     """
 
     def __init__(self, plan: Plan, signature: Signature) -> None:
@@ -63,7 +63,7 @@ class TensorAssembler:
         }
         self.widths = {vector.place: vector.width for vector in signature.vectors} | number_widths
         self.signature = signature
-        """Of the model."""
+        """Signature of the model."""
         self._zone = ZoneInfo(plan.declared.timezone)
         open_places = (
             joined_list.open_column(feature)
@@ -72,7 +72,7 @@ class TensorAssembler:
             for feature in joined_list.open_list.features
         )
         self.open_lists = tuple(place for place in open_places if place is not None)
-        """Places of the lists of the open tiles."""
+        """Columns of the lists of the open tiles."""
 
     def tensors(
         self, columns: Mapping[str, Column], tables: Tables, rows: int, slates: NDArray[np.int64] | None = None,
@@ -81,16 +81,16 @@ class TensorAssembler:
         """Return the inputs of the model.
 
         Args:
-            columns: Those of `needs.columns`, and `event_time` in microseconds; each of one row or of all. Likewise
-                those of `needs.counted`, which are 0 where nobody counts, and the open lists of `needs.joined`.
-            tables: A table for every one of `steps`.
+            columns: Columns of `requirements.columns`, and `event_time` in microseconds; each of one row or of all.
+                Optional: the live counts of `requirements.counted_places`, 0 when missing, and `open_lists`.
+            tables: Table of each of `steps`.
             rows: Number of rows.
-            slates: Number of every row's slate; None: all rows are one, as in a request.
-            max_tags: Values of all rows that a list of the model may have, and combinations of tags by which one
-                feature may look rows up; None: any number.
+            slates: Slate number of each row; None when all rows are one slate, as in a request.
+            max_tags: Limit of a list's values in all rows, and of the tag combinations that one look-up may need;
+                None for no limit.
 
         Raises:
-            BadRequestError: The rows have more.
+            BadRequestError: The rows exceed `max_tags`.
         """
         empty: dict[str, Column] = dict.fromkeys(self.requirements.counted_places, _ZERO)
         empty |= dict.fromkeys(self.open_lists, _EMPTY_LIST)
@@ -107,7 +107,7 @@ class TensorAssembler:
         return self._fill_tensors(row_features, rows, max_tags)
 
     def one_row(self) -> Tensors:
-        """Return inputs of the model that say nothing: numbers are 0, every code and list is null."""
+        """Return the tensors of one row of nulls: numbers are 0, codes and lists are null."""
         signature, tensors = self.signature, cast(Tensors, {})
         if signature.numbers:
             tensors[NUMBERS] = np.zeros((1, len(signature.numbers)))
@@ -120,7 +120,7 @@ class TensorAssembler:
         return tensors
 
     def join_views(self, steps: Sequence[LookupStep], into: LookupStep, tables: Tables) -> ViewTable:
-        """Return the tables of several steps as one, keyed by one column, with every key that any of them knows."""
+        """Return the tables of several steps joined into one, keyed by one column, with the keys of all."""
         (key,) = into.keys
         indices = [tables[step.name].index for step in steps if step.keys == (key,)]
         keys = reduce(np.union1d, [index.codes for index in indices if index is not None])
@@ -139,8 +139,8 @@ class TensorAssembler:
             ragged = row_features.list(list_input.place)
             if max_tags is not None and (total := rows * ragged.width(list_input.longest)) > max_tags:
                 raise BadRequestError(
-                    f"inputs: the lists of {list_input.place} take {total} values in {rows} rows; wanted at most {max_tags}"
-                    " (serving.limits.max_tag_values)"
+                    f"inputs: the lists of {list_input.place} take {total} values in {rows} rows;"
+                    f" wanted at most {max_tags} (serving.limits.max_tag_values)"
                 )
             matrix = ragged.padded(list_input.longest)
             tensors[list_input.tensor] = np.ascontiguousarray(np.broadcast_to(matrix, (rows, matrix.shape[1])))
@@ -152,7 +152,7 @@ class TensorAssembler:
 
 
 class _RowFeatures:
-    """Everything that is known of some rows, by place."""
+    """Columns and looked-up features of some rows, by column."""
 
     def __init__(self, columns: Mapping[str, Column], zone: ZoneInfo) -> None:
         self._columns = dict(columns)
@@ -165,7 +165,7 @@ class _RowFeatures:
         self._vectors: dict[str, Vectors] = {}
 
     def look_up(self, step: LookupStep, table: ViewTable, max_tags: int | None = None) -> None:
-        """Add what a step gives."""
+        """Add the features of a look-up step."""
         if step.pools:
             keys = [
                 self.tags(place) if tags else self.code(place) for place, tags in zip(step.keys, step.tags, strict=True)
@@ -185,7 +185,7 @@ class _RowFeatures:
             self._vectors[place] = table.vectors[place].take(rows, axis=0)
 
     def join_lists(self, joined_list: JoinedList) -> None:
-        """Add the lists of all events: what was sent, else those of the open tiles, then those that were looked up."""
+        """Add the joined lists of events: the sent ones, else those of open tiles followed by the looked-up ones."""
         sent = (
             cast(Ragged, self._columns[joined_list.sent]).head(joined_list.max_events)
             if joined_list.sent
@@ -219,7 +219,7 @@ class _RowFeatures:
         return Ragged.empty(1) if place is None else self.list(place)
 
     def add_item_columns(self, joined_list: JoinedList, item: ItemColumn, step: LookupStep, table: ViewTable) -> None:
-        """Add what the side table says of every listed item."""
+        """Add a side table's column for every listed item."""
         item_ids = self._lists[joined_list.row_column(NEWEST_VALUES)].packed()
         rows, place = table.find(item_ids.values), joined_list.row_column(item.feature)
         if item.is_number:
@@ -231,11 +231,11 @@ class _RowFeatures:
             codes = table.codes[rows, step.codes.index(item.place)]
         else:
             codes = table.lists[item.place].take(rows).head(1).padded(1)[:, 0]
-        codes = np.where(codes == NO_CODE, NULL_IN_LIST, codes)  # the event keeps its place
+        codes = np.where(codes == NO_CODE, NULL_IN_LIST, codes)  # the event stays in the list
         self._lists[place] = Ragged(codes, item_ids.starts, item_ids.lengths)
 
     def add_slate_values(self, values: Sequence[SlateValue], rows: int, slates: NDArray[np.int64] | None) -> None:
-        """Add where every row stands among those of its slate, by the function that the training table calls."""
+        """Add the slate statistics of every row, with the function that the training table uses."""
         places = tuple(dict.fromkeys(place for value in values for place in value.reads))
         numbers = pl.DataFrame(self.numbers(places, rows), schema=list(places), orient="row").fill_nan(None)
         for place, column in slate_features(numbers, values, slates).items():
@@ -263,18 +263,18 @@ class _RowFeatures:
         return self._vectors[place] if place in self._vectors else cast(Vectors, self._columns[place])
 
     def numbers(self, requested_places: tuple[str, ...], rows: int) -> Numbers:
-        """Return columns of numbers, shape (rows, wanted)."""
+        """Return columns of numbers, shape (rows, requested_places)."""
         return cast(
             Numbers, _fill_matrix(requested_places, self._blocks, self._number, np.empty((rows, len(requested_places))))
         )
 
     def codes(self, requested_places: tuple[str, ...], rows: int) -> Codes:
-        """Return columns of codes, shape (rows, wanted)."""
+        """Return columns of codes, shape (rows, requested_places)."""
         matrix = np.empty((rows, len(requested_places)), np.int64)
         return cast(Codes, _fill_matrix(requested_places, self._code_blocks, self._columns.__getitem__, matrix))
 
     def table(self, keys: KeyIndex, step: LookupStep) -> ViewTable:
-        """Return everything as the table of a step; the last row is the unknown key's."""
+        """Return the rows as the table of a step; the last row is for unknown keys."""
         rows = len(cast(Codes, self._columns[step.keys[0]]))
         return ViewTable(
             index=keys,
@@ -294,7 +294,7 @@ class _RowFeatures:
 
 
 def _with_slate_inputs(signature: Signature, values: Sequence[SlateValue]) -> Signature:
-    """Return a signature that reads what is compared in place of what is computed from it."""
+    """Return the signature with slate statistics replaced by the numbers they are computed from."""
     slate_places = {place for value in values for place, _ in value.statistics}
     row_places = (place for place in signature.numbers if place not in slate_places)
     compared_places = (place for value in values for place in value.reads)
@@ -302,7 +302,7 @@ def _with_slate_inputs(signature: Signature, values: Sequence[SlateValue]) -> Si
 
 
 def _prepend_numbers(open_values: Ragged, numbers: Ragged, stored: Vectors) -> Vectors:
-    """Return numbers of the events of the open tiles, 0 where nothing is known of them, then those of the others."""
+    """Return the events' numbers: first of the open tiles, 0 where unknown, then of the stored events."""
     width = stored.shape[1]
     open_numbers = (
         _pad_numbers(open_values, numbers.values, width) if len(numbers.values) else np.zeros((1, width), np.float32)
@@ -316,7 +316,7 @@ def _prepend_numbers(open_values: Ragged, numbers: Ragged, stored: Vectors) -> V
 
 
 def _pad_numbers(lists: Ragged, numbers: NDArray[Any], width: int) -> Vectors:
-    """Return numbers of lists' values, 0 behind the last one."""
+    """Return the numbers of lists as a matrix, padded with 0."""
     wide = np.zeros((len(lists), width), np.float32)
     is_filled = np.arange(width) < lists.lengths[:, None]
     wide[is_filled] = numbers[(lists.starts[:, None] + np.arange(width))[is_filled]]
@@ -334,9 +334,9 @@ def _fill_matrix(
     column: Callable[[str], Any],
     matrix: Any,
 ) -> NDArray[Any]:
-    """Fill a matrix with the columns that are wanted: of the blocks, or of the request.
+    """Fill a matrix with the requested columns, from looked-up blocks or from the request.
 
-    What is the same in all rows is written first, all at once.
+    Values that are equal in all rows are written first, in one assignment.
     """
     block_columns, single_columns = _column_order(requested_places, tuple(places for places, _ in blocks))
     parts = [
@@ -359,7 +359,7 @@ def _fill_matrix(
 def _column_order(
     requested_places: tuple[str, ...], blocks: tuple[tuple[str, ...], ...]
 ) -> tuple[list[Any], list[tuple[str, int]]]:
-    """Return which columns of each block go where (None: all of them), and which ones are in no block."""
+    """Return per block its source (None: all) and target columns, and the columns that are in no block."""
     column_by_place = {place: number for number, place in enumerate(requested_places)}
     order = []
     for places in blocks:

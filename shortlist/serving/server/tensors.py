@@ -1,4 +1,4 @@
-"""Tensors as clients send them, before anything is known of the columns they stand for."""
+"""Tensors as clients send them, before they are matched with the declared columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DTYPES: Final[dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input of a request, flat: numbers as INT64 (null: NO_CODE) or FP64 (null: NaN), texts as they are."""
+    """One input tensor of a request, flat: numbers as INT64 (null: NO_CODE) or FP64 (null: NaN), texts as sent."""
 
     name: str
     datatype: str
@@ -41,13 +41,13 @@ class Tensor:
 
 
 class ProtocolMessage(BaseModel):
-    """A part of a request: its fields are of exactly these types, unknown ones are ignored, as the protocol has it."""
+    """A part of a request with strictly typed fields; unknown fields are ignored, as the protocol demands."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
 
 class TensorHead(ProtocolMessage):
-    """What a tensor says of itself before its values."""
+    """Name, datatype and shape of a tensor."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     datatype: Datatype
@@ -58,12 +58,12 @@ Part = TypeVar("Part", bound=ProtocolMessage)
 
 
 def validate_message(kind: type[Part], received: object, location: str = "") -> Part:
-    """Return a part of a request.
+    """Return the validated part of a request.
 
     Args:
-        kind: What it must be.
-        received: What the client sent.
-        location: Where in the request that is; empty: all of it.
+        kind: Class of the part.
+        received: Value that the client sent.
+        location: Path of the part in the request; empty for the whole request.
 
     Raises:
         BadRequestError: The first thing that is wrong.
@@ -87,10 +87,10 @@ def _expectation(error: Mapping[str, Any]) -> str:
 
 
 def from_bytes(head: TensorHead, raw: bytes | memoryview) -> Tensor:
-    """Return a tensor in the binary form: little-endian numbers, or texts with their length before them.
+    """Return a tensor from its binary form: little-endian numbers, or texts preceded by their lengths.
 
     Raises:
-        BadRequestError: The bytes are not of that datatype and shape.
+        BadRequestError: The bytes do not match datatype and shape.
     """
     count = math.prod(head.shape)
     if head.datatype == BYTES:
@@ -108,10 +108,10 @@ def from_bytes(head: TensorHead, raw: bytes | memoryview) -> Tensor:
 
 
 def from_values(head: TensorHead, values: Sequence[Any]) -> Tensor:
-    """Return a tensor whose values are Python's, flat or nested as its shape says, None for null.
+    """Return a tensor from Python values, flat or nested as its shape says, None for null.
 
     Raises:
-        BadRequestError: The values are not of that datatype and shape.
+        BadRequestError: The values do not match datatype and shape.
     """
     flat: Sequence[Any] = values
     for _ in head.shape[1:]:  # deeper than the shape says, a list is a wrong value
@@ -140,7 +140,7 @@ def _count_error(head: TensorHead, count: int) -> BadRequestError:
 def _to_wide_numbers(values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype.kind == "f":
         return values.astype(np.float64)
-    # An identifier of 64 bits keeps its bits; see `hex` columns.
+    # 64-bit identifiers keep their bits; see `hex` columns.
     return values.view(np.int64).copy() if values.dtype == np.uint64 else values.astype(np.int64)
 
 

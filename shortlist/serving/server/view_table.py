@@ -1,4 +1,4 @@
-"""The values of a view in memory, found by the code of their key."""
+"""The values of a view in memory, found by the codes of their keys."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ import polars as pl
 from shortlist.contracts import DataError
 from shortlist.features.vectors import matrix
 from shortlist.serving.export.signature import NO_CODE
-from shortlist.serving.server.columns import Codes, Numbers, Ragged, Rows, Tags, Vectors, mixed, to_codes
-from shortlist.serving.server.feature_requirements import Step
+from shortlist.serving.server.columns import Codes, Numbers, Ragged, Rows, Tags, Vectors, combine_keys, to_codes
+from shortlist.serving.server.feature_requirements import LookupStep
 from shortlist.serving.server.key_index import KeyIndex
 
 
 @dataclass(frozen=True)
 class ViewTable:
-    """Columns of a step, by row; the last row holds what is said of an unknown key, and -1 is its number."""
+    """Columns of a look-up step; the last row, with number -1, holds the values of unknown keys."""
 
     index: KeyIndex | None
-    """Codes of the keys, in the order of the rows; None: one row, of everything."""
+    """Index of the keys; None for a single row that matches every key."""
     numbers: Numbers
-    """Shape (rows, columns), in the order of the step's; the same for codes."""
+    """Numbers, shape (rows, columns), in the order of the step's columns; likewise the codes."""
     codes: Codes
     lists: Mapping[str, Ragged]
     tag_lists: Mapping[str, Tags]
     vectors: Mapping[str, Vectors]
 
     @classmethod
-    def of(cls, frame: pl.DataFrame, step: Step, widths: Mapping[str, int]) -> Self:
-        """Return a view's rows.
+    def from_frame(cls, frame: pl.DataFrame, step: LookupStep, widths: Mapping[str, int]) -> Self:
+        """Return the table of a view.
 
         Args:
             frame: Keys and features, one row per key, as `ViewIndex.snapshot` gives them.
-            step: What is needed of it.
-            widths: Of the vectors, by place.
+            step: The look-up step.
+            widths: Widths of the vectors, by column.
 
         Raises:
             DataError: Two rows have the same key, or a vector has another width.
         """
         keys = frame.columns[: len(step.keys)] if step.keys else []
-        index = _index(mixed([to_codes(frame[name]) for name in keys]), step) if keys else None
+        index = _index(combine_keys([to_codes(frame[name]) for name in keys]), step) if keys else None
         table = cls(
             index=index,
             numbers=_block([_numbers(frame[_feature(place)]) for place in step.numbers], frame.height),
             codes=_code_block([to_codes(frame[_feature(place)]) for place in step.codes], frame.height),
             lists={place: _ragged(frame[_feature(place)]) for place in step.lists},
-            tag_lists={place: Tags.of(_ragged(frame[_feature(place)])) for place in step.tag_lists},
+            tag_lists={place: Tags.from_ragged(_ragged(frame[_feature(place)])) for place in step.tag_lists},
             vectors={place: _vectors(frame[_feature(place)], widths[place]) for place in step.vectors},
         )
         return table._without_null_sums(step)
 
     @classmethod
-    def unknown(cls, step: Step, widths: Mapping[str, int]) -> Self:
-        """Return a table without keys."""
+    def empty(cls, step: LookupStep, widths: Mapping[str, int]) -> Self:
+        """Return a table without keys, which returns nulls for every key."""
         table = cls(
             index=KeyIndex.empty(),
             numbers=np.full((1, len(step.numbers)), np.nan),
@@ -67,8 +67,8 @@ class ViewTable:
         )
         return table._without_null_sums(step)
 
-    def _without_null_sums(self, step: Step) -> Self:
-        """Fill the sums that rows with several tags add up: a sum passes over nulls, an unknown tag adds nothing."""
+    def _without_null_sums(self, step: LookupStep) -> Self:
+        """Replace nulls by 0 in the sums of steps that pool tags: nulls and unknown tags add nothing."""
         if step.pools:
             np.nan_to_num(self.numbers[:, : len(step.numbers) - step.lasts], copy=False)
         return self
@@ -80,7 +80,7 @@ class ViewTable:
         return self.index.rows(codes)
 
 
-def _index(codes: Codes, step: Step) -> KeyIndex:
+def _index(codes: Codes, step: LookupStep) -> KeyIndex:
     index = KeyIndex(codes)
     if not index.is_unique:
         raise DataError(f"view '{step.name}': two rows have the same key; publish the features again")
@@ -110,8 +110,8 @@ def _code_block(columns: list[Codes], rows: int) -> Codes:
 
 
 def _ragged(lists: pl.Series) -> Ragged:
-    known = Ragged.of(lists)
-    return Ragged(known.values, np.append(known.starts, 0), np.append(known.lengths, 0))
+    ragged = Ragged.from_series(lists)
+    return Ragged(ragged.values, np.append(ragged.starts, 0), np.append(ragged.lengths, 0))
 
 
 def _vectors(values: pl.Series, width: int) -> Vectors:

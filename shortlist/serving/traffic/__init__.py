@@ -1,1 +1,1 @@
-"""Requests: a load generator, and the log played as users would."""
+"""Load generator, client, and replay of the log as user traffic."""

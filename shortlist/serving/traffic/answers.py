@@ -1,4 +1,4 @@
-"""What came back for a request, whatever the protocol."""
+"""Responses of inference requests, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ import orjson
 Scores = npt.NDArray[np.float32]
 
 _GRPC_STATUS: Final = {0: 200, 3: 400, 5: 404, 7: 403, 9: 400, 11: 400, 12: 404, 16: 401, 4: 504, 14: 503}
-"""HTTP's status for a gRPC one; every other one is a 500. Failures are 5xx exactly as in the access log."""
+"""HTTP status per gRPC status; all others are 500. Failures are 5xx exactly as in the access log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientResponse:
-    """One answer; a status of 0 when there was none."""
+    """Response to one request; its status is 0 when there was no response."""
 
     status: int
-    """HTTP's, or the one that stands for a gRPC status."""
+    """HTTP status, or the one that corresponds to a gRPC status."""
     scores: Scores | None = None
     version: str = ""
-    """The registered version that scored, as the answer names it."""
+    """Registered version that scored, from the response."""
     track: str = ""
-    """`stable`, `canary`, or empty when the answer names none."""
+    """`stable`, `canary`, or empty when the response has no track."""
     error: str = ""
     retries: int = 0
-    """Fresh connections tried because one could not be made."""
+    """Number of further attempts to connect."""
     resent: bool = False
     """Whether the request was sent a second time; see `Endpoint.resend`."""
 
     @property
     def failed(self) -> bool:
-        """Whether the system is to blame: no answer, or one of 500 and above."""
+        """Whether the request failed: no response, or a status of 500 and above."""
         return self.status == 0 or self.status >= 500
 
 
 def http_status(code: int) -> int:
-    """Return HTTP's status for a gRPC one.
+    """Return the HTTP status for a gRPC status.
 
     >>> [http_status(code) for code in (0, 3, 14, 13)]
     [200, 400, 503, 500]
@@ -48,14 +48,14 @@ def http_status(code: int) -> int:
 
 
 def read_json(body: bytes, header_length: int | None) -> tuple[Scores, str]:
-    """Return scores and model version in the body of an HTTP answer.
+    """Return scores and model version in the body of an HTTP response.
 
     Args:
-        body: All of it.
-        header_length: Bytes of JSON in front of binary tensors; None when everything is JSON.
+        body: The complete body.
+        header_length: Length of the JSON before binary tensors; None when the body is JSON alone.
 
     Raises:
-        ValueError: It is not an answer of the protocol.
+        ValueError: It is not a response of the protocol.
     """
     answer = orjson.loads(body if header_length is None else memoryview(body)[:header_length])
     version = str(answer.get("model_version", ""))

@@ -1,4 +1,4 @@
-"""The replay as a process of its own, for as long as a block runs and never longer than the process that started it."""
+"""Runs the replay in a separate process while a block runs, at most as long as its parent process."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _STOP_SECONDS = 30
 
 
 @contextmanager
-def replaying(settings: ReplaySettings) -> Iterator[None]:
-    """Play the log while the block runs; the replay's folder (`settings.out`) ends with its summary.
+def run_replay(settings: ReplaySettings) -> Iterator[None]:
+    """Replay the log while the block runs; at the end, the summary is in `settings.out`.
 
-    The process ends when its standard input does, so a killed caller leaves no traffic behind.
+    The process ends when its standard input is closed, so that it also ends when its parent is killed.
     """
     settings.out.mkdir(parents=True, exist_ok=True)
     path = settings.out / "settings.json"
@@ -48,5 +48,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def replay_folder(root: Path) -> Path:
-    """Return where a spec's replays keep settings, ledger and summary, below the folder of its stack."""
+    """Return the folder of a spec's replays (settings, ledger, summary), below the folder of its stack."""
     return root / "replay"

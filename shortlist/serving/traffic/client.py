@@ -1,4 +1,4 @@
-"""A client of any server of the V2 inference protocol; it sends a request once, or as declared a second time."""
+"""Client of the V2 inference protocol over HTTP and gRPC, with optional resending."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ from pydantic import BaseModel, ConfigDict
 
 from shortlist.serving.server.headers import TRACK_HEADER, USER_HEADER
 from shortlist.serving.traffic.answers import ClientResponse, http_status, read_json, read_protobuf
-from shortlist.serving.traffic.requests import HEADER_LENGTH, Array, Prepared, Protocol, prepare
+from shortlist.serving.traffic.requests import HEADER_LENGTH, Array, PreparedRequest, WireProtocol, prepare
 
 REQUEST_ID: Final = "x-request-id"
-_PAUSE_SECONDS: Final = 0.05
+_RETRY_SECONDS: Final = 0.05
 
 
 class Endpoint(BaseModel):
-    """Where a model is asked, and how."""
+    """Address of a model, protocol and timeouts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     port: int
     model: str
     host: str = "127.0.0.1"
-    protocol: Protocol = "http"
+    protocol: WireProtocol = "http"
     timeout_seconds: float = 30
-    """A request without an answer by then has failed."""
+    """Timeout of a request."""
     patience_seconds: float = 5
-    """How long a connection is tried for, before the request counts as failed without having been sent."""
+    """Time for connection attempts, after which the request fails without having been sent."""
     resend: bool = False
-    """Whether a request whose connection broke before its answer is sent once more. It keeps its id, and requests of
-    one id count once in windows, KPIs and collected rows."""
+    """Whether a request is sent again when its connection broke before the response. It keeps its id, and requests
+    with one id count once in windows, KPIs and collected rows."""
     connections: int = 1
-    """Of gRPC, which sends many requests at once over each; HTTP opens what it needs."""
+    """Number of gRPC connections, each of which carries many requests; HTTP opens connections as needed."""
     scores_per_row: int | None = 1
-    """Of a Triton that answers all labels in one tensor; our server answers each in an output of its own. None: any
-    number, as of slates."""
+    """Expected scores per row: more than 1 for a Triton with several labels in one tensor; our server has one output
+    per label. None for any number, as in slates."""
 
 
 class ConnectionNotMadeError(Exception):
-    """No connection could be made, so that the request can be tried again without being sent twice."""
+    """No connection could be made; the request was not sent and can be retried."""
 
 
 class BrokenConnectionError(Exception):
-    """The connection broke after the request was sent; nobody knows whether it was scored."""
+    """The connection broke after the request was sent; it may have been scored."""
 
 
 class Client(ABC):
-    """Asks one endpoint; an asynchronous context manager."""
+    """Client of one endpoint; an asynchronous context manager."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
 
-    def prepare(self, inputs: Mapping[str, Array]) -> Prepared:
-        """Return a request that `ask` can send any number of times; see `requests.prepare`."""
+    def prepare(self, inputs: Mapping[str, Array]) -> PreparedRequest:
+        """Return a request that `ask` can send repeatedly; see `requests.prepare`."""
         return prepare(inputs, self.endpoint.protocol, self.endpoint.model)
 
-    async def ask(self, request: Prepared, request_id: str, user: str | None = None) -> ClientResponse:
-        """Return the answer to a request; nothing is raised for a server that fails.
+    async def ask(self, request: PreparedRequest, request_id: str, user: str | None = None) -> ClientResponse:
+        """Return the response to a request; server failures are responses, not exceptions.
 
         Args:
-            request: What `prepare` gave.
-            request_id: Travels as `x-request-id`.
-            user: Travels as `x-shortlist-user`: who is sticky to a track.
+            request: Request from `prepare`.
+            request_id: Sent as `x-request-id`.
+            user: Sent as `x-shortlist-user`, which determines the track.
         """
         headers = {REQUEST_ID: request_id} if user is None else {REQUEST_ID: request_id, USER_HEADER: user}
         loop = asyncio.get_running_loop()
@@ -78,20 +78,20 @@ class Client(ABC):
                 if loop.time() >= give_up:
                     return ClientResponse(0, error=f"not sent: {error}", retries=retries, resent=resent)
                 retries += 1
-                await asyncio.sleep(_PAUSE_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
             except BrokenConnectionError as error:
                 if resent or not self.endpoint.resend:
                     return ClientResponse(0, error=str(error), retries=retries, resent=resent)
                 resent = True
-                await asyncio.sleep(_PAUSE_SECONDS)  # until a killed process accepts no connection any more
+                await asyncio.sleep(_RETRY_SECONDS)  # until a killed process accepts no connections any more
             else:
                 if self.endpoint.scores_per_row is not None:
-                    answer = _checked(answer, request.rows * self.endpoint.scores_per_row)
+                    answer = _check_score_count(answer, request.rows * self.endpoint.scores_per_row)
                 return replace(answer, retries=retries, resent=resent)
 
     @abstractmethod
     async def __aenter__(self) -> Self:
-        """Get ready; connections are made when they are needed."""
+        """Prepare the client; connections are opened when needed."""
 
     @abstractmethod
     async def __aexit__(
@@ -100,17 +100,17 @@ class Client(ABC):
         """Close every connection."""
 
     @abstractmethod
-    async def _send(self, request: Prepared, headers: dict[str, str]) -> ClientResponse:
-        """Send once.
+    async def _send(self, request: PreparedRequest, headers: dict[str, str]) -> ClientResponse:
+        """Send a request once.
 
         Raises:
-            ConnectionNotMadeError: There was no connection to send it over.
-            BrokenConnectionError: The connection broke before the answer was whole.
+            ConnectionNotMadeError: No connection could be made.
+            BrokenConnectionError: The connection broke before the response was complete.
         """
 
 
 class HttpClient(Client):
-    """Over HTTP/1.1, keeping connections alive."""
+    """Client over HTTP/1.1 with keep-alive connections."""
 
     async def __aenter__(self) -> Self:
         """Open the session."""
@@ -120,7 +120,7 @@ class HttpClient(Client):
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=endpoint.timeout_seconds),
-            # Not asked to, no server spends time on compressing.
+            # Without Accept-Encoding, no server spends time on compression.
             skip_auto_headers=("Accept-Encoding", "User-Agent"),
             auto_decompress=False,
         )
@@ -133,22 +133,24 @@ class HttpClient(Client):
         """Close the session."""
         await self._session.close()
 
-    async def _send(self, request: Prepared, headers: dict[str, str]) -> ClientResponse:
+    async def _send(self, request: PreparedRequest, headers: dict[str, str]) -> ClientResponse:
         import aiohttp
 
         try:
-            async with self._session.post(self._url, data=request.body, headers={**request.headers, **headers}) as got:
-                body = await got.read()
+            async with self._session.post(
+                self._url, data=request.body, headers={**request.headers, **headers}
+            ) as response:
+                body = await response.read()
         except aiohttp.ClientConnectorError as error:
             raise ConnectionNotMadeError(str(error)) from None
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientPayloadError) as error:
             raise BrokenConnectionError(f"{type(error).__name__}: {error}") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return ClientResponse(0, error=f"{type(error).__name__}: {error}")
-        track = got.headers.get(TRACK_HEADER, "")
-        if got.status != 200:
-            return ClientResponse(got.status, track=track, error=body[:500].decode(errors="replace"))
-        length = got.headers.get(HEADER_LENGTH)
+        track = response.headers.get(TRACK_HEADER, "")
+        if response.status != 200:
+            return ClientResponse(response.status, track=track, error=body[:500].decode(errors="replace"))
+        length = response.headers.get(HEADER_LENGTH)
         try:
             scores, version = read_json(body, None if length is None else int(length))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -157,7 +159,7 @@ class HttpClient(Client):
 
 
 class GrpcClient(Client):
-    """Over gRPC, many requests at once on a connection."""
+    """Client over gRPC, with many concurrent requests per connection."""
 
     async def __aenter__(self) -> Self:
         """Open the channels."""
@@ -165,7 +167,7 @@ class GrpcClient(Client):
         from tritonclient.grpc import service_pb2
 
         options = [
-            ("grpc.use_local_subchannel_pool", 1),  # or all channels to one address share a connection
+            ("grpc.use_local_subchannel_pool", 1),  # otherwise all channels to one address share a connection
             ("grpc.initial_reconnect_backoff_ms", 50),
             ("grpc.max_reconnect_backoff_ms", 500),
             ("grpc.max_receive_message_length", -1),
@@ -190,31 +192,31 @@ class GrpcClient(Client):
         for channel in self._channels:
             await channel.close()
 
-    async def _send(self, request: Prepared, headers: dict[str, str]) -> ClientResponse:
+    async def _send(self, request: PreparedRequest, headers: dict[str, str]) -> ClientResponse:
         import grpc
 
         number = self._next = (self._next + 1) % len(self._calls)
         call = self._calls[number](request.body, metadata=tuple(headers.items()), timeout=self.endpoint.timeout_seconds)
         try:
-            got = await call
+            response = await call
         except grpc.aio.AioRpcError as error:
             code, details = error.code(), error.details() or ""
-            if code == grpc.StatusCode.UNAVAILABLE and self._never_left(details):
+            if code == grpc.StatusCode.UNAVAILABLE and self._was_not_sent(details):
                 raise ConnectionNotMadeError(details) from None
-            if code == grpc.StatusCode.UNAVAILABLE and not error.initial_metadata():  # no server has answered
+            if code == grpc.StatusCode.UNAVAILABLE and not error.initial_metadata():  # no server has responded
                 raise BrokenConnectionError(details) from None
             return ClientResponse(http_status(code.value[0]), track=_track(error.initial_metadata()), error=details)
         track = _track(await call.initial_metadata())
         try:
-            scores, version = read_protobuf(got)
+            scores, version = read_protobuf(response)
         except ValueError as error:
             return ClientResponse(0, track=track, error=f"not an answer of the protocol: {error}")
         return ClientResponse(200, scores, version, track)
 
-    def _never_left(self, details: str) -> bool:
-        # A server behind may pass on the same words about its own peer; they would name another address.
-        own = f"{self.endpoint.host}:{self.endpoint.port}"
-        return details.startswith("failed to connect to all addresses") and own in details
+    def _was_not_sent(self, details: str) -> bool:
+        # A proxy may report the same message about its own upstream, with another address.
+        address = f"{self.endpoint.host}:{self.endpoint.port}"
+        return details.startswith("failed to connect to all addresses") and address in details
 
 
 def connect(endpoint: Endpoint) -> Client:
@@ -222,9 +224,9 @@ def connect(endpoint: Endpoint) -> Client:
     return GrpcClient(endpoint) if endpoint.protocol == "grpc" else HttpClient(endpoint)
 
 
-def _checked(answer: ClientResponse, wanted: int) -> ClientResponse:
-    if answer.scores is not None and answer.scores.size != wanted:
-        error = f"{answer.scores.size} scores for {wanted} rows"
+def _check_score_count(answer: ClientResponse, expected: int) -> ClientResponse:
+    if answer.scores is not None and answer.scores.size != expected:
+        error = f"{answer.scores.size} scores for {expected} rows"
         return replace(answer, status=0, scores=None, error=error)
     return answer
 

@@ -1,4 +1,4 @@
-"""Requests that a person can paste into a terminal."""
+"""Example requests as curl commands."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _DATATYPES: Final = {int: "INT64", float: "FP64", str: "BYTES"}
 
 
 def example_requests(url: str, model: str, data: Data, log: Path, context: Sequence[str] | None = None) -> str:
-    """Return a curl command that ranks items of the log for one of its users; what inputs there are, without ids.
+    """Return curl commands that rank items of the log for one of its users; without ids, one that lists the inputs.
 
     Args:
-        url: Where the model is served.
-        model: Its name.
-        data: The log's declaration.
+        url: URL of the server.
+        model: Name of the model.
+        data: Declared columns of the log.
         log: Folder of the valid log.
-        context: Columns that a request for recommendations has, where the version recommends: a second command asks
-            for ten items.
+        context: Context columns of a request for recommendations, for a second command that requests ten items; None
+            when the version serves scores only.
     """
     if data.user is None or data.item is None:
         return f"curl -s {url}/v2/models/{model}"

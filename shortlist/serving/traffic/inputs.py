@@ -1,4 +1,4 @@
-"""Columns of a log as inputs of a request, in the forms that need no parsing."""
+"""Converts columns of a log to inputs of a request, in forms that need no parsing."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _TIME = Column(name="moment", type="integer")
 
 
 def sent_columns(data: Data) -> dict[str, Column]:
-    """Return the columns of a valid log that a request may carry, by name: what is known before the impression.
+    """Return the columns of a valid log that a request may contain: those known before the impression.
 
-    Outcomes, the label, the impression's own number and the name of the logged request never leave.
+    Outcomes, the label, the impression id and the id of the logged request are never sent.
     """
-    before = {each.name: each for each in data.columns if each.known == "before"}
+    request_columns = {column.name: column for column in data.columns if column.known == "before"}
     for name in data.names_of_rows:
-        before.pop(name or "", None)
-    return {Columns.TIME: _TIME, **before}
+        request_columns.pop(name or "", None)
+    return {Columns.TIME: _TIME, **request_columns}
 
 
 def as_array(values: pl.Series, declared: Column) -> Array:
-    """Return a column as an input, shape (rows,), or (rows, values) for tags and vectors.
+    """Return a column as an input of shape (rows,), or (rows, values) for tags and vectors.
 
-    Times are microseconds since 1970-01-01 UTC, dates days since then. A null is NaN among numbers, NO_CODE among
-    integers, "" among texts; so is what pads tags.
+    Times are microseconds since 1970-01-01 UTC, dates days since then. Nulls and the padding of tags are NaN in
+    numbers, NO_CODE in integers, and "" in texts.
 
     Args:
         values: The column.
-        declared: What it is.
+        declared: Its declaration.
     """
     match declared.type:
         case "number":

@@ -1,4 +1,4 @@
-"""The ledger of a load: every request that was due, and what became of it."""
+"""The ledger of a load: every request that was due, and its outcome."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from shortlist.serving.traffic.answers import ClientResponse
 Seconds = npt.NDArray[np.float64]
 
 OPEN: Final = -1
-"""Status of a request whose fate nobody wrote down; one that is left at the end is lost."""
+"""Status of a request without an outcome; at the end of the load, it counts as lost."""
 
 
 @dataclass(slots=True)
-class Entry:
-    """One request; times are seconds of the event loop's clock."""
+class LedgerEntry:
+    """One request of a load; times are seconds of the event loop's clock."""
 
     id: str
     user: str | None
     rows: int
     due: float
-    """When it should have been sent."""
+    """Time at which it should have been sent."""
     waited: bool = False
-    """Whether it was held back because too many were under way."""
+    """Whether it was delayed because too many requests were open."""
     sent: float = float("nan")
     answered: float = float("nan")
     status: int = OPEN
@@ -40,7 +40,7 @@ class Entry:
     error: str = ""
 
     def close(self, answer: ClientResponse, now: float) -> None:
-        """Write down what became of the request."""
+        """Record the response of the request."""
         self.answered, self.status, self.error = now, answer.status, answer.error
         self.version, self.track, self.retries = answer.version, answer.track, answer.retries
         self.resent = answer.resent
@@ -50,7 +50,7 @@ class Entry:
 class Ledger:
     """Every request of a load, in the order in which they were due."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LedgerEntry] = field(default_factory=list)
     started: float = 0.0
     ended: float = 0.0
 
@@ -59,7 +59,7 @@ class Ledger:
 
     @property
     def status(self) -> npt.NDArray[np.int16]:
-        """HTTP's status of every answer, 0 where there was none, `OPEN` where nobody knows; shape (requests,)."""
+        """HTTP status of every request: 0 without a response, `OPEN` without an outcome; shape (requests,)."""
         return np.array([entry.status for entry in self.entries], np.int16)
 
     @property
@@ -69,27 +69,27 @@ class Ledger:
 
     @property
     def failed(self) -> npt.NDArray[np.bool_]:
-        """Which requests failed: no answer, or 500 and above."""
+        """Which requests failed: no response, or a status of 500 and above."""
         return np.asarray((self.status <= 0) | (self.status >= 500))
 
     @property
     def refused(self) -> npt.NDArray[np.bool_]:
-        """Which requests were refused as the client's mistake."""
+        """Which requests were refused with a client error."""
         return np.asarray((self.status > 200) & (self.status < 500))
 
     @property
     def lost(self) -> int:
-        """Requests whose fate nobody wrote down."""
+        """Number of requests without an outcome."""
         return int((self.status == OPEN).sum())
 
     @property
     def retries(self) -> int:
-        """Connections that could not be made."""
+        """Number of failed connection attempts."""
         return sum(entry.retries for entry in self.entries)
 
     @property
     def waited(self) -> int:
-        """Requests held back because too many were under way."""
+        """Number of requests that were delayed because too many were open."""
         return sum(entry.waited for entry in self.entries)
 
     @property
@@ -99,7 +99,7 @@ class Ledger:
 
     @property
     def seconds(self) -> float:
-        """From the first request to the last answer."""
+        """Time from the first request to the last response."""
         return self.ended - self.started
 
     @property
@@ -108,21 +108,21 @@ class Ledger:
         return float(self.answered.sum() / self.seconds) if self.seconds > 0 else 0.0
 
     def latencies_ms(self, track: str | None = None) -> Seconds:
-        """Return milliseconds from when each answered request was *due* to its answer.
+        """Return the milliseconds from the due time of each answered request to its response.
 
-        A request that was held back, or sent late, counts from when it should have gone out: what a user waits. So a
+        A delayed request counts from when it should have been sent, as a user would wait. So a
         server that stalls cannot hide it by keeping the load generator waiting ("coordinated omission"; Tene, 2013).
         """
-        kept = [entry for entry in self.entries if entry.status == 200 and track in (None, entry.track)]
-        return np.array([(entry.answered - entry.due) * 1e3 for entry in kept])
+        answered_entries = [entry for entry in self.entries if entry.status == 200 and track in (None, entry.track)]
+        return np.array([(entry.answered - entry.due) * 1e3 for entry in answered_entries])
 
     def frame(self) -> pl.DataFrame:
         """Return the ledger as a table, one row per request."""
-        entries = self.entries.copy()  # a load that is under way adds more
-        kinds = {"due": pl.Float64, "sent": pl.Float64, "answered": pl.Float64, "user": pl.String, "id": pl.String}
+        entries = self.entries.copy()  # a running load adds entries
+        dtypes = {"due": pl.Float64, "sent": pl.Float64, "answered": pl.Float64, "user": pl.String, "id": pl.String}
         columns = (
-            pl.Series(name, [getattr(entry, name) for entry in entries], dtype=kinds.get(name))
-            for name in Entry.__slots__
+            pl.Series(name, [getattr(entry, name) for entry in entries], dtype=dtypes.get(name))
+            for name in LedgerEntry.__slots__
         )
         return pl.DataFrame(list(columns))
 
@@ -152,19 +152,22 @@ class Ledger:
             "rate": round(self.rate, 2),
         }
 
-    def _count(self, kept: npt.NDArray[np.bool_], track: str) -> int:
-        return sum(bool(one) and entry.track == track for one, entry in zip(kept, self.entries, strict=True))
+    def _count(self, selected: npt.NDArray[np.bool_], track: str) -> int:
+        return sum(
+            bool(is_selected) and entry.track == track
+            for is_selected, entry in zip(selected, self.entries, strict=True)
+        )
 
 
-def percentiles(values: Seconds, wanted: Iterable[float]) -> list[float | None]:
-    """Return percentiles that were really reached, rounded to a microsecond; None without values.
+def percentiles(values: Seconds, shares: Iterable[float]) -> list[float | None]:
+    """Return percentiles that are observed values, rounded to a microsecond; None without values.
 
-    The smallest value that at least the wanted share of the values do not exceed: never an average of two, so that
-    the 99th of few values is their largest.
+    The smallest value that at least the given share of the values do not exceed: never an average of two, so that the
+    99th percentile of few values is the largest.
 
     >>> percentiles(np.array([1.0, 2.0, 10.0]), (50, 99))
     [2.0, 10.0]
     """
     if not values.size:
-        return [None for _ in wanted]
-    return [round(float(value), 3) for value in np.percentile(values, list(wanted), method="inverted_cdf")]
+        return [None for _ in shares]
+    return [round(float(value), 3) for value in np.percentile(values, list(shares), method="inverted_cdf")]

@@ -1,4 +1,4 @@
-"""Loads: requests one after another by a few workers, or at a declared rate whatever the server does."""
+"""Closed-loop load by a few workers, and open-loop load at a declared rate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shortlist.serving.traffic.requests import PreparedRequest
 
 Arrivals = Literal["poisson", "even"]
 _STOP_POLL_SECONDS: Final = 0.1
-"""Longest sleep without a look at whether to stop."""
+"""Longest sleep before the stop condition is checked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +31,21 @@ class DueRequest:
 
 @dataclass
 class Load:
-    """What is asked, of whom, until when."""
+    """A load: the requests, the client, and when to stop."""
 
     client: Client
     requests: Iterator[DueRequest]
-    """The load ends when it does."""
+    """Requests to send; the load ends with the last one."""
     seconds: float | None = None
-    """The load ends after so long; requests under way are waited for."""
+    """Duration of the load; open requests are awaited. None for no limit."""
     stop: Callable[[], bool] = lambda: False
-    """The load ends when it says so; asked several times a second."""
+    """Ends the load when it returns true; called several times a second."""
     on_answer: Callable[[LedgerEntry, ClientResponse], None] | None = None
-    """Called for every request, in the order of the answers."""
+    """Called for every response, in order of arrival."""
     ledger: Ledger = field(default_factory=Ledger)
 
     async def run_closed(self, workers: int) -> Ledger:
-        """Return the ledger of a closed loop: every worker sends its next request when its last one is answered."""
+        """Run a closed loop, in which each worker waits for its response before the next request; return the ledger."""
         self._start()
         async with asyncio.TaskGroup() as group:
             for _ in range(workers):
@@ -55,14 +55,14 @@ class Load:
     async def run_open(
         self, rate: float, arrivals: Arrivals = "poisson", seed: int = 0, max_under_way: int = 1_000
     ) -> Ledger:
-        """Return the ledger of an open loop: requests become due at a rate that the server's answers do not slow down.
+        """Run an open loop, in which requests are due at a rate independent of the responses; return the ledger.
 
         Args:
             rate: Requests per second.
-            arrivals: `poisson`, independent of each other as those of many users are, or `even`.
-            seed: Of the arrivals.
-            max_under_way: At most so many wait for their answers; those that are due then are held back, counted as
-                such, and their latency still starts when they were due.
+            arrivals: `poisson`, like independent users, or `even`.
+            seed: Seed of the arrivals.
+            max_under_way: Most open requests; further due ones are delayed and counted, and their latency still starts
+                at their due time.
         """
         self._start()
         slots = asyncio.Semaphore(max_under_way)
@@ -115,7 +115,7 @@ class Load:
 
 
 def repeat_requests(requests: list[PreparedRequest], name: str) -> Iterator[DueRequest]:
-    """Give requests again and again, with ids `<name>-<number>` and no user."""
+    """Yield the requests repeatedly, with ids `<name>-<number>` and without a user."""
     for number, request in enumerate(itertools.cycle(requests)):
         yield DueRequest(request, f"{name}-{number}")
 

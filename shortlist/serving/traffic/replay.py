@@ -1,4 +1,4 @@
-"""Users on a laptop: the log's newest days, played through an endpoint at a declared rate, outcomes included."""
+"""Simulates user traffic: replays the log's newest days at a declared rate, and writes their outcomes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LEDGER = "ledger.parquet"
 SUMMARY = "summary.json"
 LOCK = "replay.lock"
 WHILE_STDIN_IS_OPEN = "--while-stdin-is-open"
-"""Ends the program when whoever started it is gone, however that came about."""
+"""Option that ends the program when its standard input is closed, also by a killed parent."""
 _TICK_SECONDS = 0.05
 _OUTCOME_LOG = PredictionLog()
 
@@ -48,23 +48,23 @@ class ReplaySettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data: Data
-    """The log's declaration."""
+    """Declared columns of the log."""
     log: Path
     """Folder of the valid log."""
     traffic: ReplayTraffic
     endpoint: Endpoint
     outcomes: Path
-    """The outcome log; the replay makes a folder of its own inside."""
+    """Folder of the outcome log, in which the replay creates its own folder."""
     out: Path
-    """Folder for `ledger.parquet` and `summary.json`, made when missing."""
+    """Folder for `ledger.parquet` and `summary.json`, created if missing."""
     rows: int = Field(default=20, ge=1)
     """Most rows of a request."""
     seed: int = Field(default=17, ge=0)
-    """Of the arrivals."""
+    """Seed of the arrivals."""
     seconds: float | None = Field(default=None, gt=0)
-    """When to end; None plays until it is stopped, or until `rounds` are over."""
+    """Duration of the replay; None to run until it is stopped, or for `rounds`."""
     rounds: int | None = Field(default=None, ge=1)
-    """How often the log is played; None goes round and round."""
+    """Number of times the log is replayed; None for no limit."""
     max_under_way: int = Field(default=1_000, ge=1)
 
     @classmethod
@@ -72,7 +72,7 @@ class ReplaySettings(BaseModel):
         """Return the settings in a file.
 
         Raises:
-            ShortlistError: They are not settings of a replay.
+            ShortlistError: The settings are invalid.
         """
         try:
             return cls.model_validate(read_json(path))
@@ -82,11 +82,11 @@ class ReplaySettings(BaseModel):
 
 
 def replay(settings: ReplaySettings, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-    """Play the log round and round; return the summary, which is written too.
+    """Replay the log repeatedly; return the summary, which is also written to a file.
 
     Args:
-        settings: What to play, where to.
-        stop: Ends the replay when it says so; requests under way are answered first, their outcomes written.
+        settings: Settings of the replay.
+        stop: Ends the replay when it returns true; open requests are completed, and their outcomes written.
     """
     return asyncio.run(_Replay(settings, stop).play())
 
@@ -114,7 +114,7 @@ class _Replay:
             "outcomes": log.written,
             "outcomes_dropped": log.dropped,
         }
-        with FileLock(settings.out / LOCK):  # the replay of a controller that was killed may be ending, too
+        with FileLock(settings.out / LOCK):  # the replay of a killed controller may be ending at the same time
             ledger.write(settings.out / LEDGER)
             write_json(settings.out / SUMMARY, summary)
         return summary
@@ -151,7 +151,7 @@ class _Replay:
 
 
 def _outcome_writer(log: LogWriter) -> Callable[[Sequence[Sequence[Any]]], None]:
-    """Return what writes the outcomes of a request; all that are due at once may be more than a log holds."""
+    """Return a function that writes the outcomes of a request, and flushes the log when its buffer is full."""
 
     def write(rows: Sequence[Sequence[Any]]) -> None:
         if log.waiting + len(rows) > _OUTCOME_LOG.max_waiting:
@@ -163,7 +163,7 @@ def _outcome_writer(log: LogWriter) -> Callable[[Sequence[Sequence[Any]]], None]
 
 
 def describe(summary: dict[str, Any]) -> str:
-    """Return the summary as one line for people."""
+    """Return the summary as a readable line."""
     failed = ", ".join(f"{count} {track}" for track, count in summary["failed_by_track"].items() if count) or "none"
     latency = "" if summary["p50_ms"] is None else f", p50 {summary['p50_ms']} ms, p99 {summary['p99_ms']} ms"
     return (
@@ -200,27 +200,27 @@ _PendingOutcomes = tuple[float, int, str, Sequence[Any] | None, Array, Sequence[
 
 @dataclass
 class DelayedOutcomes:
-    """Outcomes that are not known yet; handed over when their time comes.
+    """Holds outcomes until they are due, then writes them.
 
-    A log's impressions were all shown, so every row of a session has its outcome, however a model would have ordered
-    them. Whoever asks what users saw of a model takes the rows that it put first.
+    All impressions of a log were shown, so every row of a session has its outcome, however a model orders the rows.
+    Readers that need what users would see of a model take the rows that it ranks first.
     """
 
     delay_seconds: float
     write: Callable[[Sequence[Sequence[Any]]], object]
-    """Takes the rows of one request, each in the order of the outcome log's schema."""
+    """Called with the rows of one request, each in the order of the outcome log's schema."""
     _pending: list[_PendingOutcomes] = field(default_factory=list)
     _order: count[int] = field(default_factory=count)
 
     def expect(self, request_id: str, session: Session, now: float) -> None:
-        """Note that a session was answered; of it, only the items and what became of them are kept."""
+        """Schedule the outcomes of an answered session; only its items and outcomes are kept."""
         due = now + self.delay_seconds
         heapq.heappush(
             self._pending, (due, next(self._order), request_id, session.items, session.labels, session.after_columns)
         )
 
     def release(self, now: float) -> None:
-        """Write every outcome whose time has come; `now` may be infinite."""
+        """Write every outcome that is due at `now`, which may be infinite."""
         while self._pending and self._pending[0][0] <= now:
             _, _, request_id, items, labels, after_columns = heapq.heappop(self._pending)
             moment = datetime.now(UTC)

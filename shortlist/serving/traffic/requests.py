@@ -1,4 +1,4 @@
-"""A request of the V2 inference protocol as bytes: JSON, JSON with binary tensors behind it, or protobuf."""
+"""Encodes requests of the V2 inference protocol: JSON, JSON followed by binary tensors, or protobuf."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WireProtocol = Literal["http", "json", "grpc"]
 """`http`: binary tensors over HTTP; `json`: everything as JSON over HTTP."""
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
-"""Bytes of the JSON in front of binary tensors."""
+"""Header with the length of the JSON before binary tensors."""
 
 _DATATYPES: Final = {
     "bool": "BOOL",
@@ -34,31 +34,31 @@ _DATATYPES: Final = {
 
 
 class UnsupportedInputError(ShortlistError):
-    """A request that the protocol cannot carry."""
+    """The protocol does not support an input."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A request without its id and user, ready to be sent any number of times."""
+    """An encoded request without id and user, which can be sent repeatedly."""
 
     body: bytes
     headers: Mapping[str, str]
-    """Of HTTP; empty for gRPC."""
+    """HTTP headers; empty for gRPC."""
     rows: int
-    """Longest of the inputs."""
+    """Number of rows: the length of the longest input."""
 
 
 def prepare(inputs: Mapping[str, Array], protocol: WireProtocol, model: str, output: str = "score") -> PreparedRequest:
-    """Return a request as bytes.
+    """Return an encoded request.
 
     Args:
         inputs: Array per input; an array of objects holds texts.
-        protocol: How it will be sent.
-        model: Name of the model; only gRPC carries it in the body.
-        output: The output that is asked for.
+        protocol: Protocol to send it with.
+        model: Name of the model; only gRPC contains it in the body.
+        output: The requested output.
 
     Raises:
-        RequestError: An array is of a type that the protocol does not know.
+        UnsupportedInputError: The protocol does not support the type of an array.
     """
     rows = max((len(values) for values in inputs.values()), default=0)
     match protocol:
@@ -115,6 +115,6 @@ def _raw(values: Array) -> bytes:
 
 
 def _to_json_values(values: Array) -> Any:
-    """Return what orjson can write; NaN becomes null."""
+    """Return values that orjson can write; NaN becomes null."""
     flat = values.ravel()
     return flat.tolist() if values.dtype == object else np.ascontiguousarray(flat)

@@ -1,4 +1,4 @@
-"""The log's impressions as the requests that may have led to them: what one user was shown at once."""
+"""Groups the log's impressions into sessions: the items that one user may have been shown in one request."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from shortlist.storage.tables import DayTable
 
 @dataclass(frozen=True)
 class Session:
-    """A list of impressions of one user on one day; of rows in time order for a log without users."""
+    """Impressions of one user on one day; for a log without users, rows in time order."""
 
     user: str | None
     inputs: Mapping[str, Array]
-    """Length 1 for what is the same in every row, the user first of all."""
+    """Inputs of the request; length 1 for values that are equal in every row, such as the user."""
     items: Sequence[int | str | None] | None
     """Item keys; None for a log without items."""
     labels: Array
-    """Shape (rows,); what became of each impression. Never sent."""
-    after: Sequence[Sequence[Any]] = ()
-    """What else is known of the outcomes: the values of each of `outcome_columns`, one per impression."""
+    """Labels of the impressions, shape (rows,); never sent."""
+    after_columns: Sequence[Sequence[Any]] = ()
+    """Further outcomes: the values of each of `outcome_columns`, one per impression."""
 
 
 class Sessions:
-    """The sessions of a log's newest days, again and again readable, file by file."""
+    """The sessions of a log's newest days; can be iterated repeatedly, and reads file by file."""
 
     def __init__(self, data: Data, log: Path, days: int = 1, rows: int = 20) -> None:
         """Open the log.
 
         Args:
-            data: The log's declaration.
+            data: Declared columns of the log.
             log: Folder of the valid log.
-            days: Newest days that are read.
-            rows: Most impressions of a session; more of a user's day become several.
+            days: Number of newest days to read.
+            rows: Most impressions of a session; more impressions of a user's day become several sessions.
 
         Raises:
             DataError: The log holds no rows.
@@ -56,7 +56,7 @@ class Sessions:
             raise DataError(f"{log}: the log holds no rows; there is nothing to play")
 
     def __iter__(self) -> Iterator[Session]:
-        """Give every session once, in the order in which they began."""
+        """Yield every session once, ordered by their beginnings."""
         for _, frame in self._table.frames(self._days):
             yield from self._cut(frame)
 
@@ -65,26 +65,26 @@ class Sessions:
         frame = in_session_order(frame, user)
         arrays = {name: as_array(frame[name], column) for name, column in sent_columns(self._data).items()}
         labels = frame[Columns.LABEL].to_numpy()
-        after = [frame[name] for name in outcome_columns(self._data)]
-        varying = {Columns.TIME, *([item] if item else [])}  # one of them at least tells how many rows there are
+        after_columns = [frame[name] for name in outcome_columns(self._data)]
+        varying = {Columns.TIME, *([item] if item else [])}  # at least one of them has the number of rows
         for start, stop in session_bounds(frame, user, self._rows):
             rows = slice(start, stop)
             yield Session(
                 user=str(frame[user][start]) if user and frame[user][start] is not None else None,
-                inputs={name: _shortest(each[rows], name not in varying) for name, each in arrays.items()},
+                inputs={name: _shortest(values[rows], name not in varying) for name, values in arrays.items()},
                 items=frame[item][rows].to_list() if item else None,
                 labels=labels[rows],
-                after=[each[rows].to_list() for each in after],
+                after_columns=[values[rows].to_list() for values in after_columns],
             )
 
 
 def in_session_order(frame: pl.DataFrame, user: str | None) -> pl.DataFrame:
-    """Return the rows of a file of a log so that each session's lie together, in the order of time."""
+    """Return the rows of a file of a log sorted by session and time."""
     return frame.sort([*([user] if user else []), Columns.TIME, Columns.IMPRESSION], maintain_order=True)
 
 
 def session_bounds(frame: pl.DataFrame, user: str | None, rows: int) -> list[tuple[int, int]]:
-    """Return first row and the one after the last of every session, in the order in which sessions began.
+    """Return the first row of every session and the one after its last, ordered by the sessions' beginnings.
 
     Args:
         frame: In session order.
@@ -93,8 +93,8 @@ def session_bounds(frame: pl.DataFrame, user: str | None, rows: int) -> list[tup
     """
     number = pl.int_range(pl.len())
     keys = [user] if user else []
-    within = number.over(keys) if keys else number
-    numbered = frame.select(*keys, Columns.TIME, number.alias(":row"), (within // rows).alias(":list"))
+    row_number = number.over(keys) if keys else number
+    numbered = frame.select(*keys, Columns.TIME, number.alias(":row"), (row_number // rows).alias(":list"))
     cut = numbered.group_by([*keys, ":list"]).agg(
         pl.col(":row").min().alias("start"), pl.col(":row").max().alias("last"), pl.col(Columns.TIME).min()
     )

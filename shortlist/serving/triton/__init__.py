@@ -1,1 +1,1 @@
-"""One Triton process."""
+"""Starting and finding Triton."""

@@ -1,4 +1,4 @@
-"""Starting Triton: its command line, and one that runs for the length of a block."""
+"""Triton's command line, and a Triton that runs while a block runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shortlist.serving.processes.errors import StackError, last_lines
 from shortlist.serving.processes.launch import clear_bytecode, clear_shared_memory
 from shortlist.serving.processes.orphan_processes import wait_for_group
 from shortlist.serving.processes.ports import HOST, free_ports
-from shortlist.serving.processes.probe import READY, answers
+from shortlist.serving.processes.probe import READY, is_answered
 from shortlist.serving.processes.program import Program
 from shortlist.serving.triton.triton_home import find_triton
 from shortlist.storage.artefacts import folder_digest
@@ -49,10 +49,10 @@ class TritonPorts:
 
 @dataclass(frozen=True)
 class TritonSocket:
-    """A Triton that only this user's processes can speak to.
+    """A Unix socket for Triton that only this user's processes can reach.
 
-    Its protocol has no passwords: whoever reaches a port of it can take its shared memory, its models and its logs
-    away. So it listens on a Unix socket in a folder that is closed to others; only its metrics have a port.
+    Triton's protocol has no authentication: with access to a port, anyone can read its shared memory, models and logs.
+    So it listens on a Unix socket in a folder that is closed to others; only its metrics have a port.
     """
 
     http: Path
@@ -73,19 +73,19 @@ def triton_program(
     name: str,
     repository: Path,
     digest: str,
-    at: TritonPorts | TritonSocket,
+    endpoint: TritonPorts | TritonSocket,
     shared_memory: str,
     dies_with_parent: bool = False,
 ) -> Program:
     """Return the program that serves a model repository.
 
     Args:
-        name: Of the program and its log.
+        name: Name of the program and its log.
         repository: The folder with the models' folders.
         digest: `folder_digest` of the repository; compared before every start.
-        at: Where it listens.
-        shared_memory: Prefix of its regions, of nobody else's.
-        dies_with_parent: Whether it ends when whoever started it does; if not, it is looked after by a watchdog.
+        endpoint: Where it listens.
+        shared_memory: Prefix of its shared-memory regions, which no other process uses.
+        dies_with_parent: Whether it ends when its parent ends; if not, a watchdog ends its processes.
 
     Raises:
         StackError: There is no Triton on this machine.
@@ -96,12 +96,12 @@ def triton_program(
         f"--id={name}",
         f"--model-repository={repository}",
         f"--backend-directory={home.backends}",
-        "--model-control-mode=none",  # nobody loads another model into it from outside
+        "--model-control-mode=none",  # clients cannot load other models
         "--disable-auto-complete-config",
         "--strict-readiness=true",
         "--exit-on-error=true",
         "--exit-timeout-secs=10",
-        *at.options,
+        *endpoint.options,
         "--allow-gpu-metrics=false",
         "--pinned-memory-pool-byte-size=0",
         f"--backend-config=python,shm-region-prefix-name={shared_memory}",
@@ -114,7 +114,7 @@ def triton_program(
         repository=str(repository),
         digest=digest,
         shared_memory=shared_memory,
-        socket=str(at.http) if isinstance(at, TritonSocket) else None,
+        socket=str(endpoint.http) if isinstance(endpoint, TritonSocket) else None,
         dies_with_parent=dies_with_parent,
         dies_with_children=not dies_with_parent,
     )
@@ -122,12 +122,12 @@ def triton_program(
 
 @dataclass(frozen=True)
 class RunningTriton:
-    """A Triton that is ready."""
+    """A running Triton that is ready."""
 
     ports: TritonPorts
     pid: int
     cold_start_seconds: float
-    """From starting the process to ready."""
+    """Time from the start of the process until it was ready."""
     log: Path
 
     @property
@@ -141,7 +141,7 @@ class RunningTriton:
         return f"{HOST}:{self.ports.grpc}"
 
     def memory_mib(self) -> float:
-        """Return the resident memory of its processes now; what they share counts once."""
+        """Return the resident memory of its processes; shared memory counts once (PSS)."""
         import psutil  # type: ignore[import-untyped]
 
         total = 0
@@ -156,12 +156,12 @@ class RunningTriton:
 
 @contextmanager
 def running_triton(repository: Path, seconds: float = 60, log: Path | None = None) -> Iterator[RunningTriton]:
-    """Give a real Triton that serves a repository while the block runs; it is always stopped afterwards.
+    """Run a real Triton that serves a repository while the block runs; it is always stopped afterwards.
 
     Args:
         repository: A model repository for this machine's Triton.
         seconds: Longest time to wait until it is ready.
-        log: What it prints; None keeps it in a temporary file.
+        log: File for its output; None for a temporary file.
 
     Raises:
         StackError: There is no Triton here, it died, or did not become ready in time; the message ends with its log.
@@ -176,16 +176,16 @@ def running_triton(repository: Path, seconds: float = 60, log: Path | None = Non
         program = triton_program(name, repository, digest, ports, f"shortlist-{name}-", dies_with_parent=True)
         path = Path(folder) / "program.json"
         program.write(path)
-        began = time.perf_counter()
-        with log.open("ab") as output, _started(path, output.fileno()) as process:
+        started_at = time.perf_counter()
+        with log.open("ab") as output, _start_process(path, output.fileno()) as process:
             try:
                 _wait_ready(process, ports.http, seconds, log, repository)
-                yield RunningTriton(ports, process.pid, time.perf_counter() - began, log)
+                yield RunningTriton(ports, process.pid, time.perf_counter() - started_at, log)
             finally:
                 _stop(process, program)
 
 
-def _started(path: Path, output: int) -> subprocess.Popen[bytes]:
+def _start_process(path: Path, output: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603  (our own launcher)
         [sys.executable, "-m", "shortlist.serving.processes.launch", str(path)],
         stdin=subprocess.DEVNULL,
@@ -197,7 +197,7 @@ def _started(path: Path, output: int) -> subprocess.Popen[bytes]:
 
 def _wait_ready(process: subprocess.Popen[bytes], port: int, seconds: float, log: Path, repository: Path) -> None:
     deadline = time.monotonic() + seconds
-    while not answers(port, READY):
+    while not is_answered(port, READY):
         if process.poll() is not None:
             raise StackError(
                 f"{repository}: Triton ended with code {process.returncode} before it was ready; its log ends:\n"
@@ -211,8 +211,8 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int, seconds: float, log
 
 
 def _stop(process: subprocess.Popen[bytes], program: Program) -> None:
-    # At once: nothing it holds is worth the three seconds of a polite end. It leads its own session, so its
-    # backend's processes go with it; killed ones need a moment to end, and what they hold is free only then.
+    # Killed at once, which saves the three seconds of a graceful end. It leads its own session, so its backend's
+    # processes are killed too; they need a moment to end, and their memory and ports are free only then.
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,4 +1,4 @@
-"""Where Triton lives on this machine: its own small Python environment, beside ours."""
+"""Finds Triton on this machine: it has its own small Python environment."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ PYTHON_VERSIONS = ("3.11", "3.12")
 
 @dataclass(frozen=True)
 class TritonHome:
-    """An environment with Triton in it."""
+    """A Python environment that contains Triton."""
 
     venv: Path
     server: Path
     backends: Path
     libraries: tuple[Path, ...]
-    """Searched first by the loader: the environment's own libpython, and what the wheel brings along."""
+    """Folders for LD_LIBRARY_PATH: the environment's libpython, and the libraries of the wheel."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """The whole environment of a Triton: nothing of ours leaks into its Python."""
+        """All environment variables of Triton; those of this process are not inherited, except a few."""
         inherited = {name: os.environ[name] for name in ("HOME", "TMPDIR", "LANG", "TZ") if name in os.environ}
         return {
             **inherited,
@@ -41,15 +41,15 @@ class TritonHome:
             "VIRTUAL_ENV": str(self.venv),
             "PYTHONNOUSERSITE": "1",
             "PYTHONUNBUFFERED": "1",
-            # A repository stays as it was written; its digest is compared before every start.
+            # No bytecode in a repository: its digest is compared before every start.
             "PYTHONDONTWRITEBYTECODE": "1",
-            # Threads that spin at barriers steal the cores of whoever shares them.
+            # Threads that spin at barriers take cores from other processes.
             "OMP_WAIT_POLICY": "PASSIVE",
         }
 
 
 def find_triton() -> TritonHome:
-    """Return the machine's Triton; the folder of its backend is made the first time.
+    """Return the machine's Triton; creates the folder of its backend the first time.
 
     Raises:
         StackError: There is none, or it cannot run here.

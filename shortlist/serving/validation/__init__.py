@@ -1,1 +1,1 @@
-"""Evidence that an exported model gives the trained one's scores, and bears the load."""
+"""Validation of exported models: same scores as in training, and latency under load."""

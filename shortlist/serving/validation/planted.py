@@ -1,4 +1,4 @@
-"""Rows of values that are easily read in two ways: as a log holds them, and as a client sends them."""
+"""Rows of edge-case values, which training and serving may read differently: in a log, and in a request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError
-from shortlist.data.convert import convert_columns
+from shortlist.data.reading.convert import convert_columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
@@ -51,15 +51,15 @@ def edge_case_difference(
     assembler: DayAssembler, signature: Signature, example: pl.DataFrame, day: date,
     look_up: Callable[[pl.DataFrame, date], pl.DataFrame],
 ) -> str | None:  # fmt: skip
-    """Return what serving makes of planted rows otherwise than training; None where nothing differs.
+    """Return how serving differs from training for edge-case rows; None when it does not.
 
-    Ingest types them and the training table's query looks them up; as a request, they go the server's way.
+    The rows are typed by ingest and looked up by the training table's query; as a request, they are read by the server.
 
     Args:
-        assembler: The server's way.
-        signature: The model's.
-        example: A row of the valid log; what is not planted is as in it.
-        day: Its day.
+        assembler: Assembles tensors as a server does.
+        signature: Signature of the model.
+        example: A row of the valid log with the values of all other columns.
+        day: Day of the example.
         look_up: The training table's query.
     """
     declared = assembler.requirements.declared
@@ -69,7 +69,7 @@ def edge_case_difference(
     log = pl.concat([example] * ROWS).with_columns(
         typed_rows[name].cast(example.schema[name]) for name in typed_rows.columns
     )
-    # Nobody counts events here: open tiles are empty.
+    # No events are counted here: open tiles are empty.
     log = log.with_columns(pl.lit(0).alias(place) for place in assembler.requirements.counted_places)
     log = log.drop(assembler.open_lists, strict=False)
     table = encode(look_up(log, day), signature, declared)
@@ -98,7 +98,7 @@ def _columns(assembler: DayAssembler) -> list[Column]:
 
 
 def differing_inputs(signature: Signature, served: Tensors, table: Tensors) -> list[str]:
-    """Return the places of inputs that differ."""
+    """Return the columns of the inputs that differ."""
     columns = {NUMBERS: signature.numbers, CODES: signature.codes}
     places = {tensor_input.tensor: tensor_input.place for tensor_input in signature.lists}
     places |= {tensor_input.tensor: tensor_input.place for tensor_input in signature.vectors}
@@ -113,12 +113,12 @@ def differing_inputs(signature: Signature, served: Tensors, table: Tensors) -> l
 
 
 def edge_case_rows(columns: Sequence[Column], widths: Mapping[str, int], nulls: Sequence[str]) -> pl.DataFrame:
-    """Return the values of `ROWS` rows as a log's reader gives them, before they are typed.
+    """Return `ROWS` rows of edge-case values, as a log's reader returns them before they are typed.
 
     Args:
-        columns: What to plant; of a vector column its width is known.
-        widths: Of vector columns.
-        nulls: Texts that mean "no value".
+        columns: Columns to fill; the widths of vector columns must be given.
+        widths: Widths of vector columns.
+        nulls: Texts that mean null.
     """
     series = []
     for shift, column in enumerate(columns):
@@ -129,13 +129,13 @@ def edge_case_rows(columns: Sequence[Column], widths: Mapping[str, int], nulls: 
 
 
 def type_rows(raw: pl.DataFrame, columns: Sequence[Column], declared: DeclaredColumns) -> pl.DataFrame:
-    """Return planted rows as ingest types them; infinities, which no valid log has, as features have them: null."""
+    """Return edge-case rows typed by ingest; infinities, which no valid log contains, become null."""
     rows = convert_columns(raw, columns, null_texts_of(declared)).columns
     return rows.with_columns(pl.when(pl.col(pl.Float64()).is_finite()).then(pl.col(pl.Float64())))
 
 
 def null_texts_of(declared: DeclaredColumns) -> list[str]:
-    """Return the texts that mean "no value" in a log."""
+    """Return the texts that mean null in a log."""
     source = declared.data.source
     return sorted(null_texts(source.null_values if isinstance(source, FileSource) else ()))
 
@@ -143,11 +143,11 @@ def null_texts_of(declared: DeclaredColumns) -> list[str]:
 def build_request(
     raw: pl.DataFrame, columns: Sequence[Column], times: Sequence[int], *, binary: bool
 ) -> tuple[bytes, str | None]:
-    """Return planted rows as a client sends them: a body, and the length of its JSON where tensors follow it.
+    """Return edge-case rows as a request body, with the length of its JSON if tensors follow it.
 
     Args:
-        raw: What `planted` gave.
-        columns: Its columns.
+        raw: Rows of `edge_case_rows`.
+        columns: Columns of the rows.
         times: Microseconds since 1970-01-01 UTC.
         binary: Whether the tensors follow the JSON.
     """

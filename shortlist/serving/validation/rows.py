@@ -1,4 +1,4 @@
-"""Test rows with training's scores, and the tensors that serving makes of them."""
+"""Test rows with training's scores, and their tensors as serving assembles them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 
 _TRUTH = "label_scored"
-"""Labels as the scores file has them; the log has a column of its own."""
+"""Labels of the scores file; the log has its own label column."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,19 @@ class ReferenceRows:
     rows: pl.DataFrame
     """`impression_id`, `day`, `label_scored`, `score`, and `score_*` of further labels."""
     test_rows: int
-    """Rows they were drawn from."""
+    """Number of test rows that they were drawn from."""
 
 
 @dataclass(frozen=True)
 class ServedBatch:
-    """Rows of one day as a model reads them."""
+    """Rows of one day as tensors of a model, with training's scores."""
 
     impressions: npt.NDArray[np.int64]
     reference: npt.NDArray[np.float32]
     labels: npt.NDArray[np.float64]
     tensors: Tensors
     further_references: npt.NDArray[np.float32] | None = None
-    """Training's scores of further labels, shape (rows, labels); None: there are none."""
+    """Training's scores of further labels, shape (rows, labels); None without further labels."""
 
     @property
     def all_references(self) -> npt.NDArray[np.float32]:
@@ -60,12 +60,12 @@ class ServedBatch:
 
 
 def draw_reference_rows(scores: Path, count: int, seed: int) -> ReferenceRows:
-    """Return test rows drawn at random; all when there are no more than wanted.
+    """Return randomly drawn test rows; all rows when there are at most `count`.
 
     Args:
-        scores: What the training step wrote.
-        count: How many.
-        seed: Of the draw.
+        scores: Scores written by the training step.
+        count: Number of rows to draw.
+        seed: Seed of the draw.
 
     Raises:
         UnmeasurableError: There are no scores.
@@ -83,7 +83,7 @@ def _with_scores(scored: ScoredRows) -> pl.DataFrame:
 
 
 class ServedRows:
-    """The reference's rows by the way that a server goes: request columns, snapshots of the views, tensors."""
+    """Assembles the tensors of reference rows as a server does: request columns, view snapshots, tensors."""
 
     def __init__(self, model: Path, log: Path, fitted: Path, reference: ReferenceRows) -> None:
         """Open the log and the views.
@@ -91,8 +91,8 @@ class ServedRows:
         Args:
             model: The model folder.
             log: Folder of the valid log.
-            fitted: What features were fitted to.
-            reference: The rows.
+            fitted: Folder of the fitted features.
+            reference: Rows with training's scores.
 
         Raises:
             IntegrityError: The model was not exported.
@@ -108,10 +108,10 @@ class ServedRows:
         self._reference = reference
 
     def batches(self) -> list[ServedBatch]:
-        """Return all rows, a file of the log at a time.
+        """Return all rows, one batch per file of the log.
 
         Raises:
-            DataError: The log lacks some of them.
+            DataError: Some rows are missing from the log.
         """
         batches = []
         for day, rows in self._days(self._reference.rows):
@@ -136,13 +136,13 @@ class ServedRows:
         row_count = sum(batch.impressions.size for batch in batches)
         if row_count != self._reference.rows.height:
             raise DataError(
-                f"{self._table.folder}: holds {row_count} of the {self._reference.rows.height} rows that training scored;"
-                " these scores are of another log"
+                f"{self._table.folder}: holds {row_count} of the {self._reference.rows.height} rows that training"
+                " scored; these scores are of another log"
             )
         return batches
 
     def differing_inputs(self, impression: int) -> tuple[str, ...]:
-        """Return the inputs of a row that differ from those that the training table's own query gives, by column."""
+        """Return the columns of a row's inputs that differ from the training table's query."""
         transformer = Transformer.load(self._paths[0], Runtime().engine, self._paths[1])
         reference_row = self._reference.rows.filter(pl.col(Columns.IMPRESSION) == impression)
         for day, rows in self._days(reference_row):
@@ -156,16 +156,16 @@ class ServedRows:
         return ()
 
     def edge_case_difference(self) -> str | None:
-        """Return what serving makes of rare values otherwise than training; None where nothing differs.
+        """Return how serving differs from training for edge-case values; None when it does not.
 
-        Nulls, empty texts, infinities and the like may be in none of the reference's rows.
+        Nulls, empty texts or infinities may occur in none of the reference rows.
         """
         day, rows = self._days(self._reference.rows.tail(1))[0]
         transformer = Transformer.load(self._paths[0], Runtime().engine, self._paths[1])
         return edge_case_difference(self._assembler, self.signature, rows.head(1), day, transformer.look_up)
 
     def _days(self, reference_rows: pl.DataFrame) -> list[tuple[date, pl.DataFrame]]:
-        """Return the wanted rows, about a file of the log at a time; of a slate all rows, their score null."""
+        """Return the reference rows by day and file, with the other rows of their slates, whose score is null."""
         keys = reference_rows.select(Columns.IMPRESSION, _TRUTH, "score", *self._further_columns)
         rows_by_day = []
         for day, rows in self._frames(set(reference_rows[Columns.DAY].to_list())):
@@ -188,7 +188,7 @@ class ServedRows:
                 yield from ((part.day, rows) for rows in whole_slates(self._table, part, self._plan.declared.data))
 
     def _split_by_moment(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
-        """Return the rows of a day, those together that see the same values."""
+        """Return the rows of a day, split into rows that see the same tiles."""
         if not self._tiles.within_days:
             return [rows]
         numbers_by_moment: dict[datetime, list[int]] = {}

@@ -1,4 +1,4 @@
-"""The validation of one candidate: its exported form against training's scores, and under load, on one real Triton."""
+"""Validates a candidate's export: its scores against training's, and its latency on a real Triton."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import FOLDER
 from shortlist.serving.triton.triton import running_triton
 from shortlist.serving.validation.load_test import run_load_test
-from shortlist.serving.validation.parity import Scores, compare, exported_scores, triton_scores
-from shortlist.serving.validation.rows import Batch, ServedRows, draw
+from shortlist.serving.validation.parity import Scores, compare_scores, score_exported, score_on_triton
+from shortlist.serving.validation.rows import ServedBatch, ServedRows, draw_reference_rows
 from shortlist.spec.gates import Gates
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import atomic_folder, folder_digest, write_json
 
 _VERSION = 1
-"""Of the repository that is tried; the registered version is not known yet."""
-_PATIENCE = 2
-"""Multiple of the longest cold start that is waited for, to say how long it took."""
+"""Version of the temporary repository; the registered version is not known yet."""
+_COLD_START_FACTOR = 2
+"""Multiple of the cold-start limit to wait for, so that a slow start can be reported."""
 
 
 def validate_export(
@@ -35,27 +35,27 @@ def validate_export(
 ) -> ExportValidation | None:
     """Write a candidate's `export_validation.json` into a folder, whole; the folder stays empty when there is no model.
 
-    What fails is written down as the reason: the gates hold the candidate, the run goes on.
+    A failure is recorded as the reason: the gates hold the candidate, and the run continues.
 
     Args:
         model: The model folder, its exported graph inside.
-        scores: What its training step wrote.
+        scores: Scores written by the training step.
         valid_log: The validated log.
-        fitted: What features were fitted to.
-        limits: The load, and how many rows to compare.
-        serving: How Triton joins requests, and what computes their scores.
-        seed: Of the draw of rows.
+        fitted: Folder of the fitted features.
+        limits: The load, and the number of rows to compare.
+        serving: Batching and scoring of Triton.
+        seed: Seed of the sample of rows.
         out: Folder to write.
 
     Returns:
-        What was found; None when there is no model.
+        The validation; None when there is no model.
     """
     with atomic_folder(out) as staging:
         if not (model / Files.MODEL).exists():
             return None
-        found = _validate(model, scores, (valid_log, fitted), limits, serving, seed)
-        write_json(staging / Files.EXPORT_VALIDATION, found.model_dump(mode="json"))
-    return found
+        validation = _validate(model, scores, (valid_log, fitted), limits, serving, seed)
+        write_json(staging / Files.EXPORT_VALIDATION, validation.model_dump(mode="json"))
+    return validation
 
 
 def _validate(
@@ -63,14 +63,14 @@ def _validate(
 ) -> ExportValidation:
     candidate = folder_digest(model)
     try:
-        reference = draw(scores, limits.parity_rows, seed)
+        reference = draw_reference_rows(scores, limits.parity_rows, seed)
         served = ServedRows(model, *log_and_fitted, reference)
         rows = ComparedRows(served, served.batches())
-        if (difference := served.planted_difference()) is not None:
+        if (difference := served.edge_case_difference()) is not None:
             return ExportValidation(candidate=candidate, problem=difference)
     except ShortlistError as error:
         return ExportValidation(candidate=candidate, problem=f"nothing to compare: {error}")
-    exported = rows.agreement(lambda: exported_scores(model, rows.batches), limits.max_score_difference)
+    exported = rows.parity(lambda: score_exported(model, rows.batches), limits.max_score_difference)
     parity = Parity(
         test_rows=reference.test_rows, exported=exported, triton=ScoreParity(problem="there was no server"),
         precision=serving.scoring.precision if served.signature.runs_as == "network" else "fp32",
@@ -83,16 +83,16 @@ def _validate(
 
 
 class ComparedRows:
-    """The rows to compare, and how scores of them agree."""
+    """Rows to compare, and the agreement of their scores."""
 
-    def __init__(self, served: ServedRows, batches: list[Batch]) -> None:
+    def __init__(self, served: ServedRows, batches: list[ServedBatch]) -> None:
         self.batches, self.model = batches, served.signature.model
         self._served = served
 
-    def agreement(self, scores: Callable[[], Scores], furthest: float) -> ScoreParity:
-        """Return how scores agree with training's, or why there are none."""
+    def parity(self, scores: Callable[[], Scores], max_difference: float) -> ScoreParity:
+        """Return the agreement of scores with training's, or why there are no scores."""
         try:
-            return compare(self._served, self.batches, scores(), furthest)
+            return compare_scores(self._served, self.batches, scores(), max_difference)
         except ShortlistError as error:
             return ScoreParity(problem=str(error))
 
@@ -100,15 +100,15 @@ class ComparedRows:
 def _on_triton(
     model: Path, rows: ComparedRows, limits: Gates, serving: Serving, precision: str
 ) -> tuple[ScoreParity, LoadTestResult]:
-    """Return how a real Triton's scores agree, and how it bears the load.
+    """Return the agreement of a real Triton's scores, and its load test.
 
     Raises:
-        ShortlistError: It does not start, or dies.
+        ShortlistError: Triton does not start, or dies.
     """
     with TemporaryDirectory(prefix="shortlist-") as scratch:
         repository = Path(scratch) / "repository"
         write_repository(model / FOLDER, _VERSION, serving.batching, repository, scoring=serving.scoring)
-        with running_triton(repository, seconds=_PATIENCE * limits.infra.max_cold_start_seconds) as triton:
-            furthest = limits.max_score_difference if precision == "fp32" else BF16_MAX_SCORE_DIFFERENCE
-            found = rows.agreement(lambda: triton_scores(triton.ports.grpc, rows.model, rows.batches), furthest)
-            return found, run_load_test(triton, rows.model, rows.batches, limits.infra)
+        with running_triton(repository, seconds=_COLD_START_FACTOR * limits.infra.max_cold_start_seconds) as triton:
+            max_difference = limits.max_score_difference if precision == "fp32" else BF16_MAX_SCORE_DIFFERENCE
+            parity = rows.parity(lambda: score_on_triton(triton.ports.grpc, rows.model, rows.batches), max_difference)
+            return parity, run_load_test(triton, rows.model, rows.batches, limits.infra)

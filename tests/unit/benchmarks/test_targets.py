@@ -11,7 +11,7 @@ import pytest
 
 import benchmarks.__main__ as everything
 from benchmarks.bench import Line, record, record_fuzzing, show
-from benchmarks.targets import ASKED, Target, below, exit_code, summary
+from benchmarks.targets import TARGETS, Target, exit_code, missed_names, summary
 
 FAST = Target("loading", "loader", "load", "ours, batch *", "value", ">=", 9.0)
 SMALL = Target("memory", "memory", "memory", "*", "ratio", "<=", 1.2)
@@ -33,18 +33,18 @@ def test_a_row_is_told_by_its_worst_entry() -> None:
     (row,) = summary(entries, [FAST])
     assert row == ("loading", "8.75 M rows/s", "Parquet", "2.50", ">= 9 M rows/s", "no")
     (row,) = summary([entries[0], entries[2]], [FAST])
-    assert (row.ours, row.reached) == ("10 M rows/s", "yes")
+    assert (row.own_figure, row.reached) == ("10 M rows/s", "yes")
 
 
 def test_a_figure_that_is_not_there_is_no_success() -> None:
     measured = entry("memory", "ingest", 300.0)
     assert [row.reached for row in summary([measured], [FAST, SMALL])] == ["not measured", "no"]
-    assert below([Line("memory", "ingest", 300.0, "MiB")], [SMALL]) == ["ingest"]
+    assert missed_names([Line("memory", "ingest", 300.0, "MiB")], [SMALL]) == ["ingest"]
 
 
 @pytest.mark.parametrize(("ratio", "missed"), [(1.19, []), (1.2, []), (1.21, ["ingest"])])
 def test_a_line_above_its_limit_is_named(ratio: float, missed: list[str]) -> None:
-    assert below([Line("memory", "ingest", 300.0, "MiB", "one time", ratio)], [SMALL]) == missed
+    assert missed_names([Line("memory", "ingest", 300.0, "MiB", "one time", ratio)], [SMALL]) == missed
 
 
 def test_a_program_says_what_was_asked_of_each_line_that_is_not_as_good(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,8 +61,8 @@ def test_a_program_says_what_was_asked_of_each_line_that_is_not_as_good(capsys: 
 
 def test_every_asked_figure_belongs_to_a_program() -> None:
     folder = Path(everything.__file__).parent
-    assert {one.program for one in ASKED if not (folder / f"{one.program}.py").exists()} == set()
-    assert len({one.row for one in ASKED}) == len(ASKED)
+    assert {one.program for one in TARGETS if not (folder / f"{one.program}.py").exists()} == set()
+    assert len({one.row for one in TARGETS}) == len(TARGETS)
 
 
 def test_a_program_that_fails_hides_no_other(
@@ -112,11 +112,11 @@ def test_results_of_another_processor_are_kept_and_never_shown_as_this_ones(
     monkeypatch.setattr("benchmarks.bench.processor_features", lambda: ["avx2"])
     monkeypatch.setattr(everything, "processor_features", lambda: ["avx2"])
     monkeypatch.setattr(everything, "RESULTS", results)
-    assert everything.entries_here() == []
+    assert everything.measurements_of_processor() == []
     record([Line("score", "fp32", 9.0, "ms")], results)
     assert len(json.loads(results.read_text())) == 3
-    rows = summary(everything.entries_here(), [bf16, fp32], ["avx2"])
-    assert [(row.ours, row.reached) for row in rows] == [("", "cannot run"), ("9 ms", "no")]
+    rows = summary(everything.measurements_of_processor(), [bf16, fp32], ["avx2"])
+    assert [(row.own_figure, row.reached) for row in rows] == [("", "cannot run"), ("9 ms", "no")]
     everything.show(rows)
     assert "This processor cannot run: scoring, bf16." in capsys.readouterr().out
 

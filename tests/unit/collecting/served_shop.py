@@ -1,4 +1,4 @@
-"""Logs as two servers and their users leave them, and who collects them."""
+"""A served spec with the logs of two servers and their users, and its collector."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def minutes(number: float) -> timedelta:
 
 @dataclass
 class Shop:
-    """A served spec."""
+    """A served spec with its logs."""
 
     folder: Path
     declared: dict[str, Any] = field(default_factory=lambda: DECLARED)
@@ -97,7 +97,7 @@ class Shop:
         return self.collector(**options).collect(NOON + delay)
 
     def rows(self) -> pl.DataFrame:
-        """Return the collected rows that keep the rules as they are declared now, in the order of their batches."""
+        """Return the collected rows that pass the current rules, in the order of their batches."""
         return self._judged()[0].drop(ANSWERED)
 
     def quarantine(self) -> pl.DataFrame:

@@ -34,10 +34,10 @@ PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
 BY_THE_SCRAPE = {"instance", "job"}
-WORDS = {"and", "or", "unless", "offset", "bool", "on", "ignoring", "group_left", "group_right", "inf", "nan"}
+PROMQL_KEYWORDS = {"and", "or", "unless", "offset", "bool", "on", "ignoring", "group_left", "group_right", "inf", "nan"}
 
-Known = dict[str, dict[str, set[str]]]
-"""Metrics, their labels, and the values that these can have; an empty set for any."""
+LabelValuesByMetric = dict[str, dict[str, set[str]]]
+"""Possible label values by metric and label; an empty set means any value."""
 
 
 def alert_rules() -> list[dict[str, Any]]:
@@ -45,7 +45,7 @@ def alert_rules() -> list[dict[str, Any]]:
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """Return where each expression stands, and the expression."""
+    """Return the title and the expression of each query."""
     for rule in alert_rules():
         yield rule["alert"], rule["expr"]
     for panel in PANELS:
@@ -58,18 +58,18 @@ def expressions() -> Iterator[tuple[str, str]]:
             yield variable["name"], variable["query"]["query"]
 
 
-def samples(text: str) -> Known:
-    found: Known = {}
+def samples(text: str) -> LabelValuesByMetric:
+    metrics: LabelValuesByMetric = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            labels = found.setdefault(sample.name, {})
+            labels = metrics.setdefault(sample.name, {})
             for label, value in sample.labels.items():
                 labels.setdefault(label, set()).add(value)
-    return found
+    return metrics
 
 
-def told_by_the_watcher(folder: Path) -> Known:
-    """Everything that a store can tell, from one in which everything happened."""
+def told_by_the_watcher(folder: Path) -> LabelValuesByMetric:
+    """Return the metrics of a store with every kind of record."""
     store = MonitoringStore(folder / "demo")
     finding = Finding(column="price", kind="numeric", effect=0.5, critical=0.2, p_value=0, drifted=True, reason="moved")
     measures = tuple(
@@ -116,8 +116,8 @@ def told_by_the_watcher(folder: Path) -> Known:
     return samples(metrics_text(store))
 
 
-def told_by_a_server() -> Known:
-    """What a server tells; its scrape adds which spec and version it serves."""
+def told_by_a_server() -> LabelValuesByMetric:
+    """Return the metrics of a server; its scrape adds the labels spec and version."""
     metrics = Metrics()
     metrics.count("http", 200, 0.001)
     metrics.candidates.labels("near").inc()
@@ -135,68 +135,70 @@ def told_by_a_server() -> Known:
     parts.service = SimpleNamespace(admission=SimpleNamespace(waiting=0, refused=0), settings=settings)
     parts.service.recommending, parts.release = SimpleNamespace(index_age_seconds=0.0), None
     parts._add_gauges(metrics)
-    found = samples(metrics.text().decode())
+    samples_by_name = samples(metrics.text().decode())
     return {
         name: {label: set[str]() for label in {*labels, "spec", "version", *BY_THE_SCRAPE}}
-        for name, labels in found.items()
+        for name, labels in samples_by_name.items()
     }
 
 
-def told_by_a_log_shipper(folder: Path) -> Known:
-    """What the process beside a server tells; its scrape adds the spec and the pod."""
+def told_by_a_log_shipper(folder: Path) -> LabelValuesByMetric:
+    """Return the metrics of the log shipper; its scrape adds the labels spec and pod."""
     registry = CollectorRegistry()
     registry.register(LogShipper(folder, FolderObjectStore(folder / "objects"), "logs/demo/predictions", "pod", 1.0))
-    found = samples(generate_latest(registry).decode())
-    return {name: {label: set[str]() for label in {*labels, "spec", "pod"}} for name, labels in found.items()}
+    metrics = samples(generate_latest(registry).decode())
+    return {name: {label: set[str]() for label in {*labels, "spec", "pod"}} for name, labels in metrics.items()}
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
+def exported_metrics(tmp_path_factory: pytest.TempPathFactory) -> LabelValuesByMetric:
     folder = tmp_path_factory.mktemp("store")
     return {**told_by_the_watcher(folder), **told_by_a_server(), **told_by_a_log_shipper(folder / "log")}
 
 
-def asked(expression: str) -> list[tuple[str, dict[str, str]]]:
+def queried_metrics(expression: str) -> list[tuple[str, dict[str, str]]]:
     """Return the metrics in an expression, each with its matchers: label to operator and value."""
     plain = re.sub(r"\b(by|without|on|ignoring)\s*\([^)]*\)", " ", expression)
     plain = re.sub(r"\[[^\]]*\]", " ", plain)
     plain = re.sub(r"^label_values\((.*),\s*\w+\)$", r"\1", plain)
-    found = []
+    queries = []
     for match in re.finditer(r"(?<![\w$.])([a-zA-Z_:][\w:]*)\s*(\{[^}]*\}|\()?", plain):
-        name, after = match[1], match[2] or ""
-        if after == "(" or name in WORDS:
+        name, selector = match[1], match[2] or ""
+        if selector == "(" or name in PROMQL_KEYWORDS:
             continue
-        matchers = re.findall(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"', after)
-        found.append((name, {label: operator + value for label, operator, value in matchers}))
-    return found
+        matchers = re.findall(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"', selector)
+        queries.append((name, {label: operator + value for label, operator, value in matchers}))
+    return queries
 
 
-def complaints(expression: str, known: Known) -> list[str]:
-    """Return what an expression asks for and nobody tells."""
-    found = []
-    metrics = asked(expression)
+def complaints(expression: str, exported_metrics: LabelValuesByMetric) -> list[str]:
+    """Return the metrics, labels and values of an expression that are not exported."""
+    problems = []
+    metrics = queried_metrics(expression)
     for name, matchers in metrics:
-        if name not in known:
-            found.append(f"nobody tells {name}")
+        if name not in exported_metrics:
+            problems.append(f"nobody tells {name}")
             continue
-        for label, wanted in matchers.items():
-            if label not in known[name]:
-                found.append(f"{name} has no label {label}")
-            elif wanted.startswith(("=", "!=")) and not wanted.startswith("=~") and known[name][label]:
-                value = wanted.lstrip("!=")
-                if not value.startswith("$") and value not in known[name][label]:
-                    found.append(f"{name} is never told with {label}={value}")
-    labels = {label for name, _ in metrics for label in known.get(name, {})}
+        for label, pattern in matchers.items():
+            if label not in exported_metrics[name]:
+                problems.append(f"{name} has no label {label}")
+            elif pattern.startswith(("=", "!=")) and not pattern.startswith("=~") and exported_metrics[name][label]:
+                value = pattern.lstrip("!=")
+                if not value.startswith("$") and value not in exported_metrics[name][label]:
+                    problems.append(f"{name} is never told with {label}={value}")
+    labels = {label for name, _ in metrics for label in exported_metrics.get(name, {})}
     for group in re.findall(r"\bby\s*\(([^)]*)\)", expression):
         wrong = {label.strip() for label in group.split(",")} - labels
-        found += [f"there is no label {label} to group by" for label in sorted(wrong)]
-    return found
+        problems += [f"there is no label {label} to group by" for label in sorted(wrong)]
+    return problems
 
 
-@pytest.mark.parametrize(("where", "expression"), list(expressions()), ids=lambda text: text[:60])
-def test_what_is_asked_for_is_told(known: Known, where: str, expression: str) -> None:
-    assert asked(expression), f"{where} asks for nothing"
-    assert complaints(expression, known) == []
+@pytest.mark.parametrize(("title", "expression"), list(expressions()), ids=lambda text: text[:60])
+def test_queried_metrics_and_labels_are_exported(
+    exported_metrics: LabelValuesByMetric, title: str, expression: str
+) -> None:
+    assert queried_metrics(expression), f"{title} asks for nothing"
+    assert complaints(expression, exported_metrics) == []
 
 
 @pytest.mark.parametrize(
@@ -214,33 +216,37 @@ def test_what_is_asked_for_is_told(known: Known, where: str, expression: str) ->
         ("shortlist_log_broken == 1 or shortlist_gone == 1", "nobody tells shortlist_gone"),
     ],
 )
-def test_a_renamed_metric_would_be_found(known: Known, expression: str, complaint: str) -> None:
-    assert complaints(expression, known) == [complaint]
+def test_an_unknown_metric_or_label_is_reported(
+    exported_metrics: LabelValuesByMetric, expression: str, complaint: str
+) -> None:
+    assert complaints(expression, exported_metrics) == [complaint]
 
 
 @pytest.mark.parametrize("rule", alert_rules(), ids=lambda rule: rule["alert"])
-def test_a_rule_says_how_bad_it_is_and_what_to_do_with_labels_that_it_has(known: Known, rule: dict[str, Any]) -> None:
+def test_a_rule_has_severity_and_annotations_with_existing_labels(
+    exported_metrics: LabelValuesByMetric, rule: dict[str, Any]
+) -> None:
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
     assert rule["labels"]["severity"] in {"info", "warning", "critical"}
     assert set(rule["annotations"]) == {"summary", "description"}
-    used = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
+    used_labels = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
     groups = re.findall(r"\bby\s*\(([^)]*)\)", rule["expr"])
     if groups:
-        there = {label.strip() for label in groups[0].split(",")}
+        grouped_labels = {label.strip() for label in groups[0].split(",")}
     elif rule["expr"].startswith("absent("):
-        there = set()
+        grouped_labels = set()
     else:
-        there = set.intersection(*(set(known[name]) for name, _ in asked(rule["expr"])))
-    assert used <= there
+        grouped_labels = set.intersection(*(set(exported_metrics[name]) for name, _ in queried_metrics(rule["expr"])))
+    assert used_labels <= grouped_labels
 
 
-def test_rules_have_names_of_their_own_and_the_example_loads_them() -> None:
+def test_rule_names_are_unique_and_loaded_by_the_example() -> None:
     names = [rule["alert"] for rule in alert_rules()]
     assert len(set(names)) == len(names)
     assert all((DEPLOY / name).is_file() for name in PROMETHEUS["rule_files"])
 
 
-def test_the_example_scrapes_this_machine_alone_and_says_what_a_server_serves() -> None:
+def test_the_example_scrapes_localhost_and_labels_servers() -> None:
     jobs = {job["job_name"]: job["static_configs"] for job in PROMETHEUS["scrape_configs"]}
     targets = [target for configs in jobs.values() for config in configs for target in config["targets"]]
     assert targets
@@ -248,18 +254,18 @@ def test_the_example_scrapes_this_machine_alone_and_says_what_a_server_serves() 
     assert all({"spec", "version"} <= set(config["labels"]) for config in jobs["shortlist-server"])
 
 
-def test_the_dashboard_has_what_grafana_needs_to_load_it() -> None:
+def test_the_dashboard_has_the_fields_required_by_grafana() -> None:
     assert {"uid", "title", "panels", "templating", "time", "schemaVersion"} <= set(DASHBOARD)
     assert DASHBOARD["schemaVersion"] >= 36  # before, data sources had no uid
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(ids)) == len(ids)
     variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
-    used = set(re.findall(r"\$\{?([a-z]\w*)\}?", json.dumps(DASHBOARD)))
-    assert used == variables
+    used_variables = set(re.findall(r"\$\{?([a-z]\w*)\}?", json.dumps(DASHBOARD)))
+    assert used_variables == variables
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
-def test_a_panel_can_be_drawn(panel: dict[str, Any]) -> None:
+def test_every_panel_is_valid(panel: dict[str, Any]) -> None:
     assert panel["type"] in {"stat", "timeseries", "table", "status-history"}
     assert panel["title"]
     assert panel["description"]
@@ -275,18 +281,18 @@ def test_a_panel_can_be_drawn(panel: dict[str, Any]) -> None:
     "metric",
     [
         "shortlist_candidates_total", "shortlist_removed_candidates_total", "shortlist_index_age_seconds",
-        *(f"shortlist_monitoring_slate_{what}" for what in ("short_ratio", "fallback_ratio", "source_ratio",
+        *(f"shortlist_monitoring_slate_{suffix}" for suffix in ("short_ratio", "fallback_ratio", "source_ratio",
           "removed_ratio", "hit_ratio", "clicks", "items", "overlap_ratio")),
     ],
 )  # fmt: skip
 def test_the_dashboard_shows_every_stage_of_slates(metric: str) -> None:
-    assert any(metric == name for _, expression in expressions() for name, _ in asked(expression))
+    assert any(metric == name for _, expression in expressions() for name, _ in queried_metrics(expression))
 
 
-def test_panels_lie_side_by_side() -> None:
+def test_panels_do_not_overlap() -> None:
     places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
     assert all(place["x"] >= 0 and place["x"] + place["w"] <= 24 for place in places)
-    for one, other in combinations(places, 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        assert beside or above, (one, other)
+    for place, next_place in combinations(places, 2):
+        beside = place["x"] + place["w"] <= next_place["x"] or next_place["x"] + next_place["w"] <= place["x"]
+        is_above = place["y"] + place["h"] <= next_place["y"] or next_place["y"] + next_place["h"] <= place["y"]
+        assert beside or is_above, (place, next_place)

@@ -9,13 +9,13 @@ from monitoring.windows.sampling import ClusteredCounts, NullDistribution, assig
 
 
 def counted(table: np.ndarray) -> ClusteredCounts:
-    """Counts given as (clusters, bins)."""
+    """Return clustered counts from a table of shape (clusters, bins)."""
     clusters, bins = np.nonzero(table)
-    many = table[clusters, bins]
-    return ClusteredCounts.of(np.repeat(clusters, many), np.repeat(bins, many), table.shape[1])
+    counts = table[clusters, bins]
+    return ClusteredCounts.of(np.repeat(clusters, counts), np.repeat(bins, counts), table.shape[1])
 
 
-def test_rows_of_a_user_belong_together_and_else_those_of_a_request() -> None:
+def test_rows_are_clustered_by_user_or_else_by_request() -> None:
     rows = pl.DataFrame({"user": ["a", "a", None, None, None], "request_id": ["1", "2", "3", "3", None]})
     assert [int(assign_clusters(rows)[row]) == int(assign_clusters(rows)[0]) for row in range(5)] == [
         True,
@@ -27,7 +27,7 @@ def test_rows_of_a_user_belong_together_and_else_those_of_a_request() -> None:
 
 
 @pytest.mark.parametrize("alike", [1, 2, 20])
-def test_alike_rows_are_worth_one(alike: int) -> None:
+def test_equal_rows_count_as_one_independent_row(alike: int) -> None:
     bins = np.random.default_rng(0).integers(0, 4, 5_000)
     counts = ClusteredCounts.of(np.repeat(np.arange(5_000), alike), np.repeat(bins, alike), 4)
     spread = counts.null_distribution(np.full(4, 0.25))
@@ -49,29 +49,31 @@ def test_weights_are_the_eigenvalues_of_the_covariance_between_users() -> None:
     assert spread.df == pytest.approx(weights.sum() ** 2 / (weights**2).sum())
 
 
-def test_rows_that_a_user_spreads_evenly_are_not_worth_more_than_independent_ones() -> None:
+def test_evenly_spread_rows_have_design_effect_1() -> None:
     slates = np.full((100, 5), 2)  # every user sees every position twice
     assert counted(slates).null_distribution(np.full(5, 0.2)) == NullDistribution(
         scale=1.0, df=4.0, effect=1.0, clusters=100
     )
 
 
-def test_one_user_proves_nothing() -> None:
+def test_one_user_is_never_significant() -> None:
     alone = counted(np.array([[0, 900, 100]])).null_distribution(np.full(3, 1 / 3))
     assert alone.effect == 1_000
     assert (alone.p_value(1e9), alone.bound(0.001)) == (1.0, 0.0)
 
 
-def test_bound_is_the_statistic_whose_chance_is_alpha() -> None:
+def test_the_bound_has_p_value_alpha() -> None:
     spread = NullDistribution(scale=3.0, df=12.5, effect=2.0, clusters=200)
     assert spread.p_value(spread.bound(0.01)) == pytest.approx(0.01)
-    many = NullDistribution(scale=1.0, df=1.0, effect=1.0, clusters=10**6)
-    assert many.bound(0.05) == pytest.approx(1.96**2, rel=1e-3)  # chi-square with many users
-    few = NullDistribution(scale=1.0, df=1.0, effect=1.0, clusters=3)
-    assert few.bound(0.05) == pytest.approx(4.303**2, rel=1e-3)  # Student's t with two degrees of freedom, squared
+    many_clusters = NullDistribution(scale=1.0, df=1.0, effect=1.0, clusters=10**6)
+    assert many_clusters.bound(0.05) == pytest.approx(1.96**2, rel=1e-3)  # chi-square with many users
+    few_clusters = NullDistribution(scale=1.0, df=1.0, effect=1.0, clusters=3)
+    assert few_clusters.bound(0.05) == pytest.approx(
+        4.303**2, rel=1e-3
+    )  # Student's t with two degrees of freedom, squared
 
 
-def test_coarser_bins_hold_the_sums() -> None:
+def test_merged_bins_hold_the_sums() -> None:
     counts = counted(np.array([[1, 2, 3], [4, 5, 6]]))
     assert counts.totals.tolist() == [5, 7, 9]
     assert counts.merge_bins(np.array([0, 1, 0])).totals.tolist() == [14, 7]
@@ -83,7 +85,7 @@ def test_auc_is_the_share_of_pairs_in_order() -> None:
     assert auc == pytest.approx((1 + 1 + 0 + 0.5) / 4)
 
 
-def test_auc_of_copies_is_no_more_certain() -> None:
+def test_copied_rows_do_not_lower_the_p_value_of_the_auc() -> None:
     random = np.random.default_rng(2)
     labels, users = np.repeat([0, 1], 50), np.arange(100)
     scores = random.normal(size=100) + 0.4 * labels
@@ -94,7 +96,7 @@ def test_auc_of_copies_is_no_more_certain() -> None:
     assert as_rows[1] < once[1] / 100
 
 
-def test_auc_of_noise_is_significant_as_often_as_it_says() -> None:
+def test_the_p_value_of_the_auc_is_calibrated() -> None:
     random, labels, users = np.random.default_rng(3), np.tile([0, 1], 100), np.repeat(np.arange(100), 2)
     chances = []
     for _ in range(400):
@@ -103,7 +105,7 @@ def test_auc_of_noise_is_significant_as_often_as_it_says() -> None:
     assert 0.02 < np.mean(np.array(chances) < 0.05) < 0.09  # 0.05 give or take three standard errors
 
 
-def test_perfectly_told_rows_are_significant_and_one_user_is_not() -> None:
+def test_perfect_separation_is_significant_unless_of_one_user() -> None:
     labels = np.repeat([0, 1], 100)
     assert clustered_auc(labels, labels.astype(float), np.arange(200))[1] < 1e-30
     assert clustered_auc(labels, labels.astype(float), np.zeros(200, dtype=int)) == (1.0, 1.0)

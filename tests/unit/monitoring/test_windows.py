@@ -1,4 +1,4 @@
-"""Windows of live traffic, read from logs as servers and users leave them: unordered, doubled, torn, late."""
+"""Windows of live traffic, read from logs with unordered, repeated, late and torn parts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shortlist.spec.monitoring import Monitoring
 
 DAY = datetime(2026, 3, 2, tzinfo=UTC)
 NOON = DAY + timedelta(hours=12)
-LATER = DAY + timedelta(days=30)
+MONTH_LATER = DAY + timedelta(days=30)
 TODAY = Span(DAY, DAY + timedelta(days=1))
 DECLARED: dict[str, Any] = {
     "source": {"kind": "files"},
@@ -62,11 +62,11 @@ DECLARED: dict[str, Any] = {
         }
     ],
 }
-OWN = ["request_id", "row", "user", "version", "track", "score", "label", "event_time", "impression_weight"]
+FIRST_COLUMNS = ["request_id", "row", "user", "version", "track", "score", "label", "event_time", "impression_weight"]
 
 
 def with_page(*pages: dict[str, Any]) -> dict[str, Any]:
-    """Return the declaration with other columns instead of the page."""
+    """Return the declaration with other columns in place of `page`."""
     return {**DECLARED, "columns": [*DECLARED["columns"][:2], *pages, *DECLARED["columns"][3:]]}
 
 
@@ -76,7 +76,7 @@ def minutes(number: float) -> timedelta:
 
 @dataclass
 class Traffic:
-    """What two servers and the users wrote."""
+    """The prediction log and the outcome log of a spec."""
 
     folder: Path
     declared: dict[str, Any] = field(default_factory=lambda: DECLARED)
@@ -101,19 +101,21 @@ class Traffic:
     def answer(self, *answers: dict[str, Any], process: str = "v3-1") -> Path:
         """Write a part of the prediction log; by default an answer at noon about two items."""
         common = {"time": NOON, "user": "1", "track": "stable", "version": 3, "status": 200, "digest": "0" * 16}
-        rest = {"latency_ms": 4.0, "degraded": False, "items": ["i0", "i1"], "scores": [0.25, 0.5]}
+        answer_columns = {"latency_ms": 4.0, "degraded": False, "items": ["i0", "i1"], "scores": [0.25, 0.5]}
         folder = self.paths.predictions / process
-        return self._write(folder, prediction_schema(self.data), [{**common, **rest, **each} for each in answers])
+        return self._write(
+            folder, prediction_schema(self.data), [{**common, **answer_columns, **answer} for answer in answers]
+        )
 
     def outcome(self, *outcomes: tuple[Any, ...], process: str = "web") -> Path:
         """Write a part of the outcome log: request, row, label, and the time if it is not a minute after noon."""
         rows = [
-            {"time": (*one, NOON + minutes(1))[3], "request_id": one[0], "row": one[1], "label": one[2]}
-            for one in outcomes
+            {"time": (*outcome, NOON + minutes(1))[3], "request_id": outcome[0], "row": outcome[1], "label": outcome[2]}
+            for outcome in outcomes
         ]
         return self._write(self.paths.outcomes / process, outcome_schema(item_type(self.data)), rows)
 
-    def windows(self, now: datetime = LATER, sampling: float = 1.0, **settings: Any) -> Windows:
+    def windows(self, now: datetime = MONTH_LATER, sampling: float = 1.0, **settings: Any) -> Windows:
         declared = {"window": {"maturity_hours": 1.0, **settings}}
         return Windows(self.paths, self.data, self.log, Monitoring.model_validate(declared), now, sampling)
 
@@ -136,7 +138,7 @@ def outcomes_of(window: LiveWindow) -> list[tuple[str, int, int]]:
     return sorted(window.rows.select("request_id", "row", "label").rows())
 
 
-def test_rows_hold_who_was_shown_what_as_it_was_sent(traffic: Traffic) -> None:
+def test_rows_hold_user_item_and_inputs_as_sent(traffic: Traffic) -> None:
     traffic.answer({
         "request_id": "a", "event_time": [NOON - minutes(1), NOON], "user_id": [1], "page": ["home", None],
         "price": [1.5], "words": [["x", "y"], []], "made": [date(2026, 3, 1)], "sent:status": [9], "score": None,
@@ -145,20 +147,20 @@ def test_rows_hold_who_was_shown_what_as_it_was_sent(traffic: Traffic) -> None:
     window = traffic.read()
     assert (window.start, window.end, window.requests, window.coverage) == (*TODAY, 1, 1.0)
     first, second = window.rows.to_dicts()
-    own = {"request_id": "a", "user": "1", "version": 3, "track": "stable", "impression_weight": 1.0}
+    request_columns = {"request_id": "a", "user": "1", "version": 3, "track": "stable", "impression_weight": 1.0}
     everywhere = {"user_id": 1, "price": 1.5, "made": date(2026, 3, 1), "status": 9}
     assert first == {
-        **own, "row": 0, "score": 0.25, "label": 0, "event_time": NOON - minutes(1), **everywhere, "item_id": "i0",
-        "page": "home", "words": ["x", "y"], "maker": 7, "topics": ["a", "b"],
+        **request_columns, "row": 0, "score": 0.25, "label": 0, "event_time": NOON - minutes(1), **everywhere,
+        "item_id": "i0", "page": "home", "words": ["x", "y"], "maker": 7, "topics": ["a", "b"],
     }  # fmt: skip
     assert second == {
-        **own, "row": 1, "score": 0.5, "label": 1, "event_time": NOON, **everywhere, "item_id": "i1",
+        **request_columns, "row": 1, "score": 0.5, "label": 1, "event_time": NOON, **everywhere, "item_id": "i1",
         "page": None, "words": None, "maker": 8, "topics": None,
     }  # fmt: skip
     assert window.scored.rows() == [(3, 1.0, 0.25), (3, 1.0, 0.5)]
 
 
-def test_candidates_that_were_not_shown_count_where_slates_are_declared(traffic: Traffic) -> None:
+def test_the_slate_size_counts_all_candidates(traffic: Traffic) -> None:
     traffic.declared = {**DECLARED, "slate": {"gap_seconds": 60}}
     traffic.answer({"request_id": "a"}, {"request_id": "b", "items": ["i0"], "scores": [0.5]})
     traffic.outcome(("a", 1, 1), ("b", 0, 0))
@@ -168,22 +170,22 @@ def test_candidates_that_were_not_shown_count_where_slates_are_declared(traffic:
 
 def test_rows_have_the_types_of_the_valid_log(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a"})
-    wanted = {
+    expected = {
         "request_id": pl.String(), "row": pl.Int32(), "user": pl.String(), "version": pl.Int64(), "track": pl.String(),
         "score": pl.Float32(), "label": pl.Int8(), "event_time": pl.Datetime("us", "UTC"),
         "impression_weight": pl.Float32(), "user_id": pl.Int64(), "item_id": pl.String(), "page": pl.String(),
         "price": pl.Float64(), "words": pl.List(pl.String()),
         "made": pl.Date(), "status": pl.Int64(), "maker": pl.Int64(), "topics": pl.List(pl.String()),
     }  # fmt: skip
-    nothing = traffic.read()  # no outcome
-    assert dict(nothing.rows.schema) == wanted
+    empty_window = traffic.read()  # no outcome
+    assert dict(empty_window.rows.schema) == expected
     scored = {"version": pl.Int64(), "impression_weight": pl.Float32(), "score": pl.Float32()}
-    assert dict(nothing.scored.schema) == scored
+    assert dict(empty_window.scored.schema) == scored
     traffic.outcome(("a", 0, 0))
-    assert dict(traffic.read().rows.schema) == wanted
+    assert dict(traffic.read().rows.schema) == expected
 
 
-def test_rows_weigh_the_inverse_of_the_share_that_was_logged_with_their_answer(traffic: Traffic) -> None:
+def test_the_impression_weight_is_the_inverse_of_the_logged_share(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a", "sampling": 0.25}, {"request_id": "b", "sampling": None})
     traffic.outcome(("a", 0, 0), ("b", 1, 1))
     window = traffic.read(sampling=0.5)  # now; the log of the second answer does not say it
@@ -191,32 +193,40 @@ def test_rows_weigh_the_inverse_of_the_share_that_was_logged_with_their_answer(t
     assert sorted(window.scored.rows()) == [(3, 2.0, 0.25), (3, 2.0, 0.5), (3, 4.0, 0.25), (3, 4.0, 0.5)]
 
 
-def test_what_was_not_sent_is_null(traffic: Traffic) -> None:
+def test_inputs_that_were_not_sent_are_null(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a", "user": None, "items": None})
     traffic.outcome(("a", 0, 1))
     (row,) = traffic.read().rows.to_dicts()
-    told = {"request_id": "a", "row": 0, "version": 3, "track": "stable", "score": 0.25, "label": 1, "event_time": NOON}
-    told |= {"impression_weight": 1.0}
-    assert {name: value for name, value in row.items() if value is not None} == told  # the time is the answer's
+    expected = {
+        "request_id": "a",
+        "row": 0,
+        "version": 3,
+        "track": "stable",
+        "score": 0.25,
+        "label": 1,
+        "event_time": NOON,
+    }
+    expected |= {"impression_weight": 1.0}
+    assert {name: value for name, value in row.items() if value is not None} == expected  # the time is the answer's
 
 
-def test_every_row_may_have_a_user_of_its_own(traffic: Traffic) -> None:
+def test_rows_of_a_request_may_have_different_users(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a", "user": None, "user_id": [7, 8]})
     traffic.outcome(("a", 0, 1), ("a", 1, 0))
     assert traffic.read().rows.select("user", "user_id").rows() == [("7", 7), ("8", 8)]
 
 
 def test_a_log_without_users_items_and_side_tables(traffic: Traffic) -> None:
-    without = {"user": None, "item": None, "side_tables": []}
-    traffic.declared = {**DECLARED, **without, "columns": DECLARED["columns"][2:], "clock": {"kind": "row_order"}}
+    changes = {"user": None, "item": None, "side_tables": []}
+    traffic.declared = {**DECLARED, **changes, "columns": DECLARED["columns"][2:], "clock": {"kind": "row_order"}}
     traffic.answer({"request_id": "a", "user": None, "items": None, "page": ["home"]})
     traffic.outcome(("a", 0, 0), ("a", 1, 1))
     rows = traffic.read().rows
     assert rows["page"].to_list() == ["home", "home"]
-    assert rows.columns == [*OWN, "page", "price", "words", "made", "status"]
+    assert rows.columns == [*FIRST_COLUMNS, "page", "price", "words", "made", "status"]
 
 
-def test_windows_follow_the_moments_that_requests_are_about(traffic: Traffic) -> None:
+def test_windows_are_made_by_event_time(traffic: Traffic) -> None:
     traffic.answer(
         {"request_id": "a", "event_time": [NOON - timedelta(days=9), NOON]},  # about the first of its rows
         {"request_id": "b", "event_time": [DAY - minutes(1)]},
@@ -232,7 +242,7 @@ def test_windows_follow_the_moments_that_requests_are_about(traffic: Traffic) ->
 
 
 def test_clients_cannot_open_windows_in_the_past(traffic: Traffic) -> None:
-    """A request names its moment; one that lies too long before its answer counts when it was answered."""
+    """A request whose event time lies too long before its answer counts at the time of the answer."""
     traffic.answer(
         *({"request_id": f"a{days}", "event_time": [NOON - timedelta(days=days)]} for days in range(2, 400)),
         {"request_id": "late", "event_time": [NOON - timedelta(hours=23)]},
@@ -245,7 +255,7 @@ def test_clients_cannot_open_windows_in_the_past(traffic: Traffic) -> None:
     assert len(traffic.windows(max_age_hours=72.5).find().mature) == 4  # another bound is another index
 
 
-def test_a_generated_log_is_replayed_whatever_its_days(traffic: Traffic) -> None:
+def test_event_times_of_a_generated_log_may_be_old(traffic: Traffic) -> None:
     traffic.declared = {**DECLARED, "source": {"kind": "generated"}}
     traffic.answer({"request_id": "a", "event_time": [NOON - timedelta(days=9)]})
     assert [span.start for span in traffic.windows().find().mature] == [DAY - timedelta(days=9)]
@@ -266,7 +276,7 @@ def test_windows_begin_at_midnight_of_the_clocks_timezone(traffic: Traffic) -> N
     assert [quarters.read(span).requests for span in quarters.find().mature] == [5, 6, 6, 6, 6, 6, 6, 6, 1]
 
 
-def test_only_mature_windows_are_found(traffic: Traffic) -> None:
+def test_only_mature_windows_are_available(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a"}, {"request_id": "b"})
     end = TODAY.end
     early = traffic.windows(end + minutes(59)).find()
@@ -292,58 +302,58 @@ def test_a_missing_side_table_is_named(traffic: Traffic) -> None:
         windows.read(TODAY)
 
 
-def test_a_torn_file_is_set_aside_and_reported(traffic: Traffic) -> None:
+def test_a_torn_file_is_skipped_and_reported(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a"})
     torn, spoilt = traffic.answer({"request_id": "b"}), traffic.outcome(("a", 0, 1))
     traffic.outcome(("a", 1, 0))
     for path in (torn, spoilt):
         path.write_bytes(path.read_bytes()[:-100])
     windows = traffic.windows()
-    found, window = windows.find(), windows.read(TODAY)
-    assert found.mature == (TODAY,)
-    assert found.waiting.startswith("1 file(s) of the prediction log cannot be read: ")
+    available, window = windows.find(), windows.read(TODAY)
+    assert available.mature == (TODAY,)
+    assert available.waiting.startswith("1 file(s) of the prediction log cannot be read: ")
     assert (window.requests, outcomes_of(window)) == (1, [("a", 1, 0)])
-    one, two = window.unreadable
-    assert f"{torn}: cannot be read (" in one
-    assert f"{spoilt}: cannot be read (" in two
-    assert "move it out of the log" in two
+    prediction_problem, outcome_problem = window.unreadable
+    assert f"{torn}: cannot be read (" in prediction_problem
+    assert f"{spoilt}: cannot be read (" in outcome_problem
+    assert "move it out of the log" in outcome_problem
     torn.unlink()
     assert traffic.windows().find().waiting == ""
 
 
-def test_a_file_with_spoilt_pages_is_set_aside_and_reported(traffic: Traffic) -> None:
+def test_a_file_with_corrupt_pages_is_skipped_and_reported(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a"})
     spoilt = traffic.answer(*({"request_id": f"b{number}", "page": ["x" * number]} for number in range(999)))
-    data, middle = bytearray(spoilt.read_bytes()), spoilt.read_bytes().index(b"x" * 500)
+    content, middle = bytearray(spoilt.read_bytes()), spoilt.read_bytes().index(b"x" * 500)
     traffic.windows().find()  # nothing is wrong yet
-    data[middle - 300 : middle + 300] = bytes(600)
-    spoilt.write_bytes(data)
+    content[middle - 300 : middle + 300] = bytes(600)
+    spoilt.write_bytes(content)
     window = traffic.read()
     assert window.requests == 1000  # their pages are good
     assert window.scored.height == 2
-    assert [said.partition(": ")[0] for said in window.unreadable] == [str(spoilt)]
+    assert [message.partition(": ")[0] for message in window.unreadable] == [str(spoilt)]
 
 
-def test_a_log_of_which_nothing_can_be_read_is_an_error(traffic: Traffic) -> None:
+def test_a_log_without_readable_files_is_an_error(traffic: Traffic) -> None:
     torn = traffic.answer({"request_id": "a"})
     torn.write_bytes(b"")
     with pytest.raises(ShortlistError, match=r"no file of the prediction log can be read.*part-000000\.parquet"):
         traffic.windows().find()
 
 
-def test_a_file_of_another_schema_is_set_aside_and_reported(traffic: Traffic) -> None:
+def test_a_file_of_another_schema_is_skipped_and_reported(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a"})
-    other = Traffic(traffic.folder, with_page({"name": "page", "type": "integer"}))
-    strange = other.answer({"request_id": "b", "page": [1]}, process="v4-1")
+    changed = Traffic(traffic.folder, with_page({"name": "page", "type": "integer"}))
+    strange = changed.answer({"request_id": "b", "page": [1]}, process="v4-1")
     window = traffic.read()
     assert window.requests == 1
-    (said,) = window.unreadable
-    assert said.startswith(f"{strange}: column 'page': got List(Int64); wanted List(String); ")
+    (message,) = window.unreadable
+    assert message.startswith(f"{strange}: column 'page': got List(Int64); wanted List(String); ")
 
 
-def test_a_log_of_a_version_that_knew_fewer_columns_is_read(traffic: Traffic) -> None:
-    older = Traffic(traffic.folder, with_page())
-    older.answer({"request_id": "a"}, process="v2-1")
+def test_a_log_of_an_older_version_with_fewer_columns_is_read(traffic: Traffic) -> None:
+    older_log = Traffic(traffic.folder, with_page())
+    older_log.answer({"request_id": "a"}, process="v2-1")
     traffic.answer({"request_id": "b", "page": ["home"]})
     traffic.outcome(("a", 0, 0), ("b", 0, 1))
     window = traffic.read()
@@ -354,13 +364,13 @@ def test_a_log_of_a_version_that_knew_fewer_columns_is_read(traffic: Traffic) ->
 def test_rows_have_the_outcomes_and_scores_of_further_labels(traffic: Traffic) -> None:
     traffic.declared = {**DECLARED, "labels": {"long": {"column": "seconds", "positive": {"at_least": 20}}}}
     traffic.answer({"request_id": "a", "score_long": [0.1, 0.2]}, {"request_id": "b"})
-    known = {"seconds": traffic.data.by_name["seconds"]}
-    said = [("a", 0, 1, 30.0), ("a", 1, 1, 5.0), ("b", 0, 0, None), ("b", 1, 1, 25.0)]
+    outcome_columns = {"seconds": traffic.data.by_name["seconds"]}
+    answers = [("a", 0, 1, 30.0), ("a", 1, 1, 5.0), ("b", 0, 0, None), ("b", 1, 1, 25.0)]
     outcomes = [
         {"time": NOON + minutes(1), "request_id": request, "row": row, "label": label, "seconds": seconds}
-        for request, row, label, seconds in said
+        for request, row, label, seconds in answers
     ]
-    schema = outcome_schema(item_type(traffic.data), known)
+    schema = outcome_schema(item_type(traffic.data), outcome_columns)
     traffic._write(traffic.paths.outcomes / "web", schema, outcomes)
     rows = traffic.read().rows.sort("request_id", "row")
     assert rows["label_long"].to_list() == [1, 0, None, 1]
@@ -383,7 +393,7 @@ def test_outcomes_may_come_before_their_predictions(traffic: Traffic) -> None:
     assert outcomes_of(windows.read(TODAY)) == [("a", 0, 1)]
 
 
-def test_the_last_outcome_of_a_row_counts_and_the_others_are_counted(traffic: Traffic) -> None:
+def test_the_last_outcome_of_a_row_counts_and_duplicates_are_counted(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a"}, {"request_id": "b"})
     traffic.outcome(("a", 0, 1, NOON + minutes(3)), ("b", 0, 0), process="zweb")
     traffic.outcome(("a", 0, 0, NOON + minutes(2)), ("a", 0, 0, NOON + minutes(1)), ("b", 0, 1))
@@ -392,7 +402,7 @@ def test_the_last_outcome_of_a_row_counts_and_the_others_are_counted(traffic: Tr
     assert (window.duplicates, window.coverage, window.orphans) == (3, 1.0, 0)
 
 
-def test_late_outcomes_are_counted_and_used(traffic: Traffic) -> None:
+def test_late_outcomes_are_counted_and_joined(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a"}, {"request_id": "b"})
     on_time = TODAY.end + minutes(60)
     traffic.outcome(("a", 0, 1, on_time), ("b", 0, 1, on_time + timedelta(microseconds=1)))
@@ -448,13 +458,13 @@ def test_rows_in_the_future_are_counted_and_left_out(traffic: Traffic) -> None:
     assert outcomes_of(window) == [("a", 0, 1), ("c", 0, 1), ("c", 1, 1)]
 
 
-def test_versions_and_tracks_are_told_apart(traffic: Traffic) -> None:
+def test_rows_have_version_and_track(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a", "scores": [0.25]}, process="v3-1")
     traffic.answer({"request_id": "b", "version": 4, "track": "canary", "scores": [0.75]}, process="v4-1")
     traffic.outcome(("a", 0, 0), ("b", 0, 1))
     window = traffic.read()
-    told = window.rows.select("request_id", "version", "track", "score").sort("request_id")
-    assert told.rows() == [("a", 3, "stable", 0.25), ("b", 4, "canary", 0.75)]
+    rows = window.rows.select("request_id", "version", "track", "score").sort("request_id")
+    assert rows.rows() == [("a", 3, "stable", 0.25), ("b", 4, "canary", 0.75)]
     assert sorted(window.scored.rows()) == [(3, 1.0, 0.25), (4, 1.0, 0.75)]
 
 
@@ -470,7 +480,7 @@ def test_failed_answers_and_requests_without_rows_need_no_outcome(traffic: Traff
     assert window.scored.height == 4
 
 
-def test_an_id_that_is_used_twice_is_one_request(traffic: Traffic) -> None:
+def test_answers_with_the_same_id_are_one_request(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a", "scores": [0.25, 0.5]}, {"request_id": "a", "scores": [0.75, 0.5]})
     traffic.answer({"request_id": "a", "scores": [0.9, 0.9]})
     traffic.outcome(("a", 0, 1))
@@ -478,12 +488,10 @@ def test_an_id_that_is_used_twice_is_one_request(traffic: Traffic) -> None:
     assert (window.requests, window.rows["score"].to_list()) == (1, [0.25])
 
 
-def test_a_request_that_two_replicas_logged_counts_once_however_the_log_is_cut(
-    traffic: Traffic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_logged_by_two_replicas_counts_once(traffic: Traffic, monkeypatch: pytest.MonkeyPatch) -> None:
     traffic.answer({"request_id": "a", "scores": [0.25, 0.5]}, process="v3-1")
-    again = {"request_id": "a", "scores": [0.25, 0.5], "time": NOON + timedelta(seconds=2)}
-    traffic.answer(again, {"request_id": "b", "scores": [0.75, 0.125]}, process="v3-2")
+    repeated = {"request_id": "a", "scores": [0.25, 0.5], "time": NOON + timedelta(seconds=2)}
+    traffic.answer(repeated, {"request_id": "b", "scores": [0.75, 0.125]}, process="v3-2")
     traffic.outcome(("a", 0, 1), ("a", 1, 0), ("b", 0, 0))
     for rows_at_once in (200_000, 1):  # both parts in one piece, and each in a piece of its own
         monkeypatch.setattr("monitoring.windows.part_index._MOST_ROWS", rows_at_once)
@@ -493,7 +501,7 @@ def test_a_request_that_two_replicas_logged_counts_once_however_the_log_is_cut(
         assert window.rows.select("request_id", "row").rows() == [("a", 0), ("a", 1), ("b", 0)]
 
 
-def test_of_many_rows_a_sample_of_whole_requests_is_read(traffic: Traffic) -> None:
+def test_a_large_window_is_a_sample_of_whole_requests(traffic: Traffic) -> None:
     for part in range(4):
         traffic.answer(*({"request_id": f"{part}-{number}"} for number in range(300)))
         traffic.outcome(*((f"{part}-{number}", row, row) for number in range(0, 300, 2) for row in (0, 1)))
@@ -506,12 +514,12 @@ def test_of_many_rows_a_sample_of_whole_requests_is_read(traffic: Traffic) -> No
     assert whole == {(0, 1)}
     assert 300 < sum(name.startswith(("0-", "1-")) for name in rows["request_id"]) < 370  # no part comes first
     assert 900 < window.scored.height <= 1_000
-    again = traffic.read(max_rows=1_000)
-    assert again.rows.equals(window.rows)
-    assert again.scored.sort("score").equals(window.scored.sort("score"))
+    repeated = traffic.read(max_rows=1_000)
+    assert repeated.rows.equals(window.rows)
+    assert repeated.scored.sort("score").equals(window.scored.sort("score"))
 
 
-def test_parts_are_looked_into_once_and_only_those_of_a_window_are_read(traffic: Traffic) -> None:
+def test_parts_are_indexed_once_and_only_those_of_a_window_are_read(traffic: Traffic) -> None:
     old = traffic.answer({"request_id": "old", "time": NOON - timedelta(days=9)})
     traffic.answer({"request_id": "a"})
     traffic.windows().find()
@@ -527,23 +535,23 @@ def test_parts_are_looked_into_once_and_only_those_of_a_window_are_read(traffic:
     assert str(old) in windows.read(TODAY).unreadable[0]
 
 
-def test_an_index_that_is_lost_or_foreign_is_made_again(traffic: Traffic) -> None:
+def test_a_lost_or_invalid_index_is_rebuilt(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a"})
     traffic.windows().find()
-    (kept,) = (traffic.paths.root / "log_index").iterdir()
+    (index_file,) = (traffic.paths.root / "log_index").iterdir()
     for spoilt in (b"torn", pl.DataFrame({"x": [1]}).serialize()):
-        kept.write_bytes(spoilt)
+        index_file.write_bytes(spoilt)
         assert traffic.windows().find().mature == (TODAY,)
-    kept.parent.joinpath("something").write_text("else")
-    kept.unlink()
+    index_file.parent.joinpath("something").write_text("else")
+    index_file.unlink()
     assert traffic.read().requests == 1
 
 
-def test_parts_that_are_gone_are_forgotten(traffic: Traffic) -> None:
+def test_deleted_parts_leave_the_index(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a"})
-    gone = traffic.answer({"request_id": "b", "time": NOON - timedelta(days=9)})
+    part = traffic.answer({"request_id": "b", "time": NOON - timedelta(days=9)})
     assert len(traffic.windows().find().mature) == 2
-    gone.unlink()
+    part.unlink()
     assert traffic.windows().find().mature == (TODAY,)
 
 

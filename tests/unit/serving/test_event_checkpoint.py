@@ -1,4 +1,4 @@
-"""Checkpoints of the counts: a start reads what came since, and no kill or spoilt file makes it count wrongly."""
+"""Checkpoints of the counts: a start reads the events since, and kills or broken files cause no wrong counts."""
 
 import os
 import signal
@@ -50,15 +50,15 @@ def counts(folder: Path) -> EventCounts:
 
 
 def rows_by_user(counted: EventCounts) -> list[int]:
-    """Return the impressions of each of the users that a request of a minute later sees."""
+    """Return the impressions per user that a request one minute later sees."""
     return rows_and_positives(counted, timedelta(minutes=1))[0]
 
 
-def rows_and_positives(counted: EventCounts, after: timedelta) -> tuple[list[int], list[int]]:
-    """Return the impressions of each of the users, and the positive ones, that a request of some time later sees."""
+def rows_and_positives(counted: EventCounts, offset: timedelta) -> tuple[list[int], list[int]]:
+    """Return the impressions and positives per user that a request some time later sees."""
     counted.poll()
     tiles = counted._tiles
-    tiles.advance((time.time_ns() + int(after.total_seconds() * 1e9)) // 1000)
+    tiles.advance((time.time_ns() + int(offset.total_seconds() * 1e9)) // 1000)
     rows, positives = tiles.counts("user_id", range(7))
     return rows.tolist(), positives.tolist()
 
@@ -72,7 +72,7 @@ def append(folder: Path, *numbers: int) -> None:
 
 @pytest.fixture
 def counted(tmp_path: Path) -> Path:
-    """Return a folder of 21 events that are in the checkpoint, and of 7 that are not."""
+    """Return a folder with 21 events in the checkpoint, and 7 events after it."""
     append(tmp_path, *range(21))
     first = counts(tmp_path)
     first.poll()
@@ -81,49 +81,49 @@ def counted(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_start_counts_what_came_since_the_checkpoint(counted: Path) -> None:
+def test_a_start_counts_the_events_since_the_checkpoint(counted: Path) -> None:
     oldest = min((counted / "events").glob("*.events"))
     oldest.write_bytes(b"\0" * oldest.stat().st_size)  # it is not read again
-    again = counts(counted)
-    assert rows_by_user(again) == [4] * 7
-    assert again.counted == 7
-    again.stop()
+    restarted = counts(counted)
+    assert rows_by_user(restarted) == [4] * 7
+    assert restarted.counted == 7
+    restarted.stop()
 
 
-@pytest.mark.parametrize("kept", [0, 7, 100, -1])
-def test_a_checkpoint_that_is_not_whole_is_none_and_all_events_are_read(kept: int, counted: Path) -> None:
+@pytest.mark.parametrize("kept_bytes", [0, 7, 100, -1])
+def test_an_incomplete_checkpoint_is_ignored_and_all_events_are_read(kept_bytes: int, counted: Path) -> None:
     path = checkpoint_path(counted / "events", PLAN)
-    path.write_bytes(path.read_bytes()[:kept])
+    path.write_bytes(path.read_bytes()[:kept_bytes])
     assert read_checkpoint(path, PLAN) is None
-    again = counts(counted)
-    assert rows_by_user(again) == [4] * 7
-    assert again.counted == 28
-    again.stop()
+    restarted = counts(counted)
+    assert rows_by_user(restarted) == [4] * 7
+    assert restarted.counted == 28
+    restarted.stop()
 
 
-def test_servers_that_count_other_things_do_not_read_it(counted: Path) -> None:
-    other = StreamingPlan(("user_id", "page"), PLAN.tiles, PLAN.delay)
-    assert read_checkpoint(checkpoint_path(counted / "events", other), other) is None
+def test_servers_with_another_plan_do_not_read_the_checkpoint(counted: Path) -> None:
+    other_plan = StreamingPlan(("user_id", "page"), PLAN.tiles, PLAN.delay)
+    assert read_checkpoint(checkpoint_path(counted / "events", other_plan), other_plan) is None
 
 
-def test_a_full_disk_leaves_the_checkpoint_that_was_there(
+def test_a_full_disk_leaves_the_old_checkpoint_unchanged(
     counted: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = checkpoint_path(counted / "events", PLAN)
-    before, again = path.read_bytes(), counts(counted)
+    old_bytes, restarted = path.read_bytes(), counts(counted)
 
     def full(file: int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
         broken.setattr(event_checkpoint.os, "fsync", full)
-        again.poll()
+        restarted.poll()
     assert "no checkpoint of the counts was kept: [Errno 28] No space left on device" in caplog.text
-    assert path.read_bytes() == before
-    assert [one.suffix for one in (counted / "events").iterdir() if "checkpoint" in one.name] == [".checkpoint"]
-    assert again.problem is None  # events are kept and counted
-    assert rows_by_user(again) == [4] * 7
-    again.stop()
+    assert path.read_bytes() == old_bytes
+    assert [path.suffix for path in (counted / "events").iterdir() if "checkpoint" in path.name] == [".checkpoint"]
+    assert restarted.problem is None  # events are kept and counted
+    assert rows_by_user(restarted) == [4] * 7
+    restarted.stop()
 
 
 def write_outcome(folder: Path, number: int) -> None:
@@ -135,8 +135,8 @@ def write_outcome(folder: Path, number: int) -> None:
     path.with_suffix(".partial").rename(path)
 
 
-def count_until_killed(folder: Path, first: int, told: int) -> None:
-    """Append events and keep a checkpoint after every look; tell the number of each event that was acknowledged.
+def count_until_killed(folder: Path, first: int, pipe: int) -> None:
+    """Append events with a checkpoint after every poll; write the number of each acknowledged event to a pipe.
 
     The outcome of each is written after it; outcomes are looked for with every look.
     """
@@ -145,7 +145,7 @@ def count_until_killed(folder: Path, first: int, told: int) -> None:
     server.start()
     for number in range(first, first + 1_000_000):
         server.append(event(number)).result(30)
-        os.write(told, b"%d\n" % number)
+        os.write(pipe, b"%d\n" % number)
         write_outcome(folder, number)
 
 
@@ -153,46 +153,48 @@ def kill_servers(folder: Path, kills: int) -> set[int]:
     """Kill servers at random moments; return the numbers of the events that were acknowledged."""
     random, acknowledged = Random(3), set[int]()
     for kill in range(kills):
-        ours, theirs = os.pipe()
+        read_end, write_end = os.pipe()
         process = os.fork()
         if not process:
             try:
-                count_until_killed(folder, kill * 1_000_000, theirs)
+                count_until_killed(folder, kill * 1_000_000, write_end)
             finally:
                 os._exit(1)
-        os.close(theirs)
-        with os.fdopen(ours, "rb") as told:
-            first = [told.readline() for _ in range(3)]  # it answers, and outcomes are written
+        os.close(write_end)
+        with os.fdopen(read_end, "rb") as output:
+            first = [output.readline() for _ in range(3)]  # it answers, and outcomes are written
             time.sleep(random.uniform(0.01, 0.3))  # a look takes about 0.1 s
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
-            *whole, _ = (b"".join(first) + told.read()).split(b"\n")  # the last number may be torn
-            acknowledged |= {int(one) for one in whole}
+            *whole, _ = (b"".join(first) + output.read()).split(b"\n")  # the last number may be torn
+            acknowledged |= {int(number) for number in whole}
     return acknowledged
 
 
 @pytest.mark.long
 def test_kills_around_checkpoints_lose_no_acknowledged_event_and_no_outcome(tmp_path: Path) -> None:
     # In a process of its own: Polars, which reads outcomes, has threads here, and no fork has them.
-    told = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, check=True)
-    acknowledged = {int(number) for number in told.stdout.split()}
-    kept = [int(one.request.removeprefix("request-")) for one in EventReader(tmp_path / "events").read_new()]
+    process = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, check=True)
+    acknowledged = {int(number) for number in process.stdout.split()}
+    kept_numbers = [
+        int(event.request.removeprefix("request-")) for event in EventReader(tmp_path / "events").read_new()
+    ]
     assert len(acknowledged) > 20
-    assert acknowledged <= set(kept)
+    assert acknowledged <= set(kept_numbers)
     clicked = [int(path.stem.removeprefix("part-")) for path in parts(tmp_path / "outcomes")]
     assert len(clicked) > 20
     server = counts(tmp_path)
     rows, positives = rows_and_positives(server, PLAN.tiles.delay + timedelta(minutes=1))
-    assert rows == [sum(number % 7 == user for number in kept) for user in range(7)]
+    assert rows == [sum(number % 7 == user for number in kept_numbers) for user in range(7)]
     assert positives == [sum(number % 7 == user for number in clicked) for user in range(7)]
     # The rest is in the checkpoint.
-    assert server.counted < len(kept) + len(clicked)
+    assert server.counted < len(kept_numbers) + len(clicked)
     checkpoint = read_checkpoint(checkpoint_path(tmp_path / "events", PLAN), PLAN)
     assert checkpoint is not None and checkpoint.outcomes
     server.stop()
 
 
-def test_a_spoilt_event_log_is_a_problem_and_lets_the_counts_fall_behind(tmp_path: Path) -> None:
+def test_a_broken_event_log_is_a_problem_and_delays_the_counts(tmp_path: Path) -> None:
     append(tmp_path, 0, 1)
     counted = counts(tmp_path)
     counted.poll()
@@ -200,19 +202,19 @@ def test_a_spoilt_event_log_is_a_problem_and_lets_the_counts_fall_behind(tmp_pat
     append(tmp_path, 2)
     newest = max((tmp_path / "events").glob("*.events"))
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
-    seen = counted.counted_at
+    counted_at = counted.counted_at
     counted.poll()
     assert "there is no record at byte 0" in str(counted.problem)
-    assert counted.counted_at == seen
+    assert counted.counted_at == counted_at
     newest.unlink()
     counted.poll()
     assert counted.problem is None
-    assert counted.counted_at > seen
+    assert counted.counted_at > counted_at
     counted.stop()
 
 
-def test_rows_that_would_make_too_long_a_record_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_counts, "LONGEST_RECORD", 1_000)
+def test_rows_that_exceed_the_longest_record_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_counts, "MAX_RECORD_BYTES", 1_000)
     counted = EventCounts(
         StreamingPlan(("page",), PLAN.tiles, PLAN.delay), DATA, tmp_path / "events", tmp_path / "outcomes"
     )
@@ -221,22 +223,22 @@ def test_rows_that_would_make_too_long_a_record_are_refused(tmp_path: Path, monk
     def inputs(*pages: str) -> Inputs:
         return Inputs(len(pages), columns, {}, {"page": list(pages)}, {})
 
-    counted.check(inputs("x" * 100))  # 6 bytes a character at most, as "\\u0001", and 48 for a row
+    counted.check_record_length(inputs("x" * 100))  # 6 bytes a character at most, as "\\u0001", and 48 for a row
     with pytest.raises(BadRequestError, match="inputs page: their 2 rows may take 1002 bytes of the event log; wanted"):
-        counted.check(inputs("x" * 100, "\x01" * 51))
+        counted.check_record_length(inputs("x" * 100, "\x01" * 51))
     counted.stop()
 
 
-def test_what_the_counts_lack_is_in_the_checkpoint(tmp_path: Path) -> None:
+def test_the_checkpoint_contains_the_number_of_uncounted_rows(tmp_path: Path) -> None:
     append(tmp_path, *range(3))
     small = EventCounts(replace(PLAN, max_count_bytes=2_900), DATA, tmp_path / "events", tmp_path / "outcomes")
     assert sum(rows_by_user(small)) == 2
     assert (small.uncounted, "1 rows were not counted" in str(small.problem)) == (1, True)
     small.stop()
-    again = counts(tmp_path)
-    again.poll()
-    assert (again.uncounted, "1 rows were not counted" in str(again.problem)) == (1, True)
-    again.stop()
+    restarted = counts(tmp_path)
+    restarted.poll()
+    assert (restarted.uncounted, "1 rows were not counted" in str(restarted.problem)) == (1, True)
+    restarted.stop()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The event log: what was acknowledged is read again, whatever became of the process that wrote it."""
+"""The event log: acknowledged events are read, whatever happened to the process that wrote them."""
 
 import asyncio
 import os
@@ -35,28 +35,26 @@ def writer(tmp_path: Path) -> Iterator[EventWriter]:
     writer.close()
 
 
-def test_what_was_acknowledged_is_read_as_it_was(writer: EventWriter, tmp_path: Path) -> None:
+def test_acknowledged_events_are_read_unchanged(writer: EventWriter, tmp_path: Path) -> None:
     for future in [writer.append(event(number)) for number in range(100)]:
         future.result(5)
     assert read(tmp_path / "events") == [event(number) for number in range(100)]
 
 
-def test_a_reader_gives_every_event_once_though_others_write_meanwhile(writer: EventWriter, tmp_path: Path) -> None:
-    reader, other = EventReader(tmp_path / "events"), EventWriter(tmp_path / "events", rotate_seconds=600)
+def test_a_reader_yields_every_event_once_during_concurrent_writes(writer: EventWriter, tmp_path: Path) -> None:
+    reader, log_writer = EventReader(tmp_path / "events"), EventWriter(tmp_path / "events", rotate_seconds=600)
     assert list(reader.read_new()) == []  # the folder is not there yet
-    found = []
+    events = []
     for number in range(10):
-        (writer if number % 2 else other).append(event(number)).result(5)
-        found += list(reader.read_new())
-    other.close()
-    assert found == [event(number) for number in range(10)]
+        (writer if number % 2 else log_writer).append(event(number)).result(5)
+        events += list(reader.read_new())
+    log_writer.close()
+    assert events == [event(number) for number in range(10)]
     assert list(reader.read_new()) == []
 
 
 @pytest.mark.parametrize("lost", range(1, 60, 7))
-def test_the_torn_end_of_a_file_is_left_out_and_what_is_before_it_is_not(
-    lost: int, writer: EventWriter, tmp_path: Path
-) -> None:
+def test_only_the_truncated_end_of_a_file_is_skipped(lost: int, writer: EventWriter, tmp_path: Path) -> None:
     for number in range(3):
         writer.append(event(number)).result(5)
     (path,) = (tmp_path / "events").glob("*.events")
@@ -64,7 +62,7 @@ def test_the_torn_end_of_a_file_is_left_out_and_what_is_before_it_is_not(
     assert read(tmp_path / "events") == [event(0), event(1)]
 
 
-def test_a_spoilt_record_ends_a_file(writer: EventWriter, tmp_path: Path) -> None:
+def test_a_file_is_read_up_to_a_broken_record(writer: EventWriter, tmp_path: Path) -> None:
     for number in range(3):
         writer.append(event(number)).result(5)
     (path,) = (tmp_path / "events").glob("*.events")
@@ -80,13 +78,13 @@ def test_a_spoilt_record_ends_a_file(writer: EventWriter, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_record_that_is_too_long_is_passed_over_and_said(
+def test_a_record_that_is_too_long_is_skipped_and_reported(
     lost: int, writer: EventWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Earlier versions wrote records of any length, and readers waited for ever until they would be whole."""
-    for one in (event(0), long_event(1), event(2)):
-        writer.append(one).result(5)
-    monkeypatch.setattr(event_log, "LONGEST_RECORD", 1_000)
+    """Earlier versions wrote records of any length, and readers waited for ever until they were complete."""
+    for log_event in (event(0), long_event(1), event(2)):
+        writer.append(log_event).result(5)
+    monkeypatch.setattr(event_log, "MAX_RECORD_BYTES", 1_000)
     reader = EventReader(tmp_path / "events")
     if lost:  # bytes that are no length
         (path,) = (tmp_path / "events").glob("*.events")
@@ -99,17 +97,17 @@ def test_a_record_that_is_too_long_is_passed_over_and_said(
     assert ("there is no record" if lost else "got a record of 1") in str(reader.problem)
 
 
-def test_an_event_that_is_too_long_is_not_taken(
+def test_an_event_that_is_too_long_is_refused(
     writer: EventWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_log, "LONGEST_RECORD", 1_000)
+    monkeypatch.setattr(event_log, "MAX_RECORD_BYTES", 1_000)
     with pytest.raises(EventLogError, match=r"the event takes 1\d\d\d bytes; wanted at most 1000"):
         writer.append(long_event(0)).result(5)
     writer.append(event(1)).result(5)
     assert read(tmp_path / "events") == [event(1)]
 
 
-def test_an_error_of_any_kind_ends_neither_the_thread_nor_the_wait(
+def test_an_error_of_any_kind_stops_neither_the_thread_nor_the_requests(
     writer: EventWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:
@@ -124,7 +122,7 @@ def test_an_error_of_any_kind_ends_neither_the_thread_nor_the_wait(
     assert read(tmp_path / "events") == [event(1)]
 
 
-def test_a_record_that_grows_while_it_is_read_is_read_when_it_is_whole(writer: EventWriter, tmp_path: Path) -> None:
+def test_a_growing_record_is_read_when_it_is_complete(writer: EventWriter, tmp_path: Path) -> None:
     writer.append(event(0)).result(5)
     (path,) = (tmp_path / "events").glob("*.events")
     whole = path.read_bytes()
@@ -137,7 +135,7 @@ def test_a_record_that_grows_while_it_is_read_is_read_when_it_is_whole(writer: E
     assert list(reader.read_new()) == [event(0)]
 
 
-def test_who_hangs_up_while_its_event_is_written_keeps_nobody_else_waiting(
+def test_a_client_that_disconnects_during_a_write_does_not_block_others(
     writer: EventWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sync, hung_up = os.fdatasync, threading.Event()
@@ -162,7 +160,7 @@ def test_who_hangs_up_while_its_event_is_written_keeps_nobody_else_waiting(
     assert read(tmp_path / "events") == [event(0), event(1), event(2)]
 
 
-def test_what_a_full_disk_did_not_take_is_not_acknowledged(
+def test_events_that_a_full_disk_refused_are_not_acknowledged(
     writer: EventWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.append(event(0)).result(5)
@@ -182,7 +180,7 @@ def test_what_a_full_disk_did_not_take_is_not_acknowledged(
     assert read(tmp_path / "events") == [event(0), event(2)]
 
 
-def test_a_closed_log_takes_nothing(tmp_path: Path) -> None:
+def test_a_closed_log_refuses_events(tmp_path: Path) -> None:
     writer = EventWriter(tmp_path / "events", rotate_seconds=600)
     waiting = [writer.append(event(number)) for number in range(50)]
     writer.close()
@@ -192,7 +190,7 @@ def test_a_closed_log_takes_nothing(tmp_path: Path) -> None:
     assert len(read(tmp_path / "events")) == 50
 
 
-def test_old_files_are_removed_and_young_ones_are_not(tmp_path: Path) -> None:
+def test_only_old_files_are_removed(tmp_path: Path) -> None:
     writer = EventWriter(tmp_path, rotate_seconds=0)  # a file each time
     for number in range(3):
         writer.append(event(number)).result(5)
@@ -204,14 +202,14 @@ def test_old_files_are_removed_and_young_ones_are_not(tmp_path: Path) -> None:
     assert list(reader.read_new()) == [event(1), event(2)]
 
 
-def write_until_killed(folder: Path, first: int, told: int) -> None:
-    """Append events, and tell the number of each that was acknowledged."""
+def write_until_killed(folder: Path, first: int, pipe: int) -> None:
+    """Append events, and write the number of each acknowledged event to a pipe."""
     writer = EventWriter(folder, rotate_seconds=0.02)
     while True:
         waiting = [(number, writer.append(event(number))) for number in range(first, first + 5)]
         for number, future in waiting:
             future.result(30)
-            os.write(told, b"%d " % number)
+            os.write(pipe, b"%d " % number)
         first += 5
 
 
@@ -219,22 +217,22 @@ def killed(folder: Path, kills: int, seed: int) -> tuple[set[int], list[int]]:
     """Kill writers at random moments; return the numbers that were acknowledged, and those that are read."""
     random, acknowledged = Random(seed), set[int]()
     for number in range(kills):
-        ours, theirs = os.pipe()
+        read_end, write_end = os.pipe()
         process = os.fork()
         if not process:
-            write_until_killed(folder, number * 1_000_000, theirs)
-        os.close(theirs)
+            write_until_killed(folder, number * 1_000_000, write_end)
+        os.close(write_end)
         time.sleep(random.uniform(0.01, 0.06))
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
-        with os.fdopen(ours, "rb") as told:
-            *whole, _ = told.read().split(b" ")  # the last number may be torn
-            acknowledged |= {int(one) for one in whole}
-    return acknowledged, [one.answered for one in read(folder)]
+        with os.fdopen(read_end, "rb") as output:
+            *whole, _ = output.read().split(b" ")  # the last number may be torn
+            acknowledged |= {int(number) for number in whole}
+    return acknowledged, [event.answered for event in read(folder)]
 
 
-def test_no_kill_loses_what_was_acknowledged(tmp_path: Path) -> None:
-    acknowledged, found = killed(tmp_path / "events", kills=20, seed=7)
+def test_kills_lose_no_acknowledged_event(tmp_path: Path) -> None:
+    acknowledged, read_numbers = killed(tmp_path / "events", kills=20, seed=7)
     assert len(acknowledged) > 20
-    assert acknowledged <= set(found)
-    assert len(found) == len(set(found))
+    assert acknowledged <= set(read_numbers)
+    assert len(read_numbers) == len(set(read_numbers))

@@ -1,4 +1,4 @@
-"""Logs whose files are torn, or were written for other columns."""
+"""Logs with truncated files, or files with other columns."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def write(folder: Path, schema: pa.Schema, *rows: dict[str, Any], number: int = 
     return folder / PART.format(number=number)
 
 
-def without(*names: str) -> pa.Schema:
+def schema_without(*names: str) -> pa.Schema:
     return pa.schema([field for field in SCHEMA if field.name not in names])
 
 
-def test_the_log_holds_what_is_known_before_and_never_an_outcome() -> None:
+def test_the_log_has_columns_known_before_and_no_outcomes() -> None:
     assert list(logged_inputs(DATA)) == ["user_id", "page", "words", "made", "status"]
     sent = list(SCHEMA)[16 : -len((*FEATURE_COLUMNS, *SLATE_COLUMNS))]
     inputs = {field.name: field.type.value_type for field in sent}
@@ -80,7 +80,7 @@ def test_the_log_holds_what_is_known_before_and_never_an_outcome() -> None:
 
 
 def test_inputs_that_an_older_log_does_not_hold_are_null(tmp_path: Path) -> None:
-    write(tmp_path / "old", without("page", "words", "made", "sent:status", "event_time"), ANSWER)
+    write(tmp_path / "old", schema_without("page", "words", "made", "sent:status", "event_time"), ANSWER)
     write(tmp_path / "new", SCHEMA, {**ANSWER, "page": ["home"], "made": [date(2026, 1, 1)]})
     rows = read_log(tmp_path, SCHEMA)
     assert rows["page"].to_list() == [["home"], None]
@@ -94,7 +94,7 @@ def test_a_column_that_is_no_longer_declared_is_left_out(tmp_path: Path) -> None
     assert read_log(tmp_path, SCHEMA).columns == SCHEMA.names
 
 
-def test_only_what_is_wanted_is_read(tmp_path: Path) -> None:
+def test_only_requested_columns_are_read(tmp_path: Path) -> None:
     write(tmp_path, SCHEMA, ANSWER)
     assert read_parts(parts(tmp_path), SCHEMA, ["page", "version"]).to_dicts() == [{"page": None, "version": 3}]
 
@@ -103,16 +103,19 @@ def test_only_what_is_wanted_is_read(tmp_path: Path) -> None:
     ("schema", "sentence"),
     [
         (
-            without("scores"),
+            schema_without("scores"),
             r"part-000000\.parquet: got no column 'scores' \(time, request_id, .*\); restore the file, or",
         ),
-        (without("request_id"), "got no column 'request_id'"),
+        (schema_without("request_id"), "got no column 'request_id'"),
         (
-            pa.schema([*without("page"), pa.field("page", pa.list_(pa.int64()))]),
+            pa.schema([*schema_without("page"), pa.field("page", pa.list_(pa.int64()))]),
             r"part-000000\.parquet: column 'page': got List\(Int64\); wanted List\(String\); restore the file",
         ),
-        (pa.schema([*without("status"), pa.field("status", pa.string())]), "column 'status': got String; wanted Int16"),
-        (pa.schema([*without("time"), pa.field("time", pa.timestamp("us"))]), "column 'time': got Datetime"),
+        (
+            pa.schema([*schema_without("status"), pa.field("status", pa.string())]),
+            "column 'status': got String; wanted Int16",
+        ),
+        (pa.schema([*schema_without("time"), pa.field("time", pa.timestamp("us"))]), "column 'time': got Datetime"),
     ],
 )
 def test_a_file_of_another_log_is_refused(tmp_path: Path, schema: pa.Schema, sentence: str) -> None:
@@ -121,18 +124,18 @@ def test_a_file_of_another_log_is_refused(tmp_path: Path, schema: pa.Schema, sen
         read_log(tmp_path, SCHEMA)
 
 
-@pytest.mark.parametrize("kept", [0, 3, 0.5, 0.9, 0.999])
-def test_a_torn_file_is_named(tmp_path: Path, kept: float) -> None:
+@pytest.mark.parametrize("kept_share", [0, 3, 0.5, 0.9, 0.999])
+def test_a_truncated_file_is_named(tmp_path: Path, kept_share: float) -> None:
     whole = write(tmp_path, SCHEMA, ANSWER, number=0)
     torn = write(tmp_path, SCHEMA, *[{**ANSWER, "request_id": str(number)} for number in range(500)], number=1)
     data = torn.read_bytes()
-    torn.write_bytes(data[: int(kept * len(data)) if kept < 1 else int(kept)])
+    torn.write_bytes(data[: int(kept_share * len(data)) if kept_share < 1 else int(kept_share)])
     with pytest.raises(LogPartError, match=r"part-000001\.parquet: cannot be read \(.+\); wanted a whole Parquet file"):
         read_log(tmp_path, SCHEMA)
     assert read_parts([whole], SCHEMA).height == 1
 
 
-def test_a_file_whose_pages_are_spoilt_is_named(tmp_path: Path) -> None:
+def test_a_file_with_broken_pages_is_named(tmp_path: Path) -> None:
     write(tmp_path, SCHEMA, ANSWER, number=0)
     spoilt = write(tmp_path, SCHEMA, *[{**ANSWER, "request_id": str(number)} for number in range(5_000)], number=1)
     data = bytearray(spoilt.read_bytes())
@@ -145,18 +148,18 @@ def test_a_file_whose_pages_are_spoilt_is_named(tmp_path: Path) -> None:
 def test_outcomes_that_others_write_may_use_wider_types(tmp_path: Path) -> None:
     schema = outcome_schema(pa.int64())
     times = pl.Series([NOW]).dt.cast_time_unit("ns")
-    mine = pl.DataFrame({"time": times, "request_id": ["a"], "row": [3], "label": [True]})
+    foreign_rows = pl.DataFrame({"time": times, "request_id": ["a"], "row": [3], "label": [True]})
     tmp_path.joinpath("theirs").mkdir()
-    mine.write_parquet(tmp_path / "theirs" / PART.format(number=0))
+    foreign_rows.write_parquet(tmp_path / "theirs" / PART.format(number=0))
     write(tmp_path / "ours", schema, {"time": NOW, "request_id": "b", "item": 7, "row": 1, "label": 0})
     rows = read_log(tmp_path, schema)
     assert rows.schema == pl.Schema(pl.from_arrow(schema.empty_table()).schema)
     assert rows.rows() == [(NOW, "b", 7, 1, 0), (NOW, "a", None, 3, 1)]
 
 
-def test_a_spoilt_file_is_read_or_refused_whatever_is_wrong_with_it(tmp_path: Path) -> None:
+def test_a_corrupted_file_is_read_or_refused(tmp_path: Path) -> None:
     rows = [{**ANSWER, "request_id": str(number), "page": ["home", "cart"], "words": [["a"]]} for number in range(20)]
-    path, seen = write(tmp_path, SCHEMA, *rows), set()
+    path, messages = write(tmp_path, SCHEMA, *rows), set()
     whole, chance = path.read_bytes(), random.Random(3)
     for _ in range(400):
         spoilt = bytearray(whole)
@@ -166,19 +169,19 @@ def test_a_spoilt_file_is_read_or_refused_whatever_is_wrong_with_it(tmp_path: Pa
         try:
             read_log(tmp_path, SCHEMA)
         except LogPartError as refused:  # also where Polars itself panics
-            seen.add(str(refused).partition(": ")[0])
-    assert seen == {str(path)}
+            messages.add(str(refused).partition(": ")[0])
+    assert messages == {str(path)}
 
 
 def test_folders_that_are_removed_while_a_log_is_listed_are_no_fault(tmp_path: Path) -> None:
     # Of 500 listings by Path.glob, about 35 raised FileNotFoundError.
-    kept = tmp_path / "kept" / PART.format(number=1)
-    kept.parent.mkdir()
-    kept.touch()
-    done = threading.Event()
+    kept_path = tmp_path / "kept" / PART.format(number=1)
+    kept_path.parent.mkdir()
+    kept_path.touch()
+    finished = threading.Event()
 
     def churn() -> None:
-        while not done.is_set():
+        while not finished.is_set():
             writers = [tmp_path / f"writer-{number}" for number in range(20)]
             for writer in writers:
                 writer.mkdir()
@@ -188,8 +191,8 @@ def test_folders_that_are_removed_while_a_log_is_listed_are_no_fault(tmp_path: P
     with ThreadPoolExecutor(1) as pool:
         churning = pool.submit(churn)
         try:
-            assert all(files_of(tmp_path, "**/part-*.parquet") == [kept] for _ in range(500))
-            assert all(parts(tmp_path) == [kept] for _ in range(500))
+            assert all(files_of(tmp_path, "**/part-*.parquet") == [kept_path] for _ in range(500))
+            assert all(parts(tmp_path) == [kept_path] for _ in range(500))
         finally:
-            done.set()
+            finished.set()
         churning.result()

@@ -20,7 +20,7 @@ from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.log_writer import LogWriter, is_sampled, process_folder
 from shortlist.serving.log.logs import NO_SLATE, outcome_schema, prediction_schema
 from shortlist.serving.server.feature_sample import NO_FEATURES
-from shortlist.serving.server.logged_columns import as_column
+from shortlist.serving.server.logged_columns import to_arrow_column
 from shortlist.spec.data import Data
 from shortlist.spec.serving import PredictionLog
 
@@ -67,7 +67,7 @@ def prediction(request_id: str, rows: int = 2) -> tuple[Any, ...]:
 
 def writer(folder: Path, flush_seconds: float = 600, max_waiting: int = 50_000) -> LogWriter:
     settings = PredictionLog(flush_seconds=flush_seconds, max_waiting=max_waiting)
-    return LogWriter(folder, PREDICTIONS, settings, as_column)
+    return LogWriter(folder, PREDICTIONS, settings, to_arrow_column)
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -79,22 +79,22 @@ def until(holds: Callable[[], bool]) -> None:
 
 @contextmanager
 def no_space(folder: Path) -> Iterator[None]:
-    """Let no file of this process grow beyond a byte: writing fails as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    """Limit the files of this process to one byte, so that writing fails as on a full disk."""
+    old_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, old_limit[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, old_limit)
         signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_rows_come_back_as_they_were_added(tmp_path: Path) -> None:
     log = writer(process_folder(tmp_path, 3))
     assert log.add(prediction("a"))
-    nothing = (None, np.array([np.nan], np.float32), None, None, *NO_FEATURES, *NO_SLATE)
-    assert log.add((NOW, "b", None, False, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, None, 0.5, *nothing))
+    null_values = (None, np.array([np.nan], np.float32), None, None, *NO_FEATURES, *NO_SLATE)
+    assert log.add((NOW, "b", None, False, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, None, 0.5, *null_values))
     log.close()
     first, second = read_log(tmp_path, PREDICTIONS).to_dicts()
     assert first["time"] == NOW
@@ -131,27 +131,27 @@ def test_memory_that_fills_is_written_before_its_time(tmp_path: Path) -> None:
 
 def test_a_reader_sees_every_row_once_and_never_half_a_file(tmp_path: Path) -> None:
     assert read_log(tmp_path / "not there", PREDICTIONS).height == 0
-    one, two = writer(process_folder(tmp_path, 3)), writer(process_folder(tmp_path, 4))
-    for log, name in ((one, "a"), (two, "b")):
+    first_writer, two = writer(process_folder(tmp_path, 3)), writer(process_folder(tmp_path, 4))
+    for log, name in ((first_writer, "a"), (two, "b")):
         log.add(prediction(name))
         log.flush()
     assert sorted(read_log(tmp_path, PREDICTIONS)["request_id"]) == ["a", "b"]
     (next(tmp_path.iterdir()) / "part-000009.parquet.partial").write_bytes(b"half")
-    one.add(prediction("c"))
-    one.close()
+    first_writer.add(prediction("c"))
+    first_writer.close()
     two.close()
     assert sorted(read_log(tmp_path, PREDICTIONS)["request_id"]) == ["a", "b", "c"]
 
 
-def test_a_full_disk_costs_only_what_memory_cannot_hold(tmp_path: Path) -> None:
+def test_a_full_disk_loses_only_rows_beyond_the_buffer(tmp_path: Path) -> None:
     log = writer(tmp_path / "one", max_waiting=5)
     with no_space(tmp_path):
-        taken = []
+        accepted = []
         for number in range(8):
-            taken.append(log.add(prediction(str(number))))
+            accepted.append(log.add(prediction(str(number))))
             log.flush()
         assert "File too large" in (log.problem or "")
-    assert taken == [True] * 5 + [False] * 3
+    assert accepted == [True] * 5 + [False] * 3
     assert (log.dropped, log.written, log.waiting) == (3, 0, 5)
     assert list((tmp_path / "one").iterdir()) == []  # no half-written file stays
     log.flush()  # there is space again
@@ -162,7 +162,7 @@ def test_a_full_disk_costs_only_what_memory_cannot_hold(tmp_path: Path) -> None:
     assert (log.dropped, log.written) == (3, 6)
 
 
-def test_what_a_full_disk_does_not_take_at_the_end_is_counted(tmp_path: Path) -> None:
+def test_rows_lost_at_the_end_on_a_full_disk_are_counted(tmp_path: Path) -> None:
     log = writer(tmp_path / "one")
     log.add(prediction("a"))
     with no_space(tmp_path):
@@ -171,14 +171,16 @@ def test_what_a_full_disk_does_not_take_at_the_end_is_counted(tmp_path: Path) ->
     assert not log.add(prediction("after the end"))
 
 
-def test_long_answers_fill_memory_sooner(tmp_path: Path) -> None:
-    log = LogWriter(tmp_path / "one", PREDICTIONS, PredictionLog(flush_seconds=600, max_waiting_bytes=2**20), as_column)
+def test_long_rows_fill_the_buffer_sooner(tmp_path: Path) -> None:
+    log = LogWriter(
+        tmp_path / "one", PREDICTIONS, PredictionLog(flush_seconds=600, max_waiting_bytes=2**20), to_arrow_column
+    )
     with no_space(tmp_path):
-        taken = []
+        accepted = []
         for number in range(5):
-            taken.append(log.add(prediction(str(number)), size=2**18 + 2**16))
+            accepted.append(log.add(prediction(str(number)), size=2**18 + 2**16))
             log.flush()
-    assert taken == [True, True, True, False, False]  # four have more than the mebibyte
+    assert accepted == [True, True, True, False, False]  # four have more than the mebibyte
     assert log.waiting_bytes == 3 * (2**18 + 2**16)
     log.flush()
     assert log.add(prediction("later"), size=2**20)
@@ -233,8 +235,8 @@ def test_adding_does_not_wait_for_a_disk_that_hangs(tmp_path: Path, monkeypatch:
     log = writer(tmp_path / "one", flush_seconds=0.01, max_waiting=100)
     log.add(prediction("0"))
     hanging.wait()
-    taken = [log.add(prediction(str(number))) for number in range(1, 150)]  # the disk hangs all the while
-    assert (taken.count(True), log.dropped) == (99, 50)
+    accepted = [log.add(prediction(str(number))) for number in range(1, 150)]  # the disk hangs all the while
+    assert (accepted.count(True), log.dropped) == (99, 50)
     works_again.set()
     log.close()
     assert read_log(tmp_path, PREDICTIONS)["request_id"].to_list() == [str(number) for number in range(100)]

@@ -1,4 +1,4 @@
-"""Random logs for any declaration, fitted; and models trained on them."""
+"""Random logs for any declaration, fitted features, and models trained on them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROWS = 300
 TEXTS = ["", "a", "b", "Zürich, 漢字", "a" * 200, None]
 HUGE = [2**63 - 1, -(2**63) + 2, -1, 0, 7, -(2**31), 2**53 + 1, None]
 
-EVERYTHING: dict[str, Any] = {
+ALL_FEATURES: dict[str, Any] = {
     "source": {"kind": "files"},
     "columns": [
         {"name": "user_id", "type": "integer", "nullable": False},
@@ -127,7 +127,7 @@ FEATURES: list[dict[str, Any]] = [
 
 @dataclass(frozen=True)
 class Fitted:
-    """A declaration, a random log of it, and what features were fitted to."""
+    """A declaration, a random log of it, and its fitted features."""
 
     data: Data
     features: Features
@@ -142,9 +142,9 @@ class Fitted:
         """Rows of the last day, as serving looks them up: without label and outcomes."""
         log = DayTable.open(self.folder / "log", Files.LOG)
         rows = pl.concat([frame for part, frame in log.frames() if part == DAYS[-1]])
-        wanted = self.transformer.plan.log_columns(self.transformer.plan.read)
-        known = [name for name in wanted if name not in (Columns.LABEL, "seconds")]
-        return self.transformer.look_up(rows.select(known), DAYS[-1])
+        column_names = self.transformer.plan.log_columns(self.transformer.plan.read)
+        request_columns = [name for name in column_names if name not in (Columns.LABEL, "seconds")]
+        return self.transformer.look_up(rows.select(request_columns), DAYS[-1])
 
     @cached_property
     def table(self) -> DayTable:
@@ -179,9 +179,9 @@ def fit_random(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="session")
-def everything(fit_random: FitRandom) -> Fitted:
-    """Every kind of operation, over every type of column."""
-    return fit_random(Data.model_validate(EVERYTHING), Features.model_validate({"columns": FEATURES}))
+def all_features(fit_random: FitRandom) -> Fitted:
+    """A fitted log with every kind of feature, over every type of column."""
+    return fit_random(Data.model_validate(ALL_FEATURES), Features.model_validate({"columns": FEATURES}))
 
 
 @pytest.fixture(scope="session")
@@ -227,10 +227,10 @@ def _write_log(folder: Path, data: Data) -> None:
 
 
 def _clicks(rows: pl.DataFrame, data: Data, random: np.random.Generator) -> pl.Series:
-    """Labels with something to learn: of the user (or the first category), and of the first number."""
+    """Labels that depend on the user (or the first category) and on the first number."""
     category = data.user or next(column.name for column in data.columns if column.type == "hex")
-    known = [column for column in data.columns if column.known == "before" and column.name != data.label]
-    number = next(column.name for column in known if column.type in ("number", "integer") and column.nullable)
+    request_columns = [column for column in data.columns if column.known == "before" and column.name != data.label]
+    number = next(column.name for column in request_columns if column.type in ("number", "integer") and column.nullable)
     liking = rows[category].hash(seed=1).to_numpy() % 97 / 97 - 0.5
     logit = 4 * liking + np.clip(rows[number].cast(pl.Float64).fill_null(0).to_numpy(), -2, 2)
     return pl.Series(random.random(ROWS) < 1 / (1 + np.exp(-logit))).cast(pl.Int8)
@@ -253,33 +253,35 @@ def _random(  # noqa: PLR0911 - one per type
         return pl.Series(random.choice(keys[column.name].to_numpy(), rows))
     match column.type:
         case "string":
-            return _chosen(TEXTS, rows, random, pl.String, column.nullable)
+            return _draw_values(TEXTS, rows, random, pl.String, column.nullable)
         case "integer" | "hex":
             values = [0, 1, 2, None] if column.known == "after" else HUGE  # outcomes are summed
-            return _chosen(values, rows, random, pl.Int64, column.nullable)
+            return _draw_values(values, rows, random, pl.Int64, column.nullable)
         case "number":
             numbers = [*random.normal(0, 3, 40), -0.0, 0.0, 2.5, -1e15 - 0.5 if column.name == "price" else 1.0, None]
             if column.name == "weight":
                 numbers += [math.inf, -math.inf]
-            return _chosen(numbers, rows, random, pl.Float64, column.nullable)
+            return _draw_values(numbers, rows, random, pl.Float64, column.nullable)
         case "date":
-            return _chosen([*(day - timedelta(days=2) for day in DAYS), None], rows, random, pl.Date, column.nullable)
+            return _draw_values(
+                [*(day - timedelta(days=2) for day in DAYS), None], rows, random, pl.Date, column.nullable
+            )
         case "vector":
             vectors = [*random.normal(0, 1, (8, 3)).tolist(), [0.0, 0.0, 0.0], None]
-            return _chosen(vectors, rows, random, pl.List(pl.Float32), column.nullable)
+            return _draw_values(vectors, rows, random, pl.List(pl.Float32), column.nullable)
         case _:
             text = column.tag_type == "string"
             values = TEXTS if text else HUGE
             lists = [list(random.permutation(np.array(values, object))[: number % 6]) for number in range(30)]
-            return _chosen([*lists, None], rows, random, pl.List(pl.String if text else pl.Int64), column.nullable)
+            return _draw_values([*lists, None], rows, random, pl.List(pl.String if text else pl.Int64), column.nullable)
 
 
-def _chosen(values: list[Any], rows: int, random: np.random.Generator, dtype: Any, nullable: bool) -> pl.Series:
-    kept = [value for value in values if nullable or value is not None]
-    return pl.Series([kept[number] for number in random.integers(0, len(kept), rows)], dtype=dtype)
+def _draw_values(values: list[Any], rows: int, random: np.random.Generator, dtype: Any, nullable: bool) -> pl.Series:
+    candidates = [value for value in values if nullable or value is not None]
+    return pl.Series([candidates[number] for number in random.integers(0, len(candidates), rows)], dtype=dtype)
 
 
 @pytest.fixture(scope="session")
 def declared() -> DeclaredColumns:
-    """The declaration of `everything`."""
-    return DeclaredColumns(Data.model_validate(EVERYTHING))
+    """The declaration of `all_features`."""
+    return DeclaredColumns(Data.model_validate(ALL_FEATURES))

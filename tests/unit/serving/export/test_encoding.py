@@ -57,7 +57,7 @@ def test_null_is_nan_or_no_code_or_zeros_or_an_empty_list(declared: DeclaredColu
     }  # fmt: skip
 
 
-def test_a_list_without_any_value_is_one_column_wide(declared: DeclaredColumns) -> None:
+def test_a_list_without_values_is_one_column_wide(declared: DeclaredColumns) -> None:
     empty = ROWS.with_columns(pl.lit(None, pl.List(pl.String)).alias("words"))
     signature = Signature(model="m", kind="k", lists=(ListInput(tensor="list_0", place="words", longest=None),))
     assert encode(empty, signature, declared)["list_0"].tolist() == [[NO_CODE], [NO_CODE]]

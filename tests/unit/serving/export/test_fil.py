@@ -1,4 +1,4 @@
-"""Trees for Triton's FIL backend: what it would compute is what the exported graph answers."""
+"""Trees for Triton's FIL backend: it computes the scores of the exported graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shortlist.rollout.kserve.owner import ObjectOwner
 from shortlist.rollout.kserve.published import publish, repository_key
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.fil import write_fil_repository
-from shortlist.serving.export.onnx_session import session
+from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.repository import verify_repository
 from shortlist.serving.export.signature import SIGNATURE_FILE, Signature
 from shortlist.serving.export.triton_config import from_text
@@ -30,9 +30,9 @@ BATCHING = Batching(max_batch_rows=512, max_queue_delay_us=200, preferred_rows=(
 
 
 @pytest.fixture(scope="module")
-def trees(everything: Any) -> Path:
+def trees(all_features: Any) -> Path:
     section = XGBoostModel(features=("*_number", "*_rate", "page_id", "picture_vector"), rounds=9)
-    folder = Path(everything.trained("xgboost", section, "xgboost"))
+    folder = Path(all_features.trained("xgboost", section, "xgboost"))
     export(folder, "shop")
     return folder
 
@@ -48,7 +48,7 @@ def config_of(folder: Path) -> Any:
 
 
 def tensors_of(config: Any, place: str) -> dict[str, tuple[int, list[int]]]:
-    return {each.name: (each.data_type, list(each.dims)) for each in getattr(config, place)}
+    return {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in getattr(config, place)}
 
 
 def test_the_ensemble_fits_together(repository: Path) -> None:
@@ -83,27 +83,27 @@ def test_only_the_trees_go_to_the_gpu_and_requests_are_joined(repository: Path) 
         assert config.dynamic_batching.max_queue_delay_microseconds == 200
 
 
-def test_trees_behind_the_cut_graph_score_as_the_whole_graph(repository: Path, trees: Path, everything: Any) -> None:
-    tensors = encode(everything.looked_up, Signature.read(trees / "serving"), everything.transformer.plan.declared)
-    (wanted,) = session(trees / "serving").run(["score"], tensors)
+def test_trees_behind_the_cut_graph_score_as_the_whole_graph(repository: Path, trees: Path, all_features: Any) -> None:
+    tensors = encode(all_features.looked_up, Signature.read(trees / "serving"), all_features.transformer.plan.declared)
+    (expected,) = create_session(trees / "serving").run(["score"], tensors)
     transform = onnxruntime.InferenceSession(
         str(repository / "shop_transform/4/model.onnx"), providers=["CPUExecutionProvider"]
     )
     (floats,) = transform.run(None, tensors)
     booster = xgb.Booster(model_file=repository / "shop_trees/4/xgboost.ubj")
-    found = booster.inplace_predict(floats, validate_features=False)
-    np.testing.assert_allclose(found, wanted[:, 0], atol=1e-6)
-    assert np.unique(found).size > 10
+    scores = booster.inplace_predict(floats, validate_features=False)
+    np.testing.assert_allclose(scores, expected[:, 0], atol=1e-6)
+    assert np.unique(scores).size > 10
     spoilt = booster.inplace_predict(floats[:, ::-1], validate_features=False)
-    assert np.abs(spoilt - wanted[:, 0]).max() > 1e-3
+    assert np.abs(spoilt - expected[:, 0]).max() > 1e-3
 
 
 def test_a_graph_that_cannot_be_cut_or_has_no_trees_is_refused(trees: Path, tmp_path: Path) -> None:
     import shutil
 
     shutil.copytree(trees, tmp_path / "model")
-    known = Signature.read(trees / "serving").model_copy(update={"border": ()})
-    write_json(tmp_path / "model/serving" / SIGNATURE_FILE, known.model_dump(mode="json"))
+    signature = Signature.read(trees / "serving").model_copy(update={"border": ()})
+    write_json(tmp_path / "model/serving" / SIGNATURE_FILE, signature.model_dump(mode="json"))
     with pytest.raises(ShortlistError, match="does not say where its features end; train the model again"):
         write_fil_repository(tmp_path / "model/serving", 4, BATCHING, tmp_path / "out")
     (tmp_path / "model/model.ubj").unlink()
@@ -113,7 +113,7 @@ def test_a_graph_that_cannot_be_cut_or_has_no_trees_is_refused(trees: Path, tmp_
 
 
 @pytest.mark.parametrize(("device", "backends"), [("gpu", ["", "onnxruntime", "fil"]), ("cpu", ["onnxruntime"])])
-def test_a_cluster_serves_trees_where_the_spec_places_them(
+def test_a_cluster_serves_trees_on_the_declared_device(
     trees: Path, tmp_path: Path, device: str, backends: list[str]
 ) -> None:
     objects = FolderObjectStore(tmp_path / "objects")

@@ -28,24 +28,29 @@ from shortlist.spec.features import Features
 def computed(
     fitted: Any, outputs: list[FeatureColumn], rows: pl.DataFrame | None = None
 ) -> tuple[dict[str, np.ndarray], Any]:
-    """The graph's answers for looked-up rows: `floats`, `ids`, and ids and places of every list."""
+    """The graph's outputs for looked-up rows: `floats`, `ids`, and ids and masks of every list."""
     graph = FeatureGraph(fitted.transformer.preprocessing)
-    asked: dict[str, tuple[str, Any, Any]] = {}
+    graph_outputs: dict[str, tuple[str, Any, Any]] = {}
     floats = [output.name for output in outputs if output.kind != "ids"]
-    asked["floats"] = (graph.floats(floats), np.float32, "floats")
+    graph_outputs["floats"] = (graph.floats(floats), np.float32, "floats")
     ids = [output.name for output in outputs if output.kind == "id"]
     if ids:
-        asked["ids"] = (graph.ids(ids), np.int64, len(ids))
+        graph_outputs["ids"] = (graph.ids(ids), np.int64, len(ids))
     for output in outputs:
         if output.kind == "ids":
-            found, there = graph.lists(output.name)
-            asked |= {output.name: (found, np.int64, "longest"), f"{output.name} there": (there, np.bool_, "longest")}
-    _, signature = graph.finished(asked["floats"][0], "whole", 1, "spec", "test")
-    model = graph.nodes.model(describe_tensors(signature), [tensor_info(*each) for each in asked.values()])
+            list_ids, is_filled = graph.lists(output.name)
+            graph_outputs |= {
+                output.name: (list_ids, np.int64, "longest"),
+                f"{output.name} there": (is_filled, np.bool_, "longest"),
+            }
+    _, signature = graph.finished(graph_outputs["floats"][0], "whole", 1, "spec", "test")
+    model = graph.nodes.model(
+        describe_tensors(signature), [tensor_info(*output_tensor) for output_tensor in graph_outputs.values()]
+    )
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = encode(fitted.looked_up if rows is None else rows, signature, fitted.transformer.plan.declared)
-    answers = session.run([name for name, _, _ in asked.values()], feeds)
-    return dict(zip(asked, answers, strict=True)), signature
+    answers = session.run([name for name, _, _ in graph_outputs.values()], feeds)
+    return dict(zip(graph_outputs, answers, strict=True)), signature
 
 
 def as_floats(table: pl.DataFrame, outputs: list[FeatureColumn]) -> np.ndarray:
@@ -67,7 +72,7 @@ def assert_same(fitted: Any, outputs: list[FeatureColumn]) -> None:
     for output in outputs:
         if output.kind == "ids":
             pairs = zip(answers[output.name], answers[f"{output.name} there"], strict=True)
-            assert [found[there].tolist() for found, there in pairs] == table[output.name].to_list()
+            assert [ids[is_filled].tolist() for ids, is_filled in pairs] == table[output.name].to_list()
 
 
 @pytest.mark.parametrize("name", ["demo", "kuairand", "criteo"])
@@ -76,36 +81,36 @@ def test_the_graph_computes_a_shipped_specs_features(fitted_spec: Callable[[str]
     assert_same(fitted, list(fitted.transformer.plan.outputs))
 
 
-def test_the_graph_computes_every_kind_of_feature_of_every_type_of_column(everything: Any) -> None:
-    outputs = list(everything.transformer.plan.outputs)
+def test_the_graph_computes_every_kind_of_feature_of_every_type_of_column(all_features: Any) -> None:
+    outputs = list(all_features.transformer.plan.outputs)
     assert {output.kind for output in outputs} == {"dense", "id", "ids", "vector"}
-    assert_same(everything, outputs)
+    assert_same(all_features, outputs)
 
 
-def test_features_come_in_the_order_that_is_asked(everything: Any) -> None:
-    outputs = [output for output in everything.transformer.plan.outputs if output.kind != "ids"]
+def test_features_come_in_the_requested_order(all_features: Any) -> None:
+    outputs = [output for output in all_features.transformer.plan.outputs if output.kind != "ids"]
     order = np.random.default_rng(0).permutation(len(outputs))
-    assert_same(everything, [outputs[number] for number in order])
+    assert_same(all_features, [outputs[number] for number in order])
 
 
 @pytest.mark.parametrize("number", range(0, 60, 7))
-def test_any_feature_can_be_alone(everything: Any, number: int) -> None:
-    outputs = [output for output in everything.transformer.plan.outputs if output.kind != "ids"]
-    assert_same(everything, [outputs[number % len(outputs)]])
+def test_every_feature_can_be_computed_alone(all_features: Any, number: int) -> None:
+    outputs = [output for output in all_features.transformer.plan.outputs if output.kind != "ids"]
+    assert_same(all_features, [outputs[number % len(outputs)]])
 
 
-def test_what_is_not_asked_is_not_read(everything: Any) -> None:
-    _, signature = computed(everything, [FeatureColumn("price_number", "dense"), FeatureColumn("user_rate", "dense")])
+def test_inputs_of_features_that_are_not_requested_are_not_read(all_features: Any) -> None:
+    _, signature = computed(all_features, [FeatureColumn("price_number", "dense"), FeatureColumn("user_rate", "dense")])
     assert signature.numbers == (
         "price", "by_user_id:rows", "by_user_id:sum_label", "all_rows:rows", "all_rows:sum_label"
     )  # fmt: skip
     assert not signature.codes + signature.lists + signature.vectors
 
 
-def test_a_list_is_as_long_as_its_greediest_reader_wants(everything: Any) -> None:
+def test_a_list_is_as_long_as_its_longest_reader(all_features: Any) -> None:
     def longest(*names: str) -> dict[str, int | None]:
-        wanted = [FeatureColumn("price_number", "dense"), *(FeatureColumn(name, "ids") for name in names)]
-        return {tags.place: tags.longest for tags in computed(everything, wanted)[1].lists}
+        columns = [FeatureColumn("price_number", "dense"), *(FeatureColumn(name, "ids") for name in names)]
+        return {tags.place: tags.longest for tags in computed(all_features, columns)[1].lists}
 
     assert longest("words_id", "words_more_id", "topics_id") == {"words": 3, "items:topics": 2}
     assert longest("places_id") == {"places": 2}
@@ -117,7 +122,9 @@ def test_kinds_of_operations_are_compiled_once_however_many_columns(fitted_spec:
 
     def nodes(columns: int) -> int:
         graph = FeatureGraph(preprocessing)
-        graph.floats([f"{kind}{i}_{what}" for kind, what in (("I", "log"), ("C", "rate")) for i in range(1, columns)])
+        graph.floats(
+            [f"{kind}{i}_{suffix}" for kind, suffix in (("I", "log"), ("C", "rate")) for i in range(1, columns)]
+        )
         return len(graph.nodes)
 
     assert nodes(14) == nodes(3)
@@ -134,8 +141,8 @@ def hashing(columns: int, buckets: int) -> onnxruntime.InferenceSession:
     }  # fmt: skip
     nodes = GraphBuilder()
     inputs = GraphInputs(nodes, DeclaredColumns(Data.model_validate(declared)))
-    found = nodes.transposed(bucket_id_nodes(inputs, [(tuple(names), buckets)]))
-    model = nodes.model(describe_tensors(inputs.signature("m", "k")), [tensor_info(found, np.int64, 1)])
+    bucket_ids = nodes.transposed(bucket_id_nodes(inputs, [(tuple(names), buckets)]))
+    model = nodes.model(describe_tensors(inputs.signature("m", "k")), [tensor_info(bucket_ids, np.int64, 1)])
     return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
@@ -143,16 +150,20 @@ SESSIONS = {(columns, buckets): hashing(columns, buckets) for columns in (1, 2, 
 
 
 @settings(deadline=None, max_examples=60)
-@given(rows=st.lists(st.tuples(codes, codes, codes), min_size=1, max_size=20), which=st.sampled_from(list(SESSIONS)))
-def test_hashing_and_crossing_are_the_tables_arithmetic(rows: list[tuple[int, ...]], which: tuple[int, int]) -> None:
-    columns, buckets = which
+@given(
+    rows=st.lists(st.tuples(codes, codes, codes), min_size=1, max_size=20), session_name=st.sampled_from(list(SESSIONS))
+)
+def test_hashing_and_crossing_equal_the_training_table(
+    rows: list[tuple[int, ...]], session_name: tuple[int, int]
+) -> None:
+    columns, buckets = session_name
     table = pl.DataFrame(
         {f"{number}": pl.Series([row[number] for row in rows], dtype=pl.Int64) for number in range(columns)}
     )
     nulls = table.with_columns(pl.when(pl.all() != NO_CODE).then(pl.all()))
-    wanted = with_buckets(nulls.lazy(), "bucket", table.columns, buckets).collect()["bucket"]
-    (found,) = SESSIONS[which].run(None, {CODES: table.to_numpy()})
-    assert found[:, 0].tolist() == wanted.to_list()
+    expected = with_buckets(nulls.lazy(), "bucket", table.columns, buckets).collect()["bucket"]
+    (actual,) = SESSIONS[session_name].run(None, {CODES: table.to_numpy()})
+    assert actual[:, 0].tolist() == expected.to_list()
 
 
 def test_values_that_a_graph_cannot_tell_apart_are_refused() -> None:
@@ -161,13 +172,13 @@ def test_values_that_a_graph_cannot_tell_apart_are_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [NO_CODE, NULL_IN_LIST])
-def test_a_value_that_says_null_is_refused(value: int) -> None:
+def test_a_value_that_means_null_is_refused(value: int) -> None:
     with pytest.raises(ExportError, match=rf"vocabulary of 'number' holds {value}, which stands for null"):
         vocabulary_codes("number", pl.Series([5, value]))
 
 
-def test_a_text_read_as_a_number_is_refused_at_export(fit_random: Any, everything: Any) -> None:
-    columns = {**everything.data.model_dump(), "user": None, "item": None, "side_tables": ()}
+def test_a_text_read_as_a_number_is_refused_at_export(fit_random: Any, all_features: Any) -> None:
+    columns = {**all_features.data.model_dump(), "user": None, "item": None, "side_tables": ()}
     texts = Features.model_validate({"columns": [{"kind": "hash", "each": "page", "buckets": 9}]})
     fitted = fit_random(Data.model_validate(columns), texts).transformer.preprocessing
     numeric = Features.model_validate({"columns": [{"kind": "numeric", "each": "page"}]}).columns
@@ -177,15 +188,15 @@ def test_a_text_read_as_a_number_is_refused_at_export(fit_random: Any, everythin
         FeatureGraph(Preprocessing(odd, {}, {}, {})).floats(["page_number"])
 
 
-def test_lists_are_no_floats(everything: Any) -> None:
-    graph = FeatureGraph(everything.transformer.preprocessing)
+def test_lists_as_floats_are_refused(all_features: Any) -> None:
+    graph = FeatureGraph(all_features.transformer.preprocessing)
     with pytest.raises(ExportError, match="words_id: no matrix of floats can hold lists"):
         graph.floats(["price_number", "words_id"])
 
 
-def test_a_feature_that_is_not_made_is_named(everything: Any) -> None:
+def test_a_missing_feature_is_named(all_features: Any) -> None:
     with pytest.raises(ExportError, match="the model reads 'prices', which its preprocessing does not make"):
-        FeatureGraph(everything.transformer.preprocessing).floats(["prices"])
+        FeatureGraph(all_features.transformer.preprocessing).floats(["prices"])
 
 
 def test_a_graph_too_large_for_one_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
@@ -198,13 +209,13 @@ def test_a_graph_too_large_for_one_file_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("period", ["hour", "weekday"])
-def test_the_clock_is_the_tables_to_the_last_bit_where_sine_and_cosine_are_zero(everything: Any, period: str) -> None:
+def test_the_clock_equals_the_table_bit_by_bit_at_zeros_of_sine_and_cosine(all_features: Any, period: str) -> None:
     outputs = [FeatureColumn(f"{period}_{curve}", "dense") for curve in ("sin", "cos")]
     quarters = pl.datetime_range(
         pl.datetime(2026, 6, 1, 4), pl.datetime(2026, 6, 8, 4), "6h", time_unit="us", time_zone="UTC", closed="left"
     )  # midnight, six, noon and six in New York, for a week
-    rows = everything.looked_up.head(28).with_columns(quarters.alias("event_time"))
-    answers, _ = computed(everything, outputs, rows)
-    table = everything.transformer.compute(rows)
+    rows = all_features.looked_up.head(28).with_columns(quarters.alias("event_time"))
+    answers, _ = computed(all_features, outputs, rows)
+    table = all_features.transformer.compute(rows)
     np.testing.assert_array_equal(answers["floats"], as_floats(table, outputs))
     assert 0 < np.abs(answers["floats"]).min(where=answers["floats"] != 0, initial=1) < 1e-15

@@ -60,7 +60,7 @@ def tensors_of(config: Any, place: str) -> dict[str, tuple[int, list[int]]]:
     return {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in getattr(config, place)}
 
 
-def test_a_repository_says_how_its_model_is_served(repository: Path, dlrm: Path) -> None:
+def test_a_repository_contains_its_serving_configuration(repository: Path, dlrm: Path) -> None:
     version = {f"shop/12/{name}" for name in ("model.onnx", "model.py", "scorers.py", "calibrated.py")}
     assert files_of(repository) == {"manifest.json", "shop/config.pbtxt", *version}
     config, signature = config_of(repository / "shop"), Signature.read(dlrm / "serving")
@@ -94,7 +94,7 @@ def test_the_same_model_gives_the_same_repository(dlrm: Path, repository: Path, 
     assert artefacts.folder_digest(tmp_path / "again") == artefacts.folder_digest(repository)
 
 
-def test_a_whole_repository_passes(repository: Path) -> None:
+def test_a_complete_repository_passes_verification(repository: Path) -> None:
     assert set(verify_repository(repository)) == files_of(repository) - {"manifest.json"}
 
 
@@ -127,7 +127,7 @@ def test_the_graph_of_a_network_is_cut_where_its_features_end(dlrm: Path, tmp_pa
     assert len(features.graph.node) + len(network.graph.node) + tail == len(whole.graph.node)
 
 
-def test_large_weights_lie_beside_the_parts_once(all_features: Any, dlrm: Path, tmp_path: Path) -> None:
+def test_large_weights_are_stored_once_for_all_parts(all_features: Any, dlrm: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(dlrm, model)
     shutil.rmtree(model / "serving")
@@ -143,7 +143,7 @@ def test_large_weights_lie_beside_the_parts_once(all_features: Any, dlrm: Path, 
     np.testing.assert_allclose(scores, expected, atol=1e-6, rtol=0)
 
 
-def test_trees_come_along_in_their_own_file(all_features: Any, tmp_path: Path) -> None:
+def test_trees_are_stored_in_their_own_file(all_features: Any, tmp_path: Path) -> None:
     section = XGBoostModel(features=("*_number", "*_rate", "page_id", "picture_vector"), rounds=30)
     model = all_features.trained("xgboost", section, "trees")
     export(model, "shop")
@@ -208,7 +208,7 @@ def program_of(repository: Path, threads: int, version: int = 12) -> TritonPytho
 
 
 @pytest.mark.parametrize("rows", [1, 127, 256, 401, 1_000])
-def test_rows_shared_out_among_threads_get_their_own_scores(dlrm: Path, repository: Path, rows: int) -> None:
+def test_rows_split_among_threads_get_the_right_scores(dlrm: Path, repository: Path, rows: int) -> None:
     tensors = null_inputs(Signature.read(dlrm / "serving"), rows)
     tensors["numbers"] = np.random.default_rng(rows).normal(size=tensors["numbers"].shape)
     (expected,) = create_session(dlrm / "serving").run(["score"], tensors)
@@ -216,9 +216,7 @@ def test_rows_shared_out_among_threads_get_their_own_scores(dlrm: Path, reposito
     assert np.unique(expected).size > rows / 2
 
 
-def test_a_run_that_breaks_in_one_thread_breaks_the_request_and_leaves_the_next_alone(
-    dlrm: Path, repository: Path
-) -> None:
+def test_a_failure_in_one_thread_fails_the_request_and_not_the_next_one(dlrm: Path, repository: Path) -> None:
     program, good = program_of(repository, 2), null_inputs(Signature.read(dlrm / "serving"), 500)
     expected = program.scores(good)
     (broken,) = program._score_requests([{**good, "codes": good["codes"][:200]}])  # the second part lacks rows
@@ -274,7 +272,7 @@ def test_a_network_in_bf16_gives_about_the_same_scores(dlrm: Path, all_features:
     assert 1e-5 < np.abs(scores - expected).max() < 0.02
 
 
-def test_requests_that_wait_are_scored_together_whatever_the_length_of_their_lists(
+def test_waiting_requests_are_batched_whatever_the_length_of_their_lists(
     served: triton.InferenceServerClient, dlrm: Path, all_features: Any
 ) -> None:
     tensors = encode(all_features.looked_up, Signature.read(dlrm / "serving"), all_features.transformer.plan.declared)

@@ -25,7 +25,7 @@ from shortlist.evaluation.integrity import verify_model_folder
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.fil import write_fil_repository
 from shortlist.serving.export.graph_builder import ExportError
-from shortlist.serving.export.onnx_session import null_inputs, session, warm_up_graph
+from shortlist.serving.export.onnx_session import create_session, null_inputs, warm_up_graph
 from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import Signature
 from shortlist.serving.export.triton_config import from_text
@@ -62,8 +62,8 @@ TAME = (
 
 
 @pytest.fixture(scope="module")
-def trained(everything: Any) -> Callable[[str], Path]:
-    """Return a function that gives the folder of a model of a kind, exported."""
+def trained(all_features: Any) -> Callable[[str], Path]:
+    """Return a function that returns the folder of an exported model of a kind."""
     ids: dict[str, Any] = {"features": (*TAME, "*_id", "*_hash", "*_x_*"), "embedding_dim": 4, "epochs": 1}
     sections = {
         "xgboost": XGBoostModel(features=(*TAME, "page_*", "number_id"), rounds=40, max_depth=4, min_child_weight=1),
@@ -73,20 +73,20 @@ def trained(everything: Any) -> Callable[[str], Path]:
         "wide_deep": WideDeepModel(deep_mlp=(8,), **ids),
         "finalnet": FinalNetModel(mlp=(8, 4), **ids),
     }
-    found: dict[str, Path] = {}
+    model_by_kind: dict[str, Path] = {}
 
     def give(kind: str) -> Path:
-        if kind not in found:
-            found[kind] = everything.trained(kind, sections[kind], f"scores-{kind}")
-            export(found[kind], "shop")
-        return found[kind]
+        if kind not in model_by_kind:
+            model_by_kind[kind] = all_features.trained(kind, sections[kind], f"scores-{kind}")
+            export(model_by_kind[kind], "shop")
+        return model_by_kind[kind]
 
     return give
 
 
 @pytest.fixture
 def copied(trained: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
-    """Return a function that gives a copy to change."""
+    """Return a function that returns a copy of such a folder."""
     return lambda kind: Path(shutil.copytree(trained(kind), tmp_path / kind))
 
 
@@ -94,7 +94,7 @@ def scored(folder: Path, fitted: Any) -> np.ndarray:
     """The graph's scores of looked-up rows."""
     signature = Signature.read(folder / "serving")
     tensors = encode(fitted.looked_up, signature, fitted.transformer.plan.declared)
-    (scores,) = session(folder / "serving").run(["score"], tensors)
+    (scores,) = create_session(folder / "serving").run(["score"], tensors)
     assert scores.dtype == np.float32 and scores.shape == (fitted.looked_up.height, 1)
     return np.asarray(scores[:, 0])
 
@@ -104,10 +104,12 @@ def predicted(folder: Path, fitted: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["xgboost", "dlrm", "lightgbm", "dcn", "wide_deep", "finalnet"])
-def test_the_file_scores_as_the_model_does(trained: Callable[[str], Path], everything: Any, kind: str) -> None:
+def test_the_exported_file_has_the_scores_of_the_model(
+    trained: Callable[[str], Path], all_features: Any, kind: str
+) -> None:
     folder = trained(kind)
-    scores = scored(folder, everything)
-    np.testing.assert_allclose(scores, predicted(folder, everything), atol=1e-6)
+    scores = scored(folder, all_features)
+    np.testing.assert_allclose(scores, predicted(folder, all_features), atol=1e-6)
     assert np.unique(scores).size > 100
     assert verify_model_folder(folder).keys() > {"serving/model.onnx", "serving/signature.json"}
     signature = Signature.read(folder / "serving")
@@ -115,10 +117,12 @@ def test_the_file_scores_as_the_model_does(trained: Callable[[str], Path], every
 
 
 @pytest.mark.parametrize(
-    "spec", ["demo", *(pytest.param(one, marks=pytest.mark.long) for one in ("kuairand", "criteo"))]
+    "spec", ["demo", *(pytest.param(spec_name, marks=pytest.mark.long) for spec_name in ("kuairand", "criteo"))]
 )
 @pytest.mark.parametrize("kind", ["xgboost", "dlrm"])
-def test_models_of_the_shipped_specs_leave_as_one_file(fitted_spec: Callable[[str], Any], spec: str, kind: str) -> None:
+def test_models_of_the_shipped_specs_are_exported_to_one_file(
+    fitted_spec: Callable[[str], Any], spec: str, kind: str
+) -> None:
     fitted, tables = fitted_spec(spec), ("*_log", "*_rate")
     if kind == "xgboost":
         folder = fitted.trained(kind, XGBoostModel(features=tables, rounds=10, min_child_weight=1), kind)
@@ -128,48 +132,52 @@ def test_models_of_the_shipped_specs_leave_as_one_file(fitted_spec: Callable[[st
     np.testing.assert_allclose(scored(folder, fitted), predicted(folder, fitted), atol=1e-6)
 
 
-def test_a_model_of_ids_alone_has_no_numbers(everything: Any) -> None:
-    folder = everything.trained("dlrm", DLRM.model_copy(update={"features": ("words_id", "page_id")}), "ids")
+def test_a_model_of_ids_alone_has_no_numbers(all_features: Any) -> None:
+    folder = all_features.trained("dlrm", DLRM.model_copy(update={"features": ("words_id", "page_id")}), "ids")
     export(folder, "shop")
     signature = Signature.read(folder / "serving")
     assert (signature.numbers, signature.codes, len(signature.lists)) == ((), ("page",), 1)
-    np.testing.assert_allclose(scored(folder, everything), predicted(folder, everything), atol=1e-6)
+    np.testing.assert_allclose(scored(folder, all_features), predicted(folder, all_features), atol=1e-6)
 
 
-def test_a_model_of_one_list_alone_is_scored(everything: Any) -> None:
-    folder = everything.trained("dlrm", DLRM.model_copy(update={"features": ("words_id",)}), "list")
+def test_a_model_of_one_list_alone_is_scored(all_features: Any) -> None:
+    folder = all_features.trained("dlrm", DLRM.model_copy(update={"features": ("words_id",)}), "list")
     export(folder, "shop")
-    np.testing.assert_allclose(scored(folder, everything), predicted(folder, everything), atol=1e-6)
+    np.testing.assert_allclose(scored(folder, all_features), predicted(folder, all_features), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["xgboost", "dlrm"])
 def test_the_same_model_gives_the_same_bytes(copied: Callable[[str], Path], kind: str) -> None:
     folder = copied(kind)
-    before = folder_digest(folder)
+    old_digest = folder_digest(folder)
     export(folder, "shop")
-    assert folder_digest(folder) == before
+    assert folder_digest(folder) == old_digest
 
 
 @pytest.mark.parametrize("rows", [1, 7])
-def test_any_number_of_rows_is_scored_alike(trained: Callable[[str], Path], everything: Any, rows: int) -> None:
+def test_scores_do_not_depend_on_the_number_of_rows(
+    trained: Callable[[str], Path], all_features: Any, rows: int
+) -> None:
     for kind in ("xgboost", "dlrm"):
         folder = trained(kind) / "serving"
-        tensors = encode(everything.looked_up, Signature.read(folder), everything.transformer.plan.declared)
-        (every,) = session(folder).run(["score"], tensors)
-        (some,) = session(folder).run(["score"], {name: values[:rows] for name, values in tensors.items()})
-        np.testing.assert_allclose(some, every[:rows], rtol=1e-6)
+        tensors = encode(all_features.looked_up, Signature.read(folder), all_features.transformer.plan.declared)
+        (all_scores,) = create_session(folder).run(["score"], tensors)
+        (first_scores,) = create_session(folder).run(
+            ["score"], {name: values[:rows] for name, values in tensors.items()}
+        )
+        np.testing.assert_allclose(first_scores, all_scores[:rows], rtol=1e-6)
 
 
-def test_large_weights_lie_beside_the_graph(copied: Callable[[str], Path], everything: Any) -> None:
+def test_large_weights_are_stored_beside_the_graph(copied: Callable[[str], Path], all_features: Any) -> None:
     folder = copied("dlrm")
-    inside = scored(folder, everything)
+    inside = scored(folder, all_features)
     export(folder, "shop", external_bytes=10_000)
     assert "serving/model.onnx.data" in verify_model_folder(folder)
     assert (folder / "serving" / "model.onnx").stat().st_size < 100_000
-    np.testing.assert_array_equal(scored(folder, everything), inside)
-    before = folder_digest(folder)
+    np.testing.assert_array_equal(scored(folder, all_features), inside)
+    old_digest = folder_digest(folder)
     export(folder, "shop", external_bytes=10_000)
-    assert folder_digest(folder) == before
+    assert folder_digest(folder) == old_digest
 
 
 @pytest.mark.parametrize(
@@ -180,7 +188,9 @@ def test_large_weights_lie_beside_the_graph(copied: Callable[[str], Path], every
         (b"", "does not begin as exported weights do"),
     ],
 )
-def test_what_only_calls_itself_weights_is_refused(copied: Callable[[str], Path], content: bytes, problem: str) -> None:
+def test_a_weights_file_with_other_content_is_refused(
+    copied: Callable[[str], Path], content: bytes, problem: str
+) -> None:
     folder = copied("dlrm")
     export(folder, "shop", external_bytes=10_000)
     (folder / "serving" / "model.onnx.data").write_bytes(content)
@@ -197,7 +207,7 @@ def test_weights_without_their_graph_are_refused(copied: Callable[[str], Path]) 
         verify_model_folder(folder)
 
 
-def test_a_changed_graph_is_found(copied: Callable[[str], Path]) -> None:
+def test_a_changed_graph_is_detected(copied: Callable[[str], Path]) -> None:
     folder = copied("xgboost")
     with (folder / "serving" / "model.onnx").open("ab") as file:
         file.write(b"\0")
@@ -205,17 +215,17 @@ def test_a_changed_graph_is_found(copied: Callable[[str], Path]) -> None:
         verify_manifest(folder)
 
 
-def test_nan_stays_nan_so_that_whoever_serves_can_tell(copied: Callable[[str], Path], everything: Any) -> None:
+def test_nan_stays_nan(copied: Callable[[str], Path], all_features: Any) -> None:
     folder = copied("dlrm")
     weights = load_file(folder / "weights.safetensors")
     weights["network.top.0.bias"][:] = np.nan
     save_file(weights, folder / "weights.safetensors")
     write_manifest(folder)
     export(folder, "shop")
-    assert np.isnan(scored(folder, everything)).all()
+    assert np.isnan(scored(folder, all_features)).all()
 
 
-def test_scores_stay_away_from_0_and_1_as_the_models_do(copied: Callable[[str], Path], everything: Any) -> None:
+def test_scores_are_clipped_like_the_models(copied: Callable[[str], Path], all_features: Any) -> None:
     folder = copied("dlrm")
     weights = load_file(folder / "weights.safetensors")
     for bias, bound in ((1e4, np.float32(1) - np.float32(1e-7)), (-1e4, np.float32(1e-7))):
@@ -223,12 +233,12 @@ def test_scores_stay_away_from_0_and_1_as_the_models_do(copied: Callable[[str], 
         save_file(weights, folder / "weights.safetensors")
         write_manifest(folder)
         export(folder, "shop")
-        scores = scored(folder, everything)
+        scores = scored(folder, all_features)
         assert set(scores.tolist()) == {float(bound)}
-        np.testing.assert_array_equal(scores, predicted(folder, everything))
+        np.testing.assert_array_equal(scores, predicted(folder, all_features))
 
 
-def test_an_untouched_model_is_exported_only(copied: Callable[[str], Path]) -> None:
+def test_an_unchanged_model_is_only_exported(copied: Callable[[str], Path]) -> None:
     folder = copied("xgboost")
     (folder / "model.ubj").write_bytes(b"{")
     with pytest.raises(IntegrityError, match=r"model\.ubj: changed after it was written"):
@@ -254,7 +264,7 @@ def test_a_kind_that_is_never_served_is_refused(copied: Callable[[str], Path]) -
         export(folder, "shop")
 
 
-def test_a_graph_that_does_not_run_is_never_left(copied: Callable[[str], Path]) -> None:
+def test_a_graph_that_does_not_run_is_removed(copied: Callable[[str], Path]) -> None:
     folder = copied("xgboost") / "serving"
     signature = Signature.read(folder)
     signature.model_copy(update={"numbers": (*signature.numbers, "one more")}).write(folder)
@@ -272,16 +282,16 @@ def test_lists_of_no_column_at_all_are_empty(trained: Callable[[str], Path]) -> 
     folder = trained("dlrm") / "serving"
     tensors = null_inputs(Signature.read(folder), 3)
     narrow = {name: values[:, :0] if name.startswith("list_") else values for name, values in tensors.items()}
-    (padded,), (empty,) = (session(folder).run(["score"], each) for each in (tensors, narrow))
+    (padded,), (empty,) = (create_session(folder).run(["score"], list_tensor) for list_tensor in (tensors, narrow))
     np.testing.assert_array_equal(padded, empty)
 
 
-def test_unknown_values_share_the_id_of_rare_ones(trained: Callable[[str], Path], everything: Any) -> None:
-    unknown = everything.looked_up.with_columns(pl.lit("never seen").alias("page"))
-    null = everything.looked_up.with_columns(pl.lit(None, pl.String).alias("page"))
+def test_unknown_and_rare_values_share_an_id(trained: Callable[[str], Path], all_features: Any) -> None:
+    unknown_rows = all_features.looked_up.with_columns(pl.lit("never seen").alias("page"))
+    null = all_features.looked_up.with_columns(pl.lit(None, pl.String).alias("page"))
     names = ["page_id"]
-    compute = everything.transformer.compute
-    assert compute(unknown).select(names).equals(compute(null).select(names))
+    compute = all_features.transformer.compute
+    assert compute(unknown_rows).select(names).equals(compute(null).select(names))
 
 
 FURTHER: dict[str, dict[str, Any]] = {
@@ -295,18 +305,18 @@ FURTHER: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", FURTHER)
-def test_the_file_scores_every_label_as_the_model_does(everything: Any, kind: str) -> None:
+def test_the_exported_file_has_the_models_scores_of_every_label(all_features: Any, kind: str) -> None:
     section = kind_of(kind).section.model_validate({"kind": kind, "labels": ("long", "read"), **FURTHER[kind]})
-    folder = everything.trained(kind, section, f"further-{kind}")
+    folder = all_features.trained(kind, section, f"further-{kind}")
     export(folder, "shop")
     signature = Signature.read(folder / "serving")
     assert (signature.scores, signature.runs_as) == (("score", "score_long", "score_read"), "graph")
-    tensors = encode(everything.looked_up, signature, everything.transformer.plan.declared)
-    (scores,) = session(folder / "serving").run(["score"], tensors)
-    ranker, rows = load_ranker(folder), everything.transformer.compute(everything.looked_up)
+    tensors = encode(all_features.looked_up, signature, all_features.transformer.plan.declared)
+    (scores,) = create_session(folder / "serving").run(["score"], tensors)
+    ranker, rows = load_ranker(folder), all_features.transformer.compute(all_features.looked_up)
     further = ranker.predict_further(rows)
-    wanted = np.stack([ranker.predict(rows), further["long"], further["read"]], axis=1)
-    np.testing.assert_allclose(scores, wanted, atol=1e-6)
+    expected = np.stack([ranker.predict(rows), further["long"], further["read"]], axis=1)
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
     assert not np.allclose(scores[:, 1], scores[:, 2], atol=1e-3)
     assert verify_model_folder(folder)
     write_repository(folder / "serving", 1, Batching(), folder.parent / "repository")
@@ -314,37 +324,37 @@ def test_the_file_scores_every_label_as_the_model_does(everything: Any, kind: st
     assert [list(tensor.dims) for tensor in config.output] == [[3]]
 
 
-def test_forms_that_answer_one_score_refuse_further_labels(everything: Any, tmp_path: Path) -> None:
+def test_forms_with_one_score_refuse_further_labels(all_features: Any, tmp_path: Path) -> None:
     trees = XGBoostModel(features=TAME, rounds=2, min_child_weight=1, labels=("long",))
-    folder = everything.trained("xgboost", trees, "further-fil")
+    folder = all_features.trained("xgboost", trees, "further-fil")
     export(folder, "shop")
     with pytest.raises(ShortlistError, match=r"the model has further labels \(long\), and the FIL backend runs one"):
         write_fil_repository(folder / "serving", 1, Batching(), tmp_path / "fil")
     network = DLRM.model_copy(update={"features": TAME, "labels": ("long",)})
-    folder = everything.trained("dlrm", network, "further-torchscript")
+    folder = all_features.trained("dlrm", network, "further-torchscript")
     with pytest.raises(ExportError, match=r"further labels, which its TorchScript form does not answer"):
         export_torchscript(folder, tmp_path / "model.pt")
 
 
-def test_attention_over_a_sequence_is_scored_as_the_model_does(everything: Any) -> None:
+def test_attention_over_a_sequence_has_the_scores_of_the_model(all_features: Any) -> None:
     section = kind_of("din").section.model_validate(
         {
             "kind": "din", "features": (*TAME, "words_id"), "history": "user_numbers", "target": "number_id",
             "embedding_dim": 4, "epochs": 2, "attention_mlp": (8,),
         }
     )  # fmt: skip
-    folder = everything.trained("din", section, "attention")
+    folder = all_features.trained("din", section, "attention")
     export(folder, "shop")
-    scores = scored(folder, everything)
-    np.testing.assert_allclose(scores, predicted(folder, everything), atol=1e-6)
+    scores = scored(folder, all_features)
+    np.testing.assert_allclose(scores, predicted(folder, all_features), atol=1e-6)
     signature = Signature.read(folder / "serving")
     assert signature.runs_as == "network"
     assert "border_history" in signature.border
     # The history counts: without it, rows that have one are scored otherwise.
-    past = everything.transformer.compute(everything.looked_up)
-    without = past.with_columns(pl.lit([], dtype=past.schema["user_numbers"]).alias("user_numbers"))
+    past = all_features.transformer.compute(all_features.looked_up)
+    no_history = past.with_columns(pl.lit([], dtype=past.schema["user_numbers"]).alias("user_numbers"))
     has_past = (past["user_numbers"].list.len() > 0).to_numpy()
-    changed = np.abs(load_ranker(folder).predict(without) - scores) > 1e-6
+    changed = np.abs(load_ranker(folder).predict(no_history) - scores) > 1e-6
     assert has_past.sum() > 50
     assert changed[has_past].mean() > 0.9
     assert not changed[~has_past].any()
@@ -353,12 +363,12 @@ def test_attention_over_a_sequence_is_scored_as_the_model_does(everything: Any) 
     # Two requests that Triton joins: a history is looked up once for all rows of each.
     features = onnxruntime.InferenceSession(folder.parent / "repository/shop/1/features.onnx")
     lists = past["user_numbers"].to_list()
-    first, other = 0, next(number for number, each in enumerate(lists) if each != lists[0])
-    rows = [*[first] * 30, *[other] * 10]
-    declared = everything.transformer.plan.declared
-    tensors = {name: each[rows] for name, each in encode(everything.looked_up, signature, declared).items()}
-    found = dict(zip(signature.border, features.run(list(signature.border), tensors), strict=True))
-    assert len(found["border_history"]) == 2
-    assert found["border_run"].ravel().tolist() == [0] * 30 + [1] * 10
-    (joined,) = session(folder / "serving").run(["score"], tensors)
+    first, changed_row = 0, next(number for number, history in enumerate(lists) if history != lists[0])
+    rows = [*[first] * 30, *[changed_row] * 10]
+    declared = all_features.transformer.plan.declared
+    tensors = {name: values[rows] for name, values in encode(all_features.looked_up, signature, declared).items()}
+    border_tensors = dict(zip(signature.border, features.run(list(signature.border), tensors), strict=True))
+    assert len(border_tensors["border_history"]) == 2
+    assert border_tensors["border_run"].ravel().tolist() == [0] * 30 + [1] * 10
+    (joined,) = create_session(folder / "serving").run(["score"], tensors)
     np.testing.assert_allclose(joined[:, 0], scores[rows], atol=1e-6)

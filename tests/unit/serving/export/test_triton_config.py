@@ -1,4 +1,4 @@
-"""What Triton is told on nodes with GPUs, as its own protocol buffer holds it."""
+"""Triton's configuration on nodes with GPUs, read from its protocol buffer."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ INPUTS = [("numbers", "TYPE_FP64", [3]), ("list_0", "TYPE_INT64", [-1])]
 
 
 def config(backend: Backend = "onnxruntime", **placement: Any) -> Any:
-    made = model_config("shop", backend, BATCHING, 7, INPUTS, ("score", "TYPE_FP32", [1]), TritonPlacement(**placement))
-    return from_text(as_text(made))  # through the text that Triton reads
+    model = model_config(
+        "shop", backend, BATCHING, 7, INPUTS, ("score", "TYPE_FP32", [1]), TritonPlacement(**placement)
+    )
+    return from_text(as_text(model))  # through the text that Triton reads
 
 
-def kinds(found: Any) -> list[str]:
-    return [type(group).Kind.Name(group.kind) for group in found.instance_group]
+def kinds(model: Any) -> list[str]:
+    return [type(group).Kind.Name(group.kind) for group in model.instance_group]
 
 
 def test_a_network_on_a_gpu_joins_requests_into_preferred_batches() -> None:
-    found = config(device="gpu")
-    assert kinds(found) == ["KIND_GPU"]
-    assert list(found.dynamic_batching.preferred_batch_size) == [1_024, 4_096]
-    assert found.dynamic_batching.max_queue_delay_microseconds == 500
-    assert not found.optimization.execution_accelerators.gpu_execution_accelerator
-    assert [warm_up.batch_size for warm_up in found.model_warmup] == [1, 1_024]
+    gpu_config = config(device="gpu")
+    assert kinds(gpu_config) == ["KIND_GPU"]
+    assert list(gpu_config.dynamic_batching.preferred_batch_size) == [1_024, 4_096]
+    assert gpu_config.dynamic_batching.max_queue_delay_microseconds == 500
+    assert not gpu_config.optimization.execution_accelerators.gpu_execution_accelerator
+    assert [warm_up.batch_size for warm_up in gpu_config.model_warmup] == [1, 1_024]
 
 
-def test_tensorrt_is_asked_for_in_fp32_and_built_for_every_size_before_the_first_request() -> None:
-    found = config(device="gpu", accelerator="tensorrt")
-    (tensorrt,) = found.optimization.execution_accelerators.gpu_execution_accelerator
+def test_tensorrt_uses_fp32_and_is_built_for_every_batch_size_before_the_first_request() -> None:
+    tensorrt_config = config(device="gpu", accelerator="tensorrt")
+    (tensorrt,) = tensorrt_config.optimization.execution_accelerators.gpu_execution_accelerator
     assert tensorrt.name == "tensorrt"
     assert tensorrt.parameters["precision_mode"] == "FP32"
     assert tensorrt.parameters["trt_engine_cache_path"] == "/tmp"  # noqa: S108
-    assert [warm_up.batch_size for warm_up in found.model_warmup] == [1, 8_192]
+    assert [warm_up.batch_size for warm_up in tensorrt_config.model_warmup] == [1, 8_192]
 
 
-def test_the_cpu_is_told_nothing_of_gpus() -> None:
-    found = config()
-    assert kinds(found) == ["KIND_CPU"]
-    assert not found.HasField("optimization")
+def test_a_cpu_configuration_has_no_gpu_settings() -> None:
+    cpu_config = config()
+    assert kinds(cpu_config) == ["KIND_CPU"]
+    assert not cpu_config.HasField("optimization")
     assert kinds(config("python")) == ["KIND_CPU"]
 
 

@@ -570,7 +570,7 @@ def test_many_users_are_sampled_without_moving_the_mean() -> None:
     users, number = UserTable(max_rows=1_000), 20_000
     ids = pl.Series(range(number)).hash()
     frame = pl.DataFrame({"user": ids, "step": [0] * number, "canary": np.arange(number) % 4 == 0})
-    users.add_event(frame, "seen")
+    users.add_event(frame, "users")
     users.add_outcomes(frame.with_columns(shown=pl.lit(1), positive=(pl.int_range(pl.len()) % 10 < 3).cast(pl.Int64)))
     values = users.values(1)
     assert values.shown_items.shape[0] <= 1_000

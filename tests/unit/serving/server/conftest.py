@@ -1,4 +1,4 @@
-"""A small shop with every type of column, fitted; and a model folder whose graph is hand-made."""
+"""A small fitted log with every type of column, and a model folder with a hand-made graph."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ ITEMS = [f"item {number}" for number in range(9)]
 
 @dataclass(frozen=True)
 class Shop:
-    """What was fitted, published and exported."""
+    """A fitted, published and exported shop."""
 
     folder: Path
     plan: Plan
@@ -158,7 +158,7 @@ class Shop:
         return Transformer.load(self.folder / "fitted", "cpu").look_up(rows, day)
 
 
-def _chosen(random: np.random.Generator, values: list[Any], dtype: Any, rows: int = ROWS) -> pl.Series:
+def _draw_values(random: np.random.Generator, values: list[Any], dtype: Any, rows: int = ROWS) -> pl.Series:
     return pl.Series([values[number] for number in random.integers(0, len(values), rows)], dtype=dtype)
 
 
@@ -167,20 +167,20 @@ def _day(random: np.random.Generator, day: date, number: int) -> pl.DataFrame:
     texts = [["a", "b", "b"], ["c"], [], None, ["b", "never seen", "a"]]
     return pl.DataFrame(
         {
-            "user_id": _chosen(random, [1, 2, 3, 2**40, -5, None], pl.Int64),
-            "item_id": _chosen(random, [*ITEMS, "in no table", None], pl.String),
-            "page": _chosen(random, ["home", "Zürich, 漢字", "x" * 200, None], pl.String),
-            "position": _chosen(random, [1, 2, -3, 2**62, None], pl.Int64),
-            "code": _chosen(random, [255, -1, None], pl.Int64),
-            "price": _chosen(random, [1.5, -2.0, 0.0, 1e12, None], pl.Float64),
-            "words": _chosen(random, texts, pl.List(pl.String)),
-            "places": _chosen(random, [[1, 2, 3], [-1], [], None], pl.List(pl.Int64)),
-            "made": _chosen(random, [day, DAYS[0], date(1969, 7, 20), None], pl.Date),
-            "query": _chosen(random, [[1.0, 2.0], [0.0, -1.0], None], pl.List(pl.Float32)),
-            "seconds": _chosen(random, [1.25, 8.0, None], pl.Float64),
+            "user_id": _draw_values(random, [1, 2, 3, 2**40, -5, None], pl.Int64),
+            "item_id": _draw_values(random, [*ITEMS, "in no table", None], pl.String),
+            "page": _draw_values(random, ["home", "Zürich, 漢字", "x" * 200, None], pl.String),
+            "position": _draw_values(random, [1, 2, -3, 2**62, None], pl.Int64),
+            "code": _draw_values(random, [255, -1, None], pl.Int64),
+            "price": _draw_values(random, [1.5, -2.0, 0.0, 1e12, None], pl.Float64),
+            "words": _draw_values(random, texts, pl.List(pl.String)),
+            "places": _draw_values(random, [[1, 2, 3], [-1], [], None], pl.List(pl.Int64)),
+            "made": _draw_values(random, [day, DAYS[0], date(1969, 7, 20), None], pl.Date),
+            "query": _draw_values(random, [[1.0, 2.0], [0.0, -1.0], None], pl.List(pl.Float32)),
+            "seconds": _draw_values(random, [1.25, 8.0, None], pl.Float64),
             Columns.LABEL: pl.Series(random.integers(0, 2, ROWS), dtype=pl.Int8),
             Columns.TIME: pl.Series(
-                sorted(midnight + timedelta(seconds=each) for each in (0, *random.uniform(0, 79_000, ROWS - 1))),
+                sorted(midnight + timedelta(seconds=seconds) for seconds in (0, *random.uniform(0, 79_000, ROWS - 1))),
                 dtype=pl.Datetime("us", "UTC"),
             ),
             Columns.DAY: pl.Series([day] * ROWS),
@@ -218,7 +218,7 @@ def _write_log(folder: Path) -> None:
 
 
 def _signature(plan: Plan) -> Signature:
-    """Name everything that can be read."""
+    """Use all features that a model can read."""
     views = {view.name: [f"{view.name}:{name}" for name in view.features] for view in plan.views}
     keyed = [place for name, places in views.items() if name.startswith(("by_", "all_")) for place in places]
     return Signature(
@@ -245,7 +245,7 @@ def _signature(plan: Plan) -> Signature:
 
 @pytest.fixture(scope="session")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    """The shop; its store is filled and pointed at its views. Read only."""
+    """The shop with a filled Feast store; read only."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(artefacts, "_sync_folder", lambda path: None)
         folder = tmp_path_factory.mktemp("shop")
@@ -258,7 +258,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 
 @pytest.fixture(scope="session")
 def published(shop: Shop) -> Shop:
-    """The shop, its store filled and pointed at its views. Read only."""
+    """The shop with a filled Feast store; read only."""
     views = shop.folder / "fitted" / "views"
     apply(views, shop.store, MODEL, SQLiteOnline(), "user_id").materialize(shop.until)
     announce_views(views, shop.store, shop.until, shop.folder / "log")
@@ -267,7 +267,7 @@ def published(shop: Shop) -> Shop:
 
 @pytest.fixture
 def copied(published: Shop, tmp_path: Path) -> Shop:
-    """A shop of the test's own, to be broken."""
+    """A copy of the shop, for tests that break it."""
     for name in ("store", "fitted"):
         shutil.copytree(published.folder / name, tmp_path / name)
     announce_views(tmp_path / "fitted" / "views", tmp_path / "store", published.until, published.folder / "log")
@@ -311,7 +311,7 @@ def write_model(folder: Path, shop: Shop) -> Signature:
 
 @dataclass
 class Server:
-    """A server process, and how to ask it."""
+    """A server process with its clients."""
 
     process: subprocess.Popen[bytes]
     http: int
@@ -320,7 +320,7 @@ class Server:
     log: Path
 
     def get(self, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
-        """Return status, headers and body of an answer."""
+        """Return status, headers and body of a response."""
         data = json.dumps(body).encode() if isinstance(body, dict) else body
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         request = urllib.request.Request(f"http://127.0.0.1:{self.http}{path}", data, named)
@@ -332,19 +332,19 @@ class Server:
                 return error.code, {key.lower(): value for key, value in error.headers.items()}, error.read()
 
     def infer(self, *inputs: dict[str, Any], model: str = MODEL, **headers: str) -> tuple[int, dict[str, Any]]:
-        """Return status and JSON of an answer."""
+        """Return status and JSON of a response."""
         status, _, body = self.get(f"/v2/models/{model}/infer", {"inputs": list(inputs)}, **headers)
         return status, json.loads(body)
 
     def until(self, holds: Callable[[], bool], seconds: float = 90) -> None:
-        """Wait until something holds."""
+        """Wait until a condition holds."""
         deadline = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.05)
 
     def until_ready(self) -> None:
-        """Wait until it says that it is ready."""
+        """Wait until the server is ready."""
 
         def is_ready() -> bool:
             assert self.process.poll() is None, self.log.read_text()
@@ -371,13 +371,13 @@ class Server:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody uses."""
+    """Return free ports."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
-        return [each.getsockname()[1] for each in sockets]
+        return [listening_socket.getsockname()[1] for listening_socket in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for listening_socket in sockets:
+            listening_socket.close()
 
 
 Start = Callable[..., Server]
@@ -435,6 +435,6 @@ def triton(repository: Path) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def impressions(published: Any) -> dict[int, int]:
-    """How often each user was shown something."""
+    """Number of impressions per user."""
     rows = published.views.snapshot("by_user_id", published.until)
     return dict(rows.select("user_id", Columns.ROWS).iter_rows())

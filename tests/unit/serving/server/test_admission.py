@@ -1,4 +1,4 @@
-"""Which requests a server takes on."""
+"""Admission control of a server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from shortlist.serving.server.admission import Admission, Place
+from shortlist.serving.server.admission import Admission, AdmissionSlot
 from shortlist.serving.server.grpc_app import _CODES
 from shortlist.serving.server.headers import UNREADY_HEADER
 from shortlist.serving.server.request_errors import ModelUnavailableError, OverloadedError, RequestError
@@ -19,18 +19,18 @@ from shortlist.spec.serving import Overload
 
 
 def admission(took: float = 0.0, **limits: Any) -> Admission:
-    """A queue whose last requests took so many seconds each."""
-    found = Admission(Overload.model_validate(limits))
+    """Return a queue whose last requests took so many seconds each."""
+    queue = Admission(Overload.model_validate(limits))
     for _ in range(64):
-        found._took.append(took)
-    return found
+        queue._durations.append(took)
+    return queue
 
 
 async def waits(queue: Admission, work: Callable[[], Awaitable[Any]], count: int) -> list[asyncio.Task[Any]]:
     """Let requests enter one after another."""
 
     async def request() -> Any:
-        async with queue.place():
+        async with queue.slot():
             return await work()
 
     tasks = []
@@ -40,25 +40,25 @@ async def waits(queue: Admission, work: Callable[[], Awaitable[Any]], count: int
     return tasks
 
 
-def test_no_more_are_worked_on_at_once_than_declared_and_all_have_their_turn_in_order() -> None:
+def test_at_most_max_concurrent_requests_run_and_the_queue_is_in_order() -> None:
     async def run() -> tuple[int, list[int], int]:
-        queue, inside, most, order = admission(max_concurrent=3), 0, 0, []
+        queue, inside, most_inside, order = admission(max_concurrent=3), 0, 0, []
 
         async def work() -> None:
-            nonlocal inside, most
+            nonlocal inside, most_inside
             order.append(len(order))
             inside += 1
-            most = max(most, inside)
+            most_inside = max(most_inside, inside)
             await asyncio.sleep(0.001)
             inside -= 1
 
         await asyncio.gather(*await waits(queue, work, 20))
-        return most, order, queue.waiting
+        return most_inside, order, queue.waiting
 
     assert asyncio.run(run()) == (3, list(range(20)), 0)
 
 
-def test_a_wait_is_the_requests_ahead_times_the_median_and_too_long_a_one_is_refused() -> None:
+def test_the_estimated_wait_is_the_queue_times_the_median_and_long_waits_are_refused() -> None:
     async def run() -> None:
         queue, work = admission(took=0.5, max_concurrent=2, max_wait_ms=1_000), asyncio.Event()
         tasks = await waits(queue, work.wait, 5)
@@ -74,7 +74,7 @@ def test_a_wait_is_the_requests_ahead_times_the_median_and_too_long_a_one_is_ref
     asyncio.run(run())
 
 
-def test_after_a_pause_all_are_served_and_under_lasting_overload_only_those_in_time(
+def test_after_a_pause_all_are_served_and_under_overload_only_requests_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
@@ -84,12 +84,12 @@ def test_after_a_pause_all_are_served_and_under_lasting_overload_only_those_in_t
         """Return how many of 40 were served and refused when the machine pauses, and then serves so slowly."""
         nonlocal now
         queue, served = admission(max_concurrent=1, max_wait_ms=2_000), 0
-        place = queue.place()
+        place = queue.slot()
         await place.__aenter__()
 
         async def request() -> None:
             nonlocal now, served
-            async with queue.place():
+            async with queue.slot():
                 served += 1
                 now += seconds_each
 
@@ -107,7 +107,7 @@ def test_after_a_pause_all_are_served_and_under_lasting_overload_only_those_in_t
     assert asyncio.run(run(5.0, 0.5)) == (5, 35)
 
 
-def test_whoever_waited_less_than_the_limit_is_served_while_those_before_are_refused(
+def test_requests_within_the_limit_are_served_while_later_ones_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
@@ -116,13 +116,13 @@ def test_whoever_waited_less_than_the_limit_is_served_while_those_before_are_ref
     async def run() -> list[str]:
         nonlocal now
         queue, order = admission(max_concurrent=1, max_wait_ms=1_000), []
-        inside = queue.place()
+        inside = queue.slot()
         await inside.__aenter__()
         queue._late_since = -1.5  # nobody was in time for longer than anybody may wait
 
         async def request(name: str) -> None:
             with contextlib.suppress(OverloadedError):
-                async with queue.place():
+                async with queue.slot():
                     order.append(name)
 
         tasks = [asyncio.create_task(request("old"))]
@@ -137,14 +137,14 @@ def test_whoever_waited_less_than_the_limit_is_served_while_those_before_are_ref
     assert asyncio.run(run()) == ["new"]
 
 
-def test_the_time_until_a_request_notices_its_turn_counts_as_that_of_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_until_a_request_resumes_counts_to_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
 
     async def run() -> float:
         nonlocal now
         queue = Admission(Overload(max_concurrent=1))
-        first, second = queue.place(), queue.place()
+        first, second = queue.slot(), queue.slot()
         await first.__aenter__()
         entering = asyncio.create_task(second.__aenter__())
         await asyncio.sleep(0)
@@ -152,7 +152,7 @@ def test_the_time_until_a_request_notices_its_turn_counts_as_that_of_its_place(m
         now = 3.0  # the event loop had other things to do
         await entering
         await second.__aexit__(None, None, None)
-        return queue._took[-1]
+        return queue._durations[-1]
 
     assert asyncio.run(run()) == 3.0
 
@@ -160,7 +160,7 @@ def test_the_time_until_a_request_notices_its_turn_counts_as_that_of_its_place(m
 def test_one_pause_does_not_refuse_a_burst() -> None:
     queue = admission(took=0.01, max_concurrent=16, max_wait_ms=1_000)
     for _ in range(16):  # all that are inside wait for the machine
-        queue._took.append(30.0)
+        queue._durations.append(30.0)
 
     async def run() -> None:
         work = asyncio.Event()
@@ -172,7 +172,7 @@ def test_one_pause_does_not_refuse_a_burst() -> None:
     assert queue.refused == 0
 
 
-def test_more_than_may_wait_are_refused_however_quick_the_others_were() -> None:
+def test_more_than_max_waiting_are_refused_even_after_fast_requests() -> None:
     async def run() -> None:
         queue, work = admission(max_concurrent=1, max_waiting=2), asyncio.Event()
         tasks = await waits(queue, work.wait, 3)
@@ -184,40 +184,40 @@ def test_more_than_may_wait_are_refused_however_quick_the_others_were() -> None:
     asyncio.run(run())
 
 
-def test_whoever_gives_up_waiting_leaves_no_gap() -> None:
+def test_a_cancelled_request_leaves_the_queue() -> None:
     async def run() -> int:
         queue, work = admission(max_concurrent=1), asyncio.Event()
-        first, *others = await waits(queue, work.wait, 4)
-        others[0].cancel()
+        first, *other_tasks = await waits(queue, work.wait, 4)
+        other_tasks[0].cancel()
         await asyncio.sleep(0)
         assert queue.waiting == 2
         work.set()
-        others[1].cancel()  # it has its turn by the time it hears of that
-        await asyncio.wait([first, *others])
-        assert others[2].result() is True
+        other_tasks[1].cancel()  # it has its turn by the time it hears of that
+        await asyncio.wait([first, *other_tasks])
+        assert other_tasks[2].result() is True
         await asyncio.gather(*await waits(queue, work.wait, 5))
         return queue.waiting
 
     assert asyncio.run(run()) == 0
 
 
-def test_whoever_waits_for_a_model_server_lets_others_in_and_goes_first_afterwards() -> None:
+def test_a_request_that_waits_for_a_model_server_releases_its_slot_and_returns_first() -> None:
     async def run() -> list[str]:
         queue, order, back, work = admission(max_concurrent=1), [], asyncio.Event(), asyncio.Event()
 
-        async def held() -> None:
-            async with queue.place() as place:
-                place.step_aside()
+        async def hold_slot() -> None:
+            async with queue.slot() as place:
+                place.release()
                 await back.wait()
-                await asyncio.gather(place.come_back(), place.come_back())  # two parts of one request
+                await asyncio.gather(place.reacquire(), place.reacquire())  # two parts of one request
                 order.append("held")
 
         async def newcomer(name: str) -> None:
-            async with queue.place():
+            async with queue.slot():
                 await work.wait()
                 order.append(name)
 
-        tasks = [asyncio.create_task(held())]
+        tasks = [asyncio.create_task(hold_slot())]
         await asyncio.sleep(0)
         tasks += [asyncio.create_task(newcomer(name)) for name in ("first", "second")]
         await asyncio.sleep(0)
@@ -232,41 +232,41 @@ def test_whoever_waits_for_a_model_server_lets_others_in_and_goes_first_afterwar
     assert asyncio.run(run()) == ["first", "held", "second"]
 
 
-def test_a_place_that_is_given_up_while_aside_is_free() -> None:
+def test_a_slot_cancelled_after_its_release_is_free() -> None:
     async def run() -> tuple[int, int]:
         queue = admission(max_concurrent=1)
         with pytest.raises(ValueError, match="broken"):
-            async with queue.place() as place:
-                place.step_aside()
+            async with queue.slot() as place:
+                place.release()
                 raise ValueError("broken")
-        assert isinstance(place, Place)
+        assert isinstance(place, AdmissionSlot)
         return queue._free, queue.waiting
 
     assert asyncio.run(run()) == (1, 0)
 
 
-def test_a_loop_that_is_late_again_and_again_counts_as_waiting_and_one_that_was_late_once_does_not() -> None:
+def test_repeated_loop_delays_count_as_waiting_and_a_single_one_does_not() -> None:
     async def run() -> None:
         queue = admission(max_concurrent=1, max_wait_ms=1_000)
-        queue._delays.extend([9.0, 0.0, 9.0, 9.0])
-        async with queue.place():
+        queue._loop_delays.extend([9.0, 0.0, 9.0, 9.0])
+        async with queue.slot():
             pass
-        queue._delays.extend([9.0, 8.0])
+        queue._loop_delays.extend([9.0, 8.0])
         with pytest.raises(OverloadedError, match=r"about 8\.0 s"):
             await queue.enter()
-        keeping = asyncio.create_task(queue.keep_time())
-        while min(queue._delays) > 1:
+        keeping = asyncio.create_task(queue.measure_loop_delay())
+        while min(queue._loop_delays) > 1:
             await asyncio.sleep(0.05)
         keeping.cancel()
 
     asyncio.run(run())
 
 
-def test_every_refusal_has_a_code_of_grpcs_and_too_much_to_do_is_resource_exhausted() -> None:
+def test_every_error_has_a_grpc_status_and_overload_is_resource_exhausted() -> None:
     assert _CODES[OverloadedError] is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert set(RequestError.__subclasses__()) <= set(_CODES)
 
 
-def test_only_a_server_that_cannot_score_says_that_another_one_may() -> None:
+def test_only_a_server_that_cannot_score_refers_to_another_server() -> None:
     assert UNREADY_HEADER in ModelUnavailableError("no Triton").headers
     assert UNREADY_HEADER not in OverloadedError("too much", retry_seconds=3).headers

@@ -1,4 +1,4 @@
-"""Counts of open tiles in a server: what training computes, after kills and beside other servers too."""
+"""Live counts of open tiles equal those of training, also after kills and with several servers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ FEATURES = Features.model_validate(
         "columns": [
             {"kind": "current", "key": key, "counts": counts, "name": name}
             for name, (key, counts) in zip(
-                NAMES, [(key, what) for key in ("user_id", "page") for what in ("rows", "positives")], strict=True
+                NAMES,
+                [(key, statistic) for key in ("user_id", "page") for statistic in ("rows", "positives")],
+                strict=True,
             )
         ],
         "tile": "1h",
@@ -94,12 +96,12 @@ SCORED = Features.model_validate(
     }
 )  # fmt: skip
 PRICES: dict[str | None, float | None] = {"home": 1.5, "Zürich": None, "other": 1e300, "x": 4.0, None: 0.5}
-Asked = tuple[float, int | None, Sequence[str | None], Sequence[int]]
+LoggedRequest = tuple[float, int | None, Sequence[str | None], Sequence[int]]
 """Seconds after START, user, page of each row, label of each row."""
 
 
 class Scorer:
-    """Scores by the exported graph, in this process."""
+    """Scores rows with the exported graph, in this process."""
 
     def __init__(self, model: Path) -> None:
         self._session = onnxruntime.InferenceSession(
@@ -113,7 +115,7 @@ class Scorer:
         return True
 
     def close(self) -> None:
-        """Let go of nothing."""
+        """Do nothing."""
 
 
 def written_log(folder: Path, rows: pl.DataFrame) -> Path:
@@ -125,15 +127,15 @@ def written_log(folder: Path, rows: pl.DataFrame) -> Path:
     return folder
 
 
-def as_rows(asked: Sequence[Asked]) -> pl.DataFrame:
+def as_rows(requests: Sequence[LoggedRequest]) -> pl.DataFrame:
     rows = [
         (user, page, PRICES[page], 3.0 * label, START + timedelta(seconds=at), label)
-        for at, user, pages, labels in asked
+        for at, user, pages, labels in requests
         for page, label in zip(pages, labels, strict=True)
     ]
     numbers = {"price": pl.Float64, "seconds": pl.Float64}
-    own = {Columns.TIME: pl.Datetime("us", "UTC"), Columns.LABEL: pl.Int8}
-    schema = {"user_id": pl.Int64, "page": pl.String, **numbers, **own}
+    dtypes = {Columns.TIME: pl.Datetime("us", "UTC"), Columns.LABEL: pl.Int8}
+    schema = {"user_id": pl.Int64, "page": pl.String, **numbers, **dtypes}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
@@ -165,10 +167,10 @@ def session_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph = FeatureGraph(Preprocessing.load(folder / "fitted"))
     add, parts = graph.nodes.add, []
     for name in ("seen", "taken"):
-        ids, there = graph.lists(name)
+        ids, is_filled = graph.lists(name)
         length = add("Squeeze", add("Slice", add("Shape", ids), np.array([1]), np.array([2])))
         weights = add("Range", np.array(1), add("Add", length, np.array(1)), np.array(1))
-        total = add("ReduceSum", add("Mul", add("Where", there, ids, np.array([0])), weights), np.array([1]))
+        total = add("ReduceSum", add("Mul", add("Where", is_filled, ids, np.array([0])), weights), np.array([1]))
         parts.append(graph.nodes.cast(total, np.float32))
     weights = np.concatenate([AGO_WEIGHTS, 2 * AGO_WEIGHTS, 3 * AGO_WEIGHTS])[:, None]
     ago = add("MatMul", graph.floats(["seen_seconds_ago", "seen_price", "seen_seconds"]), weights)
@@ -180,7 +182,7 @@ def session_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model"
 
 
-EARLIER: list[Asked] = [
+EARLIER_REQUESTS: list[LoggedRequest] = [
     (-86_400.0 * day + 60 * place, 100 + user, [page], [1])
     for day in (4, 3, 2, 1)
     for user in range(20)
@@ -193,7 +195,7 @@ EARLIER: list[Asked] = [
 def score_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder: the score is how well a page follows the live session."""
     folder = tmp_path_factory.mktemp("scored")
-    log = written_log(folder / "log", as_rows(EARLIER))
+    log = written_log(folder / "log", as_rows(EARLIER_REQUESTS))
     fit(DATA, SCORED, None, Runtime(engine="cpu"), log, folder / "fitted")
     (folder / "model" / FOLDER).mkdir(parents=True)
     graph = FeatureGraph(Preprocessing.load(folder / "fitted"))
@@ -208,8 +210,8 @@ AGO_WEIGHTS = np.array([0.5, 0.25, 0.125], np.float32)
 
 
 def session_score(rows: pl.DataFrame) -> np.ndarray:
-    """Return what `session_model` gives: it depends on every event, on its place and on its time."""
-    placed = [[sum((place + 1) * one for place, one in enumerate(ids)) for ids in rows[name]]
+    """Return the scores of `session_model`, which depend on every event, its position and its time."""
+    placed = [[sum((place + 1) * list_id for place, list_id in enumerate(ids)) for ids in rows[name]]
               for name in ("seen", "taken")]  # fmt: skip
     beside: np.ndarray = sum(
         (place + 1) * rows[f"seen_{name}"].to_numpy() @ AGO_WEIGHTS
@@ -220,7 +222,7 @@ def session_score(rows: pl.DataFrame) -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_counts, "_LOOK_FOR_OUTCOMES_SECONDS", 0.0)
+    monkeypatch.setattr(event_counts, "_OUTCOME_POLL_SECONDS", 0.0)
 
 
 @dataclass
@@ -244,8 +246,8 @@ class Shop:
         self.parts[-1].counts.poll()  # type: ignore[union-attr]
         return self.parts[-1]
 
-    async def ask(self, server: ServerComponents, asked: Asked, request: str) -> list[float]:
-        at, user, pages, labels = asked
+    async def ask(self, server: ServerComponents, request_row: LoggedRequest, request: str) -> list[float]:
+        at, user, pages, labels = request_row
         tensors = [
             Tensor("page", "BYTES", (len(pages),), list(pages)),
             Tensor("price", "FP64", (len(pages),), np.array([PRICES[page] for page in pages], np.float64)),
@@ -256,12 +258,12 @@ class Shop:
         origin = RequestContext(request_id=request)
         answer = await server.service.answer(InferenceRequest("streamed", "", tensors, origin))
         self.tell(request, labels)
-        for each in self.parts:
-            each.counts.poll()  # type: ignore[union-attr]
+        for other_server in self.parts:
+            other_server.counts.poll()  # type: ignore[union-attr]
         return np.asarray(answer.scores).tolist()
 
     def tell(self, request: str, labels: Sequence[int]) -> None:
-        """Write the outcomes of a request, as clients do; those of label 0 are not told."""
+        """Write the positive outcomes of a request, as clients do."""
         now = datetime.now(UTC)
         rows = [{"time": now, "request_id": request, "item": None, "row": row, "label": 1}
                 for row, label in enumerate(labels) if label]  # fmt: skip
@@ -274,8 +276,8 @@ class Shop:
             self.outcomes += 1
 
     async def close(self) -> None:
-        for each in self.parts:
-            await each.close()
+        for server in self.parts:
+            await server.close()
 
 
 @pytest.fixture
@@ -283,32 +285,32 @@ def shop(tmp_path: Path, model: Path) -> Shop:
     return Shop(tmp_path, model)
 
 
-def traffic(seed: int, requests: int) -> list[Asked]:
+def traffic(seed: int, requests: int) -> list[LoggedRequest]:
     random = Random(seed)
-    at, asked = 0.0, []
+    at, drawn_requests = 0.0, []
     for _ in range(requests):
         at += random.choice([0.3, 5.0, 120.0, 600.0])
         pages = random.choices(["home", "Zürich", None], k=random.randint(1, 3))
         labels = random.choices([0, 1], k=len(pages))
-        asked.append((round(at, 3), random.choice([1, 2, None]), pages, labels))
-    return asked
+        drawn_requests.append((round(at, 3), random.choice([1, 2, None]), pages, labels))
+    return drawn_requests
 
 
 def test_a_server_scores_with_the_values_that_training_computes(shop: Shop, tmp_path: Path) -> None:
-    asked = traffic(seed=4, requests=80)
+    requests = traffic(seed=4, requests=80)
 
     async def served() -> list[float]:
         servers = [shop.server(), shop.server()]  # each sees what the other one answers
         scores = []
-        for number, one in enumerate(asked):
-            scores += await shop.ask(servers[number % 2], one, str(number))
+        for number, request_row in enumerate(requests):
+            scores += await shop.ask(servers[number % 2], request_row, str(number))
             if number == 40:  # one that starts later reads what there is
                 servers[0] = shop.server()
         await shop.close()
         return scores
 
     scores = asyncio.run(served())
-    log = written_log(tmp_path / "log", as_rows([*asked, *((day * 86_400.0, 9, ["x"], [0]) for day in (1, 2))]))
+    log = written_log(tmp_path / "log", as_rows([*requests, *((day * 86_400.0, 9, ["x"], [0]) for day in (1, 2))]))
     sections = DATA, FEATURES, None, Runtime(engine="cpu"), log, tmp_path / "fitted"
     fit(*sections)
     rows = build_table(*sections, tmp_path / "table").scan().sort(Columns.IMPRESSION).collect().head(len(scores))
@@ -317,21 +319,21 @@ def test_a_server_scores_with_the_values_that_training_computes(shop: Shop, tmp_
     np.testing.assert_allclose(scores, expected, rtol=1e-5)
 
 
-def test_a_live_sequence_is_served_as_training_has_it(tmp_path: Path, session_model: Path) -> None:
-    asked, shop = traffic(seed=8, requests=60), Shop(tmp_path / "shop", session_model)
+def test_a_live_sequence_equals_the_one_in_training(tmp_path: Path, session_model: Path) -> None:
+    requests, shop = traffic(seed=8, requests=60), Shop(tmp_path / "shop", session_model)
 
     async def served() -> list[float]:
         servers = [shop.server(), shop.server()]
         scores = []
-        for number, one in enumerate(asked):
-            scores += await shop.ask(servers[number % 2], one, str(number))
+        for number, request_row in enumerate(requests):
+            scores += await shop.ask(servers[number % 2], request_row, str(number))
             if number == 30:
                 servers[0] = shop.server()
         await shop.close()
         return scores
 
     scores = asyncio.run(served())
-    log = written_log(tmp_path / "log", as_rows([*asked, *((day * 86_400.0, 9, ["x"], [0]) for day in (1, 2))]))
+    log = written_log(tmp_path / "log", as_rows([*requests, *((day * 86_400.0, 9, ["x"], [0]) for day in (1, 2))]))
     sections = DATA, LIVE, None, Runtime(engine="cpu"), log, tmp_path / "fitted"
     fit(*sections)
     built = build_table(*sections, tmp_path / "table", preprocessing=session_model.parent / "fitted")
@@ -340,17 +342,17 @@ def test_a_live_sequence_is_served_as_training_has_it(tmp_path: Path, session_mo
     np.testing.assert_allclose(scores, session_score(rows), rtol=1e-5)
 
 
-def test_a_score_of_a_live_session_is_served_as_training_has_it(tmp_path: Path, score_model: Path) -> None:
-    asked, shop = traffic(seed=8, requests=60), Shop(tmp_path / "shop", score_model)
+def test_a_session_score_equals_the_one_in_training(tmp_path: Path, score_model: Path) -> None:
+    requests, shop = traffic(seed=8, requests=60), Shop(tmp_path / "shop", score_model)
 
     async def served() -> list[float]:
         server = shop.server()
-        scores = [await shop.ask(server, one, str(number)) for number, one in enumerate(asked)]
+        scores = [await shop.ask(server, request_row, str(number)) for number, request_row in enumerate(requests)]
         await shop.close()
         return [score for request in scores for score in request]
 
     scores = asyncio.run(served())
-    log = written_log(tmp_path / "log", as_rows([*EARLIER, *asked, (86_400.0, 9, ["x"], [0])]))
+    log = written_log(tmp_path / "log", as_rows([*EARLIER_REQUESTS, *requests, (86_400.0, 9, ["x"], [0])]))
     sections = DATA, SCORED, None, Runtime(engine="cpu"), log, tmp_path / "fitted"
     fit(*sections)
     built = build_table(*sections, tmp_path / "table", preprocessing=score_model.parent / "fitted")
@@ -362,9 +364,9 @@ def test_a_score_of_a_live_session_is_served_as_training_has_it(tmp_path: Path, 
 def test_validation_of_an_export_joins_live_events_with_those_of_earlier_days(
     tmp_path: Path, session_model: Path
 ) -> None:
-    later = [(at + 86_400.0, *rest) for at, *rest in traffic(seed=9, requests=40)]
-    asked: list[Any] = [*traffic(seed=5, requests=20), *later, (2 * 86_400.0, 9, ["home"], [0])]
-    log = written_log(tmp_path / "log", as_rows(asked))
+    later_requests = [(at + 86_400.0, *columns) for at, *columns in traffic(seed=9, requests=40)]
+    requests: list[Any] = [*traffic(seed=5, requests=20), *later_requests, (2 * 86_400.0, 9, ["home"], [0])]
+    log = written_log(tmp_path / "log", as_rows(requests))
     sections = DATA, LIVE, None, Runtime(engine="cpu"), log, tmp_path / "fitted"
     fit(*sections)
     built = build_table(*sections, tmp_path / "table", preprocessing=session_model.parent / "fitted")
@@ -378,10 +380,10 @@ def test_validation_of_an_export_joins_live_events_with_those_of_earlier_days(
     for batch in served.batches():
         np.testing.assert_allclose(session.run([SCORE], batch.tensors)[0].ravel(), batch.reference, rtol=1e-5)
     assert served.differing_inputs(int(rows[Columns.IMPRESSION][-5])) == ()
-    assert served.planted_difference() is None
+    assert served.edge_case_difference() is None
 
 
-def test_one_more_event_of_a_session_changes_the_next_answer(tmp_path: Path, session_model: Path) -> None:
+def test_a_further_session_event_changes_the_next_scores(tmp_path: Path, session_model: Path) -> None:
     shop = Shop(tmp_path, session_model)
 
     async def served() -> list[float]:
@@ -393,15 +395,15 @@ def test_one_more_event_of_a_session_changes_the_next_answer(tmp_path: Path, ses
         await shop.close()
         return scores
 
-    first, second, third, too_soon, *others = asyncio.run(served())
-    assert (first, *others) == (0.0, 0.0, 0.0)
+    first, second, third, too_soon, *other_scores = asyncio.run(served())
+    assert (first, *other_scores) == (0.0, 0.0, 0.0)
     assert len({first, second, third}) == 3
     # The third event is younger than features.streaming.delay: the list is as before, half a second later.
     ago = np.log1p([[10, 20, 0], [10.5, 20.5, 0]]) @ AGO_WEIGHTS
     assert too_soon - third == pytest.approx(ago[1] - ago[0], rel=1e-3)
 
 
-def test_sessions_beyond_the_declared_memory_are_told(tmp_path: Path, session_model: Path) -> None:
+def test_sessions_beyond_the_declared_memory_are_reported(tmp_path: Path, session_model: Path) -> None:
     shop = Shop(tmp_path, session_model)
 
     async def served() -> tuple[str, list[float]]:
@@ -419,7 +421,7 @@ def test_sessions_beyond_the_declared_memory_are_told(tmp_path: Path, session_mo
     assert "shortlist_sessions_dropped 2.0" in text
 
 
-def test_the_prediction_log_says_how_far_behind_the_counts_were(shop: Shop) -> None:
+def test_the_prediction_log_contains_the_delay_of_the_counts(shop: Shop) -> None:
     async def served() -> None:
         server = shop.server()
         await shop.ask(server, (0, 1, ["home"], [0]), "a")
@@ -433,7 +435,7 @@ def test_the_prediction_log_says_how_far_behind_the_counts_were(shop: Shop) -> N
     assert 3_000 <= delays[1] < 5_000
 
 
-def test_an_answer_is_given_and_said_not_to_be_counted_when_the_disk_is_full(
+def test_on_a_full_disk_requests_are_answered_and_reported_as_uncounted(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -455,7 +457,7 @@ def test_an_answer_is_given_and_said_not_to_be_counted_when_the_disk_is_full(
     assert problems["events"] == "OSError: [Errno 28] No space left on device"
 
 
-def test_a_spoilt_part_of_the_outcome_log_is_told_and_the_others_count(shop: Shop) -> None:
+def test_a_broken_part_of_the_outcome_log_is_reported_and_the_others_count(shop: Shop) -> None:
     async def served() -> tuple[str | None, list[float]]:
         server = shop.server()
         await shop.ask(server, (0, 1, ["home"], [1]), "a")
@@ -472,7 +474,7 @@ def test_a_spoilt_part_of_the_outcome_log_is_told_and_the_others_count(shop: Sho
     assert scores == [pytest.approx(11 * np.log(2))]
 
 
-def test_a_request_of_next_year_does_not_close_the_tiles_of_today(shop: Shop) -> None:
+def test_a_request_with_a_future_time_does_not_close_tiles(shop: Shop) -> None:
     async def served() -> list[float]:
         server = shop.server()
         now = (datetime.now(UTC) - START).total_seconds()
@@ -487,14 +489,14 @@ def test_a_request_of_next_year_does_not_close_the_tiles_of_today(shop: Shop) ->
     assert asyncio.run(served()) == [pytest.approx(np.log(2))]
 
 
-def test_a_model_that_reads_no_counts_keeps_its_answers_for_those_that_do(shop: Shop, tmp_path: Path) -> None:
+def test_a_model_without_live_counts_logs_its_rows_for_other_models(shop: Shop, tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     (plain / FOLDER).mkdir(parents=True)
     Signature(model="streamed", kind="plain", codes=("user_id",)).write(plain / FOLDER)
     (plain / Files.PREPROCESSING).symlink_to(shop.model.parent / "fitted")
 
     class Constant(Scorer):
-        """Reads nothing."""
+        """Look up no users."""
 
         async def scores(self, tensors: Any, rows: int, place: Any = None) -> Any:
             assert set(tensors) == {"codes"}
@@ -513,14 +515,14 @@ def test_a_model_that_reads_no_counts_keeps_its_answers_for_those_that_do(shop: 
     assert asyncio.run(served()) == [pytest.approx(np.log(2))]
 
 
-def test_a_server_is_not_ready_before_it_has_counted_what_there_is(shop: Shop) -> None:
+def test_a_server_is_not_ready_before_it_has_counted_the_log(shop: Shop) -> None:
     async def served() -> list[bool]:
         server = ServerComponents(shop.settings, Scorer(shop.model))  # type: ignore[arg-type]
-        before = await server.service.is_ready()
+        ready_before = await server.service.is_ready()
         server.counts.poll()  # type: ignore[union-attr]
-        after = await server.service.is_ready()
+        ready_after = await server.service.is_ready()
         await server.close()
-        return [before, after]
+        return [ready_before, ready_after]
 
     assert asyncio.run(served()) == [False, True]
 
@@ -532,8 +534,8 @@ def test_rows_scored_without_a_server_see_empty_tiles(model: Path, tmp_path: Pat
 
 
 def test_validation_of_an_export_sees_the_counts_that_training_saw(model: Path, tmp_path: Path) -> None:
-    asked = traffic(seed=5, requests=60)
-    log = written_log(tmp_path / "log", as_rows([*asked, *((day * 86_400.0, 9, ["x"], [0]) for day in (1, 2))]))
+    requests = traffic(seed=5, requests=60)
+    log = written_log(tmp_path / "log", as_rows([*requests, *((day * 86_400.0, 9, ["x"], [0]) for day in (1, 2))]))
     sections = DATA, FEATURES, None, Runtime(engine="cpu"), log, tmp_path / "fitted"
     fit(*sections)
     rows = build_table(*sections, tmp_path / "table").scan().sort(Columns.IMPRESSION).collect()
@@ -543,10 +545,10 @@ def test_validation_of_an_export_sees_the_counts_that_training_saw(model: Path, 
     )
     served = ServedRows(model, log, tmp_path / "fitted", ReferenceRows(reference, rows.height))
     session = onnxruntime.InferenceSession(str(model / FOLDER / MODEL_FILE), providers=["CPUExecutionProvider"])
-    found = 0
+    compared_rows = 0
     for batch in served.batches():
         np.testing.assert_allclose(session.run([SCORE], batch.tensors)[0].ravel(), batch.reference, rtol=1e-5)
-        found += batch.reference.size
-    assert found == rows.height
+        compared_rows += batch.reference.size
+    assert compared_rows == rows.height
     assert served.differing_inputs(int(rows[Columns.IMPRESSION][-3])) == ()
-    assert served.planted_difference() is None
+    assert served.edge_case_difference() is None

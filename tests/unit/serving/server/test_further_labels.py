@@ -1,4 +1,4 @@
-"""Scores of further labels in answers, in the prediction log, and over both protocols."""
+"""Scores of further labels in responses over both protocols, and in the prediction log."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer.close()
     fit(DATA, FEATURES, None, Runtime(engine="cpu"), folder / "log", folder / "fitted")
     graph = FeatureGraph(Preprocessing.load(folder / "fitted"))
-    both = graph.nodes.add("MatMul", graph.floats(["price_number"]), np.array([[1.0, 10.0]], np.float32))
-    whole, signature = graph.finished(both, SCORE, 2, "shop", "sum")
+    label_scores = graph.nodes.add("MatMul", graph.floats(["price_number"]), np.array([[1.0, 10.0]], np.float32))
+    whole, signature = graph.finished(label_scores, SCORE, 2, "shop", "sum")
     (folder / "model" / FOLDER).mkdir(parents=True)
     save(whole, folder / "model" / FOLDER / MODEL_FILE)
     signature.model_copy(update={"labels": ("long",)}).write(folder / "model" / FOLDER)
@@ -76,7 +76,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Triton:
-    """Gives the price, and ten times the price, row after row."""
+    """Return the price, and ten times the price, of each row."""
 
     async def scores(self, tensors: Any) -> np.ndarray:
         price = tensors["numbers"][:, 0].astype(np.float32)
@@ -84,11 +84,11 @@ class Triton:
             return np.stack([price, 10 * price], axis=1).ravel()
 
     def close(self) -> None:
-        """Let go of nothing."""
+        """Do nothing."""
 
 
 def served(model: Path, folder: Path, ask: Any) -> Any:
-    """Return what `ask` finds out of a server whose Triton is that above."""
+    """Return the result of `ask` on a server with this predictor."""
 
     async def run() -> Any:
         settings = ServerSettings(
@@ -111,13 +111,13 @@ def request(*prices: float) -> InferenceRequest:
     return InferenceRequest("shop", "", [tensor], RequestContext(request_id="r"))
 
 
-def test_an_answer_and_its_line_of_the_log_hold_a_score_per_label(model: Path, tmp_path: Path) -> None:
+def test_a_response_and_its_log_row_have_a_score_per_label(model: Path, tmp_path: Path) -> None:
     async def ask(parts: ServerComponents) -> InferenceResponse:
         assert parts.service.outputs == ("score", "score_long")
         return await parts.service.answer(request(2.0, 3.0))
 
-    given = served(model, tmp_path, ask)
-    assert [(one.name, list(one.values)) for one in given.outputs] == [
+    response = served(model, tmp_path, ask)
+    assert [(output.name, list(output.values)) for output in response.outputs] == [
         ("score", [2.0, 3.0]),
         ("score_long", [20.0, 30.0]),
     ]
@@ -126,18 +126,18 @@ def test_an_answer_and_its_line_of_the_log_hold_a_score_per_label(model: Path, t
 
 
 def test_a_request_of_no_rows_gets_no_scores(model: Path, tmp_path: Path) -> None:
-    given = served(model, tmp_path, lambda parts: parts.service.answer(request()))
-    assert [(one.name, len(one.values)) for one in given.outputs] == [("score", 0), ("score_long", 0)]
+    response = served(model, tmp_path, lambda parts: parts.service.answer(request()))
+    assert [(output.name, len(output.values)) for output in response.outputs] == [("score", 0), ("score_long", 0)]
 
 
-def test_a_label_without_a_finite_score_is_no_answer(model: Path, tmp_path: Path) -> None:
+def test_a_score_that_is_not_finite_is_an_error(model: Path, tmp_path: Path) -> None:
     with pytest.raises(BadScoresError, match="the model gave 1 of 2 scores that are no finite numbers"):
         served(model, tmp_path, lambda parts: parts.service.answer(request(1.0, 1e38)))  # ten times it is infinite
     (line,) = read_log(tmp_path, prediction_schema(DATA)).to_dicts()
     assert line["status"] == 500
 
 
-def test_a_triton_that_answers_one_label_alone_is_refused(model: Path, tmp_path: Path) -> None:
+def test_a_triton_with_scores_of_one_label_is_refused(model: Path, tmp_path: Path) -> None:
     class OneLabel(Triton):
         async def scores(self, tensors: Any) -> np.ndarray:
             return np.asarray((await super().scores(tensors))[::2])
@@ -151,46 +151,46 @@ def test_a_triton_that_answers_one_label_alone_is_refused(model: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("asked", "names"),
+    ("output_parameters", "names"),
     [({}, ["score", "score_long"]), ({"outputs": [{"name": "score"}]}, ["score"]),
      ({"outputs": [{"name": "score_long"}]}, ["score", "score_long"])],
 )  # fmt: skip
-def test_http_answers_the_outputs_that_are_asked_for(
-    model: Path, tmp_path: Path, asked: dict[str, Any], names: list[str]
+def test_http_returns_the_requested_outputs(
+    model: Path, tmp_path: Path, output_parameters: dict[str, Any], names: list[str]
 ) -> None:
-    body = {"inputs": [{"name": "price", "datatype": "FP64", "shape": [2], "data": [1, 2]}], **asked}
+    body = {"inputs": [{"name": "price", "datatype": "FP64", "shape": [2], "data": [1, 2]}], **output_parameters}
 
     async def ask(parts: ServerComponents) -> Any:
         head = RequestHead(model="shop", version="", headers={})
         return await answer(parts.service, head, json.dumps(body).encode())
 
-    said = json.loads(served(model, tmp_path, ask).content)
-    assert [output["name"] for output in said["outputs"]] == names
-    assert said["outputs"][-1]["data"] == ([1, 2] if names == ["score"] else [10, 20])
+    answer_fields = json.loads(served(model, tmp_path, ask).content)
+    assert [output["name"] for output in answer_fields["outputs"]] == names
+    assert answer_fields["outputs"][-1]["data"] == ([1, 2] if names == ["score"] else [10, 20])
 
 
-def test_an_output_that_is_no_label_is_refused() -> None:
+def test_an_unknown_output_is_refused() -> None:
     body = json.dumps({"inputs": [], "outputs": [{"name": "score_like"}]}).encode()
     with pytest.raises(BadRequestError, match="no output 'score_like'; wanted 'score' or 'score_long'"):
         read_body(body, None, ("score", "score_long"))
 
 
-def test_binary_outputs_lie_one_behind_another() -> None:
+def test_binary_outputs_follow_each_other_in_order() -> None:
     scores, further = np.array([1, 2], np.float32), np.array([10, 20], np.float32)
     content, headers = write_outputs({}, [("score", "FP32", scores), ("score_long", "FP32", further)], True)
     end = int(headers["inference-header-content-length"])
     outputs = json.loads(content[:end])["outputs"]
-    assert [(one["name"], one["parameters"]["binary_data_size"]) for one in outputs] == [
+    assert [(output["name"], output["parameters"]["binary_data_size"]) for output in outputs] == [
         ("score", 8),
         ("score_long", 8),
     ]
     assert np.frombuffer(content[end:], np.float32).tolist() == [1, 2, 10, 20]
 
 
-def test_grpc_answers_an_output_per_label(model: Path, tmp_path: Path) -> None:
+def test_grpc_returns_an_output_per_label(model: Path, tmp_path: Path) -> None:
     async def ask(parts: ServerComponents) -> Any:
-        given = await parts.service.answer(request(2.0))
-        return GRPCApp(parts.service)._response(service_pb2.ModelInferRequest(), given, {})
+        response = await parts.service.answer(request(2.0))
+        return GRPCApp(parts.service)._response(service_pb2.ModelInferRequest(), response, {})
 
     response = served(model, tmp_path, ask)
     assert [output.name for output in response.outputs] == ["score", "score_long"]

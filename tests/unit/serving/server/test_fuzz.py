@@ -1,4 +1,4 @@
-"""The short form of `make fuzz`: minimised failures of before, and some hundred wrong requests to a real server."""
+"""A short fuzz test: minimised earlier failures, and some hundred invalid requests to a real server."""
 
 import asyncio
 import http.client
@@ -35,7 +35,7 @@ def envoy(server: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_wrong_request_is_a_failure_of_the_server(server: Running, kind: str) -> None:
+def test_invalid_requests_never_cause_a_server_error(server: Running, kind: str) -> None:
     tally = asyncio.run(fuzz(Target(server.http, server.grpc, SCORES), kind, range(200), seed=7))
     assert not tally.failures
     assert tally.sent == 200
@@ -44,23 +44,25 @@ def test_no_wrong_request_is_a_failure_of_the_server(server: Running, kind: str)
         assert server.metric(f"shortlist_{part}_broken") == 0
 
 
-def test_client_mistakes_and_answers_are_counted_apart(server: Running) -> None:
-    before = {name: server.metric("shortlist_requests_total", f'outcome="{name}"') for name in ("answered", "refused")}
+def test_client_errors_and_answers_are_counted_separately(server: Running) -> None:
+    old_counts = {
+        name: server.metric("shortlist_requests_total", f'outcome="{name}"') for name in ("answered", "refused")
+    }
     target = Target(server.http, server.grpc, SCORES)
     tally = asyncio.run(fuzz(target, "binary", range(1_000, 1_050), seed=7))
     answered = tally.answers["200"] + 1  # the check with the good request after the thousandth case
     for name, count in (("answered", answered), ("refused", tally.sent - tally.answers["200"])):
-        assert server.metric("shortlist_requests_total", f'outcome="{name}"') == before[name] + count
+        assert server.metric("shortlist_requests_total", f'outcome="{name}"') == old_counts[name] + count
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_through_envoy_neither(server: Running, envoy: int, kind: str) -> None:
+def test_invalid_requests_never_cause_a_server_error_through_envoy(server: Running, envoy: int, kind: str) -> None:
     tally = asyncio.run(fuzz(Target(envoy, envoy, SCORES), kind, range(40), seed=8))
     assert not tally.failures
     assert server.metric("shortlist_requests_total", 'outcome="failed"') == 0
 
 
-def test_a_body_that_does_not_say_how_long_it_is_is_refused_while_it_comes(envoy: int) -> None:
+def test_a_chunked_body_is_refused_as_soon_as_it_is_too_long(envoy: int) -> None:
     with closing(socket.create_connection(("127.0.0.1", envoy), timeout=60)) as line:
         line.sendall(f"POST {INFER} HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         line.sendall((b"10000\r\n" + b" " * 2**16 + b"\r\n") * 17)  # and no end
@@ -81,10 +83,10 @@ def large_bodies(port: int) -> Iterator[None]:
 
 
 def test_large_bodies_do_not_keep_small_requests_out(server: Running) -> None:
-    before = server.metric("shortlist_requests_total", 'status="429"')
+    old_refusals = server.metric("shortlist_requests_total", 'status="429"')
     with large_bodies(server.http):
         deadline = time.monotonic() + 60
-        while server.metric("shortlist_requests_total", 'status="429"') == before:
+        while server.metric("shortlist_requests_total", 'status="429"') == old_refusals:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         target = Target(server.http, server.grpc, SCORES)
@@ -92,12 +94,12 @@ def test_large_bodies_do_not_keep_small_requests_out(server: Running) -> None:
         assert not tally.failures  # the good request among them
 
 
-def test_bodies_that_are_not_whole_wait_in_envoy(server: Running, envoy: int) -> None:
-    before = server.metric("shortlist_requests_total", 'status="429"')
+def test_incomplete_bodies_wait_in_envoy(server: Running, envoy: int) -> None:
+    old_refusals = server.metric("shortlist_requests_total", 'status="429"')
     with large_bodies(envoy):
         tally = asyncio.run(fuzz(Target(envoy, envoy, SCORES), "json", range(0, 2_000, 500), seed=8))
         assert not tally.failures
-        assert server.metric("shortlist_requests_total", 'status="429"') == before
+        assert server.metric("shortlist_requests_total", 'status="429"') == old_refusals
 
 
 def test_the_same_number_is_the_same_request() -> None:

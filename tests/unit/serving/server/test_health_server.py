@@ -1,4 +1,4 @@
-"""Health and metrics are answered whatever the event loop does."""
+"""Health and metrics are served while the event loop is blocked."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def get(health: HealthServer, path: str) -> tuple[int, bytes]:
         return error.code, error.read()
 
 
-def test_it_says_what_the_last_look_found_and_what_is_wrong_besides(health: HealthServer) -> None:
+def test_the_response_has_the_last_readiness_and_the_problems(health: HealthServer) -> None:
     assert get(health, "/v2/health/ready")[0] == 503
-    health.note(True)
+    health.set_ready(True)
     status, body = get(health, "/v2/health/ready")
     assert (status, json.loads(body)) == (200, {"ready": True, "problems": {"log": "a full disk"}})
-    health.note(False)
+    health.set_ready(False)
     assert get(health, "/v2/health/ready")[0] == 503
     assert get(health, "/v2/health/live")[0] == 200
     assert get(health, "/metrics") == (200, b"requests 7\n")
@@ -45,14 +45,14 @@ def test_it_says_what_the_last_look_found_and_what_is_wrong_besides(health: Heal
 def test_while_the_event_loop_is_busy_metrics_are_answered_and_after_a_while_it_is_not_ready(
     health: HealthServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health_server, "_SILENT_SECONDS", 0.5)
-    monkeypatch.setattr(health_server, "_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(health_server, "_MAX_SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(health_server, "_POLL_SECONDS", 0.01)
 
     async def is_ready() -> bool:
         return True
 
     async def run() -> None:
-        looking = asyncio.create_task(health.keep_looking(is_ready))
+        looking = asyncio.create_task(health.poll_readiness(is_ready))
         while (await asyncio.to_thread(get, health, "/v2/health/ready"))[0] != 200:
             await asyncio.sleep(0.01)
         time.sleep(0.6)

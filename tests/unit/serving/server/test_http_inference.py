@@ -1,4 +1,4 @@
-"""Inference over a real connection of uvicorn's, in front of a service that says what it was asked."""
+"""Inference over a real connection of uvicorn, in front of a service that records its requests."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _PATIENCE_SECONDS = 30
 
 
 class Service:
-    """Answers with a score per row; `hold` keeps all answers back until it is set."""
+    """Returns a score per row; `hold` delays all responses until it is set."""
 
     def __init__(self) -> None:
         self.settings = SimpleNamespace(model="shop", version=3, serving=Serving())
         self.outputs = ("score",)
-        self.asked: list[InferenceRequest] = []
+        self.requests: list[InferenceRequest] = []
         self.counted: list[int] = []
         self.metrics = SimpleNamespace(count=lambda protocol, status, seconds: self.counted.append(status))
         self.hold = asyncio.Event()
@@ -44,7 +44,7 @@ class Service:
         return {"score": "FP32"}
 
     async def answer(self, question: InferenceRequest, place: AdmissionSlot) -> InferenceResponse:
-        self.asked.append(question)
+        self.requests.append(question)
         await self.hold.wait()
         if self.error is not None:
             raise self.error
@@ -59,14 +59,14 @@ class Service:
 
 
 class Connection:
-    """A client's end."""
+    """The client's end of a connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self.writer = reader, writer
 
     def send(self, body: bytes = BODY, path: str = PATH, *headers: str, length: int | None = None) -> None:
-        told = [f"POST {path} HTTP/1.1", "Host: here", f"Content-Length: {length or len(body)}", *headers, "", ""]
-        self.writer.write("\r\n".join(told).encode() + body)
+        lines = [f"POST {path} HTTP/1.1", "Host: here", f"Content-Length: {length or len(body)}", *headers, "", ""]
+        self.writer.write("\r\n".join(lines).encode() + body)
 
     async def head(self) -> tuple[int, dict[str, str]]:
         first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[:-2]
@@ -118,7 +118,7 @@ def run(test: Test) -> None:
     uvloop.run(whole())
 
 
-def test_an_answer_names_its_request_and_the_connection_stays_open() -> None:
+def test_a_response_has_the_request_id_and_the_connection_stays_open() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         for number in range(3):
             connection.send(BODY, PATH, f"X-Request-Id: {number}", "X-Shortlist-Track: canary")
@@ -140,19 +140,19 @@ def test_a_body_in_many_pieces_is_one_request() -> None:
             await asyncio.sleep(0.01)
             connection.writer.write(body[start : start + 50_000])
         assert (await connection.receive())[0] == 200
-        assert len(service.asked) == 1
+        assert len(service.requests) == 1
 
     run(test)
 
 
-def test_a_request_sent_before_the_answer_to_the_one_before_is_answered_after_it() -> None:
+def test_pipelined_requests_are_answered_in_order() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         service.hold.clear()
         for number in range(3):
             connection.send(BODY, PATH, f"X-Request-Id: {number}")
-        await service.until(lambda: len(service.asked) == 1)
+        await service.until(lambda: len(service.requests) == 1)
         await asyncio.sleep(0.05)
-        assert len(service.asked) == 1
+        assert len(service.requests) == 1
         service.hold.set()
         answers = [json.loads((await connection.receive())[2])["id"] for _ in range(3)]
         assert answers == ["0", "1", "2"]
@@ -160,26 +160,26 @@ def test_a_request_sent_before_the_answer_to_the_one_before_is_answered_after_it
     run(test)
 
 
-def test_who_sends_ahead_of_the_answers_is_read_no_further_until_they_are_there() -> None:
+def test_pipelined_requests_are_not_read_before_earlier_responses_are_sent() -> None:
     padded, number = BODY + b" " * 2**15, 1_000  # more than what sockets hold
 
     async def test(service: Service, _: uvicorn.Server, connection: Connection) -> None:
         service.hold.clear()
         for _number in range(number):
             connection.send(padded)
-        left = [0, number * len(padded)]
-        while left[-1] != left[-2]:
+        bounds = [0, number * len(padded)]
+        while bounds[-1] != bounds[-2]:
             await asyncio.sleep(0.3)
-            left.append(connection.writer.transport.get_write_buffer_size())
-        assert len(service.asked) == 1
-        assert left[-1] > number * len(padded) / 2
+            bounds.append(connection.writer.transport.get_write_buffer_size())
+        assert len(service.requests) == 1
+        assert bounds[-1] > number * len(padded) / 2
         service.hold.set()
         assert [(await connection.receive())[0] for _number in range(number)] == [200] * number
 
     run(test)
 
 
-def test_whoever_asks_whether_to_go_on_is_told_to() -> None:
+def test_expect_100_continue_is_answered() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         connection.send(b"", PATH, "Expect: 100-continue", length=len(BODY))
         assert (await connection.head())[0] == 100
@@ -190,32 +190,32 @@ def test_whoever_asks_whether_to_go_on_is_told_to() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v2/models/sh%6Fp/infer", f"{PATH}?a=b", "/v2/models/shop/versions/3/infer"])
-def test_a_path_may_be_written_in_several_ways(path: str) -> None:
+def test_a_path_may_have_several_spellings(path: str) -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         connection.send(BODY, path)
         assert (await connection.receive())[0] == 200
-        assert service.asked[0].model == "shop"
-        assert service.asked[0].version == ("3" if "versions" in path else "")
+        assert service.requests[0].model == "shop"
+        assert service.requests[0].version == ("3" if "versions" in path else "")
 
     run(test)
 
 
-def test_a_client_that_goes_away_within_its_body_is_no_question() -> None:
+def test_a_client_that_disconnects_within_its_body_is_not_scored() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         connection.send(BODY[:20], length=len(BODY))
         await connection.writer.drain()
         connection.writer.close()
         await service.until(lambda: service.counted == [499])
-        assert not service.asked
+        assert not service.requests
 
     run(test)
 
 
-def test_a_client_that_goes_away_before_the_answer_harms_nobody() -> None:
+def test_a_client_that_disconnects_does_not_affect_other_clients() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         service.hold.clear()
         connection.send()
-        await service.until(lambda: len(service.asked) == 1)
+        await service.until(lambda: len(service.requests) == 1)
         connection.writer.close()
         await service.until(lambda: not server.server_state.connections)
         # It is not answered any more, though nothing holds it up: what was not computed never is.
@@ -224,11 +224,11 @@ def test_a_client_that_goes_away_before_the_answer_harms_nobody() -> None:
     run(test)
 
 
-def test_what_is_under_way_is_answered_before_a_stop_and_the_connection_closed() -> None:
+def test_open_requests_are_answered_before_a_stop_and_connections_closed() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         service.hold.clear()
         connection.send()
-        await service.until(lambda: len(service.asked) == 1)
+        await service.until(lambda: len(service.requests) == 1)
         server.should_exit = True
         await asyncio.sleep(0.3)  # longer than it takes to notice
         service.hold.set()
@@ -249,7 +249,7 @@ def test_a_client_that_wants_to_close_is_closed() -> None:
     run(test)
 
 
-def test_a_fault_of_ours_is_500_without_a_word_and_the_next_request_is_answered() -> None:
+def test_an_internal_error_is_a_500_without_details_and_the_next_request_is_answered() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         service.error = KeyError("secret")
         connection.send()
@@ -262,7 +262,7 @@ def test_a_fault_of_ours_is_500_without_a_word_and_the_next_request_is_answered(
     run(test)
 
 
-def test_what_cannot_be_read_is_refused_with_a_sentence() -> None:
+def test_malformed_requests_are_refused_with_a_message() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         connection.send(BODY, PATH, "Content-Encoding: gzip")
         status, headers, body = await connection.receive()
@@ -270,32 +270,32 @@ def test_what_cannot_be_read_is_refused_with_a_sentence() -> None:
         assert json.loads(body) == {"error": "content-encoding: got 'gzip'; wanted a plain body"}
         connection.send(b"nonsense")
         assert (await connection.receive())[0] == 400
-        assert not service.asked
+        assert not service.requests
 
     run(test)
 
 
-def test_no_header_of_a_request_begins_another_one_in_its_answer() -> None:
+def test_request_headers_cannot_inject_response_headers() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         connection.send(BODY, PATH, "X-Shortlist-Track: a\x0bb\x01\nSet-Cookie: c")
         status, headers, _ = await connection.receive()
         assert status == 400
         assert "set-cookie" not in headers
-        assert not service.asked
+        assert not service.requests
 
     run(test)
 
 
-def test_of_a_header_that_is_there_twice_the_first_one_counts() -> None:
+def test_of_a_repeated_header_the_first_one_counts() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         connection.send(BODY, PATH, "X-Request-Id: first", "X-Request-Id: second")
         assert (await connection.receive())[0] == 200
-        assert service.asked[0].context.request_id == "first"
+        assert service.requests[0].context.request_id == "first"
 
     run(test)
 
 
-def test_only_posts_infer() -> None:
+def test_inference_needs_a_post_request() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         connection.writer.write(f"GET {PATH} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
         status, _, body = await connection.receive()
@@ -304,21 +304,21 @@ def test_only_posts_infer() -> None:
     run(test)
 
 
-def test_what_would_wait_too_long_is_refused_at_once_with_the_time_to_come_back() -> None:
+def test_a_request_that_would_wait_too_long_is_refused_at_once_with_a_retry_time() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         service.admission = Admission(Overload(max_concurrent=1, max_waiting=0))
         service.hold.clear()
         reader, writer = await asyncio.open_connection(*connection.writer.get_extra_info("peername"))
-        other = Connection(reader, writer)
-        other.send()
-        await service.until(lambda: len(service.asked) == 1)
+        second_connection = Connection(reader, writer)
+        second_connection.send()
+        await service.until(lambda: len(service.requests) == 1)
         connection.send()
         status, headers, body = await connection.receive()
         assert (status, headers["retry-after"]) == (503, "1")
         assert "too much to do" in json.loads(body)["error"]
-        assert len(service.asked) == 1  # nothing of it was read
+        assert len(service.requests) == 1  # nothing of it was read
         service.hold.set()
-        assert (await other.receive())[0] == 200
+        assert (await second_connection.receive())[0] == 200
         connection.send()
         assert (await connection.receive())[0] == 200
         writer.close()
@@ -326,23 +326,23 @@ def test_what_would_wait_too_long_is_refused_at_once_with_the_time_to_come_back(
     run(test)
 
 
-def test_the_work_of_clients_that_are_gone_is_not_done() -> None:
+def test_requests_of_disconnected_clients_are_not_processed() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         service.admission = Admission(Overload(max_concurrent=1))
         service.hold.clear()
         connection.send()
-        await service.until(lambda: len(service.asked) == 1)
+        await service.until(lambda: len(service.requests) == 1)
         address = connection.writer.get_extra_info("peername")
-        gone = [Connection(*await asyncio.open_connection(*address)) for _ in range(5)]
-        for one in gone:
-            one.send()
+        closed_connections = [Connection(*await asyncio.open_connection(*address)) for _ in range(5)]
+        for closed_connection in closed_connections:
+            closed_connection.send()
         await service.until(lambda: service.admission.waiting == 5)
-        for one in gone:
-            one.writer.close()
+        for closed_connection in closed_connections:
+            closed_connection.writer.close()
         await service.until(lambda: service.admission.waiting == 0)
         service.hold.set()
         assert (await connection.receive())[0] == 200
-        assert len(service.asked) == 1
+        assert len(service.requests) == 1
         await service.until(lambda: sorted(service.counted) == [200, *[499] * 5])
 
     run(test)

@@ -9,7 +9,7 @@ from shortlist.serving.server.columns import Ragged
 from shortlist.serving.server.feature_requirements import FeatureRequirements
 from shortlist.serving.server.inputs import InputReader, Inputs
 from shortlist.serving.server.request_errors import BadRequestError
-from shortlist.serving.server.tensors import Head, Tensor, checked, from_values
+from shortlist.serving.server.tensors import Tensor, TensorHead, from_values, validate_message
 from shortlist.spec.serving import Limits
 
 NOW = 1_770_000_000_000_000
@@ -17,11 +17,11 @@ NOW = 1_770_000_000_000_000
 
 @pytest.fixture
 def reader(shop: Any) -> InputReader:
-    return InputReader(FeatureRequirements.of(shop.plan, shop.signature), {"query": 2}, max_rows=5)
+    return InputReader(FeatureRequirements.from_plan(shop.plan, shop.signature), {"query": 2}, max_rows=5)
 
 
-def head(name: str, datatype: str, shape: list[int]) -> Head:
-    return checked(Head, {"name": name, "datatype": datatype, "shape": shape})
+def head(name: str, datatype: str, shape: list[int]) -> TensorHead:
+    return validate_message(TensorHead, {"name": name, "datatype": datatype, "shape": shape})
 
 
 def tensor(name: str, datatype: str, values: list[Any], shape: list[int] | None = None) -> Tensor:
@@ -101,8 +101,11 @@ def test_the_item_must_be_named_and_rows_are_bounded(reader: InputReader) -> Non
 
 
 def test_values_of_a_row_and_of_all_rows_are_bounded(shop: Any) -> None:
-    needs, limits = FeatureRequirements.of(shop.plan, shop.signature), Limits(max_tags=600, max_tag_values=1_000)
-    bounded = InputReader(needs, {"query": 2}, 5, limits)
+    requirements, limits = (
+        FeatureRequirements.from_plan(shop.plan, shop.signature),
+        Limits(max_tags=600, max_tag_values=1_000),
+    )
+    bounded = InputReader(requirements, {"query": 2}, 5, limits)
 
     def refusal(*tags: Tensor) -> str:
         with pytest.raises(BadRequestError) as refused:
@@ -115,14 +118,14 @@ def test_values_of_a_row_and_of_all_rows_are_bounded(shop: Any) -> None:
     assert refusal(places(1, 601)).startswith("input 'places': got 601 values per row; wanted at most 600 (serving.")
     # One row stands for both items.
     assert refusal(places(1, 501)).startswith("inputs places: got 1002 values in 2 rows; wanted at most 1000 (serving.")
-    words = Tensor("words", "BYTES", (2, 100), ["a"] * 200)
-    assert refusal(places(1, 401), words).startswith("inputs places, words: got 1002 values in 2 rows")
-    assert bounded.read([ITEM, places(1, 400), words], NOW).rows == 2
+    words_tensor = Tensor("words", "BYTES", (2, 100), ["a"] * 200)
+    assert refusal(places(1, 401), words_tensor).startswith("inputs places, words: got 1002 values in 2 rows")
+    assert bounded.read([ITEM, places(1, 400), words_tensor], NOW).rows == 2
 
 
 def test_a_model_without_items_wants_at_least_one_column(shop: Any) -> None:
     plain = InputReader(
-        FeatureRequirements.of(shop.plan, Signature(model="m", kind="k", numbers=("price",))), {}, max_rows=5
+        FeatureRequirements.from_plan(shop.plan, Signature(model="m", kind="k", numbers=("price",))), {}, max_rows=5
     )
     with pytest.raises(BadRequestError, match="inputs: got none; wanted at least one of user_id"):
         plain.read([], NOW)
@@ -144,15 +147,15 @@ def test_every_form_of_null_is_null(reader: InputReader) -> None:
     for name in ("user_id", "position", "page", "made"):
         assert (np.asarray(inputs.columns[name]) == NO_CODE).all(), name
     assert np.isnan(np.asarray(inputs.columns["price"])).all()
-    words = inputs.columns["words"]
-    assert isinstance(words, Ragged)
-    assert words.lengths.tolist() == [1, 1]
+    words_column = inputs.columns["words"]
+    assert isinstance(words_column, Ragged)
+    assert words_column.lengths.tolist() == [1, 1]
     assert np.asarray(inputs.columns["query"]).tolist() == [[1.0, 2.0], [0.0, 0.0]]
     assert inputs.keys["item_id"] == ["item 0", "item 1"]
     assert np.asarray(inputs.keys["user_id"]).tolist() == [NO_CODE]
 
 
-def test_values_are_read_as_the_log_is(reader: InputReader) -> None:
+def test_values_are_parsed_like_the_log(reader: InputReader) -> None:
     inputs = read(
         reader,
         tensor("code", "BYTES", ["ff", "FFFFFFFFFFFFFFFF"]),
@@ -174,7 +177,7 @@ def test_values_are_read_as_the_log_is(reader: InputReader) -> None:
     assert np.asarray(same.columns["made"]).tolist() == [1, -1]
 
 
-def test_what_is_not_sent_is_null_and_the_digest_tells_requests_apart(reader: InputReader) -> None:
+def test_missing_inputs_are_null_and_digests_differ_between_requests(reader: InputReader) -> None:
     inputs = reader.read([ITEM], NOW)
     assert np.asarray(inputs.columns["page"]).tolist() == [NO_CODE]
     assert np.isnan(np.asarray(inputs.columns["price"])).all()
@@ -185,39 +188,40 @@ def test_what_is_not_sent_is_null_and_the_digest_tells_requests_apart(reader: In
     assert len(inputs.digest) == 16
 
 
-def test_a_client_is_told_what_it_may_send(reader: InputReader) -> None:
-    told = {each.name: (each.datatype, each.shape, each.optional) for each in reader.inputs}
-    assert told["item_id"] == ("BYTES", (-1,), False)
-    assert told["user_id"] == ("INT64", (-1,), True)
-    assert told["words"] == ("BYTES", (-1, -1), True)
-    assert told["query"] == ("FP32", (-1, 2), True)
-    assert told["price"] == ("FP64", (-1,), True)
-    assert told[Columns.TIME] == ("INT64", (-1,), True)
-    assert not {"seconds", "clicked", "city"} & told.keys()
+def test_the_metadata_lists_the_accepted_inputs(reader: InputReader) -> None:
+    declared_inputs = {spec.name: (spec.datatype, spec.shape, spec.optional) for spec in reader.inputs}
+    assert declared_inputs["item_id"] == ("BYTES", (-1,), False)
+    assert declared_inputs["user_id"] == ("INT64", (-1,), True)
+    assert declared_inputs["words"] == ("BYTES", (-1, -1), True)
+    assert declared_inputs["query"] == ("FP32", (-1, 2), True)
+    assert declared_inputs["price"] == ("FP64", (-1,), True)
+    assert declared_inputs[Columns.TIME] == ("INT64", (-1,), True)
+    assert not {"seconds", "clicked", "city"} & declared_inputs.keys()
 
 
-def test_other_items_in_a_context_say_what_a_request_of_them_would(shop: Any) -> None:
-    needs, limits = FeatureRequirements.of(shop.plan, shop.signature), Limits(max_tag_values=1_000)
-    reader = InputReader(needs, {"query": 2}, 600, limits)
+def test_with_rows_equals_a_request_with_these_items(shop: Any) -> None:
+    requirements, limits = FeatureRequirements.from_plan(shop.plan, shop.signature), Limits(max_tag_values=1_000)
+    reader = InputReader(requirements, {"query": 2}, 600, limits)
     context = [
         tensor("user_id", "INT64", [1]),
         tensor("page", "BYTES", ["home"]),
         tensor("query", "FP32", [1.0, 2.0], [1, 2]),
         tensor("words", "BYTES", ["b", "a"], [1, 2]),
     ]
-    one = reader.read([*context, tensor("item_id", "BYTES", ["item 9"])], NOW)
-    made, read = reader.with_rows(one, ITEM), reader.read([*context, ITEM], NOW)
-    assert (made.rows, made.digest, list(made.columns), list(made.keys)) == (
+    one_row = reader.read([*context, tensor("item_id", "BYTES", ["item 9"])], NOW)
+    several_rows, read = reader.with_rows(one_row, ITEM), reader.read([*context, ITEM], NOW)
+    assert (several_rows.rows, several_rows.digest, list(several_rows.columns), list(several_rows.keys)) == (
         read.rows, read.digest, list(read.columns), list(read.keys)
     )  # fmt: skip
-    np.testing.assert_equal(_plain(made.columns), _plain(read.columns))
-    np.testing.assert_equal(made.keys, read.keys)
-    assert made.sent["item_id"] == read.sent["item_id"] == ["item 0", "item 1"]
+    np.testing.assert_equal(_plain(several_rows.columns), _plain(read.columns))
+    np.testing.assert_equal(several_rows.keys, read.keys)
+    assert several_rows.sent["item_id"] == read.sent["item_id"] == ["item 0", "item 1"]
     with pytest.raises(BadRequestError, match="inputs words: got 1002 values in 501 rows; wanted at most 1000"):
-        reader.with_rows(one, tensor("item_id", "BYTES", ["item 0"] * 501))
+        reader.with_rows(one_row, tensor("item_id", "BYTES", ["item 0"] * 501))
 
 
 def _plain(columns: Any) -> dict[str, Any]:
     return {
-        name: (own.values, own.lengths) if isinstance(own, Ragged) else own for name, own in columns.items()
+        name: (column.values, column.lengths) if isinstance(column, Ragged) else column
+        for name, column in columns.items()
     }  # fmt: skip

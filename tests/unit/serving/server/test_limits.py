@@ -1,4 +1,4 @@
-"""What clients may take of a server: bytes of a request and of all, time, connections."""
+"""Limits of a server's clients: bytes of one and of all requests, time, connections."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ import uvloop
 from pydantic import ValidationError
 from tritonclient.grpc import service_pb2
 
-from shortlist.serving.server.admission import Admission, Held, Place
+from shortlist.serving.server.admission import Admission, AdmissionSlot, BufferedBytes
 from shortlist.serving.server.grpc_app import GRPCApp
 from shortlist.serving.server.http_app import http_app
-from shortlist.serving.server.http_inference import connections_of
+from shortlist.serving.server.http_inference import connection_class
 from shortlist.serving.server.server import grpc_options, listeners, listening_socket
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.spec.serving import Limits, Overload, Serving
@@ -34,25 +34,32 @@ MANY_SECONDS = 600
 
 
 class Service:
-    """Answers with a score per row, after `hold` is set."""
+    """Returns a score per row, after `hold` is set."""
 
     def __init__(self, **limits: float) -> None:
-        most = {"max_request_bytes": LONGEST, "body_seconds": MANY_SECONDS, "idle_seconds": MANY_SECONDS, **limits}
-        self.settings = SimpleNamespace(model="shop", version=3, serving=Serving(limits=Limits.model_validate(most)))
+        limit_values = {
+            "max_request_bytes": LONGEST,
+            "body_seconds": MANY_SECONDS,
+            "idle_seconds": MANY_SECONDS,
+            **limits,
+        }
+        self.settings = SimpleNamespace(
+            model="shop", version=3, serving=Serving(limits=Limits.model_validate(limit_values))
+        )
         self.outputs = ("score",)
         self.counted: list[tuple[str, int]] = []
         self.metrics = SimpleNamespace(count=lambda protocol, status, _: self.counted.append((protocol, status)))
         self.admission = Admission(Overload())
-        self.held = Held(self.settings.serving.limits.max_buffered_bytes)
-        self.asked = 0
+        self.buffered_bytes = BufferedBytes(self.settings.serving.limits.max_buffered_bytes)
+        self.request_count = 0
         self.hold = asyncio.Event()
         self.hold.set()
 
     def outputs_of(self, model: str) -> dict[str, str]:
         return {"score": "FP32"}
 
-    async def answer(self, question: InferenceRequest, place: Place) -> InferenceResponse:
-        self.asked += 1
+    async def answer(self, question: InferenceRequest, place: AdmissionSlot) -> InferenceResponse:
+        self.request_count += 1
         await self.hold.wait()
         return InferenceResponse(np.ones(question.tensors[0].shape[0], np.float32), "own", False)
 
@@ -73,7 +80,7 @@ def run(test: Callable[[Service, Open], Awaitable[None]], **limits: float) -> No
         service = Service(**limits)
         config = uvicorn.Config(
             http_app(service),  # type: ignore[arg-type] # it has what is asked of a service here
-            http=connections_of(service),  # type: ignore[arg-type]
+            http=connection_class(service),  # type: ignore[arg-type]
             ws="none", loop="none", lifespan="off", log_config=None, port=0,
         )  # fmt: skip
         server = uvicorn.Server(config)
@@ -111,13 +118,13 @@ async def ask(connect: Open) -> int:
     return (await received(reader))[0]
 
 
-def test_who_says_that_a_body_will_be_too_long_is_refused_before_it_comes() -> None:
+def test_a_declared_length_above_the_limit_is_refused_before_the_body() -> None:
     async def test(service: Service, connect: Open) -> None:
         reader, writer = await connect()
         writer.write(HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % (LONGEST + 1))
-        status, head, said = await received(reader)
+        status, head, body = await received(reader)
         assert (status, "connection: close" in head) == (413, True)
-        assert said == {"error": f"the body: wanted at most {LONGEST} bytes (serving.limits.max_request_bytes)"}
+        assert body == {"error": f"the body: wanted at most {LONGEST} bytes (serving.limits.max_request_bytes)"}
         assert await reader.read() == b""
         await service.until(lambda: service.counted == [("http", 413)])
         assert await ask(connect) == 200
@@ -125,7 +132,7 @@ def test_who_says_that_a_body_will_be_too_long_is_refused_before_it_comes() -> N
     run(test)
 
 
-def test_a_body_that_does_not_say_how_long_it_is_is_refused_while_it_comes() -> None:
+def test_a_chunked_body_is_refused_as_soon_as_it_is_too_long() -> None:
     async def test(service: Service, connect: Open) -> None:
         reader, writer = await connect()
         writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
@@ -137,7 +144,7 @@ def test_a_body_that_does_not_say_how_long_it_is_is_refused_while_it_comes() -> 
     run(test)
 
 
-def test_who_still_sends_can_read_why_it_is_refused() -> None:
+def test_a_client_that_is_still_sending_can_read_the_refusal() -> None:
     async def test(service: Service, connect: Open) -> None:
         reader, writer = await connect()
         writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % (3 * LONGEST) + b" " * (3 * LONGEST))
@@ -148,8 +155,8 @@ def test_who_still_sends_can_read_why_it_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("zeros", "length"), [(5_000, len(BODY)), (30, len(BODY)), (5_000, LONGEST + 1)])
-def test_leading_zeros_of_a_length_say_nothing(zeros: int, length: int) -> None:
-    """Python reads no number of more than 4 300 digits; the parser of HTTP does."""
+def test_leading_zeros_of_a_length_are_ignored(zeros: int, length: int) -> None:
+    """Python parses at most 4 300 digits; the HTTP parser accepts more."""
 
     async def test(service: Service, connect: Open) -> None:
         reader, writer = await connect()
@@ -159,12 +166,12 @@ def test_leading_zeros_of_a_length_say_nothing(zeros: int, length: int) -> None:
     run(test)
 
 
-def test_a_slow_body_is_given_up() -> None:
+def test_a_slow_body_times_out() -> None:
     async def test(service: Service, connect: Open) -> None:
         reader, writer = await connect()
         writer.write(HEAD + b"Content-Length: 1000\r\n\r\n{")
-        status, _, said = await received(reader)
-        assert (status, said) == (408, {"error": "the body: got 1 bytes within 0.05 s; wanted all of it"})
+        status, _, body = await received(reader)
+        assert (status, body) == (408, {"error": "the body: got 1 bytes within 0.05 s; wanted all of it"})
         assert await reader.read() == b""
         assert await ask(connect) == 200
 
@@ -172,7 +179,7 @@ def test_a_slow_body_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"POST /v2/models/shop/inf", HEAD])
-def test_a_connection_without_a_whole_head_is_closed(sent: bytes) -> None:
+def test_a_connection_without_a_complete_head_is_closed(sent: bytes) -> None:
     async def test(service: Service, connect: Open) -> None:
         reader, writer = await connect()
         writer.write(sent)
@@ -195,11 +202,11 @@ def test_a_connection_that_waits_for_its_answer_is_not_idle() -> None:
     run(test, idle_seconds=0.05)
 
 
-def test_a_client_that_does_not_take_its_answers_is_cut_off() -> None:
+def test_a_client_that_does_not_read_its_responses_is_disconnected() -> None:
     async def test(service: Service, connect: Open) -> None:
         _, writer = await connect()
-        many = json.dumps({"inputs": [{"name": "a", "datatype": "INT64", "shape": [2**14], "data": [1] * 2**14}]})
-        request = HEAD + b"Content-Length: %d\r\n\r\n" % len(many) + many.encode()
+        large_body = json.dumps({"inputs": [{"name": "a", "datatype": "INT64", "shape": [2**14], "data": [1] * 2**14}]})
+        request = HEAD + b"Content-Length: %d\r\n\r\n" % len(large_body) + large_body.encode()
         while not writer.transport.is_closing():  # answers of 64 KB each, none of which is read
             writer.transport.write(request)  # type: ignore[attr-defined] # it can
             await asyncio.sleep(0.01)
@@ -207,28 +214,28 @@ def test_a_client_that_does_not_take_its_answers_is_cut_off() -> None:
     run(test, body_seconds=0.1)
 
 
-def test_all_bodies_together_are_bounded_and_small_ones_get_in() -> None:
+def test_the_total_size_of_bodies_is_limited_and_small_bodies_are_accepted() -> None:
     async def test(service: Service, connect: Open) -> None:
         first = await connect()
         first[1].write(HEAD + b"Content-Length: 1200000\r\n\r\n" + b" " * 1_100_000)
         reader, writer = await connect()
         writer.write(HEAD + b"Content-Length: 1200000\r\n\r\n" + b" " * 1_100_000)
-        answers = [asyncio.create_task(received(each)) for each in (first[0], reader)]
-        (done,), (waits,) = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
-        status, head, said = done.result()
+        answers = [asyncio.create_task(received(response_reader)) for response_reader in (first[0], reader)]
+        (first_done,), (waits,) = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        status, head, body = first_done.result()
         assert (status, "retry-after: 1" in head) == (429, True)
-        assert "at most 2000000 fit; try again later" in said["error"]
+        assert "at most 2000000 fit; try again later" in body["error"]
         assert await ask(connect) == 200
         (first[1] if waits is answers[0] else writer).write(b" " * 100_000)
         assert (await waits)[0] == 400  # it was read: blanks are no JSON
-        again = await connect()
-        again[1].write(HEAD + b"Content-Length: 1200000\r\n\r\n" + b" " * 1_200_000)
-        assert (await received(again[0]))[0] == 400  # there is room again
+        second_connection = await connect()
+        second_connection[1].write(HEAD + b"Content-Length: 1200000\r\n\r\n" + b" " * 1_200_000)
+        assert (await received(second_connection[0]))[0] == 400  # there is room again
 
     run(test, max_request_bytes=2_000_000, max_buffered_bytes=2_000_000)
 
 
-def test_messages_of_grpc_count_among_all_bodies() -> None:
+def test_grpc_messages_count_to_the_total_size() -> None:
     async def whole() -> None:
         service = Service(max_request_bytes=1_500_000, max_buffered_bytes=1_500_000)
         server = grpc.aio.server(options=grpc_options(service.settings.serving.limits))
@@ -245,7 +252,7 @@ def test_messages_of_grpc_count_among_all_bodies() -> None:
             infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
             service.hold.clear()
             first = asyncio.create_task(_code(infer(large.SerializeToString(), timeout=60)))
-            await service.until(lambda: service.asked == 1)
+            await service.until(lambda: service.request_count == 1)
             assert await _code(infer(large.SerializeToString(), timeout=60)) == "RESOURCE_EXHAUSTED"
             service.hold.set()
             assert await _code(infer(small.SerializeToString(), timeout=60)) == await first == "OK"
@@ -264,12 +271,12 @@ async def _code(call: Any) -> str:
     return "OK"
 
 
-def test_one_request_must_fit() -> None:
+def test_the_limits_must_allow_one_request() -> None:
     with pytest.raises(ValidationError, match="max_buffered_bytes 1048576 is below max_request_bytes 16777216"):
         Limits(max_buffered_bytes=2**20)
 
 
-def test_over_grpc_a_clients_mistake_is_never_unknown() -> None:
+def test_over_grpc_a_client_error_never_has_the_status_unknown() -> None:
     async def whole() -> None:
         service = Service()
         server = grpc.aio.server(options=grpc_options(service.settings.serving.limits))
@@ -278,16 +285,16 @@ def test_over_grpc_a_clients_mistake_is_never_unknown() -> None:
         await server.start()
         good = service_pb2.ModelInferRequest(model_name="shop")
         good.inputs.add(name="item_id", datatype="INT64", shape=[2]).contents.int64_contents.extend([1, 2])
-        nothing = service_pb2.ModelInferRequest(model_name="shop", id="x" * 300)
+        invalid_request = service_pb2.ModelInferRequest(model_name="shop", id="x" * 300)
         wrong = service_pb2.ModelInferRequest(model_name="shop")
         wrong.inputs.add(name="item_id", datatype="odd", shape=[1])
-        said = {}
+        messages = {}
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             for name, method, message in (
                 ("torn", "ModelInfer", b"\xff"),
                 ("not UTF-8", "ModelInfer", b"\x0a\x02\xff\xfe"),
                 ("torn too", "ModelReady", b"\x0a\x05ab"),
-                ("long id", "ModelInfer", nothing.SerializeToString()),
+                ("long id", "ModelInfer", invalid_request.SerializeToString()),
                 ("datatype", "ModelInfer", wrong.SerializeToString()),
                 ("too long", "ModelInfer", b" " * (LONGEST + 1)),
                 ("no method", "ModelConfig", b""),
@@ -296,13 +303,13 @@ def test_over_grpc_a_clients_mistake_is_never_unknown() -> None:
                 call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
                 try:
                     await call(message, timeout=60)
-                    said[name] = "OK"
+                    messages[name] = "OK"
                 except grpc.aio.AioRpcError as error:
-                    said[name] = f"{error.code().name}: {error.details()}"
+                    messages[name] = f"{error.code().name}: {error.details()}"
         await server.stop(0)
-        assert said["torn"] == "INVALID_ARGUMENT: the message is no ModelInferRequest: it cannot be parsed"
-        assert said["datatype"].startswith("INVALID_ARGUMENT: inputs.0.datatype: got 'odd'; wanted 'BOOL'")
-        codes = {name: text.split(":")[0] for name, text in said.items()}
+        assert messages["torn"] == "INVALID_ARGUMENT: the message is no ModelInferRequest: it cannot be parsed"
+        assert messages["datatype"].startswith("INVALID_ARGUMENT: inputs.0.datatype: got 'odd'; wanted 'BOOL'")
+        codes = {name: text.split(":")[0] for name, text in messages.items()}
         assert codes == {
             "torn": "INVALID_ARGUMENT", "not UTF-8": "INVALID_ARGUMENT", "torn too": "INVALID_ARGUMENT",
             "long id": "INVALID_ARGUMENT", "datatype": "INVALID_ARGUMENT", "too long": "RESOURCE_EXHAUSTED",
@@ -314,7 +321,7 @@ def test_over_grpc_a_clients_mistake_is_never_unknown() -> None:
 
 
 def test_a_round_of_the_event_loop_accepts_many_connections() -> None:
-    """With one listening socket it is one a round, and a gateway's connections wait while rounds are long."""
+    """One listening socket accepts one connection per round, so that connections wait while rounds are long."""
     accepted = []
 
     class Connection(asyncio.Protocol):
@@ -324,21 +331,21 @@ def test_a_round_of_the_event_loop_accepts_many_connections() -> None:
     async def rounds_until_all(sockets: list[socket.socket]) -> int:
         accepted.clear()
         port, loop, rounds = sockets[0].getsockname()[1], asyncio.get_running_loop(), 0
-        servers = [await loop.create_server(Connection, sock=one) for one in sockets]
+        servers = [await loop.create_server(Connection, sock=listening_socket) for listening_socket in sockets]
         with contextlib.ExitStack() as clients:
             for _ in range(16):  # the kernel connects them while the event loop stands still
                 clients.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
             while len(accepted) < 16:
                 await asyncio.sleep(0)
                 rounds += 1
-            for one in servers:
-                one.close()
+            for server in servers:
+                server.close()
             for transport in accepted:
                 transport.close()
             await asyncio.sleep(0)
         return rounds
 
-    one = uvloop.run(rounds_until_all([listening_socket("127.0.0.1", 0)]))
-    many = uvloop.run(rounds_until_all(listeners(listening_socket("127.0.0.1", 0))))
-    assert one >= 16
-    assert many < 10
+    rounds_of_one = uvloop.run(rounds_until_all([listening_socket("127.0.0.1", 0)]))
+    rounds_of_many = uvloop.run(rounds_until_all(listeners(listening_socket("127.0.0.1", 0))))
+    assert rounds_of_one >= 16
+    assert rounds_of_many < 10

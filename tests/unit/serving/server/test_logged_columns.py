@@ -1,4 +1,4 @@
-"""Inputs of requests, read and written to the prediction log, come back as they were sent."""
+"""Inputs of requests are read from the prediction log as they were sent."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from shortlist.serving.server import logged_columns as logged
 from shortlist.serving.server.feature_requirements import FeatureRequirements
 from shortlist.serving.server.feature_sample import NO_FEATURES
 from shortlist.serving.server.inputs import InputReader
-from shortlist.serving.server.logged_columns import as_column
-from shortlist.serving.server.tensors import Head, Tensor, checked, from_values
+from shortlist.serving.server.logged_columns import to_arrow_column
+from shortlist.serving.server.tensors import Tensor, TensorHead, from_values, validate_message
 from shortlist.spec.data import Data
 from shortlist.spec.serving import PredictionLog
 
@@ -30,17 +30,17 @@ ITEMS = ["item 0", "item 1", "item 2"]
 
 @pytest.fixture
 def data(shop: Any) -> Data:
-    found: Data = shop.plan.declared.data
-    return found
+    data_section: Data = shop.plan.declared.data
+    return data_section
 
 
 @pytest.fixture
 def reader(shop: Any) -> InputReader:
-    return InputReader(FeatureRequirements.of(shop.plan, shop.signature), {"query": 2}, max_rows=20_000)
+    return InputReader(FeatureRequirements.from_plan(shop.plan, shop.signature), {"query": 2}, max_rows=20_000)
 
 
-def head(name: str, datatype: str, shape: list[int]) -> Head:
-    return checked(Head, {"name": name, "datatype": datatype, "shape": shape})
+def head(name: str, datatype: str, shape: list[int]) -> TensorHead:
+    return validate_message(TensorHead, {"name": name, "datatype": datatype, "shape": shape})
 
 
 def tensor(name: str, datatype: str, values: list[Any], shape: list[int] | None = None) -> Tensor:
@@ -49,7 +49,7 @@ def tensor(name: str, datatype: str, values: list[Any], shape: list[int] | None 
 
 def logged_rows(folder: Path, reader: InputReader, data: Data, *requests: list[Tensor]) -> list[dict[str, Any]]:
     """Write requests as the server does, and read them back."""
-    log = LogWriter(folder, prediction_schema(data), PredictionLog(flush_seconds=600), as_column)
+    log = LogWriter(folder, prediction_schema(data), PredictionLog(flush_seconds=600), to_arrow_column)
     for number, tensors in enumerate(requests):
         inputs = reader.read([tensor("item_id", "BYTES", list(ITEMS)), *tensors], MICROSECONDS)
         answer = (NOW, str(number), None, False, None, None, None, 3, 200, inputs.digest, 1.0, False, None, 1.0)
@@ -99,7 +99,7 @@ def test_every_type_comes_back_as_it_was_sent(tmp_path: Path, reader: InputReade
 def test_long_columns_are_converted_in_pieces(
     tmp_path: Path, reader: InputReader, data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logged, "_PIECE", 4)
+    monkeypatch.setattr(logged, "_CHUNK_VALUES", 4)
     requests = [[tensor("page", "BYTES", [str(number)] * 3)] if number % 3 else [] for number in range(10)]
     rows = logged_rows(tmp_path, reader, data, *requests)
     assert [row["page"] for row in rows] == [[str(number)] * 3 if number % 3 else None for number in range(10)]
@@ -107,7 +107,7 @@ def test_long_columns_are_converted_in_pieces(
 
 
 def test_a_request_without_rows_is_logged(tmp_path: Path, reader: InputReader, data: Data) -> None:
-    log = LogWriter(tmp_path, prediction_schema(data), PredictionLog(), as_column)
+    log = LogWriter(tmp_path, prediction_schema(data), PredictionLog(), to_arrow_column)
     inputs = reader.read([tensor("item_id", "BYTES", []), tensor("page", "BYTES", ["home"])], MICROSECONDS)
     answer = (
         NOW,

@@ -140,7 +140,7 @@ def declared(**changes: Any) -> str:
     return yaml.safe_dump({**spec, **STAGES, **changes})
 
 
-def test_stages_of_ones_own_make_a_served_slate(published: Any, start: Any, triton: Any, tmp_path: Path) -> None:
+def test_custom_stages_make_a_served_slate(published: Any, start: Any, triton: Any, tmp_path: Path) -> None:
     spec = parse_spec(declared())
     assert spec.retrieval is not None and spec.filters is not None and spec.ordering is not None
     log = DayTable.open(published.folder / "log", Files.LOG)

@@ -1,4 +1,4 @@
-"""Values that are easily read in two ways, of every type of column: through ingest, and as a request."""
+"""Edge-case values of every type of column, read by ingest and from a request."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.serving.server.feature_requirements import FeatureRequirements
 from shortlist.serving.server.inputs import InputReader
 from shortlist.serving.server.request_errors import BadRequestError
-from shortlist.serving.server.tensors import Head, Tensor, checked, from_values
-from shortlist.serving.validation.planted import planted_difference
+from shortlist.serving.server.tensors import Tensor, TensorHead, from_values, validate_message
+from shortlist.serving.validation.planted import edge_case_difference
 from shortlist.spec.serving import Limits
 
 
 @pytest.mark.parametrize("nulls", [("",), ("", "NULL", "NA"), ("NA",)])
-def test_every_type_is_read_alike_in_training_and_in_serving(shop: Any, nulls: tuple[str, ...]) -> None:
+def test_every_type_is_read_the_same_in_training_and_serving(shop: Any, nulls: tuple[str, ...]) -> None:
     data = shop.plan.declared.data
     data = data.model_copy(update={"source": data.source.model_copy(update={"null_values": nulls})})
     plan = replace(shop.plan, declared=replace(shop.plan.declared, data=data))
     day = shop.views.last_day
     assembler = DayAssembler(plan, shop.signature, shop.views)
     rows = shop.rows(day).head(1)
-    assert planted_difference(assembler, shop.signature, rows, day, shop.looked_up) is None
+    assert edge_case_difference(assembler, shop.signature, rows, day, shop.looked_up) is None
 
 
 @pytest.fixture
@@ -35,16 +35,19 @@ def reader(shop: Any) -> InputReader:
     data = data.model_copy(update={"source": data.source.model_copy(update={"null_values": ("NULL",)})})
     plan = replace(shop.plan, declared=replace(shop.plan.declared, data=data))
     return InputReader(
-        FeatureRequirements.of(plan, shop.signature), {"query": 2}, max_rows=9, limits=Limits(max_text_length=100)
+        FeatureRequirements.from_plan(plan, shop.signature),
+        {"query": 2},
+        max_rows=9,
+        limits=Limits(max_text_length=100),
     )
 
 
 def tensor(name: str, datatype: str, values: list[Any], shape: list[int] | None = None) -> Tensor:
-    said = {"name": name, "datatype": datatype, "shape": shape or [len(values)]}
-    return from_values(checked(Head, said), values)
+    head_fields = {"name": name, "datatype": datatype, "shape": shape or [len(values)]}
+    return from_values(validate_message(TensorHead, head_fields), values)
 
 
-def test_a_text_that_means_no_value_is_null_in_every_column_but_within_lists(reader: InputReader) -> None:
+def test_null_texts_are_null_except_within_lists(reader: InputReader) -> None:
     four = ["NULL", "", "null", None]
     read = reader.read(
         [
@@ -62,9 +65,9 @@ def test_a_text_that_means_no_value_is_null_in_every_column_but_within_lists(rea
     assert (page == NO_CODE).tolist() == [True, True, False, True]
     assert np.asarray(read.columns["code"]).tolist() == [NO_CODE, NO_CODE, NO_CODE, 15]
     assert np.asarray(read.columns["made"]).tolist() == [NO_CODE, NO_CODE, NO_CODE, 1]
-    words = read.columns["words"]
-    assert len(words.values) == 1  # type: ignore[union-attr]
-    assert words.values[0] not in (NO_CODE, NULL_IN_LIST)  # type: ignore[union-attr]
+    words_column = read.columns["words"]
+    assert len(words_column.values) == 1  # type: ignore[union-attr]
+    assert words_column.values[0] not in (NO_CODE, NULL_IN_LIST)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -78,13 +81,13 @@ def test_a_text_that_means_no_value_is_null_in_every_column_but_within_lists(rea
         ("price", "UINT64", 2**64 - 1, "input 'price': a value is above 9223372036854775807"),
     ],
 )
-def test_what_a_log_does_not_take_a_request_does_not_either(
+def test_values_that_a_log_refuses_are_refused_in_a_request(
     reader: InputReader, name: str, datatype: str, value: Any, sentence: str
 ) -> None:
     with pytest.raises(BadRequestError, match=sentence):
         reader.read([tensor("item_id", "BYTES", ["a"]), tensor(name, datatype, [value])], 0)
 
 
-def test_sixty_four_bits_fit_into_a_column_of_hexadecimal_digits(reader: InputReader) -> None:
+def test_a_hex_column_holds_64_bits(reader: InputReader) -> None:
     read = reader.read([tensor("item_id", "BYTES", ["a"]), tensor("code", "UINT64", [2**64 - 1])], 0)
     assert np.asarray(read.columns["code"]).tolist() == [-1]

@@ -60,7 +60,7 @@ def local(published: Any, start: Any, sources: Path, tmp_path: Path) -> Shop:
     return Shop(published, start.model, sources, tmp_path)
 
 
-def test_a_slate_is_in_the_order_of_value_and_says_where_items_come_from(local: Shop) -> None:
+def test_a_slate_is_ordered_by_value_and_names_the_sources(local: Shop) -> None:
     parts = local.parts({"rules": [WEIGHTY]}, BEST)
     (answer,) = local.ask(parts, {"user_id": 1})
     slate = outputs(answer)
@@ -76,7 +76,7 @@ def test_a_slate_is_in_the_order_of_value_and_says_where_items_come_from(local: 
     }
 
 
-def test_whoever_asks_gets_a_slate(local: Shop) -> None:
+def test_every_user_gets_a_slate(local: Shop) -> None:
     parts = local.parts()
     known_user, new, anonymous, on_page = local.ask(
         parts, {"user_id": 1}, {"user_id": 987654}, {"recent_items": ["item 1", "no such item"]}, {"page": "home"}
@@ -100,7 +100,7 @@ def test_whoever_asks_gets_a_slate(local: Shop) -> None:
         ({"made": "2026-01-02"}, "2026-01-02"),
     ],
 )
-def test_a_request_of_any_type_is_logged_with_its_journey(local: Shop, inputs: dict[str, Any], value: Any) -> None:
+def test_a_request_of_any_type_is_logged_with_its_trace(local: Shop, inputs: dict[str, Any], value: Any) -> None:
     parts = local.parts()
     (answer,) = local.ask(parts, {"user_id": 1, **inputs})
     (row,) = local.logged(parts)
@@ -110,7 +110,7 @@ def test_a_request_of_any_type_is_logged_with_its_journey(local: Shop, inputs: d
     assert logged_value == value
 
 
-def test_recent_items_are_read_as_items_are(local: Shop) -> None:
+def test_recent_items_are_parsed_like_items(local: Shop) -> None:
     """The shop's `null_values`, here the empty text, are not items."""
     reader = SlateRequestReader(local.parts().service.inputs, local.data, ())
     query = reader.read(tensors(recent_items=["item 1", "", "item 2"]), 10**15)
@@ -150,7 +150,7 @@ def test_a_recent_item_must_fit_into_64_bits(local: Shop) -> None:
         ({"made": "some day"}, "input 'made': got 'some day'; wanted ISO dates"),
     ],
 )
-def test_a_mistake_of_the_client_is_one_sentence(local: Shop, inputs: dict[str, Any], message: str) -> None:
+def test_a_client_error_has_a_one_sentence_message(local: Shop, inputs: dict[str, Any], message: str) -> None:
     with pytest.raises(BadRequestError, match=message):
         raise local.ask(local.parts(), inputs)[0]  # type: ignore[misc] # it is no answer
 
@@ -195,7 +195,7 @@ def test_columns_of_the_user_and_of_the_request_decide(local: Shop) -> None:
     assert len(outputs(oslo)["item_id"]) == len(outputs(home)["item_id"]) == 3
 
 
-def test_scores_that_are_no_numbers_are_the_models_fault_and_logged(local: Shop) -> None:
+def test_scores_that_are_not_numbers_are_model_errors_and_logged(local: Shop) -> None:
     parts = local.parts()
     (failed,) = local.ask(parts, {"position": None, "user_id": 1})
     assert isinstance(failed, BadScoresError) and "the model gave 8 of 8 scores" in str(failed)
@@ -203,7 +203,7 @@ def test_scores_that_are_no_numbers_are_the_models_fault_and_logged(local: Shop)
     assert (row["status"], row["items"]) == (500, [])
 
 
-def test_a_fallback_is_said_in_the_answer_and_counted(local: Shop) -> None:
+def test_a_fallback_is_in_the_response_and_counted(local: Shop) -> None:
     rules = {"rules": [{"kind": "where", "name": "light", "keep": "weight IS NULL OR weight < 1"}]}
     parts = local.parts({**rules, "fallback": ["popular"]})
     (answer,) = local.ask(parts, {"k": 7})  # six of eleven items are light
@@ -218,7 +218,7 @@ def test_a_fallback_is_said_in_the_answer_and_counted(local: Shop) -> None:
     assert isinstance(short, InferenceResponse) and short.parameters["fallback"] == ""
 
 
-def test_a_slate_is_one_record_that_can_be_collected(local: Shop) -> None:
+def test_a_slate_can_be_collected_as_one_record(local: Shop) -> None:
     log = {"feature_sampling": 0.01}
     parts = local.parts({"rules": [WEIGHTY]}, {"explore": {"kind": "gumbel", "temperature": 1.0}}, log=log)
     first, second = local.ask(parts, {"user_id": 1, "page": "home"}, {"user_id": 1})
@@ -237,7 +237,7 @@ def test_a_slate_is_one_record_that_can_be_collected(local: Shop) -> None:
     assert rows[0]["slate:request"] is None  # one of a hundred has its whole journey
 
 
-def test_a_logged_journey_gives_the_same_slate_bit_by_bit(local: Shop) -> None:
+def test_a_logged_trace_reproduces_the_slate_bit_by_bit(local: Shop) -> None:
     explore = {"diversity": {"kind": "mmr", "by": "maker"}, "explore": {"kind": "gumbel", "temperature": 2.0}}
     sections: Any = ({"rules": [{"kind": "seen"}, WEIGHTY], "fallback": ["popular"]}, explore)
     parts = local.parts(*sections)
@@ -269,7 +269,7 @@ def test_a_logged_journey_gives_the_same_slate_bit_by_bit(local: Shop) -> None:
     assert "seen" in rows[1]["slate:removed_by"]
 
 
-def test_two_requests_of_a_user_at_once_do_not_show_the_same_item(local: Shop) -> None:
+def test_concurrent_requests_of_a_user_do_not_show_the_same_item(local: Shop) -> None:
     parts = local.parts(
         {"rules": [{"kind": "seen"}], "fallback": ["popular"]},
         {"explore": {"kind": "gumbel", "temperature": 2.0}},
@@ -332,7 +332,7 @@ class TestExplain:
         shutil.copytree(local.folder / "release", version / "release")
         return places_of(local)
 
-    def test_every_stage_is_told_and_the_slate_comes_out_the_same(self, places: ServingPaths) -> None:
+    def test_every_stage_is_explained_and_the_slate_is_reproduced(self, places: ServingPaths) -> None:
         text = "\n".join(explain(places, "r0"))
         row = find_slate(places, "r0")
         assert "request 'r0' of " in text and ", version 3" in text
@@ -352,13 +352,13 @@ class TestExplain:
             ({"request_id": "another"}, ["items", "values", "propensities"]),  # other draws
         ],
     )
-    def test_what_does_not_come_out_the_same_is_named(
+    def test_differences_to_the_logged_slate_are_named(
         self, places: ServingPaths, change: dict[str, Any], differs: list[str]
     ) -> None:
         version = ServedVersion.open(places, 3)
         assert replay(find_slate(places, "r0") | change, version, version.recommender()) == differs
 
-    def test_the_command_prints_it_and_says_which_request_nobody_logged(
+    def test_the_command_prints_the_explanation_and_names_unlogged_requests(
         self, places: ServingPaths, tmp_path: Path
     ) -> None:
         served = ServingPaths.for_spec(tmp_path / "runs", "demo")
@@ -372,7 +372,7 @@ class TestExplain:
         assert (unlogged.exit_code, type(unlogged.exception)) == (1, ShortlistError)
         assert "no answer to request 'nobody' is logged. It may not be written yet" in str(unlogged.exception)
 
-    def test_files_that_were_changed_are_not_explained(self, places: ServingPaths) -> None:
+    def test_changed_files_are_refused(self, places: ServingPaths) -> None:
         (places.versions / "v3" / "release" / "slates.json").write_text("{}")
         with pytest.raises(IntegrityError, match="changed after it was written"):
             list(explain(places, "r0"))
@@ -398,7 +398,7 @@ def test_requests_with_candidates_still_get_scores(local: Shop, start: Any) -> N
         find_slate(places_of(local), "rank")
 
 
-def test_without_a_release_there_is_nothing_to_ask_for_recommendations(local: Shop) -> None:
+def test_without_a_release_recommendations_are_unknown(local: Shop) -> None:
     parts = local.parts()
     parts.service.recommending = None
     with pytest.raises(UnknownModelError, match=r"got model 'shop\.recommend'; here is 'shop' version 3"):
@@ -442,7 +442,7 @@ class TestUserItems:
         items.read_logs()  # nothing is read twice
         assert len(items.history(1).items) == 3
 
-    def test_an_outcome_may_be_known_before_its_answer(self, local: Shop, followed: Any) -> None:
+    def test_an_outcome_may_arrive_before_its_slate(self, local: Shop, followed: Any) -> None:
         log = LogWriter(local.folder / "outcomes" / "one", outcome_schema(item_type(local.data)), PredictionLog())
         log.add((datetime.now(UTC), "early", "b", 1, 1))
         log.close()
@@ -451,7 +451,7 @@ class TestUserItems:
         items.record_slate("early", 1, ["a", "b"], datetime.now(UTC))
         assert items.history(1).positive.to_list() == [False, True]
 
-    def test_what_is_older_than_the_window_is_forgotten(self, followed: Any) -> None:
+    def test_items_older_than_the_window_are_dropped(self, followed: Any) -> None:
         items = followed(timedelta(hours=1))
         now = datetime.now(UTC)
         items.record_slate("old", 1, ["a"], now - timedelta(hours=2))
@@ -461,7 +461,7 @@ class TestUserItems:
         assert items.history(1).items.to_list() == ["b"]
         assert items.history(2) is None
 
-    def test_an_outcome_finds_its_item_though_older_ones_were_forgotten(self, local: Shop, followed: Any) -> None:
+    def test_an_outcome_finds_its_item_after_older_items_were_dropped(self, local: Shop, followed: Any) -> None:
         log = LogWriter(local.folder / "outcomes" / "one", outcome_schema(item_type(local.data)), PredictionLog())
         for request, row in (("first", 0), ("first", 1), ("later", 998), ("later", 999)):
             log.add((datetime.now(UTC), request, "whatever", row, 1))
@@ -476,7 +476,7 @@ class TestUserItems:
         assert history.items.to_list() == ["b", *(f"c{number}" for number in range(999))]
         assert np.flatnonzero(history.positive.to_numpy()).tolist() == [0, 999]  # there is no row 999 of 'later'
 
-    def test_what_becomes_known_later_takes_its_place_by_time(self, followed: Any) -> None:
+    def test_late_items_are_ordered_by_time(self, followed: Any) -> None:
         items, now = followed(), datetime.now(UTC)
         items.record_slate("now", 1, ["a", "b"], now)
         items.record_slate("before", 1, ["c"], now - timedelta(minutes=1))
@@ -484,7 +484,7 @@ class TestUserItems:
         assert history.items.to_list() == ["c", "a", "b"]
         assert history.times.to_list() == [now - timedelta(minutes=1), now, now]
 
-    def test_items_of_all_users_are_bounded_and_who_rested_longest_is_forgotten(self, local: Shop) -> None:
+    def test_the_items_of_all_users_are_limited_and_the_least_recent_user_is_dropped(self, local: Shop) -> None:
         logs = local.folder / "predictions", local.folder / "outcomes"
         items = UserItems(local.data, pl.String(), *logs, timedelta(days=1), max_items=10)
         now = datetime.now(UTC)
@@ -495,7 +495,7 @@ class TestUserItems:
         items._forget(now + timedelta(hours=1))
         assert (items.items, items.history(1)) == (0, None)
 
-    def test_an_error_of_any_kind_is_said_and_the_logs_are_followed_on(
+    def test_an_error_of_any_kind_is_reported_and_polling_continues(
         self, followed: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         items = followed()
@@ -548,7 +548,7 @@ def near(start: Any, triton: Any, published: Any, tmp_path_factory: pytest.TempP
     return server
 
 
-def test_one_more_event_of_a_session_changes_the_next_answer(near: Any, published: Any) -> None:
+def test_a_further_session_event_changes_the_next_slate(near: Any, published: Any) -> None:
     user = column("position", "INT64", 1), column("user_id", "INT64", 1)
 
     def slate() -> set[str]:

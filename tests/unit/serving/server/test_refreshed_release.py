@@ -86,7 +86,7 @@ def release_of(parts: ServerComponents) -> Any:
     return parts.release
 
 
-def test_new_items_enter_and_removed_ones_are_gone_without_a_training(local: Refreshable) -> None:
+def test_new_items_appear_and_removed_ones_disappear_without_a_training(local: Refreshable) -> None:
     parts = local.parts(ordering=BEST)
     assert not release_of(parts).has_polled and parts.service.recommending is not None
     assert not parts.service.recommending.is_ready  # items that were removed must not be answered after a restart
@@ -127,7 +127,7 @@ def test_a_killed_refresh_has_no_effect(local: Refreshable, dies: str, monkeypat
     assert NEW in local.shown_items(parts)
 
 
-def test_files_that_are_not_those_that_were_announced_are_refused(local: Refreshable) -> None:
+def test_files_other_than_the_announced_ones_are_refused(local: Refreshable) -> None:
     parts = local.parts(ordering=BEST)
     digest = local.refresh()
     release_folder = local.place.folder / "releases" / digest  # type: ignore[operator] # there is a folder
@@ -167,7 +167,7 @@ def test_an_unreadable_announcement_is_reported(local: Refreshable) -> None:
     assert "refresh again to write it anew" in release_of(parts).problem
 
 
-def test_a_slate_keeps_to_the_release_that_it_began_with(local: Refreshable) -> None:
+def test_a_slate_uses_one_release_throughout(local: Refreshable) -> None:
     parts = local.parts(ordering=BEST)
     blessed, score = release_of(parts).current.digest, parts.service.score
 
@@ -204,7 +204,9 @@ def test_why_names_the_files_used_and_recomputes_the_slate(local: Refreshable, s
         list(explain(places, "r0", local.place))
 
 
-def test_old_releases_go_and_those_that_are_announced_stay(local: Refreshable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_releases_are_removed_and_announced_ones_are_kept(
+    local: Refreshable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(refreshed_releases, "_MAX_FOLDERS", 1)
     local.release()
     first = local.refresh()
@@ -214,7 +216,7 @@ def test_old_releases_go_and_those_that_are_announced_stay(local: Refreshable, m
     assert [path.name for path in (local.place.folder / "releases").iterdir()] == [second]  # type: ignore[operator]
 
 
-def test_a_release_that_reads_what_the_log_has_no_more_is_not_refreshed(local: Refreshable) -> None:
+def test_a_release_that_reads_a_removed_column_is_not_refreshed(local: Refreshable) -> None:
     release = local.release({"rules": [{"kind": "where", "keep": "weight > 0"}]})
     items = local.data.side_tables[1]
     lighter = items.model_copy(update={"columns": tuple(column for column in items.columns if column.name != "weight")})
@@ -226,7 +228,7 @@ def test_a_release_that_reads_what_the_log_has_no_more_is_not_refreshed(local: R
     assert not (local.folder / "refreshed").exists()
 
 
-def test_a_server_looks_for_releases_by_itself(local: Refreshable) -> None:
+def test_a_server_polls_for_releases(local: Refreshable) -> None:
     parts = local.parts(ordering=BEST, refresh_seconds=0.05)
     release_of(parts).start()
 

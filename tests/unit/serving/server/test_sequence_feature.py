@@ -1,4 +1,4 @@
-"""Sequences: the training table, Feast, the exported graph and the server give the same lists and their scores."""
+"""Sequences: training table, Feast, exported graph and server have the same lists and scores."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def fitted(shop: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def table(shop: Any, fitted: Path) -> pl.DataFrame:
     data, features = shop.plan.declared.data, Features.model_validate({"columns": FEATURES})
     out = fitted.with_name("table")
-    made = build_table(data, features, None, Runtime(engine="cpu"), shop.folder / "log", fitted, out)
-    return pl.concat([rows for _, rows in made.frames()])
+    table_folder = build_table(data, features, None, Runtime(engine="cpu"), shop.folder / "log", fitted, out)
+    return pl.concat([rows for _, rows in table_folder.frames()])
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +78,9 @@ def model(fitted: Path) -> Path:
     graph = FeatureGraph(Transformer.load(fitted, "cpu").preprocessing)
     parts = [graph.floats(VECTORS)]
     for name in LISTS:
-        ids, there = graph.lists(name)
-        kept = graph.nodes.add("Where", there, ids, np.array([0]))
-        for values in (kept, graph.nodes.cast(there, np.int64)):
+        ids, is_filled = graph.lists(name)
+        filled_ids = graph.nodes.add("Where", is_filled, ids, np.array([0]))
+        for values in (filled_ids, graph.nodes.cast(is_filled, np.int64)):
             total = graph.nodes.add("ReduceSum", values, np.array([1]), keepdims=1)
             parts.append(graph.nodes.cast(total, np.float32))
     parts.append(graph.floats(["follows"]))
@@ -98,17 +98,15 @@ def answered(model: Path, tensors: dict[str, Any]) -> np.ndarray:
     return np.asarray(scores)
 
 
-def wanted(table: pl.DataFrame) -> np.ndarray:
+def expected_values(table: pl.DataFrame) -> np.ndarray:
     parts = [table[name].to_numpy() for name in VECTORS]
     for name in LISTS:
         parts += [table[name].list.sum().to_numpy()[:, None], table[name].list.len().to_numpy()[:, None]]
     return np.concatenate(parts, axis=1).astype(np.float32)
 
 
-def test_served_rows_of_a_log_get_what_the_table_holds(
-    table: pl.DataFrame, shop: Any, fitted: Path, model: Path
-) -> None:
-    """By the way of the parity gate."""
+def test_served_rows_of_a_log_equal_the_table(table: pl.DataFrame, shop: Any, fitted: Path, model: Path) -> None:
+    """Uses the rows of the parity gate."""
     assert table["history"].list.len().max() == LAST and table["places"].list.len().max() == 3
     sample = table.sample(120, seed=1).select(Columns.IMPRESSION, Columns.DAY)
     scored = sample.with_columns(pl.lit(0.0).alias("label_scored"), pl.lit(0.5, pl.Float32).alias("score"))
@@ -118,17 +116,17 @@ def test_served_rows_of_a_log_get_what_the_table_holds(
         expected = pl.DataFrame({Columns.IMPRESSION: batch.impressions}).join(
             table, Columns.IMPRESSION, "left", maintain_order="left"
         )
-        found = answered(model, dict(batch.tensors))
-        np.testing.assert_allclose(found[:, :-1], wanted(expected), rtol=1e-6)
+        actual = answered(model, dict(batch.tensors))
+        np.testing.assert_allclose(actual[:, :-1], expected_values(expected), rtol=1e-6)
         is_served = (expected["day"] >= date.fromisoformat(split["validation"][0])).to_numpy()
-        np.testing.assert_allclose(found[is_served, -1], expected["follows"].to_numpy()[is_served], rtol=0, atol=1e-5)
-        assert np.abs(found[is_served, -1]).max(initial=0) > 0 or not is_served.any()
+        np.testing.assert_allclose(actual[is_served, -1], expected["follows"].to_numpy()[is_served], rtol=0, atol=1e-5)
+        assert np.abs(actual[is_served, -1]).max(initial=0) > 0 or not is_served.any()
     assert served.differing_inputs(int(sample[Columns.IMPRESSION][0])) == ()
     assert (table["follows"] != 0).mean() > 0.2
     assert served.edge_case_difference() is None
 
 
-def test_feast_and_the_server_say_what_the_table_says(shop: Any, fitted: Path, model: Path) -> None:
+def test_feast_and_the_server_equal_the_table(shop: Any, fitted: Path, model: Path) -> None:
     transformer, views, store = Transformer.load(fitted, "cpu"), fitted / "views", fitted.with_name("store")
     day = shop.until.date() - timedelta(days=1)
     opened = apply(views, store, "sequences", SQLiteOnline(), "user_id")
@@ -144,22 +142,22 @@ def test_feast_and_the_server_say_what_the_table_says(shop: Any, fitted: Path, m
     )  # fmt: skip
     # One that is known, a new one, whose lists are empty, and nobody, with a list of their own.
     for user, sent in ((2, None), (10**9, None), (None, SENT), (2, [[], []])):
-        got = asyncio.run(tensors_of(settings, user, shop.until + timedelta(hours=2), sent))
-        looked_up = transformer.look_up(asked(shop, day, user, sent), shop.until.date())
+        actual = asyncio.run(tensors_of(settings, user, shop.until + timedelta(hours=2), sent))
+        looked_up = transformer.look_up(request_tensors(shop, day, user, sent), shop.until.date())
         expected = encode(looked_up, Signature.read(model / FOLDER), transformer.plan.declared)
-        for name, tensor in got.items():
+        for name, tensor in actual.items():
             np.testing.assert_array_equal(tensor, expected[name])
         features = transformer.compute(looked_up)
         # A session that only the client knows is scored as one that is stored; who has none has no score.
         assert (features["follows"][0] != 0) == (user == 2 or sent == SENT)
-        np.testing.assert_allclose(answered(model, got)[0, -1], features["follows"][0], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(answered(model, actual)[0, -1], features["follows"][0], rtol=0, atol=1e-5)
         assert features["history"].list.len().to_list() == ([LAST] if user == 2 else [0])
         if sent == SENT:
             assert features["basket_weight"].to_list() == [[-2.5, 0.0, 0.0, 0.0]]  # that of item 1 is null
             assert features["basket"].list.len().to_list() == [3] and features["basket_topics"][0][1] == 0
 
 
-def asked(shop: Any, day: Any, user: int | None, sent: Any) -> pl.DataFrame:
+def request_tensors(shop: Any, day: Any, user: int | None, sent: Any) -> pl.DataFrame:
     time = pl.lit(shop.until + timedelta(hours=2)).cast(pl.Datetime("us", "UTC"))
     return shop.rows(day).head(1).with_columns(
         pl.lit(user, pl.Int64).alias("user_id"), pl.lit("item 1").alias("item_id"),
@@ -170,7 +168,7 @@ def asked(shop: Any, day: Any, user: int | None, sent: Any) -> pl.DataFrame:
 
 
 async def tensors_of(settings: ServerSettings, user: int | None, time: Any, brought: Any) -> dict[str, np.ndarray]:
-    """Return what the server's parts make of a request for a model server."""
+    """Return the model's tensors that the server assembles for a request."""
     sent = [
         Tensor("item_id", "BYTES", (1,), ["item 1"]),
         Tensor("page", "BYTES", (1,), ["home"]),
@@ -179,8 +177,8 @@ async def tensors_of(settings: ServerSettings, user: int | None, time: Any, brou
     if user is not None:
         sent.append(Tensor("user_id", "INT64", (1,), np.array([user])))
     if brought is not None:
-        words, places = brought
-        sent.append(Tensor("words", "BYTES", (1, len(words)), words))
+        recent_words, places = brought
+        sent.append(Tensor("words", "BYTES", (1, len(recent_words)), recent_words))
         sent.append(Tensor("places", "INT64", (1, len(places)), np.array(places, np.int64)))
     parts = ServerComponents(settings)
     try:
@@ -201,17 +199,15 @@ def reader(shop: Any, model: Path) -> InputReader:
     return InputReader(assembler.requirements, assembler.widths, 10)
 
 
-def test_items_that_a_request_for_recommendations_brings_are_the_history_of_its_candidates(
-    shop: Any, reader: InputReader
-) -> None:
+def test_sent_recent_items_are_the_history_of_the_candidates(shop: Any, reader: InputReader) -> None:
     slates = SlateRequestReader(reader, shop.plan.declared.data, ())
     k, recent = Tensor("k", "INT64", (1,), np.array([3])), Tensor("recent_items", "BYTES", (2,), ["item 2", "item 1"])
-    asked = slates.read([k, recent], 0)
-    candidates = slates.with_items(asked, pl.Series(["item 4", "item 5"]))
-    assert (asked.recent, asked.context["words"]) == (["item 2", "item 1"], ["item 2", "item 1"])
+    query = slates.read([k, recent], 0)
+    candidates = slates.with_items(query, pl.Series(["item 4", "item 5"]))
+    assert (query.recent, query.context["words"]) == (["item 2", "item 1"], ["item 2", "item 1"])
     np.testing.assert_array_equal(candidates.columns["words"].values, to_codes(pl.Series(["item 2", "item 1"])))
-    own = slates.read([k, recent, Tensor("words", "BYTES", (1, 1), ["item 9"])], 0)
-    assert own.context["words"] == ["item 9"]
+    own_query = slates.read([k, recent, Tensor("words", "BYTES", (1, 1), ["item 9"])], 0)
+    assert own_query.context["words"] == ["item 9"]
     assert "words" not in slates.read([k], 0).context
 
 

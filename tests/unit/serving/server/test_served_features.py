@@ -1,4 +1,4 @@
-"""Feature values that scored are logged for a sample of the answers, and compared with the feature table's."""
+"""Served feature values are logged for a sample of the responses and compared with the feature table."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def requests_of(
     shop: Any, signature: Signature, snapshot: date = LAST, zone: str = "", fault: Fault | None = None,
     together: int = 10, **columns: Any,
 ) -> pl.DataFrame:  # fmt: skip
-    """Return what a server logs of the rows of the last day, ten per request, with the views of a day's start.
+    """Return a server's log of the last day's rows, ten per request, with the views of a day's start.
 
     Args:
         shop: Plan, views and log.
@@ -78,25 +78,28 @@ def requests_of(
     if fault is not None:
         fault(tables)
     schema = prediction_schema(shop.plan.declared.data)
-    told, features = [], []
+    request_columns, features = [], []
     for start in range(0, 200, 10):
         rows = shop.rows(LAST)[start : start + 10]
-        parts = [assembler.tensors(day.columns(one), tables, one.height) for one in rows.iter_slices(together)]
-        tensors = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
+        parts = [
+            assembler.tensors(day.columns(slate_rows), tables, slate_rows.height)
+            for slate_rows in rows.iter_slices(together)
+        ]
+        tensors = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         features.append(UsedFeatures(tensors, moment.timestamp()).columns(signature))
-        said = {name: rows[name].to_list() for name in logged_inputs(shop.plan.declared.data)}
-        told.append({
+        sent_values = {name: rows[name].to_list() for name in logged_inputs(shop.plan.declared.data)}
+        request_columns.append({
             "time": rows[Columns.TIME].max(), "request_id": f"r{start}", "track": "stable", "version": 3, "status": 200,
             "scores": [0.5] * 10, "items": rows["item_id"].to_list(), Columns.TIME: rows[Columns.TIME].to_list(),
-            **said, **columns,
+            **sent_values, **columns,
         })  # fmt: skip
-    log = pa.Table.from_pylist(told, schema=schema)
+    log = pa.Table.from_pylist(request_columns, schema=schema)
     for name, values in zip(FEATURE_COLUMNS, zip(*features, strict=True), strict=True):
         at = schema.get_field_index(name)
         log = log.set_column(at, schema.field(at), to_arrow_column(values, schema.field(at)))
-    found = pl.from_arrow(log)
-    assert isinstance(found, pl.DataFrame)
-    return select_answered(found)
+    log_rows = pl.from_arrow(log)
+    assert isinstance(log_rows, pl.DataFrame)
+    return select_answered(log_rows)
 
 
 @pytest.fixture
@@ -115,18 +118,20 @@ def compared(
     return compare_served_features("shop", [requests], lambda version: files, views, limits, NOW)
 
 
-def test_what_a_sound_server_logs_equals_the_feature_table(shop: Any, model: Path) -> None:
-    found = compared(shop, model, requests_of(shop, shop.signature))
-    assert (found.requests, found.rows, found.versions) == (20, 200, {3: 200})
-    every = {*shop.signature.numbers, "users:city", "words", "items:topics", "items:picture", "position (key)"}
-    assert every < found.columns.keys() and "query" not in found.columns  # vectors of requests are not logged
-    assert {one.equal for one in found.columns.values()} == {200}
-    assert {one.largest_difference for one in found.columns.values()} == {0.0}
-    assert (found.problems, found.blocker) == ((), "")
+def test_features_logged_by_a_correct_server_equal_the_table(shop: Any, model: Path) -> None:
+    comparison = compared(shop, model, requests_of(shop, shop.signature))
+    assert (comparison.requests, comparison.rows, comparison.versions) == (20, 200, {3: 200})
+    all_columns = {*shop.signature.numbers, "users:city", "words", "items:topics", "items:picture", "position (key)"}
+    assert (
+        all_columns < comparison.columns.keys() and "query" not in comparison.columns
+    )  # vectors of requests are not logged
+    assert {column.equal for column in comparison.columns.values()} == {200}
+    assert {column.largest_difference for column in comparison.columns.values()} == {0.0}
+    assert (comparison.problems, comparison.blocker) == ((), "")
 
 
 def slated(shop: Any, folder: Path) -> Any:
-    """Return a shop whose model reads where an item stands among the candidates of a request."""
+    """Return a shop whose model reads slate statistics of a request's candidates."""
     declared = [
         {"kind": "target", "key": "maker", "name": "maker_rate"},
         {"kind": "slate", "feature": "maker_rate", "gives": ["rank", "share", "difference", "size"]},
@@ -144,28 +149,28 @@ def slated(shop: Any, folder: Path) -> Any:
     )
     plan = Transformer.load(folder / "fitted", "cpu").plan
     places = [place for value in plan.slates for place, _ in value.statistics]
-    nothing = {"codes": (), "lists": (), "vectors": shop.signature.vectors[:1]}
-    signature = shop.signature.model_copy(update={"numbers": ("price", *places), **nothing})
+    no_other_inputs = {"codes": (), "lists": (), "vectors": shop.signature.vectors[:1]}
+    signature = shop.signature.model_copy(update={"numbers": ("price", *places), **no_other_inputs})
     return replace(shop, folder=folder, plan=plan, signature=signature)
 
 
-def test_candidates_that_were_compared_with_others_than_the_logged_ones_are_named(shop: Any, tmp_path: Path) -> None:
-    own = slated(shop, tmp_path)
-    files = ServedModelFiles(own.folder / "fitted", own.signature, own.folder)
-    views = PublishedViews(own.folder / "fitted/views", own.until)
+def test_slate_features_of_other_candidates_than_the_logged_ones_are_named(shop: Any, tmp_path: Path) -> None:
+    slate_shop = slated(shop, tmp_path)
+    files = ServedModelFiles(slate_shop.folder / "fitted", slate_shop.signature, slate_shop.folder)
+    views = PublishedViews(slate_shop.folder / "fitted/views", slate_shop.until)
 
-    def found(together: int) -> ServedFeaturesReport:
-        requests = requests_of(own, own.signature, together=together)
+    def compared_slates(together: int) -> ServedFeaturesReport:
+        requests = requests_of(slate_shop, slate_shop.signature, together=together)
         return compare_served_features("shop", [requests], lambda version: files, views, STRICT, NOW)
 
-    sound, spoilt = found(10), found(5)
+    sound, spoilt = compared_slates(10), compared_slates(5)
     slates = {name for name in sound.columns if "_slate_" in name}
-    assert len(slates) >= 4 and {one.compared for one in sound.columns.values()} == {200}
-    assert {one.equal for one in sound.columns.values()} == {200} and sound.blocker == ""
+    assert len(slates) >= 4 and {slate.compared for slate in sound.columns.values()} == {200}
+    assert {column.equal for column in sound.columns.values()} == {200} and sound.blocker == ""
     # Half of the candidates at a time: every item stands among 5 where the log has 10.
-    unequal = {name for name, one in spoilt.columns.items() if one.equal < one.compared}
+    unequal = {name for name, column in spoilt.columns.items() if column.equal < column.compared}
     assert unequal and unequal <= slates
-    place = next(place for value in own.plan.slates for place, given in value.statistics if given == "size")
+    place = next(place for value in slate_shop.plan.slates for place, feature in value.statistics if feature == "size")
     size = spoilt.columns[place]
     assert (size.equal, size.largest_difference) == (0, 5.0)
     assert re.search(r"e\.g\. 5 served at .* where the table has 10;", size.reason)
@@ -174,31 +179,31 @@ def test_candidates_that_were_compared_with_others_than_the_logged_ones_are_name
 
 def test_a_stale_snapshot_is_named_with_its_age(shop: Any, model: Path) -> None:
     requests = requests_of(shop, shop.signature, snapshot=LAST - timedelta(days=1))
-    found = compared(shop, model, requests)
-    seen = found.columns["by_item_id:rows"]
-    assert seen.cause == "stale snapshot" and 0 < seen.equal < seen.compared
-    assert seen.stale == seen.compared - seen.equal == seen.counted
-    assert "are of a stale snapshot, up to 23 h older than what the table sees" in seen.reason
-    assert seen.largest_difference is not None and seen.largest_difference >= 1
-    assert {one.cause for one in found.columns.values()} == {None, "stale snapshot"}
-    assert "of a stale snapshot" in found.blocker and "training is held" in found.blocker
+    comparison = compared(shop, model, requests)
+    column = comparison.columns["by_item_id:rows"]
+    assert column.cause == "stale snapshot" and 0 < column.equal < column.compared
+    assert column.stale == column.compared - column.equal == column.counted
+    assert "are of a stale snapshot, up to 23 h older than what the table sees" in column.reason
+    assert column.largest_difference is not None and column.largest_difference >= 1
+    assert {column.cause for column in comparison.columns.values()} == {None, "stale snapshot"}
+    assert "of a stale snapshot" in comparison.blocker and "training is held" in comparison.blocker
     # As old as that, snapshots may be where the spec says so; the differences are shown all the same.
     allowed = compared(shop, model, requests, STRICT.model_copy(update={"max_age": "1d"}))
-    assert allowed.blocker == "" and allowed.columns["by_item_id:rows"].stale == seen.stale
+    assert allowed.blocker == "" and allowed.columns["by_item_id:rows"].stale == column.stale
 
 
 def test_a_wrong_time_zone_is_named_with_the_shift(shop: Any, model: Path) -> None:
-    found = compared(shop, model, requests_of(shop, shop.signature, zone="UTC"))
-    second = found.columns[SECOND_OF_DAY]
+    comparison = compared(shop, model, requests_of(shop, shop.signature, zone="UTC"))
+    second = comparison.columns[SECOND_OF_DAY]
     assert (second.equal, second.cause) == (0, "time zone")
     assert "another time zone than America/New_York (by +4 h)" in second.reason
-    assert {name for name, one in found.columns.items() if one.cause} <= {
+    assert {name for name, column in comparison.columns.items() if column.cause} <= {
         SECOND_OF_DAY,
         "weekday",
         "weekday_",
         "day",
-    } | {name for name, one in found.columns.items() if one.cause == "time zone"}
-    assert "another time zone" in found.blocker
+    } | {name for name, column in comparison.columns.items() if column.cause == "time zone"}
+    assert "another time zone" in comparison.blocker
 
 
 def test_a_wrong_default_is_named_with_its_value(shop: Any, model: Path) -> None:
@@ -206,12 +211,12 @@ def test_a_wrong_default_is_named_with_its_value(shop: Any, model: Path) -> None
         item = tables["item_id"]
         tables["item_id"] = replace(item, numbers=np.nan_to_num(item.numbers, nan=-1.0))
 
-    found = compared(shop, model, requests_of(shop, shop.signature, fault=fill))
-    weight = found.columns["items:weight"]
+    comparison = compared(shop, model, requests_of(shop, shop.signature, fault=fill))
+    weight = comparison.columns["items:weight"]
     assert weight.cause == "default" and weight.counted == weight.compared - weight.equal > 0
     assert "the server used the default -1 where the table has no value" in weight.reason
     assert weight.largest_difference is None  # no value is at no distance from one
-    assert "used the default -1" in found.blocker
+    assert "used the default -1" in comparison.blocker
 
 
 def test_a_key_that_the_server_lacks_is_named(shop: Any, model: Path) -> None:
@@ -221,9 +226,9 @@ def test_a_key_that_the_server_lacks_is_named(shop: Any, model: Path) -> None:
             user, numbers=np.full_like(user.numbers, np.nan), codes=np.full_like(user.codes, NO_CODE)
         )
 
-    found = compared(shop, model, requests_of(shop, shop.signature, fault=forget))
-    assert found.columns["by_user_id:rows"].cause == found.columns["users:city"].cause == "missing"
-    assert "had no value where the table has one" in found.columns["users:city"].reason
+    comparison = compared(shop, model, requests_of(shop, shop.signature, fault=forget))
+    assert comparison.columns["by_user_id:rows"].cause == comparison.columns["users:city"].cause == "missing"
+    assert "had no value where the table has one" in comparison.columns["users:city"].reason
 
 
 def test_other_values_are_shown_by_an_example(shop: Any, model: Path) -> None:
@@ -231,12 +236,12 @@ def test_other_values_are_shown_by_an_example(shop: Any, model: Path) -> None:
         item = tables["item_id"]
         tables["item_id"] = replace(item, numbers=item.numbers * 2)
 
-    found = compared(shop, model, requests_of(shop, shop.signature, fault=double))
-    weight = found.columns["items:weight"]
+    comparison = compared(shop, model, requests_of(shop, shop.signature, fault=double))
+    weight = comparison.columns["items:weight"]
     assert weight.cause == "other values" and "e.g." in weight.reason and "where the table has" in weight.reason
 
 
-def test_rows_that_cannot_be_compared_are_counted_and_none_is_called_equal(shop: Any, model: Path) -> None:
+def test_rows_that_cannot_be_compared_are_counted_and_never_equal(shop: Any, model: Path) -> None:
     whole = requests_of(shop, shop.signature)
     files = ServedModelFiles(model / "preprocessing", shop.signature, model / FOLDER)
     early = PublishedViews(shop.folder / "fitted/views", shop.views.start_of(LAST) - timedelta(seconds=1))
@@ -247,9 +252,9 @@ def test_rows_that_cannot_be_compared_are_counted_and_none_is_called_equal(shop:
     assert (ahead.rows, ahead.ahead) == (0, 200)
     degraded = compared(shop, model, requests_of(shop, shop.signature, degraded=True))
     assert (degraded.rows, degraded.degraded) == (0, 200)
-    few = shop.signature.model_copy(update={"numbers": shop.signature.numbers[:-1]})
-    other = compared(shop, model, whole, signature=few)
-    assert (other.rows, other.problems) == (0, ("version 3: 20 requests hold other columns",))
+    smaller_signature = shop.signature.model_copy(update={"numbers": shop.signature.numbers[:-1]})
+    other_comparison = compared(shop, model, whole, signature=smaller_signature)
+    assert (other_comparison.rows, other_comparison.problems) == (0, ("version 3: 20 requests hold other columns",))
 
 
 def test_scores_that_another_model_gave_are_named(shop: Any, model: Path) -> None:
@@ -308,7 +313,7 @@ def test_the_server_logs_features_of_the_declared_share(published: Any, model: P
     assert none.height == 100 and all(none[name].null_count() == 100 for name in FEATURE_COLUMNS)
 
 
-def test_what_servers_count_and_list_as_it_arrives_is_not_compared(shop: Any) -> None:
+def test_live_counts_and_lists_are_not_compared(shop: Any) -> None:
     opened = OpenList("newest_3", "user_id", "item_id", 3)
     streaming = StreamingPlan(("user_id",), Tiles(), timedelta(seconds=1), lists=(opened,))
     plan = replace(shop.plan, streaming=streaming, joined_lists=(JoinedList("newest_3", "item_id", 3, opened),))
@@ -317,7 +322,9 @@ def test_what_servers_count_and_list_as_it_arrives_is_not_compared(shop: Any) ->
         model="shop", kind="all", numbers=("price", "open_user_id:rows", "open_user_id:positives"),
         lists=tuple(ListInput(tensor=f"list_{number}", place=place, longest=3) for number, place in enumerate(places)),
     )  # fmt: skip
-    left = drop_streamed_inputs(signature, plan)
-    assert left.numbers == ("price",)
-    assert [(each.tensor, each.place) for each in left.lists] == [("list_1", "newest_3:newest_times")]
+    remaining_signature = drop_streamed_inputs(signature, plan)
+    assert remaining_signature.numbers == ("price",)
+    assert [(list_input.tensor, list_input.place) for list_input in remaining_signature.lists] == [
+        ("list_1", "newest_3:newest_times")
+    ]
     assert drop_streamed_inputs(signature, shop.plan) == signature

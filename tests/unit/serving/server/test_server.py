@@ -1,4 +1,4 @@
-"""The whole server as a process, in front of a real Triton."""
+"""The complete server as a process, with a real Triton."""
 
 import json
 import struct
@@ -30,29 +30,34 @@ def server(start: Any, triton: Any) -> Any:
 
 
 def logged(server: Any, request_id: str) -> dict[str, Any]:
-    found: list[dict[str, Any]] = []
+    log_rows: list[dict[str, Any]] = []
 
-    def is_there() -> bool:
+    def has_row() -> bool:
         rows = server.logged().filter(pl.col("request_id") == request_id)
-        found.extend(rows.to_dicts())
-        return bool(found)
+        log_rows.extend(rows.to_dicts())
+        return bool(log_rows)
 
-    server.until(is_there)
-    assert len(found) == 1
-    return found[0]
+    server.until(has_row)
+    assert len(log_rows) == 1
+    return log_rows[0]
 
 
 def test_a_user_and_items_get_a_score_each_from_feast_and_the_snapshot(server: Any, impressions: Any) -> None:
     status, answer = server.infer(USER, THREE, FIRST)
     assert status == 200
     (output,) = answer["outputs"]
-    own = 1000.0 * impressions[1]
-    assert output == {"name": "score", "datatype": "FP32", "shape": [3], "data": [own + 1.0, own - 2.5, own]}
+    user_part = 1000.0 * impressions[1]
+    assert output == {
+        "name": "score",
+        "datatype": "FP32",
+        "shape": [3],
+        "data": [user_part + 1.0, user_part - 2.5, user_part],
+    }
     assert (answer["model_name"], answer["model_version"]) == ("shop", "3")
     assert answer["parameters"]["degraded"] is False
 
 
-def test_every_row_may_have_a_user_of_its_own(server: Any, impressions: Any) -> None:
+def test_every_row_may_have_a_different_user(server: Any, impressions: Any) -> None:
     users = column("user_id", "INT64", 2, 1, None, 4711)
     _, answer = server.infer(users, column("item_id", "BYTES", *["nowhere"] * 4), FIRST)
     assert answer["outputs"][0]["data"] == [1000.0 * impressions[2], 1000.0 * impressions[1], 0.0, 0.0]
@@ -99,7 +104,7 @@ def test_what_was_answered_is_in_the_log_with_who_answered_whom(server: Any) -> 
 
 def test_both_protocols_and_both_forms_give_the_same_answer_and_digest(server: Any) -> None:
     _, plain = server.infer(USER, THREE, FIRST, x_request_id="json")
-    wanted = plain["outputs"][0]["data"]
+    expected = plain["outputs"][0]["data"]
     texts = np.array(["item 0", "item 2", "nowhere"], np.object_)
     values = {"user_id": np.array([1]), "item_id": texts, "position": np.array([1], np.int32)}
     inputs = []
@@ -108,33 +113,33 @@ def test_both_protocols_and_both_forms_give_the_same_answer_and_digest(server: A
         inputs.append(triton_grpc.InferInput(name, list(value.shape), datatype).set_data_from_numpy(value))
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
         answer = client.infer("shop", inputs, headers={"x-request-id": "raw", "x-shortlist-track": "stable"})
-    assert answer.as_numpy("score").tolist() == wanted
+    assert answer.as_numpy("score").tolist() == expected
     assert answer.get_response().model_version == "3"
     status, headers, body = _binary(server, values, "binary")
     length = int(headers["inference-header-content-length"])
     assert (status, headers["content-type"]) == (200, "application/octet-stream")
     assert json.loads(body[:length])["outputs"][0]["parameters"] == {"binary_data_size": 12}
-    assert np.frombuffer(body[length:], np.float32).tolist() == wanted
+    assert np.frombuffer(body[length:], np.float32).tolist() == expected
     assert logged(server, "json")["digest"] == logged(server, "binary")["digest"] == logged(server, "raw")["digest"]
     assert logged(server, "raw")["track"] == "stable"
 
 
 def _binary(server: Any, values: dict[str, Any], request_id: str) -> tuple[int, dict[str, str], bytes]:
-    """Ask with tensors behind the JSON, and want the answer so too."""
+    """Send a binary request and ask for a binary response."""
     heads, tail = [], b""
     for name, value in values.items():
-        texts = [each.encode() for each in value] if value.dtype == np.object_ else []
-        raw = b"".join(struct.pack("<I", len(each)) + each for each in texts) or value.tobytes()
+        texts = [text.encode() for text in value] if value.dtype == np.object_ else []
+        raw = b"".join(struct.pack("<I", len(text)) + text for text in texts) or value.tobytes()
         datatype = {"O": "BYTES", "l": "INT64", "i": "INT32"}[value.dtype.char]
         size = {"binary_data_size": len(raw)}
         heads.append({"name": name, "datatype": datatype, "shape": value.shape, "parameters": size})
         tail += raw
-    said = json.dumps({"inputs": heads, "outputs": [{"name": "score", "parameters": {"binary_data": True}}]}).encode()
-    named = {"Inference_Header_Content_Length": str(len(said)), "x_request_id": request_id}
-    return server.get(INFER, said + tail, **named)  # type: ignore[no-any-return]
+    head = json.dumps({"inputs": heads, "outputs": [{"name": "score", "parameters": {"binary_data": True}}]}).encode()
+    named = {"Inference_Header_Content_Length": str(len(head)), "x_request_id": request_id}
+    return server.get(INFER, head + tail, **named)  # type: ignore[no-any-return]
 
 
-def test_typed_contents_are_read_too(server: Any) -> None:
+def test_typed_contents_are_accepted(server: Any) -> None:
     import grpc
     from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -159,7 +164,7 @@ def test_grpc_says_what_is_served_and_refuses_with_a_sentence(server: Any) -> No
         assert client.is_server_ready()
         assert client.is_model_ready("shop", "3")
         assert client.get_server_metadata().name == "shortlist"
-        inputs = {each.name: each.datatype for each in client.get_model_metadata("shop").inputs}
+        inputs = {model_input.name: model_input.datatype for model_input in client.get_model_metadata("shop").inputs}
         assert inputs == {"user_id": "INT64", "item_id": "BYTES", "position": "INT64", "event_time": "INT64"}
         wrong = triton_grpc.InferInput("itm_id", [1], "INT64")
         wrong.set_data_from_numpy(np.array([1]))
@@ -177,7 +182,7 @@ def test_http_says_what_is_served_and_refuses_with_a_sentence(server: Any) -> No
     assert server.get("/v2/health/live")[0] == server.get("/v2/models/shop/versions/3/ready")[0] == 200
     assert json.loads(server.get("/v2")[2])["name"] == "shortlist"
     described = json.loads(server.get("/v2/models/shop")[2])
-    item = next(each for each in described["inputs"] if each["name"] == "item_id")
+    item = next(model_input for model_input in described["inputs"] if model_input["name"] == "item_id")
     assert item == {"name": "item_id", "datatype": "BYTES", "shape": [-1], "parameters": {"optional": False}}
     assert described["outputs"] == [{"name": "score", "datatype": "FP32", "shape": [-1]}]
     for path in ("/v2/models/shop/versions/4/ready", "/v2/models/other", "/v2/models/other/ready", "/nowhere"):
@@ -200,9 +205,9 @@ def test_scores_that_are_no_numbers_are_an_error_and_are_logged(server: Any) -> 
     assert np.isnan(row["scores"][1])
 
 
-def test_metrics_count_what_happened(server: Any) -> None:
-    before = server.metric('shortlist_requests_total{outcome="answered",protocol="http",status="200"}')
+def test_metrics_count_requests_by_outcome(server: Any) -> None:
+    old_count = server.metric('shortlist_requests_total{outcome="answered",protocol="http",status="200"}')
     server.infer(THREE, FIRST)
-    assert server.metric('shortlist_requests_total{outcome="answered",protocol="http",status="200"}') == before + 1
+    assert server.metric('shortlist_requests_total{outcome="answered",protocol="http",status="200"}') == old_count + 1
     assert server.metric("shortlist_log_dropped") == 0
     assert 0 <= server.metric("shortlist_snapshot_age_seconds") < 3600

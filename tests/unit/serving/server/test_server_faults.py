@@ -1,4 +1,4 @@
-"""What a server in front of a real Triton survives."""
+"""Faults that a server with a real Triton survives."""
 
 import asyncio
 import json
@@ -40,16 +40,16 @@ FIRST = column("position", "INT64", 1)
 
 
 def logged(server: Any, request_id: str) -> dict[str, Any]:
-    found: list[dict[str, Any]] = []
+    log_rows: list[dict[str, Any]] = []
 
-    def is_there() -> bool:
+    def has_row() -> bool:
         rows = server.logged().filter(pl.col("request_id") == request_id)
-        found.extend(rows.to_dicts())
-        return bool(found)
+        log_rows.extend(rows.to_dicts())
+        return bool(log_rows)
 
-    server.until(is_there)
-    assert len(found) == 1
-    return found[0]
+    server.until(has_row)
+    assert len(log_rows) == 1
+    return log_rows[0]
 
 
 def test_requests_outlive_a_killed_triton(start: Any, repository: Path, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_requests_outlive_a_killed_triton(start: Any, repository: Path, tmp_path
         late = [askers.submit(server.infer, THREE, FIRST) for _ in range(3)]
         server.until(lambda: server.get("/v2/health/ready")[0] == 503)
         with _restarted(first, repository, tmp_path):
-            statuses = [each.result()[0] for each in (*early, *late)]
+            statuses = [task.result()[0] for task in (*early, *late)]
     assert statuses == [200] * 23
 
 
@@ -85,7 +85,7 @@ def _restarted(first: Any, repository: Path, folder: Path) -> Iterator[None]:
 
 
 class BrokenTriton(BaseHTTPRequestHandler):
-    """Says that it is ready, and cannot score: the process in which it runs the model is gone."""
+    """A Triton that is ready but cannot score, because its model process is gone."""
 
     def do_GET(self) -> None:
         self._answer(200)
@@ -115,7 +115,7 @@ def test_a_server_is_ready_only_when_it_can_score_a_row(start: Any, triton: Any)
         server.stop()
 
 
-def test_while_its_own_triton_is_gone_another_replicas_scores(start: Any, triton: Any) -> None:
+def test_while_its_triton_is_down_another_replicas_triton_scores(start: Any, triton: Any) -> None:
     server = start("unix:/nowhere/triton.sock", spare_predictors=[triton.http], hold_seconds=0)
     server.until_ready()
     assert server.infer(THREE, FIRST)[0] == 200
@@ -140,7 +140,7 @@ def _up(server: Any) -> bool:
         return False
 
 
-def test_without_its_store_users_are_unknown_and_the_answer_says_so(
+def test_without_its_store_users_are_unknown_and_the_response_is_degraded(
     start: Any, triton: Any, copied: Any, impressions: Any
 ) -> None:
     server = start(triton.http, store=copied.store)
@@ -164,7 +164,7 @@ def test_without_its_store_users_are_unknown_and_the_answer_says_so(
     assert server.infer(USER, item, FIRST)[1]["outputs"][0]["data"] == whole
 
 
-def test_a_locked_store_holds_nobody_up(start: Any, triton: Any, copied: Any, impressions: Any) -> None:
+def test_a_locked_store_does_not_delay_responses(start: Any, triton: Any, copied: Any, impressions: Any) -> None:
     with closing(sqlite3.connect(copied.store / "online.db")) as writer:
         writer.execute("PRAGMA journal_mode=DELETE")  # so that a writer locks readers out, as it does not in ours
         server = start(triton.http, store=copied.store)
@@ -189,14 +189,14 @@ def test_newer_views_are_read_without_a_restart_and_broken_ones_are_not(start: A
         return float(server.infer(column("item_id", "BYTES", "item 0"), FIRST)[1]["outputs"][0]["data"][0])
 
     assert weight() == 1.0
-    newer = copied.folder / "newer"
-    shutil.copytree(copied.folder / "fitted" / "views", newer)
-    items = pl.read_parquet(newer / "items.parquet")
-    items.with_columns(pl.lit(42.0).alias("weight")).write_parquet(newer / "items.parquet")
-    announce_views(newer, copied.store, copied.until, copied.folder / "log")
+    newer_folder = copied.folder / "newer"
+    shutil.copytree(copied.folder / "fitted" / "views", newer_folder)
+    items = pl.read_parquet(newer_folder / "items.parquet")
+    items.with_columns(pl.lit(42.0).alias("weight")).write_parquet(newer_folder / "items.parquet")
+    announce_views(newer_folder, copied.store, copied.until, copied.folder / "log")
     server.until(lambda: weight() == 42.0)
     broken = copied.folder / "broken"
-    shutil.copytree(newer, broken)
+    shutil.copytree(newer_folder, broken)
     (broken / "items.parquet").write_bytes(b"torn")
     announce_views(broken, copied.store, copied.until, copied.folder / "log")
     server.until(lambda: server.metric("shortlist_snapshot_broken") == 1)
@@ -205,11 +205,11 @@ def test_newer_views_are_read_without_a_restart_and_broken_ones_are_not(start: A
     status, _, body = server.get("/v2/health/ready")
     assert status == 200
     assert "view 'items'" in json.loads(body)["problems"]["views"]
-    announce_views(newer, copied.store, copied.until, copied.folder / "log")
+    announce_views(newer_folder, copied.store, copied.until, copied.folder / "log")
     server.until(lambda: server.metric("shortlist_snapshot_broken") == 0)
 
 
-def test_a_stopped_server_finishes_what_is_under_way_and_writes_its_log(start: Any, triton: Any) -> None:
+def test_a_stopped_server_finishes_open_requests_and_writes_its_log(start: Any, triton: Any) -> None:
     server = start(triton.http, log={"flush_seconds": 600})
     server.until_ready()
 
@@ -222,7 +222,7 @@ def test_a_stopped_server_finishes_what_is_under_way_and_writes_its_log(start: A
     assert server.logged().height == 20
 
 
-def test_a_killed_server_leaves_all_that_was_written_before(start: Any, triton: Any) -> None:
+def test_a_killed_server_loses_no_flushed_rows(start: Any, triton: Any) -> None:
     server = start(triton.http)
     server.until_ready()
     server.infer(THREE, FIRST, x_request_id="kept")
@@ -231,12 +231,12 @@ def test_a_killed_server_leaves_all_that_was_written_before(start: Any, triton: 
     assert server.logged()["request_id"].to_list() == ["kept"]
 
 
-@pytest.mark.parametrize("taken", ["http_port", "grpc_port"])
-def test_a_taken_port_is_a_sentence_and_an_exit_code(start: Any, taken: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        server = start("127.0.0.1:9", **{taken: port})
+@pytest.mark.parametrize("taken_port", ["http_port", "grpc_port"])
+def test_a_port_in_use_gives_a_message_and_an_exit_code(start: Any, taken_port: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other_socket:
+        port = other_socket.getsockname()[1]
+        server = start("127.0.0.1:9", **{taken_port: port})
         assert server.process.wait(60) == 1
-    said = server.log.read_text()
-    assert f"port {port} of 127.0.0.1 cannot be had" in said
-    assert "Traceback" not in said
+    log_text = server.log.read_text()
+    assert f"port {port} of 127.0.0.1 cannot be had" in log_text
+    assert "Traceback" not in log_text

@@ -1,4 +1,4 @@
-"""Slate features: the training table, the exported graph and the server give the same bits."""
+"""Slate features: training table, exported graph and server have the same values, bit by bit."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def fitted(shop: Any, data: Data, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="module")
 def table(shop: Any, data: Data, fitted: Path) -> pl.DataFrame:
     features, out = Features.model_validate({"columns": FEATURES}), fitted.with_name("table")
-    made = build_table(data, features, None, Runtime(engine="cpu"), shop.folder / "log", fitted, out)
-    return pl.concat([rows for _, rows in made.frames()])
+    table_folder = build_table(data, features, None, Runtime(engine="cpu"), shop.folder / "log", fitted, out)
+    return pl.concat([rows for _, rows in table_folder.frames()])
 
 
 @pytest.fixture(scope="module")
 def model(fitted: Path) -> Path:
-    """A model folder whose graph answers every feature, as exported."""
+    """A model folder whose graph outputs every feature."""
     folder = fitted.with_name("model")
     (folder / FOLDER).mkdir(parents=True)
     graph = FeatureGraph(Transformer.load(fitted, "cpu").preprocessing)
@@ -81,7 +81,7 @@ def answered(model: Path, tensors: dict[str, np.ndarray]) -> np.ndarray:
     return np.asarray(scores)
 
 
-def test_every_row_of_the_log_has_its_place_among_its_users_rows(table: pl.DataFrame, shop: Any, data: Data) -> None:
+def test_every_row_has_its_rank_among_its_users_rows(table: pl.DataFrame, shop: Any, data: Data) -> None:
     assert table.height == sum(part.rows for part in DayTable.open(shop.folder / "log", Files.LOG).days)
     assert table["maker_rate_slate_size"].max() > 1
     ordered = table.sort(Columns.USER, Columns.TIME)
@@ -91,10 +91,8 @@ def test_every_row_of_the_log_has_its_place_among_its_users_rows(table: pl.DataF
     assert user["maker_rate_slate_size"].to_list() == sizes
 
 
-def test_served_rows_of_a_log_get_what_the_table_holds(
-    table: pl.DataFrame, shop: Any, fitted: Path, model: Path
-) -> None:
-    """By the way of the parity gate: a sample of rows, each among all rows of its slate."""
+def test_served_rows_of_a_log_equal_the_table(table: pl.DataFrame, shop: Any, fitted: Path, model: Path) -> None:
+    """Uses the rows of the parity gate: a sample, each with all rows of its slate."""
     sample = table.sample(80, seed=1).select(Columns.IMPRESSION, Columns.DAY)
     scored = sample.with_columns(pl.lit(0.0).alias("label_scored"), pl.lit(0.5, pl.Float32).alias("score"))
     served = ServedRows(model, shop.folder / "log", fitted, ReferenceRows(scored, table.height))
@@ -102,14 +100,16 @@ def test_served_rows_of_a_log_get_what_the_table_holds(
     assert sum(batch.impressions.size for batch in batches) == 80
     by_impression = table.select(Columns.IMPRESSION, *NAMES)
     for batch in batches:
-        wanted = pl.DataFrame({Columns.IMPRESSION: batch.impressions}).join(
+        expected_rows = pl.DataFrame({Columns.IMPRESSION: batch.impressions}).join(
             by_impression, Columns.IMPRESSION, "left", maintain_order="left"
         )
-        expected = np.column_stack([wanted[name].cast(pl.Float32).fill_null(np.nan).to_numpy() for name in NAMES])
-        got = answered(model, dict(batch.tensors))
+        expected = np.column_stack(
+            [expected_rows[name].cast(pl.Float32).fill_null(np.nan).to_numpy() for name in NAMES]
+        )
+        actual = answered(model, dict(batch.tensors))
         slated = [number for number, name in enumerate(NAMES) if "_slate_" in name]
-        np.testing.assert_array_equal(got[:, slated], expected[:, slated])
-        np.testing.assert_allclose(got, expected, rtol=1e-6)
+        np.testing.assert_array_equal(actual[:, slated], expected[:, slated])
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
     assert served.differing_inputs(int(sample[Columns.IMPRESSION][0])) == ()
     assert served.edge_case_difference() is None
 
@@ -119,7 +119,7 @@ def test_served_rows_of_a_log_get_what_the_table_holds(
     items=st.lists(st.sampled_from([*(f"item {number}" for number in range(9)), "nowhere"]), min_size=1, max_size=30),
     prices=st.lists(st.sampled_from([1.0, 1.5, 2.0, 0.0, -3.0, 7.25, float("nan")]), min_size=30, max_size=30),
 )
-def test_a_request_gets_what_the_table_would_hold(
+def test_a_request_equals_the_table(
     shop: Any, fitted: Path, model: Path, items: list[str], prices: list[float]
 ) -> None:
     day, count = shop.until.date() - timedelta(days=1), len(items)
@@ -141,7 +141,7 @@ def test_a_request_gets_what_the_table_would_hold(
         np.testing.assert_array_equal(tensor, expected[name])
 
 
-def test_slates_do_not_see_each_other(shop: Any, fitted: Path, model: Path) -> None:
+def test_slates_are_independent(shop: Any, fitted: Path, model: Path) -> None:
     day = shop.until.date() - timedelta(days=1)
     transformer, signature = Transformer.load(fitted, "cpu"), Signature.read(model / FOLDER)
     rows = shop.rows(day).head(12)

@@ -10,13 +10,13 @@ from shortlist.features.publish import announce_views
 from shortlist.features.view_index import INDEX, ViewIndex
 from shortlist.serving.export.signature import Signature
 from shortlist.serving.server.columns import TextCodes
-from shortlist.serving.server.snapshot import load, load_with_users
+from shortlist.serving.server.snapshot import load_snapshot, load_with_users
 from shortlist.serving.server.snapshot_refresher import SnapshotRefresher
 from shortlist.serving.server.tensor_assembler import TensorAssembler
 from shortlist.storage.artefacts import write_json
 
 FIRST = date(2026, 3, 6)
-ITEM = TextCodes().of(["item 0"])
+ITEM = TextCodes().encode(["item 0"])
 
 
 def weight(snapshot: Any) -> float:
@@ -29,47 +29,47 @@ def assembler(shop: Any) -> TensorAssembler:
     return TensorAssembler(shop.plan, Signature(model="m", kind="k", numbers=("items:weight", "by_item_id:rows")))
 
 
-def test_a_snapshot_holds_what_was_known_at_its_moment(shop: Any, assembler: TensorAssembler) -> None:
+def test_a_snapshot_has_the_values_at_its_time(shop: Any, assembler: TensorAssembler) -> None:
     for day in (1, 3):
         moment = shop.views.start_of(FIRST + timedelta(days=day))
-        table = load(assembler, shop.views, moment).tables["item_id"]
-        past = pl.concat([shop.rows(FIRST + timedelta(days=before)) for before in range(day)])
-        seen = past.filter(pl.col("item_id") == "item 0").height
-        assert table.numbers[table.find(ITEM)[0]].tolist() == [1.0, seen]
+        table = load_snapshot(assembler, shop.views, moment).tables["item_id"]
+        past = pl.concat([shop.rows(FIRST + timedelta(days=days_before)) for days_before in range(day)])
+        impressions = past.filter(pl.col("item_id") == "item 0").height
+        assert table.numbers[table.find(ITEM)[0]].tolist() == [1.0, impressions]
 
 
-def test_users_are_held_only_where_they_are_asked_for(shop: Any) -> None:
+def test_user_views_are_loaded_only_on_request(shop: Any) -> None:
     assembler = TensorAssembler(shop.plan, shop.signature)
-    assert "user_id" not in load(assembler, shop.views, shop.until).tables
+    assert "user_id" not in load_snapshot(assembler, shop.views, shop.until).tables
     table = load_with_users(assembler, shop.views, shop.until).tables["user_id"]
     assert table.find(np.array([1]))[0] >= 0
     assert table.find(np.array([123456]))[0] == -1
 
 
-def test_a_broken_view_keeps_its_table_and_the_others_move_on(copied: Any, assembler: TensorAssembler) -> None:
-    before = load(assembler, copied.views, copied.until)
+def test_a_broken_view_keeps_its_table_and_the_others_are_updated(copied: Any, assembler: TensorAssembler) -> None:
+    old_snapshot = load_snapshot(assembler, copied.views, copied.until)
     path = copied.folder / "fitted" / "views" / "items.parquet"
     path.write_bytes(b"torn")
-    after = load(assembler, copied.views, copied.until, before)
-    assert list(after.broken) == ["items"]
-    assert after.views["items"] is before.views["items"]
-    assert weight(after) == 1.0
-    assert after.unknown == set()
-    fresh = load(assembler, copied.views, copied.until)  # nothing to keep: unknown, and said to be so
+    new_snapshot = load_snapshot(assembler, copied.views, copied.until, old_snapshot)
+    assert list(new_snapshot.broken) == ["items"]
+    assert new_snapshot.views["items"] is old_snapshot.views["items"]
+    assert weight(new_snapshot) == 1.0
+    assert new_snapshot.empty_views == set()
+    fresh = load_snapshot(assembler, copied.views, copied.until)  # nothing to keep: unknown, and said to be so
     assert np.isnan(weight(fresh))
-    assert fresh.unknown == {"items"}
-    assert load(assembler, copied.views, copied.until, fresh).unknown == {"items"}  # nothing learnt since
+    assert fresh.empty_views == {"items"}
+    assert load_snapshot(assembler, copied.views, copied.until, fresh).empty_views == {"items"}  # nothing learnt since
     with pytest.raises(ShortlistError, match="view 'items' cannot be read"):
         load_with_users(assembler, copied.views, copied.until)
 
 
 def test_a_view_without_a_feature_of_the_model_is_broken(copied: Any, assembler: TensorAssembler) -> None:
     folder = copied.folder / "fitted" / "views"
-    said = copied.views.model_dump(mode="json")
-    items = next(view for view in said["views"] if view["name"] == "items")
+    index_fields = copied.views.model_dump(mode="json")
+    items = next(view for view in index_fields["views"] if view["name"] == "items")
     items["features"] = [feature for feature in items["features"] if feature["name"] != "weight"]
-    write_json(folder / INDEX, said)
-    broken = load(assembler, ViewIndex.read(folder), copied.until).broken
+    write_json(folder / INDEX, index_fields)
+    broken = load_snapshot(assembler, ViewIndex.read(folder), copied.until).broken
     assert broken["items"].startswith("view 'items' has no 'weight'")
 
 
@@ -77,20 +77,20 @@ def test_two_rows_with_one_key_are_refused(copied: Any, assembler: TensorAssembl
     path = copied.folder / "fitted" / "views" / "items.parquet"
     rows = pl.read_parquet(path)
     pl.concat([rows, rows.head(1)]).write_parquet(path)
-    broken = load(assembler, copied.views, copied.until).broken
+    broken = load_snapshot(assembler, copied.views, copied.until).broken
     assert broken == {"items": "view 'items': two rows have the same key; publish the features again"}
 
 
-def test_what_is_published_is_put_in_place_and_what_is_not_is_said(copied: Any, assembler: TensorAssembler) -> None:
+def test_published_views_are_loaded_and_unreadable_ones_are_reported(copied: Any, assembler: TensorAssembler) -> None:
     looks: list[bool] = []
     refresh = SnapshotRefresher(assembler, copied.store, 5, looks.append)
     pointer = copied.store / "serving.json"
-    said = pointer.read_text()
+    announcement = pointer.read_text()
     pointer.unlink()
     refresh.poll()
     assert refresh.current is None
     assert "serving.json" in (refresh.problem or "")
-    pointer.write_text(said)
+    pointer.write_text(announcement)
     refresh.poll()
     assert (refresh.problem, weight(refresh.current)) == (None, 1.0)
     first = refresh.current
@@ -123,7 +123,7 @@ def test_a_file_that_is_not_the_published_one_is_not_served(copied: Any, assembl
     assert "items.parquet: is not the file that was published; publish the features again" in (refresh.problem or "")
 
 
-def test_a_model_that_looks_nothing_up_needs_no_store(shop: Any) -> None:
+def test_a_model_without_look_ups_needs_no_store(shop: Any) -> None:
     plain = SnapshotRefresher(
         TensorAssembler(shop.plan, Signature(model="m", kind="k", numbers=("price",))), None, 5, None
     )
@@ -132,7 +132,7 @@ def test_a_model_that_looks_nothing_up_needs_no_store(shop: Any) -> None:
     assert plain.current is not None
 
 
-def test_a_model_that_looks_something_up_without_a_store_is_never_ready(assembler: TensorAssembler) -> None:
+def test_a_model_with_look_ups_is_never_ready_without_a_store(assembler: TensorAssembler) -> None:
     refresh = SnapshotRefresher(assembler, None, 5, None)
     refresh.poll()
     assert refresh.current is None

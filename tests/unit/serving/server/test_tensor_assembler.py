@@ -17,15 +17,15 @@ from shortlist.serving.server.tensor_assembler import TensorAssembler
 FIRST = date(2026, 3, 6)
 
 
-def assert_same(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray], signature: Signature) -> None:
+def assert_same(actual: dict[str, np.ndarray], expected_tensors: dict[str, np.ndarray], signature: Signature) -> None:
     """Compare every tensor; a difference names its column."""
-    assert got.keys() == wanted.keys()
-    for name, expected in wanted.items():
-        assert (got[name].dtype, got[name].shape) == (expected.dtype, expected.shape), name
+    assert actual.keys() == expected_tensors.keys()
+    for name, expected in expected_tensors.items():
+        assert (actual[name].dtype, actual[name].shape) == (expected.dtype, expected.shape), name
         places = getattr(signature, name, None)
         for column, place in enumerate(places or [name]):
-            left, right = (tensor[:, column] if places else tensor for tensor in (got[name], expected))
-            np.testing.assert_array_equal(left, right, err_msg=place)
+            actual_values, right = (tensor[:, column] if places else tensor for tensor in (actual[name], expected))
+            np.testing.assert_array_equal(actual_values, right, err_msg=place)
 
 
 @pytest.mark.parametrize("day", [0, 1, 2, 3])  # the first has no day before it, the third is an hour short
@@ -33,8 +33,8 @@ def test_every_row_of_a_log_gets_the_tensors_of_the_training_table(shop: Any, da
     moment = FIRST + timedelta(days=day)
     rows = shop.rows(moment)
     assembler = DayAssembler(shop.plan, shop.signature, shop.views)
-    wanted = encode(shop.looked_up(rows, moment), shop.signature, shop.plan.declared)
-    assert_same(assembler.tensors(rows, moment), wanted, shop.signature)
+    expected = encode(shop.looked_up(rows, moment), shop.signature, shop.plan.declared)
+    assert_same(assembler.tensors(rows, moment), expected, shop.signature)
 
 
 def test_days_may_come_in_any_order(shop: Any) -> None:
@@ -42,13 +42,13 @@ def test_days_may_come_in_any_order(shop: Any) -> None:
     for number in (3, 1, 3):
         moment = FIRST + timedelta(days=number)
         rows = shop.rows(moment).head(20)
-        wanted = encode(shop.looked_up(rows, moment), shop.signature, shop.plan.declared)
-        assert_same(assembler.tensors(rows, moment), wanted, shop.signature)
+        expected = encode(shop.looked_up(rows, moment), shop.signature, shop.plan.declared)
+        assert_same(assembler.tensors(rows, moment), expected, shop.signature)
 
 
 @pytest.mark.parametrize("user", [1, 2, 2**40, -5, 77, 4711, None])
 @pytest.mark.parametrize("count", [1, 11, 64])
-def test_a_user_and_many_items_get_what_as_many_rows_would(shop: Any, user: int | None, count: int) -> None:
+def test_a_user_with_many_items_gets_the_tensors_of_as_many_rows(shop: Any, user: int | None, count: int) -> None:
     day = FIRST + timedelta(days=3)
     names = [*(f"item {number}" for number in range(9)), "never shown", "nowhere"]
     items = [names[number % len(names)] for number in range(count)]
@@ -57,23 +57,23 @@ def test_a_user_and_many_items_get_what_as_many_rows_would(shop: Any, user: int 
     rows = pl.concat([template] * count).with_columns(
         pl.lit(user, pl.Int64).alias("user_id"), pl.Series("item_id", items), moment.alias(Columns.TIME)
     )
-    wanted = encode(shop.looked_up(rows, day), shop.signature, shop.plan.declared)
+    expected = encode(shop.looked_up(rows, day), shop.signature, shop.plan.declared)
 
     whole = DayAssembler(shop.plan, shop.signature, shop.views)
-    assert_same(whole.tensors(rows, day), wanted, shop.signature)
+    assert_same(whole.tensors(rows, day), expected, shop.signature)
 
     assembler = TensorAssembler(shop.plan, shop.signature)
     columns = whole.columns(rows.head(1))  # one row each ...
-    columns["item_id"] = TextCodes().of(items)  # ... but for the items
+    columns["item_id"] = TextCodes().encode(items)  # ... but for the items
     tables = load_with_users(assembler, shop.views, shop.views.start_of(day)).tables
-    assert_same(assembler.tensors(columns, tables, count), wanted, shop.signature)
+    assert_same(assembler.tensors(columns, tables, count), expected, shop.signature)
 
 
 def test_only_what_a_signature_reads_is_looked_up(shop: Any) -> None:
-    few = Signature(model="m", kind="k", numbers=("by_maker:rows", "price"))
-    assembler = TensorAssembler(shop.plan, few)
-    assert [step.name for step in assembler.needs.steps] == ["items", "by_maker"]
-    assert set(assembler.needs.columns) == {"item_id", "price"}
+    small_signature = Signature(model="m", kind="k", numbers=("by_maker:rows", "price"))
+    assembler = TensorAssembler(shop.plan, small_signature)
+    assert [step.name for step in assembler.requirements.steps] == ["items", "by_maker"]
+    assert set(assembler.requirements.columns) == {"item_id", "price"}
     assert assembler.user is None
     assert assembler.item is not None
     assert assembler.item.numbers == ("by_maker:rows",)  # the maker itself is read by nobody else
@@ -81,12 +81,12 @@ def test_only_what_a_signature_reads_is_looked_up(shop: Any) -> None:
 
 
 def test_the_newest_tag_is_known_even_when_its_time_is_not_asked_for(shop: Any) -> None:
-    few = Signature(model="m", kind="k", numbers=("by_topics:last_seconds",))
+    small_signature = Signature(model="m", kind="k", numbers=("by_topics:last_seconds",))
     day = FIRST + timedelta(days=3)
     rows = shop.rows(day)
-    wanted = encode(shop.looked_up(rows, day), few, shop.plan.declared)
-    assert_same(DayAssembler(shop.plan, few, shop.views).tensors(rows, day), wanted, few)
-    assert np.isfinite(wanted["numbers"]).any()
+    expected = encode(shop.looked_up(rows, day), small_signature, shop.plan.declared)
+    assert_same(DayAssembler(shop.plan, small_signature, shop.views).tensors(rows, day), expected, small_signature)
+    assert np.isfinite(expected["numbers"]).any()
 
 
 def test_a_signature_without_look_ups_needs_no_tables(shop: Any) -> None:
@@ -109,22 +109,24 @@ def test_combinations_of_tags_and_lists_of_a_request_are_bounded(shop: Any) -> N
     assembler = TensorAssembler(shop.plan, shop.signature)
     day = FIRST + timedelta(days=3)
     columns = dict(whole.columns(shop.rows(day).head(1)))
-    columns["item_id"] = TextCodes().of([f"item {number}" for number in range(4)])
+    columns["item_id"] = TextCodes().encode([f"item {number}" for number in range(4)])
     columns["words"] = Ragged(np.arange(50), np.zeros(1, np.intp), np.full(1, 50, np.intp))
     tables = load_with_users(assembler, shop.views, shop.views.start_of(day)).tables
     items = tables["item_id"]
     topics = items.tag_lists["items:topics"].take(items.find(columns["item_id"])).numbers.lengths
     assert topics.max() > 1
-    most = 50 * int(topics.sum())
-    assert assembler.tensors(columns, tables, 4, most_tags=most)["list_0"].shape == (4, 2)
-    with pytest.raises(BadRequestError, match=f"the tags of 4 rows make {most} combinations of items:topics, words;"):
-        assembler.tensors(columns, tables, 4, most_tags=most - 1)
+    combinations = 50 * int(topics.sum())
+    assert assembler.tensors(columns, tables, 4, max_tags=combinations)["list_0"].shape == (4, 2)
+    with pytest.raises(
+        BadRequestError, match=f"the tags of 4 rows make {combinations} combinations of items:topics, words;"
+    ):
+        assembler.tensors(columns, tables, 4, max_tags=combinations - 1)
 
 
 def test_a_list_of_any_length_is_bounded_in_all_rows(shop: Any) -> None:
-    listed = Signature(model="m", kind="k", lists=(ListInput(tensor="list_0", place="words", longest=None),))
-    assembler = TensorAssembler(shop.plan, listed)
+    list_signature = Signature(model="m", kind="k", lists=(ListInput(tensor="list_0", place="words", longest=None),))
+    assembler = TensorAssembler(shop.plan, list_signature)
     columns = {"words": Ragged(np.arange(50), np.zeros(1, np.intp), np.full(1, 50, np.intp))}
-    assert assembler.tensors(columns, {}, 4, most_tags=200)["list_0"].shape == (4, 50)
+    assert assembler.tensors(columns, {}, 4, max_tags=200)["list_0"].shape == (4, 50)
     with pytest.raises(BadRequestError, match="the lists of words take 200 values in 4 rows; wanted at most 199"):
-        assembler.tensors(columns, {}, 4, most_tags=199)
+        assembler.tensors(columns, {}, 4, max_tags=199)

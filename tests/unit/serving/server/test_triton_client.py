@@ -19,7 +19,7 @@ SHARED = "/v2/systemsharedmemory/status"
 
 
 def tensors(*weights: float) -> dict[str, np.ndarray]:
-    """Items' weights, of nobody; the score is the weight."""
+    """Items' weights without a user; the score is the weight."""
     return {"numbers": np.array([[weight, 0.0, 1.0] for weight in weights])}
 
 
@@ -44,18 +44,18 @@ def with_client(triton: Any, ask: Callable[[TritonClient], Awaitable[Any]]) -> A
 
 
 def test_tensors_are_shared_with_a_triton_on_this_machine_and_no_file_stays(triton: Any) -> None:
-    before = len(shared_with(triton))
+    old_count = len(shared_with(triton))
 
     async def ask(client: TritonClient) -> list[list[float]]:
         return [(await client.scores(tensors(*weights))).tolist() for weights in ((1, 2), (3,), (4, 5, 6))]
 
     assert with_client(triton, ask) == [[1, 2], [3], [4, 5, 6]]
-    assert len(shared_with(triton)) == before + 1  # one connection, one region, used again
+    assert len(shared_with(triton)) == old_count + 1  # one connection, one region, used again
     assert not left_behind()
 
 
-def test_a_larger_request_gets_a_larger_region_in_place_of_the_one_before(triton: Any) -> None:
-    before = {one["name"] for one in shared_with(triton)}
+def test_a_larger_request_replaces_the_region_by_a_larger_one(triton: Any) -> None:
+    old_names = {region["name"] for region in shared_with(triton)}
     rows = 100_000  # 2.4 MB
 
     async def ask(client: TritonClient) -> int:
@@ -69,27 +69,27 @@ def test_a_larger_request_gets_a_larger_region_in_place_of_the_one_before(triton
         return grown.size
 
     size = with_client(triton, ask)
-    new = [one for one in shared_with(triton) if one["name"] not in before]
-    assert [one["byte_size"] for one in new] == [size]
+    new = [region for region in shared_with(triton) if region["name"] not in old_names]
+    assert [region["byte_size"] for region in new] == [size]
     assert size >= rows * 24
 
 
 def test_many_at_once_get_their_own_scores_and_few_of_them_share_memory(triton: Any) -> None:
-    before = len(shared_with(triton))
+    old_count = len(shared_with(triton))
 
     async def ask(client: TritonClient) -> list[Any]:
         return await asyncio.gather(*(client.scores(tensors(number, number + 0.5)) for number in range(150)))
 
     answers = with_client(triton, ask)
     assert [answer.tolist() for answer in answers] == [[number, number + 0.5] for number in range(150)]
-    assert 1 <= len(shared_with(triton)) - before <= 8
+    assert 1 <= len(shared_with(triton)) - old_count <= 8
     assert not left_behind()
 
 
 def test_where_memory_cannot_be_shared_tensors_travel_in_the_request(
     triton: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    before = len(shared_with(triton))
+    old_count = len(shared_with(triton))
 
     async def ask(client: TritonClient) -> list[list[float]]:
         return [(await client.scores(tensors(*weights))).tolist() for weights in ((1, 2), (3,))]
@@ -99,10 +99,10 @@ def test_where_memory_cannot_be_shared_tensors_travel_in_the_request(
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(region, "_FOLDER", tmp_path / "nowhere")
     assert with_client(triton, ask) == [[1, 2], [3]]
-    assert len(shared_with(triton)) == before
+    assert len(shared_with(triton)) == old_count
 
 
-def test_a_line_whose_asker_gave_up_is_free_only_when_the_answer_has_come() -> None:
+def test_a_connection_of_a_cancelled_request_is_free_only_after_the_response() -> None:
     answers = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -117,10 +117,10 @@ def test_a_line_whose_asker_gave_up_is_free_only_when_the_answer_has_come() -> N
         async with server:
             free: list[Any] = []
             line = await TritonConnection.connect("127.0.0.1", server.sockets[0].getsockname()[1], free.append)
-            gone = asyncio.create_task(line.ask(b"GET / HTTP/1.1\r\n\r\n"))
+            cancelled_task = asyncio.create_task(line.ask(b"GET / HTTP/1.1\r\n\r\n"))
             await asyncio.sleep(0)
-            gone.cancel()
-            await asyncio.wait([gone])
+            cancelled_task.cancel()
+            await asyncio.wait([cancelled_task])
             line.give_back()
             early = list(free)  # whoever answers may still be reading what was shared
             answers.set()
@@ -132,19 +132,19 @@ def test_a_line_whose_asker_gave_up_is_free_only_when_the_answer_has_come() -> N
     assert (early, late) == ([], [line])
 
 
-def test_a_refusal_says_why(triton: Any) -> None:
+def test_a_refusal_contains_the_reason(triton: Any) -> None:
     with pytest.raises(TritonError, match="unexpected shape for input 'numbers'") as refused:
         with_client(triton, lambda client: client.scores({"numbers": np.zeros((2, 1))}))
     assert refused.value.status == 400
 
 
-def test_a_region_that_does_not_fit_is_refused_and_leaves_nothing() -> None:
+def test_a_region_that_does_not_fit_is_refused_and_removed() -> None:
     with pytest.raises(OSError):
         SharedMemoryRegion(1 << 50)
     assert not left_behind()
 
 
-def test_answers_in_pieces_are_put_together_and_a_cut_line_says_so() -> None:
+def test_chunked_responses_are_joined_and_a_broken_connection_is_an_error() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         for piece in (
@@ -176,16 +176,16 @@ def test_answers_in_pieces_are_put_together_and_a_cut_line_says_so() -> None:
     assert asyncio.run(ask()) == (200, b"abcd", 1, [])
 
 
-def test_memory_that_triton_was_made_to_forget_is_shared_again(triton: Any) -> None:
+def test_unregistered_shared_memory_is_registered_again(triton: Any) -> None:
     async def ask(client: TritonClient) -> list[list[float]]:
-        found = [(await client.scores(tensors(1))).tolist()]
+        scores = [(await client.scores(tensors(1))).tolist()]
         (region,) = client._regions.values()
         forget = f"http://{triton.http}/v2/systemsharedmemory/region/{region.name}/unregister"
         with urllib.request.urlopen(urllib.request.Request(forget, b"{}")) as answer:
             assert answer.status == 200
-        found += [(await client.scores(tensors(weight))).tolist() for weight in (2, 3)]
-        (again,) = client._regions.values()
-        assert again.name != region.name
-        return found
+        scores += [(await client.scores(tensors(weight))).tolist() for weight in (2, 3)]
+        (new_region,) = client._regions.values()
+        assert new_region.name != region.name
+        return scores
 
     assert with_client(triton, ask) == [[1], [2], [3]]

@@ -53,7 +53,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Depl
 
 @pytest.fixture(scope="session")
 def ask() -> Callable[..., Any]:
-    """Ask a stack over HTTP, on a connection of its own; return status, headers and what the answer's JSON holds."""
+    """Send a request to a stack over a new HTTP connection; return status, headers and the JSON of the response."""
 
     def ask(
         stack: Stack, method: str, path: str, body: bytes | None = None, **headers: str
@@ -72,7 +72,7 @@ def ask() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def until() -> Callable[..., None]:
-    """Wait until something holds."""
+    """Wait until a condition holds."""
 
     def until(holds: Callable[[], bool], seconds: float = 20) -> None:
         deadline = time.monotonic() + seconds
@@ -85,13 +85,13 @@ def until() -> Callable[..., None]:
 
 @pytest.fixture(scope="module")
 def bring_up() -> Iterator[Callable[..., Stack]]:
-    """Bring stacks up; whatever they started is stopped at the end, however the test went."""
+    """Start stacks; all their processes are stopped at the end."""
     paths = []
 
-    def up(where: ServingPaths, serving: Serving | None = None, port: int = 0) -> Stack:
-        paths.append(where)
-        return Stack.up(where, MODEL, serving or Serving(), SQLiteOnline(), MODEL, port, server=ECHO)
+    def up(serving_paths: ServingPaths, serving: Serving | None = None, port: int = 0) -> Stack:
+        paths.append(serving_paths)
+        return Stack.up(serving_paths, MODEL, serving or Serving(), SQLiteOnline(), MODEL, port, server=ECHO)
 
     yield up
-    for where in paths:
-        stop_stack(where)
+    for serving_paths in paths:
+        stop_stack(serving_paths)

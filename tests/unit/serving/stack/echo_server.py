@@ -1,4 +1,4 @@
-"""A stand-in for a version's server: answers with its version and the headers that it saw."""
+"""A stub of a version's server: returns its version and the headers of the request."""
 
 import asyncio
 import collections
@@ -16,20 +16,26 @@ from tritonclient.grpc import service_pb2_grpc as services
 SETTINGS = {}
 
 
-SEEN = collections.Counter()
+REQUEST_COUNTS = collections.Counter()
 
 
 async def echo(scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
     if scope["type"] != "http":
         return
-    body, more = b"", True
-    while more:
+    body, more_body = b"", True
+    while more_body:
         part = await receive()
-        body, more = body + part.get("body", b""), part.get("more_body", False)
-    SEEN[body] += 1
+        body, more_body = body + part.get("body", b""), part.get("more_body", False)
+    REQUEST_COUNTS[body] += 1
     headers = {name.decode(): value.decode() for name, value in scope["headers"]}
     port = SETTINGS["http_port"]
-    answer = {"version": SETTINGS["version"], "headers": headers, "bytes": len(body), "seen": SEEN[body], "port": port}
+    answer = {
+        "version": SETTINGS["version"],
+        "headers": headers,
+        "bytes": len(body),
+        "seen": REQUEST_COUNTS[body],
+        "port": port,
+    }
     if body == b"take your time":
         await asyncio.sleep(0.2)
     unready = body == f"unready at {port}".encode()

@@ -1,4 +1,4 @@
-"""A program whose supervisor was killed goes on running, and the next supervisor keeps it."""
+"""A program whose supervisor was killed keeps running, and the next supervisor adopts it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shortlist.serving.processes.adoption import silent
-from shortlist.serving.processes.program import Program, running
+from shortlist.serving.processes.adoption import unresponsive
+from shortlist.serving.processes.program import Program, running_starts
 
 
 @pytest.fixture
 def launched(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """Launch the program in one file, as a supervisor does: at the head of its own group."""
+    """Launch the program in a file as a supervisor does, as the leader of its own group."""
     path, processes = tmp_path / "one.json", []
 
     def launch(seconds: str) -> subprocess.Popen[bytes]:
@@ -39,7 +39,7 @@ def is_asleep(process: subprocess.Popen[bytes]) -> bool:
     return psutil.Process(process.pid).name() == "sleep"
 
 
-def test_a_program_that_still_runs_is_kept_and_stood_in_for_until_it_ends(
+def test_a_running_program_is_adopted_until_it_ends(
     tmp_path: Path, launched: Callable[..., subprocess.Popen[bytes]], until: Callable[..., None]
 ) -> None:
     first = launched("600")
@@ -47,7 +47,7 @@ def test_a_program_that_still_runs_is_kept_and_stood_in_for_until_it_ends(
     second = launched("600")
     assert second.stderr is not None
     assert f"process {first.pid} of this program still runs and is kept" in second.stderr.readline().decode()
-    assert [start.pid for start in running(tmp_path / "one.json")] == [first.pid]
+    assert [start.pid for start in running_starts(tmp_path / "one.json")] == [first.pid]
     assert second.poll() is None
     second.kill()  # it is only a stand-in
     second.wait(30)
@@ -70,8 +70,8 @@ def test_a_process_of_another_program_under_the_same_name_is_ended_before_the_ne
     until(lambda: is_asleep(second))
 
 
-def test_whoever_is_busy_gets_time_to_answer() -> None:
+def test_a_busy_process_gets_time_to_respond() -> None:
     answers = iter([False, False, True])
-    asked = {"busy": lambda: next(answers), "well": lambda: True}
-    assert silent(asked, seconds=60) == []
-    assert silent({"broken": lambda: False, "well": lambda: True}, seconds=0) == ["broken"]
+    health_checks = {"busy": lambda: next(answers), "well": lambda: True}
+    assert unresponsive(health_checks, seconds=60) == []
+    assert unresponsive({"broken": lambda: False, "well": lambda: True}, seconds=0) == ["broken"]

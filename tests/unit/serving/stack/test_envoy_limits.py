@@ -1,4 +1,4 @@
-"""What clients may take of a real Envoy: bytes of a request, time, connections, streams."""
+"""Limits of a real Envoy's clients: bytes of a request, time, connections, streams."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FRAME_SETTINGS, FRAME_HEADERS, FRAME_RESET = 4, 1, 3
 
 @pytest.fixture(scope="module")
 def envoy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """An Envoy with low limits, in front of a stand-in for a server."""
+    """An Envoy with low limits, in front of a stub server."""
     folder = tmp_path_factory.mktemp("envoy")
     http_port, grpc_port, health_port = free_ports(3)
     ports = {"http_port": http_port, "grpc_port": grpc_port, "health_port": health_port}
@@ -60,7 +60,7 @@ def ask(port: int, body: bytes = b"{}") -> tuple[int, object]:
 
 
 def answer_to(port: int, sent: bytes) -> tuple[int, object]:
-    """Send bytes, and nothing after them; return the status and the JSON of the answer."""
+    """Send bytes and nothing more; return the status and the JSON of the response."""
     with closing(socket.create_connection(("127.0.0.1", port), timeout=60)) as line:
         line.sendall(sent)
         answer = http.client.HTTPResponse(line)
@@ -76,19 +76,19 @@ def test_a_body_of_the_longest_length_passes(envoy: int) -> None:
     assert ask(envoy, b" " * LONGEST)[0] == 200
 
 
-def test_who_says_that_a_body_will_be_too_long_is_refused_before_it_comes(envoy: int) -> None:
+def test_a_declared_length_above_the_limit_is_refused_before_the_body(envoy: int) -> None:
     assert answer_to(envoy, head(f"Content-Length: {LONGEST + 1}")) == (413, TOO_LONG)
 
 
-def test_a_slow_body_is_given_up(envoy: int) -> None:
-    status, said = answer_to(envoy, head("Content-Length: 1000") + b"{")
-    assert (status, said) == (
+def test_a_slow_body_times_out(envoy: int) -> None:
+    status, body = answer_to(envoy, head("Content-Length: 1000") + b"{")
+    assert (status, body) == (
         408, {"error": "the request: wanted all of it within 2 s (serving.limits.body_seconds)"},
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("encoding", ["odd", "gzip, chunked"])
-def test_an_encoding_that_nobody_knows_is_the_clients_mistake(envoy: int, encoding: str) -> None:
+def test_an_unknown_encoding_is_a_client_error(envoy: int, encoding: str) -> None:
     assert answer_to(envoy, head(f"Transfer-Encoding: {encoding}") + b"hello")[0] == 400
 
 
@@ -109,27 +109,29 @@ def is_open(line: socket.socket) -> bool:
 
 
 @pytest.mark.long
-def test_a_connection_beyond_the_most_is_closed_and_the_others_stay(tmp_path: Path) -> None:
-    most = 16
-    with running_envoy(tmp_path / "envoy", *free_ports(2), Serving(limits=Limits(max_connections=most))) as port:
+def test_a_connection_beyond_the_limit_is_closed_and_the_others_stay_open(tmp_path: Path) -> None:
+    max_connections = 16
+    with running_envoy(
+        tmp_path / "envoy", *free_ports(2), Serving(limits=Limits(max_connections=max_connections))
+    ) as port:
         time.sleep(1)  # the connection by which the Envoy was tried is over
         with ExitStack() as lines:
 
             def connect() -> socket.socket:
                 return lines.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
 
-            first, *others = (connect() for _ in range(most))
-            assert is_open(first) and is_open(others[-1])
+            first, *other_connections = (connect() for _ in range(max_connections))
+            assert is_open(first) and is_open(other_connections[-1])
             assert not is_open(connect())
             first.close()
             deadline = time.monotonic() + 60
             while not is_open(connect()):
                 assert time.monotonic() < deadline
             assert not is_open(connect())
-            assert all(is_open(one) for one in others)
+            assert all(is_open(connection) for connection in other_connections)
 
 
-def test_over_grpc_refusals_have_the_codes_of_the_clients_mistakes(envoy: int) -> None:
+def test_over_grpc_refusals_have_the_status_of_client_errors(envoy: int) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{envoy}") as channel:
         stub = services.GRPCInferenceServiceStub(channel)
         long = messages.ModelInferRequest(model_name=MODEL, raw_input_contents=[b" " * LONGEST])
@@ -139,19 +141,19 @@ def test_over_grpc_refusals_have_the_codes_of_the_clients_mistakes(envoy: int) -
         assert refused.value.details() == TOO_LONG["error"]
         silent = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
         with pytest.raises(grpc.RpcError) as slow:
-            silent(_never(), timeout=60)
+            silent(_slow_body(), timeout=60)
         assert slow.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         assert "within 2 s" in slow.value.details()
         assert stub.ModelInfer(messages.ModelInferRequest(model_name=MODEL), timeout=60).model_name == MODEL
 
 
-def _never() -> Iterator[bytes]:
+def _slow_body() -> Iterator[bytes]:
     time.sleep(30)
     yield b""
 
 
 class HTTP2:
-    """A client that sends whole requests and takes no byte of their answers' bodies."""
+    """A client that sends complete requests and reads no response bodies."""
 
     def __init__(self, port: int) -> None:
         self.line = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -159,13 +161,13 @@ class HTTP2:
         self.line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + self._frame(FRAME_SETTINGS, 0, 0, no_window))
 
     def ask(self, stream: int) -> None:
-        """Ask for metadata."""
+        """Request the metadata."""
         fields = ((":method", "GET"), (":scheme", "http"), (":path", "/v2"), (":authority", "here"))
         block = b"".join(b"\x00" + self._text(name) + self._text(value) for name, value in fields)
         self.line.sendall(self._frame(FRAME_HEADERS, 0x5, stream, block))  # the end of headers, and of the request
 
     def frames(self) -> Iterator[tuple[int, int, bytes]]:
-        """Give what comes, kind, stream and content, until the connection ends."""
+        """Yield kind, stream and content of each frame until the connection ends."""
         with self.line.makefile("rb") as reader:
             while len(start := reader.read(9)) == 9:
                 length = int.from_bytes(start[:3])
@@ -180,7 +182,7 @@ class HTTP2:
         return bytes((len(text),)) + text.encode()  # literal, not compressed
 
 
-def test_a_client_that_takes_no_answer_has_few_streams_and_they_end(envoy: int) -> None:
+def test_a_client_that_reads_no_response_has_few_streams_and_they_end(envoy: int) -> None:
     client = HTTP2(envoy)
     with closing(client.line):
         for number in range(STREAMS):
@@ -197,7 +199,7 @@ def test_a_client_that_takes_no_answer_has_few_streams_and_they_end(envoy: int) 
         assert ended == {2 * number + 1 for number in range(STREAMS)}
 
 
-def test_clients_that_take_no_answers_cost_others_nothing(envoy: int) -> None:
+def test_clients_that_read_no_responses_do_not_affect_others(envoy: int) -> None:
     clients = [HTTP2(envoy) for _ in range(10)]
     try:
         for number in range(200):

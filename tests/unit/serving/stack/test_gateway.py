@@ -32,7 +32,7 @@ HALF = Route(stable=1, canary=2, percent=50, rollout="one", step=2)
 def stack(
     tmp_path_factory: pytest.TempPathFactory, bring_up: Callable[..., Stack], deployment: Callable[[int], Deployment]
 ) -> Stack:
-    """Versions 1 and 2 of a tiny model, with stand-ins for their servers."""
+    """Versions 1 and 2 of a tiny model, with stub servers."""
     stack = bring_up(ServingPaths.for_spec(tmp_path_factory.mktemp("runs"), "demo"))
     for version in (1, 2):
         stack.deploy(deployment(version), Serving())
@@ -43,23 +43,23 @@ def stack(
 
 
 def tracks(stack: Stack, users: list[str]) -> dict[str, str]:
-    """Return the track of every user, by asking once for each."""
+    """Return the track of every user, with one request each."""
 
-    async def all_of_them() -> dict[str, str]:
-        found, gate = {}, asyncio.Semaphore(32)
+    async def all_tracks() -> dict[str, str]:
+        track_by_user, gate = {}, asyncio.Semaphore(32)
 
-        async def one(session: aiohttp.ClientSession, user: str) -> None:
+        async def track_of(session: aiohttp.ClientSession, user: str) -> None:
             async with gate, session.post(stack.url + INFER, data=b"{}", headers={"x-shortlist-user": user}) as answer:
                 assert answer.status == 200
-                found[user] = answer.headers["x-shortlist-track"]
+                track_by_user[user] = answer.headers["x-shortlist-track"]
 
         connector = aiohttp.TCPConnector(limit=32)
         async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
             for user in users:
-                group.create_task(one(session, user))
-        return found
+                group.create_task(track_of(session, user))
+        return track_by_user
 
-    return asyncio.run(all_of_them())
+    return asyncio.run(all_tracks())
 
 
 @pytest.mark.parametrize(
@@ -134,13 +134,19 @@ def test_a_clients_forged_headers_are_replaced(stack: Stack, ask: Callable[..., 
         x_shortlist_user="anna", x_shortlist_track="admin", x_shortlist_version="9", x_shortlist_rollout="none",
         x_shortlist_step="77", x_envoy_max_retries="100", x_envoy_original_path="/metrics", x_request_id="my own id",
     )  # fmt: skip
-    seen = body["headers"]
+    received_headers = body["headers"]
     assert status == 200
-    assert seen["x-shortlist-track"] in {"stable", "canary"}
-    assert seen["x-shortlist-version"] == {"stable": "1", "canary": "2"}[seen["x-shortlist-track"]]
-    assert (seen["x-shortlist-rollout"], seen["x-shortlist-step"], seen["x-shortlist-user"]) == ("one", "2", "anna")
-    assert not {"x-envoy-max-retries", "x-envoy-original-path"} & set(seen)
-    assert seen["x-request-id"] == headers["x-request-id"] == "my own id"
+    assert received_headers["x-shortlist-track"] in {"stable", "canary"}
+    assert (
+        received_headers["x-shortlist-version"] == {"stable": "1", "canary": "2"}[received_headers["x-shortlist-track"]]
+    )
+    assert (
+        received_headers["x-shortlist-rollout"],
+        received_headers["x-shortlist-step"],
+        received_headers["x-shortlist-user"],
+    ) == ("one", "2", "anna")
+    assert not {"x-envoy-max-retries", "x-envoy-original-path"} & set(received_headers)
+    assert received_headers["x-request-id"] == headers["x-request-id"] == "my own id"
     stack.route(Route(stable=1))
     _, _, body = ask(stack, "POST", INFER, b"{}", x_shortlist_rollout="forged", x_shortlist_step="1")
     assert not {"x-shortlist-rollout", "x-shortlist-step"} & set(body["headers"])
@@ -152,24 +158,24 @@ def test_a_quarter_of_ten_thousand_users_is_a_quarter(stack: Stack) -> None:
     assert abs(share - 0.25) < 0.01
 
 
-def test_no_user_leaves_the_canary_while_its_share_grows_and_another_rollout_takes_others(stack: Stack) -> None:
+def test_users_stay_on_the_canary_while_it_grows_and_another_rollout_draws_other_users(stack: Stack) -> None:
     users = [str(number) for number in range(1_000)]
-    before: set[str] = set()
+    canary_users: set[str] = set()
     for percent in (0, 5, 50, 100):
         stack.route(HALF.model_copy(update={"percent": percent}))
         now = {user for user, track in tracks(stack, users).items() if track == "canary"}
-        assert before <= now
+        assert canary_users <= now
         assert abs(len(now) / 1_000 - percent / 100) < 0.04  # five standard deviations of a thousand users
         if percent == 50:
-            half, again = now, tracks(stack, users)
-            assert now == {user for user, track in again.items() if track == "canary"}
-        before = now
+            half, second_half = now, tracks(stack, users)
+            assert now == {user for user, track in second_half.items() if track == "canary"}
+        canary_users = now
     stack.route(HALF.model_copy(update={"rollout": "two"}))
-    other = {user for user, track in tracks(stack, users).items() if track == "canary"}
-    assert abs(len(half & other) / len(half) - 0.5) < 0.1  # as chance has it
+    other_users = {user for user, track in tracks(stack, users).items() if track == "canary"}
+    assert abs(len(half & other_users) / len(half) - 0.5) < 0.1  # as chance has it
 
 
-def test_an_answered_error_is_not_asked_again(stack: Stack, ask: Callable[..., Any]) -> None:
+def test_an_error_response_is_not_retried(stack: Stack, ask: Callable[..., Any]) -> None:
     stack.route(Route(stable=1))
     status, _, body = ask(stack, "POST", INFER, b"answer 503, please")
     assert (status, body["seen"]) == (503, 1)
@@ -187,8 +193,8 @@ def test_the_access_log_has_a_line_with_every_field_for_every_request(
 ) -> None:
     def lines() -> dict[str, dict[str, Any]]:
         logs = [stack.paths.logs / f"{name}.access.jsonl" for name in ENVOYS]
-        found = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
-        return {line["id"]: line for line in found}
+        log_lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+        return {line["id"]: line for line in log_lines}
 
     stack.route(HALF)
     _, headers, _ = ask(stack, "POST", INFER, b"{}", x_shortlist_user="anna", x_request_id="logged")
@@ -211,15 +217,15 @@ def test_the_access_log_has_a_line_with_every_field_for_every_request(
     assert (by_grpc["grpc"], by_grpc["status"], by_grpc["protocol"], by_grpc["user"]) == (0, 200, "HTTP/2", None)
 
 
-def test_a_client_that_goes_away_is_told_apart_from_a_server_that_fails(
+def test_a_disconnected_client_is_distinguished_from_a_failed_server(
     stack: Stack, ask: Callable[..., Any], until: Callable[..., None]
 ) -> None:
     stack.route(HALF)
     logs = [AccessLog(stack.paths.logs / f"{name}.access.jsonl") for name in ENVOYS]
-    seen: dict[str, dict[str, Any]] = {}
+    lines_by_case: dict[str, dict[str, Any]] = {}
     waits = itertools.cycle((0.05, 0.1, 0.15))  # the answer takes 0.2 s
 
-    def both() -> bool:
+    def both_requests() -> bool:
         head, body = f"POST {INFER} HTTP/1.1\r\nhost: demo\r\nx-request-id: gone\r\n", "take your time"
         with socket.create_connection((HOST, stack.port), timeout=10) as client:
             client.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
@@ -227,16 +233,16 @@ def test_a_client_that_goes_away_is_told_apart_from_a_server_that_fails(
         ask(stack, "POST", INFER, b"answer 503, please", x_request_id="failed")
         for log in logs:
             for lines in log.read():
-                seen.update({row["id"]: row for row in rollout_requests(lines, "one").to_dicts()})
-        return {"gone", "failed"} <= set(seen)
+                lines_by_case.update({row["id"]: row for row in rollout_requests(lines, "one").to_dicts()})
+        return {"gone", "failed"} <= set(lines_by_case)
 
-    until(both)
-    gone, failed = seen["gone"], seen["failed"]
-    assert (gone["disconnected"], gone["failed"], gone["us"]) == (True, False, None)
+    until(both_requests)
+    disconnected, failed = lines_by_case["gone"], lines_by_case["failed"]
+    assert (disconnected["disconnected"], disconnected["failed"], disconnected["us"]) == (True, False, None)
     assert (failed["disconnected"], failed["failed"]) == (False, True)
 
 
-def test_a_killed_envoy_costs_nothing_and_comes_back(
+def test_a_killed_envoy_loses_no_request_and_is_restarted(
     stack: Stack, ask: Callable[..., Any], until: Callable[..., None]
 ) -> None:
     stack.route(Route(stable=1))
@@ -251,75 +257,77 @@ def test_a_killed_envoy_costs_nothing_and_comes_back(
 
 
 @pytest.mark.long
-def test_envoys_whose_settings_changed_are_restarted_one_after_another_and_no_client_notices(
+def test_envoys_with_changed_settings_are_restarted_one_at_a_time_without_failures(
     stack: Stack, bring_up: Callable[..., Stack]
 ) -> None:
-    """Clients keep a connection, or speak gRPC; a request takes 0.2 s."""
+    """Clients keep a connection, or use gRPC; a request takes 0.2 s."""
     stack.route(Route(stable=1))
-    before, after = [each.pid for each in stack.status().envoys], []
+    old_pids, new_pids = [process.pid for process in stack.status().envoys], []
     slow = b"take your time"
-    found: Counter[Any] = Counter()
+    status_counts: Counter[Any] = Counter()
 
     def change() -> None:
         for seconds in (61, 62):
             changed = bring_up(stack.paths, Serving(limits={"idle_seconds": seconds}))
-            after.append([each.pid for each in changed.status().envoys])
+            new_pids.append([process.pid for process in changed.status().envoys])
 
-    async def over_http(done: asyncio.Event) -> None:
+    async def over_http(finished: asyncio.Event) -> None:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
-            while not done.is_set():
+            while not finished.is_set():
                 async with session.post(stack.url + INFER, data=slow) as answer:
-                    found[answer.status] += 1
+                    status_counts[answer.status] += 1
 
-    async def over_grpc(done: asyncio.Event) -> None:
+    async def over_grpc(finished: asyncio.Event) -> None:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{stack.port}") as channel:
             stub = services.GRPCInferenceServiceStub(channel)
-            while not done.is_set():
+            while not finished.is_set():
                 answer = await stub.ModelInfer(messages.ModelInferRequest(model_name="demo"), timeout=10)
-                found[f"gRPC, version {answer.model_version}"] += 1
+                status_counts[f"gRPC, version {answer.model_version}"] += 1
 
-    async def all_of_them() -> None:
-        done = asyncio.Event()
+    async def run_all() -> None:
+        finished = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for client in (over_http, over_grpc):
                 for _ in range(4):
-                    group.create_task(client(done))
+                    group.create_task(client(finished))
             await asyncio.to_thread(change)
-            done.set()
+            finished.set()
 
-    asyncio.run(all_of_them())
-    assert not set(before) & set(after[0]) and not set(after[0]) & set(after[1])
-    assert set(found) == {200, "gRPC, version 1"}
-    assert min(found.values()) > 50
+    asyncio.run(run_all())
+    assert not set(old_pids) & set(new_pids[0]) and not set(new_pids[0]) & set(new_pids[1])
+    assert set(status_counts) == {200, "gRPC, version 1"}
+    assert min(status_counts.values()) > 50
 
 
-def test_a_request_waits_for_a_killed_server_and_both_processes_come_back(
+def test_a_request_waits_for_a_killed_server_and_both_processes_restart(
     stack: Stack, ask: Callable[..., Any], until: Callable[..., None]
 ) -> None:
     stack.route(Route(stable=1))
-    before = stack.health(1)
-    for process in (before.server, before.triton):
+    old_health = stack.health(1)
+    for process in (old_health.server, old_health.triton):
         os.kill(process.pid, 9)
     until(lambda: not stack.health(1).server.ready)
     status, _, body = ask(stack, "POST", INFER, b"{}")
     assert (status, body["version"]) == (200, 1)
-    after = stack.wait_ready(1, 30)
-    assert after.restarts == before.restarts + 2
-    assert {after.server.pid, after.triton.pid}.isdisjoint({before.server.pid, before.triton.pid})
+    new_health = stack.wait_ready(1, 30)
+    assert new_health.restarts == old_health.restarts + 2
+    assert {new_health.server.pid, new_health.triton.pid}.isdisjoint({old_health.server.pid, old_health.triton.pid})
     stack.route(Route(stable=1))
 
 
 @pytest.mark.long
-def test_a_triton_whose_backend_died_is_started_again(stack: Stack, until: Callable[..., None]) -> None:
-    before = stack.health(2).triton
-    backend = next(each for each in psutil.Process(before.pid).children() if each.name().startswith("triton_python"))
+def test_a_triton_whose_backend_died_is_restarted(stack: Stack, until: Callable[..., None]) -> None:
+    old_triton = stack.health(2).triton
+    backend = next(
+        process for process in psutil.Process(old_triton.pid).children() if process.name().startswith("triton_python")
+    )
     backend.kill()
-    until(lambda: (now := stack.health(2).triton).ready and now.restarts == before.restarts + 1)
-    assert stack.health(2).triton.pid != before.pid
+    until(lambda: (now := stack.health(2).triton).ready and now.restarts == old_triton.restarts + 1)
+    assert stack.health(2).triton.pid != old_triton.pid
 
 
 @pytest.mark.long
-def test_a_route_that_only_was_written_down_is_told_and_put_right(
+def test_a_route_that_was_recorded_but_not_applied_is_reported_and_repaired(
     stack: Stack, ask: Callable[..., Any], bring_up: Callable[..., Stack]
 ) -> None:
     stack.route(Route(stable=1))

@@ -25,19 +25,19 @@ INFER = "/v2/models/demo/infer"
 
 
 def mentions(paths: ServingPaths) -> list[psutil.Process]:
-    """Return the processes whose command line or environment names a place."""
-    found = []
+    """Return the processes whose command line or environment contains a path."""
+    processes = []
     for process in psutil.process_iter():
         try:
-            words = [*process.cmdline(), *process.environ().values()]
-            if process.pid != os.getpid() and any(str(paths.root) in word for word in words):
-                found.append(process)
+            process_words = [*process.cmdline(), *process.environ().values()]
+            if process.pid != os.getpid() and any(str(paths.root) in process_word for process_word in process_words):
+                processes.append(process)
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
-def test_before_the_first_version_every_request_is_told_so(
+def test_before_the_first_version_every_request_gets_an_explanation(
     tmp_path: Path, bring_up: Callable[..., Stack], ask: Callable[..., Any]
 ) -> None:
     paths = ServingPaths.for_spec(tmp_path / "an %s odd; #1 [folder]", "demo")
@@ -50,9 +50,11 @@ def test_before_the_first_version_every_request_is_told_so(
     assert stack.status().problems == (
         "No version is routed: every request is answered with 503 until one is deployed.",
     )
-    again = bring_up(paths)
-    assert again.port == stack.port
-    assert [each.pid for each in again.status().envoys] == [each.pid for each in stack.status().envoys]
+    second_stack = bring_up(paths)
+    assert second_stack.port == stack.port
+    assert [process.pid for process in second_stack.status().envoys] == [
+        process.pid for process in stack.status().envoys
+    ]
     assert Stack.connect(paths).port == stack.port
     assert stack.stop() == ["envoy-a", "envoy-b", "supervisord"]
     assert stack.stop() == []
@@ -63,12 +65,12 @@ def test_before_the_first_version_every_request_is_told_so(
     assert bring_up(paths).port == stack.port  # kept
 
 
-def test_a_taken_port_is_named_with_its_holder_and_nothing_is_started(
+def test_a_port_in_use_is_reported_with_its_process_and_nothing_is_started(
     tmp_path: Path, bring_up: Callable[..., Stack]
 ) -> None:
     paths = ServingPaths.for_spec(tmp_path, "demo")
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as other_socket:
+        port = other_socket.getsockname()[1]
         with pytest.raises(PortTakenError, match=rf"port {port} of 127.0.0.1 is taken by .*pid {os.getpid()}"):
             bring_up(paths, port=port)
     assert mentions(paths) == []
@@ -132,9 +134,13 @@ def test_without_triton_nothing_is_deployed(
     assert list(stack.record.versions) == [1]
 
 
-def test_only_this_users_processes_can_speak_to_a_triton_and_others_see_no_more_than_its_metrics(stack: Stack) -> None:
+def test_only_this_users_processes_reach_a_triton_and_others_see_only_its_metrics(stack: Stack) -> None:
     triton = stack.health(1).triton.pid
-    listening = {one.laddr.port for one in psutil.Process(triton).net_connections("inet") if one.status == "LISTEN"}
+    listening = {
+        connection.laddr.port
+        for connection in psutil.Process(triton).net_connections("inet")
+        if connection.status == "LISTEN"
+    }
     assert listening == {stack.record.versions[1].ports.triton_metrics}
     socket_file = stack.record.triton_socket(1)
     assert (socket_file.is_socket(), stat.S_IMODE(socket_file.parent.stat().st_mode)) == (True, 0o700)
@@ -149,14 +155,14 @@ def test_a_record_of_a_version_before_replicas_is_read(tmp_path: Path, stack: St
     assert StackRecord.read(tmp_path / "stack.json") == stack.record
 
 
-def test_deploying_again_changes_nothing(stack: Stack, deployment: Callable[[int], Deployment]) -> None:
-    before = stack.health(1)
+def test_deploying_again_has_no_effect(stack: Stack, deployment: Callable[[int], Deployment]) -> None:
+    old_health = stack.health(1)
     stack.deploy(stack.record.versions[1].deployment, Serving())
-    after = stack.health(1)
-    assert (before.server.pid, before.triton.pid) == (after.server.pid, after.triton.pid)
+    new_health = stack.health(1)
+    assert (old_health.server.pid, old_health.triton.pid) == (new_health.server.pid, new_health.triton.pid)
 
 
-def test_a_repository_that_was_changed_is_not_started_until_it_is_deployed_again(
+def test_a_changed_repository_is_not_started_until_it_is_redeployed(
     stack: Stack, deployment: Callable[[int], Deployment]
 ) -> None:
     graph = stack.paths.versions / "v1" / "repository" / "demo" / "1" / "model.onnx"
@@ -170,7 +176,7 @@ def test_a_repository_that_was_changed_is_not_started_until_it_is_deployed_again
 
 
 @pytest.mark.long
-def test_a_version_that_crashes_on_load_is_given_up_on_and_retired(
+def test_a_version_that_crashes_on_load_is_retired(
     stack: Stack, deployment: Callable[[int], Deployment], ask: Callable[..., Any], until: Callable[..., None]
 ) -> None:
     broken = deployment(4)
@@ -191,7 +197,7 @@ def test_a_version_that_crashes_on_load_is_given_up_on_and_retired(
     assert ask(stack, "POST", INFER, b"{}")[0] == 200
 
 
-def test_who_has_users_is_not_retired_and_who_is_not_deployed_gets_none(stack: Stack) -> None:
+def test_a_version_with_traffic_is_not_retired_and_an_undeployed_one_gets_none(stack: Stack) -> None:
     with pytest.raises(StackError, match="version 1 is routed; route its users elsewhere"):
         stack.retire(1)
     with pytest.raises(StackError, match="version 9 is not deployed; deploy it before"):
@@ -199,52 +205,50 @@ def test_who_has_users_is_not_retired_and_who_is_not_deployed_gets_none(stack: S
     assert stack.record.route == Route(stable=1)
 
 
-def test_a_killed_supervisor_is_explained_and_what_it_left_is_kept(stack: Stack, ask: Callable[..., Any]) -> None:
-    before, envoys = stack.health(1), [each.pid for each in stack.status().envoys]
+def test_a_killed_supervisor_is_reported_and_its_processes_are_adopted(stack: Stack, ask: Callable[..., Any]) -> None:
+    old_health, envoys = stack.health(1), [process.pid for process in stack.status().envoys]
     os.kill(int((stack.paths.programs / "supervisord.pid").read_text()), 9)
     assert ask(stack, "POST", INFER, b"{}")[0] == 200  # nobody notices yet
     assert Stack.connect(stack.paths) is None
     assert stack_down_reason(stack.paths).startswith(
         "the supervisor was killed; still running: envoy-a, envoy-b, server-v1, triton-v1."
     )
-    again = Stack.up(stack.paths, "demo", Serving(), SQLiteOnline(), "demo", server=stack.record.server)
-    assert again.port == stack.port
-    after = again.wait_ready(1, 30)
-    assert (after.server.pid, after.triton.pid) == (before.server.pid, before.triton.pid)
-    assert [each.pid for each in again.status().envoys] == envoys
-    status, _, body = ask(again, "POST", INFER, b"{}")
+    second_stack = Stack.up(stack.paths, "demo", Serving(), SQLiteOnline(), "demo", server=stack.record.server)
+    assert second_stack.port == stack.port
+    new_health = second_stack.wait_ready(1, 30)
+    assert (new_health.server.pid, new_health.triton.pid) == (old_health.server.pid, old_health.triton.pid)
+    assert [process.pid for process in second_stack.status().envoys] == envoys
+    status, _, body = ask(second_stack, "POST", INFER, b"{}")
     assert (status, body["version"]) == (200, 1)
 
 
 @pytest.mark.long
-def test_a_program_that_was_kept_is_looked_after_like_any_other(
-    stack: Stack, ask: Callable[..., Any], until: Callable[..., None]
-) -> None:
-    again = Stack.connect(stack.paths)
-    assert again is not None
-    before = again.health(1)
-    os.kill(before.server.pid, 9)
-    until(lambda: again.health(1).ready and again.health(1).server.pid != before.server.pid, 60)
-    assert again.health(1).triton.pid == before.triton.pid
-    assert ask(again, "POST", INFER, b"{}")[0] == 200
+def test_an_adopted_program_is_supervised(stack: Stack, ask: Callable[..., Any], until: Callable[..., None]) -> None:
+    second_stack = Stack.connect(stack.paths)
+    assert second_stack is not None
+    old_health = second_stack.health(1)
+    os.kill(old_health.server.pid, 9)
+    until(lambda: second_stack.health(1).ready and second_stack.health(1).server.pid != old_health.server.pid, 60)
+    assert second_stack.health(1).triton.pid == old_health.triton.pid
+    assert ask(second_stack, "POST", INFER, b"{}")[0] == 200
 
 
 @pytest.mark.long
-def test_only_what_does_not_answer_any_more_is_started_again(
+def test_only_unresponsive_programs_are_restarted(
     stack: Stack, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shortlist.rollout.local.lifecycle.BUSY_SECONDS", 2.0)
-    before = stack.health(1)
+    old_health = stack.health(1)
     os.kill(int((stack.paths.programs / "supervisord.pid").read_text()), 9)
-    os.kill(before.server.pid, signal.SIGSTOP)
-    again = Stack.up(stack.paths, "demo", Serving(), SQLiteOnline(), "demo", server=stack.record.server)
-    after = again.wait_ready(1, 60)
-    assert (after.triton.pid, after.server.pid != before.server.pid) == (before.triton.pid, True)
-    assert ask(again, "POST", INFER, b"{}")[0] == 200
+    os.kill(old_health.server.pid, signal.SIGSTOP)
+    second_stack = Stack.up(stack.paths, "demo", Serving(), SQLiteOnline(), "demo", server=stack.record.server)
+    new_health = second_stack.wait_ready(1, 60)
+    assert (new_health.triton.pid, new_health.server.pid != old_health.server.pid) == (old_health.triton.pid, True)
+    assert ask(second_stack, "POST", INFER, b"{}")[0] == 200
 
 
 @pytest.mark.long
-def test_stopping_after_the_supervisor_was_killed_leaves_nothing(stack: Stack) -> None:
+def test_stopping_after_the_supervisor_was_killed_leaves_no_process(stack: Stack) -> None:
     os.kill(int((stack.paths.programs / "supervisord.pid").read_text()), 9)
     assert stop_stack(stack.paths) == ["envoy-a", "envoy-b", "server-v1", "triton-v1"]
     assert mentions(stack.paths) == []

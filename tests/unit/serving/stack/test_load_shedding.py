@@ -1,4 +1,4 @@
-"""A real Envoy refuses what the servers of a track could not answer in time."""
+"""A real Envoy refuses requests that the servers of a track could not answer in time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from shortlist.spec.serving import Overload, Serving
 ECHO = Path(__file__).with_name("echo_server.py")
 SLOW = b"take your time"  # answered after 200 ms
 CLIENTS = 24
-ASKED = 12
+REQUESTS_PER_CLIENT = 12
 OVERLOAD = Overload(max_concurrent=1, max_wait_ms=20)  # 4 requests always get in
 REFUSED = "the server has too much to do; come back later"
 Answer = tuple[int, str | None, str | None, str]
@@ -47,7 +47,7 @@ def envoy(folder: Path) -> Iterator[int]:
 
 @contextmanager
 def envoy_before_a_server(folder: Path, overload: Overload) -> Iterator[int]:
-    """Run an Envoy in front of a stand-in for a server, half of whose users are the canary's."""
+    """Run an Envoy in front of a stub server, with half of the users on the canary."""
     http_port, grpc_port, health_port = free_ports(3)
     ports = {"http_port": http_port, "grpc_port": grpc_port, "health_port": health_port}
     (folder / "echo.json").write_text(json.dumps({"version": VERSION, **ports}))
@@ -71,56 +71,65 @@ def ask(port: int, user: str) -> Answer:
 
 
 def answer(connection: http.client.HTTPConnection, user: str, body: bytes) -> Answer:
-    """Return status, track, time to come back, and the JSON of the answer."""
+    """Return status, track, retry time, and the JSON of the response."""
     connection.request("POST", INFER, body, {"x-shortlist-user": user})
-    got = connection.getresponse()
-    return got.status, got.headers["x-shortlist-track"], got.headers["retry-after"], str(json.load(got).get("error"))
+    response = connection.getresponse()
+    return (
+        response.status,
+        response.headers["x-shortlist-track"],
+        response.headers["retry-after"],
+        str(json.load(response).get("error")),
+    )
 
 
 def client(port: int, user: str) -> list[Answer]:
-    """Ask again and again over one connection, which a refusal must not end."""
+    """Send requests repeatedly over one connection, which a refusal must not close."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.connect()
         line = connection.sock
-        found = [answer(connection, user, SLOW) for _ in range(ASKED)]
+        responses = [answer(connection, user, SLOW) for _ in range(REQUESTS_PER_CLIENT)]
         assert connection.sock is line
-        return found
+        return responses
 
 
 def user_of(port: int, track: str) -> str:
     return next(f"user {number}" for number in range(100) if ask(port, f"user {number}")[1] == track)
 
 
-def test_what_would_wait_too_long_is_refused_for_its_track_alone_and_keeps_its_connection(envoy: int) -> None:
-    one, other = user_of(envoy, "stable"), user_of(envoy, "canary")
+def test_requests_that_would_wait_too_long_are_refused_on_their_track_alone_and_keep_their_connection(
+    envoy: int,
+) -> None:
+    stable_user, canary_user = user_of(envoy, "stable"), user_of(envoy, "canary")
     with ThreadPoolExecutor(CLIENTS + 1) as pool:
-        busy = [pool.submit(client, envoy, one) for _ in range(CLIENTS)]
-        meanwhile = pool.submit(lambda: [ask(envoy, other)[:2] for _ in range(20)]).result()
-        found = [each for asked in busy for each in asked.result()]
-    counts = Counter(status for status, *_ in found)
+        busy = [pool.submit(client, envoy, stable_user) for _ in range(CLIENTS)]
+        meanwhile = pool.submit(lambda: [ask(envoy, canary_user)[:2] for _ in range(20)]).result()
+        responses = [response for client_responses in busy for response in client_responses.result()]
+    counts = Counter(status for status, *_ in responses)
     assert counts[503] > 0
-    assert counts[200] >= ASKED  # at least as many as one client that is never refused
-    assert counts.total() == counts[200] + counts[503] == CLIENTS * ASKED
-    assert {each for each in found if each[0] == 503} == {(503, "stable", "1", REFUSED)}
+    assert counts[200] >= REQUESTS_PER_CLIENT  # at least as many as one client that is never refused
+    assert counts.total() == counts[200] + counts[503] == CLIENTS * REQUESTS_PER_CLIENT
+    assert {response for response in responses if response[0] == 503} == {(503, "stable", "1", REFUSED)}
     assert meanwhile == [(200, "canary")] * 20
 
 
 def test_over_grpc_a_refusal_is_resource_exhausted(envoy: int) -> None:
-    one = user_of(envoy, "stable")
+    stable_user = user_of(envoy, "stable")
     with ThreadPoolExecutor(CLIENTS) as pool, grpc.insecure_channel(f"127.0.0.1:{envoy}") as channel:
-        busy = [pool.submit(client, envoy, one) for _ in range(CLIENTS)]
+        busy = [pool.submit(client, envoy, stable_user) for _ in range(CLIENTS)]
         stub, refused = services.GRPCInferenceServiceStub(channel), []
-        while not all(each.done() for each in busy):
+        while not all(task.done() for task in busy):
             try:
                 stub.ModelInfer(
-                    messages.ModelInferRequest(model_name=MODEL), timeout=60, metadata=[("x-shortlist-user", one)]
+                    messages.ModelInferRequest(model_name=MODEL),
+                    timeout=60,
+                    metadata=[("x-shortlist-user", stable_user)],
                 )
             except grpc.RpcError as error:
                 refused.append((error.code(), error.details()))
         assert set(refused) == {(grpc.StatusCode.RESOURCE_EXHAUSTED, REFUSED)}
 
 
-def test_a_refusal_is_no_evidence_about_a_release(envoy: int, folder: Path) -> None:
+def test_refusals_are_no_evidence_about_a_release(envoy: int, folder: Path) -> None:
     time.sleep(2 * FLUSH_MS / 1000)
     lines = [line for frame in AccessLog(folder / "envoy" / "access.jsonl").read() for line in frame.to_dicts()]
     refused = [line for line in lines if line["details"] == "reached_concurrency_limit"]
@@ -129,15 +138,19 @@ def test_a_refusal_is_no_evidence_about_a_release(envoy: int, folder: Path) -> N
     assert {line["rollout"] for line in lines if line["status"] == 200 and line["grpc"] is None} == {"one"}
 
 
-def test_once_the_load_is_over_everybody_gets_in(envoy: int) -> None:
-    one = user_of(envoy, "stable")
-    assert [ask(envoy, one)[0] for _ in range(20)] == [200] * 20
+def test_after_the_load_all_requests_are_accepted(envoy: int) -> None:
+    stable_user = user_of(envoy, "stable")
+    assert [ask(envoy, stable_user)[0] for _ in range(20)] == [200] * 20
 
 
-def test_where_users_may_wait_long_more_get_in_from_the_start(tmp_path: Path) -> None:
+def test_with_a_longer_max_wait_more_requests_are_accepted(tmp_path: Path) -> None:
     patient = OVERLOAD.model_copy(update={"max_wait_ms": 60_000})
     with envoy_before_a_server(tmp_path, patient) as port:
-        one = user_of(port, "stable")
+        stable_user = user_of(port, "stable")
         with ThreadPoolExecutor(CLIENTS) as pool:
-            found = [each for asked in pool.map(client, [port] * CLIENTS, [one] * CLIENTS) for each in asked]
-    assert [status for status, *_ in found] == [200] * CLIENTS * ASKED
+            responses = [
+                response
+                for client_responses in pool.map(client, [port] * CLIENTS, [stable_user] * CLIENTS)
+                for response in client_responses
+            ]
+    assert [status for status, *_ in responses] == [200] * CLIENTS * REQUESTS_PER_CLIENT

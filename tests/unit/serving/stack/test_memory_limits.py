@@ -1,4 +1,4 @@
-"""What large bodies cost a real server and a real Envoy in memory, at its peak."""
+"""Peak memory of a real server and a real Envoy with large bodies."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ EVERY_SECONDS = 0.1
 
 
 class Peak:
-    """The most memory that a process takes from now on, above what it takes now."""
+    """Measures the peak memory of a process above its current memory."""
 
     def __init__(self, pid: int) -> None:
         self._folder = Path("/proc") / str(pid)
         (self._folder / "clear_refs").write_text("5")
-        self._before = self._peak()
+        self._old_peak = self._peak()
 
     @property
     def bytes(self) -> int:
-        """What came on top until now."""
-        return self._peak() - self._before
+        """Return the peak memory above the initial one."""
+        return self._peak() - self._old_peak
 
     def _peak(self) -> int:
         (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", (self._folder / "status").read_text())
@@ -59,7 +59,7 @@ class Peak:
 
 
 class Stack(NamedTuple):
-    """Processes that serve."""
+    """The serving processes."""
 
     server: int
     envoy: int
@@ -69,7 +69,7 @@ class Stack(NamedTuple):
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    """A server, and an Envoy in front of it, which have answered once."""
+    """A server behind an Envoy, after one request."""
     serving = {"limits": LIMITS.model_dump(mode="json")}
     with (
         running_server(tmp_path / "server", fuzz_world(tmp_path / "world"), serving) as server,
@@ -77,7 +77,9 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
     ):
         assert status_of(port, b"{}") == 400
         assert status_of(port, numbers(64 * 1024)) == 400
-        envoy = next(one for one in psutil.Process().children() if str(tmp_path / "envoy") in " ".join(one.cmdline()))
+        envoy = next(
+            process for process in psutil.Process().children() if str(tmp_path / "envoy") in " ".join(process.cmdline())
+        )
         yield Stack(server.process.pid, envoy.pid, port)
 
 
@@ -91,24 +93,24 @@ def numbers(length: int) -> bytes:
     """Return a request of so many bytes, nearly all of them integers."""
     count = (length - 200) // len("10000,")
     data = ",".join(str(10_000 + number % 80_000) for number in range(count))
-    one = f'{{"name": "price", "shape": [{count}, 1], "datatype": "INT64", "data": [{data}]}}'
-    return f'{{"inputs": [{one}]}}'.encode().ljust(length)
+    input_head = f'{{"name": "price", "shape": [{count}, 1], "datatype": "INT64", "data": [{data}]}}'
+    return f'{{"inputs": [{input_head}]}}'.encode().ljust(length)
 
 
 @pytest.mark.parametrize("body", [b" " * LONGEST, numbers(LONGEST)], ids=["blanks", "integers"])
-def test_bodies_that_come_at_once_take_a_server_no_more_than_it_may_hold(stack: Stack, body: bytes) -> None:
-    """It holds as many as fit, refuses the others, and reads one at a time: for that it needs what it does for one."""
+def test_concurrent_bodies_keep_a_server_within_its_memory_limit(stack: Stack, body: bytes) -> None:
+    """It buffers the bodies that fit, refuses the others, and reads one at a time, with the memory of one request."""
     peak = Peak(stack.server)
     assert status_of(stack.port, body) == 400
     alone = peak.bytes
     with ThreadPoolExecutor(CLIENTS) as clients:
-        found = list(clients.map(lambda _: status_of(stack.port, body), range(CLIENTS)))
-    assert set(found) == {400, 429}
+        peaks = list(clients.map(lambda _: status_of(stack.port, body), range(CLIENTS)))
+    assert set(peaks) == {400, 429}
     assert peak.bytes - alone < BODIES < CLIENTS * LONGEST / 2
 
 
-def test_bodies_that_are_never_whole_take_an_envoy_no_more_than_its_heap(stack: Stack) -> None:
-    """Twice as many as it has room for; when its heap is full it refuses whoever comes next."""
+def test_incomplete_bodies_keep_envoy_within_its_heap(stack: Stack) -> None:
+    """Twice as many as fit; when its heap is full, it refuses further requests."""
     peak, count = Peak(stack.envoy), 2 * ENVOY // LONGEST
     head = f"POST {INFER} HTTP/1.1\r\nHost: here\r\nContent-Length: {LONGEST}\r\n\r\n".encode()
     refused = 0

@@ -1,4 +1,4 @@
-"""Two replicas of a version: one process of it may die at any time, and nobody notices."""
+"""Two replicas of a version: either process may die at any time without a failed request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ASKERS = 6
 def stack(
     tmp_path_factory: pytest.TempPathFactory, bring_up: Callable[..., Stack], deployment: Callable[[int], Deployment]
 ) -> Stack:
-    stack = bring_up(ServingPaths.of(tmp_path_factory.mktemp("runs"), "demo"), Serving(replicas=2))
+    stack = bring_up(ServingPaths.for_spec(tmp_path_factory.mktemp("runs"), "demo"), Serving(replicas=2))
     stack.deploy(deployment(1), Serving())
     stack.wait_ready(1, 120)
     stack.route(Route(stable=1))
@@ -34,18 +34,18 @@ def stack(
 
 
 def ports(stack: Stack) -> list[int]:
-    return [each.http for each in stack.record.versions[1].replicas]
+    return [replica.http for replica in stack.record.versions[1].replicas]
 
 
 def test_both_replicas_answer(stack: Stack, ask: Callable[..., Any], until: Callable[..., None]) -> None:
-    seen: set[int] = set()
+    seen_ports: set[int] = set()
 
-    def both() -> bool:
-        seen.add(ask(stack, "POST", INFER, b"{}")[2]["port"])
-        return seen == set(ports(stack))
+    def both_answered() -> bool:
+        seen_ports.add(ask(stack, "POST", INFER, b"{}")[2]["port"])
+        return seen_ports == set(ports(stack))
 
-    until(both)
-    programs = [each.program for each in stack.health(1).programs]
+    until(both_answered)
+    programs = [program.program for program in stack.health(1).programs]
     assert programs == ["triton-v1", "server-v1", "triton-v1-2", "server-v1-2"]
     assert stack.status().problems == ()
 
@@ -54,20 +54,20 @@ def test_both_replicas_answer(stack: Stack, ask: Callable[..., Any], until: Call
 def test_a_killed_server_loses_no_request(
     stack: Stack, ask: Callable[..., Any], until: Callable[..., None], replica: int
 ) -> None:
-    stop, asked = Event(), [0] * ASKERS
+    stop, request_counts = Event(), [0] * ASKERS
 
     def keep_asking(number: int) -> list[int]:
-        found = []
+        statuses = []
         while not stop.is_set():
-            found.append(ask(stack, "POST", INFER, b"take your time")[0])
-            asked[number] += 1
-        return found
+            statuses.append(ask(stack, "POST", INFER, b"take your time")[0])
+            request_counts[number] += 1
+        return statuses
 
     with ThreadPoolExecutor(ASKERS) as askers:
         answers = [askers.submit(keep_asking, number) for number in range(ASKERS)]
         try:
-            until(lambda: min(asked) > 2, 60)
-            server, other = (stack.health(1).replicas[number].server for number in (replica, 1 - replica))
+            until(lambda: min(request_counts) > 2, 60)
+            server, other_server = (stack.health(1).replicas[number].server for number in (replica, 1 - replica))
             os.kill(server.pid, 9)
             until(lambda: stack.health(1).replicas[replica].server.pid not in {None, server.pid}, 60)
             until(lambda: stack.health(1).ready, 120)
@@ -75,10 +75,10 @@ def test_a_killed_server_loses_no_request(
             stop.set()
     statuses = [status for answer in answers for status in answer.result()]
     assert set(statuses) == {200}
-    assert stack.health(1).replicas[1 - replica].server.restarts == other.restarts
+    assert stack.health(1).replicas[1 - replica].server.restarts == other_server.restarts
 
 
-def test_what_an_unready_server_refuses_another_answers_and_what_a_ready_one_refuses_is_refused(
+def test_a_refusal_of_an_unready_server_is_retried_elsewhere_and_that_of_a_ready_one_is_not(
     stack: Stack, ask: Callable[..., Any]
 ) -> None:
     for unready in ports(stack):
@@ -90,17 +90,17 @@ def test_what_an_unready_server_refuses_another_answers_and_what_a_ready_one_ref
 
 
 @pytest.mark.long
-def test_servers_whose_settings_changed_are_restarted_one_after_another(
+def test_servers_with_changed_settings_are_restarted_one_at_a_time(
     stack: Stack, bring_up: Callable[..., Stack], ask: Callable[..., Any]
 ) -> None:
-    before = [each.server.pid for each in stack.health(1).replicas]
+    old_pids = [replica.server.pid for replica in stack.health(1).replicas]
     stop = Event()
 
     def keep_asking() -> list[int]:
-        found = []
+        statuses = []
         while not stop.is_set():
-            found.append(ask(stack, "POST", INFER, b"take your time")[0])
-        return found
+            statuses.append(ask(stack, "POST", INFER, b"take your time")[0])
+        return statuses
 
     with ThreadPoolExecutor(ASKERS) as askers:
         answers = [askers.submit(keep_asking) for _ in range(ASKERS)]
@@ -109,8 +109,8 @@ def test_servers_whose_settings_changed_are_restarted_one_after_another(
             stack.wait_ready(1, 120)
         finally:
             stop.set()
-    after = [each.server.pid for each in stack.health(1).replicas]
-    assert not set(before) & set(after)
+    new_pids = [replica.server.pid for replica in stack.health(1).replicas]
+    assert not set(old_pids) & set(new_pids)
     assert {status for answer in answers for status in answer.result()} == {200}
 
 
@@ -118,36 +118,36 @@ def test_servers_whose_settings_changed_are_restarted_one_after_another(
 def test_the_number_of_replicas_follows_the_spec(
     stack: Stack, bring_up: Callable[..., Stack], ask: Callable[..., Any]
 ) -> None:
-    before = stack.health(1)
-    fewer = bring_up(stack.paths, Serving(replicas=1))
-    after = fewer.wait_ready(1, 120)
-    assert [each.program for each in after.programs] == ["triton-v1", "server-v1"]
-    assert (after.triton.pid, after.server.pid) == (before.triton.pid, before.server.pid)
-    assert set(fewer._supervisor.processes()) == {"envoy-a", "envoy-b", "triton-v1", "server-v1"}
-    assert ask(fewer, "POST", INFER, b"{}")[0] == 200
+    old_health = stack.health(1)
+    smaller_stack = bring_up(stack.paths, Serving(replicas=1))
+    new_health = smaller_stack.wait_ready(1, 120)
+    assert [program.program for program in new_health.programs] == ["triton-v1", "server-v1"]
+    assert (new_health.triton.pid, new_health.server.pid) == (old_health.triton.pid, old_health.server.pid)
+    assert set(smaller_stack._supervisor.processes()) == {"envoy-a", "envoy-b", "triton-v1", "server-v1"}
+    assert ask(smaller_stack, "POST", INFER, b"{}")[0] == 200
 
 
 @pytest.mark.long
-def test_more_than_its_servers_can_hold_envoy_refuses_at_once_and_still_answers_for_their_health(
+def test_envoy_refuses_requests_beyond_its_servers_capacity_and_still_serves_health(
     stack: Stack, bring_up: Callable[..., Stack], ask: Callable[..., Any]
 ) -> None:
     limits = Overload(max_concurrent=1, max_waiting=0)
-    few = bring_up(stack.paths, Serving(replicas=1, overload=limits))
-    few.wait_ready(1, 120)
+    small_stack = bring_up(stack.paths, Serving(replicas=1, overload=limits))
+    small_stack.wait_ready(1, 120)
     with ThreadPoolExecutor(12) as askers:
-        answers = [askers.submit(ask, few, "POST", INFER, b"take your time") for _ in range(24)]
-        assert ask(few, "GET", "/v2/health/ready")[0] == 200
-    found = [answer.result() for answer in answers]
-    refused = [headers for status, headers, _ in found if status == 503]
-    assert {status for status, _, _ in found} == {200, 503}
+        answers = [askers.submit(ask, small_stack, "POST", INFER, b"take your time") for _ in range(24)]
+        assert ask(small_stack, "GET", "/v2/health/ready")[0] == 200
+    responses = [answer.result() for answer in answers]
+    refused = [headers for status, headers, _ in responses if status == 503]
+    assert {status for status, _, _ in responses} == {200, 503}
     assert {headers["retry-after"] for headers in refused} == {"1"}
 
 
-def test_one_server_is_neither_asked_for_its_health_nor_put_aside(stack: Stack) -> None:
+def test_a_single_server_has_no_health_checks_and_is_never_ejected(stack: Stack) -> None:
     record = StackRecord.read(stack.paths.record)
     assert record is not None
-    one = clusters({1: record.versions[1].replicas[:1]}, 100)["resources"][0]
-    assert not {"health_checks", "outlier_detection"} & set(one)
-    for limits in one["circuit_breakers"]["thresholds"]:
+    one_server = clusters({1: record.versions[1].replicas[:1]}, 100)["resources"][0]
+    assert not {"health_checks", "outlier_detection"} & set(one_server)
+    for limits in one_server["circuit_breakers"]["thresholds"]:
         assert limits["max_requests"] == limits["max_pending_requests"] == 100
     assert "retriable" not in json.dumps(routes("demo", Route(stable=1), 15, 2**20))

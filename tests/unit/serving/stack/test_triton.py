@@ -26,20 +26,24 @@ def regions(pid: int) -> list[Path]:
     return list(Path("/dev/shm").glob(f"{prefix}*"))  # noqa: S108
 
 
-def test_two_run_side_by_side_and_leave_nothing(repository: Path) -> None:
-    with running_triton(repository) as one, running_triton(repository) as other:
+def test_two_tritons_run_side_by_side_and_leave_no_files(repository: Path) -> None:
+    with running_triton(repository) as first_triton, running_triton(repository) as second_triton:
         numbers = triton.InferInput("numbers", [3, 2], "FP64")
         numbers.set_data_from_numpy(np.array([[1.0, 2.0], [0.5, 0.5], [0.0, 0.0]]))
-        for each in (one, other):
-            with triton.InferenceServerClient(each.grpc) as client:
+        for running in (first_triton, second_triton):
+            with triton.InferenceServerClient(running.grpc) as client:
                 answer = client.infer("demo", [numbers])
             assert answer.as_numpy("score").tolist() == [[21.0], [7.0], [0.0]]  # 7 * (a + b)
             assert answer.get_response().model_version == "7"
-        assert one.cold_start_seconds > 0
-        assert 20 < one.memory_mib() < 2_000
-        shared = [*regions(one.pid), *regions(other.pid)]
-        processes = [psutil.Process(one.pid), *psutil.Process(one.pid).children(recursive=True)]
-        listening = {each.laddr.ip for each in psutil.Process(one.pid).net_connections() if each.status == "LISTEN"}
+        assert first_triton.cold_start_seconds > 0
+        assert 20 < first_triton.memory_mib() < 2_000
+        shared = [*regions(first_triton.pid), *regions(second_triton.pid)]
+        processes = [psutil.Process(first_triton.pid), *psutil.Process(first_triton.pid).children(recursive=True)]
+        listening = {
+            connection.laddr.ip
+            for connection in psutil.Process(first_triton.pid).net_connections()
+            if connection.status == "LISTEN"
+        }
         assert listening <= {"127.0.0.1", "::ffff:127.0.0.1"}
     assert len(processes) == 2
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
@@ -48,13 +52,13 @@ def test_two_run_side_by_side_and_leave_nothing(repository: Path) -> None:
     verify_repository(repository)
 
 
-def test_it_is_stopped_when_the_block_fails(repository: Path) -> None:
+def test_triton_is_stopped_when_the_block_fails(repository: Path) -> None:
     with pytest.raises(ZeroDivisionError), running_triton(repository) as server:
         raise ZeroDivisionError
     assert not psutil.pid_exists(server.pid)
 
 
-def test_a_model_that_does_not_load_ends_in_the_servers_own_words(repository: Path) -> None:
+def test_a_model_that_does_not_load_fails_with_the_servers_message(repository: Path) -> None:
     (repository / "demo" / "7" / "model.onnx").write_bytes(b"no graph")
     with (
         pytest.raises(StackError, match=r"(?s)Triton ended with code \d+ before it was ready.*model\.onnx"),
@@ -63,12 +67,14 @@ def test_a_model_that_does_not_load_ends_in_the_servers_own_words(repository: Pa
         pass
 
 
-def test_patience_ends(repository: Path) -> None:
+def test_a_triton_that_is_not_ready_in_time_is_an_error(repository: Path) -> None:
     with pytest.raises(StackError, match="Triton was not ready within 0 s"), running_triton(repository, seconds=0):
         pass
 
 
-def test_a_machine_without_triton_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_triton_gets_the_installation_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(StackError, match=r"no Triton for Python 3\.11 or 3\.12 in there; run `make setup` once"):
         find_triton()
@@ -80,7 +86,7 @@ def test_another_platform_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         find_triton()
 
 
-def test_nothing_of_our_environment_reaches_tritons_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_environment_variables_do_not_reach_tritons_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     monkeypatch.setenv("SECRET", "1")
     home = find_triton()

@@ -1,4 +1,4 @@
-"""Nothing of a program outlives it, whoever still listens."""
+"""No process of a program outlives it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_what_a_killed_program_started_is_ended(listens: bool, tmp_path: Path) -> None:
-    """A backend of Triton's that waits for a request's end, which never comes, does not end by itself."""
+def test_children_of_a_killed_program_are_ended(listens: bool, tmp_path: Path) -> None:
+    """A Triton backend that waits for the end of a request does not end by itself."""
     path = tmp_path / "one.json"
     Program(name="one", command=(sys.executable, "-c", PROGRAM), dies_with_children=True).write(path)
     program = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Servers to put under load: a real Triton with a tiny model, and one that misbehaves on demand."""
+"""Servers for load tests: a real Triton with a tiny model, and a server that misbehaves on demand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TritonPythonModel:
 
 @pytest.fixture(scope="session")
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTriton]:
-    """A Triton whose model `twice` doubles, fails on negative numbers, and is slow on huge ones."""
+    """A Triton whose model `twice` doubles numbers, fails on negative ones, and is slow on huge ones."""
     repository = tmp_path_factory.mktemp("repository")
     version = repository / "twice" / "3"
     version.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""One client, three ways to ask, and what becomes of a request when the server misbehaves."""
+"""The client over three protocols, with servers that misbehave."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def endpoint(triton: RunningTriton, protocol: str, **changed: Any) -> Endpoint:
     return Endpoint(port=port, model="twice", protocol=protocol, **changed)
 
 
-def ask(where: Endpoint, values: list[float], user: str | None = None) -> ClientResponse:
+def ask(endpoint: Endpoint, values: list[float], user: str | None = None) -> ClientResponse:
     async def once() -> ClientResponse:
-        async with connect(where) as client:
+        async with connect(endpoint) as client:
             return await client.ask(client.prepare({"x": np.array(values, np.float64)[:, None]}), "request-1", user)
 
     return asyncio.run(once())
@@ -47,10 +47,10 @@ def http_answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
     return "\r\n".join(lines).encode() + body
 
 
-def answering(answer: bytes, seen: list[bytes]) -> Handler:
+def answering(answer: bytes, received: list[bytes]) -> Handler:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError):
-            seen.append(await reader.readuntil(b"\r\n\r\n"))
+            received.append(await reader.readuntil(b"\r\n\r\n"))
             writer.write(answer)
             await writer.drain()
         writer.close()
@@ -60,17 +60,17 @@ def answering(answer: bytes, seen: list[bytes]) -> Handler:
 
 def ask_a_server_that_answers(answer: bytes, rows: int = 1) -> tuple[ClientResponse, list[bytes]]:
     async def once() -> tuple[ClientResponse, list[bytes]]:
-        seen: list[bytes] = []
-        async with listening(answering(answer, seen)) as port:
+        received: list[bytes] = []
+        async with listening(answering(answer, received)) as port:
             async with connect(Endpoint(port=port, model="m", protocol="json", patience_seconds=0.2)) as client:
-                got = await client.ask(client.prepare({"x": np.zeros(rows)}), "request-1", "ann")
-            return got, seen
+                response = await client.ask(client.prepare({"x": np.zeros(rows)}), "request-1", "ann")
+            return response, received
 
     return asyncio.run(once())
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_scores_and_version_come_back_over(triton: RunningTriton, protocol: str) -> None:
+def test_scores_and_version_are_returned(triton: RunningTriton, protocol: str) -> None:
     answer = ask(endpoint(triton, protocol), [0.0, 1.5, 40.0])
     assert (answer.status, answer.version, answer.error) == (200, "3", "")
     assert answer.scores is not None
@@ -79,7 +79,7 @@ def test_scores_and_version_come_back_over(triton: RunningTriton, protocol: str)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_failing_model_is_a_failure_over(triton: RunningTriton, protocol: str) -> None:
+def test_a_failing_model_is_a_failure(triton: RunningTriton, protocol: str) -> None:
     answer = ask(endpoint(triton, protocol), [-1.0])
     assert answer.failed
     assert answer.status == 500
@@ -87,20 +87,20 @@ def test_a_failing_model_is_a_failure_over(triton: RunningTriton, protocol: str)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_client_mistake_is_refused_and_is_no_failure_over(triton: RunningTriton, protocol: str) -> None:
+def test_a_client_error_is_refused_and_is_not_a_failure(triton: RunningTriton, protocol: str) -> None:
     answer = ask(endpoint(triton, protocol).model_copy(update={"model": "thrice"}), [1.0])
     assert 400 <= answer.status < 500
     assert not answer.failed
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_answer_that_takes_too_long_is_a_failure_over(triton: RunningTriton, protocol: str) -> None:
+def test_a_response_after_the_timeout_is_a_failure(triton: RunningTriton, protocol: str) -> None:
     answer = ask(endpoint(triton, protocol, timeout_seconds=0.05), [1e7])
     assert answer.failed
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_without_a_server_a_connection_is_tried_again_until_patience_ends_over(protocol: str) -> None:
+def test_without_a_server_connecting_is_retried_until_patience_seconds(protocol: str) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound, but not listening: refused
         port = unused.getsockname()[1]
@@ -110,7 +110,7 @@ def test_without_a_server_a_connection_is_tried_again_until_patience_ends_over(p
     assert answer.retries >= 1
 
 
-def test_a_server_that_comes_late_is_found() -> None:
+def test_a_server_that_starts_late_is_reached() -> None:
     async def story() -> tuple[ClientResponse, int]:
         with socket.socket() as reserved:
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -119,19 +119,19 @@ def test_a_server_that_comes_late_is_found() -> None:
         async with connect(Endpoint(port=port, model="m", protocol="json")) as client:
             asking = asyncio.create_task(client.ask(client.prepare({"x": np.zeros(1)}), "request-1"))
             await asyncio.sleep(0.12)
-            seen: list[bytes] = []
+            received: list[bytes] = []
             body = b'{"model_version": "7", "outputs": [{"name": "score", "data": [0.5]}]}'
-            server = await asyncio.start_server(answering(http_answer(body), seen), "127.0.0.1", port)
+            server = await asyncio.start_server(answering(http_answer(body), received), "127.0.0.1", port)
             answer = await asking
             server.close()
-        return answer, len(seen)
+        return answer, len(received)
 
     answer, requests = asyncio.run(story())
     assert (answer.status, answer.version, requests) == (200, "7", 1)
     assert answer.retries >= 1
 
 
-def test_a_request_that_was_sent_is_never_sent_again() -> None:
+def test_a_sent_request_is_not_resent() -> None:
     connections = 0
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -149,9 +149,7 @@ def test_a_request_that_was_sent_is_never_sent_again() -> None:
 
 
 @pytest.mark.parametrize(("breaks", "status", "connections"), [(1, 200, 2), (2, 0, 2)])
-def test_a_request_whose_connection_broke_is_sent_once_more_where_that_is_declared(
-    breaks: int, status: int, connections: int
-) -> None:
+def test_a_request_whose_connection_broke_is_resent_if_declared(breaks: int, status: int, connections: int) -> None:
     ids: list[bytes] = []
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -163,8 +161,8 @@ def test_a_request_whose_connection_broke_is_sent_once_more_where_that_is_declar
         writer.close()
 
     async def story() -> ClientResponse:
-        again = {"model": "m", "protocol": "json", "resend": True}
-        async with listening(hang_up) as port, connect(Endpoint.model_validate({"port": port, **again})) as client:
+        settings = {"model": "m", "protocol": "json", "resend": True}
+        async with listening(hang_up) as port, connect(Endpoint.model_validate({"port": port, **settings})) as client:
             return await client.ask(client.prepare({"x": np.zeros(1)}), "request-1")
 
     answer = asyncio.run(story())
@@ -172,14 +170,14 @@ def test_a_request_whose_connection_broke_is_sent_once_more_where_that_is_declar
     assert len(set(ids)) == 1
 
 
-def test_id_and_user_travel_as_headers_and_the_track_comes_back() -> None:
+def test_id_and_user_are_sent_as_headers_and_the_track_is_returned() -> None:
     body = b'{"model_version": "7", "outputs": [{"name": "score", "data": [0.25, null]}]}'
-    answer, seen = ask_a_server_that_answers(http_answer(body, "x-shortlist-track: canary"), rows=2)
+    answer, received = ask_a_server_that_answers(http_answer(body, "x-shortlist-track: canary"), rows=2)
     assert answer.track == "canary"
     assert answer.scores is not None
     np.testing.assert_array_equal(answer.scores, np.array([0.25, np.nan], np.float32))  # JSON has no NaN
-    assert b"x-request-id: request-1" in seen[0]
-    assert b"x-shortlist-user: ann" in seen[0]
+    assert b"x-request-id: request-1" in received[0]
+    assert b"x-shortlist-user: ann" in received[0]
 
 
 @pytest.mark.parametrize(
@@ -193,19 +191,24 @@ def test_id_and_user_travel_as_headers_and_the_track_comes_back() -> None:
         (b"nonsense\r\n\r\n", "Error"),
     ],
 )
-def test_nonsense_is_a_failure(answer: bytes, message: str) -> None:
-    got, _ = ask_a_server_that_answers(answer)
-    assert got.failed
-    assert message in got.error
+def test_an_invalid_response_is_a_failure(answer: bytes, message: str) -> None:
+    response, _ = ask_a_server_that_answers(answer)
+    assert response.failed
+    assert message in response.error
 
 
 def test_an_unavailable_upstream_is_a_failure_that_keeps_its_track() -> None:
     answer = http_answer(b"no healthy upstream", "x-shortlist-track: canary", status="503 Service Unavailable")
-    got, _ = ask_a_server_that_answers(answer)
-    assert (got.status, got.track, got.error, got.failed) == (503, "canary", "no healthy upstream", True)
+    response, _ = ask_a_server_that_answers(answer)
+    assert (response.status, response.track, response.error, response.failed) == (
+        503,
+        "canary",
+        "no healthy upstream",
+        True,
+    )
 
 
-def test_what_the_protocol_cannot_carry_is_refused() -> None:
+def test_unsupported_arrays_are_refused() -> None:
     with pytest.raises(
         UnsupportedInputError, match="input 'x': an array of complex128 cannot be sent; wanted one of bool,"
     ):

@@ -1,4 +1,4 @@
-"""The commands that a person pastes into a terminal."""
+"""The example curl commands."""
 
 from __future__ import annotations
 
@@ -39,22 +39,28 @@ def log(tmp_path: Path) -> Path:
 
 
 def inputs(command: str) -> tuple[str, dict[str, Any]]:
-    """The address and the inputs by name that a shell would send."""
+    """Return the URL and the inputs by name that a shell would send."""
     _, _, url, _, header, _, body = shlex.split(command)
     assert header == "x-shortlist-user: o'b"
-    return url, {one["name"]: (one["datatype"], one["data"]) for one in json.loads(body)["inputs"]}
+    return url, {
+        model_input["name"]: (model_input["datatype"], model_input["data"])
+        for model_input in json.loads(body)["inputs"]
+    }
 
 
-def test_a_version_that_recommends_is_asked_for_scores_and_for_a_slate(log: Path) -> None:
+def test_a_version_that_recommends_has_examples_for_scores_and_a_slate(log: Path) -> None:
     data = Data.model_validate(DECLARED)
     ranks, recommends = example_requests("http://x", "shop", data, log, ("surface", "price")).splitlines()
     assert inputs(ranks) == (
         "http://x/v2/models/shop/infer", {"user_id": ("BYTES", ["o'b"]), "item_id": ("INT64", [5, 7])},
     )  # fmt: skip
-    wanted = {"k": ("INT64", [10]), "user_id": ("BYTES", ["o'b"]), "surface": ("BYTES", ["home"])}
-    assert inputs(recommends) == ("http://x/v2/models/shop.recommend/infer", wanted)  # a price that is null is left out
+    expected = {"k": ("INT64", [10]), "user_id": ("BYTES", ["o'b"]), "surface": ("BYTES", ["home"])}
+    assert inputs(recommends) == (
+        "http://x/v2/models/shop.recommend/infer",
+        expected,
+    )  # a price that is null is left out
 
 
-def test_a_version_that_does_not_recommend_is_only_asked_for_scores(log: Path) -> None:
+def test_a_version_that_does_not_recommend_has_an_example_for_scores(log: Path) -> None:
     (ranks,) = example_requests("http://x", "shop", Data.model_validate(DECLARED), log).splitlines()
     assert "recommend" not in ranks

@@ -1,4 +1,4 @@
-"""Loads against a real server, and the ledger that nothing escapes."""
+"""Loads against a real server, and their complete ledger."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import pytest
 
 from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Client, Endpoint, connect
-from shortlist.serving.traffic.ledger import OPEN, Entry, Ledger, percentiles
-from shortlist.serving.traffic.load import DueRequest, Load, endless
-from shortlist.serving.traffic.requests import Prepared
+from shortlist.serving.traffic.ledger import OPEN, Ledger, LedgerEntry, percentiles
+from shortlist.serving.traffic.load import DueRequest, Load, repeat_requests
+from shortlist.serving.traffic.requests import PreparedRequest
 from shortlist.serving.triton.triton import RunningTriton
 
-ONE_ROW = Prepared(b"", {}, 1)
+ONE_ROW = PreparedRequest(b"", {}, 1)
 
 
 class Stalling(Client):
-    """Answers after a pause, which is long for one of the requests."""
+    """Responds after a pause, which is long for one of the requests."""
 
     def __init__(self, pause: float, stall: float = 0.0, at: int = -1) -> None:
         super().__init__(Endpoint(port=1, model="m"))
@@ -42,7 +42,7 @@ class Stalling(Client):
     ) -> None:
         pass
 
-    async def _send(self, request: Prepared, headers: dict[str, str]) -> ClientResponse:
+    async def _send(self, request: PreparedRequest, headers: dict[str, str]) -> ClientResponse:
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         await asyncio.sleep(self._stall if next(self._numbers) == self._at else self._pause)
@@ -50,8 +50,8 @@ class Stalling(Client):
         return ClientResponse(200, np.zeros(1, np.float32), "3", "stable")
 
 
-def some(count: int) -> Iterator[DueRequest]:
-    return itertools.islice(endless([ONE_ROW], "r"), count)
+def some_requests(count: int) -> Iterator[DueRequest]:
+    return itertools.islice(repeat_requests([ONE_ROW], "r"), count)
 
 
 def run(client: Client, play: Callable[[Load], object], asks: Iterator[DueRequest], **changed: object) -> Ledger:
@@ -61,19 +61,21 @@ def run(client: Client, play: Callable[[Load], object], asks: Iterator[DueReques
 
 
 @pytest.mark.parametrize("protocol", ["http", "json", "grpc"])
-def test_a_closed_loop_accounts_for_every_request_over(triton: RunningTriton, protocol: str) -> None:
+def test_a_closed_loop_records_every_request(triton: RunningTriton, protocol: str) -> None:
     port = triton.ports.grpc if protocol == "grpc" else triton.ports.http
-    where = Endpoint(port=port, model="twice", protocol=protocol)
+    endpoint = Endpoint(port=port, model="twice", protocol=protocol)
     scores: dict[str, float] = {}
 
-    def note(entry: Entry, answer: ClientResponse) -> None:
+    def note(entry: LedgerEntry, answer: ClientResponse) -> None:
         assert answer.scores is not None
         scores[entry.id] = float(answer.scores[0])
 
     async def story() -> Ledger:
-        async with connect(where) as client:
+        async with connect(endpoint) as client:
             requests = [client.prepare({"x": np.full((5, 1), float(value))}) for value in range(10)]
-            return await Load(client, itertools.islice(endless(requests, "r"), 200), on_answer=note).closed(8)
+            return await Load(client, itertools.islice(repeat_requests(requests, "r"), 200), on_answer=note).run_closed(
+                8
+            )
 
     ledger = asyncio.run(story())
     assert len(ledger) == 200
@@ -86,7 +88,7 @@ def test_failures_are_counted_not_raised(triton: RunningTriton) -> None:
     async def story() -> Ledger:
         async with connect(Endpoint(port=triton.ports.http, model="twice")) as client:
             good, bad = (client.prepare({"x": np.full((1, 1), value)}) for value in (1.0, -1.0))
-            return await Load(client, itertools.islice(endless([good, bad, good], "r"), 30)).closed(3)
+            return await Load(client, itertools.islice(repeat_requests([good, bad, good], "r"), 30)).run_closed(3)
 
     summary = asyncio.run(story()).summary()
     assert (summary["sent"], summary["answered"], summary["failed"], summary["lost"]) == (30, 20, 10, 0)
@@ -94,7 +96,7 @@ def test_failures_are_counted_not_raised(triton: RunningTriton) -> None:
 
 def test_an_open_loop_does_not_wait_for_a_stalled_server() -> None:
     # The third of 30 requests, one each 5 ms, takes 0.3 s: the 27 others come and go meanwhile.
-    ledger = run(Stalling(0.0, 0.3, at=2), lambda load: load.open(200, "even"), some(30))
+    ledger = run(Stalling(0.0, 0.3, at=2), lambda load: load.run_open(200, "even"), some_requests(30))
     latencies = ledger.latencies_ms()
     assert len(ledger) == 30
     assert latencies[2] >= 290
@@ -102,10 +104,10 @@ def test_an_open_loop_does_not_wait_for_a_stalled_server() -> None:
     assert ledger.waited == 0
 
 
-def test_a_stall_counts_against_every_request_that_it_held_back() -> None:
+def test_a_stall_counts_in_the_latency_of_every_delayed_request() -> None:
     # One at a time: those due during the stall leave after it. They were sent late through no fault of their own, and a
     # client that counted from the sending would see one slow answer and a row of fast ones.
-    ledger = run(Stalling(0.0, 0.3, at=2), lambda load: load.open(200, "even", max_under_way=1), some(30))
+    ledger = run(Stalling(0.0, 0.3, at=2), lambda load: load.run_open(200, "even", max_under_way=1), some_requests(30))
     latencies = ledger.latencies_ms()
     late = latencies[3:30]
     assert ledger.waited >= 20
@@ -117,47 +119,47 @@ def test_a_stall_counts_against_every_request_that_it_held_back() -> None:
 
 def test_never_more_requests_are_under_way_than_allowed() -> None:
     client = Stalling(0.02)
-    run(client, lambda load: load.open(2_000, "even", max_under_way=5), some(50))
+    run(client, lambda load: load.run_open(2_000, "even", max_under_way=5), some_requests(50))
     assert client.most_under_way == 5
 
 
-def test_poisson_arrivals_are_the_declared_rate_and_the_seed_repeats_them() -> None:
+def test_poisson_arrivals_have_the_declared_rate_and_are_reproducible() -> None:
     def due(seed: int) -> np.ndarray:
-        ledger = run(Stalling(0.0), lambda load: load.open(1_000, "poisson", seed), some(400))
+        ledger = run(Stalling(0.0), lambda load: load.run_open(1_000, "poisson", seed), some_requests(400))
         return np.array([entry.due - ledger.started for entry in ledger.entries])
 
-    first, again, other = due(1), due(1), due(2)
-    np.testing.assert_allclose(first, again, atol=1e-9)
-    assert not np.allclose(first, other)
+    first, repeated, other_seed = due(1), due(1), due(2)
+    np.testing.assert_allclose(first, repeated, atol=1e-9)
+    assert not np.allclose(first, other_seed)
     gaps = np.diff(first)
     assert gaps.mean() == pytest.approx(1e-3, rel=0.2)  # standard error: 1e-3 / sqrt(399) = 5 %
     assert gaps.std() == pytest.approx(1e-3, rel=0.3)  # an exponential's deviation is its mean
 
 
-def test_a_load_ends_after_its_seconds_and_waits_for_what_is_under_way() -> None:
-    ledger = run(Stalling(0.05), lambda load: load.open(100, "even"), endless_rows(), seconds=0.2)
+def test_a_load_ends_after_its_seconds_and_awaits_open_requests() -> None:
+    ledger = run(Stalling(0.05), lambda load: load.run_open(100, "even"), endless_rows(), seconds=0.2)
     assert 15 <= len(ledger) <= 20
     assert ledger.answered.all()
-    closed = run(Stalling(0.01), lambda load: load.closed(2), endless_rows(), seconds=0.1)
+    closed = run(Stalling(0.01), lambda load: load.run_closed(2), endless_rows(), seconds=0.1)
     assert 2 <= len(closed) <= 22
     assert closed.answered.all()
 
 
-def test_a_load_ends_when_told_even_while_it_waits_for_the_next_request() -> None:
+def test_a_load_stops_even_while_it_waits_for_the_next_request() -> None:
     @dataclass
     class Soon:
-        asked: int = field(default=0)
+        calls: int = field(default=0)
 
         def __call__(self) -> bool:
-            self.asked += 1
-            return self.asked > 2
+            self.calls += 1
+            return self.calls > 2
 
-    ledger = run(Stalling(0.0), lambda load: load.open(0.01, "even"), endless_rows(), stop=Soon())
+    ledger = run(Stalling(0.0), lambda load: load.run_open(0.01, "even"), endless_rows(), stop=Soon())
     assert len(ledger) == 0
 
 
-def test_a_ledger_says_what_was_lost() -> None:
-    ledger = Ledger([Entry("a", "ann", 3, 0.0), Entry("b", None, 3, 0.0)], started=0.0, ended=1.0)
+def test_a_ledger_counts_lost_requests() -> None:
+    ledger = Ledger([LedgerEntry("a", "ann", 3, 0.0), LedgerEntry("b", None, 3, 0.0)], started=0.0, ended=1.0)
     ledger.entries[0].close(ClientResponse(200, np.zeros(3, np.float32), "3", "canary"), now=0.25)
     assert ledger.status.tolist() == [200, OPEN]
     assert ledger.summary() == {
@@ -177,8 +179,8 @@ def test_a_ledger_says_what_was_lost() -> None:
     }
 
 
-def test_a_ledger_is_kept_as_a_table(tmp_path: Path) -> None:
-    ledger = Ledger([Entry("a", "ann", 3, 0.0), Entry("b", None, 3, 0.0)])
+def test_a_ledger_is_written_as_a_table(tmp_path: Path) -> None:
+    ledger = Ledger([LedgerEntry("a", "ann", 3, 0.0), LedgerEntry("b", None, 3, 0.0)])
     ledger.entries[0].close(ClientResponse(503, error="gone", retries=2), now=0.25)
     ledger.write(tmp_path / "ledger.parquet")
     assert pl.read_parquet(tmp_path / "ledger.parquet").select("id", "user", "status", "retries", "error").rows() == [
@@ -196,16 +198,16 @@ def test_percentiles_are_values_that_were_measured(values: list[float], expected
 
 
 def endless_rows() -> Iterator[DueRequest]:
-    return endless([ONE_ROW], "r")
+    return repeat_requests([ONE_ROW], "r")
 
 
-class Growing(list[Entry]):
-    """Entries of a load that is under way: whoever looks at them finds one more the next time."""
+class Growing(list[LedgerEntry]):
+    """Entries of a running load: each read finds one more."""
 
-    def __iter__(self) -> Iterator[Entry]:
-        self.append(Entry("later", None, 1, 0.0))
+    def __iter__(self) -> Iterator[LedgerEntry]:
+        self.append(LedgerEntry("later", None, 1, 0.0))
         return super().__iter__()
 
 
-def test_a_ledger_is_a_table_while_its_load_is_under_way() -> None:
-    assert Ledger(Growing([Entry("a", "ann", 3, 0.0)])).frame()["id"].to_list() == ["a"]
+def test_a_ledger_can_be_read_while_its_load_runs() -> None:
+    assert Ledger(Growing([LedgerEntry("a", "ann", 3, 0.0)])).frame()["id"].to_list() == ["a"]

@@ -1,4 +1,4 @@
-"""The log played as users would, against a server that keeps what it is asked."""
+"""Replay of the log against a server that records its requests."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ class Server:
     """Scores an item by its key: 0.1 for 1, 0.2 for 2; user 5 gets an error from the canary."""
 
     port: int = 0
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
 
     async def infer(self, request: web.Request) -> web.Response:
         body = await request.read()
-        head, rest = json.loads(body[: int(request.headers["Inference-Header-Content-Length"])]), 0
+        head, offset = json.loads(body[: int(request.headers["Inference-Header-Content-Length"])]), 0
         tensors: dict[str, bytes] = {}
         start = int(request.headers["Inference-Header-Content-Length"])
         for tensor in head["inputs"]:
             size = tensor["parameters"]["binary_data_size"]
-            tensors[tensor["name"]] = body[start + rest : start + rest + size]
-            rest += size
+            tensors[tensor["name"]] = body[start + offset : start + offset + size]
+            offset += size
         user = request.headers["x-shortlist-user"]
         items = np.frombuffer(tensors["item_id"], np.int64)
-        self.asked.append({"id": request.headers["x-request-id"], "user": user, "items": items, "at": time.time()})
+        self.requests.append({"id": request.headers["x-request-id"], "user": user, "items": items, "at": time.time()})
         if user == "5":
             return web.Response(status=500, headers={"x-shortlist-track": "canary"})
         output = {"name": "score", "datatype": "FP32", "shape": [len(items)], "data": (items / 10).tolist()}
@@ -75,17 +75,17 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A server in a thread of its own."""
-    running, kept, loop, ended = threading.Event(), Server(), asyncio.new_event_loop(), asyncio.Event()
+    """A server in its own thread."""
+    running, server, loop, ended = threading.Event(), Server(), asyncio.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:
         app = web.Application()
-        app.router.add_post("/v2/models/m/infer", kept.infer)
+        app.router.add_post("/v2/models/m/infer", server.infer)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        kept.port = runner.addresses[0][1]
+        server.port = runner.addresses[0][1]
         running.set()
         await ended.wait()
         await runner.cleanup()
@@ -93,7 +93,7 @@ def server() -> Iterator[Server]:
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     assert running.wait(10)
-    yield kept
+    yield server
     loop.call_soon_threadsafe(ended.set)
     thread.join()
     loop.close()
@@ -107,17 +107,17 @@ def settings(server: Server, tmp_path: Path) -> Callable[..., ReplaySettings]:
     clock = {"kind": "column", "column": "time", "unit": "s"}
     data = Data.model_validate({**declared, "item": "item_id", "clock": clock})
     start = datetime(2026, 1, 5, tzinfo=UTC)
-    seen = [(user, item) for item in range(ITEMS) for user in range(USERS)]
+    impressions = [(user, item) for item in range(ITEMS) for user in range(USERS)]
     writer = DayTableWriter(tmp_path / "log", Files.LOG, 1_000)
     writer.append(
         pl.DataFrame(
             {
-                Columns.TIME: [start + timedelta(seconds=number) for number in range(len(seen))],
-                Columns.DAY: [start.date()] * len(seen),
-                Columns.IMPRESSION: range(len(seen)),
-                Columns.LABEL: pl.Series([int(item == 4 and user % 2) for user, item in seen], dtype=pl.Int8),
-                "user_id": [user for user, _ in seen],
-                "item_id": [item for _, item in seen],
+                Columns.TIME: [start + timedelta(seconds=number) for number in range(len(impressions))],
+                Columns.DAY: [start.date()] * len(impressions),
+                Columns.IMPRESSION: range(len(impressions)),
+                Columns.LABEL: pl.Series([int(item == 4 and user % 2) for user, item in impressions], dtype=pl.Int8),
+                "user_id": [user for user, _ in impressions],
+                "item_id": [item for _, item in impressions],
             }
         ).with_columns(pl.col(Columns.TIME).cast(pl.Datetime("us", "UTC")))
     )
@@ -141,20 +141,22 @@ def outcomes(settings: ReplaySettings) -> pl.DataFrame:
     return read_log(settings.outcomes, outcome_schema(pa.int64()))
 
 
-def test_users_come_again_and_again_with_new_requests(settings: Callable[..., ReplaySettings], server: Server) -> None:
+def test_the_log_is_replayed_repeatedly_with_new_request_ids(
+    settings: Callable[..., ReplaySettings], server: Server
+) -> None:
     summary = replay(settings(seconds=0.3))
-    assert len(server.asked) == summary["sent"] > 2 * USERS
+    assert len(server.requests) == summary["sent"] > 2 * USERS
     assert summary["rounds"] >= 3
-    assert len({one["id"] for one in server.asked}) == len(server.asked)
-    assert {one["user"] for one in server.asked} == {str(user) for user in range(USERS)}
-    assert all(one["items"].tolist() == list(range(ITEMS)) for one in server.asked)
+    assert len({request["id"] for request in server.requests}) == len(server.requests)
+    assert {request["user"] for request in server.requests} == {str(user) for user in range(USERS)}
+    assert all(request["items"].tolist() == list(range(ITEMS)) for request in server.requests)
 
 
 def test_every_row_has_the_logs_own_outcome(settings: Callable[..., ReplaySettings], server: Server) -> None:
     declared = settings(seconds=0.2)
     summary = replay(declared)
     written = outcomes(declared)
-    user_of = {one["id"]: int(one["user"]) for one in server.asked}
+    user_of = {request["id"]: int(request["user"]) for request in server.requests}
     answered = {name for name, user in user_of.items() if user != 5}
     assert written.height == summary["outcomes"] == ITEMS * len(answered)
     assert written.select("request_id", "row").is_unique().all()
@@ -165,14 +167,16 @@ def test_every_row_has_the_logs_own_outcome(settings: Callable[..., ReplaySettin
 
 
 @pytest.mark.parametrize("top", [1, 2])
-def test_the_canarys_kpi_is_the_same_as_with_outcomes_of_the_best_rows_only(
+def test_the_canarys_kpi_equals_the_one_of_the_best_rows_alone(
     settings: Callable[..., ReplaySettings], server: Server, top: int
 ) -> None:
     declared = settings(seconds=0.2)
     replay(declared)
     written = outcomes(declared).select(pl.col("request_id").hash().alias("request"), "row", "label").cast(OUTCOMES)
-    asked = pl.DataFrame({"id": [one["id"] for one in server.asked], "user": [one["user"] for one in server.asked]})
-    requests = asked.select(
+    requests_frame = pl.DataFrame(
+        {"id": [request["id"] for request in server.requests], "user": [request["user"] for request in server.requests]}
+    )
+    requests = requests_frame.select(
         pl.col("id").hash().alias("request"),
         pl.col("user").hash(),
         pl.lit(0, pl.Int32).alias("step"),
@@ -182,13 +186,13 @@ def test_the_canarys_kpi_is_the_same_as_with_outcomes_of_the_best_rows_only(
     )
     best = written.filter(pl.col("row") >= ITEMS - top)  # the server scores an item by its number
     assert best.height == written.height * top / ITEMS
-    of_all, of_best = (OutcomeJoin(top).add(requests.cast(REQUESTS), some) for some in (written, best))
+    of_all, of_best = (OutcomeJoin(top).add(requests.cast(REQUESTS), outcomes) for outcomes in (written, best))
     assert of_all.sort("user").equals(of_best.sort("user"))
     assert of_all["shown"].unique().to_list() == [top]
     assert of_all["positive"].sum() > 0
 
 
-def test_outcomes_that_are_due_at_once_are_never_more_than_the_log_holds(
+def test_outcomes_due_at_once_do_not_overflow_the_log(
     settings: Callable[..., ReplaySettings], server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replay_module, "_OUTCOME_LOG", PredictionLog(flush_seconds=600, max_waiting=7))
@@ -203,28 +207,35 @@ def test_failures_have_no_outcomes_and_are_counted_by_track(
 ) -> None:
     declared = settings(seconds=0.2)
     summary = replay(declared)
-    failed = sum(one["user"] == "5" for one in server.asked)
+    failed = sum(request["user"] == "5" for request in server.requests)
     assert summary["failed_by_track"] == {"canary": failed, "stable": 0}
-    assert summary["answered_by_track"] == {"canary": 0, "stable": len(server.asked) - failed}
+    assert summary["answered_by_track"] == {"canary": 0, "stable": len(server.requests) - failed}
     assert (summary["lost"], summary["outcomes_dropped"]) == (0, 0)
     assert read_json(declared.out / "summary.json") == summary
     ledger = pl.read_parquet(declared.out / "ledger.parquet")
-    assert set(ledger["id"]) == {one["id"] for one in server.asked}
+    assert set(ledger["id"]) == {request["id"] for request in server.requests}
     assert f"{failed} canary, 0 lost" in describe(summary)
 
 
-def test_outcomes_come_after_a_while(settings: Callable[..., ReplaySettings], server: Server) -> None:
+def test_outcomes_are_written_after_the_delay(settings: Callable[..., ReplaySettings], server: Server) -> None:
     declared = settings(seconds=0.6, delay=0.2)
     replay(declared)
-    asked = pl.DataFrame({"request_id": [one["id"] for one in server.asked], "at": [one["at"] for one in server.asked]})
+    requests_frame = pl.DataFrame(
+        {
+            "request_id": [request["id"] for request in server.requests],
+            "at": [request["at"] for request in server.requests],
+        }
+    )
     # Those that were waited for when the replay ended come at once.
-    early = outcomes(declared).join(asked.filter(pl.col("at") < asked["at"].max() - 0.25), "request_id")
+    early = outcomes(declared).join(
+        requests_frame.filter(pl.col("at") < requests_frame["at"].max() - 0.25), "request_id"
+    )
     waits = early["time"].dt.epoch("us") / 1e6 - early["at"]
     assert early.height > USERS
     assert waits.min() >= 0.199  # type: ignore[operator] # there are some
 
 
-def test_an_endpoint_that_is_not_there_is_a_failure_not_a_crash(settings: Callable[..., ReplaySettings]) -> None:
+def test_a_missing_endpoint_gives_failures_and_no_crash(settings: Callable[..., ReplaySettings]) -> None:
     nowhere = Endpoint(port=1, model="m", patience_seconds=0.05)
     declared = settings(seconds=0.1).model_copy(update={"endpoint": nowhere})
     summary = replay(declared)
@@ -240,15 +251,15 @@ def test_the_program_ends_cleanly(settings: Callable[..., ReplaySettings], serve
     write_json(declared.log.parent / "settings.json", declared.model_dump(mode="json"))
     command = [sys.executable, "-m", "shortlist.serving.traffic.replay", str(declared.log.parent / "settings.json")]
     with subprocess.Popen([*command, WHILE_STDIN_IS_OPEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
-        wait_until(lambda: len(server.asked) > 20)
+        wait_until(lambda: len(server.requests) > 20)
         assert program.stdin is not None
         assert program.stdout is not None
         program.send_signal(signal.SIGTERM) if ending == "signal" else program.stdin.close()
-        said = program.stdout.read().decode()
+        output = program.stdout.read().decode()
     summary = read_json(declared.out / "summary.json")
     assert program.returncode == 0
-    assert said == describe(summary)
-    assert (summary["lost"], summary["sent"]) == (0, len(server.asked))
+    assert output == describe(summary)
+    assert (summary["lost"], summary["sent"]) == (0, len(server.requests))
     assert outcomes(declared).height == ITEMS * summary["answered"]  # also those whose time had not come
 
 
@@ -257,13 +268,13 @@ def test_a_replay_in_the_background_lives_as_long_as_its_block(
 ) -> None:
     declared = settings()
     with run_replay(declared):
-        wait_until(lambda: len(server.asked) > 20)
-    asked = len(server.asked)
-    assert read_json(declared.out / "summary.json")["sent"] == asked
-    assert (declared.out / "replay.log").read_text().startswith(f"replayed {asked} requests")
+        wait_until(lambda: len(server.requests) > 20)
+    request_count = len(server.requests)
+    assert read_json(declared.out / "summary.json")["sent"] == request_count
+    assert (declared.out / "replay.log").read_text().startswith(f"replayed {request_count} requests")
 
 
-def test_a_replay_does_not_write_into_what_another_one_writes(
+def test_concurrent_replays_do_not_write_to_the_same_files(
     settings: Callable[..., ReplaySettings], server: Server
 ) -> None:
     declared = settings(seconds=0.2)
@@ -276,10 +287,10 @@ def test_a_replay_does_not_write_into_what_another_one_writes(
             assert [path.name for path in declared.out.iterdir()] == [LOCK]
         summary = ending.result(20)
     assert read_json(declared.out / SUMMARY) == summary
-    assert pl.read_parquet(declared.out / LEDGER).height == summary["sent"] == len(server.asked)
+    assert pl.read_parquet(declared.out / LEDGER).height == summary["sent"] == len(server.requests)
 
 
-def test_settings_that_are_none_are_refused(settings: Callable[..., ReplaySettings], tmp_path: Path) -> None:
+def test_invalid_settings_are_refused(settings: Callable[..., ReplaySettings], tmp_path: Path) -> None:
     write_json(tmp_path / "settings.json", settings().model_dump(mode="json") | {"rows": 0})
     with pytest.raises(ShortlistError, match=r"settings\.json: rows: Input should be greater than or equal to 1"):
         ReplaySettings.read(tmp_path / "settings.json")

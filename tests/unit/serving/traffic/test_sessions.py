@@ -1,4 +1,4 @@
-"""The log as requests: whose, of what, and never a word of what happened afterwards."""
+"""Sessions of the log as requests, without outcomes."""
 
 from __future__ import annotations
 
@@ -58,60 +58,63 @@ def rows(*impressions: tuple[int, str | None, int, int]) -> pl.DataFrame:
     )
 
 
-def sessions(folder: Path, frame: pl.DataFrame, data: Data = DATA, **how: Any) -> list[Session]:
+def sessions(folder: Path, frame: pl.DataFrame, data: Data = DATA, **options: Any) -> list[Session]:
     writer = DayTableWriter(folder, Files.LOG, 1_000)
     writer.append(frame)
     writer.close()
-    return list(Sessions(data, folder, **how))
+    return list(Sessions(data, folder, **options))
 
 
-def test_a_session_is_what_one_user_saw_on_a_day_in_the_order_of_time(tmp_path: Path) -> None:
+def test_a_session_has_one_users_impressions_of_a_day_in_time_order(tmp_path: Path) -> None:
     frame = rows((0, "ann", 1, 0), (1, "bob", 2, 1), (1, "ann", 3, 0), (1, "bob", 4, 0), (1, "ann", 5, 1))
-    found = sessions(tmp_path, frame)
-    assert [(one.user, one.items, one.labels.tolist()) for one in found] == [
+    played = sessions(tmp_path, frame)
+    assert [(session.user, session.items, session.labels.tolist()) for session in played] == [
         ("bob", [2, 4], [1, 0]),
         ("ann", [3, 5], [0, 1]),
     ]
-    bob = found[0].inputs
+    bob = played[0].inputs
     assert bob["item_id"].tolist() == [2, 4]
     first = int((START + timedelta(days=1, minutes=1)).timestamp()) * 1_000_000
     assert bob[Columns.TIME].tolist() == [first, first + 120_000_000]
 
 
-def test_what_is_the_same_in_every_row_is_sent_once_but_items_and_times_never_are(tmp_path: Path) -> None:
-    (one,) = sessions(tmp_path, rows((0, "ann", 7, 0), (0, "ann", 7, 1), (0, "ann", 7, 0)))
-    assert {name: values.shape for name, values in one.inputs.items()} == {
+def test_equal_values_are_sent_once_except_items_and_times(tmp_path: Path) -> None:
+    (session,) = sessions(tmp_path, rows((0, "ann", 7, 0), (0, "ann", 7, 1), (0, "ann", 7, 0)))
+    assert {name: values.shape for name, values in session.inputs.items()} == {
         Columns.TIME: (3,), "user_id": (1,), "item_id": (3,), "surface": (1,), "price": (1,),
     }  # fmt: skip
-    assert one.inputs["user_id"].tolist() == ["ann"]
+    assert session.inputs["user_id"].tolist() == ["ann"]
 
 
-def test_outcomes_labels_and_numbers_of_impressions_never_leave(tmp_path: Path) -> None:
-    (one,) = sessions(tmp_path, rows((0, "ann", 1, 1)))
-    assert not {"seconds", "is_click", "label", "number", Columns.IMPRESSION} & set(one.inputs)
+def test_outcomes_labels_and_impression_ids_are_not_sent(tmp_path: Path) -> None:
+    (session,) = sessions(tmp_path, rows((0, "ann", 1, 1)))
+    assert not {"seconds", "is_click", "label", "number", Columns.IMPRESSION} & set(session.inputs)
     assert set(sent_columns(DATA)) == {Columns.TIME, "user_id", "item_id", "surface", "price"}
 
 
 def test_a_long_day_becomes_several_sessions(tmp_path: Path) -> None:
-    found = sessions(tmp_path, rows(*((0, "ann", item, 0) for item in range(5))), rows=2)
-    assert [one.items for one in found] == [[0, 1], [2, 3], [4]]
+    played = sessions(tmp_path, rows(*((0, "ann", item, 0) for item in range(5))), rows=2)
+    assert [session.items for session in played] == [[0, 1], [2, 3], [4]]
 
 
-def test_without_users_rows_go_together_in_the_order_of_time(tmp_path: Path) -> None:
-    found = sessions(tmp_path, rows(*((0, f"u{item}", item, 0) for item in range(5))), WITHOUT_KEYS, rows=3)
-    assert [(one.user, one.items, len(one.labels)) for one in found] == [(None, None, 3), (None, None, 2)]
-    assert found[0].inputs["price"].tolist() == [0.0, 1.0, 2.0]
+def test_without_users_sessions_are_in_time_order(tmp_path: Path) -> None:
+    played = sessions(tmp_path, rows(*((0, f"u{item}", item, 0) for item in range(5))), WITHOUT_KEYS, rows=3)
+    assert [(session.user, session.items, len(session.labels)) for session in played] == [
+        (None, None, 3),
+        (None, None, 2),
+    ]
+    assert played[0].inputs["price"].tolist() == [0.0, 1.0, 2.0]
 
 
-def test_a_user_who_is_null_is_nobody(tmp_path: Path) -> None:
-    (one,) = sessions(tmp_path, rows((0, None, 1, 0), (0, None, 2, 0)))
-    assert one.user is None
-    assert one.inputs["user_id"].tolist() == [""]
+def test_a_null_user_is_no_user(tmp_path: Path) -> None:
+    (session,) = sessions(tmp_path, rows((0, None, 1, 0), (0, None, 2, 0)))
+    assert session.user is None
+    assert session.inputs["user_id"].tolist() == [""]
 
 
 def test_only_the_newest_days_are_played(tmp_path: Path) -> None:
     frame = rows(*((day, f"u{day}", 1, 0) for day in range(4)))
-    assert {one.user for one in sessions(tmp_path, frame, days=2)} == {"u2", "u3"}
+    assert {session.user for session in sessions(tmp_path, frame, days=2)} == {"u2", "u3"}
 
 
 def test_an_empty_log_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A small trained and exported model with everything that its training left, and repositories of it that went wrong."""
+"""A small trained and exported model with the outputs of its training, and broken repositories of it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEMO = Path(__file__).parents[4] / "pipelines" / "specs" / "demo.yaml"
 
 @dataclass(frozen=True)
 class Trained:
-    """What the steps before the proof left."""
+    """Outputs of the steps before the validation."""
 
     spec: Spec
     root: Path
@@ -69,7 +69,7 @@ class Trained:
 
 @pytest.fixture(scope="session")
 def limits() -> Gates:
-    """Return limits that a healthy server keeps on a busy machine."""
+    """Return limits that a healthy server meets on a busy machine."""
     return Gates(parity_rows=400, infra=Infra(rows_per_request=16, requests_per_second=40, seconds=0.5))
 
 
@@ -86,8 +86,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     types = {"title": "string", "text_vector": "vector", "image_vector": "vector"}
     contents = (Column.model_validate({"name": name, "type": kind}) for name, kind in types.items())
     items = items.model_copy(update={"columns": (*items.columns, *contents)})
-    shown = Column(name="shown_at", source="position", type="integer", known="after")
-    changed = {"labels": labels, "side_tables": (users, items), "columns": (*spec.data.columns, shown)}
+    shown_at = Column(name="shown_at", source="position", type="integer", known="after")
+    changed = {"labels": labels, "side_tables": (users, items), "columns": (*spec.data.columns, shown_at)}
     data = spec.data.model_copy(update={"source": source, **changed})
     past = {"kind": "sequence", "of": "item_id", "key": "user_id", "last": 10, "name": "user_items", "min_rows": 150}
     content = {"kind": "vector", "each": ["text_vector", "image_vector"], "normalise": False}
@@ -109,7 +109,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 @pytest.fixture
 def copied(trained: Trained, tmp_path: Path) -> Callable[[], Path]:
-    """Return a function that copies the model folder, to be spoiled."""
+    """Return a function that copies the model folder, for tests that break it."""
 
     def copy() -> Path:
         shutil.copytree(trained.model, tmp_path / "model")

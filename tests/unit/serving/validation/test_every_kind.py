@@ -1,4 +1,4 @@
-"""Every kind of model that is served: its scores on a real Triton are training's, calibrated ones among them."""
+"""Every kind of served model: its scores on a real Triton equal training's, also with calibration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shortlist.training.train import load_ranker, train
 
 NUMBERS = ["*_log", "hour_*", "*_rate", "*_seen", "surface_id"]
 IDS = {"features": ["*_log", "*_id"], "embedding_dim": 8, "epochs": 1, "batch_size": 512}
-TRIED: dict[str, dict[str, Any]] = {
+SETTINGS_BY_KIND: dict[str, dict[str, Any]] = {
     "xgboost": {"features": NUMBERS, "rounds": 10, "calibration": "isotonic"},
     "lightgbm": {"features": NUMBERS, "rounds": 10},
     "dcn": {**IDS, "cross_rank": 16, "calibration": "platt"},
@@ -38,27 +38,27 @@ TRIED: dict[str, dict[str, Any]] = {
     "blend": {"models": ["xgboost", "dcn", "logistic"]},
 }
 FULL_RANK = "dcn of full rank"
-CASES = TRIED | {FULL_RANK: {"kind": "dcn", **IDS, "cross_rank": None}}
+CASES = SETTINGS_BY_KIND | {FULL_RANK: {"kind": "dcn", **IDS, "cross_rank": None}}
 NOT_LONG = {"xgboost", "blend"}
 """Of these, `make test` tries every way of export: trees, and a network and a regression, as members of the blend."""
 ELSEWHERE = {"dlrm"}
 """`test_validate_export` tries them."""
 
 
-def test_no_kind_that_is_served_is_left_out() -> None:
+def test_every_served_kind_has_a_case() -> None:
     served = {name for name in KINDS if kind_of(name).export}
-    assert served == set(TRIED) | ELSEWHERE
+    assert served == set(SETTINGS_BY_KIND) | ELSEWHERE
 
 
 def tried(kind: str, table: DayTable, trained: Any, folder: Path) -> MemberFiles:
-    section = kind_of(kind).section.model_validate({"kind": kind, **TRIED[kind]})
+    section = kind_of(kind).section.model_validate({"kind": kind, **SETTINGS_BY_KIND[kind]})
     train(kind, section, table, trained.spec.runtime, folder / "model", folder / "scores")
     return MemberFiles(folder / "model", folder / "scores")
 
 
-def marked_long_beyond(cases: Mapping[str, Any], tried: Collection[str]) -> list[Any]:
+def marked_long_beyond(cases: Mapping[str, Any], short_cases: Collection[str]) -> list[Any]:
     """Return cases as parameters, the others as long tests."""
-    return [case if case in tried else pytest.param(case, marks=pytest.mark.long) for case in cases]
+    return [case if case in short_cases else pytest.param(case, marks=pytest.mark.long) for case in cases]
 
 
 @pytest.mark.parametrize("case", marked_long_beyond(CASES, NOT_LONG))
@@ -74,8 +74,10 @@ def test_triton_gives_the_scores_of_training(trained: Any, limits: Gates, tmp_pa
     export(model, "demo")
     verify_model_folder(model)
     assert (Signature.read(model / FOLDER).calibration is not None) == ("calibration" in declared)
-    found = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "validation")
-    verdict = parity_gate(found, folder_digest(model), 0, limits)
+    validation = validate_export(
+        model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "validation"
+    )
+    verdict = parity_gate(validation, folder_digest(model), 0, limits)
     assert verdict.passed, verdict.message
     assert "400 test rows score the same" in verdict.reason
 
@@ -87,7 +89,7 @@ VECTORS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", marked_long_beyond(VECTORS, {"dlrm"}))
-def test_triton_norms_and_projects_vectors_as_training_does(
+def test_triton_normalises_and_projects_vectors_like_training(
     trained: Any, limits: Gates, tmp_path: Path, kind: str
 ) -> None:
     declared = {"of": ["text_vector_vector", "image_vector_vector"], **VECTORS[kind]["vectors"]}
@@ -96,8 +98,10 @@ def test_triton_norms_and_projects_vectors_as_training_does(
     train(kind, section, DayTable.open(trained.root / "table", Files.TABLE), trained.spec.runtime, model, scores)
     pack(model, trained.fitted)
     export(model, "demo")
-    found = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "validation")
-    verdict = parity_gate(found, folder_digest(model), 0, limits)
+    validation = validate_export(
+        model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "validation"
+    )
+    verdict = parity_gate(validation, folder_digest(model), 0, limits)
     assert verdict.passed, verdict.message
 
 
@@ -106,30 +110,32 @@ def test_triton_gives_the_scores_of_training_where_a_value_is_fixed(
     trained: Any, limits: Gates, tmp_path: Path, kind: str
 ) -> None:
     features = ["shown_at_training", "surface_id"]  # few, so that the trees split by it
-    section = kind_of(kind).section.model_validate({"kind": kind, **TRIED[kind], "features": features})
+    section = kind_of(kind).section.model_validate({"kind": kind, **SETTINGS_BY_KIND[kind], "features": features})
     table = DayTable.open(trained.root / "table", Files.TABLE)
     model, scores = tmp_path / "model", tmp_path / "scores"
     train(kind, section, table, trained.spec.runtime, model, scores)
     pack(model, trained.fitted)
     export(model, "demo")
-    found = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "validation")
-    verdict = parity_gate(found, folder_digest(model), 0, limits)
+    validation = validate_export(
+        model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "validation"
+    )
+    verdict = parity_gate(validation, folder_digest(model), 0, limits)
     assert verdict.passed, verdict.message
     assert "shown_at" not in Signature.read(model / FOLDER).model_dump_json()  # no request sends it
     # Scores with the rows' own values are other scores, and are found.
     path, rows = scores / Files.SCORES, pl.concat([frame for _, frame in table.frames()])
-    own = rows.select("impression_id", pl.Series("score", load_ranker(model).predict_with_logged_values(rows)))
-    pl.read_parquet(path).drop("score").join(own, on="impression_id").write_parquet(path)
+    fixed_scores = rows.select("impression_id", pl.Series("score", load_ranker(model).predict_with_logged_values(rows)))
+    pl.read_parquet(path).drop("score").join(fixed_scores, on="impression_id").write_parquet(path)
     served = ServedRows(model, trained.log, trained.fitted, draw_reference_rows(scores, 400, 17))
     batches = served.batches()
-    found = compare_scores(served, batches, score_exported(model, batches), 1e-5)
-    assert found.max_difference is not None and found.max_difference > 0.005
+    validation = compare_scores(served, batches, score_exported(model, batches), 1e-5)
+    assert validation.max_difference is not None and validation.max_difference > 0.005
 
 
 FURTHER: dict[str, dict[str, Any]] = {
-    "xgboost": {**TRIED["xgboost"], "labels": ["long_view"]},
-    "logistic": {**TRIED["logistic"], "labels": ["long_view"]},
-    "dcn": {**TRIED["dcn"], "labels": ["long_view"], "sharing": "mmoe"},
+    "xgboost": {**SETTINGS_BY_KIND["xgboost"], "labels": ["long_view"]},
+    "logistic": {**SETTINGS_BY_KIND["logistic"], "labels": ["long_view"]},
+    "dcn": {**SETTINGS_BY_KIND["dcn"], "labels": ["long_view"], "sharing": "mmoe"},
 }
 
 
@@ -140,14 +146,16 @@ def test_triton_gives_the_scores_of_every_label(trained: Any, limits: Gates, tmp
     train(kind, section, DayTable.open(trained.root / "table", Files.TABLE), trained.spec.runtime, model, scores)
     pack(model, trained.fitted)
     export(model, "demo")
-    found = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "validation")
-    verdict = parity_gate(found, folder_digest(model), 0, limits)
+    validation = validate_export(
+        model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "validation"
+    )
+    verdict = parity_gate(validation, folder_digest(model), 0, limits)
     assert verdict.passed, verdict.message
-    assert found is not None and found.infra is not None and found.infra.failed == 0
+    assert validation is not None and validation.infra is not None and validation.infra.failed == 0
     # What was scored otherwise in training is found, though the label's own score is the same.
     path = scores / Files.SCORES
     pl.read_parquet(path).with_columns(pl.col("score_long_view") + 0.01).write_parquet(path)
     served = ServedRows(model, trained.log, trained.fitted, draw_reference_rows(scores, 400, 17))
     batches = served.batches()
-    found = compare_scores(served, batches, score_exported(model, batches), 1e-5)
-    assert found.max_difference == pytest.approx(0.01, abs=1e-4)
+    validation = compare_scores(served, batches, score_exported(model, batches), 1e-5)
+    assert validation.max_difference == pytest.approx(0.01, abs=1e-4)

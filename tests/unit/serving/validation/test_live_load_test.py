@@ -1,4 +1,4 @@
-"""The declared load on a version's own port, against servers that are well, slow, busy for a moment, or broken."""
+"""The load test of a version's own port, with healthy, slow, briefly busy and broken servers."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ Behaviour = Callable[[int], tuple[int, float]]
 
 @contextmanager
 def serving(behaviour: Behaviour, slate: Behaviour, slates: list[bytes]) -> Iterator[int]:
-    """Give the port of a server in a thread of its own; requests for slates are put into a list."""
-    running, loop, ended, ports, asked = threading.Event(), asyncio.new_event_loop(), asyncio.Event(), [0], [0]
+    """Yield the port of a server in its own thread; requests for slates are appended to a list."""
+    running, loop, ended, ports, request_counts = threading.Event(), asyncio.new_event_loop(), asyncio.Event(), [0], [0]
 
     async def infer(request: web.Request) -> web.Response:
         await request.read()
-        asked[0] += 1
-        status, seconds = behaviour(asked[0])
+        request_counts[0] += 1
+        status, seconds = behaviour(request_counts[0])
         await asyncio.sleep(seconds)
         outputs = [{"name": "score", "data": [0.5] * LIMITS.rows_per_request}]
         return web.json_response({"model_version": "4", "outputs": outputs}, status=status)
@@ -129,46 +129,46 @@ def slate_reasons(log: Path, release: Path, slate: Behaviour, slates: list[bytes
         return live_load_failures(port, "m", DATA, log, LIMITS, release)
 
 
-def test_slates_are_asked_for_nobody_with_recent_items_and_the_declared_context(log: Path, release: Path) -> None:
+def test_slate_requests_have_no_user_but_recent_items_and_the_declared_context(log: Path, release: Path) -> None:
     slates: list[bytes] = []
     assert slate_reasons(log, release, well, slates) == []
-    asked = slates[0]
+    first_slate = slates[0]
     assert len(slates) == 10 + 10  # ten are for warming, and 0.2 s at 50 a second
-    assert b'"k"' in asked and b'"recent_items"' in asked and b'"price"' in asked
-    assert b"video 0" in asked and b'"person"' not in asked
+    assert b'"k"' in first_slate and b'"recent_items"' in first_slate and b'"price"' in first_slate
+    assert b"video 0" in first_slate and b'"person"' not in first_slate
 
 
-def test_a_release_whose_slates_are_slow_is_held_however_fast_it_scores(log: Path, release: Path) -> None:
+def test_a_release_with_slow_slates_fails_however_fast_it_scores(log: Path, release: Path) -> None:
     p50, p99 = slate_reasons(log, release, lambda number: (200, 0.2 if (number - 1) % 20 >= 10 else 0.0))
     assert p50.startswith("slate p50 2")
     assert p50.endswith(" ms > 100 ms (gates.infra.max_slate_p50_ms) at 50 slates per second")
     assert p99.endswith(" ms > 150 ms (gates.infra.max_slate_p99_ms) at 50 slates per second")
 
 
-def test_a_slate_that_is_not_answered_holds_at_once(log: Path, release: Path) -> None:
+def test_an_unanswered_slate_fails_at_once(log: Path, release: Path) -> None:
     assert slate_reasons(log, release, lambda number: (500 if number == 15 else 200, 0.0)) == [
         "1 of 10 slates were not answered"
     ]
 
 
-def test_a_server_that_bears_the_load_is_not_held(log: Path) -> None:
+def test_a_server_within_the_limits_passes(log: Path) -> None:
     assert reasons(log, lambda number: (200, 0.0)) == []
 
 
-def test_a_slow_server_is_held(log: Path) -> None:
+def test_a_slow_server_fails(log: Path) -> None:
     p50, p99 = reasons(log, lambda number: (200, 0.2 if (number - 1) % 30 >= 10 else 0.0))  # ten are for warming
     assert p50.startswith("p50 2")
     assert p50.endswith(" ms > 100 ms (gates.infra.max_p50_ms) at 100 requests per second")
     assert p99.endswith(" ms > 150 ms (gates.infra.max_p99_ms) at 100 requests per second")
 
 
-def test_a_moment_in_which_the_machine_was_busy_is_measured_again(log: Path) -> None:
+def test_a_slow_measurement_is_repeated(log: Path) -> None:
     assert reasons(log, lambda number: (200, 0.3 if 10 < number <= 30 else 0.0)) == []
 
 
-def test_a_request_that_is_not_answered_holds_at_once(log: Path) -> None:
+def test_an_unanswered_request_fails_at_once(log: Path) -> None:
     assert reasons(log, lambda number: (500 if number == 15 else 200, 0.0)) == ["1 of 20 requests were not answered"]
 
 
-def test_a_request_that_is_refused_was_not_answered_either(log: Path) -> None:
+def test_a_refused_request_counts_as_unanswered(log: Path) -> None:
     assert reasons(log, lambda number: (400, 0.0)) == ["20 of 20 requests were not answered"]

@@ -1,4 +1,4 @@
-"""Values that are easily read in two ways, through ingest and the training table, and as a request."""
+"""Edge-case values, read by ingest and the training table, and from a request."""
 
 from __future__ import annotations
 
@@ -9,50 +9,48 @@ from typing import Any
 import pytest
 
 from shortlist.serving.server.inputs import InputReader
-from shortlist.serving.validation.planted import ROWS, planted, request
-from shortlist.serving.validation.rows import ServedRows, draw
+from shortlist.serving.validation.planted import ROWS, build_request, edge_case_rows
+from shortlist.serving.validation.rows import ServedRows, draw_reference_rows
 from shortlist.spec.data import Column, null_texts
 
 
 @pytest.fixture
 def served(trained: Any) -> ServedRows:
-    return ServedRows(trained.model, trained.log, trained.fitted, draw(trained.scores, 10, seed=1))
+    return ServedRows(trained.model, trained.log, trained.fitted, draw_reference_rows(trained.scores, 10, seed=1))
 
 
 def test_rare_values_are_the_same_in_training_and_in_serving(served: ServedRows) -> None:
-    assert served.planted_difference() is None
+    assert served.edge_case_difference() is None
 
 
-def test_a_null_text_that_serving_takes_for_a_value_is_found(
-    served: ServedRows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: Callable[..., None] = InputReader.__init__
+def test_a_null_text_read_as_a_value_is_detected(served: ServedRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    original_init: Callable[..., None] = InputReader.__init__
 
     def careless(self: InputReader, *settings: Any) -> None:
-        made(self, *settings)
+        original_init(self, *settings)
         self._nulls = frozenset()
 
     monkeypatch.setattr(InputReader, "__init__", careless)
-    difference = served.planted_difference()
+    difference = served.edge_case_difference()
     assert difference is not None
     assert difference == "rows with rare values, sent as JSON: inputs surface differ from the training table's"
 
 
-def test_planted_rows_hold_what_is_rare() -> None:
+def test_edge_case_rows_contain_rare_values() -> None:
     columns = [
         Column(name="page", type="string"), Column(name="price", type="number"), Column(name="seen", type="integer"),
     ]  # fmt: skip
-    raw = planted(columns, {}, ["", "NULL"])
+    raw = edge_case_rows(columns, {}, ["", "NULL"])
     assert {None, "", "NULL", "\U0001f600"} <= set(raw["page"])
     assert raw["price"].is_nan().any()
     assert raw["price"].is_infinite().any()
     assert str(-0.0) in {str(value) for value in raw["price"]}
     assert 2**63 - 1 in set(raw["seen"])
-    body, length = request(raw, columns, [0] * ROWS, binary=False)
+    body, length = build_request(raw, columns, [0] * ROWS, binary=False)
     assert length is None
-    assert [each["name"] for each in json.loads(body)["inputs"]] == ["event_time", "page", "price", "seen"]
+    assert [tensor["name"] for tensor in json.loads(body)["inputs"]] == ["event_time", "page", "price", "seen"]
 
 
-def test_an_empty_text_never_is_a_value() -> None:
+def test_an_empty_text_is_null() -> None:
     assert null_texts(()) == {""}
     assert null_texts(["NA"]) == {"", "NA"}

@@ -1,4 +1,4 @@
-"""A request of a thousand candidates for one user: Triton encodes the user's history once, and scores rows as alone."""
+"""A request of a thousand candidates for one user: Triton encodes the history once, with unchanged scores."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def model(trained: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Requests:
-    """Requests of users whose histories are full, as a server reads them and lays them out."""
+    """Requests of users with full histories, as tensors of a server."""
 
     def __init__(self, trained: Any, model: Path) -> None:
         signature = Signature.read(model / FOLDER)
@@ -94,7 +94,7 @@ def requests(trained: Any, model: Path) -> Requests:
 
 
 async def asked(address: str, together: list[dict[str, np.ndarray]]) -> list[np.ndarray]:
-    """Return the scores of several requests that are under way at the same time."""
+    """Return the scores of several concurrent requests."""
     client = TritonClient(address, "demo", 1)
     try:
         return await asyncio.gather(*(client.scores(tensors) for tensors in together))
@@ -128,15 +128,19 @@ def test_the_history_counts_and_is_looked_up_once_for_all_candidates(
     features = onnxruntime.InferenceSession(folder / "features.onnx", providers=["CPUExecutionProvider"])
     network = onnxruntime.InferenceSession(folder / "network.onnx", providers=["CPUExecutionProvider"])
     names = [output.name for output in features.get_outputs()]
-    found = dict(zip(names, features.run(None, requests.whole(0)), strict=True))
-    assert {name: len(value) for name, value in found.items()} == {
+    border_tensors = dict(zip(names, features.run(None, requests.whole(0)), strict=True))
+    assert {name: len(value) for name, value in border_tensors.items()} == {
         name: 1 if name == HISTORY else CANDIDATES for name in names
     }
-    assert found[HISTORY].shape == (1, HISTORY_LENGTH) and not found["border_run"].any()
-    (scores,) = network.run(None, found)
+    assert border_tensors[HISTORY].shape == (1, HISTORY_LENGTH) and not border_tensors["border_run"].any()
+    (scores,) = network.run(None, border_tensors)
     (history,) = features.run([HISTORY], requests.whole(1))
-    (others,) = network.run(None, {**found, HISTORY: history})
-    assert np.abs(scores - others).max() > 1e-3
+    (other_scores,) = network.run(None, {**border_tensors, HISTORY: history})
+    assert np.abs(scores - other_scores).max() > 1e-3
     # Two users' requests that Triton joined are two histories.
-    both = {name: np.concatenate([value, requests.whole(1)[name]]) for name, value in requests.whole(0).items()}
-    assert features.run([HISTORY, "border_run"], both)[1].ravel().tolist() == [0] * CANDIDATES + [1] * CANDIDATES
+    both_requests = {
+        name: np.concatenate([value, requests.whole(1)[name]]) for name, value in requests.whole(0).items()
+    }
+    assert (
+        features.run([HISTORY, "border_run"], both_requests)[1].ravel().tolist() == [0] * CANDIDATES + [1] * CANDIDATES
+    )

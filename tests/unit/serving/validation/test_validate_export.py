@@ -1,4 +1,4 @@
-"""The validation of an export on a real Triton, and everything that must be found out by it."""
+"""The validation of an export on a real Triton, and the faults that it must detect."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Spoil = Callable[[Callable[[Path], None]], None]
 
 @pytest.fixture
 def judged(trained: Any, limits: Gates, tmp_path: Path) -> Judge:
-    """Return a function that validates a model's export and gives the words of both gates on what is then on disk."""
+    """Return a function that validates a model's export and returns the messages of both gates."""
 
     def judge(model: Path | None = None, **changed: Any) -> tuple[GateResult, GateResult]:
         model = model or trained.model
@@ -43,23 +43,23 @@ def judged(trained: Any, limits: Gates, tmp_path: Path) -> Judge:
         validate_export.validate_export(
             model, *paths, declared, changed.get("serving", Serving()), 17, tmp_path / "validation"
         )
-        found, digest = (
+        validation, digest = (
             read_record(ExportValidation, tmp_path / "validation" / Files.EXPORT_VALIDATION),
             folder_digest(model),
         )
-        return parity_gate(found, digest, 0, declared), infra_gate(found, digest, declared.infra)
+        return parity_gate(validation, digest, 0, declared), infra_gate(validation, digest, declared.infra)
 
     return judge
 
 
 @pytest.fixture
 def spoil(monkeypatch: pytest.MonkeyPatch) -> Spoil:
-    """Return a function after which every repository that is written is spoiled."""
+    """Return a function after whose call every written repository is broken."""
 
-    def install(how: Callable[[Path], None]) -> None:
+    def install(spoil_folder: Callable[[Path], None]) -> None:
         def write(serving: Path, version: int, batching: Batching, out: Path, scoring: Scoring) -> None:
             write_repository(serving, version, batching, out, scoring=scoring)
-            how(out / "demo" / str(version))
+            spoil_folder(out / "demo" / str(version))
 
         monkeypatch.setattr(validate_export, "write_repository", write)
 
@@ -67,7 +67,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Spoil:
 
 
 def program_that(execute: str, initialize: str = "super().initialize(args)") -> Callable[[Path], None]:
-    """Return a way to spoil a repository: a `model.py` that does something else at a request, or when it loads."""
+    """Return a function that breaks a repository: its `model.py` acts differently at a request, or when it loads."""
     spoiled = f"""
 
 class TritonPythonModel(TritonPythonModel):
@@ -85,10 +85,10 @@ class TritonPythonModel(TritonPythonModel):
     return change
 
 
-def change_graph(folder: Path, how: Callable[[onnx.ModelProto], None], name: str = MODEL_FILE) -> None:
+def change_graph(folder: Path, change: Callable[[onnx.ModelProto], None], name: str = MODEL_FILE) -> None:
     path = folder / name
     model = onnx.load(path)
-    how(model)
+    change(model)
     onnx.save(model, path)
 
 
@@ -120,7 +120,7 @@ def test_a_good_model_passes_both_gates(judged: Judge, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "validation").iterdir()] == [Files.EXPORT_VALIDATION]
 
 
-def test_more_rows_than_there_are_means_all_of_them(judged: Judge, trained: Any, limits: Gates) -> None:
+def test_a_larger_sample_than_the_test_rows_takes_all_rows(judged: Judge, trained: Any, limits: Gates) -> None:
     parity, _ = judged(limits=limits.model_copy(update={"parity_rows": 1_000_000}))
     test_rows = pl.read_parquet(trained.scores / Files.SCORES).filter(pl.col("split") == "test").height
     assert parity.passed, parity.message
@@ -137,7 +137,9 @@ def test_a_model_that_was_not_declared_leaves_an_empty_folder(trained: Any, limi
 WHOLE = Serving(scoring=Scoring(runtime="onnxruntime"))
 
 
-def test_a_wrong_constant_in_the_graph_is_found_in_both_ways(judged: Judge, copied: Callable[[], Path]) -> None:
+def test_a_wrong_constant_in_the_graph_is_detected_by_both_comparisons(
+    judged: Judge, copied: Callable[[], Path]
+) -> None:
     model = copied()
     change_graph(model / FOLDER, add_to_logits)
     parity, infra = judged(model, serving=WHOLE)
@@ -149,7 +151,7 @@ def test_a_wrong_constant_in_the_graph_is_found_in_both_ways(judged: Judge, copi
     assert infra.passed  # it is as fast as before
 
 
-def test_a_shifted_vocabulary_is_found_by_difference_and_by_order(judged: Judge, copied: Callable[[], Path]) -> None:
+def test_a_shifted_vocabulary_is_detected_by_difference_and_by_order(judged: Judge, copied: Callable[[], Path]) -> None:
     model = copied()
     change_graph(model / FOLDER, shift_vocabularies)
     parity, _ = judged(model)
@@ -157,9 +159,7 @@ def test_a_shifted_vocabulary_is_found_by_difference_and_by_order(judged: Judge,
     assert re.search(r"Triton: [\d ]+ pairs of rows are in another order", parity.reason)
 
 
-def test_inputs_that_the_server_makes_otherwise_are_named(
-    judged: Judge, trained: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inputs_that_differ_in_serving_are_named(judged: Judge, trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DayAssembler.tensors
 
     def dishonest(self: DayAssembler, *rows: Any) -> dict[str, Any]:
@@ -174,13 +174,13 @@ def test_inputs_that_the_server_makes_otherwise_are_named(
     assert f"inputs {', '.join(named)} differ" in parity.reason
 
 
-def test_another_models_file_in_the_repository_is_found_though_the_export_is_good(judged: Judge, spoil: Spoil) -> None:
+def test_another_models_file_in_the_repository_is_detected(judged: Judge, spoil: Spoil) -> None:
     spoil(lambda folder: change_graph(folder, add_to_logits))
     parity, _ = judged(serving=WHOLE)
     assert parity.reason.startswith("Triton: scores differ by up to")
 
 
-def test_other_trees_than_those_of_the_graph_are_found_though_the_export_is_good(judged: Judge, spoil: Spoil) -> None:
+def test_trees_of_another_graph_are_detected(judged: Judge, spoil: Spoil) -> None:
     def forget_the_last_tree(folder: Path) -> None:
         with np.load(folder / TREES) as file:
             arrays = dict(file)
@@ -201,9 +201,11 @@ def test_a_network_passes_both_gates(judged: Judge, trained: Any) -> None:
 def test_a_network_that_may_use_bf16_is_judged_by_auc(judged: Judge, trained: Any) -> None:
     serving = Serving(scoring=Scoring(precision="auto"))
     parity, infra = judged(trained.network(), scores=trained.root / "dlrm_scores", serving=serving)
-    found = parity.numbers["triton"]
-    assert found["max_difference"] < 0.02
-    assert parity.passed == (found["auc_difference"] <= 1e-4), parity.message  # 400 rows may show more than 1e-4
+    triton_parity = parity.numbers["triton"]
+    assert triton_parity["max_difference"] < 0.02
+    assert parity.passed == (triton_parity["auc_difference"] <= 1e-4), (
+        parity.message
+    )  # 400 rows may show more than 1e-4
     assert re.search(r"AUC (within|differs by) \S+", parity.reason)
     assert infra.passed, infra.message
 
@@ -235,7 +237,7 @@ def test_scores_that_are_not_numbers_hold_both_gates(judged: Judge, spoil: Spoil
     assert "20 of 20 requests failed" in infra.reason
 
 
-def test_a_slow_server_is_held(judged: Judge, spoil: Spoil, limits: Gates) -> None:
+def test_a_slow_server_fails_validation(judged: Judge, spoil: Spoil, limits: Gates) -> None:
     spoil(program_that("import time; time.sleep(0.2); return super().execute(requests)"))
     quick = Infra(**{**limits.infra.model_dump(), "max_p50_ms": 50, "max_p99_ms": 190})
     parity, infra = judged(limits=limits.model_copy(update={"infra": quick}))
@@ -243,21 +245,21 @@ def test_a_slow_server_is_held(judged: Judge, spoil: Spoil, limits: Gates) -> No
     assert re.match(r"p50 \d+\S* ms > 50 ms \(max_p50_ms\); p99 \S+ ms > 190 ms \(max_p99_ms\)", infra.reason)
 
 
-def test_a_server_that_crashes_on_load_holds_with_its_last_words(judged: Judge, spoil: Spoil) -> None:
+def test_a_server_that_crashes_on_load_fails_with_its_last_log_lines(judged: Judge, spoil: Spoil) -> None:
     spoil(program_that("pass", initialize="raise ValueError('no such luck')"))
     parity, infra = judged()
     assert "no such luck" in parity.reason
     assert "no such luck" in infra.reason
 
 
-def test_a_model_that_dies_at_the_first_request_is_held(judged: Judge, spoil: Spoil) -> None:
+def test_a_model_that_dies_at_the_first_request_fails(judged: Judge, spoil: Spoil) -> None:
     spoil(program_that("import os; os._exit(1)"))
     parity, infra = judged()
     assert not parity.passed
     assert not infra.passed
 
 
-def test_a_server_that_starts_too_slowly_or_is_too_large_is_held(judged: Judge, limits: Gates) -> None:
+def test_a_server_that_starts_too_slowly_or_uses_too_much_memory_fails(judged: Judge, limits: Gates) -> None:
     tight = Infra(**{**limits.infra.model_dump(), "max_memory_mib": 1, "max_cold_start_seconds": 0.2})
     _, infra = judged(limits=limits.model_copy(update={"infra": tight}))
     assert re.search(r"memory \S+ MiB > 1 MiB \(max_memory_mib\)", infra.reason) or "not ready" in infra.reason
@@ -280,9 +282,9 @@ def test_a_model_that_was_not_exported_holds(judged: Judge, copied: Callable[[],
 
 
 def test_scores_of_another_log_hold(judged: Judge, trained: Any, tmp_path: Path) -> None:
-    others = pl.read_parquet(trained.scores / Files.SCORES).with_columns(pl.col("impression_id") + 1_000_000)
+    other_scores = pl.read_parquet(trained.scores / Files.SCORES).with_columns(pl.col("impression_id") + 1_000_000)
     (tmp_path / "scores").mkdir()
-    others.write_parquet(tmp_path / "scores" / Files.SCORES)
+    other_scores.write_parquet(tmp_path / "scores" / Files.SCORES)
     parity, _ = judged(scores=tmp_path / "scores")
     assert "holds 0 of the 400 rows that training scored; these scores are of another log" in parity.reason
 
