@@ -21,7 +21,7 @@ from shortlist.rollout.checks_users import disconnects, refusals, slates
 from shortlist.rollout.events import Decision
 from shortlist.rollout.evidence import RolloutEvidence, StepEvidence, TrackEvidence
 from shortlist.rollout.sequential import lower_bound, split_evidence
-from shortlist.serving.server.headers import USER_HEADER
+from shortlist.serving.server.requests.headers import USER_HEADER
 from shortlist.spec.serving import Canary, Guardrails
 from shortlist.system.registry import Registry
 

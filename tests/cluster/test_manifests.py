@@ -29,7 +29,13 @@ from shortlist.kubeflow.retraining_starter import HOST_VARIABLE, read_specs
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import ObjectOwner
 from shortlist.rollout.kserve.pods import SERVICE_ACCOUNT
-from shortlist.serving.server.headers import ROLLOUT_HEADER, STEP_HEADER, TRACK_HEADER, USER_HEADER, VERSION_HEADER
+from shortlist.serving.server.requests.headers import (
+    ROLLOUT_HEADER,
+    STEP_HEADER,
+    TRACK_HEADER,
+    USER_HEADER,
+    VERSION_HEADER,
+)
 from shortlist.spec.cluster import Autoscaling, Cluster, Images
 from shortlist.spec.serving import Limits, Overload
 from shortlist.spec.spec import Spec

@@ -18,7 +18,7 @@ from shortlist.rollout.kserve.owner import (
     Object,
     ObjectOwner,
 )
-from shortlist.serving.server.headers import (
+from shortlist.serving.server.requests.headers import (
     ROLLOUT_HEADER,
     STEP_HEADER,
     TRACK_HEADER,

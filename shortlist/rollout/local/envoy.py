@@ -15,7 +15,13 @@ from shortlist.rollout.local.routes import BUFFER, ROUTES
 from shortlist.serving.processes.ports import HOST
 from shortlist.serving.processes.program import Program
 from shortlist.serving.processes.sockets import UnixConnection
-from shortlist.serving.server.headers import ROLLOUT_HEADER, STEP_HEADER, TRACK_HEADER, USER_HEADER, VERSION_HEADER
+from shortlist.serving.server.requests.headers import (
+    ROLLOUT_HEADER,
+    STEP_HEADER,
+    TRACK_HEADER,
+    USER_HEADER,
+    VERSION_HEADER,
+)
 from shortlist.spec.serving import Limits, Serving
 from shortlist.storage.artefacts import sha256
 

@@ -12,7 +12,7 @@ from shortlist.rollout.deployment import Route
 from shortlist.rollout.local.load_shedding import enable_shedding
 from shortlist.rollout.local.record import VersionPorts
 from shortlist.serving.processes.ports import HOST
-from shortlist.serving.server.headers import (
+from shortlist.serving.server.requests.headers import (
     ROLLOUT_HEADER,
     STEP_HEADER,
     TRACK_HEADER,

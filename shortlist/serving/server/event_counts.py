@@ -35,7 +35,7 @@ from shortlist.serving.log.log_reader import LogPartError, parts, read_parts
 from shortlist.serving.log.logs import item_type, outcome_schema
 from shortlist.serving.server.columns import Column, Ragged
 from shortlist.serving.server.inputs import Inputs
-from shortlist.serving.server.request_errors import BadRequestError
+from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.spec.data import Data
 
 _log = logging.getLogger(__name__)

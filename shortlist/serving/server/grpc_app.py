@@ -12,10 +12,10 @@ from google.protobuf.message import DecodeError
 from pydantic import Field
 from tritonclient.grpc import service_pb2
 
-from shortlist.serving.server.headers import RequestContext
 from shortlist.serving.server.http_app import SERVER
 from shortlist.serving.server.metrics import WENT_AWAY
-from shortlist.serving.server.request_errors import (
+from shortlist.serving.server.requests.headers import RequestContext
+from shortlist.serving.server.requests.request_errors import (
     BadRequestError,
     BadScoresError,
     ModelUnavailableError,
@@ -26,8 +26,7 @@ from shortlist.serving.server.request_errors import (
     TooSlowError,
     UnknownModelError,
 )
-from shortlist.serving.server.service import InferenceRequest, InferenceResponse, Service
-from shortlist.serving.server.tensors import (
+from shortlist.serving.server.requests.tensors import (
     ProtocolMessage,
     Tensor,
     TensorHead,
@@ -35,6 +34,7 @@ from shortlist.serving.server.tensors import (
     from_values,
     validate_message,
 )
+from shortlist.serving.server.service import InferenceRequest, InferenceResponse, Service
 from shortlist.serving.server.v2 import MAX_ID_LENGTH, MAX_INPUTS, check_output, encode_raw
 
 _CODES: Final = {

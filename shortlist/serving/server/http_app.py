@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from shortlist.serving.server.http_inference import InferenceApp
-from shortlist.serving.server.request_errors import RequestError
+from shortlist.serving.server.requests.request_errors import RequestError
 from shortlist.serving.server.service import Service
 
 SERVER: Final = {"name": "shortlist", "version": version("shortlist"), "extensions": ["binary_tensor_data"]}

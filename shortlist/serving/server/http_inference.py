@@ -15,9 +15,9 @@ import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shortlist.serving.server.connections import TimedConnection, make_connection_class
-from shortlist.serving.server.headers import RequestContext
 from shortlist.serving.server.metrics import WENT_AWAY
-from shortlist.serving.server.request_errors import (
+from shortlist.serving.server.requests.headers import RequestContext
+from shortlist.serving.server.requests.request_errors import (
     BadRequestError,
     RequestError,
     TooLargeError,

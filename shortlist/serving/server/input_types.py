@@ -12,8 +12,8 @@ import numpy as np
 from shortlist.contracts import Columns
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.server.columns import Codes, Column, Numbers, as_numbers
-from shortlist.serving.server.request_errors import BadRequestError, shorten
-from shortlist.serving.server.tensors import BYTES, FLOATS, INTEGERS
+from shortlist.serving.server.requests.request_errors import BadRequestError, shorten
+from shortlist.serving.server.requests.tensors import BYTES, FLOATS, INTEGERS
 from shortlist.spec.data import Column as Declaration
 
 _HEX: Final = re.compile("(0[xX])?[0-9a-fA-F]{1,256}")

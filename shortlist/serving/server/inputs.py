@@ -26,8 +26,8 @@ from shortlist.serving.server.input_types import (
     request_times,
 )
 from shortlist.serving.server.logged_columns import SentValues
-from shortlist.serving.server.request_errors import BadRequestError
-from shortlist.serving.server.tensors import Tensor
+from shortlist.serving.server.requests.request_errors import BadRequestError
+from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.spec.data import Column as Declaration
 from shortlist.spec.data import Data, FileSource, null_texts
 from shortlist.spec.serving import Limits

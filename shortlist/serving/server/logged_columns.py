@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.server.columns import Column
-from shortlist.serving.server.tensors import Tensor
+from shortlist.serving.server.requests.tensors import Tensor
 
 SentValues = Sequence[str | None] | Column | Tensor
 """Values of one input: texts, numbers with NaN or NO_CODE for null, or a tensor with several values per row."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from shortlist.serving.server.columns import Codes, Numbers, Rows, Tags, combine_keys
 from shortlist.serving.server.feature_requirements import LookupStep
-from shortlist.serving.server.request_errors import BadRequestError
+from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.serving.server.view_table import ViewTable
 
 

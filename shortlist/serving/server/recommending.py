@@ -16,11 +16,11 @@ import orjson
 import polars as pl
 
 from shortlist.serving.export.signature import SCORE
-from shortlist.serving.server.admission import AdmissionSlot
 from shortlist.serving.server.feature_sample import UsedFeatures
 from shortlist.serving.server.inputs import Inputs, InputSpec
 from shortlist.serving.server.release_refresher import ReleaseRefresher
-from shortlist.serving.server.request_errors import BadRequestError, BadScoresError
+from shortlist.serving.server.requests.admission import AdmissionSlot
+from shortlist.serving.server.requests.request_errors import BadRequestError, BadScoresError
 from shortlist.serving.server.service import (
     OK,
     InferenceRequest,

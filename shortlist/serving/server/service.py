@@ -20,20 +20,20 @@ from shortlist.contracts import Columns, score_column
 from shortlist.serving.export.signature import NO_CODE, SCORE
 from shortlist.serving.log.log_writer import LogWriter, is_sampled
 from shortlist.serving.log.logs import NO_SLATE, logged_inputs
-from shortlist.serving.server.admission import Admission, AdmissionSlot, BufferedBytes
 from shortlist.serving.server.columns import Codes
 from shortlist.serving.server.event_counts import EventCounts
 from shortlist.serving.server.feature_sample import NO_FEATURES, UsedFeatures
-from shortlist.serving.server.headers import RequestContext, recommend_model
 from shortlist.serving.server.inputs import InputReader, Inputs, InputSpec
 from shortlist.serving.server.logged_columns import memory_bytes
 from shortlist.serving.server.metrics import Metrics
 from shortlist.serving.server.predictor import Predictor, Scores
-from shortlist.serving.server.request_errors import BadScoresError, UnknownModelError
+from shortlist.serving.server.requests.admission import Admission, AdmissionSlot, BufferedBytes
+from shortlist.serving.server.requests.headers import RequestContext, recommend_model
+from shortlist.serving.server.requests.request_errors import BadScoresError, UnknownModelError
+from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.settings import ServerSettings
 from shortlist.serving.server.snapshot_refresher import SnapshotRefresher
 from shortlist.serving.server.tensor_assembler import Tables, TensorAssembler, Tensors
-from shortlist.serving.server.tensors import Tensor
 from shortlist.serving.server.users import UserFeatureStore, distinct_users
 from shortlist.serving.server.view_table import ViewTable
 

@@ -15,8 +15,8 @@ from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.server.input_types import accepted_datatypes, describe_datatypes, preferred_datatype
 from shortlist.serving.server.inputs import InputReader, Inputs, InputSpec
 from shortlist.serving.server.logged_columns import SentValues
-from shortlist.serving.server.request_errors import BadRequestError
-from shortlist.serving.server.tensors import BYTES, INTEGERS, Tensor
+from shortlist.serving.server.requests.request_errors import BadRequestError
+from shortlist.serving.server.requests.tensors import BYTES, INTEGERS, Tensor
 from shortlist.spec.data import Column, Data
 from shortlist.spec.retrieval import RECENT_ITEMS, K
 

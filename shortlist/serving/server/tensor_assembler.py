@@ -22,7 +22,7 @@ from shortlist.serving.server.columns import Codes, Column, Numbers, Ragged, Tag
 from shortlist.serving.server.feature_requirements import FeatureRequirements, LookupStep
 from shortlist.serving.server.key_index import KeyIndex
 from shortlist.serving.server.pooling import pool_rows
-from shortlist.serving.server.request_errors import BadRequestError
+from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.serving.server.view_table import ViewTable
 
 Tables = Mapping[str, ViewTable]

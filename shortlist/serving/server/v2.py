@@ -14,8 +14,8 @@ from pydantic import Field
 
 from shortlist.serving.export.signature import SCORE
 from shortlist.serving.server.predictor import Scores
-from shortlist.serving.server.request_errors import BadRequestError, quoted, shorten
-from shortlist.serving.server.tensors import (
+from shortlist.serving.server.requests.request_errors import BadRequestError, quoted, shorten
+from shortlist.serving.server.requests.tensors import (
     ProtocolMessage,
     Tensor,
     TensorHead,

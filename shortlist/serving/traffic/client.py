@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from shortlist.serving.server.headers import TRACK_HEADER, USER_HEADER
+from shortlist.serving.server.requests.headers import TRACK_HEADER, USER_HEADER
 from shortlist.serving.traffic.answers import ClientResponse, http_status, read_json, read_protobuf
 from shortlist.serving.traffic.requests import HEADER_LENGTH, Array, PreparedRequest, WireProtocol, prepare
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from shortlist.contracts import Files
-from shortlist.serving.server.headers import USER_HEADER, recommend_model
+from shortlist.serving.server.requests.headers import USER_HEADER, recommend_model
 from shortlist.spec.data import Data
 from shortlist.storage.tables import DayTable
 

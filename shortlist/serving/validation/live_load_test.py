@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shortlist.serving.server.headers import recommend_model
+from shortlist.serving.server.requests.headers import recommend_model
 from shortlist.serving.traffic.client import Endpoint, connect
 from shortlist.serving.traffic.ledger import Ledger, percentiles
 from shortlist.serving.traffic.load import Load, repeat_requests

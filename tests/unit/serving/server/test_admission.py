@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 import pytest
 
-from shortlist.serving.server.admission import Admission, AdmissionSlot
 from shortlist.serving.server.grpc_app import _CODES
-from shortlist.serving.server.headers import UNREADY_HEADER
-from shortlist.serving.server.request_errors import ModelUnavailableError, OverloadedError, RequestError
+from shortlist.serving.server.requests.admission import Admission, AdmissionSlot
+from shortlist.serving.server.requests.headers import UNREADY_HEADER
+from shortlist.serving.server.requests.request_errors import ModelUnavailableError, OverloadedError, RequestError
 from shortlist.spec.serving import Overload
 
 

@@ -30,12 +30,12 @@ from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signat
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import outcome_schema, prediction_schema
 from shortlist.serving.server import event_counts
-from shortlist.serving.server.headers import RequestContext
 from shortlist.serving.server.raw_scorer import RawScorer
+from shortlist.serving.server.requests.headers import RequestContext
+from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.service import InferenceRequest
 from shortlist.serving.server.settings import ServerSettings
-from shortlist.serving.server.tensors import Tensor
 from shortlist.serving.validation.rows import ReferenceRows, ServedRows
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features

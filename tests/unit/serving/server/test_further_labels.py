@@ -21,13 +21,13 @@ from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signat
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.server.grpc_app import GRPCApp
-from shortlist.serving.server.headers import RequestContext
 from shortlist.serving.server.http_inference import RequestHead, answer
-from shortlist.serving.server.request_errors import BadRequestError, BadScoresError
+from shortlist.serving.server.requests.headers import RequestContext
+from shortlist.serving.server.requests.request_errors import BadRequestError, BadScoresError
+from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.serving.server.settings import ServerSettings
-from shortlist.serving.server.tensors import Tensor
 from shortlist.serving.server.v2 import read_body, write_outputs
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features

@@ -8,8 +8,8 @@ from shortlist.serving.export.signature import NO_CODE, Signature
 from shortlist.serving.server.columns import Ragged
 from shortlist.serving.server.feature_requirements import FeatureRequirements
 from shortlist.serving.server.inputs import InputReader, Inputs
-from shortlist.serving.server.request_errors import BadRequestError
-from shortlist.serving.server.tensors import Tensor, TensorHead, from_values, validate_message
+from shortlist.serving.server.requests.request_errors import BadRequestError
+from shortlist.serving.server.requests.tensors import Tensor, TensorHead, from_values, validate_message
 from shortlist.spec.serving import Limits
 
 NOW = 1_770_000_000_000_000

@@ -19,7 +19,7 @@ from shortlist.serving.server.feature_requirements import FeatureRequirements
 from shortlist.serving.server.feature_sample import NO_FEATURES
 from shortlist.serving.server.inputs import InputReader
 from shortlist.serving.server.logged_columns import to_arrow_column
-from shortlist.serving.server.tensors import Tensor, TensorHead, from_values, validate_message
+from shortlist.serving.server.requests.tensors import Tensor, TensorHead, from_values, validate_message
 from shortlist.spec.data import Data
 from shortlist.spec.serving import PredictionLog
 

@@ -26,13 +26,13 @@ from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log.log_writer import LogWriter
 from shortlist.serving.log.logs import SLATE_COLUMNS, item_type, outcome_schema
 from shortlist.serving.paths import ServingPaths
-from shortlist.serving.server.headers import RequestContext
 from shortlist.serving.server.recommending import request_from_json
-from shortlist.serving.server.request_errors import BadRequestError, BadScoresError, UnknownModelError
+from shortlist.serving.server.requests.headers import RequestContext
+from shortlist.serving.server.requests.request_errors import BadRequestError, BadScoresError, UnknownModelError
+from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.serving.server.slate_requests import SlateRequestReader
-from shortlist.serving.server.tensors import Tensor
 from shortlist.serving.server.user_items import UserItems
 from shortlist.slates.candidate_columns import candidate_types
 from shortlist.slates.release import open_release

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shortlist.serving.server.request_errors import BadRequestError
+from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.serving.server.v2 import read_body, write_answer
 
 

@@ -1,0 +1,1 @@
+"""What every request has in common: tensors, headers, errors, and admission."""
