@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from shortlist.contracts import Files, ShortlistError
-from shortlist.data.remote_input import fetch_input
+from shortlist.data.reading.remote_input import fetch_input
 from shortlist.features.feast_store_location import FeastStoreLocation
 from shortlist.slates.candidate_columns import check_slates
 from shortlist.slates.recommender import Recommender

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from shortlist.contracts import ShortlistError
-from shortlist.data.remote_input import fetch_input
+from shortlist.data.reading.remote_input import fetch_input
 from shortlist.slates.release import write_release
 from shortlist.spec.data import Data
 from shortlist.spec.filters import Filters

@@ -264,7 +264,7 @@ def test_a_training_that_diverges_is_refused(log: Log, tmp_path: Path, monkeypat
 
 
 def test_a_log_without_a_clock_and_heads_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"nothing says what followed what; declare data\.clock: \{kind: column\}"):
+    with pytest.raises(ValueError, match=r"the order of events is unknown; declare data\.clock: \{kind: column\}"):
         section().check(declared(clock={"kind": "row_order", "days": 5}))
     with pytest.raises(ValueError, match="embedding_dim 16 is no multiple of heads 3"):
         section(heads=3)

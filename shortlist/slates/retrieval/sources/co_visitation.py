@@ -1,4 +1,4 @@
-"""Source `co_visitation`: items that users took shortly before or after a user's recent ones."""
+"""Source `co_visitation`: items that users took shortly before or after a user's recent items."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ _STARTS, _ITEMS, _SCORES = "starts.npy", "items.npy", "scores.npy"
 
 
 class CoVisitation(SourceKind):
-    """From item to item, by the users who took both: the neighbours of a user's recent items."""
+    """Neighbours of a user's recent items, by the users who took both."""
 
     kind: Literal["co_visitation"]
     """Items that were taken together."""
     nearby: int = Field(default=5, ge=1, le=100)
-    """Two positives of a user are a pair when at most so many positions apart; a pair d apart counts 1 / d."""
+    """Largest distance of a pair of positives of a user, in positions; a pair at distance d counts 1 / d."""
     neighbours: int = Field(default=100, ge=1, le=10_000)
-    """Neighbours kept per item, those with the highest score."""
+    """Number of neighbours per item, those with the highest score."""
     shrinkage: float = Field(default=5.0, ge=0.0)
-    """A pair's score is its count / (root of both items' counts + this): chance meetings of rare items count less."""
+    """Shrinkage of scores: count of the pair / (root of both items' counts + shrinkage), so that pairs of rare items
+    count less."""
     decay: float = Field(default=0.9, gt=0.0, le=1.0)
-    """What the next older of a user's recent items counts, relative to the newer one."""
+    """Weight of the next older of a user's recent items, relative to the newer one."""
     window_days: int | None = Field(default=None, ge=1, le=3_650)
-    """Days whose positives count, up to the newest; null: all."""
+    """Number of newest days whose positives count; null: all."""
 
     def check(self, data: Data) -> None:
         """Check the clock; see `SourceSection.check`."""
@@ -77,7 +78,7 @@ class CoVisitation(SourceKind):
         return Neighbours(starts, items, scores, self.decay)
 
     def _count_pairs(self, inputs: FitInputs) -> tuple[pl.DataFrame, np.ndarray]:
-        """Return the weight of every pair, in both directions, and every item's positives."""
+        """Return the weights of all pairs, in both directions, and the number of positives of every item."""
         user = inputs.data.user
         assert user
         counts = np.zeros(inputs.catalogue.size)
@@ -86,7 +87,7 @@ class CoVisitation(SourceKind):
         for rows in inputs.positives(inputs.last_days(self.window_days)):
             positives = rows.sort(Columns.TIME, maintain_order=True).select(user, ROW)
             counts += np.bincount(positives[ROW].to_numpy(), minlength=counts.size)
-            # The last positives of every user go on into the next file: pairs do not end with a day.
+            # The last positives of every user are carried over to the next file: pairs may span days.
             new_positives = positives if last_positives is None else pl.concat([last_positives, positives])
             pairs = self._weigh_pairs(new_positives, user, 0 if last_positives is None else last_positives.height)
             all_pairs = pairs if total is None else pl.concat([total, pairs])
@@ -117,7 +118,7 @@ class CoVisitation(SourceKind):
 
 
 class Neighbours(Source):
-    """Each item's neighbours, one item's after the other's."""
+    """Neighbours of all items, concatenated."""
 
     def __init__(self, starts: NDArray[np.int64], items: Rows, scores: Scores, decay: float) -> None:
         self._starts, self._items, self._scores, self._decay = starts, items, scores, decay
@@ -139,7 +140,7 @@ class Neighbours(Source):
         return ranked
 
     def _sum_scores(self, recent: Rows, weights: Scores) -> tuple[Rows, NDArray[Any]]:
-        """Return the neighbours of some items by row number, and their sums."""
+        """Return the neighbours of some items by row number, and their summed scores."""
         counts = self._starts[recent + 1] - self._starts[recent]
         neighbour_positions = np.arange(counts.sum()) + np.repeat(
             self._starts[recent] - np.cumsum(counts) + counts, counts
@@ -150,7 +151,7 @@ class Neighbours(Source):
 
 
 def recent_weights(recent: Rows, decay: float) -> Scores:
-    """Return how much every recent item counts, shape of `recent`: the newest 1, the next `decay`, and so on.
+    """Return the weights of recent items, shape of `recent`: 1 for the newest, `decay` for the next, and so on.
 
     >>> recent_weights(np.array([[7, 3, -1]], np.int32), 0.5).tolist()
     [[1.0, 0.5, 0.0]]

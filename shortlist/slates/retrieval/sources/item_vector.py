@@ -1,4 +1,4 @@
-"""Source `item_vector`: the items whose given vectors are nearest to those of a user's recent items."""
+"""Source `item_vector`: the items whose vector column is nearest to those of a user's recent items."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ItemVector(SourceKind):
     column: str
     """Column of type `vector` in a side table of the items."""
     newest: int = Field(default=5, ge=1, le=1_000)
-    """Recent items whose mean vector is the query."""
+    """Number of newest items whose mean vector is the query."""
     decay: float = Field(default=0.8, gt=0.0, le=1.0)
-    """What the next older of them counts, relative to the newer one."""
+    """Weight of the next older of them, relative to the newer one."""
 
     def check(self, data: Data) -> None:
         """Check the column; see `SourceSection.check`."""

@@ -1,4 +1,4 @@
-"""What sources with vectors share: item vectors in an index, and a query's vector from recent items."""
+"""Base of sources with item vectors: an index, and a query's vector from recent items."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class NearestItems(VectorSource):
     """Items by the inner product of their vectors with a query's.
 
     Args:
-        folder: From `write_vectors`.
-        decay: What the next older of a user's recent items counts, relative to the newer one.
-        newest: Recent items that make up a query.
-        users: Ids of users with vectors of their own, and these; the last number of a vector is then 1 for every user,
-            and an item's is added to all its scores. None: a query is made from recent items alone.
+        folder: Folder that `shortlist.slates.retrieval.index.build_index` wrote.
+        decay: Weight of the next older of a user's recent items, relative to the newer one.
+        newest: Number of newest items of a query.
+        users: Ids of users with learnt vectors, and these vectors; their last number is 1, so that the last number of
+            an item's vector is added to all its scores. None: queries are made from recent items alone.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class NearestItems(VectorSource):
         self._users = users
 
     def query_vectors(self, queries: Queries) -> Matrix:
-        """Return the vector of every query, shape (B, D); zeros where nothing is known."""
+        """Return the vector of every query, shape (B, D); zeros for unknown users without recent items."""
         recent = queries.recent[:, : self._newest]
         weights = recent_weights(recent, self._decay)
         recent_vectors = np.zeros((queries.size, self.vectors.shape[1]), np.float32)

@@ -1,4 +1,4 @@
-"""Source `popular`: the items with most positives in the last days, by declared keys."""
+"""Source `popular`: the items with the most positives in the last days, by declared keys."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _COUNT, _GROUP, _RANK = "positives", "group", "rank"
 _GROUPS, _ITEMS, _SCORES = "groups.parquet", "items.npy", "scores.npy"
 
 _DEPTH: Final = 4
-"""Times the items of one request that are kept."""
+"""Multiple of the items of a request that a list holds."""
 
 
 class Popular(SourceKind):
-    """The items with most positives of the last days; a good part of what any user takes next."""
+    """The items with the most positives of the last days; a large share of the next positives of any user."""
 
     kind: Literal["popular"]
     """Recent popularity."""
     keys: Names = ()
     """Columns of the log or of a user's side table, such as a surface or a country: the items are counted for each of
-    their values; items that are popular with everybody fill the list."""
+    their values; items of the overall list fill the rest."""
     window_days: int | None = Field(default=7, ge=1, le=3_650)
-    """Days that are counted, up to the newest; null: all."""
+    """Number of newest days that are counted; null: all."""
     min_positives: int = Field(default=100, ge=1)
-    """Values of the keys with fewer positives get the list of everybody."""
+    """Least number of positives of values with a list of their own; others get the overall list."""
 
     def check(self, data: Data) -> None:
         """Check the keys and the clock; see `SourceSection.check`."""
@@ -62,14 +62,14 @@ class Popular(SourceKind):
 
     @property
     def reads_recent(self) -> bool:
-        """No: what is popular is so for everybody."""
+        """False: lists do not depend on recent items."""
         return False
 
     def fit(self, inputs: FitInputs, folder: Path) -> None:
-        """Count, and write the lists of every value of the keys; line 0 is that of everybody."""
+        """Count positives, and write the lists of every value of the keys; line 0 is the overall list."""
         counts = self._count_positives(inputs)
         overall = counts.group_by(ROW).agg(pl.col(_COUNT).sum()).sort([_COUNT, ROW], descending=[True, False])
-        # More than a request takes: where filters leave few, a request asks again for more.
+        # Longer than a request: where filters leave few items, a request asks again for more.
         list_length = min(_DEPTH * inputs.max_items, inputs.catalogue.size)
         overall = overall.head(list_length)
         groups = self._groups(counts)
@@ -99,7 +99,7 @@ class Popular(SourceKind):
         return PopularItems(pl.read_parquet(folder / _GROUPS), items, scores)
 
     def _count_positives(self, inputs: FitInputs) -> pl.DataFrame:
-        """Return the positives of every item for every value of the keys."""
+        """Return the number of positives of every item for every value of the keys."""
         group_columns = [*self.keys, ROW]
         total: pl.DataFrame | None = None
         for rows in inputs.positives(inputs.last_days(self.window_days), *self.keys):
@@ -111,7 +111,7 @@ class Popular(SourceKind):
         return total
 
     def _groups(self, counts: pl.DataFrame) -> pl.DataFrame:
-        """Return the values of the keys that have a list, with its line."""
+        """Return the values of the keys with a list of their own, and its line."""
         keys = list(self.keys)
         if not keys:
             return pl.DataFrame(schema={_GROUP: pl.UInt32})
@@ -127,7 +127,7 @@ class PopularItems(Source):
         self._keys = [name for name in groups.columns if name != _GROUP]
 
     def retrieve(self, queries: Queries, max_items: int) -> RankedItems:
-        """Return the list of every query's values; that of everybody where they are unknown or not told."""
+        """Return the list of every query's key values; the overall list where they are unknown or missing."""
         lines = np.zeros(queries.size, np.int64)
         if self._keys and set(self._keys) <= set(queries.context.columns):
             query_keys = queries.context.select(pl.col(name).cast(self._groups.schema[name]) for name in self._keys)
@@ -141,7 +141,7 @@ class PopularItems(Source):
 def _fill(
     items: Rows, scores: Scores, group_items: Rows, shares: np.ndarray, overall_items: Rows, overall_shares: np.ndarray
 ) -> None:
-    """Write a list: its own items, then those of everybody that it lacks, scored below."""
+    """Write a list: its own items, then the missing items of the overall list, scored below."""
     count = min(len(group_items), len(items))
     items[:count], scores[:count] = group_items[:count], shares[:count]
     is_missing = ~np.isin(overall_items, group_items)

@@ -1,4 +1,4 @@
-"""Every kind of source by the name that a spec gives it; a kind is added by a line here and a file in `sources`."""
+"""Registry of source kinds; a kind is added by a line here and a file in `sources`."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ SOURCE_KINDS: Final = Registry[type[SourceKind]](
         "sequence": SequenceSource,
     },
 )
-"""In the order of messages and of the JSON Schema."""
+"""Source kinds by the name in a spec, in the order of messages and of the JSON Schema."""

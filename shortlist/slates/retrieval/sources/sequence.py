@@ -1,4 +1,4 @@
-"""Source `sequence`: what comes next, by a transformer over a user's recent items."""
+"""Source `sequence`: next items by a transformer over a user's recent items."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 ENCODER: Final = "encoder.onnx"
-"""Vectors of events and lengths to vectors of sessions."""
+"""File of the encoder: from vectors of events and lengths to vectors of sessions."""
 EVENTS: Final = "events"
 LENGTHS: Final = "lengths"
 STATE: Final = "state"
@@ -38,31 +38,30 @@ _CATEGORIES: Final = ("integer", "string", "hex", "tags")
 
 
 class LearntSequences(NamedTuple):
-    """What training gives."""
+    """Result of the training of sequences."""
 
     encoder: Any
     """A `models.sequence.network.Encoder`."""
     item_vectors: Matrix
-    """By row number of the catalogue, shape (items, D)."""
+    """Vectors of the items by row number of the catalogue, shape (items, D)."""
     content: ItemContent
-    """What was learnt of items' columns."""
+    """Learnt vectors of items' columns."""
     history: list[dict[str, Any]]
-    """Per epoch: its loss and events per second."""
+    """Loss and events per second of every epoch."""
 
 
 class SequenceSource(SourceKind):
-    """Items that follow a session like the user's: a causal transformer, trained on positive rows in order of time.
+    """Next items of a session, by a causal transformer that is trained on positive rows in order of time.
 
-    The session is a user's recent items (`retrieval.recent_items` of them at most): those that a request sends, or
-    those known when the source was fitted.
+    The session is a user's recent items (at most `retrieval.recent_items`): those in the request, or those of the fit.
     """
 
     kind: Literal["sequence"]
     """A transformer over recent items."""
     last: int = Field(default=50, ge=2, le=1_000)
-    """Events that are encoded, the newest ones."""
+    """Number of newest events that are encoded."""
     embedding_dim: int = Field(default=64, ge=2, le=1_024)
-    """Numbers of an item's vector."""
+    """Width of an item's vector."""
     blocks: int = Field(default=1, ge=1, le=12)
     """Transformer blocks."""
     heads: int = Field(default=2, ge=1, le=64)
@@ -73,31 +72,31 @@ class SequenceSource(SourceKind):
     """Numeric columns of an item's side table, which a linear layer adds to the item's vector."""
     item_vectors: VectorInputs | None = None
     """Vector columns of an item's side table, one per modality: their projections are added to the item's vector. Items
-    that nobody took are then placed by columns and vectors alone, and are no negatives."""
+    without positives are then placed by columns and vectors alone, and are no negatives."""
     epochs: int = Field(default=20, ge=1, le=1_000)
-    """Passes over the sessions."""
+    """Number of passes over the sessions."""
     batch_events: int = Field(default=512, ge=8, le=1_000_000)
-    """Events of a step, about; what follows one is a negative for the others."""
+    """Approximate number of events per step; the next item of each event is a negative for the others."""
     sampled_negatives: int = Field(default=1_024, ge=1, le=1_000_000)
-    """Further items of a step, drawn uniformly from the whole catalogue: negatives for all its events."""
+    """Number of further items per step, drawn uniformly from the whole catalogue: negatives for all its events."""
     learning_rate: float = Field(default=0.002, gt=0.0, le=1.0)
-    """Of Adam."""
+    """Learning rate of Adam."""
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0)
-    """Share of activations that are left out in a step."""
+    """Share of activations that are set to 0 in a step."""
     reversed: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of sessions that are read from their end to their beginning."""
     crops: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of sessions of which a part is read, drawn anew each time."""
+    """Share of sessions of which a random part is read."""
     masked: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of events whose item is hidden."""
     joined: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of sessions that begin with a part of another user's: with the events that led there to the item with which
-    the session begins. Short sessions, of new users, get a past from similar ones; an epoch takes longer."""
+    """Share of sessions that are prefixed with another user's events before the item with which the session begins.
+    Short sessions, of new users, get a past from similar ones; an epoch takes longer."""
     window_days: int | None = Field(default=None, ge=1, le=3_650)
-    """Days whose positive rows are learnt, up to the newest; null: all."""
+    """Number of newest days whose positive rows are learnt; null: all."""
 
     trainer: ClassVar[str] = "models.sequence.train:train"
-    """Function (section, what it may learn from) -> `LearntSequences`; it needs torch, which serving does not."""
+    """Function (section, `FitInputs`) -> `LearntSequences`; it needs torch, which serving does not."""
     exporter: ClassVar[str] = "models.sequence.export:export"
     """Function (encoder, file) that writes `ENCODER`."""
 
@@ -111,7 +110,7 @@ class SequenceSource(SourceKind):
         """Check the columns and the clock; see `SourceSection.check`."""
         if isinstance(data.clock, RowClock):
             raise ValueError(
-                "rows of this log have no times of their own, so nothing says what followed what; declare data.clock:"
+                "rows of this log have no times of their own, so the order of events is unknown; declare data.clock:"
                 " {kind: column}"
             )
         items = columns_of(item_tables(data))
@@ -121,7 +120,7 @@ class SequenceSource(SourceKind):
             check_columns(self.item_vectors.of, items, ("vector",), "a side table of the items")
 
     def fit(self, inputs: FitInputs, folder: Path) -> None:
-        """Train; write the encoder, the items' vectors and their index."""
+        """Train, and write the encoder, the items' vectors and their index."""
         train: Callable[[SequenceSource, FitInputs], LearntSequences] = resolve_name(self.trainer)
         learnt = train(self, inputs)
         if not np.isfinite(learnt.item_vectors).all():
@@ -130,7 +129,7 @@ class SequenceSource(SourceKind):
         self._write(learnt.item_vectors, learnt.content, inputs, folder)
 
     def refresh(self, inputs: FitInputs, fitted_folder: Path, fitted_ids: pl.Series, folder: Path) -> None:
-        """Keep what was learnt; new items are placed by their columns."""
+        """Keep the learnt encoder and vectors; new items are placed by their columns."""
         content = ItemContent.read(fitted_folder)
         vectors, is_new = realign_rows(open_mapped_array(fitted_folder / VECTORS), fitted_ids, inputs.catalogue)
         vectors[is_new.to_numpy()] = content.vectors(inputs.catalogue.items.filter(is_new))
@@ -175,9 +174,9 @@ def encode_sessions(encoder: InferenceSession, events: Matrix, lengths: np.ndarr
     """Return the state of sessions after their newest event, shape (B, D).
 
     Args:
-        encoder: From `ENCODER`.
+        encoder: Session of the file `ENCODER`.
         events: Vectors of the events, newest first, shape (B, L, D).
-        lengths: Events of each, int64, at least 1.
+        lengths: Number of events of each session, int64, at least 1.
     """
     state: Matrix = encoder.run([STATE], {EVENTS: np.ascontiguousarray(events, np.float32), LENGTHS: lengths})[0]
     return state

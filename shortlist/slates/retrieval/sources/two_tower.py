@@ -1,4 +1,4 @@
-"""Source `two_tower`: learnt vectors of users and items, near each other where a user takes an item."""
+"""Source `two_tower`: learnt vectors of users and items, close where a user takes an item."""
 
 from __future__ import annotations
 
@@ -29,55 +29,56 @@ _CATEGORIES = ("integer", "string", "hex", "tags")
 
 
 class Towers(NamedTuple):
-    """What training gives. The inner product of two vectors orders a user's items."""
+    """Learnt vectors of users and items; their inner product orders a user's items."""
 
     users: pl.Series
-    """Ids, sorted."""
+    """Ids of the users, sorted."""
     user_vectors: Matrix
-    """Shape (users, D + 1): of length 1, and a last number that is 1."""
+    """Vectors of the users, shape (users, D + 1): normalised, and a last number that is 1."""
     item_vectors: Matrix
-    """By row number of the catalogue, shape (items, D + 1): of length 1, and what popularity adds to every score."""
+    """Vectors of the items by row number of the catalogue, shape (items, D + 1): normalised, and a last number that
+    popularity adds to every score."""
     content: ItemContent
-    """What was learnt of items' columns."""
+    """Learnt vectors of items' columns."""
     history: list[dict[str, Any]]
-    """Per epoch: its loss and samples per second."""
+    """Loss and samples per second of every epoch."""
 
 
 class TwoTower(SourceKind):
-    """A user's vector times an item's says how likely the user takes the item; trained on positive rows."""
+    """Two towers: the inner product of a user's and an item's vector predicts a positive; trained on positive rows."""
 
     kind: Literal["two_tower"]
     """Learnt vectors."""
     embedding_dim: int = Field(default=32, ge=2, le=1_024)
-    """Numbers of a vector."""
+    """Width of a vector."""
     user_columns: Names = ()
     """Columns of a user's side table whose values get embeddings beside the user's id."""
     item_columns: Names = ()
-    """Likewise for items."""
+    """Columns of an item's side table whose values get embeddings beside the item's id."""
     item_numbers: Names = ()
     """Numeric columns of an item's side table, which a linear layer adds to the item's vector."""
     item_vectors: VectorInputs | None = None
     """Vector columns of an item's side table, one per modality: their projections are added to the item's vector. Items
-    that nobody took are then placed by columns and vectors alone, are no negatives, and count as popular as the median
-    item; `popularity: 0` brings more of them."""
+    without positives are then placed by columns and vectors alone, are no negatives, and are as popular as the median
+    item; `popularity: 0` retrieves more of them."""
     epochs: int = Field(default=5, ge=1, le=1_000)
-    """Passes over the positive rows."""
+    """Number of passes over the positive rows."""
     batch_size: int = Field(default=1_024, ge=8, le=1_000_000)
-    """Positive rows of a step; each is a negative for the others."""
+    """Number of positive rows per step; each is a negative for the others."""
     sampled_negatives: int = Field(default=512, ge=0, le=1_000_000)
-    """Further items of a step, drawn uniformly from the whole catalogue: negatives for all its rows."""
+    """Number of further items per step, drawn uniformly from the whole catalogue: negatives for all its rows."""
     learning_rate: float = Field(default=0.1, gt=0.0, le=10.0)
-    """Of the embedding rows (row-wise Adagrad)."""
+    """Learning rate of the embedding rows (row-wise Adagrad)."""
     temperature: float = Field(default=0.1, gt=0.0, le=10.0)
-    """Divides the cosine similarities before the softmax; smaller values push the nearest negatives further away."""
+    """Divisor of the cosine similarities before the softmax; smaller values push the nearest negatives further away."""
     popularity: float = Field(default=1.0, ge=0.0, le=2.0)
-    """Weight of an item's log frequency in its score. 1: the score is that of taking the item, popular ones first;
-    0: how much more this user takes the item than others do."""
+    """Weight of an item's log frequency in its score. 1: the score predicts positives, so that popular items come
+    first; 0: the score is relative to other users."""
     window_days: int | None = Field(default=None, ge=1, le=3_650)
-    """Days whose positive rows are learnt, up to the newest; null: all."""
+    """Number of newest days whose positive rows are learnt; null: all."""
 
     trainer: ClassVar[str] = "models.two_tower.train:train"
-    """Function (section, what it may learn from) -> `Towers`; it needs torch, which serving does not."""
+    """Function (section, `FitInputs`) -> `Towers`; it needs torch, which serving does not."""
 
     def check(self, data: Data) -> None:
         """Check the columns and the clock; see `SourceSection.check`."""
@@ -89,12 +90,12 @@ class TwoTower(SourceKind):
             check_columns(self.item_vectors.of, items, ("vector",), "a side table of the items")
 
     def fit(self, inputs: FitInputs, folder: Path) -> None:
-        """Train; write the vectors of users and items, and the items' index."""
+        """Train, and write the vectors of users and items, and the items' index."""
         train: Callable[[TwoTower, FitInputs], Towers] = resolve_name(self.trainer)
         self._write(train(self, inputs), inputs, folder)
 
     def refresh(self, inputs: FitInputs, fitted_folder: Path, fitted_ids: pl.Series, folder: Path) -> None:
-        """Keep what was learnt; new items are placed by their columns, and popularity is counted again."""
+        """Keep the learnt vectors; new items are placed by their columns, and popularity is counted again."""
         content = ItemContent.read(fitted_folder)
         vectors, is_new = realign_rows(open_mapped_array(fitted_folder / VECTORS)[:, :-1], fitted_ids, inputs.catalogue)
         vectors[is_new.to_numpy()] = normalised(content.vectors(inputs.catalogue.items.filter(is_new)))
@@ -107,10 +108,10 @@ class TwoTower(SourceKind):
         self._write(Towers(users, user_vectors, item_vectors, content, []), inputs, folder)
 
     def popularity_logits(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return what popularity adds to items' scores, in units of the softmax, shape (items,).
+        """Return the part of popularity in items' scores, in units of the softmax, shape (items,).
 
         Args:
-            counts: Positive rows of every item.
+            counts: Number of positive rows of every item.
         """
         smoothed: NDArray[np.float64] = np.log((counts + 1) / (counts.sum() + len(counts)))
         return self.popularity * smoothed
