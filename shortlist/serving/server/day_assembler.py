@@ -16,11 +16,11 @@ from shortlist.features.tiles import moment_of
 from shortlist.features.vectors import matrix
 from shortlist.features.view_index import ViewIndex
 from shortlist.serving.export.signature import Signature
-from shortlist.serving.server.columns import Column, Ragged, to_codes
-from shortlist.serving.server.feature_requirements import FeatureRequirements
+from shortlist.serving.server.features.columns import Column, Ragged, to_codes
+from shortlist.serving.server.features.feature_requirements import FeatureRequirements
+from shortlist.serving.server.features.snapshot import Snapshot, load_with_users
+from shortlist.serving.server.features.tensor_assembler import TensorAssembler, Tensors
 from shortlist.serving.server.inputs import InputReader, derive_column
-from shortlist.serving.server.snapshot import Snapshot, load_with_users
-from shortlist.serving.server.tensor_assembler import TensorAssembler, Tensors
 from shortlist.serving.server.v2 import read_body
 
 

@@ -33,7 +33,7 @@ from shortlist.serving.log.event_checkpoint import (
 from shortlist.serving.log.event_log import MAX_RECORD_BYTES, EventLogError, EventReader, EventWriter, remove_old_files
 from shortlist.serving.log.log_reader import LogPartError, parts, read_parts
 from shortlist.serving.log.logs import item_type, outcome_schema
-from shortlist.serving.server.columns import Column, Ragged
+from shortlist.serving.server.features.columns import Column, Ragged
 from shortlist.serving.server.inputs import Inputs
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.spec.data import Data

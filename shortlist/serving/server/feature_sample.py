@@ -10,8 +10,8 @@ import numpy as np
 
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
 from shortlist.serving.log.logs import FEATURE_COLUMNS
+from shortlist.serving.server.features.tensor_assembler import Tensors
 from shortlist.serving.server.requests.tensors import Tensor
-from shortlist.serving.server.tensor_assembler import Tensors
 
 NO_FEATURES: Final[tuple[Any, ...]] = (None,) * len(FEATURE_COLUMNS)
 """Values of `FEATURE_COLUMNS` for a request that is not sampled."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from shortlist.contracts import Columns
 from shortlist.serving.export.signature import NO_CODE
-from shortlist.serving.server.columns import Codes, Column, Numbers, as_numbers
+from shortlist.serving.server.features.columns import Codes, Column, Numbers, as_numbers
 from shortlist.serving.server.requests.request_errors import BadRequestError, shorten
 from shortlist.serving.server.requests.tensors import BYTES, FLOATS, INTEGERS
 from shortlist.spec.data import Column as Declaration

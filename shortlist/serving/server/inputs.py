@@ -13,8 +13,8 @@ import polars as pl
 from shortlist.contracts import Columns, did_you_mean
 from shortlist.features.derived_columns import DerivedColumn
 from shortlist.serving.export.signature import NO_CODE
-from shortlist.serving.server.columns import Codes, Column, Ragged, TextCodes
-from shortlist.serving.server.feature_requirements import FeatureRequirements
+from shortlist.serving.server.features.columns import Codes, Column, Ragged, TextCodes
+from shortlist.serving.server.features.feature_requirements import FeatureRequirements
 from shortlist.serving.server.input_types import (
     accepted_datatypes,
     describe_datatypes,

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from shortlist.serving.export.signature import NO_CODE
-from shortlist.serving.server.columns import Column
+from shortlist.serving.server.features.columns import Column
 from shortlist.serving.server.requests.tensors import Tensor
 
 SentValues = Sequence[str | None] | Column | Tensor

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tenacity import AsyncRetrying, RetryError, retry_if_exception, stop_after_delay, wait_fixed
 
+from shortlist.serving.server.features.tensor_assembler import Tensors
 from shortlist.serving.server.requests.admission import AdmissionSlot
 from shortlist.serving.server.requests.request_errors import BadScoresError, ModelUnavailableError
 from shortlist.serving.server.settings import ServerSettings
-from shortlist.serving.server.tensor_assembler import Tensors
 from shortlist.serving.server.triton_client import TritonClient, TritonError
 
 Scores = NDArray[np.float32]

@@ -24,6 +24,9 @@ from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.log.log_writer import LogWriter, process_folder
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.server.event_counts import EventCounts
+from shortlist.serving.server.features.snapshot_refresher import SnapshotRefresher
+from shortlist.serving.server.features.tensor_assembler import TensorAssembler
+from shortlist.serving.server.features.user_features import UserFeatureStore
 from shortlist.serving.server.grpc_app import GRPCApp
 from shortlist.serving.server.health_server import HealthServer
 from shortlist.serving.server.http_app import http_app
@@ -35,10 +38,7 @@ from shortlist.serving.server.recommending import RecommendationService
 from shortlist.serving.server.release_refresher import ReleaseRefresher
 from shortlist.serving.server.service import Service
 from shortlist.serving.server.settings import ServerSettings
-from shortlist.serving.server.snapshot_refresher import SnapshotRefresher
-from shortlist.serving.server.tensor_assembler import TensorAssembler
 from shortlist.serving.server.user_items import UserItems
-from shortlist.serving.server.users import UserFeatureStore
 from shortlist.slates.release import open_release
 from shortlist.spec.durations import parse_duration
 from shortlist.spec.serving import Limits

@@ -20,9 +20,13 @@ from shortlist.contracts import Columns, score_column
 from shortlist.serving.export.signature import NO_CODE, SCORE
 from shortlist.serving.log.log_writer import LogWriter, is_sampled
 from shortlist.serving.log.logs import NO_SLATE, logged_inputs
-from shortlist.serving.server.columns import Codes
 from shortlist.serving.server.event_counts import EventCounts
 from shortlist.serving.server.feature_sample import NO_FEATURES, UsedFeatures
+from shortlist.serving.server.features.columns import Codes
+from shortlist.serving.server.features.snapshot_refresher import SnapshotRefresher
+from shortlist.serving.server.features.tensor_assembler import Tables, TensorAssembler, Tensors
+from shortlist.serving.server.features.user_features import UserFeatureStore, distinct_users
+from shortlist.serving.server.features.view_table import ViewTable
 from shortlist.serving.server.inputs import InputReader, Inputs, InputSpec
 from shortlist.serving.server.logged_columns import memory_bytes
 from shortlist.serving.server.metrics import Metrics
@@ -32,10 +36,6 @@ from shortlist.serving.server.requests.headers import RequestContext, recommend_
 from shortlist.serving.server.requests.request_errors import BadScoresError, UnknownModelError
 from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.settings import ServerSettings
-from shortlist.serving.server.snapshot_refresher import SnapshotRefresher
-from shortlist.serving.server.tensor_assembler import Tables, TensorAssembler, Tensors
-from shortlist.serving.server.users import UserFeatureStore, distinct_users
-from shortlist.serving.server.view_table import ViewTable
 
 OK: Final = int(HTTPStatus.OK)
 

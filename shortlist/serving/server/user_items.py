@@ -17,7 +17,7 @@ import polars as pl
 from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import item_type as logged_item_type
 from shortlist.serving.log.logs import logged_name, outcome_schema, prediction_schema
-from shortlist.serving.server.refresher import Refresher
+from shortlist.serving.server.features.refresher import Refresher
 from shortlist.slates.filters.base import UserHistory, microseconds
 from shortlist.spec.data import Data
 from shortlist.spec.serving import Limits

@@ -32,10 +32,10 @@ from shortlist.features.split import split_days
 from shortlist.features.view_index import ViewIndex
 from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import FOLDER, SCORE, Signature
+from shortlist.serving.server.features.snapshot import Snapshot, load_with_users
+from shortlist.serving.server.features.tensor_assembler import TensorAssembler
 from shortlist.serving.server.inputs import InputReader, InputSpec
 from shortlist.serving.server.requests.tensors import BYTES, Tensor, TensorHead, from_values
-from shortlist.serving.server.snapshot import Snapshot, load_with_users
-from shortlist.serving.server.tensor_assembler import TensorAssembler
 from shortlist.slates.filters.base import UserHistory
 from shortlist.slates.ordering.likeness import intra_list_diversity
 from shortlist.slates.recommender import Recommender, Slate, SlateCandidates, SlateRequest

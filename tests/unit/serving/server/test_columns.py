@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from shortlist.features.hashing import codes_of
 from shortlist.serving.export.signature import NO_CODE
-from shortlist.serving.server.columns import Ragged, Tags, TextCodes, as_numbers, combine_keys, to_codes
-from shortlist.serving.server.key_index import KeyIndex
+from shortlist.serving.server.features.columns import Ragged, Tags, TextCodes, as_numbers, combine_keys, to_codes
+from shortlist.serving.server.features.key_index import KeyIndex
 
 LISTS = st.lists(st.lists(st.integers(-3, 3), max_size=5), max_size=6)
 

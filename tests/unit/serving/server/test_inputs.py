@@ -5,8 +5,8 @@ import pytest
 
 from shortlist.contracts import Columns
 from shortlist.serving.export.signature import NO_CODE, Signature
-from shortlist.serving.server.columns import Ragged
-from shortlist.serving.server.feature_requirements import FeatureRequirements
+from shortlist.serving.server.features.columns import Ragged
+from shortlist.serving.server.features.feature_requirements import FeatureRequirements
 from shortlist.serving.server.inputs import InputReader, Inputs
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.serving.server.requests.tensors import Tensor, TensorHead, from_values, validate_message

@@ -33,14 +33,14 @@ from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import FEATURE_COLUMNS, logged_inputs, prediction_schema
 from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.serving.server.feature_sample import UsedFeatures
+from shortlist.serving.server.features.snapshot import load_with_users
+from shortlist.serving.server.features.tensor_assembler import TensorAssembler
 from shortlist.serving.server.logged_columns import to_arrow_column
 from shortlist.serving.server.requests.headers import RequestContext
 from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.service import InferenceRequest
 from shortlist.serving.server.settings import ServerSettings
-from shortlist.serving.server.snapshot import load_with_users
-from shortlist.serving.server.tensor_assembler import TensorAssembler
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.monitoring import ServedFeaturesLimits

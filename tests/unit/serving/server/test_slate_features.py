@@ -23,10 +23,10 @@ from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signature
-from shortlist.serving.server.columns import TextCodes
 from shortlist.serving.server.day_assembler import DayAssembler
-from shortlist.serving.server.snapshot import load_with_users
-from shortlist.serving.server.tensor_assembler import TensorAssembler
+from shortlist.serving.server.features.columns import TextCodes
+from shortlist.serving.server.features.snapshot import load_with_users
+from shortlist.serving.server.features.tensor_assembler import TensorAssembler
 from shortlist.serving.validation.rows import ReferenceRows, ServedRows
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features

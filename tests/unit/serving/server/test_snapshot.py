@@ -9,10 +9,10 @@ from shortlist.contracts import ShortlistError
 from shortlist.features.publish import announce_views
 from shortlist.features.view_index import INDEX, ViewIndex
 from shortlist.serving.export.signature import Signature
-from shortlist.serving.server.columns import TextCodes
-from shortlist.serving.server.snapshot import load_snapshot, load_with_users
-from shortlist.serving.server.snapshot_refresher import SnapshotRefresher
-from shortlist.serving.server.tensor_assembler import TensorAssembler
+from shortlist.serving.server.features.columns import TextCodes
+from shortlist.serving.server.features.snapshot import load_snapshot, load_with_users
+from shortlist.serving.server.features.snapshot_refresher import SnapshotRefresher
+from shortlist.serving.server.features.tensor_assembler import TensorAssembler
 from shortlist.storage.artefacts import write_json
 
 FIRST = date(2026, 3, 6)

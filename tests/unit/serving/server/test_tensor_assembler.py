@@ -8,11 +8,11 @@ import pytest
 from shortlist.contracts import Columns
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.signature import NO_CODE, ListInput, Signature
-from shortlist.serving.server.columns import Ragged, TextCodes
 from shortlist.serving.server.day_assembler import DayAssembler
+from shortlist.serving.server.features.columns import Ragged, TextCodes
+from shortlist.serving.server.features.snapshot import load_with_users
+from shortlist.serving.server.features.tensor_assembler import TensorAssembler
 from shortlist.serving.server.requests.request_errors import BadRequestError
-from shortlist.serving.server.snapshot import load_with_users
-from shortlist.serving.server.tensor_assembler import TensorAssembler
 
 FIRST = date(2026, 3, 6)
 
