@@ -1,4 +1,4 @@
-"""A served spec of its own for every test."""
+"""A fixture with a new served spec for every test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Served rows become rows of the log: when, with which label, and what becomes of everything that is wrong."""
+"""Collected rows: their time, labels and columns, and the handling of invalid logs."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from shortlist.spec.serving import Serving
 ROW = [Columns.DAY, Columns.LABEL, "user_id", "item_id", "page", "price", "seconds"]
 
 
-def test_rows_are_those_of_the_log_with_label_0_where_no_outcome_came(shop: Shop) -> None:
+def test_rows_have_the_logs_columns_and_label_0_without_an_outcome(shop: Shop) -> None:
     shop.answer({"request_id": "a", "counts_delay_ms": 180.5})
     shop.outcome({"request_id": "a", "row": 1, "item": "i1", "seconds": 30.0})
-    found = shop.collect()
+    collector_run = shop.collect()
     day = date(2026, 3, 2)
     assert shop.rows().select(ROW).sort("item_id").rows() == [
         (day, 0, 1, "i0", "home", 1.0, None),
         (day, 1, 1, "i1", "home", 2.0, 30.0),
     ]
-    told = (Columns.SERVED_VERSION, Columns.SERVED_TRACK, Columns.COUNTS_DELAY, Columns.WEIGHT)
-    assert shop.rows().select(told).unique().rows() == [(3, "stable", 180.5, 1.0)]
-    assert found.lines == (
+    served_columns = (Columns.SERVED_VERSION, Columns.SERVED_TRACK, Columns.COUNTS_DELAY, Columns.WEIGHT)
+    assert shop.rows().select(served_columns).unique().rows() == [(3, "stable", 180.5, 1.0)]
+    assert collector_run.lines == (
         "Batch 1: 2 rows from 2026-03-02 12:00 to 2026-03-02 12:00, 1 positive; 1 without an outcome",
     )
 
@@ -45,7 +45,7 @@ def test_a_row_waits_until_its_outcome_is_due_and_the_logs_have_settled(shop: Sh
     assert shop.collect(minutes(500)).lines == ("No row is new.",)
 
 
-def test_of_several_outcomes_the_last_one_in_time_counts(shop: Shop) -> None:
+def test_the_last_outcome_of_a_row_counts(shop: Shop) -> None:
     shop.answer({"request_id": "a"})
     shop.outcome({"request_id": "a", "row": 0, "time": NOON + minutes(3), "label": 0})
     shop.outcome(
@@ -59,7 +59,7 @@ def test_of_several_outcomes_the_last_one_in_time_counts(shop: Shop) -> None:
     assert counts.without_outcome == 1
 
 
-def test_a_request_that_was_logged_twice_is_counted_once_also_by_a_later_batch(shop: Shop) -> None:
+def test_a_request_logged_twice_is_collected_once_across_batches(shop: Shop) -> None:
     shop.answer({"request_id": "a"}, {"request_id": "b"})
     shop.answer({"request_id": "a", "time": NOON + minutes(1)}, server="v3-2")
     shop.outcome({"request_id": "a", "row": 0})
@@ -72,37 +72,37 @@ def test_a_request_that_was_logged_twice_is_counted_once_also_by_a_later_batch(s
     assert rows[Columns.IMPRESSION].n_unique() == 6
 
 
-def test_rows_that_break_a_rule_of_the_log_are_quarantined_with_where_they_stood(shop: Shop) -> None:
+def test_rows_that_break_a_rule_are_quarantined_with_file_and_line(shop: Shop) -> None:
     shop.answer({"request_id": "a", "price": [-1.0, 2.0]}, {"request_id": "b", "user_id": None})
     shop.answer({"request_id": "c", Columns.TIME: [NOON + minutes(6)]}, server="v3-2")  # later than its answer
     shop.outcome({"request_id": "a", "row": 0})
     assert shop.collect().batches[0].counts.quarantined == 5
-    told = shop.quarantine().sort(Columns.SOURCE_FILE, Columns.SOURCE_LINE)
-    assert told[Columns.RULE].to_list() == ["in_range", "not_null", "not_null", "clock", "clock"]
-    assert told[Columns.SOURCE_FILE][0] == "v3-1/part-000000.parquet"
-    assert told[Columns.SOURCE_LINE].to_list() == [1, 2, 2, 1, 1]
+    quarantined = shop.quarantine().sort(Columns.SOURCE_FILE, Columns.SOURCE_LINE)
+    assert quarantined[Columns.RULE].to_list() == ["in_range", "not_null", "not_null", "clock", "clock"]
+    assert quarantined[Columns.SOURCE_FILE][0] == "v3-1/part-000000.parquet"
+    assert quarantined[Columns.SOURCE_LINE].to_list() == [1, 2, 2, 1, 1]
     assert shop.rows()["price"].to_list() == [2.0]
 
 
-def test_rows_that_broke_a_rule_which_was_too_strict_are_there_when_it_is_corrected(shop: Shop) -> None:
+def test_quarantined_rows_return_when_the_rule_is_relaxed(shop: Shop) -> None:
     shop.answer({"request_id": "a", "price": [-1.0, 2.0], Columns.TIME: [NOON, NOON + minutes(6)]})
     shop.outcome({"request_id": "a", "row": 0})
     assert shop.collect().batches[0].counts.rows == 0
     assert sorted(shop.quarantine()[Columns.RULE]) == ["clock", "in_range"]
-    columns = [{name: value for name, value in one.items() if name != "min"} for one in DECLARED["columns"]]
+    columns = [{name: value for name, value in column.items() if name != "min"} for column in DECLARED["columns"]]
     shop.declared = {**DECLARED, "columns": columns, "live": {**DECLARED["live"], "max_clock_skew": "10m"}}
     assert shop.collect(minutes(60)).batches == []  # the batch is as it was
     assert shop.rows().select("price", Columns.LABEL).rows() == [(-1.0, 1), (2.0, 0)]
     assert shop.quarantine().is_empty()
 
 
-def test_loads_that_prove_a_version_and_failed_answers_are_no_rows(shop: Shop) -> None:
+def test_load_tests_and_failed_answers_are_not_collected(shop: Shop) -> None:
     shop.answer({"request_id": "a", "track": None}, {"request_id": "b", "status": 500}, {"request_id": "c"})
     shop.outcome({"request_id": "c", "row": 0})
     assert shop.collect().batches[0].counts.requests == 1
 
 
-def test_a_rollout_that_plays_the_log_again_is_no_traffic_and_users_in_one_are(shop: Shop) -> None:
+def test_replays_of_a_rollout_are_not_collected_and_users_are(shop: Shop) -> None:
     shop.answer({"request_id": "a", "rollout": "r1", "track": "canary"}, {"request_id": "b"})
     shop.outcome({"request_id": "b", "row": 0})
     played = Shop(shop.folder, serving=Serving.model_validate({"traffic": {"kind": "replay"}}))
@@ -112,7 +112,7 @@ def test_a_rollout_that_plays_the_log_again_is_no_traffic_and_users_in_one_are(s
     assert set(shop.rows()[Columns.SERVED_TRACK]) == {"stable", "canary"}
 
 
-def test_answers_of_a_sample_stand_for_those_that_were_not_logged(shop: Shop) -> None:
+def test_sampled_answers_have_an_impression_weight(shop: Shop) -> None:
     shop.answer({"request_id": "a", "sampling": 0.25}, {"request_id": "b", "sampling": None})
     shop.outcome({"request_id": "a", "row": 0})
     half = Shop(shop.folder, serving=Serving.model_validate({"log": {"sampling": 0.5}}))
@@ -137,7 +137,7 @@ def test_a_column_that_names_the_request_is_filled_from_its_id(shop: Shop) -> No
     assert shop.rows()["slate"].sort().to_list() == ["a", "a", "b", "b"]
 
 
-def test_rows_before_the_declared_moment_are_left_to_the_log(shop: Shop) -> None:
+def test_rows_before_live_since_are_left_out(shop: Shop) -> None:
     shop.declared = {**DECLARED, "live": {**DECLARED["live"], "since": NOON.isoformat()}}
     shop.answer({"request_id": "a", Columns.TIME: [NOON - minutes(1), NOON]})
     shop.outcome({"request_id": "a", "row": 0})
@@ -145,7 +145,7 @@ def test_rows_before_the_declared_moment_are_left_to_the_log(shop: Shop) -> None
     assert shop.rows()["item_id"].to_list() == ["i1"]
 
 
-def test_without_an_outcome_log_nothing_becomes_a_negative(shop: Shop) -> None:
+def test_a_missing_outcome_log_stops_the_collector(shop: Shop) -> None:
     shop.answer({"request_id": "a"})
     with pytest.raises(DataError, match=r"outcomes: there is no outcome log, and 1 answered requests wait"):
         shop.collect()
@@ -154,7 +154,7 @@ def test_without_an_outcome_log_nothing_becomes_a_negative(shop: Shop) -> None:
     assert shop.collect().rows == 2
 
 
-def test_the_outcome_log_of_another_spec_is_refused_and_nothing_is_collected(shop: Shop) -> None:
+def test_the_outcome_log_of_another_spec_stops_the_collector(shop: Shop) -> None:
     shop.answer(*({"request_id": f"a{number}", "time": NOON + minutes(number / 100)} for number in range(30)))
     shop.outcome(*({"request_id": f"x{n}", "row": 0, "time": NOON + minutes(n / 100)} for n in range(29)))
     with pytest.raises(DataError, match=r"none of 29 requests with outcomes, e.g. 'x0', is in the prediction log"):
@@ -162,14 +162,14 @@ def test_the_outcome_log_of_another_spec_is_refused_and_nothing_is_collected(sho
     assert shop.log.batches() == ()
 
 
-def test_an_outcome_that_names_another_item_than_its_row_changes_nothing(shop: Shop) -> None:
+def test_an_outcome_of_another_item_than_its_rows_is_ignored(shop: Shop) -> None:
     shop.answer({"request_id": "a"})
     shop.outcome({"request_id": "a", "row": 0, "item": "i1"}, {"request_id": "a", "row": 7})
     assert shop.collect().batches[0].counts.foreign_outcomes == 2
     assert shop.rows()[Columns.LABEL].sum() == 0
 
 
-def test_half_a_part_waits_with_those_after_it_and_nothing_is_lost(shop: Shop) -> None:
+def test_a_torn_part_and_later_parts_wait(shop: Shop) -> None:
     whole = shop.answer({"request_id": "a"})
     torn = shop.answer({"request_id": "b"})
     shop.answer({"request_id": "c"})
@@ -177,17 +177,17 @@ def test_half_a_part_waits_with_those_after_it_and_nothing_is_lost(shop: Shop) -
     shop.outcome({"request_id": "a", "row": 0})
     content = torn.read_bytes()
     torn.write_bytes(content[: len(content) // 2])
-    found = shop.collect()
-    assert found.rows == 4  # a and d
-    assert found.waiting == 2
-    assert "part-000001.parquet: cannot be read" in found.lines[-1]
+    collector_run = shop.collect()
+    assert collector_run.rows == 4  # a and d
+    assert collector_run.waiting == 2
+    assert "part-000001.parquet: cannot be read" in collector_run.lines[-1]
     torn.write_bytes(content)
     assert whole.exists()
     assert shop.collect().rows == 4
     assert shop.rows()[Columns.IMPRESSION].n_unique() == 8
 
 
-def test_a_broken_part_of_the_outcome_log_stops_before_anything_is_published(shop: Shop) -> None:
+def test_an_unreadable_outcome_file_stops_the_collector(shop: Shop) -> None:
     shop.answer({"request_id": "a"})
     path = shop.outcome({"request_id": "a", "row": 0})
     path.write_bytes(path.read_bytes()[:50])
@@ -196,7 +196,7 @@ def test_a_broken_part_of_the_outcome_log_stops_before_anything_is_published(sho
     assert shop.log.batches() == ()
 
 
-def test_a_column_that_comes_in_mid_day_is_null_before(shop: Shop) -> None:
+def test_a_new_column_is_null_in_earlier_rows(shop: Shop) -> None:
     shop.answer({"request_id": "a"})
     shop.outcome({"request_id": "a", "row": 0})
     new = {"name": "colour", "type": "string"}
@@ -206,77 +206,79 @@ def test_a_column_that_comes_in_mid_day_is_null_before(shop: Shop) -> None:
     assert wider.rows().sort("colour", "item_id")["colour"].to_list() == [None, None, "red", "red"]
 
 
-def test_a_column_that_changes_its_type_in_mid_day_is_named_and_the_rest_is_collected(shop: Shop) -> None:
+def test_parts_with_a_changed_column_type_wait_and_are_named(shop: Shop) -> None:
     shop.answer({"request_id": "a"})
     shop.outcome({"request_id": "a", "row": 0})
-    columns = [{**one, "type": "string"} if one["name"] == "price" else one for one in DECLARED["columns"]]
-    changed = [{name: value for name, value in one.items() if name != "min"} for one in columns]
-    other = Shop(shop.folder, {**DECLARED, "columns": changed})
-    other.answer({"request_id": "b", "price": ["2.50 EUR"]}, server="v4-1")
-    found = shop.collect()
-    assert (found.rows, found.waiting) == (2, 1)
-    assert "v4-1/part-000000.parquet: column 'price': got List(String); wanted List(Float64)" in found.problems[0]
-    assert other.collect().rows == 2  # once it is declared as it is now
+    columns = [{**column, "type": "string"} if column["name"] == "price" else column for column in DECLARED["columns"]]
+    changed = [{name: value for name, value in column.items() if name != "min"} for column in columns]
+    changed_shop = Shop(shop.folder, {**DECLARED, "columns": changed})
+    changed_shop.answer({"request_id": "b", "price": ["2.50 EUR"]}, server="v4-1")
+    collector_run = shop.collect()
+    assert (collector_run.rows, collector_run.waiting) == (2, 1)
+    assert (
+        "v4-1/part-000000.parquet: column 'price': got List(String); wanted List(Float64)" in collector_run.problems[0]
+    )
+    assert changed_shop.collect().rows == 2  # once it is declared as it is now
 
 
-def test_a_part_of_an_older_version_lacks_columns_and_is_collected(shop: Shop) -> None:
+def test_a_part_of_an_older_version_without_new_columns_is_collected(shop: Shop) -> None:
     path = shop.answer({"request_id": "a"})
     shop.outcome({"request_id": "a", "row": 0})
     table = pq.read_table(path)
-    newer = [name for name in table.column_names if name.startswith("served:")]
-    pq.write_table(table.drop_columns([*newer, "sampling", "page", "degraded"]), path)
+    newer_columns = [name for name in table.column_names if name.startswith("served:")]
+    pq.write_table(table.drop_columns([*newer_columns, "sampling", "page", "degraded"]), path)
     shop.serving = Serving.model_validate({"log": {"sampling": 0.25}})
     assert shop.collect().rows == 2
     assert shop.rows().select("page", "price", Columns.WEIGHT).rows() == [(None, 1.0, 4.0), (None, 2.0, 4.0)]
 
 
-def test_a_part_without_what_every_answer_has_waits_and_is_named(shop: Shop) -> None:
+def test_a_part_without_a_required_column_waits_and_is_named(shop: Shop) -> None:
     path = shop.answer({"request_id": "a"})
     shop.outcome({"request_id": "a", "row": 0})
     pq.write_table(pq.read_table(path).drop_columns(["scores"]), path)
-    found = shop.collect()
-    assert (found.rows, found.waiting) == (0, 1)
-    assert "part-000000.parquet: got no column 'scores'" in found.problems[0]
+    collector_run = shop.collect()
+    assert (collector_run.rows, collector_run.waiting) == (0, 1)
+    assert "part-000000.parquet: got no column 'scores'" in collector_run.problems[0]
 
 
-def test_outcomes_of_a_clock_that_is_behind_stop_the_collecting_and_never_become_negatives(shop: Shop) -> None:
+def test_outcomes_of_a_slow_clock_stop_the_collector(shop: Shop) -> None:
     times = [NOON + minutes(number / 100) for number in range(30)]
     shop.answer(*({"request_id": f"a{number}", "time": time} for number, time in enumerate(times)))
     shop.outcome(*({"request_id": f"a{n}", "row": 0, "time": time - minutes(60)} for n, time in enumerate(times)))
-    wanted = r"30 of 30 outcomes are from more than 5m before their answers .*, up to 60\.0 minutes; the clock of who"
-    with pytest.raises(DataError, match=wanted):
+    message = r"30 of 30 outcomes are from more than 5m before their answers .*, up to 60\.0 minutes; the clock of who"
+    with pytest.raises(DataError, match=message):
         shop.collect()
     assert shop.log.batches() == ()
     shop.declared = {**DECLARED, "live": {**DECLARED["live"], "max_clock_skew": "2h"}}
     assert shop.collect(minutes(180)).batches[0].counts.positives == 30
 
 
-def test_outcomes_of_a_clock_that_is_ahead_stop_the_collecting_and_never_become_negatives(shop: Shop) -> None:
+def test_outcomes_of_a_fast_clock_stop_the_collector(shop: Shop) -> None:
     times = [NOON + minutes(number / 100) for number in range(30)]
     shop.answer(*({"request_id": f"a{number}", "time": time} for number, time in enumerate(times)))
-    told = [{"request_id": f"a{n}", "row": 0, "time": time + minutes(60)} for n, time in enumerate(times)]
-    path = shop.outcome(*told)
+    outcomes = [{"request_id": f"a{n}", "row": 0, "time": time + minutes(60)} for n, time in enumerate(times)]
+    path = shop.outcome(*outcomes)
     os.utime(path, ((NOON + minutes(1)).timestamp(),) * 2)
-    wanted = (
+    message = (
         r"30 of 30 outcomes are from more than 5m after their files were written .*, up to 59\.3 minutes; the clock"
     )
-    with pytest.raises(DataError, match=wanted):
+    with pytest.raises(DataError, match=message):
         shop.collect()
     assert shop.log.batches() == ()
     path.unlink()
-    shop.outcome(*({**one, "time": time} for one, time in zip(told, times, strict=True)))
+    shop.outcome(*({**outcome, "time": time} for outcome, time in zip(outcomes, times, strict=True)))
     assert shop.collect().batches[0].counts.positives == 30
 
 
-def test_a_long_log_becomes_several_batches_none_much_larger_than_wanted(shop: Shop) -> None:
+def test_a_long_log_is_split_into_batches_of_bounded_size(shop: Shop) -> None:
     for number in range(5):
         shop.answer({"request_id": f"a{number}", "time": NOON + minutes(number)})
     shop.outcome({"request_id": "a0", "row": 0})
-    found = shop.collect(minutes(60), most_rows=4)
-    assert [batch.counts.rows for batch in found.batches] == [4, 4, 2]
+    collector_run = shop.collect(minutes(60), most_rows=4)
+    assert [batch.counts.rows for batch in collector_run.batches] == [4, 4, 2]
 
 
-def test_a_spec_that_collects_nothing_says_what_to_declare(shop: Shop) -> None:
+def test_a_spec_without_collecting_is_refused_with_what_to_declare(shop: Shop) -> None:
     shop.declared = {**DECLARED, "live": {}}
     with pytest.raises(ShortlistError, match=r"collects nothing; declare data.live.collect: true"):
         shop.collector()
@@ -295,12 +297,12 @@ def test_a_spec_that_collects_nothing_says_what_to_declare(shop: Shop) -> None:
         ),
     ],
 )
-def test_what_cannot_be_collected_is_refused_when_it_is_declared(changes: dict[str, Any], message: str) -> None:
+def test_declarations_that_cannot_be_collected_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Data.model_validate({**DECLARED, **changes})
 
 
-def test_a_batch_that_is_gone_or_spoilt_is_named(shop: Shop) -> None:
+def test_a_missing_or_corrupt_batch_is_named(shop: Shop) -> None:
     for number in range(3):
         shop.answer({"request_id": f"a{number}"}, server=f"v3-{number}")
     shop.outcome({"request_id": "a0", "row": 0})
@@ -318,7 +320,7 @@ def test_a_batch_that_is_gone_or_spoilt_is_named(shop: Shop) -> None:
     assert len(shop.log.batches()) == 3
 
 
-def test_the_command_says_what_was_collected_and_fails_for_a_part_that_cannot_be_read(
+def test_the_command_prints_the_batches_and_fails_for_unreadable_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from shortlist.cli.commands import run
@@ -326,11 +328,11 @@ def test_the_command_says_what_was_collected_and_fails_for_a_part_that_cannot_be
     spec = Path(__file__).parents[3] / "pipelines/specs/drill.yaml"
     (tmp_path / "runs/stores").mkdir(parents=True)
     (tmp_path / "runs/stores/epoch").write_text("1")
-    for said, code in (("No row is new.", 0), ("cannot be read", 1)):
+    for text, code in (("No row is new.", 0), ("cannot be read", 1)):
         monkeypatch.setattr("sys.argv", ["shortlist", "collect", str(spec), "--runs", str(tmp_path / "runs")])
         with pytest.raises(SystemExit) as ended:
             run()
-        assert (ended.value.code, said in capsys.readouterr().out) == (code, True)
+        assert (ended.value.code, text in capsys.readouterr().out) == (code, True)
         torn = tmp_path / "runs/serving/drill/predictions/v1/part-000000.parquet"
         torn.parent.mkdir(parents=True, exist_ok=True)
         torn.write_bytes(b"PAR1")

@@ -1,4 +1,4 @@
-"""Collectors that are killed at any write, start over, and run two at once: every row once, none lost, none half."""
+"""Collectors that are killed at any write or run concurrently collect every row exactly once."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ OPERATIONS = ("put_folder", "create")
 
 
 class KilledError(BaseException):
-    """The process ends here."""
+    """Simulates the end of the process."""
 
 
 class WatchedStore(FolderObjectStore):
-    """Calls somebody before and after each write."""
+    """A record store that calls a function before and after each write."""
 
     def __init__(self, folder: Path, on_operation: Callable[[], None]) -> None:
         super().__init__(folder)
@@ -47,7 +47,7 @@ class WatchedStore(FolderObjectStore):
 
 
 def killed_at(moment: int) -> Callable[[], None]:
-    """Return what ends the process at one of the moments before and after writes, counted from 0."""
+    """Return a function that ends the process at its n-th call, counted from 0."""
     countdown = [moment]
 
     def count_down() -> None:
@@ -59,7 +59,7 @@ def killed_at(moment: int) -> Callable[[], None]:
 
 
 def served(folder: Path, servers: int, parts: int) -> Shop:
-    """Return a shop whose servers wrote so many parts each; every second row was clicked."""
+    """Return a shop with some parts per server; every second row was clicked."""
     shop = Shop(folder)
     for server in range(servers):
         for part in range(parts):
@@ -74,7 +74,7 @@ def watched(shop: Shop, on_operation: Callable[[], None]) -> CollectedLog:
 
 
 def rows_of(shop: Shop) -> list[Any]:
-    """Return the rows in an order that does not depend on how they were cut into batches."""
+    """Return the rows in an order that does not depend on their batches."""
     return sorted(shop.rows().drop(Columns.SOURCE_LINE).rows(), key=str)
 
 
@@ -95,14 +95,14 @@ def test_a_killed_collector_loses_and_duplicates_no_row(kills: list[int], server
 
 
 @settings(max_examples=5)
-@given(moment=st.integers(0, 7), parts=st.integers(1, 3), more=st.booleans())
+@given(moment=st.integers(0, 7), parts=st.integers(1, 3), has_more_parts=st.booleans())
 def test_concurrent_collectors_collect_every_row_once(moment: int, parts: int, has_more_parts: bool) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         shop, calm = served(Path(scratch) / "a", 1, parts), served(Path(scratch) / "b", 1, parts)
         countdown = [moment]
 
         def run_second_collector() -> None:
-            """The second collector does all of its work at one moment of the first one's."""
+            """Run the second collector completely at one moment of the first one."""
             countdown[0] -= 1
             if countdown[0] == -1:
                 if has_more_parts:  # it sees what came meanwhile
@@ -117,7 +117,7 @@ def test_concurrent_collectors_collect_every_row_once(moment: int, parts: int, h
         assert covered_parts(shop.log.batches()) == covered_parts(calm.log.batches())
 
 
-def test_readers_see_complete_batches_only(tmp_path: Path) -> None:
+def test_readers_see_only_complete_batches(tmp_path: Path) -> None:
     shop, row_counts = served(tmp_path, servers=2, parts=2), []
 
     def read() -> None:

@@ -1,4 +1,4 @@
-"""Servers ship their logs to an object store; whoever collects fetches them, and leaves batches there."""
+"""Collecting from an object store: logs are fetched from it, and batches are written to it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ KINDS: tuple[Literal["predictions", "outcomes"], ...] = ("predictions", "outcome
 
 
 class Shipped(Shop):
-    """A shop whose collectors read what was shipped."""
+    """A shop whose collectors read shipped logs."""
 
     @property
     def stores(self) -> str:
         return str(StorageConfig(folder=self.folder / "runs" / "stores", log_in_objects=True))
 
     def ship(self) -> None:
-        """Do what the processes beside servers do; then their disks are gone."""
+        """Ship the logs, and delete the servers' disks."""
         objects = open_object_store(StorageConfig.parse(self.stores))
         for kind in KINDS:
             folder = self.paths.root / kind
@@ -33,7 +33,7 @@ class Shipped(Shop):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_shipped_logs_become_batches_once_also_on_a_machine_that_never_saw_them(tmp_path: Path) -> None:
+def test_shipped_logs_are_collected_once_on_another_machine(tmp_path: Path) -> None:
     shop = Shipped(tmp_path)
     shop.answer({"request_id": "a"})
     shop.outcome({"request_id": "a", "row": 0})

@@ -1,4 +1,4 @@
-"""People hear of what is new, once, and of its end."""
+"""Alerts fire once per event, and resolve when it ends."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ STORY = {
 }
 
 
-def told(*alerts: Alert) -> dict[str, Alert]:
+def latest_by_name(*alerts: Alert) -> dict[str, Alert]:
     return {alert.name: alert for alert in alerts}
 
 
 def news(story: str) -> list[str]:
-    """Return the alerts of each decision: A for the alarm and P for the page, small letters for their ends."""
-    known: dict[str, Alert] = {}
-    found = []
+    """Return the alerts of each decision: A for the alarm, P for the page, lower case when they resolve."""
+    latest: dict[str, Alert] = {}
+    new_alerts = []
     for number, sign in enumerate(story):
-        alerts = decision_alerts(decision(number, *STORY[sign]), known)
-        known |= told(*alerts)
+        alerts = decision_alerts(decision(number, *STORY[sign]), latest)
+        latest |= latest_by_name(*alerts)
         signs = [alert.name.removeprefix("Shortlist")[0] for alert in alerts]
-        found.append("".join(x if a.ends is None else x.lower() for x, a in zip(signs, alerts, strict=True)))
-    return found
+        new_alerts.append("".join(x if a.ends is None else x.lower() for x, a in zip(signs, alerts, strict=True)))
+    return new_alerts
 
 
 @pytest.mark.parametrize(
@@ -82,34 +82,34 @@ def news(story: str) -> list[str]:
         (".", [""]),
     ],
 )
-def test_people_hear_of_news_and_of_its_end(story: str, alerts: list[str]) -> None:
+def test_alerts_fire_and_resolve(story: str, alerts: list[str]) -> None:
     assert news(story) == alerts
 
 
-def test_the_same_news_has_the_same_id_whoever_brings_it() -> None:
+def test_an_event_has_the_same_id_in_every_process() -> None:
     (first,) = decision_alerts(decision(1, "page"), {})
-    (again,) = decision_alerts(decision(1, "page"), told(first))
-    assert first == again
-    (other,) = decision_alerts(decision(2, "page"), told(first))
-    assert other.id != first.id
-    assert other.fingerprint == first.fingerprint
-    assert other.starts == first.starts  # one story that goes on
+    (repeated,) = decision_alerts(decision(1, "page"), latest_by_name(first))
+    assert first == repeated
+    (next_alert,) = decision_alerts(decision(2, "page"), latest_by_name(first))
+    assert next_alert.id != first.id
+    assert next_alert.fingerprint == first.fingerprint
+    assert next_alert.starts == first.starts  # one story that goes on
 
 
-def test_an_alarm_that_ends_within_a_window_is_told_too() -> None:
+def test_an_alarm_cleared_within_one_window_resolves_its_alert() -> None:
     # The window was looked at with the alarm raised; then a new model was promoted, and it was looked at again.
     (raised,) = decision_alerts(decision(1, "hold", alarm=True), {})
-    (over,) = decision_alerts(decision(1, "hold", alarm=False), told(raised))
-    assert (over.status, over.starts, over.id != raised.id) == ("resolved", raised.starts, True)
+    (resolved,) = decision_alerts(decision(1, "hold", alarm=False), latest_by_name(raised))
+    assert (resolved.status, resolved.starts, resolved.id != raised.id) == ("resolved", raised.starts, True)
 
 
-def test_what_the_schedule_starts_is_no_news_and_ends_no_alarm() -> None:
+def test_scheduled_decisions_fire_and_resolve_no_alert() -> None:
     (raised,) = decision_alerts(decision(0, "retrain", alarm=True), {})
-    assert decision_alerts(decision(1, "retrain", trigger="schedule"), told(raised)) == ()
+    assert decision_alerts(decision(1, "retrain", trigger="schedule"), latest_by_name(raised)) == ()
     assert decision_alerts(decision(1, "retrain", trigger="schedule"), {}) == ()
 
 
-def test_an_alert_says_what_is_wrong_and_what_is_done() -> None:
+def test_an_alert_has_the_reasons_and_the_action() -> None:
     (alert,) = decision_alerts(decision(1, "retrain", alarm=True), {}, link="http://127.0.0.1:5000/loop.html")
     assert alert.labels == {"alertname": "ShortlistAlarm", "spec": "demo", "severity": "warning"}
     assert alert.annotations == {
@@ -134,9 +134,9 @@ def test_the_webhooks_body_is_alertmanagers_version_4() -> None:
     }
     assert body["groupLabels"] == {"alertname": "ShortlistPage", "spec": "demo"}
     assert body["groupKey"] == '{}:{alertname="ShortlistPage", spec="demo"}'
-    (one,) = body["alerts"]
-    assert (body["commonLabels"], body["commonAnnotations"]) == (one["labels"], one["annotations"])
-    assert one == {
+    (webhook_alert,) = body["alerts"]
+    assert (body["commonLabels"], body["commonAnnotations"]) == (webhook_alert["labels"], webhook_alert["annotations"])
+    assert webhook_alert == {
         "status": "firing",
         "labels": {"alertname": "ShortlistPage", "spec": "demo", "severity": "critical"},
         "annotations": alert.annotations,
@@ -150,18 +150,18 @@ def test_the_webhooks_body_is_alertmanagers_version_4() -> None:
 
 def test_a_resolved_alert_ends_and_keeps_its_fingerprint() -> None:
     (fired,) = decision_alerts(decision(1, "page"), {})
-    (over,) = decision_alerts(decision(2, "hold"), told(fired))
-    (one,) = over.webhook()["alerts"]
-    assert (one["status"], one["startsAt"], one["endsAt"]) == (
+    (resolved,) = decision_alerts(decision(2, "hold"), latest_by_name(fired))
+    (webhook_alert,) = resolved.webhook()["alerts"]
+    assert (webhook_alert["status"], webhook_alert["startsAt"], webhook_alert["endsAt"]) == (
         "resolved",
         "2026-01-21T01:00:00.000Z",
         "2026-01-22T01:00:00.000Z",
     )
-    assert over.fingerprint == fired.fingerprint
+    assert resolved.fingerprint == fired.fingerprint
 
 
 @pytest.mark.parametrize("state", ["failed", "held", "not_promoted"])
-def test_a_retraining_without_a_new_champion_is_told_with_its_reason(state: str) -> None:
+def test_a_retraining_without_a_new_champion_fires_an_alert_with_its_reason(state: str) -> None:
     (alert,) = retraining_alerts("demo", retraining(1, state, "auc 0.70 < 0.72"), {}, FIRST + 3 * DAY)
     assert alert.status == "firing"
     assert alert.annotations == {
@@ -172,23 +172,23 @@ def test_a_retraining_without_a_new_champion_is_told_with_its_reason(state: str)
     }
 
 
-def test_a_promotion_resolves_the_failures_before_it() -> None:
+def test_a_promotion_resolves_the_alert_of_failed_retrainings() -> None:
     now = FIRST + 5 * DAY
     (first,) = retraining_alerts("demo", retraining(1, "failed"), {}, now - DAY)
-    (second,) = retraining_alerts("demo", retraining(2, "held"), told(first), now)
+    (second,) = retraining_alerts("demo", retraining(2, "held"), latest_by_name(first), now)
     assert (second.starts, second.fingerprint, second.id != first.id) == (first.starts, first.fingerprint, True)
-    (over,) = retraining_alerts("demo", retraining(3, "promoted"), told(second), now)
-    assert (over.status, over.starts, over.ends) == ("resolved", first.starts, now)
-    assert over.annotations["summary"] == "demo: the retraining of 2026-01-22 00:00 led to version 7"
-    assert retraining_alerts("demo", retraining(4, "promoted"), told(over), now) == ()
+    (resolved,) = retraining_alerts("demo", retraining(3, "promoted"), latest_by_name(second), now)
+    assert (resolved.status, resolved.starts, resolved.ends) == ("resolved", first.starts, now)
+    assert resolved.annotations["summary"] == "demo: the retraining of 2026-01-22 00:00 led to version 7"
+    assert retraining_alerts("demo", retraining(4, "promoted"), latest_by_name(resolved), now) == ()
     assert retraining_alerts("demo", retraining(4, "promoted"), {}, now) == ()
 
 
-def test_a_retraining_that_runs_is_no_news() -> None:
+def test_a_running_retraining_fires_no_alert() -> None:
     (failed,) = retraining_alerts("demo", retraining(0, "failed"), {}, FIRST)
-    assert retraining_alerts("demo", retraining(1, "running"), told(failed), FIRST + 3 * DAY) == ()
+    assert retraining_alerts("demo", retraining(1, "running"), latest_by_name(failed), FIRST + 3 * DAY) == ()
 
 
-def test_an_alert_survives_its_file() -> None:
+def test_an_alert_round_trips_through_json() -> None:
     (alert,) = decision_alerts(decision(1, "page"), {})
     assert Alert.model_validate_json(alert.model_dump_json()) == alert

@@ -21,43 +21,43 @@ LIMITS = DriftLimits(bins=4, top_values=2)
 SPECS = Path(__file__).parents[3] / "pipelines" / "specs"
 
 
-def test_numeric_bins_hold_equally_many_rows() -> None:
+def test_numeric_bins_have_equal_counts() -> None:
     bins = make_bins(pl.Series(range(400)), "numeric", LIMITS)
     assert bins.edges == (100.0, 200.0, 300.0)
     assert bins.count(pl.Series(range(400))).tolist() == [100, 100, 100, 100]
 
 
-def test_a_value_on_an_edge_belongs_to_the_bin_above() -> None:
+def test_a_value_on_an_edge_belongs_to_the_upper_bin() -> None:
     assert Bins(kind="numeric", edges=(1.0, 2.0)).count(pl.Series([0.9, 1.0, 1.9, 2.0])).tolist() == [1, 2, 1]
 
 
-def test_a_frequent_value_has_a_bin_of_its_own() -> None:
+def test_a_frequent_value_has_a_separate_bin() -> None:
     mostly_zero = pl.Series([0.0] * 97 + [1.0, 2.0, 3.0])
     assert make_bins(mostly_zero, "numeric", LIMITS).count(mostly_zero).tolist() == [97, 3]
     in_the_middle = pl.Series([1.0] * 10 + [5.0] * 80 + [9.0] * 10)
     assert make_bins(in_the_middle, "numeric", LIMITS).count(in_the_middle).tolist() == [10, 80, 10]
 
 
-def test_the_value_of_a_constant_column_is_told_from_all_others() -> None:
+def test_the_value_of_a_constant_column_has_its_own_bin() -> None:
     bins = make_bins(pl.Series([7] * 50), "numeric", LIMITS)
     assert bins.count(pl.Series([7, 7, 6, 8, 8, 8])).tolist() == [1, 2, 3]
     assert bins.labels == ("below 7", "7", "7 and more")
 
 
-def test_what_is_no_number_is_not_counted() -> None:
+def test_values_that_are_not_finite_are_not_counted() -> None:
     values = pl.Series([None, math.nan, math.inf, -math.inf, 1.0])
     assert Bins(kind="numeric", edges=(0.0,)).count(values).tolist() == [0, 1]
     assert make_bins(values, "numeric", LIMITS) == make_bins(pl.Series([1.0]), "numeric", LIMITS)
 
 
-def test_the_most_frequent_values_are_told_apart_and_equally_frequent_ones_in_order() -> None:
+def test_the_most_frequent_values_have_bins_with_ties_in_order() -> None:
     values = pl.Series(["d", "b", "c", "a", "b", "c", "b", None])
     assert make_bins(values, "categorical", LIMITS).values == ("b", "c")
     assert make_bins(values.filter(values != "c"), "categorical", LIMITS).values == ("b", "a")
     assert make_bins(values, "categorical", LIMITS).count(values).tolist() == [3, 2, 2]
 
 
-def test_a_new_value_is_one_of_the_others() -> None:
+def test_a_new_value_is_counted_as_other_value() -> None:
     bins = make_bins(pl.Series([1, 1, 2]), "categorical", LIMITS)
     assert bins.count(pl.Series([3, 1, None], dtype=pl.Int64)).tolist() == [1, 0, 1]
 
@@ -87,50 +87,50 @@ def test_a_column_without_values_has_one_empty_bin(kind: str, dtype: pl.DataType
     assert make_bins(empty, kind, LIMITS).count(empty).tolist() == [0]
 
 
-def test_a_column_that_is_all_null_now_counts_nothing() -> None:
+def test_a_column_of_nulls_has_zero_counts() -> None:
     for values, kind in (([1.0, 2.0], "numeric"), (["a"], "categorical"), ([["a"]], "tags")):
         bins = make_bins(pl.Series(values), kind, LIMITS)
         assert bins.count(pl.Series([None, None])).tolist() == [0] * bins.size
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 9)), min_size=1), st.integers(1, 5), st.integers(2, 8))
-def test_counts_are_those_of_python(values: list[int | None], top: int, bins: int) -> None:
-    known = [value for value in values if value is not None]
+def test_counts_equal_those_of_a_plain_counter(values: list[int | None], top: int, bins: int) -> None:
+    present = [value for value in values if value is not None]
     column = pl.Series(values, dtype=pl.Int64)
     limits = DriftLimits(top_values=top, bins=bins)
-    told = make_bins(column, "categorical", limits)
-    expected = [known.count(value) for value in told.values]
-    assert told.count(column).tolist() == [*expected, len(known) - sum(expected)]
+    column_bins = make_bins(column, "categorical", limits)
+    expected = [present.count(value) for value in column_bins.values]
+    assert column_bins.count(column).tolist() == [*expected, len(present) - sum(expected)]
     ranges = make_bins(column, "numeric", limits)
     limited = [-math.inf, *ranges.edges, math.inf]
-    inside = [sum(low <= value < high for value in known) for low, high in pairwise(limited)]
+    inside = [sum(low <= value < high for value in present) for low, high in pairwise(limited)]
     assert ranges.count(column).tolist() == inside
 
 
 def test_counts_of_text_and_integers_agree_with_many_values() -> None:
     values = pl.Series(np.random.default_rng(0).zipf(1.3, 50_000).clip(max=100_000))
     limits = DriftLimits()
-    as_integers, as_texts = (make_bins(each, "categorical", limits) for each in (values, values.cast(pl.String)))
+    as_integers, as_texts = (make_bins(column, "categorical", limits) for column in (values, values.cast(pl.String)))
     counts = as_integers.count(values)
     assert as_integers.size == 65
     assert counts[:5].tolist() == as_texts.count(values.cast(pl.String))[:5].tolist()
     assert counts.sum() == 50_000
 
 
-def test_bins_survive_json() -> None:
+def test_bins_round_trip_through_json() -> None:
     for values, kind in (([0.1, 1 / 3, 2e-17, 0.1], "numeric"), (["1", "a"], "categorical"), ([[1], [2]], "tags")):
         bins = make_bins(pl.Series(values), kind, LIMITS)
         assert Bins.model_validate_json(bins.model_dump_json()) == bins
 
 
-def test_labels_have_as_many_digits_as_tell_them_apart() -> None:
+def test_labels_have_enough_digits_to_be_distinct() -> None:
     assert Bins(kind="numeric", edges=(1.23456, 2.0)).labels == ("below 1.235", "1.235 to 2", "2 and more")
     days = Bins(kind="numeric", edges=(20220425.0, 20220426.0))
     assert days.labels == ("below 20220425", "20220425 to 20220426", "20220426 and more")
     assert Bins(kind="categorical", values=("home", 3)).labels == ("'home'", "'3'", "other values")
 
 
-def test_columns_of_the_demo_are_compared_by_what_they_are() -> None:
+def test_the_kinds_of_the_demos_columns() -> None:
     spec = load_spec(SPECS / "demo.yaml")
     assert compared_columns(plan(spec.data, spec.features), DriftLimits(ignore=("country",))) == {
         "user_id": "categorical",
@@ -146,7 +146,7 @@ def test_columns_of_the_demo_are_compared_by_what_they_are() -> None:
     }
 
 
-def test_an_integer_is_a_number_unless_something_reads_it_as_a_key() -> None:
+def test_an_integer_is_numeric_unless_a_feature_reads_it_as_a_key() -> None:
     names = ("vocabulary", "hashed", "crossed", "counted", "rated", "away", "lagged", "side_key", "number", "read")
     columns = [{"name": name, "type": "integer"} for name in (*names, "is_click", "impression")]
     columns += [{"name": "version", "type": "integer"}, {"name": "embedding", "type": "vector"}]

@@ -1,4 +1,4 @@
-"""What is promised of a window, played: hardly a false alarm, and shifts of a declared size found."""
+"""Simulated windows: false alarms are rare, and shifts of the declared size are detected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.long
 
 Build = Callable[..., DriftSimulation]
 
-# The classifier takes most of a comparison's time; it plays where it is what is looked at.
+# The classifier takes most of a comparison's time; only its own tests run it.
 COLUMNS = SteadyTraffic(sample_rows=0)
 CLASSIFIER = SteadyTraffic(sample_rows=300)
 
@@ -52,22 +52,22 @@ def test_no_alarm_of_the_classifier_without_drift(build: Build, alike: int) -> N
     assert alarms_of(build(replace(CLASSIFIER, rows_per_user=alike)), 2_000, 25) == []
 
 
-def test_everything_is_compared(build: Build) -> None:
+def test_all_columns_are_compared(build: Build) -> None:
     simulation = build(CLASSIFIER)
     compared = {(finding.column, finding.kind) for finding in simulation.find_drift(simulation.window(2_000))}
     assert compared == {("item_id", "unknown"), ("score", "score"), ("all columns", "domain"), *KINDS.items()}
 
 
-def test_a_plain_test_of_alike_rows_would_alarm_always(build: Build) -> None:
+def test_a_chi_square_test_of_dependent_rows_always_alarms(build: Build) -> None:
     simulation = build(replace(COLUMNS, rows_per_user=20))
     assert all(simulation.naive_alarms(simulation.window(2_000)) for _ in range(20))
 
 
-def test_a_plain_test_of_days_that_differ_would_alarm_mostly_and_this_does_not(build: Build) -> None:
+def test_natural_variation_between_days_raises_no_alarm(build: Build) -> None:
     simulation = build(replace(COLUMNS, day_variation=0.3))
     windows = [simulation.window(2_000) for _ in range(30)]
     assert sum("surface" in simulation.naive_alarms(window) for window in windows) > 20
-    assert [one.reason for window in windows for one in simulation.find_drift(window) if one.drifted] == []
+    assert [finding.reason for window in windows for finding in simulation.find_drift(window) if finding.drifted] == []
 
 
 # The top value's share of 8 % to 18 % is an index of 0.09: it counts only where the declared limit is lower.
@@ -89,25 +89,25 @@ FINE = DriftLimits(max_index=0.05)
         ("all columns", DriftShift(swapped_device_share=1.0), None, 2_000, 1.0),
     ],
 )
-def test_a_shift_is_found_where_it_is(
+def test_only_the_shifted_column_has_drifted(
     build: Build, column: str, shift: DriftShift, limits: DriftLimits | None, rows: int, least: float
 ) -> None:
     simulation, windows = (
         build(CLASSIFIER if shift.swapped_device_share else COLUMNS, limits),
         20 if rows < 20_000 else 6,
     )
-    found = [
+    drifted_columns = [
         {finding.column for finding in simulation.find_drift(simulation.window(rows, shift)) if finding.drifted}
         for _ in range(windows)
     ]
-    assert sum(column in columns for columns in found) >= least * windows
-    assert set().union(*found) == {column}
+    assert sum(column in columns for columns in drifted_columns) >= least * windows
+    assert set().union(*drifted_columns) == {column}
 
 
-def test_a_shift_is_found_in_alike_rows_too_when_there_are_enough_users(build: Build) -> None:
+def test_a_shift_of_dependent_rows_is_detected_with_enough_users(build: Build) -> None:
     simulation = build(replace(COLUMNS, rows_per_user=20))
     shift = DriftShift(price_deviations=0.75)
-    found = [
+    is_detected = [
         any(
             finding.drifted
             for finding in simulation.find_drift(simulation.window(20_000, shift))
@@ -115,4 +115,4 @@ def test_a_shift_is_found_in_alike_rows_too_when_there_are_enough_users(build: B
         )
         for _ in range(20)
     ]
-    assert sum(found) == 20
+    assert sum(is_detected) == 20

@@ -1,4 +1,4 @@
-"""A drill's results are the same in its JSON, on its page and on the terminal."""
+"""The JSON, the page and the terminal table of a drill show the same summary."""
 
 from __future__ import annotations
 
@@ -80,28 +80,28 @@ def drill(*scenarios: Scenario, false_alarms: int = 0) -> Drill:
     return Drill(scenarios=scenarios, false_alarms=false_alarms, quiet_windows=50, seconds=512.3, days=DAYS)
 
 
-def test_programs_find_the_promised_keys(tmp_path: Path) -> None:
+def test_the_json_file_has_the_documented_keys(tmp_path: Path) -> None:
     write_drill(drill(scenario(), UNSEEN), tmp_path / "run")
     facts = json.loads((tmp_path / "run" / "drill.json").read_text())
     assert (facts["false_alarms"], facts["quiet_windows"], facts["seconds"], facts["passed"]) == (0, 50, 512.3, False)
     promised = {"injected_at", "alarm_at", "columns_named", "decision", "retrained", "promoted", "kpi"}
     promised |= {"collected_rows_trained_on", "auc_promoted", "auc_frozen"}
-    assert all(promised <= set(one) for one in facts["scenarios"])
+    assert all(promised <= set(scenario_facts) for scenario_facts in facts["scenarios"])
     first, last = facts["scenarios"]
     assert first["kpi"] == {"before": 0.4, "during": 0.31, "after": 0.39}
     assert (first["name"], first["alarm_at"], first["hours_to_alarm"]) == ("new_items", "2026-03-10T00:00:00Z", 48.0)
     assert (last["alarm_at"], last["hours_to_alarm"], last["kpi"]["after"]) == (None, None, None)
-    assert [one["kpi"] for one in facts["days"]] == [0.4] * 7 + [0.31, 0.31, 0.39]
-    assert [one["verdict"] for one in facts["days"]].count("broken") == 1
+    assert [day["kpi"] for day in facts["days"]] == [0.4] * 7 + [0.31, 0.31, 0.39]
+    assert [day["verdict"] for day in facts["days"]].count("broken") == 1
 
 
-def test_a_kpi_that_is_no_number_is_refused() -> None:
+def test_a_kpi_that_is_not_finite_is_refused() -> None:
     with pytest.raises(ValidationError, match="finite number"):
         Kpi(before=float("nan"), during=0.4, after=None)
 
 
 @pytest.mark.parametrize(
-    ("shown", "passed", "said"),
+    ("drill_result", "passed", "text"),
     [
         (drill(BROKEN, scenario()), True, "2 of 2 scenarios went as wanted; 0 false alarms in 50 quiet windows"),
         (drill(BROKEN, UNSEEN), False, "1 of 2 scenarios went as wanted"),
@@ -109,32 +109,38 @@ def test_a_kpi_that_is_no_number_is_refused() -> None:
         (drill(), False, "0 of 0"),  # nothing was shown, so nothing passed
     ],
 )
-def test_a_drill_passes_only_when_everything_went_as_wanted(shown: Drill, passed: bool, said: str) -> None:
-    assert shown.passed is passed
-    assert said in drill_headline(shown)
-    page = render_drill(shown)
-    assert drill_headline(shown) in page
+def test_a_drill_passes_only_when_all_scenarios_pass_without_false_alarms(
+    drill_result: Drill, passed: bool, text: str
+) -> None:
+    assert drill_result.passed is passed
+    assert text in drill_headline(drill_result)
+    page = render_drill(drill_result)
+    assert drill_headline(drill_result) in page
     assert ("✓ Passed" in page, "✕ Not passed" in page) == (passed, not passed)
 
 
 def test_the_page_is_one_file_with_a_table_and_one_plot(tmp_path: Path) -> None:
     write_drill(drill(BROKEN, scenario(), UNSEEN), tmp_path)
     page = (tmp_path / "drill.html").read_text()
-    assert not any(word in page for word in ("<script", "src=", "@import", 'href="http'))
+    assert not any(forbidden in page for forbidden in ("<script", "src=", "@import", 'href="http'))
     assert page.count("<svg") == 1
     assert problems_of(page) == []
     assert page.count('<th scope="row">') == 3
-    words = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page))
+    page_text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page))
     assert (
-        "broken column 2026-03-04 ✓ yes 1 day 2026-03-05 duration page no training page 40.0 % 38.0 % 40.0 %" in words
+        "broken column 2026-03-04 ✓ yes 1 day 2026-03-05 duration page no training page 40.0 % 38.0 % 40.0 %"
+        in page_text
     )
     assert (
-        "✓ yes 2 days 2026-03-10 item_id, creator_id retrain new model promoted retrain 40.0 % 31.0 % 39.0 %" in words
+        "✓ yes 2 days 2026-03-10 item_id, creator_id retrain new model promoted retrain 40.0 % 31.0 % 39.0 %"
+        in page_text
     )
-    assert f"✕ no {NO_NUMBER} nobody noticed {NO_NUMBER} hold no training retrain 39.0 % 20.0 % {NO_NUMBER}" in words
+    assert (
+        f"✕ no {NO_NUMBER} nobody noticed {NO_NUMBER} hold no training retrain 39.0 % 20.0 % {NO_NUMBER}" in page_text
+    )
 
 
-def test_the_plot_marks_what_was_broken_noticed_decided_and_promoted() -> None:
+def test_the_plot_marks_faults_alarms_decisions_and_promotions() -> None:
     plot = drill_plot(DAYS, (BROKEN, scenario()))
     assert plot is not None
     for mark in (">broken column<", ">new items<", ">!<", ">page<", ">retrain<", ">v1<", ">v2<"):
@@ -154,36 +160,36 @@ class _Named:
     decision: str = "hold"
 
 
-def test_names_are_shown_and_not_obeyed() -> None:
+def test_names_are_escaped() -> None:
     hostile = '"><script>alert(1)</script>[red]'
     page = render_drill(drill(scenario(columns_named=(hostile,))))
     assert "<script" not in page
     assert "&lt;script&gt;" in page
-    assert "[red]" in _said(drill(scenario(columns_named=(hostile,))), 200)
+    assert "[red]" in _table_text(drill(scenario(columns_named=(hostile,))), 200)
     plot = drill_plot(DAYS, (_Named(hostile),))
     assert plot is not None
     assert "<script" not in plot.svg
 
 
-def test_no_text_of_a_drill_runs_on_the_page() -> None:
+def test_hostile_texts_of_a_drill_are_escaped() -> None:
     page = render_drill(planted(drill(BROKEN, scenario(), UNSEEN), kept={"kind"}))
     assert injected(page, least=3) == []
     assert problems_of(page) == []
 
 
-def _said(shown: Drill, width: int) -> str:
+def _table_text(drill_result: Drill, width: int) -> str:
     console = Console(width=width)
     with console.capture() as captured:
-        console.print(drill_table(shown))
+        console.print(drill_table(drill_result))
     return captured.get()
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_table_fits_the_terminal_whole(width: int) -> None:
-    said = _said(drill(BROKEN, scenario(), UNSEEN), width)
-    assert max(len(line) for line in said.splitlines()) <= width
-    assert "…" not in said
-    for word in (
+def test_the_table_fits_the_terminal(width: int) -> None:
+    table_text = _table_text(drill(BROKEN, scenario(), UNSEEN), width)
+    assert max(len(line) for line in table_text.splitlines()) <= width
+    assert "…" not in table_text
+    for text in (
         "broken column",
         "2026-03-04",
         "duration",
@@ -193,20 +199,20 @@ def test_the_table_fits_the_terminal_whole(width: int) -> None:
         "yes",
         "no",
     ):
-        assert word in said
+        assert text in table_text
 
 
-def test_the_table_says_what_was_learnt_from_and_what_it_brought() -> None:
+def test_the_table_shows_training_rows_and_both_aucs() -> None:
     learnt = scenario(collected_rows_trained_on=12_345, auc_promoted=0.76543, auc_frozen=0.7)
     for width in (80, 120):
-        said = _said(drill(learnt), width)
-        assert max(map(len, said.splitlines())) <= width
-        for words in ("12,345 live", "0.7000 0.7654", "named", "learnt from"):
-            assert words in said
-    assert "live" not in _said(drill(UNSEEN), 80)
+        table_text = _table_text(drill(learnt), width)
+        assert max(map(len, table_text.splitlines())) <= width
+        for text in ("12,345 live", "0.7000 0.7654", "named", "learnt from"):
+            assert text in table_text
+    assert "live" not in _table_text(drill(UNSEEN), 80)
 
 
-def test_the_time_to_an_alarm_is_in_the_worlds_own_time() -> None:
+def test_the_time_to_an_alarm_is_in_the_worlds_time() -> None:
     assert time_to_alarm(scenario()) == "2 days"
     assert time_to_alarm(scenario(alarm_at=FIRST + 7 * DAY + timedelta(hours=6))) == "6 hours"
     assert time_to_alarm(UNSEEN) == NO_NUMBER

@@ -32,7 +32,7 @@ KINDS: dict[str, Kind] = {
 
 
 def traffic(count: int, seed: int, phone: float = 0.6) -> pl.DataFrame:
-    """Rows of requests of 5, their scores the planted probabilities."""
+    """Return rows of requests of 5; labels are drawn with the scores as probabilities."""
     generator = np.random.default_rng(seed)
     scores = generator.beta(1, 3, count)
     durations = generator.lognormal(3, 1.5, count)
@@ -78,14 +78,14 @@ def reference_of(rows: pl.DataFrame) -> Reference:
 REFERENCE = reference_of(traffic(1_000, seed=1))
 
 
-def drawn(live: pl.DataFrame, reference: Reference = REFERENCE) -> dict[str, DrawnColumn]:
-    then = reference.sample.with_columns(score=pl.col("score:xgboost"))
-    return {column.name: column for column in make_drawn_columns(live, then, reference, "xgboost", KINDS)}
+def drawn_columns(live: pl.DataFrame, reference: Reference = REFERENCE) -> dict[str, DrawnColumn]:
+    sample = reference.sample.with_columns(score=pl.col("score:xgboost"))
+    return {column.name: column for column in make_drawn_columns(live, sample, reference, "xgboost", KINDS)}
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Both pages of a window in which devices changed, drawn without a network."""
+    """Both pages of a window with drifted devices, drawn without network access."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("somebody wants to talk to the network")
@@ -105,7 +105,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return html
 
 
-def test_both_pages_say_what_they_show(pages: dict[str, str]) -> None:
+def test_both_pages_have_titles_and_headings(pages: dict[str, str]) -> None:
     assert list(pages) == ["drift.html", "quality.html"]
     for kind, html in (("Drift", pages["drift.html"]), ("Quality", pages["quality.html"])):
         title = f"{kind}: demo, 2026-01-19 00:00 to 2026-01-20 00:00, xgboost"
@@ -116,7 +116,7 @@ def test_both_pages_say_what_they_show(pages: dict[str, str]) -> None:
 
 
 class Scripts(HTMLParser):
-    """What a browser would run or build of a page."""
+    """Counts the tags and event handlers of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -137,29 +137,29 @@ HOSTILE = (
 )  # fmt: skip
 
 
-def test_values_of_a_log_are_never_markup(tmp_path: Path, pages: dict[str, str]) -> None:
-    """A category ended Evidently's script and began one of its own."""
+def test_values_of_a_log_are_escaped(tmp_path: Path, pages: dict[str, str]) -> None:
+    """A category with `</script>` used to end Evidently's script and start another one."""
     hostile = pl.Series("device", HOSTILE)
-    rows, then = (
+    rows, sample = (
         traffic(600, seed=seed).with_columns(device=hostile.sample(600, with_replacement=True, seed=seed))
         for seed in (7, 8)
     )
-    written = write_pages(window_of(rows), reference_of(then), "xgboost", KINDS, tmp_path)
+    written = write_pages(window_of(rows), reference_of(sample), "xgboost", KINDS, tmp_path)
     for path in written:
-        found, usual = Scripts(path.read_text(encoding="utf-8")), Scripts(pages[path.name])
-        assert (found.tags, found.handlers) == (usual.tags, usual.handlers)
+        hostile_page, usual_page = Scripts(path.read_text(encoding="utf-8")), Scripts(pages[path.name])
+        assert (hostile_page.tags, hostile_page.handlers) == (usual_page.tags, usual_page.handlers)
         assert injected(path.read_text(encoding="utf-8"), least=0) == []
     drift = written[0].read_text(encoding="utf-8")
     assert "alert(1)" in drift and "<script>alert" not in drift  # it is shown, as text
 
 
-def test_pages_load_nothing_from_elsewhere(pages: dict[str, str]) -> None:
+def test_pages_load_no_external_resources(pages: dict[str, str]) -> None:
     for html in pages.values():
         assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)\s*=\s*[\"']?https?:", html)
         assert not re.search(r"(@import|url\()\s*[\"']?https?:", html)
 
 
-def test_the_drift_page_names_what_moved(pages: dict[str, str]) -> None:
+def test_the_drift_page_marks_the_drifted_columns(pages: dict[str, str]) -> None:
     row = r'"column_name": "(\w+)".*?"data_drift": "([\w ]+)"'
     assert dict(re.findall(row, pages["drift.html"])) == {
         "device": "Detected",
@@ -169,32 +169,32 @@ def test_the_drift_page_names_what_moved(pages: dict[str, str]) -> None:
     }
 
 
-def test_the_drift_page_s_number_is_the_index_of_what_it_draws(pages: dict[str, str]) -> None:
+def test_the_drift_pages_score_is_the_index_of_the_drawn_rows(pages: dict[str, str]) -> None:
     row = r'"column_name": "device".*?"current_distribution": (\{.*?\}),.*?"drift_score": ([\d.]+)'
-    found = re.search(row, pages["drift.html"])
-    assert found is not None
-    counted = json.loads(found[1])
+    match = re.search(row, pages["drift.html"])
+    assert match is not None
+    counted = json.loads(match[1])
     drawn_counts = dict(zip(counted["x"], counted["y"], strict=True))
     device = REFERENCE.columns["device"]
-    now = np.array([*(drawn_counts[name] for name in device.bins.values), 0]) / 600
-    then = np.array(device.counts[0]) / 1_000
-    assert float(found[2]) == pytest.approx(population_stability_index(then, now), abs=1e-6)
-    assert float(found[2]) > 0.5
+    live_shares = np.array([*(drawn_counts[name] for name in device.bins.values), 0]) / 600
+    reference_shares = np.array(device.counts[0]) / 1_000
+    assert float(match[2]) == pytest.approx(population_stability_index(reference_shares, live_shares), abs=1e-6)
+    assert float(match[2]) > 0.5
 
 
-def test_pictures_leave_out_what_they_could_not_tell() -> None:
+def test_pages_have_no_plots_of_keys_and_tags() -> None:
     # Keys: 436 of 500 items are "other"; tags: several values a row.
-    assert list(drawn(traffic(500, seed=3))) == ["device", "duration", "age", "score"]
+    assert list(drawn_columns(traffic(500, seed=3))) == ["device", "duration", "age", "score"]
 
 
 def test_a_column_without_values_is_left_out() -> None:
     broken = traffic(500, seed=3).with_columns(pl.lit(None, pl.Float64).alias("duration")).drop("age")
-    assert list(drawn(broken)) == ["device", "score"]
+    assert list(drawn_columns(broken)) == ["device", "score"]
 
 
-def test_what_is_drawn_has_the_index_of_the_reference_s_bins() -> None:
+def test_drawn_values_have_the_index_over_the_references_bins() -> None:
     live = traffic(900, seed=4, phone=0.3)
-    for name, column in drawn(live).items():
+    for name, column in drawn_columns(live).items():
         bins, counts = column.reference.bins, np.array(column.reference.counts[0])
         now = bins.count(live[name])
         expected = population_stability_index(counts / counts.sum(), now / now.sum())
@@ -202,23 +202,23 @@ def test_what_is_drawn_has_the_index_of_the_reference_s_bins() -> None:
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.lists(st.integers(-50, 50), min_size=3, max_size=60))
-def test_tails_at_their_ends_stay_in_their_bins(live: list[float], then: list[int]) -> None:
-    values, usual = pl.Series("age", then, pl.Float64), pl.Series("age", live, pl.Float64)
-    one = column_reference(values, "numeric")
-    reference = Reference("demo", (date(2026, 1, 18),), {"age": one}, {}, {}, pl.DataFrame())
+def test_clipped_values_stay_in_their_bins(live: list[float], reference_values: list[int]) -> None:
+    values, usual = pl.Series("age", reference_values, pl.Float64), pl.Series("age", live, pl.Float64)
+    column_profile = column_reference(values, "numeric")
+    reference = Reference("demo", (date(2026, 1, 18),), {"age": column_profile}, {}, {}, pl.DataFrame())
     (column,) = make_drawn_columns(usual.to_frame(), values.to_frame(), reference, "xgboost", {"age": "numeric"})
-    assert one.bins.count(column.live).tolist() == one.bins.count(usual).tolist()
+    assert column_profile.bins.count(column.live).tolist() == column_profile.bins.count(usual).tolist()
 
 
 def test_an_outlier_does_not_flatten_a_histogram() -> None:
     values = pl.Series("age", [*range(1_000), 10**9])
-    one = column_reference(values, "numeric")
-    reference = Reference("demo", (date(2026, 1, 18),), {"age": one}, {}, {}, pl.DataFrame())
+    column_profile = column_reference(values, "numeric")
+    reference = Reference("demo", (date(2026, 1, 18),), {"age": column_profile}, {}, {}, pl.DataFrame())
     (column,) = make_drawn_columns(values.to_frame(), values.to_frame(), reference, "xgboost", {"age": "numeric"})
     assert column.live.max() < 1_000
 
 
-def test_values_without_a_name_of_their_own_are_other() -> None:
+def test_values_without_a_bin_of_their_own_are_other_values() -> None:
     device = ColumnReference(bins=Bins(kind="categorical", values=("tv",)), counts=((9, 1),), nulls=0, rows=10)
     reference = Reference("demo", (date(2026, 1, 18),), {"device": device}, {}, {}, pl.DataFrame())
     frame = pl.DataFrame({"device": ["tv", "phone", None, "radio"]})
@@ -236,7 +236,7 @@ def test_a_sample_keeps_requests_whole() -> None:
     assert sample_requests(rows, 1_000, seed=1).equals(rows)
 
 
-def test_scores_are_those_of_the_version_that_most_rows_come_from() -> None:
+def test_scores_are_those_of_the_version_with_most_rows() -> None:
     rows = pl.DataFrame({"version": [3, 3, 3, 4], "score": [0.5, float("nan"), 0.25, 0.75]})
     assert scores_of_one_version(rows)["score"].to_list() == [0.5, None, 0.25, None]
 
@@ -246,19 +246,19 @@ def test_one_class_has_no_quality_page(tmp_path: Path) -> None:
     assert [path.name for path in write_pages(window_of(rows), REFERENCE, "xgboost", KINDS, tmp_path)] == ["drift.html"]
 
 
-def test_a_kind_without_scores_is_drawn_alone(tmp_path: Path) -> None:
+def test_a_model_without_reference_scores_is_drawn_alone(tmp_path: Path) -> None:
     drift, quality = write_pages(window_of(traffic(200, seed=6)), REFERENCE, "dlrm", KINDS, tmp_path)
     assert '"column_name": "score"' not in drift.read_text(encoding="utf-8")
     assert "Current: Model Quality" in quality.read_text(encoding="utf-8")
     assert "Reference: Model Quality" not in quality.read_text(encoding="utf-8")
 
 
-def test_an_empty_window_has_nothing_to_draw(tmp_path: Path) -> None:
+def test_drawing_an_empty_window_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match=r"nothing to draw for demo, 2026-01-19 .*: no compared column has values"):
         write_pages(window_of(traffic(200, seed=6).clear()), REFERENCE, "xgboost", KINDS, tmp_path)
 
 
-def test_a_failing_evidently_is_a_message_and_leaves_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_evidently_is_reported_and_leaves_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "evidently", None)  # as if it were not installed
     with pytest.raises(
         ShortlistError, match=r"drift\.html: Evidently could not draw .*ModuleNotFoundError.*monitor again"

@@ -1,4 +1,4 @@
-"""Prometheus reads what is in the store, whatever state the store is in."""
+"""Metrics of a monitoring store, also of an empty or damaged one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def report(number: int, **changes: object) -> WindowReport:
     drift = {"kind": "numeric", "critical": 0.2, "p_value": 0.0, "reason": "it moved"}
     auc = Measure(name="auc", value=0.7, low=0.69, high=0.71, reference=0.75, limit=0.72, breached=True)
     rate = Measure(name="label_rate", value=0.1, low=0.09, high=0.11)
-    known = {
+    fields = {
         "spec": "demo",
         "start": start,
         "end": start + DAY,
@@ -50,7 +50,7 @@ def report(number: int, **changes: object) -> WindowReport:
         ),
         "warnings": ("the mean score moved",),
     }
-    return WindowReport.model_validate({**known, **changes})
+    return WindowReport.model_validate({**fields, **changes})
 
 
 def decision(number: int, action: str, trigger: str = "drift", alarm: bool = False) -> RetrainDecision:
@@ -69,16 +69,16 @@ def decision(number: int, action: str, trigger: str = "drift", alarm: bool = Fal
 
 
 def numbers(text: str) -> dict[str, float]:
-    """Return every sample as it stands in the text, the spec's label left out."""
-    found = {}
+    """Return every sample of the text format, without the label of the spec."""
+    samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             assert sample.labels.pop("spec") == "demo"
             labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
             name = sample.name.removeprefix("shortlist_monitoring_") + (f"{{{labels}}}" if labels else "")
-            assert name not in found, f"{name} is told twice"
-            found[name] = sample.value
-    return found
+            assert name not in samples, f"{name} is told twice"
+            samples[name] = sample.value
+    return samples
 
 
 @pytest.fixture
@@ -86,10 +86,10 @@ def store(tmp_path: Path) -> MonitoringStore:
     return MonitoringStore(tmp_path / "demo")
 
 
-def test_the_newest_window_is_told_in_numbers(store: MonitoringStore) -> None:
+def test_metrics_of_the_newest_window(store: MonitoringStore) -> None:
     store.add_report(report(0, rows=5))
     store.add_report(report(1))
-    told = numbers(metrics_text(store))
+    samples = numbers(metrics_text(store))
     expected = {
         "window_start_timestamp_seconds": (FIRST + DAY).timestamp(),
         "window_end_timestamp_seconds": (FIRST + 2 * DAY).timestamp(),
@@ -113,30 +113,30 @@ def test_the_newest_window_is_told_in_numbers(store: MonitoringStore) -> None:
         "quality_breached{measure=auc,slice=all,version=3}": 1,
         "quality{measure=label_rate,slice=tab=1,version=3}": 0.1,
     }
-    assert {name: told[name] for name in expected} == expected
-    assert sum(value for name, value in told.items() if name.startswith("verdict{")) == 1
+    assert {name: samples[name] for name in expected} == expected
+    assert sum(value for name, value in samples.items() if name.startswith("verdict{")) == 1
 
 
-def test_what_is_not_known_is_left_out_and_never_a_nought(store: MonitoringStore) -> None:
+def test_missing_numbers_are_left_out_and_not_zero(store: MonitoringStore) -> None:
     store.add_report(report(0, champion=None))
-    told = numbers(metrics_text(store))
-    assert "volume_ratio" not in told
-    assert "champion_version" not in told
-    assert "quality_reference{measure=label_rate,slice=all,version=3}" not in told
-    assert "quality_limit{measure=label_rate,slice=all,version=3}" not in told
+    samples = numbers(metrics_text(store))
+    assert "volume_ratio" not in samples
+    assert "champion_version" not in samples
+    assert "quality_reference{measure=label_rate,slice=all,version=3}" not in samples
+    assert "quality_limit{measure=label_rate,slice=all,version=3}" not in samples
 
 
-def test_problems_are_told_by_kind_and_column(store: MonitoringStore) -> None:
+def test_problems_are_counted_by_kind_and_column(store: MonitoringStore) -> None:
     problems = (
         Problem(kind="nulls", column="brand", reason="many nulls"),
         Problem(kind="volume", reason="few"),
         Problem(kind="volume", reason="also few"),
     )
     store.add_report(report(0, problems=problems))
-    told = numbers(metrics_text(store))
-    assert told["problems{column=brand,kind=nulls}"] == 1
-    assert told["problems{column=,kind=volume}"] == 2
-    assert told["verdict{verdict=broken}"] == 1
+    samples = numbers(metrics_text(store))
+    assert samples["problems{column=brand,kind=nulls}"] == 1
+    assert samples["problems{column=,kind=volume}"] == 2
+    assert samples["verdict{verdict=broken}"] == 1
 
 
 def test_decisions_and_retrainings_are_counted(store: MonitoringStore) -> None:
@@ -146,7 +146,7 @@ def test_decisions_and_retrainings_are_counted(store: MonitoringStore) -> None:
         store.start(decision(number, "retrain"), "run")
         if state:
             store.finish(decision(number, "retrain").key, state)
-    told = numbers(metrics_text(store))
+    samples = numbers(metrics_text(store))
     expected = {
         "decisions_total{action=hold}": 1,
         "decisions_total{action=retrain}": 2,
@@ -158,14 +158,14 @@ def test_decisions_and_retrainings_are_counted(store: MonitoringStore) -> None:
         "decision{action=page}": 1,
         "decision{action=hold}": 0,
     }
-    assert {name: told[name] for name in expected} == expected
+    assert {name: samples[name] for name in expected} == expected
 
 
-def test_what_the_schedule_decides_says_nothing_of_the_alarm(store: MonitoringStore) -> None:
+def test_scheduled_decisions_do_not_change_the_alarm_metric(store: MonitoringStore) -> None:
     store.claim(decision(0, "page", alarm=True))
     store.claim(decision(1, "retrain", trigger="schedule"))
-    told = numbers(metrics_text(store))
-    assert (told["alarm"], told["decision{action=page}"]) == (1, 1)
+    samples = numbers(metrics_text(store))
+    assert (samples["alarm"], samples["decision{action=page}"]) == (1, 1)
 
 
 def test_alerts_that_were_not_delivered_are_counted(store: MonitoringStore) -> None:
@@ -175,42 +175,42 @@ def test_alerts_that_were_not_delivered_are_counted(store: MonitoringStore) -> N
     lost, sent, _ = outbox.waiting()
     outbox.lost(lost, "refused")
     outbox.sent(sent)
-    told = numbers(metrics_text(store))
-    assert [told[name] for name in ("outbox_waiting", "outbox_lost_total", "outbox_sent_total")] == [1, 1, 1]
+    samples = numbers(metrics_text(store))
+    assert [samples[name] for name in ("outbox_waiting", "outbox_lost_total", "outbox_sent_total")] == [1, 1, 1]
 
 
-def test_an_empty_book_counts_noughts_so_that_the_first_event_is_an_increase(store: MonitoringStore) -> None:
-    told = numbers(metrics_text(store))
-    assert told["retrainings_total{state=failed}"] == 0
-    assert told["outbox_lost_total"] == 0
-    assert told["store_broken"] == 0
-    assert "last_run_timestamp_seconds" not in told
+def test_counters_of_an_empty_store_start_at_zero(store: MonitoringStore) -> None:
+    samples = numbers(metrics_text(store))
+    assert samples["retrainings_total{state=failed}"] == 0
+    assert samples["outbox_lost_total"] == 0
+    assert samples["store_broken"] == 0
+    assert "last_run_timestamp_seconds" not in samples
     assert not store.folder.exists()
 
 
-def test_a_book_that_cannot_be_read_says_so_and_tells_the_rest(store: MonitoringStore) -> None:
+def test_an_unreadable_record_sets_store_broken_and_keeps_other_metrics(store: MonitoringStore) -> None:
     store.record_run_time()
     store.add_report(report(0))
     store.claim(decision(0, "page"))
     (path,) = (store.folder / "windows").iterdir()
     path.write_text(path.read_text()[:100])
-    told = numbers(metrics_text(store))
-    assert told["store_broken"] == 1
-    assert told["decision{action=page}"] == 1
-    assert "last_run_timestamp_seconds" in told
-    assert "window_rows" not in told
+    samples = numbers(metrics_text(store))
+    assert samples["store_broken"] == 1
+    assert samples["decision{action=page}"] == 1
+    assert "last_run_timestamp_seconds" in samples
+    assert "window_rows" not in samples
 
 
-def test_the_textfile_is_written_whole(store: MonitoringStore, tmp_path: Path) -> None:
+def test_the_textfile_is_written_atomically(store: MonitoringStore, tmp_path: Path) -> None:
     path = tmp_path / "textfiles" / "demo.prom"
     store.add_report(report(0))
     write_metrics(store, path)
     write_metrics(store, path)
     assert numbers(path.read_text()) == numbers(metrics_text(store))
-    assert [one.name for one in path.parent.iterdir()] == ["demo.prom"]
+    assert [path.name for path in path.parent.iterdir()] == ["demo.prom"]
 
 
-def test_prometheus_gets_the_book_as_it_is_when_it_asks_and_from_this_machine_alone(store: MonitoringStore) -> None:
+def test_metrics_are_read_on_every_scrape_and_served_on_loopback(store: MonitoringStore) -> None:
     with serve_metrics(store, 0) as port:
         url = f"http://127.0.0.1:{port}/metrics"
         assert "window_rows" not in numbers(httpx.get(url).text)
@@ -218,44 +218,48 @@ def test_prometheus_gets_the_book_as_it_is_when_it_asks_and_from_this_machine_al
         answer = httpx.get(url)
         assert numbers(answer.text)["window_rows"] == 1_000
         assert answer.headers["content-type"].startswith("text/plain; version=")
-        listening = [one.laddr.ip for one in psutil.Process().net_connections() if one.laddr and one.laddr.port == port]
+        listening = [
+            connection.laddr.ip
+            for connection in psutil.Process().net_connections()
+            if connection.laddr and connection.laddr.port == port
+        ]
         assert set(listening) == {"127.0.0.1"}
     with pytest.raises(httpx.ConnectError):
         httpx.get(url)
 
 
-def test_a_port_that_somebody_has_is_refused_with_what_to_do(store: MonitoringStore) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_a_port_in_use_is_refused_with_the_next_step(store: MonitoringStore) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(ShortlistError, match="choose another port") as caught, serve_metrics(store, port):
             pass
         assert f"127.0.0.1:{port}" in str(caught.value)
 
 
-def test_odd_names_survive_the_format(store: MonitoringStore) -> None:
+def test_unusual_names_are_escaped_in_the_text_format(store: MonitoringStore) -> None:
     odd = 'a "quoted" \\ name\nof two lines'
     finding = Finding(
         column=odd, kind="tags", effect=0.1, critical=0.2, p_value=1.0, drifted=False, reason="nothing moved"
     )
     store.add_report(report(0, findings=(finding,)))
     families = list(text_string_to_metric_families(metrics_text(store)))
-    (sample,) = next(one for one in families if one.name == "shortlist_monitoring_drift_effect").samples
+    (sample,) = next(family for family in families if family.name == "shortlist_monitoring_drift_effect").samples
     assert sample.labels["column"] == odd
 
 
 def served(share: float | None) -> ServedFeaturesReport:
-    seen = ServedColumn(
+    served_column = ServedColumn(
         compared=100, equal=80, stale=5, counted=15, largest_difference=3.0, cause="default", reason="it differs"
     )
     sound = ServedColumn(compared=100, equal=100, largest_difference=0.0)
     code = ServedColumn(compared=100, equal=99, counted=1, largest_difference=None, cause="missing", reason="gone")
     return ServedFeaturesReport(
         spec="demo", made=FIRST, first=FIRST, last=FIRST, requests=10, rows=100, max_unequal=share,
-        columns={"by_user:rows": seen, "price": sound, "users:city": code},
+        columns={"by_user:rows": served_column, "price": sound, "users:city": code},
     )  # fmt: skip
 
 
-def test_served_features_are_told_by_column_with_their_limit(tmp_path: Path) -> None:
+def test_metrics_of_served_features_by_column(tmp_path: Path) -> None:
     store = MonitoringStore(tmp_path / "demo")
     assert "served" not in metrics_text(store) and store.served_features() is None
     store.set_served_features(served(0.1))

@@ -1,4 +1,4 @@
-"""A bounded sample that does not depend on how its rows come."""
+"""A bounded sample of groups that does not depend on the pieces of its input."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ def rows(keys: list[int]) -> pl.DataFrame:
 
 
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 40), st.integers(1, 50))
-def test_the_groups_with_the_smallest_keys_are_kept_whole(keys: list[int], most: int, piece: int) -> None:
-    sample = GroupSample("key", most)
-    every = rows(keys)
-    sample.add(every.clear())
+def test_the_groups_with_the_smallest_keys_are_kept_whole(keys: list[int], max_rows: int, piece: int) -> None:
+    sample = GroupSample("key", max_rows)
+    all_rows = rows(keys)
+    sample.add(all_rows.clear())
     for start in range(0, len(keys), piece):
-        sample.add(every.slice(start, piece))
-    kept = sample.rows()
+        sample.add(all_rows.slice(start, piece))
+    sampled = sample.rows()
     fitting: list[int] = []
     for key in sorted(set(keys)):
-        if sum(keys.count(one) for one in (*fitting, key)) > most:
+        if sum(keys.count(fitting_key) for fitting_key in (*fitting, key)) > max_rows:
             break
         fitting.append(key)
     if keys and not fitting:  # the first group alone is too large
-        wanted = every.filter(pl.col("key") == min(keys)).head(most)
+        expected = all_rows.filter(pl.col("key") == min(keys)).head(max_rows)
     else:
-        wanted = every.filter(pl.col("key").is_in(fitting))
-    assert sorted(kept.rows()) == sorted(wanted.rows())
+        expected = all_rows.filter(pl.col("key").is_in(fitting))
+    assert sorted(sampled.rows()) == sorted(expected.rows())
 
 
-def test_rows_that_do_not_count_take_no_room() -> None:
-    sample = GroupSample("key", 3, lambda held: held.unique("key", keep="last", maintain_order=True))
+def test_replaced_rows_take_no_room_in_the_sample() -> None:
+    sample = GroupSample("key", 3, lambda frame: frame.unique("key", keep="last", maintain_order=True))
     for value in range(100):
         sample.add(rows([7, 5, 9]).with_columns(value=pl.lit(value, pl.Int64)))
     assert sample.rows().rows() == [(5, 99), (7, 99), (9, 99)]

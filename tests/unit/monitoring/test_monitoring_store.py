@@ -1,4 +1,4 @@
-"""Many processes share one store, die over it, and nothing is done twice or waits for ever."""
+"""The monitoring store under concurrent and killed processes: nothing is done twice, and nothing blocks forever."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def report(number: int = 0, **changes: object) -> WindowReport:
     finding = Finding(
         column="price", kind="numeric", effect=0.5, critical=0.2, p_value=1e-9, drifted=True, reason="price moved"
     )
-    known = {
+    fields = {
         "spec": "demo",
         "start": start,
         "end": start + DAY,
@@ -55,12 +55,12 @@ def report(number: int = 0, **changes: object) -> WindowReport:
         "coverage": 0.9,
         "findings": (finding,),
     }
-    return WindowReport.model_validate({**known, **changes})
+    return WindowReport.model_validate({**fields, **changes})
 
 
 def decision(number: int = 0, action: str = "retrain", **changes: object) -> RetrainDecision:
     start = FIRST + number * DAY
-    known = {
+    fields = {
         "spec": "demo",
         "action": action,
         "trigger": "drift",
@@ -72,7 +72,7 @@ def decision(number: int = 0, action: str = "retrain", **changes: object) -> Ret
         "alarm": action == "retrain",
         "made": start + DAY,
     }
-    return RetrainDecision.model_validate({**known, **changes})
+    return RetrainDecision.model_validate({**fields, **changes})
 
 
 @pytest.fixture
@@ -80,19 +80,19 @@ def store(tmp_path: Path) -> MonitoringStore:
     return MonitoringStore(tmp_path / "demo")
 
 
-def later(store: MonitoringStore, time: timedelta) -> MonitoringStore:
+def store_later(store: MonitoringStore, time: timedelta) -> MonitoringStore:
     return MonitoringStore(store.folder, lambda: datetime.now(UTC) + time)
 
 
-def process(store: MonitoringStore, script: str, one: RetrainDecision, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", BEGIN + script, str(store.folder), one.model_dump_json(), *more]
+def process(store: MonitoringStore, script: str, decision: RetrainDecision, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", BEGIN + script, str(store.folder), decision.model_dump_json(), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 @contextmanager
-def killed_after(store: MonitoringStore, script: str, one: RetrainDecision) -> Iterator[None]:
-    """Run a process until it says so, and kill it when the block ends."""
-    running = process(store, script + "\nprint('done', flush=True)\ntime.sleep(600)", one)
+def killed_after(store: MonitoringStore, script: str, decision: RetrainDecision) -> Iterator[None]:
+    """Run a process until it prints its line, and kill it when the block ends."""
+    running = process(store, script + "\nprint('done', flush=True)\ntime.sleep(600)", decision)
     assert running.stdout is not None
     assert running.stdout.readline() == "done\n"
     yield
@@ -100,22 +100,22 @@ def killed_after(store: MonitoringStore, script: str, one: RetrainDecision) -> I
     running.communicate()
 
 
-def test_reports_come_back_as_they_were_oldest_first(store: MonitoringStore) -> None:
-    kept = [report(2), report(0, problems=(Problem(kind="volume", reason="few"),)), report(1, findings=())]
-    assert [store.add_report(one) for one in kept] == [True, True, True]
-    assert store.reports() == tuple(sorted(kept, key=lambda one: one.start))
+def test_reports_round_trip_oldest_first(store: MonitoringStore) -> None:
+    reports = [report(2), report(0, problems=(Problem(kind="volume", reason="few"),)), report(1, findings=())]
+    assert [store.add_report(added) for added in reports] == [True, True, True]
+    assert store.reports() == tuple(sorted(reports, key=lambda added: added.start))
     assert store.reports(newest=2) == store.reports()[1:]
     assert store.reports(newest=9) == store.reports()
 
 
-def test_a_report_says_its_verdict_to_whoever_opens_the_file(store: MonitoringStore) -> None:
+def test_a_reports_file_contains_its_verdict(store: MonitoringStore) -> None:
     store.add_report(report())
     (path,) = (store.folder / "windows").iterdir()
     assert path.name == "20260119T000000Z.json"
     assert json.loads(path.read_text())["verdict"] == "drifted"
 
 
-def test_a_window_is_reported_once_unless_it_is_looked_at_anew(store: MonitoringStore) -> None:
+def test_a_window_is_reported_once_unless_replaced(store: MonitoringStore) -> None:
     first, second = report(rows=10), report(rows=20)
     assert store.add_report(first)
     assert not store.add_report(second)
@@ -124,14 +124,14 @@ def test_a_window_is_reported_once_unless_it_is_looked_at_anew(store: Monitoring
     assert store.reports() == (second,)
 
 
-def test_a_book_that_nobody_wrote_in_is_empty_and_is_not_made_by_reading(store: MonitoringStore) -> None:
+def test_reading_an_empty_store_creates_no_files(store: MonitoringStore) -> None:
     assert (store.reports(), store.decisions(), store.retrainings(), store.last_run_time()) == ((), (), (), None)
     assert not store.folder.exists()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("lost", [False, True], ids=["a new decision", "a decision whose process died"])
-def test_of_ten_processes_that_claim_at_once_one_acts(store: MonitoringStore, tmp_path: Path, lost: bool) -> None:
+def test_one_of_ten_concurrent_processes_claims_a_decision(store: MonitoringStore, tmp_path: Path, lost: bool) -> None:
     if lost:
         with killed_after(store, "assert store.claim(decision)", decision()):
             pass
@@ -142,30 +142,30 @@ wait_for(sys.argv[3])
 print(store.claim(decision) and store.start(decision, "run"))
 """
     claimants = [process(store, script, decision(), str(go)) for _ in range(10)]
-    for one in claimants:
-        assert one.stdout is not None
-        assert one.stdout.readline() == "ready\n"
+    for claimant in claimants:
+        assert claimant.stdout is not None
+        assert claimant.stdout.readline() == "ready\n"
     go.touch()
-    assert sorted(one.communicate()[0] for one in claimants) == ["False\n"] * 9 + ["True\n"]
-    assert [one.key for one in store.retrainings()] == [decision().key]
+    assert sorted(claimant.communicate()[0] for claimant in claimants) == ["False\n"] * 9 + ["True\n"]
+    assert [retraining.key for retraining in store.retrainings()] == [decision().key]
     assert [path.suffix for path in (store.folder / "decisions").iterdir()] == [".json"]
 
 
-def test_a_second_window_is_another_claim(store: MonitoringStore) -> None:
+def test_each_window_has_its_own_claim(store: MonitoringStore) -> None:
     assert store.claim(decision(0))
     assert not store.claim(decision(0))
     assert store.claim(decision(1))
-    assert [one.window for one in store.decisions()] == [FIRST, FIRST + DAY]
+    assert [claimed.window for claimed in store.decisions()] == [FIRST, FIRST + DAY]
 
 
-def test_the_newest_wording_of_a_hold_is_kept_and_of_a_retraining_the_first(store: MonitoringStore) -> None:
-    for action, kept in (("hold", "second"), ("page", "second"), ("retrain", "first")):
+def test_a_repeated_hold_is_replaced_and_a_repeated_retraining_is_not(store: MonitoringStore) -> None:
+    for action, reason in (("hold", "second"), ("page", "second"), ("retrain", "first")):
         assert store.claim(decision(action=action, reasons=("first",)))
         assert not store.claim(decision(action=action, reasons=("second",)))
-        assert [one.reasons for one in store.decisions() if one.action == action] == [(kept,)]
+        assert [claimed.reasons for claimed in store.decisions() if claimed.action == action] == [(reason,)]
 
 
-def test_a_claim_whose_process_was_killed_before_it_began_can_be_claimed_again(store: MonitoringStore) -> None:
+def test_a_claim_of_a_process_killed_before_the_start_can_be_repeated(store: MonitoringStore) -> None:
     with killed_after(store, "assert store.claim(decision)", decision()):
         assert not store.claim(decision())
         assert store.unfinished() == ()
@@ -176,38 +176,38 @@ def test_a_claim_whose_process_was_killed_before_it_began_can_be_claimed_again(s
     assert store.unfinished() == ()
 
 
-def test_a_claim_that_does_not_begin_within_ten_minutes_can_be_claimed_again(store: MonitoringStore) -> None:
+def test_a_claim_expires_after_ten_minutes_without_a_start(store: MonitoringStore) -> None:
     assert store.claim(decision())
-    assert not later(store, timedelta(minutes=9)).claim(decision())
-    assert later(store, timedelta(minutes=11)).unfinished() == (decision(),)
-    assert later(store, timedelta(minutes=11)).claim(decision())
+    assert not store_later(store, timedelta(minutes=9)).claim(decision())
+    assert store_later(store, timedelta(minutes=11)).unfinished() == (decision(),)
+    assert store_later(store, timedelta(minutes=11)).claim(decision())
 
 
-def test_a_claim_killed_before_it_was_signed_can_be_claimed_again(store: MonitoringStore) -> None:
+def test_a_claim_without_an_owner_record_expires(store: MonitoringStore) -> None:
     assert store.claim(decision())
     (store.folder / "owners" / f"{decision().key}.json").unlink()
-    assert not later(store, timedelta(minutes=9)).claim(decision())
-    assert later(store, timedelta(minutes=11)).claim(decision())
+    assert not store_later(store, timedelta(minutes=9)).claim(decision())
+    assert store_later(store, timedelta(minutes=11)).claim(decision())
 
 
-def test_who_claimed_late_does_not_start_what_another_took_over(store: MonitoringStore) -> None:
+def test_a_process_whose_claim_was_taken_over_does_not_start(store: MonitoringStore) -> None:
     assert store.claim(decision())
-    patient = later(store, timedelta(minutes=11))
+    patient = store_later(store, timedelta(minutes=11))
     assert patient.claim(decision())
     assert patient.start(decision(), "theirs")
     assert not store.start(decision(), "ours")
-    assert [one.run for one in store.retrainings()] == ["theirs"]
+    assert [retraining.run for retraining in store.retrainings()] == ["theirs"]
 
 
-def test_a_retraining_that_ended_is_not_claimed_again(store: MonitoringStore) -> None:
+def test_an_ended_retraining_cannot_be_claimed(store: MonitoringStore) -> None:
     store.claim(decision())
     store.start(decision(), "run")
     store.finish(decision().key, "failed", reason="the disk is full")
-    assert not later(store, 9 * DAY).claim(decision())
+    assert not store_later(store, 9 * DAY).claim(decision())
     assert store.unfinished() == ()
 
 
-def test_a_lost_claim_of_an_older_window_is_replaced_by_the_next_windows_decision(store: MonitoringStore) -> None:
+def test_a_lost_claim_is_replaced_by_a_later_windows_decision(store: MonitoringStore) -> None:
     with killed_after(store, "assert store.claim(decision)", decision(0)):
         pass
     store.claim(decision(1, "hold"))
@@ -227,7 +227,7 @@ def test_a_retraining_runs_and_ends(store: MonitoringStore) -> None:
         store.finish(running.key, "failed")
 
 
-def test_a_retraining_whose_process_was_killed_is_failed_and_the_loop_goes_on(store: MonitoringStore) -> None:
+def test_a_retraining_of_a_killed_process_fails(store: MonitoringStore) -> None:
     with killed_after(store, "store.claim(decision) and store.start(decision, 'run')", decision()):
         assert store.recover() == ()
     (lost,) = store.recover()
@@ -237,32 +237,32 @@ def test_a_retraining_whose_process_was_killed_is_failed_and_the_loop_goes_on(st
     assert store.recover() == ()
 
 
-def test_a_retraining_of_this_process_is_not_taken_for_dead_however_long_it_takes(store: MonitoringStore) -> None:
+def test_a_long_retraining_of_a_live_process_does_not_fail(store: MonitoringStore) -> None:
     store.start(decision(), "run")
-    assert later(store, 30 * DAY).recover() == ()
+    assert store_later(store, 30 * DAY).recover() == ()
 
 
-def test_a_retraining_on_another_machine_is_given_up_after_a_day_and_right_when_it_comes_back(
+def test_a_remote_retraining_fails_after_a_day_and_may_still_finish(
     store: MonitoringStore,
 ) -> None:
     store.start(decision(), "run")
     owner = store.folder / "owners" / f"{decision().key}.json"
     owner.write_text(owner.read_text().replace('"place": "', '"place": "elsewhere-'))
-    assert later(store, timedelta(hours=23)).recover() == ()
-    (lost,) = later(store, timedelta(hours=25)).recover()
+    assert store_later(store, timedelta(hours=23)).recover() == ()
+    (lost,) = store_later(store, timedelta(hours=25)).recover()
     assert lost.reason.endswith("has not reported for 24 h")
     assert store.finish(lost.key, "promoted", version=5).state == "promoted"
 
 
-def test_a_retraining_killed_before_it_was_signed_is_failed_after_ten_minutes(store: MonitoringStore) -> None:
+def test_a_retraining_without_an_owner_record_fails_after_ten_minutes(store: MonitoringStore) -> None:
     store.start(decision(), "run")
     (store.folder / "owners" / f"{decision().key}.json").unlink()
-    assert later(store, timedelta(minutes=9)).recover() == ()
-    (lost,) = later(store, timedelta(minutes=11)).recover()
+    assert store_later(store, timedelta(minutes=9)).recover() == ()
+    (lost,) = store_later(store, timedelta(minutes=11)).recover()
     assert lost.reason == "the process that ran it died as soon as it began"
 
 
-def test_a_step_owns_its_retraining_for_the_process_that_runs_the_pipeline(
+def test_a_steps_claim_belongs_to_the_process_that_runs_the_pipeline(
     store: MonitoringStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The step that begins a retraining ends at once; the pipeline goes on.
@@ -272,10 +272,10 @@ def test_a_step_owns_its_retraining_for_the_process_that_runs_the_pipeline(
         monkeypatch.delenv(RUN_PROCESS_VARIABLE)
         assert store.recover() == ()
         pipeline.kill()
-    assert [one.state for one in store.recover()] == ["failed"]
+    assert [retraining.state for retraining in store.recover()] == ["failed"]
 
 
-def test_a_run_that_ends_early_gives_up_its_retraining_and_no_other(store: MonitoringStore) -> None:
+def test_a_run_that_ends_early_fails_only_its_own_retraining(store: MonitoringStore) -> None:
     store.mark_failed(decision().key, "it never began")
     assert store.retrainings() == ()
     store.start(decision(0), "run")
@@ -283,43 +283,43 @@ def test_a_run_that_ends_early_gives_up_its_retraining_and_no_other(store: Monit
     store.finish(decision(0).key, "promoted", version=5)
     store.mark_failed(decision(0).key, "a later step failed")
     store.mark_failed(decision(1).key, "the step train failed")
-    assert [(one.state, one.reason) for one in store.retrainings()] == [
+    assert [(retraining.state, retraining.reason) for retraining in store.retrainings()] == [
         ("promoted", ""),
         ("failed", "the step train failed"),
     ]
 
 
-def test_a_book_lies_beside_the_stores(tmp_path: Path) -> None:
+def test_the_monitoring_store_lies_beside_the_stores(tmp_path: Path) -> None:
     stores = f"{tmp_path}/runs/stores#8f14e45f"
     assert open_monitoring_store(stores, "demo").folder == tmp_path / "runs" / "monitoring" / "demo"
 
 
-def test_a_process_of_the_same_number_is_not_the_one_that_died(store: MonitoringStore) -> None:
+def test_a_reused_process_id_is_another_process(store: MonitoringStore) -> None:
     store.start(decision(), "run")
     owner = store.folder / "owners" / f"{decision().key}.json"
     values = json.loads(owner.read_text())
     assert values["pid"] == os.getpid()
     owner.write_text(json.dumps({**values, "born": values["born"] + "0"}))
-    assert [one.state for one in store.recover()] == ["failed"]
+    assert [retraining.state for retraining in store.recover()] == ["failed"]
 
 
-def test_a_look_leaves_a_trace_even_when_there_was_nothing_new(store: MonitoringStore) -> None:
-    before = datetime.now(UTC) - timedelta(seconds=1)
+def test_a_monitoring_run_without_new_windows_records_its_time(store: MonitoringStore) -> None:
+    start = datetime.now(UTC) - timedelta(seconds=1)
     store.record_run_time()
-    seen = store.last_run_time()
-    assert seen is not None
-    assert before < seen < datetime.now(UTC) + timedelta(seconds=1)
+    run_time = store.last_run_time()
+    assert run_time is not None
+    assert start < run_time < datetime.now(UTC) + timedelta(seconds=1)
 
 
 Damage = Callable[[str], str]
 
 
 def without_rows(text: str) -> str:
-    return json.dumps({name: one for name, one in json.loads(text).items() if name != "rows"})
+    return json.dumps({name: content for name, content in json.loads(text).items() if name != "rows"})
 
 
 @pytest.mark.parametrize(
-    ("damage", "why"),
+    ("damage", "message"),
     [
         (lambda text: text[: len(text) // 2], "no JSON"),
         (lambda _: "", "no JSON"),
@@ -330,18 +330,18 @@ def without_rows(text: str) -> str:
         (lambda text: text.replace("1000", '"many"'), "rows: Input should be a valid integer"),
     ],
 )
-def test_a_torn_or_foreign_report_is_named_with_what_to_do(store: MonitoringStore, damage: Damage, why: str) -> None:
+def test_an_invalid_report_is_named_with_the_next_step(store: MonitoringStore, damage: Damage, message: str) -> None:
     store.add_report(report())
     path = store.folder / "windows" / "20260119T000000Z.json"
     path.write_text(damage(path.read_text()))
-    with pytest.raises(ShortlistError, match=why) as caught:
+    with pytest.raises(ShortlistError, match=message) as caught:
         store.reports()
     assert str(caught.value).startswith(f"{path}: not a window's report (")
     assert str(caught.value).endswith("restore it, or move it away and run make watch again.")
 
 
 @pytest.mark.parametrize("kind", ["decisions", "retrainings"])
-def test_torn_decisions_and_retrainings_are_named_too(store: MonitoringStore, kind: str) -> None:
+def test_invalid_decisions_and_retrainings_are_named(store: MonitoringStore, kind: str) -> None:
     store.claim(decision())
     store.start(decision(), "run")
     path = store.folder / kind / f"{decision().key}.json"
@@ -351,7 +351,7 @@ def test_torn_decisions_and_retrainings_are_named_too(store: MonitoringStore, ki
     assert str(path) in str(caught.value)
 
 
-def test_a_copied_file_does_not_count_as_another_window(store: MonitoringStore) -> None:
+def test_a_copied_report_is_refused(store: MonitoringStore) -> None:
     store.add_report(report())
     folder = store.folder / "windows"
     (folder / "20260120T000000Z.json").write_bytes((folder / "20260119T000000Z.json").read_bytes())
@@ -359,12 +359,12 @@ def test_a_copied_file_does_not_count_as_another_window(store: MonitoringStore) 
         store.reports()
 
 
-def test_a_key_cannot_lead_out_of_the_book(store: MonitoringStore) -> None:
+def test_a_key_cannot_be_a_path(store: MonitoringStore) -> None:
     with pytest.raises(AssertionError, match="not a decision's key"):
         store.claim(decision().model_copy(update={"key": "../../elsewhere"}))
 
 
-def test_a_number_that_is_none_is_not_written_down(store: MonitoringStore) -> None:
+def test_a_number_that_is_not_finite_is_refused(store: MonitoringStore) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         store.add_report(report(coverage=float("nan")))
     assert store.reports() == ()

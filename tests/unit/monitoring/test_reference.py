@@ -1,4 +1,4 @@
-"""The reference of a training, counted by hand on a log of a few rows a day."""
+"""The reference of a training, checked by hand on a log of a few rows per day."""
 
 from __future__ import annotations
 
@@ -116,16 +116,16 @@ class Training:
         return frames
 
     def scores(self, kind: str = "xgboost", **broken: Any) -> Path:
-        """Write the scores of the last two days: what rows say under `score`."""
+        """Write the scores of the last two days: the `score` of each row."""
         frames = []
         for split, frame, rows in zip(("validation", "test"), self.frames()[-2:], self.days[-2:], strict=True):
             score = pl.Series("score", [row.get("score", 0.5) for row in rows], dtype=pl.Float32)
-            own = frame.select(Columns.DAY, Columns.IMPRESSION, Columns.LABEL, user="user_id")
+            columns = frame.select(Columns.DAY, Columns.IMPRESSION, Columns.LABEL, user="user_id")
             weight = pl.Series(Columns.WEIGHT, [row.get("weight", 1.0) for row in rows], dtype=pl.Float32)
-            frames.append(own.with_columns(pl.lit(split).alias("split"), score, weight))
+            frames.append(columns.with_columns(pl.lit(split).alias("split"), score, weight))
         (self.folder / kind).mkdir(parents=True, exist_ok=True)
-        every = pl.concat(frames).with_columns(**{name: pl.lit(value) for name, value in broken.items()})
-        every.write_parquet(self.folder / kind / Files.SCORES)
+        all_scores = pl.concat(frames).with_columns(**{name: pl.lit(value) for name, value in broken.items()})
+        all_scores.write_parquet(self.folder / kind / Files.SCORES)
         return self.folder / kind
 
     def build(self, **drift: Any) -> Reference:
@@ -146,15 +146,15 @@ def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artefacts, "_sync_folder", lambda path: None)
 
 
-def row(user: int | None = 1, item: int = 1, label: int = 0, **more: Any) -> Row:
-    return {"user_id": user, "item_id": item, Columns.LABEL: label, "page": "home", **more}
+def row(user: int | None = 1, item: int = 1, label: int = 0, **columns: Any) -> Row:
+    return {"user_id": user, "item_id": item, Columns.LABEL: label, "page": "home", **columns}
 
 
 def plain(rows: int = 4) -> list[Row]:
     return [row(label=number % 2, score=0.1 + 0.8 * (number % 2)) for number in range(rows)]
 
 
-def test_values_are_counted_day_by_day_in_the_bins_of_the_training_days(tmp_path: Path) -> None:
+def test_values_are_counted_per_day_in_the_bins_of_the_training_days(tmp_path: Path) -> None:
     pages = [
         ["warm"],
         ["home", "home", "search"],
@@ -176,7 +176,7 @@ def test_values_are_counted_day_by_day_in_the_bins_of_the_training_days(tmp_path
 SLATED = Features.model_validate({"columns": [{"kind": "slate", "column": "price", "gives": ["rank"]}]})
 
 
-def test_more_candidates_than_the_log_shows_are_drift_where_features_compare_them(tmp_path: Path) -> None:
+def test_more_candidates_than_shown_rows_are_drift_with_slate_features(tmp_path: Path) -> None:
     # 60 slates of two rows a day, by user; in files that cut slates in two.
     days = [[row(user=number // 2, label=number % 2, price=1.0, score=0.5) for number in range(120)] for _ in DAYS]
     declared = {**DECLARED, "slate": {"column": "user_id"}}
@@ -186,26 +186,28 @@ def test_more_candidates_than_the_log_shows_are_drift_where_features_compare_the
     users = pl.Series("user_id", range(400))
     for candidates, drifted in ((2.0, False), (300.0, True)):
         live = pl.DataFrame({SLATE_SIZE: np.full(400, candidates), "request_id": users.cast(pl.String)})
-        found = find_drift(live, reference, None, None, Monitoring().drift)
-        assert [(one.column, one.drifted) for one in found if one.column == SLATE_SIZE] == [(SLATE_SIZE, drifted)]
+        findings = find_drift(live, reference, None, None, Monitoring().drift)
+        assert [(finding.column, finding.drifted) for finding in findings if finding.column == SLATE_SIZE] == [
+            (SLATE_SIZE, drifted)
+        ]
     plain = Training(tmp_path / "plain", days, declared, features=FEATURES).build()
     assert SLATE_SIZE not in plain.columns
 
 
-def test_lists_without_values_and_numbers_that_are_none_are_null(tmp_path: Path) -> None:
+def test_empty_lists_and_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
     days = [plain() for _ in DAYS]
     days[1] = [
         row(words=["a", "b"], price=1.0), row(words=["a"], price=math.nan), row(words=[], price=math.inf),
         row(words=None, price=None),
     ]  # fmt: skip
     reference = Training(tmp_path, days).build()
-    words, price = reference.columns["words"], reference.columns["price"]
-    assert words.bins.values == ("a", "b")
-    assert words.counts[0] == (2, 1, 0)
-    assert (words.nulls, price.nulls) == (14 / 16, 15 / 16)
+    tags, price = reference.columns["words"], reference.columns["price"]
+    assert tags.bins.values == ("a", "b")
+    assert tags.counts[0] == (2, 1, 0)
+    assert (tags.nulls, price.nulls) == (14 / 16, 15 / 16)
 
 
-def test_side_tables_are_counted_by_the_rows_that_find_them(tmp_path: Path) -> None:
+def test_side_table_columns_are_counted_per_row(tmp_path: Path) -> None:
     days = [plain() for _ in DAYS]
     days[2] = [row(item=1), row(item=1), row(item=2), row(item=3), row(item=4)]  # 3 has no maker, 4 is not there
     maker = Training(tmp_path, days).build().columns["maker"]
@@ -214,16 +216,16 @@ def test_side_tables_are_counted_by_the_rows_that_find_them(tmp_path: Path) -> N
     assert maker.nulls == pytest.approx(2 / 17)
 
 
-def test_unknown_values_are_those_of_the_days_after_the_vocabulary_was_fitted(tmp_path: Path) -> None:
+def test_unknown_values_are_counted_after_the_days_of_the_vocabulary(tmp_path: Path) -> None:
     days = [plain() for _ in DAYS]
     days[1] = [row(item=1, words=["a", "a2"]), row(item=2, words=["a"])]
     days[3] = [row(item=2), row(item=3), row(item=4, words=["a", "b"]), row(item=1)]
     days[4] = [row(item=9, words=["a", "a2"]), row(item=1, label=1), row(item=1, page=None)]
-    unknown = Training(tmp_path, days).build().unknown_shares
-    assert unknown["item_id"] == 3 / 7  # 3, 4 and 9
-    assert unknown["words"] == 2 / 4  # b was never seen, a2 in one row only
-    assert unknown["page"] == 0
-    assert "maker" not in unknown  # it has no vocabulary
+    shares = Training(tmp_path, days).build().unknown_shares
+    assert shares["item_id"] == 3 / 7  # 3, 4 and 9
+    assert shares["words"] == 2 / 4  # b was never seen, a2 in one row only
+    assert shares["page"] == 0
+    assert "maker" not in shares  # it has no vocabulary
 
 
 def test_the_sample_holds_whole_users_with_the_scores_of_the_last_days(
@@ -257,7 +259,7 @@ def test_models_are_measured_on_the_test_day(tmp_path: Path) -> None:
     assert (model.scores.rows, model.scores.nulls) == (5, 0)
 
 
-def test_models_are_measured_by_what_their_rows_stand_for(tmp_path: Path) -> None:
+def test_model_measures_are_weighted(tmp_path: Path) -> None:
     days = [plain() for _ in DAYS]
     first = [row(1, label=1, score=0.8), row(1, score=0.4)]
     days[4] = [*first, row(2, label=1, score=0.2, weight=3), row(2, score=0.6, weight=3)]
@@ -271,7 +273,7 @@ def test_models_are_measured_by_what_their_rows_stand_for(tmp_path: Path) -> Non
     assert model.ndcg_at_10 == pytest.approx((1 * 1 + 3 / math.log2(3)) / 4)
 
 
-def test_lists_are_those_that_a_replay_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_equal_the_requests_of_a_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_quality, "MAX_LIST_ROWS", 3)
     users = [1, 2, None, 1, 1, 2, 1, 3, 1, None, 1]
     days = [*[plain() for _ in DAYS[:4]], [row(user, number, number % 2) for number, user in enumerate(users)]]
@@ -279,10 +281,12 @@ def test_lists_are_those_that_a_replay_asks_for(tmp_path: Path, monkeypatch: pyt
     lists = model_quality._assign_lists(model_quality.DayTable.open(training.log, Files.LOG), training.data, {DAYS[4]})
     first = sum(len(day) for day in days[:4])
     grouped = lists.sort("row").group_by("request_id").agg("impression_id", "row")
-    ours = {tuple(impression - first for impression in one) for one in grouped["impression_id"]}
-    assert ours == {tuple(session.items or ()) for session in Sessions(training.data, training.log, rows=3)}
+    lists_by_request = {
+        tuple(impression - first for impression in impressions) for impressions in grouped["impression_id"]
+    }
+    assert lists_by_request == {tuple(session.items or ()) for session in Sessions(training.data, training.log, rows=3)}
     assert all(rows.to_list() == list(range(len(rows))) for rows in grouped["row"])
-    assert len(ours) == 6
+    assert len(lists_by_request) == 6
 
 
 def test_pieces_and_files_of_any_size_give_the_same_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,17 +316,17 @@ def test_a_log_without_users_items_and_side_tables(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_measured_has_no_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(model_quality, "note", said.append)
+    notes: list[str] = []
+    monkeypatch.setattr(model_quality, "note", notes.append)
     training = Training(tmp_path, [*[plain() for _ in DAYS[:4]], [row(), row()]])  # one class
     reference = training.build()
     assert reference.models == {}
     assert "score:xgboost" not in reference.sample.columns
-    (sentence,) = said
+    (sentence,) = notes
     assert sentence.startswith("Live traffic of xgboost cannot be compared with its test days: only one class")
 
 
-def test_what_is_written_is_what_is_loaded(tmp_path: Path) -> None:
+def test_a_reference_round_trips(tmp_path: Path) -> None:
     training = Training(tmp_path, [plain() for _ in DAYS])
     written, folder = training.build(), tmp_path / "reference"
     loaded = Reference.load(folder)

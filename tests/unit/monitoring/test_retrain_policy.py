@@ -1,4 +1,4 @@
-"""Stories of windows, and what they lead to: a training, a page or patience."""
+"""Decisions of the retrain policy for sequences of windows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from monitoring.windows.records import Finding, Measure, Problem, Quality, Retra
 from shortlist.spec.monitoring import RetrainPolicy
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
-MADE = datetime(2026, 3, 1, 12, tzinfo=UTC)
+DECIDED_AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 SIGNS = {"hold": ".", "retrain": "R", "page": "P"}
 
@@ -42,7 +42,7 @@ def quality(version: int, auc: float, breached: bool) -> Quality:
 
 
 def window(sign: str, number: int, champion: int = 1, length: timedelta = DAY) -> WindowReport:
-    """Healthy, drifted, deGraded, broken or unjudged."""
+    """Return the report of a window by its letter: Healthy, Drifted, deGraded, Broken or Unjudged."""
     start = FIRST + number * length
     broken = Problem(kind="nulls", column="brand", reason="brand is null in 80 % of the rows, in 2 % when trained")
     return WindowReport(
@@ -80,12 +80,12 @@ def retraining(day: float, state: str = "promoted", version: int | None = None, 
 def decided(
     reports: Sequence[WindowReport], retrainings: Sequence[Retraining] = (), **policy: float
 ) -> RetrainDecision:
-    return decide_retraining("demo", reports, retrainings, RetrainPolicy(**policy), MADE)
+    return decide_retraining("demo", reports, retrainings, RetrainPolicy(**policy), DECIDED_AT)
 
 
 @dataclass
 class Story:
-    """A world whose retrainings end as told, and whose next windows are then served by the new model."""
+    """Return the decisions of windows; retrainings end as given, and a promoted model serves the next windows."""
 
     outcomes: list[str]
     policy: RetrainPolicy
@@ -95,7 +95,7 @@ class Story:
 
     def see(self, sign: str) -> RetrainDecision:
         self.reports.append(window(sign, len(self.reports), self.champion))
-        decision = decide_retraining("demo", self.reports, self.retrainings, self.policy, MADE)
+        decision = decide_retraining("demo", self.reports, self.retrainings, self.policy, DECIDED_AT)
         if decision.action == "retrain":
             state = self.outcomes.pop(0)
             self.champion += state == "promoted"
@@ -104,11 +104,13 @@ class Story:
         return decision
 
 
-def told(signs: str, outcomes: str = "", **policy: float) -> tuple[str, str]:
-    """Return what was done window by window, and whether the alarm was raised."""
+def play_windows(signs: str, outcomes: str = "", **policy: float) -> tuple[str, str]:
+    """Return the actions and the alarms of windows, one character per window."""
     story = Story(outcomes.split(), RetrainPolicy(**policy))
     decisions = [story.see(sign) for sign in signs]
-    return "".join(SIGNS[one.action] for one in decisions), "".join("!" if one.alarm else "." for one in decisions)
+    return "".join(SIGNS[decision.action] for decision in decisions), "".join(
+        "!" if decision.alarm else "." for decision in decisions
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def told(signs: str, outcomes: str = "", **policy: float) -> tuple[str, str]:
     ],
 )
 def test_two_bad_windows_of_three_judged_ones_start_a_training(signs: str, actions: str, alarms: str) -> None:
-    assert told(signs, "failed failed") == (actions, alarms)
+    assert play_windows(signs, "failed failed") == (actions, alarms)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +144,8 @@ def test_two_bad_windows_of_three_judged_ones_start_a_training(signs: str, actio
         ("uub", "..P"),
     ],
 )
-def test_broken_data_page_and_never_train(signs: str, actions: str) -> None:
-    assert told(signs, "failed failed")[0] == actions
+def test_broken_data_page_and_never_retrain(signs: str, actions: str) -> None:
+    assert play_windows(signs, "failed failed")[0] == actions
 
 
 def test_broken_data_page_with_their_problems_as_reasons() -> None:
@@ -167,21 +169,21 @@ def test_broken_data_page_with_their_problems_as_reasons() -> None:
     ],
 )
 def test_the_alarm_stays_until_two_good_windows_in_a_row(signs: str, alarms: str) -> None:
-    assert told(signs, "failed " * 5, max_failures=9, max_per_week=9)[1] == alarms
+    assert play_windows(signs, "failed " * 5, max_failures=9, max_per_week=9)[1] == alarms
 
 
-def test_windows_before_an_alarms_end_do_not_raise_it_again() -> None:
+def test_windows_of_a_cleared_alarm_do_not_raise_the_next_one() -> None:
     # Two of the five newest windows are bad all along; the second good one must end it for good.
-    assert told("ddhhhhd", "failed " * 5, of_windows=5, max_failures=9)[1] == ".!!...."
+    assert play_windows("ddhhhhd", "failed " * 5, of_windows=5, max_failures=9)[1] == ".!!...."
 
 
-def test_a_promoted_model_starts_with_a_clean_slate() -> None:
+def test_windows_before_a_promotion_do_not_count() -> None:
     # The new model's first window is bad, and so were the two before: only its own count.
-    assert told("dddhh", "promoted") == (".R...", ".!...")
+    assert play_windows("dddhh", "promoted") == (".R...", ".!...")
 
 
 def test_a_promoted_model_that_is_no_better_leads_to_another_training() -> None:
-    assert told("dddd", "promoted promoted") == (".R.R", ".!.!")
+    assert play_windows("dddd", "promoted promoted") == (".R.R", ".!.!")
 
 
 def test_a_window_from_before_the_promoted_model_serves_holds() -> None:
@@ -191,14 +193,14 @@ def test_a_window_from_before_the_promoted_model_serves_holds() -> None:
     assert "was served by version 1" in decision.reasons[0]
 
 
-def test_a_window_of_the_canary_counts_once_the_model_serves_most_of_it() -> None:
+def test_a_window_counts_when_the_new_model_serves_most_rows() -> None:
     reports = [*windows("dd"), window("d", 2, champion=1), window("d", 3, champion=2), window("d", 4, champion=2)]
     promoted = [retraining(1, "promoted", 2)]
     assert decided(reports[:4], promoted).alarm is False
     assert decided(reports, promoted).alarm is True
 
 
-def test_a_model_taken_back_by_hand_does_not_silence_its_predecessor() -> None:
+def test_windows_count_again_after_a_manual_rollback() -> None:
     served = [*windows("dd"), window("h", 2, champion=2), window("d", 3, champion=1), window("d", 4, champion=1)]
     assert decided(served, [retraining(1, "promoted", 2)]).action == "retrain"
     never_served = windows("d" * 11)
@@ -206,7 +208,7 @@ def test_a_model_taken_back_by_hand_does_not_silence_its_predecessor() -> None:
     assert decided(never_served, [retraining(1, "promoted", 2)]).action == "retrain"
 
 
-def test_there_is_one_training_at_a_time() -> None:
+def test_a_running_retraining_blocks_another() -> None:
     decision = decided(windows("dddd"), [retraining(1, "running")])
     assert (decision.action, decision.alarm) == ("hold", True)
     assert decision.reasons[0] == (
@@ -215,8 +217,8 @@ def test_there_is_one_training_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(("hours", "actions"), [(0, ".RRR"), (24, ".RRR"), (25, ".R.R"), (48, ".R.R"), (72, ".R..")])
-def test_no_training_starts_while_the_last_one_cools_down(hours: float, actions: str) -> None:
-    assert told("dddd", "failed " * 3, cooldown_hours=hours, max_failures=9)[0] == actions
+def test_no_training_starts_during_the_cool_down(hours: float, actions: str) -> None:
+    assert play_windows("dddd", "failed " * 3, cooldown_hours=hours, max_failures=9)[0] == actions
 
 
 def test_a_window_leads_to_one_training_even_without_a_cool_down() -> None:
@@ -227,15 +229,15 @@ def test_a_window_leads_to_one_training_even_without_a_cool_down() -> None:
     )
 
 
-def test_a_scheduled_training_that_came_later_answers_the_window_too() -> None:
+def test_a_later_scheduled_training_blocks_retraining_for_the_window() -> None:
     assert decided(windows("dd"), [retraining(2.1, "promoted")], cooldown_hours=0).action == "hold"
 
 
 def test_the_fourth_training_within_a_week_is_a_page() -> None:
-    assert told("d" * 11, "held " * 6, max_failures=99)[0] == ".RRRPPPPRRR"
+    assert play_windows("d" * 11, "held " * 6, max_failures=99)[0] == ".RRRPPPPRRR"
 
 
-def test_a_page_for_the_weekly_cap_says_so() -> None:
+def test_the_reason_of_a_weekly_cap_page_names_the_cap() -> None:
     decision = decided(windows("d" * 6), [retraining(day, "held") for day in (1, 2, 3)], max_failures=9)
     assert decision.action == "page"
     assert decision.reasons[0].startswith("3 retrainings within seven days (max_per_week 3). Check what")
@@ -243,24 +245,24 @@ def test_a_page_for_the_weekly_cap_says_so() -> None:
 
 @pytest.mark.parametrize("state", ["failed", "held", "not_promoted"])
 def test_two_trainings_in_a_row_without_a_new_champion_are_a_page(state: str) -> None:
-    assert told("ddddd", f"{state} {state}")[0] == ".RRPP"
+    assert play_windows("ddddd", f"{state} {state}")[0] == ".RRPP"
 
 
 def test_a_promotion_ends_the_row_of_failures() -> None:
     # failed, promoted, failed: never two in a row.
-    assert told("dddddddd", "failed promoted failed failed", max_per_week=9)[0] == ".RR.RRPP"
+    assert play_windows("dddddddd", "failed promoted failed failed", max_per_week=9)[0] == ".RR.RRPP"
 
 
 def test_retrainings_may_be_listed_in_any_order() -> None:
     past = [retraining(1, "failed"), retraining(2, "promoted", 1), retraining(3, "failed")]
     decisions = [decided(windows("d" * 6), list(order)) for order in permutations(past)]
-    assert {one.action for one in decisions} == {"page"}  # three within a week, whatever comes first
-    assert len({one.reasons for one in decisions}) == 1
+    assert {decision.action for decision in decisions} == {"page"}  # three within a week, whatever comes first
+    assert len({decision.reasons for decision in decisions}) == 1
     relaxed = [decided(windows("d" * 6), list(order), max_per_week=9) for order in permutations(past)]
-    assert {one.action for one in relaxed} == {"retrain"}  # never two failures in a row
+    assert {decision.action for decision in relaxed} == {"retrain"}  # never two failures in a row
 
 
-def test_a_page_for_failures_says_what_the_last_one_died_of() -> None:
+def test_the_reason_of_a_failures_page_has_the_last_failure() -> None:
     failed = [retraining(1, "failed"), retraining(2, "failed", reason="the disk is full")]
     decision = decided(windows("ddddd"), failed)
     assert decision.action == "page"
@@ -270,13 +272,13 @@ def test_a_page_for_failures_says_what_the_last_one_died_of() -> None:
     )
 
 
-def test_missing_data_are_never_a_success_and_never_a_reason_to_train() -> None:
+def test_unjudged_windows_hold() -> None:
     decision = decided(windows("ddu"))
     assert (decision.action, decision.alarm) == ("hold", True)
     assert decision.reasons[0].startswith("the window of 2026-01-21 00:00 cannot be judged (5000 rows with an outcome)")
 
 
-def test_reasons_name_the_numbers_and_columns_what_is_wrong() -> None:
+def test_reasons_have_the_numbers_and_columns_name_what_is_wrong() -> None:
     hold = decided(windows("hd"))
     assert hold.reasons == (
         "1 of 2 windows is bad; 2 raise the alarm",
@@ -292,43 +294,46 @@ def test_reasons_name_the_numbers_and_columns_what_is_wrong() -> None:
     assert retrain.columns == ("auc", "price")
 
 
-def test_a_quiet_window_says_that_nothing_is_wrong() -> None:
+def test_a_healthy_window_has_a_reason_to_hold() -> None:
     decision = decided(windows("hhh"))
     assert decision.reasons == ("0 of 3 windows are bad; 2 raise the alarm",)
     assert decision.columns == ()
 
 
-def test_no_training_may_read_past_the_newest_window() -> None:
+def test_trainings_read_rows_up_to_the_end_of_the_newest_window() -> None:
     decision = decided(windows("dd"))
     assert (decision.window, decision.until) == (FIRST + DAY, FIRST + 2 * DAY)
 
 
-def test_the_key_is_the_same_for_every_watcher_and_another_for_every_window() -> None:
+def test_the_key_depends_on_the_window_and_not_on_the_time_of_the_decision() -> None:
     policy = RetrainPolicy()
-    one, later = (decide_retraining("demo", windows("dd"), [], policy, made) for made in (MADE, MADE + DAY))
-    assert one.key == later.key
+    first, second = (
+        decide_retraining("demo", windows("dd"), [], policy, decided_at)
+        for decided_at in (DECIDED_AT, DECIDED_AT + DAY)
+    )
+    assert first.key == second.key
     keys = {
-        one.key,
-        decide_retraining("other", windows("dd"), [], policy, MADE).key,
+        first.key,
+        decide_retraining("other", windows("dd"), [], policy, DECIDED_AT).key,
         decided(windows("ddd")).key,
         decided(windows("db")).key,
-        decide_scheduled_retraining("demo", one.window, [], RetrainPolicy(), MADE).key,
+        decide_scheduled_retraining("demo", first.window, [], RetrainPolicy(), DECIDED_AT).key,
     }
     assert len(keys) == 5
     assert all(len(key) == 16 and set(key) <= set("0123456789abcdef") for key in keys)
 
 
-def test_the_key_does_not_depend_on_the_timezone_in_which_a_moment_is_told() -> None:
+def test_the_key_does_not_depend_on_the_timezone() -> None:
     elsewhere = FIRST.astimezone(timezone(timedelta(hours=9)))
     assert decision_key("demo", "retrain", elsewhere, "drift") == decision_key("demo", "retrain", FIRST, "drift")
     with pytest.raises(AssertionError, match="without a timezone"):
         decision_key("demo", "retrain", FIRST.replace(tzinfo=None), "drift")
 
 
-def test_a_moment_of_the_schedule_starts_a_training_unless_one_is_running() -> None:
+def test_a_scheduled_time_starts_a_training_unless_one_is_running() -> None:
     moment = FIRST + timedelta(days=2, hours=3)
     decision = decide_scheduled_retraining(
-        "demo", moment, [retraining(0, "failed"), retraining(1, "failed")], RetrainPolicy(), MADE
+        "demo", moment, [retraining(0, "failed"), retraining(1, "failed")], RetrainPolicy(), DECIDED_AT
     )
     assert (decision.action, decision.trigger, decision.window, decision.until) == (
         "retrain",
@@ -337,19 +342,19 @@ def test_a_moment_of_the_schedule_starts_a_training_unless_one_is_running() -> N
         moment,
     )
     assert decision.reasons == ("the schedule's moment 2026-01-21 03:00 has come",)
-    held = decide_scheduled_retraining("demo", moment, [retraining(0, "running")], RetrainPolicy(), MADE)
-    assert held.action == "hold"
-    assert "is running since" in held.reasons[0]
+    blocked = decide_scheduled_retraining("demo", moment, [retraining(0, "running")], RetrainPolicy(), DECIDED_AT)
+    assert blocked.action == "hold"
+    assert "is running since" in blocked.reasons[0]
 
 
-def test_short_windows_obey_the_same_clock() -> None:
+def test_the_cool_down_is_in_hours_for_short_windows() -> None:
     hourly = [window("d", number, length=timedelta(hours=1)) for number in range(26)]
     failed = [retraining(1 / 24, "failed")]
     assert decided(hourly[:25], failed).action == "hold"
     assert decided(hourly, failed).action == "retrain"
 
 
-def test_windows_in_disorder_are_our_mistake() -> None:
+def test_unordered_windows_fail_an_assertion() -> None:
     with pytest.raises(AssertionError, match="oldest first"):
         decided(windows("dd")[::-1])
     with pytest.raises(AssertionError, match="without a window"):
@@ -364,7 +369,7 @@ STATES = st.sampled_from(["running", "promoted", "not_promoted", "held", "failed
     st.lists(st.tuples(st.integers(0, 25), STATES), max_size=5),
     st.randoms(use_true_random=False),
 )
-def test_whatever_happened_a_training_needs_an_alarm_sound_data_and_nobody_at_work(
+def test_every_retraining_has_an_alarm_valid_data_and_no_running_retraining(
     signs: str, past: list[tuple[int, str]], shuffler: Random
 ) -> None:
     reports = windows(signs)
@@ -372,7 +377,7 @@ def test_whatever_happened_a_training_needs_an_alarm_sound_data_and_nobody_at_wo
     decision = decided(reports, retrainings)
     shuffled = list(retrainings)
     shuffler.shuffle(shuffled)
-    if len({one.started for one in retrainings}) == len(retrainings):
+    if len({retraining.started for retraining in retrainings}) == len(retrainings):
         assert decided(reports, shuffled) == decision  # a pure function of what happened, not of how it is listed
     assert (decision.action == "page") >= (signs[-1] == "b")
     if decision.action == "retrain":
@@ -383,13 +388,13 @@ def test_whatever_happened_a_training_needs_an_alarm_sound_data_and_nobody_at_wo
     assert decision.reasons
 
 
-def test_feature_values_that_differ_hold_the_training_and_nothing_else() -> None:
+def test_unequal_served_features_block_retrainings_only() -> None:
     reason = "2 column(s) were served with other values"
-    raised = decide_retraining("demo", windows("hddd"), [], RetrainPolicy(), MADE, reason)
+    raised = decide_retraining("demo", windows("hddd"), [], RetrainPolicy(), DECIDED_AT, reason)
     assert (raised.action, raised.reasons[0], raised.alarm) == ("hold", reason, True)
-    assert decide_retraining("demo", windows("hddd"), [], RetrainPolicy(), MADE).action == "retrain"
-    quiet = decide_retraining("demo", windows("hhh"), [], RetrainPolicy(), MADE, reason)
+    assert decide_retraining("demo", windows("hddd"), [], RetrainPolicy(), DECIDED_AT).action == "retrain"
+    quiet = decide_retraining("demo", windows("hhh"), [], RetrainPolicy(), DECIDED_AT, reason)
     assert quiet.action == "hold" and reason not in quiet.reasons
-    assert decide_retraining("demo", windows("hddb"), [], RetrainPolicy(), MADE, reason).action == "page"
-    held = decide_scheduled_retraining("demo", MADE, [], RetrainPolicy(), MADE, reason)
-    assert (held.action, held.reasons) == ("hold", (reason,))
+    assert decide_retraining("demo", windows("hddb"), [], RetrainPolicy(), DECIDED_AT, reason).action == "page"
+    decision = decide_scheduled_retraining("demo", DECIDED_AT, [], RetrainPolicy(), DECIDED_AT, reason)
+    assert (decision.action, decision.reasons) == ("hold", (reason,))

@@ -1,4 +1,4 @@
-"""How served feature values compare with the table's: in `runs/latest/served_features.json`, and as what holds."""
+"""The comparison of served features: its file in `runs/latest`, and its effect on retrainings."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ def compared(max_unequal: float | None = None) -> ServedFeaturesReport:
 
 
 @pytest.mark.parametrize(("newest", "written"), [("demo", True), ("drill", False)])
-def test_it_is_beside_the_newest_run_of_its_spec_and_beside_no_other(
+def test_the_comparison_is_copied_to_the_newest_run_of_its_spec_only(
     newest: str, written: bool, tmp_path: Path
 ) -> None:
     state = RunsFolder.open(tmp_path / "runs")
@@ -44,12 +44,12 @@ def test_it_is_beside_the_newest_run_of_its_spec_and_beside_no_other(
     path = tmp_path / "runs/latest/served_features.json"
     assert path.exists() == written
     if written:
-        found = json.loads(path.read_text())["columns"]["price"]
-        assert (found["compared"], found["equal"], found["largest_difference"]) == (10, 9, 1.5)
+        column = json.loads(path.read_text())["columns"]["price"]
+        assert (column["compared"], column["equal"], column["largest_difference"]) == (10, 9, 1.5)
 
 
 def drifted(day: int) -> WindowReport:
-    """Return the report of a day on which users' prices moved."""
+    """Return the report of a day on which the price drifted."""
     start = NOON.replace(hour=0) + timedelta(days=day)
     moved = Finding(
         column="price", kind="numeric", effect=0.5, critical=0.2, p_value=0.0, drifted=True, reason="it moved by 0.50"
@@ -64,18 +64,18 @@ def drifted(day: int) -> WindowReport:
 def test_no_training_starts_while_served_values_differ_by_more_than_the_limit(
     limit: float, action: str, tmp_path: Path
 ) -> None:
-    """Neither drift nor the schedule starts one: both read the comparison that the store keeps."""
+    """Retrainings by drift and by schedule are both blocked by the stored comparison."""
     job = MonitoringJob("demo", RunsFolder.open(tmp_path / "runs").storage_parameter(SPEC.runtime), SPEC.monitoring, ())
     for day in (0, 1):
         job.monitoring_store.add_report(drifted(day))
-    found = compared(limit)
-    job.monitoring_store.set_served_features(found)
+    comparison = compared(limit)
+    job.monitoring_store.set_served_features(comparison)
     now = NOON + timedelta(days=3)
     decision = job._decide(now)
-    begun, moment = begin_scheduled_training(job.monitoring_store, "0 3 * * *", SPEC.monitoring.retrain, now)
+    is_started, moment = begin_scheduled_training(job.monitoring_store, "0 3 * * *", SPEC.monitoring.retrain, now)
     assert decision is not None
-    assert (decision.action, moment.action, begun) == (action, action, action == "retrain")
+    assert (decision.action, moment.action, is_started) == (action, action, action == "retrain")
     if action == "hold":
-        assert "(served_features.max_unequal): it differs. A model trained on the table would not" in found.blocker
-        assert found.blocker in decision.reasons and found.blocker in moment.reasons
+        assert "(served_features.max_unequal): it differs. A model trained on the table would not" in comparison.blocker
+        assert comparison.blocker in decision.reasons and comparison.blocker in moment.reasons
         assert job.monitoring_store.retrainings() == ()

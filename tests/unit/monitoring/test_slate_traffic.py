@@ -1,4 +1,4 @@
-"""What a window of slates says, by hand."""
+"""Statistics of a window's slates, checked by hand."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SLATES = requests(
 OUTCOMES = pl.DataFrame({"request_id": ["a", "a", "b", "rank"], "label": [1, 1, 0, 1]})
 
 
-def test_the_stages_of_every_version_are_told_in_shares() -> None:
+def test_slate_traffic_has_shares_per_version() -> None:
     first, second = measure_slate_traffic(SLATES, OUTCOMES, 1)
     assert (first.version, first.slates, second.version, second.slates) == (1, 2, 2, 1)
     assert first.sources == {"near": 2 / 10, "popular": 8 / 10}  # of the candidates after filters
@@ -55,23 +55,23 @@ def test_the_stages_of_every_version_are_told_in_shares() -> None:
     assert (first.overlap, second.overlap) == (None, pytest.approx(1 / 2))
 
 
-def test_without_slates_there_is_nothing_to_tell() -> None:
+def test_slate_traffic_is_empty_without_slates() -> None:
     assert measure_slate_traffic(SLATES.filter(pl.col("request_id") == "rank"), OUTCOMES, 1) == ()
     assert measure_slate_traffic(requests(), OUTCOMES, None) == ()
 
 
-def test_prometheus_is_told(tmp_path: Path) -> None:
+def test_slate_traffic_is_exported_to_prometheus(tmp_path: Path) -> None:
     store, start = MonitoringStore(tmp_path / "demo"), datetime(2026, 3, 1, tzinfo=UTC)
     store.add_report(
         WindowReport(spec="demo", start=start, end=start.replace(day=2), made=start, champion=1, versions={1: 3},
                      requests=3, rows=3, coverage=1.0, slates=measure_slate_traffic(SLATES, OUTCOMES, 1))
     )  # fmt: skip
-    told = metrics_text(store)
+    text = metrics_text(store)
     for line in (
         'shortlist_monitoring_slate_source_ratio{source="near",spec="demo",version="1"} 0.2',
         'shortlist_monitoring_slate_removed_ratio{filter="seen",spec="demo",version="1"} 0.5',
         'shortlist_monitoring_slate_hit_ratio{spec="demo",version="1"} 0.5',
         'shortlist_monitoring_slate_overlap_ratio{spec="demo",version="2"} 0.5',
     ):
-        assert line in told
-    assert 'slate_hit_ratio{spec="demo",version="2"}' not in told  # not known
+        assert line in text
+    assert 'slate_hit_ratio{spec="demo",version="2"}' not in text  # not known

@@ -1,4 +1,4 @@
-"""The status page says how the loop is, whatever there is to say, and obeys nobody's text."""
+"""The status page shows every state of the loop, and escapes all texts."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def window(
     findings = tuple(
         finding(name, 0.9 if name in drift else 0.01 * (1 + (day + n) % 7)) for n, name in enumerate(columns)
     )
-    own = (quality(version or 0, hit_rate), quality(version or 0, hit_rate - 0.1, "user=cold", 300))
+    qualities = (quality(version or 0, hit_rate), quality(version or 0, hit_rate - 0.1, "user=cold", 300))
     none = (Quality(version=version or 0, rows=12, users=5, measures=(), problem="12 rows, 1000 are needed"),)
     return WindowReport(
         spec="demo", start=start, end=start + DAY, made=start + DAY, champion=version, versions={version or 0: 2_400},
         requests=600, rows=2_400 if judged else 12, coverage=0.98, volume_ratio=1.02, problems=tuple(problems),
-        findings=findings if judged else (), quality=own if judged else none,
+        findings=findings if judged else (), quality=qualities if judged else none,
     )  # fmt: skip
 
 
@@ -132,16 +132,16 @@ def rollout(candidate: int, phase: Phase, second: int = 0) -> RolloutRecord:
     return RolloutRecord(spec="demo", state=state, kind="dlrm", digest="0123", policy=Canary())
 
 
-def loop(reports: Sequence[WindowReport] = (), **others: object) -> StatusPageData:
-    known = StatusPageData(
+def loop(reports: Sequence[WindowReport] = (), **fields: object) -> StatusPageData:
+    page_data = StatusPageData(
         spec="demo", created_at=NOW, champion=3, champion_since=NOW - 4 * DAY, reports=reports, decisions=(),
         retrainings=(), rollouts=(), links={}, waiting="",
     )  # fmt: skip
-    return replace(known, **others)
+    return replace(page_data, **fields)
 
 
 def story(columns: Sequence[str] = COLUMNS) -> StatusPageData:
-    """Quiet days, a broken column, a hole, a drift that a retraining ends."""
+    """Return a loop with healthy days, a broken column, a gap, and a drift that a retraining ends."""
     reports = [
         window(
             day,
@@ -157,12 +157,12 @@ def story(columns: Sequence[str] = COLUMNS) -> StatusPageData:
     ]
     decisions = [
         decision(
-            one,
-            "page" if one in {6, 9} else "retrain" if one == 17 else "hold",
-            ("item_id", "category", "hit_rate") if 16 <= one < 20 else (),
-            alarm=17 <= one < 22,
+            day,
+            "page" if day in {6, 9} else "retrain" if day == 17 else "hold",
+            ("item_id", "category", "hit_rate") if 16 <= day < 20 else (),
+            alarm=17 <= day < 22,
         )
-        for one in range(28)
+        for day in range(28)
     ]
     return loop(
         reports,
@@ -176,11 +176,11 @@ def story(columns: Sequence[str] = COLUMNS) -> StatusPageData:
 
 
 class _Page(HTMLParser):
-    """What a reader gets: words, links, and whether every tag is closed."""
+    """Texts and links of a page, and whether every tag is closed."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.words: list[str] = []
+        self.texts: list[str] = []
         self.links: list[str] = []
         self.open: list[str] = []
         self.tags: list[str] = []
@@ -197,11 +197,11 @@ class _Page(HTMLParser):
             assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        self.texts.append(data)
 
     @property
     def text(self) -> str:
-        return re.sub(r"\s+", " ", " ".join(self.words))
+        return re.sub(r"\s+", " ", " ".join(self.texts))
 
 
 def read(loop_: StatusPageData, folder: Path = Path("/nowhere")) -> _Page:
@@ -257,19 +257,19 @@ HEADLINES = [
     # A schedule's decision says nothing about live traffic.
     (loop(GOOD, decisions=[decision(3, "page", ("auc",), trigger="schedule")]), "good", "Healthy: version 3"),
 ]
-"""What is shown, how bad it is, and what the page begins with."""
+"""Content of the page, level of its status, and the beginning of its headline."""
 
 
-@pytest.mark.parametrize(("shown", "level", "said"), HEADLINES)
-def test_the_headline_says_the_worst_that_is_known(shown: StatusPageData, level: str, said: str) -> None:
-    state = loop_status(shown)
+@pytest.mark.parametrize(("page_data", "level", "sentence"), HEADLINES)
+def test_the_headline_is_the_worst_state(page_data: StatusPageData, level: str, sentence: str) -> None:
+    state = loop_status(page_data)
     assert state.level == level
-    assert said in state.sentence
+    assert sentence in state.sentence
 
 
-@pytest.mark.parametrize("shown", [HEADLINES[0][0], HEADLINES[1][0], HEADLINES[4][0], HEADLINES[5][0]])
-def test_the_page_begins_with_it(shown: StatusPageData) -> None:
-    state, page = loop_status(shown), read(shown)
+@pytest.mark.parametrize("page_data", [HEADLINES[0][0], HEADLINES[1][0], HEADLINES[4][0], HEADLINES[5][0]])
+def test_the_page_begins_with_the_headline(page_data: StatusPageData) -> None:
+    state, page = loop_status(page_data), read(page_data)
     assert state.state in page.text
     assert state.detail in page.text
     assert not page.open
@@ -281,7 +281,7 @@ def test_the_alarm_follows_the_declared_policy() -> None:
     assert loop_status(loop((*GOOD, BAD[0]))).state == "No alarm yet"
 
 
-def test_without_windows_the_page_says_what_to_do_next(tmp_path: Path) -> None:
+def test_the_page_without_windows_has_the_next_steps(tmp_path: Path) -> None:
     write_page(loop(waiting="nothing was logged yet"), tmp_path / PAGE)
     page = _Page((tmp_path / PAGE).read_text())
     for command in ("make serve", ".venv/bin/shortlist replay", "make watch", "nothing was logged yet"):
@@ -290,14 +290,14 @@ def test_without_windows_the_page_says_what_to_do_next(tmp_path: Path) -> None:
     assert "table" not in page.tags
 
 
-def test_the_page_is_one_file_that_fetches_and_runs_nothing() -> None:
+def test_the_page_is_one_file_without_scripts_and_external_resources() -> None:
     page = render(story(), Path("/nowhere"))
     assert "default-src 'none'" in page
     assert problems_of(page) == []
-    assert not any(word in page for word in ("<script", "src=", "@import", 'href="http', "javascript:"))
+    assert not any(forbidden in page for forbidden in ("<script", "src=", "@import", 'href="http', "javascript:"))
 
 
-def test_everything_is_on_the_page() -> None:
+def test_the_page_has_all_sections() -> None:
     page = read(story())
     for title in ("Live KPIs", "Hit rate", "AUC", "Rate error", "Label rate and mean score", "Drift by column"):
         assert title in page.text
@@ -318,20 +318,20 @@ def test_served_features_are_shown_by_column_with_the_likely_cause() -> None:
         compared=200, equal=170, stale=30, counted=30, largest_difference=12.0, cause="stale snapshot", reason=reason
     )
     sound = ServedColumn(compared=200, equal=200, largest_difference=0.0)
-    found = ServedFeaturesReport(
+    comparison = ServedFeaturesReport(
         spec="demo", made=NOW, first=NOW - DAY, last=NOW, requests=20, rows=200, waiting=70, max_unequal=0.1,
         columns={"by_item:rows": stale, "price": sound},
     )  # fmt: skip
-    page = read(replace(story(), served_features=found))
+    page = read(replace(story(), served_features=comparison))
     assert "85.0 %" in page.text and "stale snapshot" in page.text and reason in page.text
     assert "at most 10.0 % of a column's values may differ" in page.text
     assert "70 rows wait until their statistics are counted" in page.text
-    nothing = read(replace(story(), served_features=found.model_copy(update={"rows": 0, "columns": {}})))
-    assert ".venv/bin/shortlist refresh, or the next training, publishes newer ones" in nothing.text
+    empty_page = read(replace(story(), served_features=comparison.model_copy(update={"rows": 0, "columns": {}})))
+    assert ".venv/bin/shortlist refresh, or the next training, publishes newer ones" in empty_page.text
     assert "serving.log.feature_sampling says how many keep them" in read(story()).text
 
 
-def test_what_is_wrong_with_the_newest_window_is_told_with_its_numbers() -> None:
+def test_the_newest_windows_problems_are_shown_with_their_numbers() -> None:
     bad = window(4, drift=("item_id",), hit_rate=0.25).model_copy(update={"warnings": ("the mean score fell by half",)})
     text = read(loop((*GOOD, bad))).text
     assert "25.0 % (24.2 % to 25.8 %), past the limit of 32.0 %; 40.0 % on the test days." in text
@@ -341,10 +341,10 @@ def test_what_is_wrong_with_the_newest_window_is_told_with_its_numbers() -> None
     assert "Too little is known to judge it: 12 rows, 1000 are needed." in read(loop([window(0, judged=False)])).text
 
 
-def test_only_pages_that_are_there_are_linked(tmp_path: Path) -> None:
+def test_only_existing_pages_are_linked(tmp_path: Path) -> None:
     home = tmp_path / "monitoring" / "demo"
     run, promoted = tmp_path / "run", rollout(4, Phase.PROMOTED)
-    shown = loop(
+    page_data = loop(
         GOOD,
         retrainings=[retraining(1, "promoted", 4, str(run)), retraining(2, "failed", None, str(tmp_path / "gone"))],
         rollouts=[promoted, rollout(5, Phase.ROLLED_BACK, 1)],
@@ -354,13 +354,13 @@ def test_only_pages_that_are_there_are_linked(tmp_path: Path) -> None:
         page.parent.mkdir(parents=True)
         page.touch()
     home.mkdir(parents=True)
-    links = read(shown, home).links
+    links = read(page_data, home).links
     assert sorted(links) == sorted(
         ["../../run/report.html", f"../../rollouts/{promoted.id}/rollout.html", "windows/1/drift.html"]
     )
 
 
-def test_no_text_of_the_loop_runs_on_the_page() -> None:
+def test_hostile_texts_are_escaped() -> None:
     page = render(planted(story(), kept={"kind", "rollout"}), Path("/nowhere"))
     assert injected(page, least=20) == []
     assert problems_of(page) == []
@@ -369,12 +369,12 @@ def test_no_text_of_the_loop_runs_on_the_page() -> None:
 HOSTILE = '"><script>alert(1)</script>'
 
 
-def test_what_others_named_is_shown_and_not_obeyed() -> None:
+def test_hostile_names_are_escaped() -> None:
     broken = Problem(kind="nulls", column=HOSTILE, reason=HOSTILE)
     slice_ = quality(3, slice_=f"x={HOSTILE}", rows=300)
     last = window(1, drift=(HOSTILE,), columns=(HOSTILE,))
     last = last.model_copy(update={"quality": (*last.quality, slice_), "warnings": (HOSTILE,)})
-    shown = loop(
+    page_data = loop(
         (window(0, problems=(broken,)), last),
         spec=HOSTILE,
         waiting=HOSTILE,
@@ -382,7 +382,7 @@ def test_what_others_named_is_shown_and_not_obeyed() -> None:
         retrainings=[retraining(1, "failed").model_copy(update={"reason": HOSTILE})],
         links={FIRST: ("javascript:alert(1)", "//evil.example/x.html", HOSTILE)},
     )
-    page = render(shown, Path("/nowhere"))
+    page = render(page_data, Path("/nowhere"))
     assert "<script" not in page
     assert _Page(page).text.count("<script>alert(1)</script>") >= 8
     assert _Page(page).links == [
@@ -392,34 +392,39 @@ def test_what_others_named_is_shown_and_not_obeyed() -> None:
     ]
 
 
-def test_a_broken_window_is_never_drawn_as_a_good_one() -> None:
+def test_a_broken_window_is_drawn_differently() -> None:
     text = read(loop((*GOOD, BROKEN))).text
     assert text.count("✓ healthy") == len(GOOD)
     assert "its data are broken, so these numbers count for nothing" in text
-    (drawn, *_), (plain, *_) = kpi_plots(loop((*GOOD, BROKEN))), kpi_plots(loop((*GOOD, window(4))))
-    assert "<pattern" in drawn.svg  # hatched
+    (broken_plot, *_), (plain, *_) = kpi_plots(loop((*GOOD, BROKEN))), kpi_plots(loop((*GOOD, window(4))))
+    assert "<pattern" in broken_plot.svg  # hatched
     assert "<pattern" not in plain.svg
 
 
-def test_pictures_mark_versions_alarms_and_decisions() -> None:
-    (hit_rate, *others) = kpi_plots(story())
-    assert [one.name for one in (hit_rate, *others)] == ["kpi_hit_rate", "kpi_auc", "kpi_rate_error", "kpi_label_rate"]
+def test_plots_mark_versions_alarms_and_decisions() -> None:
+    (hit_rate, *other_plots) = kpi_plots(story())
+    assert [plot.name for plot in (hit_rate, *other_plots)] == [
+        "kpi_hit_rate",
+        "kpi_auc",
+        "kpi_rate_error",
+        "kpi_label_rate",
+    ]
     for mark in (">v3<", ">v4<", ">R<", ">P<", ">⋯<", ">5 Jan<"):
         assert mark in hit_rate.svg
-    for one in (hit_rate, *others):
-        assert len(one.svg) < 60_000
+    for plot in (hit_rate, *other_plots):
+        assert len(plot.svg) < 60_000
         for colour in (INK, MUTED, GRID, *SERIES):
-            assert not re.search(rf"(?<!, ){colour}", one.svg), f"{one.name} has {colour} outside of var()"
+            assert not re.search(rf"(?<!, ){colour}", plot.svg), f"{plot.name} has {colour} outside of var()"
 
 
-def test_a_measure_nobody_took_has_no_picture() -> None:
+def test_a_missing_measure_has_no_plot() -> None:
     assert kpi_plots(loop([window(0, judged=False)])) == []
     assert "No window had enough rows with outcomes" in read(loop([window(0, judged=False)])).text
 
 
-def test_missing_windows_are_one_hole_however_many_they_are() -> None:
-    shown = fill_gaps((window(0), window(1), window(40)))
-    assert [one and one.start for one in shown] == [FIRST, FIRST + DAY, None, FIRST + 40 * DAY]
+def test_consecutive_missing_windows_are_one_gap() -> None:
+    window_slots = fill_gaps((window(0), window(1), window(40)))
+    assert [slot and slot.start for slot in window_slots] == [FIRST, FIRST + DAY, None, FIRST + 40 * DAY]
 
 
 def test_the_heat_map_begins_with_the_worst_column() -> None:
@@ -432,17 +437,17 @@ def test_the_heat_map_begins_with_the_worst_column() -> None:
     assert "▲4.5" in text  # the mark and the number, without any colour
 
 
-def test_a_column_speaks_with_its_drifted_finding() -> None:
-    shares, unknown = finding("item_id", 0.19), finding("item_id", 0.3, "unknown", 0.25)
-    one = window(0).model_copy(update={"findings": (shares, unknown)})
-    heat = make_heat_map((one,))
+def test_a_columns_cell_shows_its_drifted_finding() -> None:
+    shares, unknown_values = finding("item_id", 0.19), finding("item_id", 0.3, "unknown", 0.25)
+    report = window(0).model_copy(update={"findings": (shares, unknown_values)})
+    heat = make_heat_map((report,))
     assert heat is not None
     (cell,) = heat.rows[0].cells
     assert cell is not None
     assert (cell.mark, cell.reason) == ("drifted", "item_id: index 0.300, counts from 0.250")
 
 
-def test_an_effect_past_its_limit_by_chance_is_shaded_but_not_marked() -> None:
+def test_an_insignificant_effect_above_its_limit_is_shaded_but_not_marked() -> None:
     chance = finding("hour", 0.5).model_copy(update={"drifted": False})
     heat = make_heat_map((window(0).model_copy(update={"findings": (chance,)}),))
     assert heat is not None
@@ -451,14 +456,14 @@ def test_an_effect_past_its_limit_by_chance_is_shaded_but_not_marked() -> None:
     assert (cell.mark, cell.shade, cell.marked) == ("calm", 4, False)
 
 
-def test_many_columns_and_windows_are_cut_and_counted() -> None:
+def test_hidden_columns_and_windows_are_counted() -> None:
     names = [f"column_{number:02d}" for number in range(60)]
     windows = [window(day, columns=names, drift=names[:30] if day == 69 else ()) for day in range(70)]
-    shown = loop(windows, decisions=[decision(day) for day in range(70)])
-    heat = make_heat_map(shown.windows)
+    page_data = loop(windows, decisions=[decision(day) for day in range(70)])
+    heat = make_heat_map(page_data.windows)
     assert heat is not None
     assert (len(heat.slots), len(heat.rows), heat.hidden_columns, heat.hidden_marked) == (MAX_WINDOWS, MAX_ROWS, 35, 5)
-    page = read(shown)
+    page = read(page_data)
     assert "and 35 more, 5 of them marked somewhere." in page.text
     assert page.text.count("and 10 older.") == 2  # windows, decisions
     assert "The newest 60 of 70 windows." in page.text
@@ -469,18 +474,23 @@ def test_the_age_of_the_champion_is_known_from_its_rollout() -> None:
     record = rollout(3, Phase.PROMOTED)
     changes = record.with_state(record.state).history
     at = changes[0].model_copy(update={"time": (NOW - 3 * DAY).isoformat()})
-    shown = loop(GOOD, champion_since=None, rollouts=[record.model_copy(update={"history": (at,)})])
-    assert loop_status(shown).sentence == "Healthy: version 3 has served for 3 days; no alarm"
-    assert loop_status(replace(shown, rollouts=())).sentence == "Healthy: version 3 serves; no alarm"
+    page_data = loop(GOOD, champion_since=None, rollouts=[record.model_copy(update={"history": (at,)})])
+    assert loop_status(page_data).sentence == "Healthy: version 3 has served for 3 days; no alarm"
+    assert loop_status(replace(page_data, rollouts=())).sentence == "Healthy: version 3 serves; no alarm"
 
 
-def test_the_order_in_which_files_are_found_changes_nothing() -> None:
-    one = story()
-    other = replace(one, reports=one.reports[::-1], decisions=one.decisions[::-1], rollouts=one.rollouts[::-1])
-    assert render(one, Path("/nowhere")) == render(other, Path("/nowhere"))
+def test_the_page_does_not_depend_on_the_order_of_records() -> None:
+    page_data = story()
+    reversed_data = replace(
+        page_data,
+        reports=page_data.reports[::-1],
+        decisions=page_data.decisions[::-1],
+        rollouts=page_data.rollouts[::-1],
+    )
+    assert render(page_data, Path("/nowhere")) == render(reversed_data, Path("/nowhere"))
 
 
-def test_the_page_says_up_to_when_impressions_are_counted(tmp_path: Path) -> None:
+def test_the_page_shows_the_end_of_the_counted_statistics(tmp_path: Path) -> None:
     page = render(loop(counted_until=NOW - timedelta(hours=3)), tmp_path)
     assert "3 hours old" in page
     assert "features" in page
