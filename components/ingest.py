@@ -19,7 +19,7 @@ def ingest(
 
     from shortlist.data.collected import CollectedRows
     from shortlist.data.ingest import ingest
-    from shortlist.data.remote_input import fetch_input
+    from shortlist.data.reading.remote_input import fetch_input
     from shortlist.spec.data import Data
     from shortlist.spec.runtime import Runtime
     from shortlist.tracking.artefact_metadata import write_metadata

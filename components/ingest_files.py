@@ -20,7 +20,7 @@ def ingest_files(
 
     from shortlist.data.file_groups import FileGroup
     from shortlist.data.ingest import ingest_files
-    from shortlist.data.remote_input import fetch_input
+    from shortlist.data.reading.remote_input import fetch_input
     from shortlist.spec.data import Data
     from shortlist.spec.runtime import Runtime
     from shortlist.tracking.artefact_metadata import write_metadata

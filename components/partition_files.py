@@ -22,7 +22,7 @@ def partition_files(
     from functools import partial
 
     from shortlist.data.file_groups import needed_to_partition, partition_files
-    from shortlist.data.remote_input import fetch_input
+    from shortlist.data.reading.remote_input import fetch_input
     from shortlist.spec.cluster import Cluster
     from shortlist.spec.data import Data
     from shortlist.spec.runtime import Runtime

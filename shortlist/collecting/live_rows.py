@@ -14,8 +14,8 @@ from monitoring.windows.live_rows import Ints, ListUnfolder
 from shortlist.collecting.live_labels import OutcomeLabels
 from shortlist.collecting.live_log import LINE, PART
 from shortlist.contracts import Columns
-from shortlist.data.clock import event_days
 from shortlist.data.collected import ANSWERED
+from shortlist.data.reading.clock import event_days
 from shortlist.features.hashing import codes_of
 from shortlist.serving.log.logs import logged_name
 from shortlist.slates.candidate_columns import column_type

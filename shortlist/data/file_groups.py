@@ -10,12 +10,12 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from shortlist.contracts import DataError, ShortlistError
-from shortlist.data.layout import FileLayout
-from shortlist.data.log_rows import log_layout
-from shortlist.data.reading import FirstFile, count_file_rows, describe_first_file, read_blocks
+from shortlist.data.reading.blocks import FirstFile, count_file_rows, describe_first_file, read_blocks
+from shortlist.data.reading.layout import FileLayout
+from shortlist.data.reading.log_rows import log_layout
+from shortlist.data.reading.sources import InputFile, log_files, side_files
+from shortlist.data.reading.typed_rows import TypedRows
 from shortlist.data.side_tables import find_model_files
-from shortlist.data.sources import InputFile, log_files, side_files
-from shortlist.data.typed_rows import TypedRows
 from shortlist.spec.data import Data, FileSource, RowClock
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.groups import neighbours

@@ -16,8 +16,8 @@ from shortlist.contracts import Columns, DataError, best_column
 from shortlist.data.base_rows import BaseRows, append_collected
 from shortlist.data.collected import CollectedRows
 from shortlist.data.file_groups import FileGroup
-from shortlist.data.log_rows import LogRows, log_layout
-from shortlist.data.reading import count_file_rows, read_blocks
+from shortlist.data.reading.blocks import count_file_rows, read_blocks
+from shortlist.data.reading.log_rows import LogRows, log_layout
 from shortlist.data.rules.quarantine import QuarantineWriter
 from shortlist.data.side_tables import ingest_side_table
 from shortlist.spec.data import Column, Data, FileSource, RowClock

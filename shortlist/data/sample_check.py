@@ -13,18 +13,18 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.data.clock import check_time_unit, event_times
-from shortlist.data.convert import convert_columns, describe_type
 from shortlist.data.ingest import ingest
-from shortlist.data.layout import FileLayout, RowBlock
-from shortlist.data.log_rows import LogRows, log_layout
-from shortlist.data.reading import check_shared_fields, read_blocks
+from shortlist.data.reading.blocks import check_shared_fields, read_blocks
+from shortlist.data.reading.clock import check_time_unit, event_times
+from shortlist.data.reading.convert import convert_columns, describe_type
+from shortlist.data.reading.layout import FileLayout, RowBlock
+from shortlist.data.reading.log_rows import LogRows, log_layout
+from shortlist.data.reading.sources import InputFile, log_files, side_files
 from shortlist.data.rules.day_rules import enough_days, label_rate, volume
 from shortlist.data.rules.failures import find_failures
 from shortlist.data.rules.log_facts import LogFacts
 from shortlist.data.rules.profile import DayProfile, LogProfile
 from shortlist.data.side_tables import side_layout
-from shortlist.data.sources import InputFile, log_files, side_files
 from shortlist.data.validate import LogRefusedError, validate
 from shortlist.spec.data import Data, FileSource
 from shortlist.spec.runtime import Runtime

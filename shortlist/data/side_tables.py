@@ -8,14 +8,14 @@ from pathlib import Path
 import polars as pl
 
 from shortlist.contracts import Columns, DataError
-from shortlist.data.layout import FileLayout
-from shortlist.data.reading import read_blocks
+from shortlist.data.reading.blocks import read_blocks
+from shortlist.data.reading.layout import FileLayout
+from shortlist.data.reading.sources import embedding_model, side_files
+from shortlist.data.reading.typed_rows import TypedRows, broken_rows
 from shortlist.data.rules.failures import split_failures
 from shortlist.data.rules.quarantine import ParquetFileWriter, QuarantineWriter
-from shortlist.data.sources import embedding_model, side_files
 from shortlist.data.text_model import model_files
 from shortlist.data.text_vectors import BLOCK_ROWS, TextVectors
-from shortlist.data.typed_rows import TypedRows, broken_rows
 from shortlist.spec.data import Data, SideTable
 
 

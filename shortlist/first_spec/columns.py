@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from shortlist.contracts import DataError
-from shortlist.data.clock import event_times, likely_notations
+from shortlist.data.reading.clock import event_times, likely_notations
 from shortlist.spec.data import ColumnType, EventClock
 
 NULLS: Final = ("\\N", "NULL", "null", "NA", "N/A", "NaN", "nan", "None", "none")

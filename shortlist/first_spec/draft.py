@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from shortlist.contracts import RESERVED, DataError
-from shortlist.data.clock import event_times
+from shortlist.data.reading.clock import event_times
 from shortlist.first_spec.columns import ColumnProfile
 from shortlist.first_spec.tables import TableSample
 from shortlist.spec.log_shape import Positive

@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from shortlist.contracts import DataError
-from shortlist.data.clock import event_times
+from shortlist.data.reading.clock import event_times
 from shortlist.data.rules.leakage import column_auc
 from shortlist.first_spec.columns import ColumnProfile
 from shortlist.first_spec.tables import TableSample

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from shortlist.contracts import DataError
-from shortlist.data.streams import open_decompressed
+from shortlist.data.reading.text.streams import open_decompressed
 from shortlist.first_spec.columns import ColumnProfile, profile_column
 
 TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]

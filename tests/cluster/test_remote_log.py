@@ -10,7 +10,7 @@ import pytest
 from shortlist.contracts import DataError, ShortlistError
 from shortlist.data.digest import input_digest
 from shortlist.data.ingest import ingest
-from shortlist.data.remote_input import fetch_input
+from shortlist.data.reading.remote_input import fetch_input
 from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.objects_source import SourceFiles, is_remote
@@ -30,7 +30,7 @@ DATA = Data.model_validate(
 
 
 @pytest.fixture
-def put(s3: Any) -> Any:
+def upload_log(s3: Any) -> Any:
     client = s3.client()
 
     def upload(name: str, text: str) -> None:
@@ -39,21 +39,21 @@ def put(s3: Any) -> Any:
     return upload
 
 
-def test_the_digest_follows_names_and_contents_and_nothing_else(s3: Any, put: Any) -> None:
+def test_the_digest_follows_names_and_contents_and_nothing_else(s3: Any, upload_log: Any) -> None:
     url = f"s3://{s3.bucket}/logs"
-    put("log.csv", LOG)
+    upload_log("log.csv", LOG)
     first = input_digest(DATA, url)
     assert input_digest(DATA, url) == input_digest(DATA, url + "/") == first
-    put("_SUCCESS", "")
+    upload_log("_SUCCESS", "")
     assert input_digest(DATA, url) == first
-    put("log.csv", LOG.replace(",2\n", ",3\n"))  # as long as before
+    upload_log("log.csv", LOG.replace(",2\n", ",3\n"))  # as long as before
     second = input_digest(DATA, url)
-    put("more.csv", LOG)
+    upload_log("more.csv", LOG)
     assert len({first, second, input_digest(DATA, url)}) == 3
 
 
-def test_the_table_is_the_one_made_from_a_disk(s3: Any, put: Any, tmp_path: Path) -> None:
-    put("log.csv", LOG)
+def test_the_table_is_the_one_made_from_a_disk(s3: Any, upload_log: Any, tmp_path: Path) -> None:
+    upload_log("log.csv", LOG)
     (tmp_path / "log.csv").write_text(LOG)
     tables = []
     for name, location in (
@@ -68,21 +68,21 @@ def test_the_table_is_the_one_made_from_a_disk(s3: Any, put: Any, tmp_path: Path
     assert tables[0].height == 2
 
 
-def test_files_that_change_while_they_are_read_are_refused(s3: Any, put: Any, tmp_path: Path) -> None:
-    put("log.csv", LOG)
+def test_files_that_change_while_they_are_read_are_refused(s3: Any, upload_log: Any, tmp_path: Path) -> None:
+    upload_log("log.csv", LOG)
     source = SourceFiles(f"s3://{s3.bucket}/logs")
     get = source._files.get_file
 
     def get_and_change(*arguments: str) -> None:
         get(*arguments)
-        put("log.csv", LOG + "1,2\n")
+        upload_log("log.csv", LOG + "1,2\n")
 
     source._files.get_file = get_and_change
     with pytest.raises(DataError, match="the files changed while they were read"):
         source.fetch(tmp_path)
 
 
-def test_what_is_not_there_is_said(s3: Any) -> None:
+def test_a_missing_log_is_named(s3: Any) -> None:
     with pytest.raises(DataError, match=r"logs/nothing: no file is there"):
         input_digest(DATA, f"s3://{s3.bucket}/logs/nothing")
     s3.delete_bucket()

@@ -19,7 +19,7 @@ STEPS = (
     "shortlist.spec.load",
     "shortlist.spec.declared",
     "shortlist.spec.engine",
-    "shortlist.data.remote_input",
+    "shortlist.data.reading.remote_input",
     "shortlist.data.ingest",
     "shortlist.data.until",
     "shortlist.data.validate",

@@ -18,7 +18,7 @@ from shortlist.features.columns import DeclaredColumns
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
 from shortlist.serving.server.day_assembler import DayAssembler
-from shortlist.serving.server.input_types import preferred_datatype
+from shortlist.serving.server.request_inputs.input_types import preferred_datatype
 from shortlist.spec.data import Column, FileSource, null_texts
 
 Tensors = dict[str, npt.NDArray[Any]]

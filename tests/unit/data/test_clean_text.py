@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from shortlist.data.clean_text import CleanText
-from shortlist.data.quoting import NO_QUOTES
-from shortlist.data.text_blocks import TextBlock
+from shortlist.data.reading.text.clean_text import CleanText
+from shortlist.data.reading.text.quoting import NO_QUOTES
+from shortlist.data.reading.text.text_blocks import TextBlock
 
 TYPES: Final = {"whole": pl.Int64(), "code": pl.String(), "real": pl.Float64(), "said": pl.String()}
 FIELDS: Final = ["whole", "code", "undeclared", "real", "said"]

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import Columns, DataError
-from shortlist.data.clock import check_time_unit, check_timezone, event_days, event_times, row_times
+from shortlist.data.reading.clock import check_time_unit, check_timezone, event_days, event_times, row_times
 from shortlist.spec.data import EventClock, RowClock
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)

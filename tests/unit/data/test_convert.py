@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.data.convert import convert_columns
+from shortlist.data.reading.convert import convert_columns
 from shortlist.spec.data import Column
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shortlist.data.quoting import complete_rows, line_ends
+from shortlist.data.reading.text.quoting import complete_rows, line_ends
 
 COMMA = ord(",")
 TEXT = st.text(st.sampled_from('ab,"\n\r '), max_size=6)

@@ -12,9 +12,9 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import DataError
-from shortlist.data.layout import FileLayout
-from shortlist.data.read_arrays import npz_fields, read_npz
-from shortlist.data.sources import InputFile
+from shortlist.data.reading.layout import FileLayout
+from shortlist.data.reading.read_arrays import npz_fields, read_npz
+from shortlist.data.reading.sources import InputFile
 from shortlist.spec.data import Column
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shortlist.contracts import DataError
-from shortlist.data import text_blocks
+from shortlist.data.reading.text import text_blocks
 
 NOON = 1_704_110_400  # 2024-01-01 12:00 UTC
 TAGGED = [

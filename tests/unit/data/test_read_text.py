@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shortlist.contracts import DataError
-from shortlist.data import read_text as read_text_module
-from shortlist.data import text_blocks
-from shortlist.data.layout import FileLayout
-from shortlist.data.read_text import read_text
-from shortlist.data.sources import InputFile
+from shortlist.data.reading import read_text as read_text_module
+from shortlist.data.reading.layout import FileLayout
+from shortlist.data.reading.read_text import read_text
+from shortlist.data.reading.sources import InputFile
+from shortlist.data.reading.text import text_blocks
 from shortlist.spec.data import Column
 
 HEADER = "time,user_id,price,click\n"

@@ -9,7 +9,7 @@ import pytest
 
 from shortlist.contracts import DataError
 from shortlist.data.digest import input_digest
-from shortlist.data.sources import log_files, side_files
+from shortlist.data.reading.sources import log_files, side_files
 from shortlist.spec.data import Data, FileSource, SideTable
 
 USERS: dict[str, Any] = {

@@ -8,8 +8,8 @@ from dataclasses import replace
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.data.layout import FileLayout, RowBlock, element_column_name
-from shortlist.data.rows import BROKEN_SCHEMA
+from shortlist.data.reading.layout import FileLayout, RowBlock, element_column_name
+from shortlist.data.reading.text.text_rows import BROKEN_SCHEMA
 from shortlist.data.rules.failures import format_values
 from shortlist.spec.data import null_texts
 

@@ -8,12 +8,12 @@ from datetime import datetime
 import polars as pl
 
 from shortlist.contracts import Columns, DataError
-from shortlist.data.clock import check_timezone, event_days, row_times
-from shortlist.data.layout import FileLayout, RowBlock
+from shortlist.data.reading.clock import check_timezone, event_days, row_times
+from shortlist.data.reading.layout import FileLayout, RowBlock
+from shortlist.data.reading.sources import InputFile
+from shortlist.data.reading.typed_rows import TypedRows, broken_rows
 from shortlist.data.rules.failures import RowFailure, find_failures, split_failures
 from shortlist.data.rules.row_rules import build_column_checks, find_broken_checks
-from shortlist.data.sources import InputFile
-from shortlist.data.typed_rows import TypedRows, broken_rows
 from shortlist.spec.data import Column, Data, EventClock, FileSource, RowClock
 from shortlist.spec.log_shape import Positive
 from shortlist.storage.positive_rows import is_positive

@@ -9,8 +9,17 @@ from pathlib import Path
 import numpy as np
 
 from shortlist.contracts import DataError
-from shortlist.data.quoting import NEWLINE, NO_QUOTES, Offsets, Quotes, Text, complete_rows, count_of, line_ends
-from shortlist.data.streams import ByteStream, open_decompressed
+from shortlist.data.reading.text.quoting import (
+    NEWLINE,
+    NO_QUOTES,
+    Offsets,
+    Quotes,
+    Text,
+    complete_rows,
+    count_of,
+    line_ends,
+)
+from shortlist.data.reading.text.streams import ByteStream, open_decompressed
 
 BOM = b"\xef\xbb\xbf"
 _FIRST_BYTES = 1 << 20

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from shortlist.data.quoting import NO_QUOTES, Text
-from shortlist.data.text_blocks import TextBlock
+from shortlist.data.reading.text.quoting import NO_QUOTES, Text
+from shortlist.data.reading.text.text_blocks import TextBlock
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -45,7 +45,7 @@ class CleanText:
             hexadecimal: Those of type String that are hexadecimal numbers, to be given as Int64.
             null_values: Texts that mean "no value".
         """
-        from shortlist.data import text_kernels  # here, so that only who reads text loads the compiler
+        from shortlist.data.reading.text import text_kernels  # here, so that only readers of text load the compiler
 
         self._kernels = text_kernels
         self._separator = ord(separator)

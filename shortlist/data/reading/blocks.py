@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from threading import Thread
 
 from shortlist.contracts import DataError
-from shortlist.data import clean_text
-from shortlist.data.explode import explode_block
-from shortlist.data.layout import FileLayout, RowBlock
-from shortlist.data.read_arrays import npz_fields, parquet_fields, parquet_rows, read_npz, read_parquet
-from shortlist.data.read_json import json_fields, read_json
-from shortlist.data.read_text import SEPARATORS, is_large, read_text, text_fields
-from shortlist.data.sources import Format, InputFile
-from shortlist.data.text_blocks import count_rows
+from shortlist.data.reading.explode import explode_block
+from shortlist.data.reading.layout import FileLayout, RowBlock
+from shortlist.data.reading.read_arrays import npz_fields, parquet_fields, parquet_rows, read_npz, read_parquet
+from shortlist.data.reading.read_json import json_fields, read_json
+from shortlist.data.reading.read_text import SEPARATORS, is_large, read_text, text_fields
+from shortlist.data.reading.sources import Format, InputFile
+from shortlist.data.reading.text import clean_text
+from shortlist.data.reading.text.text_blocks import count_rows
 from shortlist.system.progress import progress
 
 _MEGABYTE = 1e6

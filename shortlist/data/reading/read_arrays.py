@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shortlist.contracts import DataError
-from shortlist.data.layout import FileLayout, RowBlock
-from shortlist.data.rows import BROKEN_SCHEMA
-from shortlist.data.sources import InputFile
+from shortlist.data.reading.layout import FileLayout, RowBlock
+from shortlist.data.reading.sources import InputFile
+from shortlist.data.reading.text.text_rows import BROKEN_SCHEMA
 
 
 def parquet_fields(file: InputFile) -> list[str]:

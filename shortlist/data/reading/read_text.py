@@ -11,13 +11,13 @@ import polars as pl
 import polars.exceptions
 
 from shortlist.contracts import DataError
-from shortlist.data.clean_text import CleanText
-from shortlist.data.layout import FileLayout, RowBlock
-from shortlist.data.quoting import Text, count_of, line_ends
-from shortlist.data.rows import BROKEN_SCHEMA, split_text_rows
-from shortlist.data.sources import InputFile
-from shortlist.data.streams import open_decompressed
-from shortlist.data.text_blocks import TextBlock, text_blocks
+from shortlist.data.reading.layout import FileLayout, RowBlock
+from shortlist.data.reading.sources import InputFile
+from shortlist.data.reading.text.clean_text import CleanText
+from shortlist.data.reading.text.quoting import Text, count_of, line_ends
+from shortlist.data.reading.text.streams import open_decompressed
+from shortlist.data.reading.text.text_blocks import TextBlock, text_blocks
+from shortlist.data.reading.text.text_rows import BROKEN_SCHEMA, split_text_rows
 from shortlist.spec.data import null_texts
 from shortlist.system.prefetch import parallel_map_pairs
 

@@ -10,8 +10,8 @@ import polars as pl
 import pyarrow as pa
 
 from shortlist.contracts import Columns
-from shortlist.data.quoting import Flags, Offsets, Text, line_ends
-from shortlist.data.text_blocks import TextBlock
+from shortlist.data.reading.text.quoting import Flags, Offsets, Text, line_ends
+from shortlist.data.reading.text.text_blocks import TextBlock
 
 BROKEN_SCHEMA = pl.Schema({Columns.SOURCE_LINE: pl.Int64, Columns.RULE: pl.String, Columns.DETAIL: pl.String})
 _DECODE_BYTES = 1 << 16

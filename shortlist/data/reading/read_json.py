@@ -9,11 +9,11 @@ import polars as pl
 import polars.exceptions
 
 from shortlist.contracts import Columns, DataError
-from shortlist.data.layout import FileLayout, RowBlock
-from shortlist.data.rows import BROKEN_SCHEMA, split_text_rows
-from shortlist.data.sources import InputFile
-from shortlist.data.streams import open_decompressed
-from shortlist.data.text_blocks import TextBlock, text_blocks
+from shortlist.data.reading.layout import FileLayout, RowBlock
+from shortlist.data.reading.sources import InputFile
+from shortlist.data.reading.text.streams import open_decompressed
+from shortlist.data.reading.text.text_blocks import TextBlock, text_blocks
+from shortlist.data.reading.text.text_rows import BROKEN_SCHEMA, split_text_rows
 from shortlist.spec.data import Column
 
 _PEEK_ROWS = 1_000

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import polars as pl
 
 from shortlist.contracts import Columns, DataError
-from shortlist.data.clock import check_time_unit, describe_valid_time, event_times
-from shortlist.data.convert import convert_columns, describe_type
-from shortlist.data.layout import FileLayout, RowBlock
+from shortlist.data.reading.clock import check_time_unit, describe_valid_time, event_times
+from shortlist.data.reading.convert import convert_columns, describe_type
+from shortlist.data.reading.layout import FileLayout, RowBlock
+from shortlist.data.reading.sources import InputFile
 from shortlist.data.rules.failures import RowFailure, find_failures
 from shortlist.data.rules.quarantine import QUARANTINE_SCHEMA
-from shortlist.data.sources import InputFile
 from shortlist.spec.data import Column, null_texts
 
 # A few bad values are bad rows; if nearly all values of a column fail, the column is not as declared.
