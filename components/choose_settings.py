@@ -19,7 +19,7 @@ def choose_settings(
     from pathlib import Path
 
     from shortlist.tracking.steps import step
-    from shortlist.training.training import RunContext
+    from shortlist.training.run_context import RunContext
     from shortlist.training.tuning.batches import choose_best_trials
 
     with step("choose_settings", outcome=outcome.path):

@@ -28,8 +28,8 @@ def compare_features(
     from shortlist.storage.storage_config import StorageConfig
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import note, step
+    from shortlist.training.run_context import RunContext
     from shortlist.training.served_features import with_readers
-    from shortlist.training.training import RunContext
 
     with step("compare_features", changes=changes.path) as running_step:
         place = spec_feast_store_location(StorageConfig.parse(stores), name)

@@ -57,7 +57,7 @@ def find_champion(
     from shortlist.tracking.steps import step
     from shortlist.training.champion_cache import champion_cache_key
     from shortlist.training.run_baseline import find_run_baseline
-    from shortlist.training.training import RunContext
+    from shortlist.training.run_context import RunContext
 
     began = datetime.now(UTC)
     with step("find_champion") as running_step:

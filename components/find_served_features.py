@@ -31,8 +31,8 @@ def find_served_features(name: str, data: str, features: str, stores: str, code:
     from shortlist.spec.data import Data
     from shortlist.spec.features import Features
     from shortlist.tracking.steps import step
+    from shortlist.training.run_context import RunContext
     from shortlist.training.served_features import find_served_features
-    from shortlist.training.training import RunContext
 
     with step("find_served_features") as running_step:
         context = RunContext(name=name, stores=stores)

@@ -22,7 +22,7 @@ def record_gate_failures(
 
     from shortlist.deployment.registration import record_verdict
     from shortlist.tracking.steps import step
-    from shortlist.training.training import RunContext
+    from shortlist.training.run_context import RunContext
 
     with step("register") as running_step:
         runs = {model["model"]: model["mlflow_run"] for model in map(json.loads, trained + ensembles)}

@@ -48,7 +48,7 @@ def report(
     from shortlist.tracking.lineage import run_lineage
     from shortlist.tracking.steps import step
     from shortlist.training.ensembles import ensemble_artefacts
-    from shortlist.training.training import RunContext
+    from shortlist.training.run_context import RunContext
 
     with step("report", page=page.path, summary=summary.path, comparison=comparison.path):
         trained = artefacts_by_model(models + ensemble_artefacts(ensembles, "model"))

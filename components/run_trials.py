@@ -20,7 +20,7 @@ def run_trials(
 
     from shortlist.spec.runtime import Runtime
     from shortlist.tracking.steps import step
-    from shortlist.training.training import RunContext
+    from shortlist.training.run_context import RunContext
     from shortlist.training.tuning.batches import TrialBatch, run_trial_batch
 
     with step("run_trials"):

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.training.training; one task per declared model."""
+"""Kubeflow wrapper of shortlist.training.run_context; one task per declared model."""
 
 from kfp import dsl
 
@@ -33,7 +33,8 @@ def train(
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.lineage import TrainingTrigger
     from shortlist.tracking.steps import step
-    from shortlist.training.training import RunContext, train_and_track
+    from shortlist.training.run_context import RunContext
+    from shortlist.training.training import train_and_track
 
     declared_model = DeclaredModel.read(declared)
     with step(f"train_{declared_model.name}") as running_step:

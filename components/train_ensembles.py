@@ -39,7 +39,7 @@ def train_ensembles(
     from shortlist.tracking.lineage import TrainingTrigger
     from shortlist.tracking.steps import step
     from shortlist.training.ensembles import FeatureFolders, train_ensembles
-    from shortlist.training.training import RunContext
+    from shortlist.training.run_context import RunContext
 
     with step("train_ensembles") as running_step:
         scored = {read_metadata(artefact, "model"): Path(artefact.path) for artefact in scores}

@@ -13,7 +13,7 @@ from shortlist.contracts import ShortlistError
 from shortlist.serving.export.repository import Form, write_repository
 from shortlist.serving.export.signature import FOLDER
 from shortlist.spec.serving import Scoring, Serving
-from shortlist.training.training import RunContext
+from shortlist.training.run_context import RunContext
 
 WriteForm = Callable[[Path, int, Serving, Path], None]
 """write(model folder, version, serving, out), as `models.base.ModelKind.forms` names it."""

@@ -38,8 +38,8 @@ from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable
+from shortlist.training.run_context import RunContext
 from shortlist.training.train import load_ranker
-from shortlist.training.training import RunContext
 
 TRAIN_DAYS = 10
 """Days that the first model is trained on; the next day is the first live one."""

@@ -35,7 +35,7 @@ from shortlist.storage.artefacts import read_json, write_json
 from shortlist.system.progress import EVENTS_VARIABLE
 from shortlist.system.query_engine import prepare_engine
 from shortlist.tracking.pipeline_run import RUN_VARIABLE
-from shortlist.training.training import RunContext
+from shortlist.training.run_context import RunContext
 
 
 def training_arguments(

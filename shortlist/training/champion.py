@@ -18,9 +18,9 @@ from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder, folder_digest, read_json, write_json
 from shortlist.storage.tables import DayTable
 from shortlist.tracking.registry import BEST_CHAMPION
+from shortlist.training.run_context import RunContext
 from shortlist.training.scores import score
 from shortlist.training.train import load_ranker
-from shortlist.training.training import RunContext
 
 
 def serving_version(context: RunContext) -> str:

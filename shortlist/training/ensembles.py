@@ -14,7 +14,8 @@ from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import read_json, write_json
-from shortlist.training.training import RunContext, train_and_track
+from shortlist.training.run_context import RunContext
+from shortlist.training.training import train_and_track
 
 _INDEX: Final = "ensembles.json"
 

@@ -15,7 +15,7 @@ from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.lineage import run_tags
 from shortlist.tracking.steps import note
 from shortlist.training.continued_training import find_previous_run
-from shortlist.training.training import RunContext
+from shortlist.training.run_context import RunContext
 
 
 class RunBaseline(NamedTuple):

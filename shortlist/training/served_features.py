@@ -18,7 +18,7 @@ from shortlist.storage.artefacts import read_json
 from shortlist.storage.records.identity import claim
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.steps import note
-from shortlist.training.training import RunContext
+from shortlist.training.run_context import RunContext
 
 
 class ServedFeatures(NamedTuple):

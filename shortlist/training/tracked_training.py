@@ -17,7 +17,7 @@ from shortlist.report.figures import write_plots
 from shortlist.report.report import training_plots
 from shortlist.serving.export.signature import FOLDER
 from shortlist.serving.server import raw_scorer
-from shortlist.serving.server.inputs import InputSpec
+from shortlist.serving.server.request_inputs.input_reader import InputSpec
 from shortlist.serving.server.requests.tensors import BYTES, FLOATS
 from shortlist.spec.load import digest
 from shortlist.storage.artefacts import digest_of_files

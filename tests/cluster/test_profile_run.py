@@ -22,7 +22,7 @@ from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import folder_digest, sha256
 from shortlist.storage.objects import local_copy
 from shortlist.storage.storage_config import StorageConfig
-from shortlist.training.training import RunContext
+from shortlist.training.run_context import RunContext
 
 pytestmark = pytest.mark.long
 
@@ -54,7 +54,7 @@ def run(spec: dict[str, Any], runs: Path) -> dict[str, Any]:
     return summary
 
 
-def made(artefacts: Path) -> dict[str, Any]:
+def read_artefacts(artefacts: Path) -> dict[str, Any]:
     """Digests of what a run's tasks made, and how far Feast's answers were from the table: by nothing."""
     skew = json.loads((artefacts / "materialize-features/skew/skew.json").read_text())
     assert (skew["historical_mismatches"], skew["online_mismatches"]) == (0, 0)
@@ -70,7 +70,7 @@ def made(artefacts: Path) -> dict[str, Any]:
 def test_the_cluster_profile_gives_what_the_laptop_gives(
     finished: Any, servers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = run(on_cluster(finished.spec, servers.url), tmp_path / "there")
+    on_servers = run(on_cluster(finished.spec, servers.url), tmp_path / "there")
     stores = StorageConfig.parse(json.loads((tmp_path / "there/latest/arguments.json").read_text())["stores"])
     assert stores.folder is None and stores.epoch
     assert not [*(tmp_path / "there/stores").glob("*.db")]  # nothing is kept on this disk
@@ -90,24 +90,26 @@ def test_the_cluster_profile_gives_what_the_laptop_gives(
     assert None not in reader.rows(users, [column])[column]
     keys = servers.keys()
     assert {key.split("/")[1] for key in keys} == {"cluster.json", "feast", "mlflow"}
-    everything = b"".join(
+    all_bytes = b"".join(
         path.read_bytes()
         for path in (tmp_path / "there").rglob("*")
         if path.suffix in {".json", ".log", ".html", ".jsonl"}
     )
-    assert SECRET.encode() not in everything and b"secret-of-the-test" not in everything
+    assert SECRET.encode() not in all_bytes and b"secret-of-the-test" not in all_bytes
 
-    here = finished.summary
+    on_laptop = finished.summary
     timed = {"train_rows_per_s"}
     for kind in ("xgboost", "popularity", "logistic"):
-        ours, theirs = ({k: v for k, v in one["models"][kind].items() if k not in timed} for one in (here, there))
-        assert ours == theirs
-    assert there["blessed"] == here["blessed"]
+        laptop_numbers, server_numbers = (
+            {k: v for k, v in summary["models"][kind].items() if k not in timed} for summary in (on_laptop, on_servers)
+        )
+        assert laptop_numbers == server_numbers
+    assert on_servers["blessed"] == on_laptop["blessed"]
     (artefacts,) = tmp_path.glob("there/cache/artefacts/*")
-    assert made(artefacts) == made(finished.artefacts)
+    assert read_artefacts(artefacts) == read_artefacts(finished.artefacts)
 
 
-def test_a_bucket_that_vanishes_mid_run_stops_it_with_words(
+def test_a_bucket_deleted_during_a_run_is_a_clear_error(
     small_spec: dict[str, Any], servers: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     runs, spec = tmp_path / "runs", parse_spec(yaml.safe_dump(on_cluster(small_spec, servers.url)))
@@ -128,8 +130,8 @@ def test_a_bucket_that_vanishes_mid_run_stops_it_with_words(
     summary = json.loads((runs / "latest/summary.json").read_text())
     assert summary["failed"]["step"] in {"materialize_features", *(f"train_{kind}" for kind in KINDS)}
     assert summary["blessed"] is None
-    told = "".join(" ".join(capfd.readouterr()).split())  # whatever the width of the terminal
-    assert f"thereisnobucket'{servers.bucket}'" in told and "Traceback" not in told
-    assert SECRET not in told and "secret-of-the-test" not in told
+    captured = "".join(" ".join(capfd.readouterr()).split())  # whatever the width of the terminal
+    assert f"thereisnobucket'{servers.bucket}'" in captured and "Traceback" not in captured
+    assert SECRET not in captured and "secret-of-the-test" not in captured
     with pytest.raises(ShortlistError, match="there is no bucket"):  # and the next run does not begin
         run_locally(spec, None, runs)

@@ -31,7 +31,7 @@ from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
-from shortlist.training.training import RunContext
+from shortlist.training.run_context import RunContext
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]  # two runs of nine models, each on a real Triton
 
@@ -106,22 +106,24 @@ def runs(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -
             "labels": {"min_auc": 0.5, "min_gain_over_baseline": -0.1, "max_auc_drop": 0.2, "max_rate_error": 1}
         },
     }  # fmt: skip
-    text, folder, found = yaml.safe_dump(spec), tmp_path_factory.mktemp("every-kind") / "runs", []
+    text, folder, finished_runs = yaml.safe_dump(spec), tmp_path_factory.mktemp("every-kind") / "runs", []
     for day in (12, 13):
         assert run_locally(parse_spec(text), None, folder, until=datetime(2026, 1, day, tzinfo=UTC)) == 0
-        found.append(json.loads((folder / "latest/summary.json").read_text()))
-    return Runs(parse_spec(text), folder, (found[0], found[1]))
+        finished_runs.append(json.loads((folder / "latest/summary.json").read_text()))
+    return Runs(parse_spec(text), folder, (finished_runs[0], finished_runs[1]))
 
 
-def test_every_kind_and_every_way_to_go_on_is_tried() -> None:
+def test_every_kind_and_every_retrain_mode_is_tested() -> None:
     assert {section["kind"] for section in MODELS.values()} == set(KINDS)
-    ways = {
-        (name, way)
+    modes_by_kind = {
+        (name, mode)
         for name in KINDS
         if (field := kind_of(name).section.model_fields.get("retrain"))
-        for way in getattr(field.annotation, "__args__", ())
+        for mode in getattr(field.annotation, "__args__", ())
     }
-    assert {(MODELS[name]["kind"], way) for name, way in MODES.items()} == {one for one in ways if one[1] != "scratch"}
+    assert {(MODELS[name]["kind"], mode) for name, mode in MODES.items()} == {
+        pair for pair in modes_by_kind if pair[1] != "scratch"
+    }
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["from scratch", "from the earlier one"])
@@ -166,11 +168,11 @@ def live(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]
     versions, verdict = {}, origin.tracker.registry.blessing_of(2)
     for report in read_blessing(verdict).gates:
         assert report.passed
-        own = folder / report.model / Files.BLESSING
-        own.parent.mkdir()
-        write_blessing(own, bless([report], [Measures(model=report.model, role="candidate")]))
+        blessing = folder / report.model / Files.BLESSING
+        blessing.parent.mkdir()
+        write_blessing(blessing, bless([report], [Measures(model=report.model, role="candidate")]))
         run = origin.tracker.passed_runs(report.model, MODELS[report.model]["kind"])[0].run_id
-        origin.tracker.log_blessing(run, own)
+        origin.tracker.log_blessing(run, blessing)
         versions[report.model] = origin.tracker.registry.register(run, {"blessed": "true"})
     deployer = LocalDeployer(origin, Serving.model_validate(SERVING), spec.gates, spec.runtime, spec.data.labels)
     try:

@@ -24,49 +24,49 @@ from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import folder_digest, read_json, write_json
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable
+from shortlist.training.run_context import RunContext
 from shortlist.training.served_features import find_served_features
-from shortlist.training.training import RunContext
 
 pytestmark = pytest.mark.long
 
 
-def test_a_refresh_publishes_what_a_full_count_gives_and_trains_nothing(
+def test_a_refresh_publishes_the_result_of_a_full_count_without_training(
     finished: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     spec = parse_spec(yaml.safe_dump(finished.spec))
     (pointer,) = finished.runs.glob(f"**/{SERVING}")
-    before, latest = read_json(pointer), (finished.runs / "latest").resolve()
-    versions = folder_digest(Path(before["views"]))
+    pointer_before, latest = read_json(pointer), (finished.runs / "latest").resolve()
+    versions = folder_digest(Path(pointer_before["views"]))
     stores = read_json(finished.runs / "latest" / "arguments.json")["stores"]
     due = parse_spec(yaml.safe_dump({**finished.spec, "schedule": {"refresh": "* * * * *"}}))
-    later = datetime.now(UTC) + timedelta(minutes=2)
-    assert refresh_is_due(due, stores, later)
-    assert not refresh_is_due(spec, stores, later)
+    second_time = datetime.now(UTC) + timedelta(minutes=2)
+    assert refresh_is_due(due, stores, second_time)
+    assert not refresh_is_due(spec, stores, second_time)
 
     assert run_refresh_locally(spec, None, finished.runs) == 0
 
-    after = read_json(pointer)
-    assert after["published"] > before["published"]
-    assert not refresh_is_due(due, stores, datetime.fromisoformat(after["published"]))
-    assert folder_digest(Path(after["views"])) == versions  # the same rows, bit by bit the same values
-    days = ViewIndex.read(Path(after["views"]))
-    assert datetime.fromisoformat(after["counted_until"]) == days.start_of(days.last_day + timedelta(days=1))
-    assert f"reads statistics of everything before {after['counted_until']}" in capfd.readouterr().out
+    pointer_after = read_json(pointer)
+    assert pointer_after["published"] > pointer_before["published"]
+    assert not refresh_is_due(due, stores, datetime.fromisoformat(pointer_after["published"]))
+    assert folder_digest(Path(pointer_after["views"])) == versions  # the same rows, bit by bit the same values
+    days = ViewIndex.read(Path(pointer_after["views"]))
+    assert datetime.fromisoformat(pointer_after["counted_until"]) == days.start_of(days.last_day + timedelta(days=1))
+    assert f"reads statistics of everything before {pointer_after['counted_until']}" in capfd.readouterr().out
     assert (finished.runs / "latest").resolve() == latest
 
 
-def test_watching_publishes_newer_statistics_when_the_schedule_asks_for_it(finished: Any) -> None:
+def test_monitoring_publishes_newer_statistics_when_a_refresh_is_due(finished: Any) -> None:
     silent = Served(parse_spec(yaml.safe_dump(finished.spec)), finished.runs)
     due = parse_spec(yaml.safe_dump({**finished.spec, "schedule": {"refresh": "* * * * *"}}))
     silent.users(date(2026, 1, 20), pl.col("label"))
     (pointer,) = finished.runs.glob(f"**/{SERVING}")
     # As if it had been published an hour ago: a moment of the schedule has passed since.
-    earlier = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
-    write_json(pointer, {**read_json(pointer), "published": earlier})
+    published_earlier = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    write_json(pointer, {**read_json(pointer), "published": published_earlier})
     assert run_monitoring_locally(silent.spec, None, finished.runs) == 0
-    assert read_json(pointer)["published"] == earlier  # the spec declares no refresh
+    assert read_json(pointer)["published"] == published_earlier  # the spec declares no refresh
     assert run_monitoring_locally(due, None, finished.runs) == 0
-    assert read_json(pointer)["published"] > earlier
+    assert read_json(pointer)["published"] > published_earlier
 
 
 def test_a_refresh_alone_collects_served_rows_and_serves_what_they_say(
@@ -77,17 +77,17 @@ def test_a_refresh_alone_collects_served_rows_and_serves_what_they_say(
     live = {"collect": True, "since": f"{day}T00:00:00Z"}
     data = {**finished.spec["data"], "outcome_delay": "1h", "live": live, "rules": {"min_volume_ratio": 0}}
     served = Served(parse_spec(yaml.safe_dump({**finished.spec, "data": data})), finished.runs)
-    shown = served.users(day, pl.col("label"))
+    shown_rows = served.users(day, pl.col("label"))
     assert run_refresh_locally(served.spec, None, finished.runs) == 0
-    said = capfd.readouterr().out
-    assert re.search(rf"Batch \d+: {shown.height:,} rows from {day} ", said)
-    assert f"reads statistics of everything before {day + timedelta(days=1)}T00:00:00+00:00" in said
+    printed = capfd.readouterr().out
+    assert re.search(rf"Batch \d+: {shown_rows.height:,} rows from {day} ", printed)
+    assert f"reads statistics of everything before {day + timedelta(days=1)}T00:00:00+00:00" in printed
 
     announced = read_json(next(finished.runs.glob(f"**/{SERVING}")))
     log = DayTable.open(Path(announced["log"]), Files.LOG)
-    assert log.by_day[day].rows == shown.height
+    assert log.by_day[day].rows == shown_rows.height
     counted = log.scan().group_by("user_id").agg(pl.len().cast(pl.Int64), pl.sum("label").cast(pl.Int64)).collect()
-    users = shown.select("user_id").unique(maintain_order=True)
+    users = shown_rows.select("user_id").unique(maintain_order=True)
     place = spec_feast_store_location(StorageConfig.parse(str(served.stores)), served.spec.name).served_location
     store = connect(Path(announced["views"]), place, served.spec.name, served.spec.runtime.online_store)
     online = store.online(users, ["by_user_id"]).select("by_user_id:rows", "by_user_id:sum_label").cast(pl.Int64)

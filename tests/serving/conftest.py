@@ -44,7 +44,8 @@ from shortlist.storage.tables import DayTable
 from shortlist.tracking.lineage import Lineage
 from shortlist.tracking.registry import RELEASE
 from shortlist.training.champion import score_champion
-from shortlist.training.training import RunContext, train_and_track
+from shortlist.training.run_context import RunContext
+from shortlist.training.training import train_and_track
 
 NAME = "small"
 # About 1 000 users ask in two days. Shown first is an item that they like in half of all cases, in a third by a model

@@ -29,7 +29,7 @@ from shortlist.spec.runtime import BucketObjects, Runtime
 from shortlist.spec.serving import Serving
 from shortlist.storage.objects_folder import FolderObjectStore
 from shortlist.storage.storage_config import StorageConfig
-from shortlist.training.training import RunContext
+from shortlist.training.run_context import RunContext
 
 __all__ = ["prometheus"]  # a fixture
 BUCKET = BucketObjects(kind="bucket", url="s3://models/shortlist")

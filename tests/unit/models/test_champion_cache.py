@@ -16,7 +16,7 @@ from shortlist.tracking.lineage import Lineage, TrainingTrigger
 from shortlist.training.champion import serving_version
 from shortlist.training.champion_cache import ChampionCacheKey, champion_cache_key
 from shortlist.training.run_baseline import RunBaseline
-from shortlist.training.training import RunContext
+from shortlist.training.run_context import RunContext
 
 DECLARED = ("data", "features", "serving", "gates", "code")
 MODELS = tuple(DeclaredModel(name=name, section={"kind": "xgboost", "role": "candidate"}) for name in ("deep", "flat"))

@@ -37,8 +37,9 @@ from shortlist.storage.tables import DayTable
 from shortlist.tracking.lineage import Lineage, TrainingTrigger
 from shortlist.training.continued_training import PreviousModel, find_previous_run
 from shortlist.training.run_baseline import find_run_baseline
+from shortlist.training.run_context import RunContext
 from shortlist.training.train import ranker_class, train
-from shortlist.training.training import RunContext, TrackedRun, train_and_track
+from shortlist.training.training import TrackedRun, train_and_track
 
 ROOT = Path(__file__).parents[3]
 DAYS = 9

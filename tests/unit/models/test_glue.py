@@ -34,7 +34,8 @@ from shortlist.spec.serving import Serving
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import IntegrityError, folder_digest
 from shortlist.training.champion import score_champion
-from shortlist.training.training import RunContext, train_and_track
+from shortlist.training.run_context import RunContext
+from shortlist.training.training import train_and_track
 
 ROOT = Path(__file__).parents[3]
 
