@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from shortlist.contracts import Columns, Files
 from shortlist.features.feast_store_location import FeastStoreLocation
-from shortlist.features.feature_interfaces import MeanVectorFeature
+from shortlist.features.feature_interfaces import DerivingFeature, MeanVectorFeature
 from shortlist.features.feature_kind import FeatureKind
 from shortlist.features.plan import Plan
 from shortlist.features.preprocessing import Preprocessing
@@ -235,6 +235,8 @@ def _readers(planned: Plan) -> dict[str, tuple[str, ...]]:
 def _columns_read(feature: FeatureKind, planned: Plan) -> Iterator[str]:
     declared = planned.declared
     yield from (declared.row_column(name) for name in feature.reads if declared.side_table_of(name) is not None)
+    if isinstance(feature, DerivingFeature):
+        yield from (column.row_column(declared) for column in feature.derived_columns())
     mean_views = feature.mean_views(declared) if isinstance(feature, MeanVectorFeature) else ()
     views: Sequence[Any] = (*feature.views(declared), *mean_views)
     yield from (f"{view.name}:{column}" for view in views for column in view.features)

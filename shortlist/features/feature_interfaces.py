@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.derived_columns import DerivedColumn
 from shortlist.features.feature_kind import FeatureKind, Fitted, StandardisedNumber
 from shortlist.features.graph import Graph
 from shortlist.features.joined_lists import JoinedList
@@ -137,6 +138,18 @@ class TrainedFeature(ABC):
 
 class SinglePrecisionNodes:
     """A feature whose nodes return FP32. Inherited by kinds of dense features that compute on FP32 vectors."""
+
+
+class DerivingFeature(ABC):
+    """A feature of values that no graph can read. Implemented by kinds that look inside texts.
+
+    The derived columns are computed outside of the graph: those of a side table once, when its view is written; those
+    of the log for every row, in the table and in the server.
+    """
+
+    @abstractmethod
+    def derived_columns(self) -> Iterable[DerivedColumn]:
+        """Return the columns that are derived for the feature."""
 
 
 def declared_ids(feature: FeatureKind, output: int, declared: DeclaredColumns) -> DeclaredIds | None:

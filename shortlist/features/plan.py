@@ -8,7 +8,9 @@ from typing import Any
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns, PlanError
+from shortlist.features.derived_columns import DerivedColumn, log_derived_columns
 from shortlist.features.feature_interfaces import (
+    DerivingFeature,
     EventListFeature,
     IdOutputs,
     MeanVectorFeature,
@@ -70,8 +72,14 @@ class Plan:
 
     @property
     def read(self) -> tuple[str, ...]:
-        """Columns that become features, or by which scores are sliced."""
-        return _columns_read(self.features, self.slices)
+        """Columns that become features, that are derived from in the log, or by which scores are sliced."""
+        sources = [column.source for column in log_derived_columns(self.derived_columns, self.declared)]
+        return tuple(dict.fromkeys((*_columns_read(self.features, self.slices), *sources)))
+
+    @property
+    def derived_columns(self) -> tuple[DerivedColumn, ...]:
+        """Columns that are derived from others before features are computed."""
+        return _derived_columns(self.features)
 
     @property
     def read_for_counting(self) -> tuple[str, ...]:
@@ -167,7 +175,7 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
             for feature in operations
             for name, form in zip(feature.outputs, feature.forms(declared), strict=True)
         ),
-        static_views=static_views(_columns_read(operations, slices), declared),
+        static_views=static_views(_columns_read(operations, slices), _derived_columns(operations), declared),
         mean_views=tuple(
             dict.fromkeys(
                 mean
@@ -235,6 +243,11 @@ def _streaming(
 def _columns_read(features: tuple[FeatureKind, ...], slices: tuple[str, ...]) -> tuple[str, ...]:
     """Return the columns that are read from rows; a list that only histories or means use is not among them."""
     return tuple(dict.fromkeys((*(name for feature in features for name in feature.reads), *slices)))
+
+
+def _derived_columns(features: tuple[FeatureKind, ...]) -> tuple[DerivedColumn, ...]:
+    deriving = (feature for feature in features if isinstance(feature, DerivingFeature))
+    return tuple(dict.fromkeys(column for feature in deriving for column in feature.derived_columns()))
 
 
 def _vocabularies(features: tuple[FeatureKind, ...], declared: DeclaredColumns) -> tuple[VocabularyLimits, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shortlist.features.columns import DeclaredColumns, PlanError
+from shortlist.features.derived_columns import DerivedColumn
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,8 @@ class StaticView:
     name: str
     keys: tuple[str, ...]
     features: tuple[str, ...]
+    derived: tuple[DerivedColumn, ...] = ()
+    """The features that are derived from columns of the side table."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +39,17 @@ class MeanView:
         return (f"mean_{self.vector}",)
 
 
-def static_views(read: tuple[str, ...], declared: DeclaredColumns) -> tuple[StaticView, ...]:
-    """Return the views of the side tables whose columns are read."""
-    views = []
+def static_views(
+    read: tuple[str, ...], derived: Iterable[DerivedColumn], declared: DeclaredColumns
+) -> tuple[StaticView, ...]:
+    """Return the views of the side tables whose columns are read, or derived from."""
+    views, derived_columns = [], tuple(derived)
     for table in declared.data.side_tables:
         table_columns = tuple(name for name in read if declared.side_table_of(name) is table)
-        if table_columns:
-            views.append(StaticView(table.name, (declared.log_column(table.key),), table_columns))
+        own_derived = tuple(column for column in derived_columns if declared.side_table_of(column.source) is table)
+        features = (*table_columns, *(column.name for column in own_derived))
+        if features:
+            views.append(StaticView(table.name, (declared.log_column(table.key),), features, own_derived))
     return tuple(views)
 
 

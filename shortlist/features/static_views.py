@@ -11,6 +11,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, DataError
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.derived_columns import DerivedColumn
 from shortlist.features.ranges import write_frames
 from shortlist.features.static_view_plan import StaticView
 from shortlist.features.vectors import common_width, widths_in
@@ -33,13 +34,26 @@ def write_static(view: StaticView, side: Path, path: Path, declared: DeclaredCol
     side_table = next(
         declared_table for declared_table in declared.data.side_tables if declared_table.name == view.name
     )
-    columns = [_storable(declared.column(name)) for name in view.features]
-    view_rows = table.select(pl.col(side_table.key).alias(*view.keys), static_valid_from(), *columns).drop_nulls(
-        view.keys
-    )
+    derived_names = {column.name for column in view.derived}
+    columns = [_storable(declared.column(name)) for name in view.features if name not in derived_names]
+    sources = [pl.col(column.source).alias(_source_column(column)) for column in view.derived]
+    view_rows = table.select(
+        pl.col(side_table.key).alias(*view.keys), static_valid_from(), *columns, *sources
+    ).drop_nulls(view.keys)
     count = table.select(pl.len()).collect().item()
-    written = write_frames(path, (view_rows.slice(first, rows).collect() for first in range(0, max(count, 1), rows)))
+    frames = (view_rows.slice(first, rows).collect() for first in range(0, max(count, 1), rows))
+    written = write_frames(path, (_with_derived(frame, view) for frame in frames))
     return ViewSize(written, written)
+
+
+def _with_derived(frame: pl.DataFrame, view: StaticView) -> pl.DataFrame:
+    """Return rows of a side table with the derived columns of its view in place of their sources."""
+    derived = [column.values(frame[_source_column(column)]) for column in view.derived]
+    return frame.with_columns(derived).select(*view.keys, Columns.VALID_FROM, *view.features)
+
+
+def _source_column(column: DerivedColumn) -> str:
+    return f"source of {column.name}"
 
 
 def static_valid_from() -> pl.Expr:

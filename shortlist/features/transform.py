@@ -11,6 +11,7 @@ from typing import Any, Self
 import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError, did_you_mean
+from shortlist.features.derived_columns import with_derived_columns
 from shortlist.features.feature_kind import NumberQuery
 from shortlist.features.joined_lists import with_joined_lists
 from shortlist.features.lookup import ViewFile, gather_answers, lookup_keys
@@ -78,6 +79,7 @@ class Transformer:
         for view in self.plan.views:
             keys = self.lookup_keys(view, rows)
             rows = self.gather(view, rows, keys, self.files[view.name].answer(keys, day))
+        rows = with_derived_columns(rows, self.plan.derived_columns, self.plan.declared)
         rows = with_joined_lists(rows, self.plan.joined_lists, lambda view, keys: self.answer(view, keys, day))
         return with_slates(rows, self.plan.slates)
 
