@@ -15,8 +15,8 @@ from models.embedding.chunks import Batch, Lookups
 from models.embedding.cuda_graphs import make_step
 from models.embedding.fused_table import FusedTable
 from models.embedding.layout import Layout
-from models.embedding.ranker import free_memory
 from models.embedding.step import step_options
+from models.embedding.table_memory import free_memory
 from models.inputs import TableFeature
 
 pytestmark = pytest.mark.gpu

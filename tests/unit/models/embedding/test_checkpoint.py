@@ -156,12 +156,11 @@ def test_a_nan_found_late_brings_the_best_epoch_back(table: DayTable, monkeypatc
     monkeypatch.setattr(training_module, "LossMonitor", lambda check_steps, device: LossMonitor(4, device))
     states: list[dict[str, torch.Tensor]] = []
     step = Training.train_batch
-    calls = 0
+    models: list[torch.nn.Module] = []
 
     def poisoned(self: Training, batch: Batch) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
-        return step(self, batch._replace(labels_B=batch.labels_B * float("nan")) if calls >= 16 else batch)
+        models.append(self._model)
+        return step(self, batch._replace(labels_B=batch.labels_B * float("nan")) if len(models) >= 16 else batch)
 
     monkeypatch.setattr(Training, "train_batch", poisoned)
     ranker = DLRMRanker(SECTION.model_copy(update={"epochs": 2}))
@@ -170,7 +169,7 @@ def test_a_nan_found_late_brings_the_best_epoch_back(table: DayTable, monkeypatc
         ranker.fit(
             table,
             Runtime(engine="cpu", seed=3),
-            on_epoch=lambda line: states.append({k: v.clone() for k, v in ranker._model.state_dict().items()}),
+            on_epoch=lambda line: states.append({k: v.clone() for k, v in models[0].state_dict().items()}),
         )
-    for name, tensor in ranker._model.state_dict().items():
+    for name, tensor in models[0].state_dict().items():
         assert torch.equal(tensor, states[0][name])
