@@ -13,8 +13,8 @@ import numpy as np
 from benchmarks.serve_callers import WARM
 from benchmarks.serve_scorers import Scorer
 from benchmarks.serve_world import CANDIDATES, Question
+from shortlist.serving.server.protocols.v2 import read_body, write_answer
 from shortlist.serving.server.server import ServerComponents, read_settings
-from shortlist.serving.server.v2 import read_body, write_answer
 from shortlist.serving.traffic.requests import HEADER_LENGTH, prepare
 
 
@@ -30,10 +30,15 @@ class InProcess:
             scorer: The version's program, without Triton, with the question's tensors.
             log: Folder for what the objects here would log.
         """
-        own = read_settings(settings).model_copy(update={"predictions": log})
-        self._parts, self._scorer = ServerComponents(own), scorer
-        self._prepared = prepare(question.inputs, "http", own.model)
-        self._head: dict[str, Any] = {"model_name": own.model, "model_version": "1", "id": "b", "parameters": {}}
+        own_settings = read_settings(settings).model_copy(update={"predictions": log})
+        self._parts, self._scorer = ServerComponents(own_settings), scorer
+        self._prepared = prepare(question.inputs, "http", own_settings.model)
+        self._head: dict[str, Any] = {
+            "model_name": own_settings.model,
+            "model_version": "1",
+            "id": "b",
+            "parameters": {},
+        }
         self._runner = asyncio.Runner()
 
     def __enter__(self) -> Self:
@@ -56,9 +61,9 @@ class InProcess:
 
     async def _timed(self, calls: int) -> list[float]:
         # In turn, as in one program: each finds the processor's caches as the other leaves them.
-        return [await self._around() + self._scorer.timed(CANDIDATES, 1, warm=0)["ms"][0] for _ in range(calls)]
+        return [await self._time_request() + self._scorer.timed(CANDIDATES, 1, warm=0)["ms"][0] for _ in range(calls)]
 
-    async def _around(self) -> float:
+    async def _time_request(self) -> float:
         """Do everything but scoring; return the milliseconds."""
         service, scores = self._parts.service, np.zeros(CANDIDATES, np.float32)
         start = time.perf_counter_ns()

@@ -21,14 +21,14 @@ from benchmarks.serve_scorers import Scorer
 from benchmarks.serve_world import CANDIDATES, Question
 from shortlist.rollout.local.stack import Stack
 from shortlist.serving.processes.sockets import UnixConnection
-from shortlist.serving.server.predictor import Predictor
+from shortlist.serving.server.protocols.v2 import read_body, write_answer
+from shortlist.serving.server.scoring.predictor import Predictor
 from shortlist.serving.server.server import ServerComponents, read_settings
 from shortlist.serving.server.settings import ServerSettings
-from shortlist.serving.server.v2 import read_body, write_answer
 from shortlist.serving.traffic.requests import HEADER_LENGTH, prepare
 
 CALLS: Final = 100
-_OWN: Final = ("parse", "read", "users", "assemble", "answer")
+_SERVER_LAYERS: Final = ("parse", "read", "users", "assemble", "answer")
 
 
 class Layer(NamedTuple):
@@ -38,7 +38,7 @@ class Layer(NamedTuple):
     ms: float
 
 
-class Way(NamedTuple):
+class RequestLayers(NamedTuple):
     """One request's time."""
 
     whole_ms: float
@@ -46,7 +46,7 @@ class Way(NamedTuple):
     """In the order of the way; they add up to the whole."""
 
 
-def way_of(stack: Stack, settings: Path, question: Question, scorer: Scorer, log: Path) -> Way:
+def way_of(stack: Stack, settings: Path, question: Question, scorer: Scorer, log: Path) -> RequestLayers:
     """Return where the time of one request over binary HTTP goes, at one caller; medians, Triton's own as means.
 
     Args:
@@ -56,11 +56,11 @@ def way_of(stack: Stack, settings: Path, question: Question, scorer: Scorer, log
         scorer: The version's program, without Triton, with the question's tensors.
         log: Folder for what the objects here would log.
     """
-    own = read_settings(settings).model_copy(update={"predictions": log})
-    return asyncio.run(_way_of(stack, own, question, scorer))
+    own_settings = read_settings(settings).model_copy(update={"predictions": log})
+    return asyncio.run(_way_of(stack, own_settings, question, scorer))
 
 
-async def _way_of(stack: Stack, settings: ServerSettings, question: Question, scorer: Scorer) -> Way:
+async def _way_of(stack: Stack, settings: ServerSettings, question: Question, scorer: Scorer) -> RequestLayers:
     parts = ServerComponents(settings)
     parts.refresh.start()
     while parts.refresh.current is None:
@@ -73,19 +73,19 @@ async def _way_of(stack: Stack, settings: ServerSettings, question: Question, sc
             name: open_.enter_context(contextlib.closing(caller(port, question, "http")))
             for name, port in ports.items()
         }
-        for one in ask.values():
-            one.ask()
-        before = _counted(settings)
+        for call in ask.values():
+            call.ask()
+        counts_before = _counted(settings)
         for number in range(CALLS):
-            for name, one in ask.items():
-                borders.time(name, one.ask)
+            for name, call in ask.items():
+                borders.time(name, call.ask)
             await borders.cross()
             if number % 10 == 0:
                 alone += scorer.timed(CANDIDATES, 10)["ms"]
-        triton = _mean_ms(before, _counted(settings))
+        triton = _mean_ms(counts_before, _counted(settings))
     await parts.close()
     at = {name: median(values) for name, values in borders.spent.items()}
-    return _between(at, triton, median(alone))
+    return _split_layers(at, triton, median(alone))
 
 
 class _Borders:
@@ -110,7 +110,7 @@ class _Borders:
             tables, _ = await service.tables(inputs)
         tensors = self.time("assemble", lambda: service.tensors(inputs, tables))
         with self._noted("triton"):
-            scores = await _asked(self._predictor, tensors, inputs.rows)
+            scores = await _ask_predictor(self._predictor, tensors, inputs.rows)
         head = {"model_name": service.settings.model, "model_version": "1", "id": "b", "parameters": {}}
         self.time("answer", lambda: write_answer(head, scores, body.binary))
         self.time("digest", lambda: inputs.digest)
@@ -122,15 +122,15 @@ class _Borders:
         self.spent.setdefault(name, []).append((time.perf_counter_ns() - start) / 1e6)
 
 
-async def _asked(predictor: Predictor, tensors: Any, rows: int) -> Any:
+async def _ask_predictor(predictor: Predictor, tensors: Any, rows: int) -> Any:
     return await predictor.scores(tensors, rows)
 
 
-def _between(at: Mapping[str, float], triton: Mapping[str, float], alone: float) -> Way:
-    own = sum(at[name] for name in _OWN)
+def _split_layers(at: Mapping[str, float], triton: Mapping[str, float], alone: float) -> RequestLayers:
+    server_ms = sum(at[name] for name in _SERVER_LAYERS)
     layers = [
         Layer("Envoy, there and back", at["envoy"] - at["server"]),
-        Layer("server: sockets, HTTP, routing, event loop", at["server"] - own - at["triton"]),
+        Layer("server: sockets, HTTP, routing, event loop", at["server"] - server_ms - at["triton"]),
         Layer("server: the body's tensors", at["parse"]),
         Layer("server: typed columns, texts as codes", at["read"]),
         Layer("server: the user's row from Feast", at["users"]),
@@ -142,7 +142,7 @@ def _between(at: Mapping[str, float], triton: Mapping[str, float], alone: float)
         Layer("features and model", alone),
         Layer("server: the answer's body", at["answer"]),
     ]
-    return Way(at["envoy"], layers)
+    return RequestLayers(at["envoy"], layers)
 
 
 def _counted(settings: ServerSettings) -> dict[str, dict[str, int]]:
@@ -152,8 +152,8 @@ def _counted(settings: ServerSettings) -> dict[str, dict[str, int]]:
         return dict(json.load(connection.getresponse())["model_stats"][0]["inference_stats"])
 
 
-def _mean_ms(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+def _mean_ms(counts_before: Mapping[str, Any], counts_after: Mapping[str, Any]) -> dict[str, float]:
     return {
-        name: (now["ns"] - before[name]["ns"]) / max(1, now["count"] - before[name]["count"]) / 1e6
-        for name, now in after.items()
+        name: (now["ns"] - counts_before[name]["ns"]) / max(1, now["count"] - counts_before[name]["count"]) / 1e6
+        for name, now in counts_after.items()
     }

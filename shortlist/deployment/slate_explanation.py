@@ -21,7 +21,7 @@ from shortlist.serving.export.signature import FOLDER, SCORE, Signature
 from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.paths import ServingPaths
-from shortlist.serving.server.recommending import request_from_json
+from shortlist.serving.server.recommendations.recommendation_service import request_from_json
 from shortlist.slates.candidate_columns import candidate_types
 from shortlist.slates.recommender import Recommender, SlateRequest
 from shortlist.slates.refreshed_releases import find_kept_folder

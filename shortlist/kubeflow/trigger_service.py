@@ -21,7 +21,7 @@ from monitoring.store.monitoring_store import open_monitoring_store
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.retraining_starter import kubeflow_host, kubeflow_starter, parse_data_locations, read_specs
 from shortlist.kubeflow.training_runs import storage_config
-from shortlist.serving.server.connections import TimedConnection, make_connection_class
+from shortlist.serving.server.protocols.connections import TimedConnection, make_connection_class
 from shortlist.storage.storage_config import redact_passwords
 
 SERVER: Final[dict[str, Any]] = {

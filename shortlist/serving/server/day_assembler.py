@@ -20,8 +20,8 @@ from shortlist.serving.server.features.columns import Column, Ragged, to_codes
 from shortlist.serving.server.features.feature_requirements import FeatureRequirements
 from shortlist.serving.server.features.snapshot import Snapshot, load_with_users
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler, Tensors
-from shortlist.serving.server.inputs import InputReader, derive_column
-from shortlist.serving.server.v2 import read_body
+from shortlist.serving.server.protocols.v2 import read_body
+from shortlist.serving.server.request_inputs.input_reader import InputReader, derive_column
 
 
 class DayAssembler:

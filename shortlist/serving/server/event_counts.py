@@ -34,7 +34,7 @@ from shortlist.serving.log.event_log import MAX_RECORD_BYTES, EventLogError, Eve
 from shortlist.serving.log.log_reader import LogPartError, parts, read_parts
 from shortlist.serving.log.logs import item_type, outcome_schema
 from shortlist.serving.server.features.columns import Column, Ragged
-from shortlist.serving.server.inputs import Inputs
+from shortlist.serving.server.request_inputs.input_reader import Inputs
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.spec.data import Data
 

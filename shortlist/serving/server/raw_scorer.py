@@ -19,7 +19,7 @@ from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import FOLDER, NO_CODE, SCORE, Signature
 from shortlist.serving.server.features.snapshot import Snapshot, load_with_users
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler
-from shortlist.serving.server.inputs import InputReader, InputSpec
+from shortlist.serving.server.request_inputs.input_reader import InputReader, InputSpec
 from shortlist.serving.server.requests.tensors import BYTES, FLOATS, Tensor, TensorHead, from_values
 from shortlist.storage.artefacts import verify_manifest
 

@@ -27,18 +27,18 @@ from shortlist.serving.server.event_counts import EventCounts
 from shortlist.serving.server.features.snapshot_refresher import SnapshotRefresher
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler
 from shortlist.serving.server.features.user_features import UserFeatureStore
-from shortlist.serving.server.grpc_app import GRPCApp
 from shortlist.serving.server.health_server import HealthServer
-from shortlist.serving.server.http_app import http_app
-from shortlist.serving.server.http_inference import connection_class
-from shortlist.serving.server.logged_columns import to_arrow_column
 from shortlist.serving.server.metrics import Metrics, age_seconds
-from shortlist.serving.server.predictor import Predictor
-from shortlist.serving.server.recommending import RecommendationService
-from shortlist.serving.server.release_refresher import ReleaseRefresher
+from shortlist.serving.server.prediction_log.logged_columns import to_arrow_column
+from shortlist.serving.server.protocols.grpc_app import GRPCApp
+from shortlist.serving.server.protocols.http_app import http_app
+from shortlist.serving.server.protocols.http_inference import connection_class
+from shortlist.serving.server.recommendations.recommendation_service import RecommendationService
+from shortlist.serving.server.recommendations.release_refresher import ReleaseRefresher
+from shortlist.serving.server.recommendations.user_items import UserItems
+from shortlist.serving.server.scoring.predictor import Predictor
 from shortlist.serving.server.service import Service
 from shortlist.serving.server.settings import ServerSettings
-from shortlist.serving.server.user_items import UserItems
 from shortlist.slates.release import open_release
 from shortlist.spec.durations import parse_duration
 from shortlist.spec.serving import Limits
@@ -352,7 +352,7 @@ def _bind(server: grpc.aio.Server, host: str, port: int) -> None:
 
 
 def _port_error(host: str, port: int, error: Exception) -> ShortlistError:
-    return ShortlistError(f"port {port} of {host} cannot be had: {error}; stop what uses it, or choose another")
+    return ShortlistError(f"port {port} of {host} is not available: {error}; stop what uses it, or choose another")
 
 
 if __name__ == "__main__":

@@ -21,20 +21,20 @@ from shortlist.serving.export.signature import NO_CODE, SCORE
 from shortlist.serving.log.log_writer import LogWriter, is_sampled
 from shortlist.serving.log.logs import NO_SLATE, logged_inputs
 from shortlist.serving.server.event_counts import EventCounts
-from shortlist.serving.server.feature_sample import NO_FEATURES, UsedFeatures
 from shortlist.serving.server.features.columns import Codes
 from shortlist.serving.server.features.snapshot_refresher import SnapshotRefresher
 from shortlist.serving.server.features.tensor_assembler import Tables, TensorAssembler, Tensors
 from shortlist.serving.server.features.user_features import UserFeatureStore, distinct_users
 from shortlist.serving.server.features.view_table import ViewTable
-from shortlist.serving.server.inputs import InputReader, Inputs, InputSpec
-from shortlist.serving.server.logged_columns import memory_bytes
 from shortlist.serving.server.metrics import Metrics
-from shortlist.serving.server.predictor import Predictor, Scores
+from shortlist.serving.server.prediction_log.feature_sample import NO_FEATURES, UsedFeatures
+from shortlist.serving.server.prediction_log.logged_columns import memory_bytes
+from shortlist.serving.server.request_inputs.input_reader import InputReader, Inputs, InputSpec
 from shortlist.serving.server.requests.admission import Admission, AdmissionSlot, BufferedBytes
 from shortlist.serving.server.requests.headers import RequestContext, recommend_model
 from shortlist.serving.server.requests.request_errors import BadScoresError, UnknownModelError
 from shortlist.serving.server.requests.tensors import Tensor
+from shortlist.serving.server.scoring.predictor import Predictor, Scores
 from shortlist.serving.server.settings import ServerSettings
 
 OK: Final = int(HTTPStatus.OK)
@@ -269,7 +269,7 @@ class Service:
         times = now, (time.perf_counter() - started) * 1000
         await self.record_response(request.context, request_id, times, lambda: (inputs, logged_response))
         if bad_rows:
-            raise BadScoresError(f"the model gave {bad_rows} of {inputs.rows} scores that are no finite numbers")
+            raise BadScoresError(f"the model returned {bad_rows} of {inputs.rows} scores that are not finite")
         self.metrics.rows.inc(inputs.rows)
         further_outputs = tuple(Output(name, "FP32", scores) for name, scores in scored_rows.further_scores.items())
         return InferenceResponse(scored_rows.scores, request_id, scored_rows.degraded, further_outputs)

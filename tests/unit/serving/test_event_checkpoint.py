@@ -24,7 +24,7 @@ from shortlist.serving.log.log_reader import parts
 from shortlist.serving.log.logs import PART, outcome_schema
 from shortlist.serving.server import event_counts
 from shortlist.serving.server.event_counts import EventCounts
-from shortlist.serving.server.inputs import Inputs
+from shortlist.serving.server.request_inputs.input_reader import Inputs
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.spec.data import Data
 

@@ -19,8 +19,8 @@ import pytest
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.log_writer import LogWriter, is_sampled, process_folder
 from shortlist.serving.log.logs import NO_SLATE, outcome_schema, prediction_schema
-from shortlist.serving.server.feature_sample import NO_FEATURES
-from shortlist.serving.server.logged_columns import to_arrow_column
+from shortlist.serving.server.prediction_log.feature_sample import NO_FEATURES
+from shortlist.serving.server.prediction_log.logged_columns import to_arrow_column
 from shortlist.spec.data import Data
 from shortlist.spec.serving import PredictionLog
 

@@ -75,4 +75,4 @@ class SnapshotRefresher(Refresher):
             self._fail("; ".join(f"view '{name}': {reason}" for name, reason in snapshot.broken.items()))
         else:
             self.problem = None
-            _log.info("views of %s are in place", announcement["until"])
+            _log.info("loaded the views of %s", announcement["until"])

@@ -17,7 +17,7 @@ from models.dlrm.export import export_torchscript
 from models.dlrm.section import DLRMModel
 from models.finalnet.section import FinalNetModel
 from models.lightgbm.section import LightGBMModel
-from models.registry import kind_of
+from models.registry import kind_of, load_ranker
 from models.wide_deep.section import WideDeepModel
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
@@ -39,7 +39,6 @@ from shortlist.storage.artefacts import (
     write_manifest,
 )
 from shortlist.training.export import export
-from shortlist.training.train import load_ranker
 
 DLRM = DLRMModel(
     features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(8, 4), epochs=1, batch_size=64, dropout=0.1

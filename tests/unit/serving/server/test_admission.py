@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from shortlist.serving.server.grpc_app import _CODES
+from shortlist.serving.server.protocols.grpc_app import _CODES
 from shortlist.serving.server.requests.admission import Admission, AdmissionSlot
 from shortlist.serving.server.requests.headers import UNREADY_HEADER
 from shortlist.serving.server.requests.request_errors import ModelUnavailableError, OverloadedError, RequestError

@@ -20,15 +20,15 @@ from shortlist.serving.export.graph_builder import save
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signature
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
-from shortlist.serving.server.grpc_app import GRPCApp
-from shortlist.serving.server.http_inference import RequestHead, answer
+from shortlist.serving.server.protocols.grpc_app import GRPCApp
+from shortlist.serving.server.protocols.http_inference import RequestHead, answer
+from shortlist.serving.server.protocols.v2 import read_body, write_outputs
 from shortlist.serving.server.requests.headers import RequestContext
 from shortlist.serving.server.requests.request_errors import BadRequestError, BadScoresError
 from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.serving.server.settings import ServerSettings
-from shortlist.serving.server.v2 import read_body, write_outputs
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
@@ -131,7 +131,7 @@ def test_a_request_of_no_rows_gets_no_scores(model: Path, tmp_path: Path) -> Non
 
 
 def test_a_score_that_is_not_finite_is_an_error(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadScoresError, match="the model gave 1 of 2 scores that are no finite numbers"):
+    with pytest.raises(BadScoresError, match="the model returned 1 of 2 scores that are not finite"):
         served(model, tmp_path, lambda parts: parts.service.answer(request(1.0, 1e38)))  # ten times it is infinite
     (line,) = read_log(tmp_path, prediction_schema(DATA)).to_dicts()
     assert line["status"] == 500

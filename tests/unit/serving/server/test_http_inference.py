@@ -14,8 +14,8 @@ import pytest
 import uvicorn
 import uvloop
 
-from shortlist.serving.server.http_app import http_app
-from shortlist.serving.server.http_inference import connection_class
+from shortlist.serving.server.protocols.http_app import http_app
+from shortlist.serving.server.protocols.http_inference import connection_class
 from shortlist.serving.server.requests.admission import Admission, AdmissionSlot, BufferedBytes
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.spec.serving import Overload, Serving

@@ -7,7 +7,7 @@ from shortlist.contracts import Columns
 from shortlist.serving.export.signature import NO_CODE, Signature
 from shortlist.serving.server.features.columns import Ragged
 from shortlist.serving.server.features.feature_requirements import FeatureRequirements
-from shortlist.serving.server.inputs import InputReader, Inputs
+from shortlist.serving.server.request_inputs.input_reader import InputReader, Inputs
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.serving.server.requests.tensors import Tensor, TensorHead, from_values, validate_message
 from shortlist.spec.serving import Limits

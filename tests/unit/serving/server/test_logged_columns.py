@@ -14,11 +14,11 @@ from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.log_writer import LogWriter
 from shortlist.serving.log.logs import NO_SLATE, logged_inputs, prediction_schema
-from shortlist.serving.server import logged_columns as logged
-from shortlist.serving.server.feature_sample import NO_FEATURES
 from shortlist.serving.server.features.feature_requirements import FeatureRequirements
-from shortlist.serving.server.inputs import InputReader
-from shortlist.serving.server.logged_columns import to_arrow_column
+from shortlist.serving.server.prediction_log import logged_columns as logged
+from shortlist.serving.server.prediction_log.feature_sample import NO_FEATURES
+from shortlist.serving.server.prediction_log.logged_columns import to_arrow_column
+from shortlist.serving.server.request_inputs.input_reader import InputReader
 from shortlist.serving.server.requests.tensors import Tensor, TensorHead, from_values, validate_message
 from shortlist.spec.data import Data
 from shortlist.spec.serving import PredictionLog

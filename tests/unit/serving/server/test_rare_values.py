@@ -11,7 +11,7 @@ import pytest
 from shortlist.serving.export.signature import NO_CODE, NULL_IN_LIST
 from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.serving.server.features.feature_requirements import FeatureRequirements
-from shortlist.serving.server.inputs import InputReader
+from shortlist.serving.server.request_inputs.input_reader import InputReader
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.serving.server.requests.tensors import Tensor, TensorHead, from_values, validate_message
 from shortlist.serving.validation.planted import edge_case_difference

@@ -26,14 +26,14 @@ from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log.log_writer import LogWriter
 from shortlist.serving.log.logs import SLATE_COLUMNS, item_type, outcome_schema
 from shortlist.serving.paths import ServingPaths
-from shortlist.serving.server.recommending import request_from_json
+from shortlist.serving.server.recommendations.recommendation_service import request_from_json
+from shortlist.serving.server.recommendations.user_items import UserItems
+from shortlist.serving.server.request_inputs.slate_requests import SlateRequestReader
 from shortlist.serving.server.requests.headers import RequestContext
 from shortlist.serving.server.requests.request_errors import BadRequestError, BadScoresError, UnknownModelError
 from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
-from shortlist.serving.server.slate_requests import SlateRequestReader
-from shortlist.serving.server.user_items import UserItems
 from shortlist.slates.candidate_columns import candidate_types
 from shortlist.slates.release import open_release
 from shortlist.slates.retrieval.retriever import fit_retrieval
@@ -132,14 +132,14 @@ def test_a_recent_item_must_fit_into_64_bits(local: Shop) -> None:
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"k": None}, "input 'k' is missing; wanted how many items to show"),
+        ({"k": None}, "input 'k' is missing; wanted the number of items to show"),
         ({"k": 0}, "k: got 0; wanted 1 to 8, the candidates of a request"),
         ({"k": 10_000}, "k: got 10000; wanted 1 to 8, the candidates of a request"),
         ({"k": "three"}, r"input 'k': got BYTES of shape \[1\]; wanted one whole number"),
         ({"k": [1, 2]}, r"input 'k': got INT64 of shape \[2\]; wanted one whole number"),
         ({"user_id": "anna"}, "input 'user_id': got datatype BYTES; wanted an integer type"),
         ({"user_id": [1, 2]}, "input 'user_id': got 2 rows; wanted 1, for a request has one user"),
-        ({"item_id": ["item 1"]}, "input 'item_id': got candidates; items are found here"),
+        ({"item_id": ["item 1"]}, "input 'item_id': got candidates; this model retrieves the items itself"),
         ({"recent_items": [1]}, "input 'recent_items': got INT64"),
         ({"recent_items": ["x"] * 1_001}, "input 'recent_items': got 1001 items; wanted at most 1000"),
         ({"recent_items": ["x" * 16_385]}, "input 'recent_items': got a text of 16385 characters; wanted at most"),
@@ -504,7 +504,7 @@ class TestUserItems:
             raise PanicException("no")
 
         with monkeypatch.context() as once:
-            once.setattr("shortlist.serving.server.user_items.parts", broken)
+            once.setattr("shortlist.serving.server.recommendations.user_items.parts", broken)
             items.poll()
         assert (items.problem, items.has_polled) == ("PanicException: no", False)
         items.poll()
@@ -585,7 +585,7 @@ def test_slates_over_http_in_front_of_triton(server: Any) -> None:
     assert slates[0]["position"] == [1, 2] and slates[0]["source"] == ["popular"] * 2
     assert not {*slates[0]["item_id"]} & {*slates[1]["item_id"]}  # they were seen
     status, answer = server.infer(*inputs[1:], model=RECOMMEND)
-    assert (status, answer) == (400, {"error": "input 'k' is missing; wanted how many items to show"})
+    assert (status, answer) == (400, {"error": "input 'k' is missing; wanted the number of items to show"})
     status, _, body = server.get(f"/v2/models/{RECOMMEND}")
     metadata = json.loads(body)
     assert metadata["inputs"][:2] == [

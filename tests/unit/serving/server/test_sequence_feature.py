@@ -27,12 +27,12 @@ from shortlist.serving.export.graph_builder import save
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signature
 from shortlist.serving.server.features.columns import to_codes
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler
-from shortlist.serving.server.inputs import InputReader
+from shortlist.serving.server.request_inputs.input_reader import InputReader
+from shortlist.serving.server.request_inputs.slate_requests import SlateRequestReader
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.settings import ServerSettings
-from shortlist.serving.server.slate_requests import SlateRequestReader
 from shortlist.serving.validation.rows import ReferenceRows, ServedRows
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime

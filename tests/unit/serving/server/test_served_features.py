@@ -32,10 +32,10 @@ from shortlist.serving.export.signature import FOLDER, NO_CODE, SECOND_OF_DAY, L
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import FEATURE_COLUMNS, logged_inputs, prediction_schema
 from shortlist.serving.server.day_assembler import DayAssembler
-from shortlist.serving.server.feature_sample import UsedFeatures
 from shortlist.serving.server.features.snapshot import load_with_users
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler
-from shortlist.serving.server.logged_columns import to_arrow_column
+from shortlist.serving.server.prediction_log.feature_sample import UsedFeatures
+from shortlist.serving.server.prediction_log.logged_columns import to_arrow_column
 from shortlist.serving.server.requests.headers import RequestContext
 from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.server import ServerComponents

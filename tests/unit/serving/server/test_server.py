@@ -198,7 +198,7 @@ def test_http_says_what_is_served_and_refuses_with_a_sentence(server: Any) -> No
 def test_scores_that_are_no_numbers_are_an_error_and_are_logged(server: Any) -> None:
     positions = column("position", "INT64", 1, None, 2)
     status, answer = server.infer(THREE, positions, x_request_id="bad")
-    assert (status, answer["error"]) == (500, "the model gave 1 of 3 scores that are no finite numbers")
+    assert (status, answer["error"]) == (500, "the model returned 1 of 3 scores that are not finite")
     row = logged(server, "bad")
     assert row["status"] == 500
     assert row["scores"][0] == 1.0

@@ -238,5 +238,5 @@ def test_a_port_in_use_gives_a_message_and_an_exit_code(start: Any, taken_port: 
         server = start("127.0.0.1:9", **{taken_port: port})
         assert server.process.wait(60) == 1
     log_text = server.log.read_text()
-    assert f"port {port} of 127.0.0.1 cannot be had" in log_text
+    assert f"port {port} of 127.0.0.1 is not available" in log_text
     assert "Traceback" not in log_text

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shortlist.serving.server import triton_client as region
-from shortlist.serving.server.triton_client import SharedMemoryRegion, TritonClient, TritonError
-from shortlist.serving.server.triton_connection import TritonConnection
+from shortlist.serving.server.scoring import triton_client as region
+from shortlist.serving.server.scoring.triton_client import SharedMemoryRegion, TritonClient, TritonError
+from shortlist.serving.server.scoring.triton_connection import TritonConnection
 
 MODEL, VERSION = "shop", 3
 SHARED = "/v2/systemsharedmemory/status"

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shortlist.serving.server.protocols.v2 import read_body, write_answer
 from shortlist.serving.server.requests.request_errors import BadRequestError
-from shortlist.serving.server.v2 import read_body, write_answer
 
 
 def nested(shape: list[int]) -> bytes:
@@ -45,7 +45,7 @@ def test_binary_tensors_lie_behind_the_json_in_the_order_of_the_inputs() -> None
 @pytest.mark.parametrize(
     ("content", "header", "sentence"),
     [
-        (b"{", None, "the body is no JSON"),
+        (b"{", None, "the body is not valid JSON"),
         (b"[]", None, "the body: got []; wanted an object"),
         (b"{}", None, "inputs: is missing"),
         (body("a"), None, "inputs.0: got 'a'; wanted an object"),
@@ -80,7 +80,7 @@ def test_binary_tensors_lie_behind_the_json_in_the_order_of_the_inputs() -> None
         (body(ONE_INPUT), "9" * 4_300, "header Inference-Header-Content-Length: got '999"),
         (body(ONE_INPUT), "\u0663", "header Inference-Header-Content-Length: got '\u0663'"),
         (body(ONE_INPUT), "-1", "header Inference-Header-Content-Length: got '-1'"),
-        (body(ONE_INPUT) + b"more", str(len(body(ONE_INPUT))), "the body: 4 bytes behind the JSON belong to no input"),
+        (body(ONE_INPUT) + b"more", str(len(body(ONE_INPUT))), "the body: 4 bytes after the JSON belong to no input"),
         (
             body({**RAW, "shape": [1]}) + b"12345678",
             str(len(body({**RAW, "shape": [1]}))),

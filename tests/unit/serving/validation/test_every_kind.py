@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from models.ranker import MemberFiles
-from models.registry import KINDS, kind_of
+from models.registry import KINDS, kind_of, load_ranker
 from shortlist.contracts import Files
 from shortlist.evaluation.export_gates import parity_gate
 from shortlist.evaluation.integrity import verify_model_folder
@@ -23,7 +23,7 @@ from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import folder_digest
 from shortlist.storage.tables import DayTable
 from shortlist.training.export import export, pack
-from shortlist.training.train import load_ranker, train
+from shortlist.training.train import train
 
 NUMBERS = ["*_log", "hour_*", "*_rate", "*_seen", "surface_id"]
 IDS = {"features": ["*_log", "*_id"], "embedding_dim": 8, "epochs": 1, "batch_size": 512}

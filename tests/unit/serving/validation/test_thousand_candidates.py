@@ -21,7 +21,7 @@ from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.scorers import HISTORY
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.server.day_assembler import DayAssembler
-from shortlist.serving.server.triton_client import TritonClient
+from shortlist.serving.server.scoring.triton_client import TritonClient
 from shortlist.serving.triton.triton import running_triton
 from shortlist.spec.serving import Batching, Scoring
 from shortlist.storage.tables import DayTable

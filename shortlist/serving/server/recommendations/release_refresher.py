@@ -47,5 +47,5 @@ class ReleaseRefresher(Refresher):
         newest = announced_releases(self._location).get(self._blessed_digest) if self._location is not None else None
         if newest is not None and newest.digest != self.current.digest:
             self.current = open_refreshed(newest, self._blessed_digest, self._data)
-            _log.info("release %s (%d items, up to %s) is in place", newest.digest, newest.items, newest.last_day)
+            _log.info("loaded release %s (%d items, up to %s)", newest.digest, newest.items, newest.last_day)
         self.problem = None

@@ -16,9 +16,11 @@ import orjson
 import polars as pl
 
 from shortlist.serving.export.signature import SCORE
-from shortlist.serving.server.feature_sample import UsedFeatures
-from shortlist.serving.server.inputs import Inputs, InputSpec
-from shortlist.serving.server.release_refresher import ReleaseRefresher
+from shortlist.serving.server.prediction_log.feature_sample import UsedFeatures
+from shortlist.serving.server.recommendations.release_refresher import ReleaseRefresher
+from shortlist.serving.server.recommendations.user_items import UserItems
+from shortlist.serving.server.request_inputs.input_reader import Inputs, InputSpec
+from shortlist.serving.server.request_inputs.slate_requests import SlateQuery, SlateRequestReader
 from shortlist.serving.server.requests.admission import AdmissionSlot
 from shortlist.serving.server.requests.request_errors import BadRequestError, BadScoresError
 from shortlist.serving.server.service import (
@@ -30,8 +32,6 @@ from shortlist.serving.server.service import (
     Output,
     Service,
 )
-from shortlist.serving.server.slate_requests import SlateQuery, SlateRequestReader
-from shortlist.serving.server.user_items import UserItems
 from shortlist.slates.filters.base import UserHistory
 from shortlist.slates.past_items import merge_histories
 from shortlist.slates.recommender import Recommender, Slate, SlateCandidates, SlateRequest, SlateRequestError
@@ -130,7 +130,7 @@ class RecommendationService:
         await self._service.record_response(question.context, slate_request.id, times, rows_and_response)
         if bad_rows:
             raise BadScoresError(
-                f"the model gave {bad_rows} of {len(scored_rows.scores)} scores that are no finite numbers"
+                f"the model returned {bad_rows} of {len(scored_rows.scores)} scores that are not finite"
             )
         asyncio.get_running_loop().call_soon(self._count, slate_request, candidates, slate)
         return self._response(slate_request, candidates, scored_rows, slate)

@@ -17,7 +17,7 @@ import orjson
 from numpy.typing import NDArray
 
 from shortlist.serving.export.signature import SCORE
-from shortlist.serving.server.triton_connection import TritonConnection, TritonResponse
+from shortlist.serving.server.scoring.triton_connection import TritonConnection, TritonResponse
 
 _DATATYPES: Final = {"f8": "FP64", "i8": "INT64", "f4": "FP32"}
 _REGIONS: Final = 8

@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from shortlist.serving.server.connections import TimedConnection, make_connection_class
 from shortlist.serving.server.metrics import WENT_AWAY
+from shortlist.serving.server.protocols.connections import TimedConnection, make_connection_class
+from shortlist.serving.server.protocols.v2 import HEADER_LENGTH, read_body, write_outputs
 from shortlist.serving.server.requests.headers import RequestContext
 from shortlist.serving.server.requests.request_errors import (
     BadRequestError,
@@ -25,7 +26,6 @@ from shortlist.serving.server.requests.request_errors import (
     shorten,
 )
 from shortlist.serving.server.service import InferenceRequest, Service
-from shortlist.serving.server.v2 import HEADER_LENGTH, read_body, write_outputs
 
 _PATH: Final = re.compile("/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
 _HEADER_LENGTH: Final = HEADER_LENGTH.lower()

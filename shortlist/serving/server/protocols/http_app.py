@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from shortlist.serving.server.http_inference import InferenceApp
+from shortlist.serving.server.protocols.http_inference import InferenceApp
 from shortlist.serving.server.requests.request_errors import RequestError
 from shortlist.serving.server.service import Service
 

@@ -12,9 +12,13 @@ import polars as pl
 
 from shortlist.contracts import Columns, did_you_mean
 from shortlist.serving.export.signature import NO_CODE
-from shortlist.serving.server.input_types import accepted_datatypes, describe_datatypes, preferred_datatype
-from shortlist.serving.server.inputs import InputReader, Inputs, InputSpec
-from shortlist.serving.server.logged_columns import SentValues
+from shortlist.serving.server.prediction_log.logged_columns import SentValues
+from shortlist.serving.server.request_inputs.input_reader import InputReader, Inputs, InputSpec
+from shortlist.serving.server.request_inputs.input_types import (
+    accepted_datatypes,
+    describe_datatypes,
+    preferred_datatype,
+)
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.serving.server.requests.tensors import BYTES, INTEGERS, Tensor
 from shortlist.spec.data import Column, Data
@@ -134,7 +138,8 @@ class SlateRequestReader:
     def _check_context(self, tensor: Tensor) -> Tensor:
         if tensor.name == self._item.name:
             raise BadRequestError(
-                f"input '{tensor.name}': got candidates; items are found here: leave it out, or ask for scores"
+                f"input '{tensor.name}': got candidates; this model retrieves the items itself: leave it out, or request"
+                " scores"
             )
         is_known = tensor.name in self._data.by_name or tensor.name == Columns.TIME
         if not is_known and (near := did_you_mean(tensor.name, (K, RECENT_ITEMS))):
@@ -182,7 +187,7 @@ def _codes(items: pl.Series) -> np.ndarray:
 
 def _read_k(tensor: Tensor | None) -> int:
     if tensor is None:
-        raise BadRequestError(f"input '{K}' is missing; wanted how many items to show")
+        raise BadRequestError(f"input '{K}' is missing; wanted the number of items to show")
     if tensor.datatype not in INTEGERS or tensor.shape != (1,):
         raise BadRequestError(
             f"input '{K}': got {tensor.datatype} of shape {list(tensor.shape)}; wanted one whole number, shape [1]"

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from shortlist.serving.export.signature import SCORE
-from shortlist.serving.server.predictor import Scores
 from shortlist.serving.server.requests.request_errors import BadRequestError, quoted, shorten
 from shortlist.serving.server.requests.tensors import (
     ProtocolMessage,
@@ -23,6 +22,7 @@ from shortlist.serving.server.requests.tensors import (
     from_values,
     validate_message,
 )
+from shortlist.serving.server.scoring.predictor import Scores
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 MAX_INPUTS: Final = 1_000
@@ -90,7 +90,7 @@ def read_body(
     try:
         document = orjson.loads(body_view[:end])
     except orjson.JSONDecodeError as error:
-        raise BadRequestError(f"the body is no JSON: {error}") from None
+        raise BadRequestError(f"the body is not valid JSON: {error}") from None
     request = validate_message(_Request, document)
     requested_outputs = tuple(output.name for output in request.outputs or ())
     return InferenceBody(
@@ -180,7 +180,7 @@ def _tensors(inputs: Sequence[_Input], tail: memoryview) -> list[Tensor]:
         tensors.append(from_bytes(input_tensor, tail[offset : offset + size]))
         offset += size
     if offset != len(tail):
-        raise BadRequestError(f"the body: {len(tail) - offset} bytes behind the JSON belong to no input")
+        raise BadRequestError(f"the body: {len(tail) - offset} bytes after the JSON belong to no input")
     return tensors
 
 

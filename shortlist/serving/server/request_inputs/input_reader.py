@@ -15,7 +15,8 @@ from shortlist.features.derived_columns import DerivedColumn
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.server.features.columns import Codes, Column, Ragged, TextCodes
 from shortlist.serving.server.features.feature_requirements import FeatureRequirements
-from shortlist.serving.server.input_types import (
+from shortlist.serving.server.prediction_log.logged_columns import SentValues
+from shortlist.serving.server.request_inputs.input_types import (
     accepted_datatypes,
     describe_datatypes,
     finite_numbers,
@@ -25,7 +26,6 @@ from shortlist.serving.server.input_types import (
     preferred_datatype,
     request_times,
 )
-from shortlist.serving.server.logged_columns import SentValues
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.spec.data import Column as Declaration

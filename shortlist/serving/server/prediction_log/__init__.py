@@ -1,0 +1,1 @@
+"""Columns of the prediction log that the server writes."""

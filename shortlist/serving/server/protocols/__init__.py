@@ -1,0 +1,1 @@
+"""The V2 inference protocol over HTTP and gRPC."""

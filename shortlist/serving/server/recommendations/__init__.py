@@ -1,0 +1,1 @@
+"""Requests for recommendations: slates, and the items that users were shown."""

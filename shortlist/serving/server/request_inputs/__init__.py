@@ -1,0 +1,1 @@
+"""Reading the inputs of requests into typed columns."""

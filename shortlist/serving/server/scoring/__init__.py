@@ -1,0 +1,1 @@
+"""Scoring rows with Triton."""
