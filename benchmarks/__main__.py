@@ -26,7 +26,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from benchmarks.bench import RESULTS, RUN_VARIABLE, console, hardware, processor_features
-from benchmarks.targets import ASKED, Row, summary
+from benchmarks.targets import TARGETS, Row, summary
 
 PROGRAMS: Final = ("features", "loader", "xgboost_matrices", "train", "serve", "memory", "overhead")
 """Together under twenty minutes on two cores; the others take longer, or promise no speed."""
@@ -50,12 +50,12 @@ def measure(programs: tuple[str, ...], run: str) -> tuple[frozenset[str], dict[s
     """
     silent, codes, printing = set(), {}, console()
     for name in programs:
-        before, began = len(entries_of(run)), time.monotonic()
+        count_before, started = len(entries_of(run)), time.monotonic()
         command = [sys.executable, "-m", f"benchmarks.{name}"]
         environment = {**os.environ, RUN_VARIABLE: run}
         codes[name] = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode  # noqa: S603 - our own
-        printing.print(f"{name}: {time.monotonic() - began:.0f} s\n", style="dim")
-        if len(entries_of(run)) == before:
+        printing.print(f"{name}: {time.monotonic() - started:.0f} s\n", style="dim")
+        if len(entries_of(run)) == count_before:
             silent.add(name)
     return frozenset(silent), codes
 
@@ -67,13 +67,17 @@ def results() -> list[dict[str, Any]]:
 
 def entries_of(run: str) -> list[dict[str, Any]]:
     """Return the entries that one run measured."""
-    return [entry for entry in results() if entry.get("run") == run]
+    return [measurement for measurement in results() if measurement.get("run") == run]
 
 
-def entries_here() -> list[dict[str, Any]]:
+def measurements_of_processor() -> list[dict[str, Any]]:
     """Return the entries that were measured on this processor, whenever."""
-    here = (hardware(), processor_features())
-    return [entry for entry in results() if (entry.get("hardware"), entry.get("features")) == here]
+    processor = (hardware(), processor_features())
+    return [
+        measurement
+        for measurement in results()
+        if (measurement.get("hardware"), measurement.get("features")) == processor
+    ]
 
 
 def show(rows: list[Row]) -> None:
@@ -132,13 +136,13 @@ def main() -> int:
     if name and name != "summary":
         return run_program(name, options)
     if name == "summary":
-        rows = summary(entries_here(), features=processor_features())
+        rows = summary(measurements_of_processor(), features=processor_features())
         show(rows)
         return int(any(row.reached == "no" for row in rows))
     began = time.monotonic()
     run = uuid.uuid4().hex[:12]
     silent, codes = measure(PROGRAMS, run)
-    rows = summary(entries_of(run), [one for one in ASKED if one.program in PROGRAMS], processor_features())
+    rows = summary(entries_of(run), [target for target in TARGETS if target.program in PROGRAMS], processor_features())
     show(rows)
     printing = console()
     printing.print(f"All of it took {(time.monotonic() - began) / 60:.1f} minutes.")

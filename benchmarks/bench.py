@@ -59,7 +59,7 @@ def in_turn(works: Mapping[str, Callable[[], object]], rounds: int = ROUNDS) -> 
     for _ in range(rounds):
         for name, work in works.items():
             costs[name].append(cost(work))
-    return {name: Cost(*map(median, zip(*each, strict=True))) for name, each in costs.items()}
+    return {name: Cost(*map(median, zip(*rounds_of_work, strict=True))) for name, rounds_of_work in costs.items()}
 
 
 def cost(work: Callable[[], object]) -> Cost:
@@ -104,10 +104,10 @@ def show(title: str, lines: Iterable[Line]) -> None:
 
 def console() -> Console:
     """Return where programs print: as wide as the terminal, and 100 columns into a file."""
-    found = Console(highlight=False)
-    if not found.is_terminal and "COLUMNS" not in os.environ:
-        found.width = WIDTH
-    return found
+    terminal = Console(highlight=False)
+    if not terminal.is_terminal and "COLUMNS" not in os.environ:
+        terminal.width = WIDTH
+    return terminal
 
 
 def figure(value: float) -> str:
@@ -131,35 +131,39 @@ def record(
         whole: Work of which no other entry stays, of whatever processor: its figures do not depend on it, and a name
             that is not measured any more would contradict the others.
     """
-    where: dict[str, Any] = {"hardware": machine or hardware(), "features": processor_features()}
-    where |= {"date": datetime.now(UTC).date().isoformat(), "run": os.environ.get(RUN_VARIABLE, "")}
-    fresh = [_entry(line) | where for line in lines]
-    keys = {key_of(entry) for entry in fresh}
-    before = json.loads(results.read_text()) if results.exists() else []
-    kept = [entry for entry in before if key_of(entry) not in keys and entry["work"] != whole]
+    origin: dict[str, Any] = {"hardware": machine or hardware(), "features": processor_features()}
+    origin |= {"date": datetime.now(UTC).date().isoformat(), "run": os.environ.get(RUN_VARIABLE, "")}
+    fresh = [_entry(line) | origin for line in lines]
+    keys = {key_of(measurement) for measurement in fresh}
+    previous = json.loads(results.read_text()) if results.exists() else []
+    unchanged = [
+        measurement for measurement in previous if key_of(measurement) not in keys and measurement["work"] != whole
+    ]
     results.parent.mkdir(exist_ok=True)
-    results.write_text(json.dumps(sorted(kept + fresh, key=lambda entry: entry["work"]), indent=2) + "\n")
+    results.write_text(
+        json.dumps(sorted(unchanged + fresh, key=lambda measurement: measurement["work"]), indent=2) + "\n"
+    )
 
 
-def record_fuzzing(what: str, tried: int, failed: int, results: Path = FUZZING_RESULTS) -> None:
+def record_fuzzing(subject: str, trials: int, failed: int, results: Path = FUZZING_RESULTS) -> None:
     """Put what a fuzzer found into the results of fuzzers, unless a longer try is recorded and this one found nothing.
 
     Args:
-        what: It tried: specs, logs or requests.
-        tried: How many.
+        subject: It tried: specs, logs or requests.
+        trials: How many.
         failed: Of them, how many ended in neither a result nor a message.
         results: The file.
     """
-    lines = [Line("fuzz", f"{what} tried", tried, what), Line("fuzz", f"{what} failed", failed, what)]
-    before = json.loads(results.read_text()) if results.exists() else []
-    longest = max((entry["value"] for entry in before if entry["name"] == lines[0].name), default=0)
-    if failed or tried >= longest:
+    lines = [Line("fuzz", f"{subject} tried", trials, subject), Line("fuzz", f"{subject} failed", failed, subject)]
+    previous = json.loads(results.read_text()) if results.exists() else []
+    longest = max((measurement["value"] for measurement in previous if measurement["name"] == lines[0].name), default=0)
+    if failed or trials >= longest:
         record(lines, results)
 
 
-def key_of(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+def key_of(measurement: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what tells an entry of the results from the others: the work, its name and the processor."""
-    return (entry["work"], entry["name"], entry.get("hardware"), *entry.get("features", ()))
+    return (measurement["work"], measurement["name"], measurement.get("hardware"), *measurement.get("features", ()))
 
 
 def processor_features() -> list[str]:
@@ -189,8 +193,8 @@ def _started() -> float:
 
 
 def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _alone(work: Callable[..., object], arguments: tuple[Any, ...]) -> tuple[float, float]:

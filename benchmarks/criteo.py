@@ -46,10 +46,10 @@ def frames(rows: int, seed: int = 1, chunk: int = 500_000) -> Iterator[pl.DataFr
     """Yield the log in pieces: `label` Int8, `I1..I13` Int64, `C1..C26` strings of eight hexadecimal digits."""
     for start in range(0, rows, chunk):
         labels, counts, categories = columns(min(chunk, rows - start), seed + start // chunk)
-        known = {f"I{column + 1}": pl.Series(counts[:, column]) for column in range(COUNTS)}
+        count_columns = {f"I{column + 1}": pl.Series(counts[:, column]) for column in range(COUNTS)}
         hashed = {f"C{column + 1}": _hex(categories[:, column], column) for column in range(len(CARDINALITIES))}
-        frame = pl.DataFrame({"label": labels, **known, **hashed})
-        yield frame.with_columns(pl.when(pl.col(list(known)) >= 0).then(pl.col(list(known))))
+        frame = pl.DataFrame({"label": labels, **count_columns, **hashed})
+        yield frame.with_columns(pl.when(pl.col(list(count_columns)) >= 0).then(pl.col(list(count_columns))))
 
 
 def write_tsv(path: Path, rows: int, seed: int = 1) -> None:

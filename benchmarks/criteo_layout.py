@@ -77,7 +77,11 @@ def in_layout(rows: pl.DataFrame, source: Source) -> pl.DataFrame:
     absent = {f"I{place + 1}": pl.lit(None, pl.String) for place in range(len(counts), COUNTS)}
     absent |= {f"C{place + 1}": pl.lit(None, pl.String) for place in range(len(categories), CATEGORIES)}
     named = {"clicked": pl.col(Columns.LABEL), **counts, **categories, **absent}
-    order = ["clicked", *(f"I{one + 1}" for one in range(COUNTS)), *(f"C{one + 1}" for one in range(CATEGORIES))]
+    order = [
+        "clicked",
+        *(f"I{number + 1}" for number in range(COUNTS)),
+        *(f"C{number + 1}" for number in range(CATEGORIES)),
+    ]
     return rows.select(named[name].alias(name) for name in order)
 
 
@@ -91,10 +95,10 @@ def _hashed(rows: pl.DataFrame, name: str) -> pl.Expr:
     return pl.when(value.is_not_null()).then(codes)
 
 
-def write_layout(source: Source, data: Path, folder: Path) -> Path:
+def write_layout(source: Source, log_folder: Path, folder: Path) -> Path:
     """Read a source's log by its own spec, and write it in the layout; return the file."""
     spec = load_spec(SPECS / f"{source.spec}.yaml")
-    log = _validated(spec.data, spec.runtime, data, folder)
+    log = _validated(spec.data, spec.runtime, log_folder, folder)
     rows = pl.concat([with_side_columns(frame, spec.data, log.folder) for _, frame in log.frames()])
     path = folder / "train.txt"
     in_layout(rows.sort(Columns.TIME, maintain_order=True), source).write_csv(
@@ -118,58 +122,60 @@ def compared(log: Path, folder: Path, note: Callable[[str], None]) -> ModelCompa
     fit(*declared, spec.runtime, valid.folder, folder / "fitted", None)
     table = build_table(*declared, spec.runtime, valid.folder, folder / "fitted", folder / "table")
     files = {}
-    for name, section in sorted(spec.models.items(), key=lambda one: bool(one[1].members)):  # members come first
+    for name, section in sorted(
+        spec.models.items(), key=lambda named_section: bool(named_section[1].members)
+    ):  # members come first
         note(f"{log.parent.name}: {name}")
         model, scores = folder / name, folder / f"{name}-scores"
-        members = {one: MemberFiles(files[one].folder, files[one].scores) for one in section.members}
+        members = {member: MemberFiles(files[member].folder, files[member].scores) for member in section.members}
         train(section.kind, section, table, spec.runtime, model, scores, name=name, members=members)
         files[name] = TrainedFiles(section.role, model, scores)
     return compare_models(log.parent.name, files, spec.gates, spec.runtime.seed)
 
 
-def _validated(data: Data, runtime: Runtime, files: Path, folder: Path) -> DayTable:
-    ingest(data, files, folder / "raw", runtime)
-    return validate(data, folder / "raw", folder / "log", folder / "refused", runtime, datetime.now(UTC), None)
+def _validated(data_section: Data, runtime: Runtime, files: Path, folder: Path) -> DayTable:
+    ingest(data_section, files, folder / "raw", runtime)
+    return validate(data_section, folder / "raw", folder / "log", folder / "refused", runtime, datetime.now(UTC), None)
 
 
-def shown(found: Mapping[str, ModelComparison]) -> Table:
+def comparison_table(comparisons: Mapping[str, ModelComparison]) -> Table:
     """Return a line per log and model."""
     table = Table("log", "model", "AUC", "log loss", "against the best", title_justify="left")
-    for log, one in found.items():
-        for name, line in one.models.items():
-            gap = line.against_best.get(one.metric)
+    for log, comparison in comparisons.items():
+        for name, line in comparison.models.items():
+            gap = line.against_best.get(comparison.metric)
             gaps = "" if gap is None else f"{gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
             table.add_row(log, name, f"{line.auc or 0:.4f}", f"{line.log_loss or 0:.4f}", gaps)
     return table
 
 
-def lines_of(log: str, found: ModelComparison) -> list[Line]:
+def lines_of(log: str, comparison: ModelComparison) -> list[Line]:
     """Return a log's entries of the results: AUC and log loss of every model."""
     lines = []
-    for name, one in found.models.items():
-        if one.auc is None or one.log_loss is None:
+    for name, metrics in comparison.models.items():
+        if metrics.auc is None or metrics.log_loss is None:
             continue
-        lines.append(Line("criteo layout", f"{log}, {name}, AUC", one.auc, ""))
-        lines.append(Line("criteo layout", f"{log}, {name}, log loss", one.log_loss, ""))
+        lines.append(Line("criteo layout", f"{log}, {name}, AUC", metrics.auc, ""))
+        lines.append(Line("criteo layout", f"{log}, {name}, log loss", metrics.log_loss, ""))
     return lines
 
 
 def main() -> int:
     """Print and record the table, and print the notice that each log's page would begin with."""
-    found = {}
+    comparisons = {}
     with TemporaryDirectory() as scratch, console().status("") as status:
         for source in SOURCES[: len(sys.argv)]:
-            folder, own = Path(scratch) / f"{source.spec}-as-criteo", Path(scratch) / source.spec
-            for one in (folder, own):
-                one.mkdir()
-            path = write_layout(source, Path(*sys.argv[1:]), own)
-            found[source.spec] = compared(path, folder, status.update)
+            folder, original = Path(scratch) / f"{source.spec}-as-criteo", Path(scratch) / source.spec
+            for log_folder in (folder, original):
+                log_folder.mkdir()
+            path = write_layout(source, Path(*sys.argv[1:]), original)
+            comparisons[source.spec] = compared(path, folder, status.update)
     printing = console()
-    printing.print(shown(found))
-    record([line for log, one in found.items() for line in lines_of(log, one)])
-    for log, one in found.items():
+    printing.print(comparison_table(comparisons))
+    record([line for log, comparison in comparisons.items() for line in lines_of(log, comparison)])
+    for log, comparison in comparisons.items():
         printing.print(
-            f"{log}: {one.notice or 'every candidate beats every baseline, and is above the logistic regression.'}",
+            f"{log}: {comparison.notice or 'every candidate beats every baseline and the logistic regression.'}",
             soft_wrap=True,
         )
     return 0

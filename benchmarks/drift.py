@@ -40,7 +40,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Looked:
+class WindowOutcome:
     """What was found in one window."""
 
     drifted: tuple[str, ...]
@@ -76,31 +76,31 @@ MOVED = tuple(
 )
 
 
-def looked(work: tuple[Case, int, int]) -> list[Looked]:
+def judge_windows(work: tuple[Case, int, int]) -> list[WindowOutcome]:
     """Compare some windows of a kind with a reference of their own."""
     case, seed, windows = work
     with TemporaryDirectory() as folder:
         simulation = DriftSimulation(case.world, Path(folder), case.limits, seed)
-        return [_one(simulation, case) for _ in range(windows)]
+        return [_judge_window(simulation, case) for _ in range(windows)]
 
 
-def _one(simulation: DriftSimulation, case: Case) -> Looked:
+def _judge_window(simulation: DriftSimulation, case: Case) -> WindowOutcome:
     rows = simulation.window(case.rows, case.shift)
     start = time.perf_counter()
     findings = simulation.find_drift(rows)
     seconds = time.perf_counter() - start
     drifted = tuple(finding.column for finding in findings if finding.drifted)
-    return Looked(drifted, simulation.naive_alarms(rows), seconds)
+    return WindowOutcome(drifted, simulation.naive_alarms(rows), seconds)
 
 
-def play(cases: tuple[Case, ...], printing: Console) -> list[tuple[Case, list[Looked]]]:
+def play(cases: tuple[Case, ...], printing: Console) -> list[tuple[Case, list[WindowOutcome]]]:
     """Play every window of every case, ten references each."""
     played = []
     with multiprocessing.get_context("spawn").Pool() as pool:
         for case in cases:
             with printing.status(f"{case.name}, {case.rows} rows"):
-                parts = pool.map(looked, [(case, seed, case.windows // 10) for seed in range(10)], chunksize=1)
-            played.append((case, [one for part in parts for one in part]))
+                parts = pool.map(judge_windows, [(case, seed, case.windows // 10) for seed in range(10)], chunksize=1)
+            played.append((case, [outcome for part in parts for outcome in part]))
     return played
 
 
@@ -109,7 +109,7 @@ def false_alarms(printing: Console) -> list[Line]:
     lines = []
     for case, looks in play(QUIET, printing):
         false, naive = (
-            mean(map(bool, found)) for found in zip(*((one.drifted, one.naive) for one in looks), strict=True)
+            mean(map(bool, outcomes)) for outcomes in zip(*((look.drifted, look.naive) for look in looks), strict=True)
         )
         peer = f"plain chi-square per column at 0.001: {naive:.1%}"
         # What is asked is of worlds whose days are alike: ten that differ do not show how far an eleventh may go.
@@ -118,7 +118,7 @@ def false_alarms(printing: Console) -> list[Line]:
         lines.append(
             Line("drift", f"{name}: false alarms", round(false, 5), "share", peer, false / naive if naive else None)
         )
-        seconds = median(one.seconds for one in looks)
+        seconds = median(look.seconds for look in looks)
         lines.append(Line("drift", f"{name}: a window", round(seconds, 3), "s"))
     return lines
 
@@ -127,12 +127,12 @@ def power(printing: Console) -> list[Line]:
     """Play windows with a shift; return how many are found, and how many alarm elsewhere."""
     lines = []
     for case, looks in play(MOVED, printing):
-        found = mean(case.column in one.drifted for one in looks)
-        elsewhere = mean(bool(set(one.drifted) - {case.column, "all columns"}) for one in looks)
+        detected_share = mean(case.column in look.drifted for look in looks)
+        false_column_share = mean(bool(set(look.drifted) - {case.column, "all columns"}) for look in looks)
         alike = f", {case.world.rows_per_user} alike per user" if case.world.rows_per_user > 1 else ""
         name = f"{case.name}, {case.rows} rows{alike}"
-        lines.append(Line("drift", f"{name}: found", round(found, 5), "share"))
-        lines.append(Line("drift", f"{name}: alarms elsewhere", round(elsewhere, 5), "share"))
+        lines.append(Line("drift", f"{name}: found", round(detected_share, 5), "share"))
+        lines.append(Line("drift", f"{name}: alarms elsewhere", round(false_column_share, 5), "share"))
     return lines
 
 
@@ -142,7 +142,7 @@ def speed(printing: Console) -> list[Line]:
         simulation = DriftSimulation(SteadyTraffic(sample_rows=20_000), Path(folder))
         simulation.find_drift(simulation.window(2_000))  # imports
         case = Case("", 100_000, 5, simulation.traffic)
-        seconds = min(_one(simulation, case).seconds for _ in range(case.windows))
+        seconds = min(_judge_window(simulation, case).seconds for _ in range(case.windows))
     return [Line("drift", f"{case.rows} rows in 7 columns, 10 000 for the classifier", round(seconds, 3), "s")]
 
 
@@ -150,10 +150,10 @@ def check() -> None:
     """See that a window drawn from another world is found, and one from the same is not."""
     with TemporaryDirectory() as folder:
         simulation = DriftSimulation(SteadyTraffic(sample_rows=SAMPLE), Path(folder))
-        for shift, wanted in ((DriftShift(), False), (DriftShift(score_deviations=2), True)):
+        for shift, is_drift in ((DriftShift(), False), (DriftShift(score_deviations=2), True)):
             findings = simulation.find_drift(simulation.window(2_000, shift))
             drifted = any(finding.drifted for finding in findings if finding.column == "score")
-            assert drifted == wanted, f"{shift}: drifted is {drifted}"
+            assert drifted == is_drift, f"{shift}: drifted is {drifted}"
 
 
 def main() -> int:

@@ -21,29 +21,29 @@ PEERS_PYTHON: Final = ROOT / ".venv-peers" / "bin" / "python"
 
 
 def times(
-    own: Sequence[str], log: Path, out: Path, min_rows: int, *, every: bool = False
+    own_command: Sequence[str], log: Path, out: Path, min_rows: int, *, all_peers: bool = False
 ) -> tuple[float, dict[str, float]]:
     """Return the seconds that our program takes, the median of runs before, between and after the peers', and theirs.
 
     Args:
-        own: Our command, which reads `log` and writes below `out`.
+        own_command: Our command, which reads `log` and writes below `out`.
         log: The text.
         out: Folder for what programs write; it is emptied before each.
         min_rows: Occurrences that give a category an id.
-        every: Whether a peer's other ways to run count as peers, too.
+        all_peers: Whether a peer's other ways to run count as peers, too.
     """
     fb_dlrm = [sys.executable, _peer("fb_dlrm_features"), log, out]
     programs = {
         "facebookresearch/dlrm's design": fb_dlrm,
-        **({"fb/dlrm's, a process per day": [*fb_dlrm, "--processes"]} if every else {}),
+        **({"fb/dlrm's, a process per day": [*fb_dlrm, "--processes"]} if all_peers else {}),
         "NVTabular 23.8 on the CPU": [PEERS_PYTHON, _peer("nvtabular_features"), log, out, min_rows],
     }
-    mine, theirs = [_run_s(own, out)], {}
+    own_seconds, peer_seconds = [_run_s(own_command, out)], {}
     for name, command in programs.items():
         if Path(command[0]).exists():
-            theirs[name] = _run_s(list(map(str, command)), out)
-            mine.append(_run_s(own, out))
-    return median(mine), theirs
+            peer_seconds[name] = _run_s(list(map(str, command)), out)
+            own_seconds.append(_run_s(own_command, out))
+    return median(own_seconds), peer_seconds
 
 
 def _peer(name: str) -> Path:

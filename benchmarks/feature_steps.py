@@ -25,7 +25,9 @@ ROOT = Path(__file__).parents[1]
 def spec() -> Spec:
     """Return the Criteo spec with what a DLRM reads; exact copies of rows, which a small log can have, may stay few."""
     raw = yaml.safe_load((ROOT / "pipelines/specs/criteo.yaml").read_text())
-    raw["features"]["columns"] = [one for one in raw["features"]["columns"] if one["kind"] in ("numeric", "vocabulary")]
+    raw["features"]["columns"] = [
+        column for column in raw["features"]["columns"] if column["kind"] in ("numeric", "vocabulary")
+    ]
     raw["models"] = {"dlrm": raw["models"]["dlrm"]}
     return parse_spec(yaml.safe_dump(raw))
 
@@ -36,12 +38,12 @@ STEPS: Final = ("ingest", "validate", "fit", "table")
 
 def steps(log: Path, out: Path) -> dict[str, Callable[[], object]]:
     """Return the steps that make the features of a log, in their order."""
-    own = spec()
-    raw, valid, fitted, runtime = out / "raw", out / "log", out / "fitted", own.runtime
-    declared = (own.data, own.features, own.gates, runtime)
+    layout_spec = spec()
+    raw, valid, fitted, runtime = out / "raw", out / "log", out / "fitted", layout_spec.runtime
+    declared = (layout_spec.data, layout_spec.features, layout_spec.gates, runtime)
     return {
-        "ingest": lambda: ingest(own.data, log, raw, runtime),
-        "validate": lambda: validate(own.data, raw, valid, out / "quarantine", runtime, datetime.now(UTC)),
+        "ingest": lambda: ingest(layout_spec.data, log, raw, runtime),
+        "validate": lambda: validate(layout_spec.data, raw, valid, out / "quarantine", runtime, datetime.now(UTC)),
         "fit": lambda: fit(*declared, valid, fitted),
         "table": lambda: build_table(*declared, valid, fitted, out / "table"),
     }
@@ -58,7 +60,7 @@ def empty(out: Path) -> None:
     out.mkdir()
 
 
-def ours(log: Path, out: Path) -> Path:
+def run_steps(log: Path, out: Path) -> Path:
     """Make the features of a log; return the table's folder."""
     empty(out)
     for work in steps(log, out).values():
@@ -68,4 +70,4 @@ def ours(log: Path, out: Path) -> Path:
 
 if __name__ == "__main__":
     with step("features"):  # as every task of a run begins and ends
-        ours(Path(sys.argv[1]), Path(sys.argv[2]))
+        run_steps(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -24,7 +24,7 @@ import polars as pl
 from benchmarks.bench import Cost, Line, alone, cost, hardware, in_turn, peak_mib, record, show
 from benchmarks.criteo import CARDINALITIES, COUNTS, write_tsv
 from benchmarks.feature_peers import PEERS_PYTHON, times
-from benchmarks.feature_steps import STEPS, empty, one_step, ours, steps
+from benchmarks.feature_steps import STEPS, empty, one_step, run_steps, steps
 from benchmarks.targets import exit_code
 from shortlist.contracts import Files
 from shortlist.storage.tables import DayTable
@@ -40,12 +40,12 @@ def measured(log: Path, out: Path) -> dict[str, Cost]:
     return {name: cost(step) for name, step in steps(log, out).items()}
 
 
-def parse_only(log: Path) -> int:
+def parse_log(log: Path) -> int:
     """Parse a log's text into columns; return its rows."""
     return pl.read_csv(log, separator="\t", has_header=False, schema=schema()).height
 
 
-def convert_only(log: Path, out: Path) -> None:
+def convert_log(log: Path, out: Path) -> None:
     """Write a log's columns as Parquet."""
     pl.scan_csv(log, separator="\t", has_header=False, schema=schema()).sink_parquet(out)
 
@@ -59,22 +59,22 @@ def schema() -> dict[str, pl.DataType]:
 
 def check(log: Path, table: Path) -> None:
     """See that ids and logs are those of a plain computation: nothing lost, nothing joined, nothing rare kept."""
-    made = DayTable.open(table, Files.TABLE)
-    got = made.scan().collect().sort("impression_id")
+    table_on_disk = DayTable.open(table, Files.TABLE)
+    rows = table_on_disk.scan().collect().sort("impression_id")
     text = pl.read_csv(log, separator="\t", has_header=False, schema=schema())
-    assert got.height == text.height, (got.height, text.height)
-    assert (got["label"] == text["label"]).all()
-    split = made.notes["split"]
-    fitted = got["day"].cast(pl.String).is_in([*split["warmup"], *split["train"]])
+    assert rows.height == text.height, (rows.height, text.height)
+    assert (rows["label"] == text["label"]).all()
+    split = table_on_disk.notes["split"]
+    fitted = rows["day"].cast(pl.String).is_in([*split["warmup"], *split["train"]])
     for number in range(COUNTS):
-        wanted = text[f"I{number + 1}"].fill_null(0).clip(0, 1e9).cast(pl.Float64).log1p()
-        assert np.allclose(got[f"I{number + 1}_log"], wanted, atol=1e-6), f"I{number + 1}"
+        expected = text[f"I{number + 1}"].fill_null(0).clip(0, 1e9).cast(pl.Float64).log1p()
+        assert np.allclose(rows[f"I{number + 1}_log"], expected, atol=1e-6), f"I{number + 1}"
     for number in range(len(CARDINALITIES)):
-        pairs = pl.DataFrame({"value": text[f"C{number + 1}"], "id": got[f"C{number + 1}_id"], "fitted": fitted})
+        pairs = pl.DataFrame({"value": text[f"C{number + 1}"], "id": rows[f"C{number + 1}_id"], "fitted": fitted})
         counts = pairs.filter("fitted").drop_nulls("value").group_by("value").len()
-        known = pairs.join(counts, on="value", how="left", maintain_order="left")["len"].fill_null(0) >= MIN_ROWS
-        assert ((pairs["id"] > 0) == known).all(), f"C{number + 1}: other values have ids"
-        one_to_one = pairs.filter(known).unique(["value", "id"])
+        is_frequent = pairs.join(counts, on="value", how="left", maintain_order="left")["len"].fill_null(0) >= MIN_ROWS
+        assert ((pairs["id"] > 0) == is_frequent).all(), f"C{number + 1}: other values have ids"
+        one_to_one = pairs.filter(is_frequent).unique(["value", "id"])
         assert one_to_one["value"].n_unique() == one_to_one.height == one_to_one["id"].n_unique(), f"C{number + 1}"
 
 
@@ -83,20 +83,19 @@ def against_bound(log: Path, scratch: Path) -> list[Line]:
     rounds: list[dict[str, Cost]] = []
     works = {
         "ours": lambda: rounds.append(measured(log, scratch / "out")),
-        "parquet": lambda: convert_only(log, scratch / "log.parquet"),
-        "parsing": lambda: parse_only(log),
+        "parquet": lambda: convert_log(log, scratch / "log.parquet"),
+        "parsing": lambda: parse_log(log),
     }
     costs = in_turn(works)
-    mine, bound, parsing = (costs[name].wall_s for name in works)
-    memory = peak_mib(ours, log, scratch / "out")
+    own_seconds, bound, parsing = (costs[name].wall_s for name in works)
+    memory = peak_mib(run_steps, log, scratch / "out")
     text = memory * 2**20 / log.stat().st_size
     return [
-        Line("features", "all steps, 2 M rows", mine, "s", BOUND, mine / bound, bound / mine),
-        *(_step(name, Cost(*(median(column) for column in zip(*(each[name] for each in rounds), strict=True))))
-          for name in rounds[0]),
+        Line("features", "all steps, 2 M rows", own_seconds, "s", BOUND, own_seconds / bound, bound / own_seconds),
+        *(_step(name, _median_cost([costs_by_step[name] for costs_by_step in rounds])) for name in rounds[0]),
         Line("features", "text to Parquet alone, 2 M rows", bound, "s", _busy(costs["parquet"])),
-        Line("features", "parsing into memory alone, 2 M rows", parsing, "s", "all steps", parsing / mine),
-        Line("features", "all steps, 2 M rows, rate", ROWS / mine, "rows/s", BOUND, bound / mine, bound / mine),
+        Line("features", "parsing into memory alone, 2 M rows", parsing, "s", "all steps", parsing / own_seconds),
+        Line("features", "all steps, 2 M rows, rate", ROWS / own_seconds, "rows/s", BOUND, *[bound / own_seconds] * 2),
         Line("features", "all steps, 2 M rows, peak memory", memory, "MiB", "the text", text),
     ]  # fmt: skip
 
@@ -109,14 +108,20 @@ def _busy(spent: Cost) -> str:
     return f"{spent.cpu_s:.2f} s of processor time, {spent.cpu_s / spent.wall_s:.1f} of {os.cpu_count()} cores"
 
 
+def _median_cost(costs: list[Cost]) -> Cost:
+    return Cost(*(median(figures) for figures in zip(*costs, strict=True)))
+
+
 def against_peers(log: Path, scratch: Path) -> list[Line]:
     """Measure ours against whole programs, on the same rows."""
     out = scratch / "peers"
-    own = [sys.executable, "-m", "benchmarks.feature_steps", str(log), str(out)]
-    mine, theirs = times(own, log, out, MIN_ROWS, every="--all-peers" in sys.argv)
+    command = [sys.executable, "-m", "benchmarks.feature_steps", str(log), str(out)]
+    own_seconds, peer_seconds = times(command, log, out, MIN_ROWS, all_peers="--all-peers" in sys.argv)
     return [
-        Line("features", f"2 M rows against {name}", mine, "s", f"{name}: {seconds:.1f} s", seconds / mine)
-        for name, seconds in theirs.items()
+        Line(
+            "features", f"2 M rows against {name}", own_seconds, "s", f"{name}: {seconds:.1f} s", seconds / own_seconds
+        )
+        for name, seconds in peer_seconds.items()
     ]
 
 
@@ -152,7 +157,7 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         scratch = Path(folder)
         write_tsv(scratch / "checked.tsv", CHECKED_ROWS, seed=2)
-        check(scratch / "checked.tsv", ours(scratch / "checked.tsv", scratch / "out"))
+        check(scratch / "checked.tsv", run_steps(scratch / "checked.tsv", scratch / "out"))
         lines = growth(scratch) if "--large" in sys.argv else at_two_million(scratch)
     if not PEERS_PYTHON.exists():
         sys.stderr.write("NVTabular: not installed; make bench NAME=peers OPTIONS=features installs it\n")

@@ -101,14 +101,14 @@ _ARROW: Final[dict[str, Callable[[random.Random, int], pa.Array]]] = {
 class Failure(NamedTuple):
     """A log that ended neither with rows nor with a message."""
 
-    what: str
+    description: str
     problem: str
 
 
 class Log(NamedTuple):
     """A log of a case."""
 
-    what: str
+    description: str
     """How to make it again."""
     name: str
     """Of the file."""
@@ -120,14 +120,14 @@ class Log(NamedTuple):
 
 def cases(count: int, seed: int) -> Iterator[Log]:
     """Give logs: every Arrow type in every column first, then random ones."""
-    every = [(column, kind) for kind in _ARROW for column in _NAMES][:count]
-    for column, kind in every:
+    all_cases = [(column, kind) for kind in _ARROW for column in _NAMES][:count]
+    for column, kind in all_cases:
         yield _parquet(random.Random(column), {column: kind}, f"parquet: {column} is {kind}")
-    for number in range(len(every), count):
+    for number in range(len(all_cases), count):
         draw = random.Random(f"{seed}/{number}")
         make = draw.choices((_random_parquet, _json_lines, _delimited, _broken_bytes, _side), (2, 3, 3, 2, 1))[0]
         log = make(draw)
-        yield log._replace(what=f"{log.what} (seed {seed}/{number})")
+        yield log._replace(description=f"{log.description} (seed {seed}/{number})")
 
 
 def take(log: Log) -> None:
@@ -159,18 +159,18 @@ def check(log: Log) -> str:
 
 def run(count: int, seed: int) -> tuple[int, list[Failure], float]:
     """Return how many logs were tried, those that failed, and the longest time that one took in seconds."""
-    tried, failures, longest = 0, [], 0.0
+    case_count, failures, longest = 0, [], 0.0
     for log in cases(count, seed):
         started = time.perf_counter()
         problem = check(log)
         longest = max(longest, time.perf_counter() - started)
-        tried += 1
+        case_count += 1
         if problem:
-            failures.append(Failure(log.what, problem))
-    return tried, failures, longest
+            failures.append(Failure(log.description, problem))
+    return case_count, failures, longest
 
 
-def _declared(name: str, header: bool = True, **more: Any) -> dict[str, Any]:
+def _declared(name: str, header: bool = True, **options: Any) -> dict[str, Any]:
     columns = [
         {"name": column, "type": kind, **({"tag_type": "integer"} if column == "words" and header else {})}
         for column, kind in zip(_NAMES, _KINDS, strict=True)
@@ -187,7 +187,7 @@ def _declared(name: str, header: bool = True, **more: Any) -> dict[str, Any]:
         "item": "item_id",
         "rules": loose,
         "split": {"warmup_days": 0},
-        **more,
+        **options,
     }
 
 
@@ -218,7 +218,7 @@ def _rows(draw: random.Random) -> list[dict[str, Any]]:
     return rows
 
 
-def _parquet(draw: random.Random, strange: dict[str, str], what: str) -> Log:
+def _parquet(draw: random.Random, strange: dict[str, str], description: str) -> Log:
     rows = [_row(draw, number) for number in range(ROWS)]
     columns = {name: pa.array([row[name] for row in rows]) for name in _NAMES}
     columns |= {name: _ARROW[kind](draw, ROWS) for name, kind in strange.items()}
@@ -227,7 +227,7 @@ def _parquet(draw: random.Random, strange: dict[str, str], what: str) -> Log:
         pq.write_table(pa.table(columns), buffer)
     except (pa.ArrowException, OverflowError):  # what Parquet cannot hold
         buffer = io.BytesIO(b"PAR1")
-    return Log(what, "log.parquet", buffer.getvalue(), _declared("log.parquet"))
+    return Log(description, "log.parquet", buffer.getvalue(), _declared("log.parquet"))
 
 
 def _random_parquet(draw: random.Random) -> Log:
@@ -283,7 +283,7 @@ def _broken_bytes(draw: random.Random) -> Log:
             data[at:at] = draw.choice(
                 (b"\x00", b'"', b"\n", b"\r", b"\xff\xfe", b"\xef\xbb\xbf", b",", b"\t", b"{", b"\\", b"\xc3")
             )
-    return log._replace(what=f"{log.what}, bytes changed", data=bytes(data))
+    return log._replace(description=f"{log.description}, bytes changed", data=bytes(data))
 
 
 def _side(draw: random.Random) -> Log:
@@ -312,7 +312,7 @@ def _side(draw: random.Random) -> Log:
         except pa.ArrowException:
             buffer = io.BytesIO(b"")
         side = ("users.parquet", buffer.getvalue())
-        log = log._replace(what=f"side table of {kinds}")
+        log = log._replace(description=f"side table of {kinds}")
     declared = {**log.declared, "side_tables": [{**table, "path": side[0], "columns": columns}]}
     return log._replace(declared=declared, side=side)
 
@@ -322,12 +322,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
-    chosen = parser.parse_args()
-    tried, failures, longest = run(chosen.cases, chosen.seed)
+    options = parser.parse_args()
+    case_count, failures, longest = run(options.cases, options.seed)
     for failure in failures[:10]:
-        sys.stdout.write(f"--- {failure.what}\n{failure.problem}\n")
-    sys.stdout.write(f"logs: {tried:,} tried, {len(failures):,} failed; the slowest took {longest:.2f} s\n")
-    record_fuzzing("logs", tried, len(failures))
+        sys.stdout.write(f"--- {failure.description}\n{failure.problem}\n")
+    sys.stdout.write(f"logs: {case_count:,} tried, {len(failures):,} failed; the slowest took {longest:.2f} s\n")
+    record_fuzzing("logs", case_count, len(failures))
     raise SystemExit(1 if failures else 0)
 
 

@@ -88,8 +88,8 @@ def check(text: str) -> str:
         for section in _sections(spec):
             json.loads(canonical_json(section))
             digest(section)
-        again = parse_spec(canonical_json(spec))
-        return "" if again == spec else "its own canonical JSON is another spec"
+        parsed_again = parse_spec(canonical_json(spec))
+        return "" if parsed_again == spec else "its own canonical JSON is another spec"
     except SpecError as error:
         message = str(error)
         try:
@@ -121,15 +121,15 @@ def _sections(spec: Spec) -> Iterator[BaseModel]:
 
 def run(count: int, seed: int) -> tuple[int, list[Failure], float]:
     """Return how many texts were tried, those that failed, and the longest time that one took in seconds."""
-    tried, failures, longest = 0, [], 0.0
+    case_count, failures, longest = 0, [], 0.0
     for text in cases(count, seed):
         started = time.perf_counter()
         problem = check(text)
         longest = max(longest, time.perf_counter() - started)
-        tried += 1
+        case_count += 1
         if problem:
             failures.append(Failure(text, problem))
-    return tried, failures, longest
+    return case_count, failures, longest
 
 
 def _plain(text: str) -> Any:
@@ -174,15 +174,17 @@ def _drawn_sections(draw: random.Random, tree: dict[str, Any], grammar: Grammar)
     root = json.loads(json.dumps(tree, default=str))
     texts = sorted({holder[key] for holder, key in _places(tree) if isinstance(holder[key], str)})
     for name in draw.sample(grammar.sections, draw.choice((1, 1, 2))):
-        drawn, before = grammar.section(name, texts), root.get(name)
+        drawn_section, previous_section = grammar.section(name, texts), root.get(name)
         if name == "features" and draw.random() < 0.8:
-            root[name]["columns"] += drawn.get("columns", [])
-        elif name == "data" or (isinstance(before, dict) and drawn is not None and draw.random() < 0.8):
+            root[name]["columns"] += drawn_section.get("columns", [])
+        elif name == "data" or (
+            isinstance(previous_section, dict) and drawn_section is not None and draw.random() < 0.8
+        ):
             # Of the log's declaration, on which all else depends, only a part.
-            some = draw.sample(sorted(drawn), min(len(drawn), 2)) if name == "data" else drawn
-            root[name] = {**(before or {}), **{key: drawn[key] for key in some}}
+            names = draw.sample(sorted(drawn_section), min(len(drawn_section), 2)) if name == "data" else drawn_section
+            root[name] = {**(previous_section or {}), **{key: drawn_section[key] for key in names}}
         else:
-            root[name] = drawn
+            root[name] = drawn_section
     return yaml.safe_dump(root, allow_unicode=True, sort_keys=False)
 
 
@@ -191,8 +193,8 @@ def _has(holder: Any, key: Any) -> bool:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in below:
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in children:
         yield value, key
         yield from _places(part)
 
@@ -216,12 +218,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
-    chosen = parser.parse_args()
-    tried, failures, longest = run(chosen.cases, chosen.seed)
+    options = parser.parse_args()
+    case_count, failures, longest = run(options.cases, options.seed)
     for failure in failures[:10]:
         sys.stdout.write(f"--- {failure.text[:2_000]!r}\n{failure.problem}\n")
-    sys.stdout.write(f"specs: {tried:,} tried, {len(failures):,} failed; the slowest took {longest:.2f} s\n")
-    record_fuzzing("specs", tried, len(failures))
+    sys.stdout.write(f"specs: {case_count:,} tried, {len(failures):,} failed; the slowest took {longest:.2f} s\n")
+    record_fuzzing("specs", case_count, len(failures))
     raise SystemExit(1 if failures else 0)
 
 

@@ -81,12 +81,12 @@ class Rollouts:
         while not self._stop.is_set():
             unfinished = self._deployer.rollouts.unfinished()
             latest = self._deployer.rollouts.latest()
-            words = self._command
+            arguments = self._command
             if unfinished is None and latest is not None:
                 serves = latest.state.stable
-                words = [*words, "--version", str(min(set(self._versions) - {serves}))]
+                arguments = [*arguments, "--version", str(min(set(self._versions) - {serves}))]
             with self._log.open("ab") as log:
-                self._process = subprocess.Popen(words, stdout=log, stderr=log)  # noqa: S603 - ourselves
+                self._process = subprocess.Popen(arguments, stdout=log, stderr=log)  # noqa: S603 - ourselves
                 self.ended += self._process.wait() in {0, 1}
             self._stop.wait(1)
 
@@ -123,8 +123,8 @@ class Harm:
 
     def _is_well(self) -> bool:
         status = self.stack.status()
-        serving = [one.health.ready for one in status.versions if one.track is not None]
-        return all(one.ready for one in status.envoys) and bool(serving) and all(serving)
+        serving = [version.health.ready for version in status.versions if version.track is not None]
+        return all(envoy.ready for envoy in status.envoys) and bool(serving) and all(serving)
 
     def _replica(self) -> ReplicaHealth:
         stack = self.stack
@@ -134,7 +134,9 @@ class Harm:
 
     def _kill_backend(self) -> None:
         triton = psutil.Process(self._replica().triton.pid)
-        backends = [one for one in triton.children(recursive=True) if one.name().startswith("triton_python")]
+        backends = [
+            process for process in triton.children(recursive=True) if process.name().startswith("triton_python")
+        ]
         _kill(self._chance.choice(backends).pid)
 
     def _kill_supervisor(self) -> None:
@@ -145,9 +147,9 @@ class Harm:
     def _fill_disk(self) -> None:
         folder = self._deployer.paths.predictions
         mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "shortlist-soak", str(folder)]
-        done = subprocess.run(mount, capture_output=True, text=True, check=False)  # noqa: S603
-        if done.returncode:
-            raise NotPossibleError(done.stderr.strip())
+        completed = subprocess.run(mount, capture_output=True, text=True, check=False)  # noqa: S603
+        if completed.returncode:
+            raise NotPossibleError(completed.stderr.strip())
         try:
             with suppress(OSError), (folder / "filler").open("wb", buffering=0) as filler:
                 while filler.write(bytes(4096)):
@@ -170,7 +172,7 @@ class Harm:
             path.unlink(missing_ok=True)
 
 
-def do_harm(harm: Harm, seconds: float, chance: random.Random, said: Callable[[str], None]) -> list[Fault]:
+def do_harm(harm: Harm, seconds: float, chance: random.Random, report: Callable[[str], None]) -> list[Fault]:
     """Do one fault after another for so long, each kind before any a second time; return what was done."""
     faults: list[Fault] = []
     impossible: set[str] = set()
@@ -186,7 +188,7 @@ def do_harm(harm: Harm, seconds: float, chance: random.Random, said: Callable[[s
                 harm.kinds[name]()
             except NotPossibleError as error:
                 impossible.add(name)
-                said(f"{name}: not possible here ({error})")
+                report(f"{name}: not possible here ({error})")
                 continue
             except (psutil.Error, ProcessLookupError, IndexError):  # it is being started again already
                 continue
@@ -194,7 +196,7 @@ def do_harm(harm: Harm, seconds: float, chance: random.Random, said: Callable[[s
             harm.wait_ready()
             time.sleep(SETTLE_SECONDS)
             faults.append(Fault(name, began, time.monotonic()))
-            said(f"{name}: ready after {faults[-1].ended - began - SETTLE_SECONDS:.1f} s")
+            report(f"{name}: ready after {faults[-1].ended - began - SETTLE_SECONDS:.1f} s")
 
 
 def _kill(pid: int | None) -> None:

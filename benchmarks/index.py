@@ -50,21 +50,21 @@ def make_vectors(rows: int, seed: int = 0) -> Matrix:
     """Return vectors of length 1, shape (rows, WIDTH)."""
     random = np.random.default_rng(seed)
     centres = random.standard_normal((max(1, rows // _PER_CENTRE), WIDTH), np.float32)
-    made = np.empty((rows, WIDTH), np.float32)
+    vectors = np.empty((rows, WIDTH), np.float32)
     for first in range(0, rows, _BLOCK):
-        block = made[first : first + _BLOCK]
+        block = vectors[first : first + _BLOCK]
         block[:] = centres[random.integers(0, len(centres), len(block))]
         block += 0.4 * random.standard_normal(block.shape, np.float32)
-    made /= np.linalg.norm(made, axis=1, keepdims=True)
-    return made
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
 
 
 def make_queries(vectors: Matrix, count: int, seed: int) -> Matrix:
     """Return queries near some vectors."""
     random = np.random.default_rng(seed)
     near = vectors[random.integers(0, len(vectors), count)] + 0.05 * random.standard_normal((count, WIDTH), np.float32)
-    made: Matrix = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
-    return made
+    queries: Matrix = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
+    return queries
 
 
 def measured(size: int) -> list[Line]:
@@ -101,18 +101,18 @@ def _of_usearch(
         return []
     np.save(scratch / "vectors.npy", vectors)
     np.save(scratch / "queries.npy", queries)
-    wanted = exact.search(queries, CANDIDATES).items
+    nearest = exact.search(queries, CANDIDATES).items
     lines = []
     for kind in ("scan", "graph") if len(vectors) <= MOST_IN_GRAPH else ("scan",):
         program = [str(PEER), str(ROOT / "benchmarks/peers/usearch_index.py")]
-        given = [str(scratch / "vectors.npy"), str(scratch / "queries.npy"), str(CANDIDATES), kind]
-        subprocess.run([*program, *given, str(scratch / "found.npz")], check=True)  # noqa: S603 - our own program
-        found, of = np.load(scratch / "found.npz"), f"{name}, usearch {kind}, int8"
-        ms = float(found["search_ms"])
+        arguments = [str(scratch / "vectors.npy"), str(scratch / "queries.npy"), str(CANDIDATES), kind]
+        subprocess.run([*program, *arguments, str(scratch / "found.npz")], check=True)  # noqa: S603 - our own program
+        answers, of = np.load(scratch / "found.npz"), f"{name}, usearch {kind}, int8"
+        ms = float(answers["search_ms"])
         lines += [
-            Line("index", f"{of}, build, processor time", float(found["build_s"]), "s"),
-            Line("index", f"{of}, memory", float(found["mib"]), "MiB"),
-            Line("index", f"{of}, recall@{CANDIDATES}", mean_recall(found["items"], wanted), ""),
+            Line("index", f"{of}, build, processor time", float(answers["build_s"]), "s"),
+            Line("index", f"{of}, memory", float(answers["mib"]), "MiB"),
+            Line("index", f"{of}, recall@{CANDIDATES}", mean_recall(answers["items"], nearest), ""),
             Line("index", f"{of}, processor time", ms, "ms/query", "exact", ms / exact_ms),
         ]
     return lines
@@ -128,14 +128,14 @@ def _width_of(folder: Path) -> str:
 
 def _times(name: str, searched: Mapping[str, VectorIndex], queries: Matrix) -> tuple[list[Line], float]:
     def search(index: VectorIndex) -> None:
-        for one in range(len(queries)):
-            index.search(queries[one : one + 1], CANDIDATES)
+        for number in range(len(queries)):
+            index.search(queries[number : number + 1], CANDIDATES)
 
     works = {kind: partial(search, index) for kind, index in searched.items()}
-    ms = {kind: 1_000 * one.cpu_s / len(queries) for kind, one in in_turn(works, rounds=3).items()}
+    ms = {kind: 1_000 * cost.cpu_s / len(queries) for kind, cost in in_turn(works, rounds=3).items()}
     lines = [
-        Line("index", f"{name}, {kind}, processor time", one, "ms/query", "exact", one / ms["exact"])
-        for kind, one in ms.items()
+        Line("index", f"{name}, {kind}, processor time", milliseconds, "ms/query", "exact", milliseconds / ms["exact"])
+        for kind, milliseconds in ms.items()
     ]
     return lines, ms["exact"]
 

@@ -43,7 +43,7 @@ SOURCES: Final = {"together": {"kind": "co_visitation", "nearby": 10}, "popular"
 Case = dict[str, Any]
 
 
-class Asked(NamedTuple):
+class MetricCase(NamedTuple):
     """How many lists, and of how many items, are taken of a log."""
 
     queries: int
@@ -58,14 +58,14 @@ def main() -> None:
     arguments = parser.parse_args()
     demo = load_spec(ROOT / "pipelines/specs/demo.yaml")
     world = demo.model_copy(update={"data": demo.data.model_validate({**demo.data.model_dump(), "source": WORLD})})
-    cases = {"random": random_case(7), "generated log": case_of(world, None, "creator_id", Asked(25, 12))}
+    cases = {"random": random_case(7), "generated log": case_of(world, None, "creator_id", MetricCase(25, 12))}
     recorded = asked_peers(cases)
     if arguments.record:
-        how = "python -m benchmarks.list_metrics --record, after make bench NAME=peers OPTIONS=recommend"
-        RECORDED.write_text(json.dumps({"made_by": how, "cases": cases, **recorded}, separators=(",", ":")) + "\n")
+        command = "python -m benchmarks.list_metrics --record, after make bench NAME=peers OPTIONS=recommend"
+        RECORDED.write_text(json.dumps({"made_by": command, "cases": cases, **recorded}, separators=(",", ":")) + "\n")
     if arguments.data:
         kuairand = load_spec(ROOT / "pipelines/specs/kuairand.yaml")
-        cases["kuairand"] = case_of(kuairand, Path(arguments.data), "author_id", Asked(500, 500))
+        cases["kuairand"] = case_of(kuairand, Path(arguments.data), "author_id", MetricCase(500, 500))
         recorded = asked_peers(cases)
     lines = [
         Line("metrics", f"{name}, {metric}", gap, "", f"{peer}: largest difference of any user")
@@ -85,27 +85,27 @@ def random_case(seed: int) -> Case:
     random = np.random.default_rng(seed)
     items, queries = 40, 25
 
-    def some(least: int, most: int, of: int = items) -> list[int]:
-        return [int(item) for item in random.permutation(of)[: random.integers(least, most + 1)]]
+    def draw_items(least: int, maximum: int, of: int = items) -> list[int]:
+        return [int(item) for item in random.permutation(of)[: random.integers(least, maximum + 1)]]
 
     # Of a single item there is no diversity; RecTools says 0.
-    lists = [some(2 if query % 3 else 14, 14) for query in range(queries)]
-    relevant = [some(1, 3 if query % 2 else 16, items + 5) for query in range(queries)]
-    before = [some(1, 10) for _ in range(60)] + [list(range(items))]
-    return {"lists": lists, "relevant": relevant, "before": before, "at": AT,
+    lists = [draw_items(2 if query % 3 else 14, 14) for query in range(queries)]
+    relevant = [draw_items(1, 3 if query % 2 else 16, items + 5) for query in range(queries)]
+    taken_items = [draw_items(1, 10) for _ in range(60)] + [list(range(items))]
+    return {"lists": lists, "relevant": relevant, "before": taken_items, "at": AT,
             "topic": [int(topic) for topic in random.integers(0, 6, items)]}  # fmt: skip
 
 
-def case_of(spec: Spec, source: Path | None, topic: str, asked: Asked) -> Case:
+def case_of(spec: Spec, source: Path | None, topic: str, settings: MetricCase) -> Case:
     """Return what co-visitation and popularity give users of a log's test days.
 
     Args:
         spec: The declaration.
         source: The user's files; None for a generated log.
         topic: Column of items by which two are alike.
-        asked: Lists, and their items.
+        settings: Lists, and their items.
     """
-    section = Retrieval.model_validate({"candidates": asked.items, "sources": SOURCES})
+    section = Retrieval.model_validate({"candidates": settings.items, "sources": SOURCES})
     with TemporaryDirectory() as scratch:
         raw, valid, quarantine, release = (Path(scratch) / name for name in ("raw", "valid", "quarantine", "release"))
         ingest(spec.data, source, raw, spec.runtime)
@@ -115,7 +115,7 @@ def case_of(spec: Spec, source: Path | None, topic: str, asked: Asked) -> Case:
         days = frozenset((*split.fitted_on, *split.validation))
         fit_retrieval(section, spec.data, log, days, release, spec.runtime.seed)
         retriever = Retriever.open(release)
-        users = read_test_users(retriever, spec.data, log, frozenset(split.test), spec.runtime.seed, asked.queries)
+        users = read_test_users(retriever, spec.data, log, frozenset(split.test), spec.runtime.seed, settings.queries)
         lists = retriever.candidates(users.queries).items
         size, missing = retriever.catalogue.size, iter(range(10**9))
         relevant: list[list[int]] = [[] for _ in range(users.queries.size)]
@@ -134,40 +134,45 @@ def case_of(spec: Spec, source: Path | None, topic: str, asked: Asked) -> Case:
 def asked_peers(cases: dict[str, Case]) -> dict[str, Any]:
     """Return the peers' answers and versions."""
     with TemporaryDirectory() as scratch:
-        given, answered = Path(scratch) / "cases.json", Path(scratch) / "answers.json"
-        given.write_text(json.dumps(cases))
-        program = [str(PEER), str(ROOT / "benchmarks/peers/list_metrics.py"), str(given), str(answered)]
+        cases_path, answered = Path(scratch) / "cases.json", Path(scratch) / "answers.json"
+        cases_path.write_text(json.dumps(cases))
+        program = [str(PEER), str(ROOT / "benchmarks/peers/list_metrics.py"), str(cases_path), str(answered)]
         subprocess.run(program, check=True)  # noqa: S603 - our own program
-        found: dict[str, Any] = json.loads(answered.read_text())
-        return found
+        peer_answers: dict[str, Any] = json.loads(answered.read_text())
+        return peer_answers
 
 
-def ours(case: Case) -> dict[str, Any]:
+def compute_metrics(case: Case) -> dict[str, Any]:
     """Return our answers: a number per query, and `coverage`."""
     width, size = max(map(len, case["lists"])), len(case["topic"])
     lists = np.full((len(case["lists"]), width), -1, np.int32)
     for line, items in enumerate(case["lists"]):
         lists[line, : len(items)] = items
     query = np.repeat(np.arange(len(lists)), [len(items) for items in case["relevant"]])
-    items = np.concatenate([np.array(one, np.int32) for one in case["relevant"]])
+    items = np.concatenate([np.array(relevant_items, np.int32) for relevant_items in case["relevant"]])
     takers = np.bincount([item for items in case["before"] for item in set(items)], minlength=size)
     # RecTools takes an item that nobody took for one that a single user took.
     shares = np.maximum(takers, 1) / len(case["before"])
-    found = list_metrics(lists, Relevant(query, np.where(items < size, items, -1)), shares)
+    metrics = list_metrics(lists, Relevant(query, np.where(items < size, items, -1)), shares)
     topic = pl.Series(case["topic"])
-    diversity = [intra_list_diversity(topic.gather(one[: case["at"]])) for one in case["lists"]]
-    return {**found._asdict(), "diversity": np.array(diversity), "coverage": coverage(lists, size)}
+    diversity = [intra_list_diversity(topic.gather(slate[: case["at"]])) for slate in case["lists"]]
+    return {**metrics._asdict(), "diversity": np.array(diversity), "coverage": coverage(lists, size)}
 
 
 def differences(case: Case, answers: dict[str, dict[str, Any]]) -> list[tuple[str, str, float]]:
     """Return peer, metric and the largest difference of any query; infinite where one alone has no number."""
-    own, found = ours(case), []
+    own_metrics, largest_differences = compute_metrics(case), []
     for peer, metrics in answers.items():
         for metric, values in metrics.items():
-            theirs, mine = np.atleast_1d(np.array(values, float)), np.atleast_1d(np.array(own[metric], float))
-            same = np.array_equal(np.isnan(theirs), np.isnan(mine))
-            found.append((peer, metric, float(np.nanmax(np.abs(theirs - mine))) if same else float("inf")))
-    return found
+            peer_values, own_values = (
+                np.atleast_1d(np.array(values, float)),
+                np.atleast_1d(np.array(own_metrics[metric], float)),
+            )
+            same = np.array_equal(np.isnan(peer_values), np.isnan(own_values))
+            largest_differences.append(
+                (peer, metric, float(np.nanmax(np.abs(peer_values - own_values))) if same else float("inf"))
+            )
+    return largest_differences
 
 
 if __name__ == "__main__":

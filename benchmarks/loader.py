@@ -57,9 +57,9 @@ class World:
         return Chunk.decoded(pl.concat(list(self.learning.frames("train"))), self.layout)
 
 
-def ours(loader: BatchLoader) -> Give:
+def iterate_loader(loader: BatchLoader) -> Give:
     """Give what training gets."""
-    return lambda: ((one.labels_B, one.dense_BF, one.lookups.rows_L) for one in loader.shuffled(1))
+    return lambda: ((batch.labels_B, batch.dense_BF, batch.lookups.rows_L) for batch in loader.shuffled(1))
 
 
 def slices(rows: Chunk, batch: int) -> Give:
@@ -79,7 +79,7 @@ def plain_parquet(world: World, batch: int) -> Give:
 
     def epoch() -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         random = np.random.default_rng(SEED)
-        names = [[one.name for one in side] for side in (world.layout.dense, world.layout.singles)]
+        names = [[feature.name for feature in side] for side in (world.layout.dense, world.layout.singles)]
         starts = np.array(world.layout.starts[: len(names[1])], np.int32)
         paths = world.learning.paths("train")
         for place in random.permutation(len(paths)):
@@ -110,28 +110,28 @@ class Rows(torch.utils.data.Dataset[tuple[float, np.ndarray, np.ndarray]]):
 
 def map_style(rows: Chunk, batch: int) -> Give:
     """Give what torch's own DataLoader makes of rows in memory."""
-    data = torch.utils.data.DataLoader(Rows(rows, MAP_STYLE_ROWS), batch_size=batch, shuffle=True)
-    return lambda: ((labels, dense, ids) for labels, dense, ids in data)
+    torch_loader = torch.utils.data.DataLoader(Rows(rows, MAP_STYLE_ROWS), batch_size=batch, shuffle=True)
+    return lambda: ((labels, dense, ids) for labels, dense, ids in torch_loader)
 
 
 def check(world: World, rows: Chunk) -> None:
     """Hold ours to every row once, in an order that is its epoch's and seed's."""
-    wanted = _fingerprint(torch.from_numpy(rows.labels), torch.from_numpy(rows.dense), torch.from_numpy(rows.singles))
+    expected = _fingerprint(torch.from_numpy(rows.labels), torch.from_numpy(rows.dense), torch.from_numpy(rows.singles))
     spilled = world.loader(BATCHES[0], 0, Spill())
     for name, give in {
-        "ours from disk": ours(spilled),
-        "ours from disk, mapped": ours(spilled),
-        "ours from Parquet": ours(world.loader(BATCHES[0], 0, None)),
+        "ours from disk": iterate_loader(spilled),
+        "ours from disk, mapped": iterate_loader(spilled),
+        "ours from Parquet": iterate_loader(world.loader(BATCHES[0], 0, None)),
         "plain Parquet": plain_parquet(world, BATCHES[0]),
     }.items():
-        found = sum(_fingerprint(*batch) for batch in give())
-        assert abs(found / wanted - 1) < 1e-9, f"{name}: not every row came once"
-    first, again, other = (
+        fingerprint = sum(_fingerprint(*batch) for batch in give())
+        assert abs(fingerprint / expected - 1) < 1e-9, f"{name}: not every row came once"
+    first, first_repeated, second = (
         next(loader.shuffled(epoch)).lookups.rows_L
         for loader, epoch in ((spilled, 1), (world.loader(BATCHES[0], 0, None), 1), (spilled, 2))
     )
-    assert torch.equal(first, again), "the order depends on where rows are kept"
-    assert not torch.equal(first, other), "two epochs have one order"
+    assert torch.equal(first, first_repeated), "the order depends on where rows are kept"
+    assert not torch.equal(first, second), "two epochs have one order"
 
 
 def _fingerprint(labels: torch.Tensor, dense: torch.Tensor, ids: torch.Tensor) -> float:
@@ -168,8 +168,8 @@ def measure(world: World, rows: Chunk, batch: int) -> list[Line]:
     disk = world.loader(batch, 0, Spill())
     works = {
         "slices, in order": count_rows(slices(rows, batch)),
-        "disk": count_rows(ours(disk)),
-        "Parquet": count_rows(ours(world.loader(batch, 0, None))),
+        "disk": count_rows(iterate_loader(disk)),
+        "Parquet": count_rows(iterate_loader(world.loader(batch, 0, None))),
         "plain": count_rows(plain_parquet(world, batch)),
         "map-style": count_rows(map_style(rows, batch)),
     }

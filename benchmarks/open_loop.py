@@ -52,7 +52,7 @@ class Load(NamedTuple):
     """Those that the program runs on; empty: any."""
 
 
-class Asked(NamedTuple):
+class TimedRequest(NamedTuple):
     """What became of a request; moments are seconds since the load began."""
 
     due: float
@@ -67,7 +67,7 @@ class Generator:
 
     def __init__(self, load: Load) -> None:
         self.load = load
-        self.asked: list[Asked] = []
+        self.requests: list[TimedRequest] = []
         head, _, tail = load.head.encode().partition(_NUMBER)
         self._head, self._tail = head, tail + Path(load.body).read_bytes()
         self._free: list[_Connection] = []
@@ -89,8 +89,8 @@ class Generator:
 
     async def _arrive(self) -> None:
         for due in _arrivals(self.load):
-            while (left := self.began + due - self._loop.time()) > 0:
-                await asyncio.sleep(left)
+            while (remaining_seconds := self.began + due - self._loop.time()) > 0:
+                await asyncio.sleep(remaining_seconds)
             self._ask(self.began + due)
 
     def _ask(self, due: float) -> None:
@@ -118,7 +118,7 @@ class Generator:
     def ended(self, due: float, sent: float, status: int, connection: _Connection | None = None) -> None:
         """Note what became of a request; its connection can be used again."""
         now, began = self._loop.time(), self.began
-        self.asked.append(Asked(due - began, sent - began, now - began, status))
+        self.requests.append(TimedRequest(due - began, sent - began, now - began, status))
         self._under_way -= 1
         if connection is not None:
             self._free.append(connection)
@@ -139,27 +139,27 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._due: float | None = None
         self._sent = 0.0
-        self._got = b""
+        self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one, but derives from none
 
     def ask(self, request: bytes, due: float, deadline_seconds: float) -> None:
         """Send a request; its answer has time until the deadline, counted from when it was due."""
-        self._due, self._sent, self._got = due, self._loop.time(), b""
+        self._due, self._sent, self._received = due, self._loop.time(), b""
         self._late = self._loop.call_at(due + deadline_seconds, self._give_up)
         self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        self._got += data
-        end = self._got.find(b"\r\n\r\n")
+        self._received += data
+        end = self._received.find(b"\r\n\r\n")
         if self._due is None or end < 0:
             return
-        length = _LENGTH.search(self._got, 0, end)
-        if length is None or len(self._got) < end + 4 + int(length[1]):
+        length = _LENGTH.search(self._received, 0, end)
+        if length is None or len(self._received) < end + 4 + int(length[1]):
             return
-        status = _STATUS.match(self._got)
-        is_last = _LAST.search(self._got, 0, end) is not None
+        status = _STATUS.match(self._received)
+        is_last = _LAST.search(self._received, 0, end) is not None
         self._end(int(status[1]) if status is not None else BROKEN, None if is_last else self)
         if is_last:
             self._transport.close()
@@ -173,11 +173,11 @@ class _Connection(asyncio.Protocol):
         self._end(LATE, None)
         self._transport.abort()
 
-    def _end(self, status: int, kept: _Connection | None) -> None:
+    def _end(self, status: int, reusable: _Connection | None) -> None:
         due, self._due = self._due, None
         self._late.cancel()
         assert due is not None
-        self._generator.ended(due, self._sent, status, kept)
+        self._generator.ended(due, self._sent, status, reusable)
 
 
 def _arrivals(load: Load) -> Iterator[float]:
@@ -200,8 +200,8 @@ def main() -> int:
     began = time.process_time()
     generator = uvloop.run(_run(load))
     busy_seconds = time.process_time() - began
-    asked = [tuple(each) for each in generator.asked]
-    Path(sys.argv[2]).write_bytes(orjson.dumps({"asked": asked, "busy_seconds": busy_seconds}))
+    requests = [tuple(request) for request in generator.requests]
+    Path(sys.argv[2]).write_bytes(orjson.dumps({"asked": requests, "busy_seconds": busy_seconds}))
     return 0
 
 

@@ -25,15 +25,15 @@ from components.image import PIPELINE_IMAGE
 from shortlist.system.progress import EVENTS_VARIABLE
 
 ROOT: Final = Path(__file__).parents[1]
-MORE: Final = 10
+ADDED_TASKS: Final = 10
 """Tasks of the longer pipeline beyond the one of the shorter."""
 REPEATS: Final = 3
-SAID: Final = ("models", "gates", "blessed", "rows")
+COMPARED_KEYS: Final = ("models", "gates", "blessed", "rows")
 """Parts of a run's summary that nothing but a change may change."""
 
 
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
-def nothing(number: int) -> int:
+def return_number(number: int) -> int:
     """Return the number."""
     return number
 
@@ -49,12 +49,12 @@ def pipeline_of(task: Callable[..., Any], tasks: int, path: Path, *, cached: boo
 
     @dsl.pipeline(name="overhead")
     def tasks_in_turn() -> None:
-        before = None
+        previous = None
         for number in range(tasks):
-            one = task(number=number).set_caching_options(cached)
-            if before is not None:
-                one.after(before)
-            before = one
+            current_task = task(number=number).set_caching_options(cached)
+            if previous is not None:
+                current_task.after(previous)
+            previous = current_task
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # kfp's own deprecations
@@ -68,7 +68,7 @@ def run(pipeline: Path, root: Path, tasks: int, *, cached: bool = False) -> None
     root.mkdir(exist_ok=True)
     arguments.write_text("{}")
     events.write_text("")
-    said = subprocess.run(  # noqa: S603 - our own program
+    completed = subprocess.run(  # noqa: S603 - our own program
         [sys.executable, "-m", "shortlist.runs.runner", str(pipeline), str(arguments), str(root)],
         cwd=ROOT,
         check=True,
@@ -76,29 +76,33 @@ def run(pipeline: Path, root: Path, tasks: int, *, cached: bool = False) -> None
         text=True,
         env={**os.environ, EVENTS_VARIABLE: str(events)},
     )
-    reused, executed = events.read_text().count("cached"), (said.stdout + said.stderr).count("Executing task")
+    reused, executed = events.read_text().count("cached"), (completed.stdout + completed.stderr).count("Executing task")
     assert (reused, executed) == ((tasks, 0) if cached else (0, tasks)), f"{executed} tasks ran, {reused} were reused"
 
 
 def tasks(scratch: Path) -> list[Line]:
     """Measure what one more task adds: ours, ours from the cache, and as kfp makes it by default."""
-    kinds = {"ours": (nothing, False), "from the cache": (nothing, True), "by default": (nothing_by_default, False)}
+    kinds = {
+        "ours": (return_number, False),
+        "from the cache": (return_number, True),
+        "by default": (nothing_by_default, False),
+    }
     works: dict[str, Callable[[], object]] = {}
     for kind, (task, cached) in kinds.items():
-        for many in (1, 1 + MORE):
-            name = f"{kind}, {many}"
-            path = pipeline_of(task, many, scratch / f"{name}.yaml", cached=cached)
-            run(path, scratch / name, many)  # warms up; fills the cache
-            works[name] = lambda path=path, name=name, many=many, cached=cached: run(
-                path, scratch / name, many, cached=cached
+        for task_count in (1, 1 + ADDED_TASKS):
+            name = f"{kind}, {task_count}"
+            path = pipeline_of(task, task_count, scratch / f"{name}.yaml", cached=cached)
+            run(path, scratch / name, task_count)  # warms up; fills the cache
+            works[name] = lambda path=path, name=name, task_count=task_count, cached=cached: run(
+                path, scratch / name, task_count, cached=cached
             )
-    spent = {name: each.wall_s for name, each in in_turn(works, ROUNDS).items()}
-    added = {kind: (spent[f"{kind}, {1 + MORE}"] - spent[f"{kind}, 1"]) / MORE for kind in kinds}
-    theirs = added["by default"]
+    spent = {name: cost.wall_s for name, cost in in_turn(works, ROUNDS).items()}
+    added = {kind: (spent[f"{kind}, {1 + ADDED_TASKS}"] - spent[f"{kind}, 1"]) / ADDED_TASKS for kind in kinds}
+    default_seconds = added["by default"]
     names = {"ours": "a task that does nothing", "from the cache": "a task from the cache"}
-    peer = f"as kfp makes it: {theirs:.2f} s"
+    peer = f"as kfp makes it: {default_seconds:.2f} s"
     return [
-        Line("overhead", name, round(added[kind], 4), "s", peer, round(added[kind] / theirs, 3))
+        Line("overhead", name, round(added[kind], 4), "s", peer, round(added[kind] / default_seconds, 3))
         for kind, name in names.items()
     ]
 
@@ -114,9 +118,9 @@ def whole_runs(runs: Path) -> list[Line]:
 
     first = cost(once).wall_s
     seconds = median(cost(once).wall_s for _ in range(REPEATS))
-    for one in summaries[1:]:
-        assert all(one[part] == summaries[0][part] for part in SAID), "an unchanged run said other things"
-    steps = [one["seconds"] for one in summaries[0]["steps"].values() if not one["cached"]]
+    for repeated in summaries[1:]:
+        assert all(repeated[part] == summaries[0][part] for part in COMPARED_KEYS), "an unchanged run said other things"
+    steps = [step["seconds"] for step in summaries[0]["steps"].values() if not step["cached"]]
     # Of each step's process: what it imports before its own clock starts, and how it ends.
     outside, peer = (first - sum(steps)) / len(steps), f"inside: {sum(steps) / len(steps):.1f} s"
     ratio = first / sum(steps) - 1

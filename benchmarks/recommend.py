@@ -76,7 +76,7 @@ def main() -> int:
         with served(world, "xgboost", release) as stack:
             stages = open_release(release, with_vectors(world.spec.data))
             users = users_with_recent_items(stages)
-            lines = lines_of(*asked(world, stack, users[0]), items)
+            lines = lines_of(*time_requests(world, stack, users[0]), items)
         lines += [*stage_lines(stages, users), diversity_line()]
     show(f"{PLACES} of {items:,} items through Envoy and Triton", lines)
     record(lines)
@@ -108,32 +108,34 @@ def with_vectors(data: Data) -> Data:
 
 def many_items(path: Path, key: str, items: int) -> None:
     """Add made items to a side table, like those that are there, and a vector to each."""
-    known = pl.read_parquet(path)
-    more = known.sample(max(0, items - known.height), with_replacement=True, seed=1)
-    highest: Any = known[key].max()
-    numbers = pl.int_range(highest + 1, highest + 1 + more.height, eager=True).cast(known.schema[key])
-    every = pl.concat([known, more.with_columns(numbers.alias(key))])
-    vectors = np.random.default_rng(1).standard_normal((every.height, WIDTH), np.float32)
-    made = pl.Series(VECTOR, vectors, pl.Array(pl.Float32, WIDTH)).cast(pl.List(pl.Float32))
-    every.with_columns(made).write_parquet(path)
+    items_on_disk = pl.read_parquet(path)
+    copies = items_on_disk.sample(max(0, items - items_on_disk.height), with_replacement=True, seed=1)
+    highest: Any = items_on_disk[key].max()
+    numbers = pl.int_range(highest + 1, highest + 1 + copies.height, eager=True).cast(items_on_disk.schema[key])
+    all_items = pl.concat([items_on_disk, copies.with_columns(numbers.alias(key))])
+    vectors = np.random.default_rng(1).standard_normal((all_items.height, WIDTH), np.float32)
+    vector_column = pl.Series(VECTOR, vectors, pl.Array(pl.Float32, WIDTH)).cast(pl.List(pl.Float32))
+    all_items.with_columns(vector_column).write_parquet(path)
 
 
 def users_with_recent_items(stages: Recommender) -> list[int]:
     """Return the users with most recent items that sources start from; for others two of three find nothing."""
     recent = stages.retriever.recent
-    most = recent.select(length=pl.col(ROW).list.len(), user="user").sort("length", "user", descending=[True, False])
-    return most["user"].head(CALLS * ROUNDS).to_list()
+    longest_histories = recent.select(length=pl.col(ROW).list.len(), user="user").sort(
+        "length", "user", descending=[True, False]
+    )
+    return longest_histories["user"].head(CALLS * ROUNDS).to_list()
 
 
-def asked(world: World, stack: Stack, user: int) -> tuple[list[float], list[float]]:
+def time_requests(world: World, stack: Stack, user: int) -> tuple[list[float], list[float]]:
     """Return the milliseconds of ranking and of recommending for a user, asked in turn."""
     question, name = Question(world, world.models["xgboost"], CANDIDATES), world.spec.name
     question.inputs["user_id"] = np.array([user])
     ranked = prepare(question.inputs, "http", name)
-    one = {key: question.inputs[key] for key in ("user_id", "surface", "device")}
+    user_inputs = {key: question.inputs[key] for key in ("user_id", "surface", "device")}
     inputs = [{"name": "k", "datatype": "INT64", "shape": [1], "data": [PLACES]}] + [
         {"name": key, "datatype": "INT64" if value.dtype.kind == "i" else "BYTES", "shape": [1], "data": value.tolist()}
-        for key, value in one.items()
+        for key, value in user_inputs.items()
     ]
     body = json.dumps({"inputs": inputs}).encode()
     asks = (
@@ -146,8 +148,8 @@ def asked(world: World, stack: Stack, user: int) -> tuple[list[float], list[floa
             # Anew in each round: the gateway closes a connection that waits for long.
             with contextlib.closing(Caller(stack.port, *ask)) as caller:
                 times.extend(timed(caller.ask, CALLS))
-                said = json.loads(caller.ask()) if ask[1] is body else {"outputs": []}
-        slate = {one["name"]: one["data"] for one in said["outputs"]}
+                response = json.loads(caller.ask()) if ask[1] is body else {"outputs": []}
+        slate = {output["name"]: output["data"] for output in response["outputs"]}
         assert len(slate["item_id"]) == PLACES and len({*slate["item_id"]}) == PLACES, slate
     return spent
 
@@ -156,13 +158,27 @@ def lines_of(ranked: list[float], recommended: list[float], items: int) -> list[
     """Return p50 and p99 of both, and what the added stages cost."""
     lines = []
     for name, of in (("p50", 50), ("p99", 99)):
-        peer, ours = (float(np.percentile(times, of)) for times in (ranked, recommended))
+        peer, recommend_ms = (float(np.percentile(times, of)) for times in (ranked, recommended))
         lines.append(Line("recommend", f"{PEER}, {name}", round(peer, 3), "ms", PEER, 1.0))
         lines.append(
-            Line("recommend", f"{PLACES} of {items:,}, {name}", round(ours, 3), "ms", PEER, round(ours / peer, 3))
+            Line(
+                "recommend",
+                f"{PLACES} of {items:,}, {name}",
+                round(recommend_ms, 3),
+                "ms",
+                PEER,
+                round(recommend_ms / peer, 3),
+            )
         )
         if name == "p50":
-            added = Line("recommend", "added stages, p50", round(ours - peer, 3), "ms", PEER, round(ours / peer - 1, 3))
+            added = Line(
+                "recommend",
+                "added stages, p50",
+                round(recommend_ms - peer, 3),
+                "ms",
+                PEER,
+                round(recommend_ms / peer - 1, 3),
+            )
             lines.append(added)
     return lines
 
@@ -173,14 +189,16 @@ def stage_lines(stages: Recommender, users: Sequence[int]) -> list[Line]:
     spent: dict[str, list[float]] = {"finding candidates": [], "ordering": []}
     for user in users:
         request = SlateRequest(f"request {user}", user, PLACES, datetime.now(UTC))
-        begun = time.process_time()
-        found = stages.find(request)
-        between = time.process_time()
-        assert found.rows.height == CANDIDATES and {*found.source_counts} == {*RETRIEVAL["sources"]}, found
-        scores = random.random(found.rows.height)
+        started = time.process_time()
+        candidates = stages.find(request)
+        retrieved_at = time.process_time()
+        assert candidates.rows.height == CANDIDATES and {*candidates.source_counts} == {*RETRIEVAL["sources"]}, (
+            candidates
+        )
+        scores = random.random(candidates.rows.height)
         scored = time.process_time()
-        stages.slate(request, found, scores)
-        spent["finding candidates"].append(between - begun)
+        stages.slate(request, candidates, scores)
+        spent["finding candidates"].append(retrieved_at - started)
         spent["ordering"].append(time.process_time() - scored)
     return [
         Line("recommend", f"{name}, processor time, p{of}", float(np.percentile(times, of)) * 1_000, "ms")

@@ -21,6 +21,7 @@ from benchmarks.bench import Line, console, record, show
 from benchmarks.targets import exit_code
 from models.dlrm.section import DLRMModel
 from models.record import read_record
+from models.registry import ranker_class
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
@@ -35,23 +36,23 @@ from shortlist.storage.artefacts import folder_digest
 from shortlist.storage.tables import DayTable
 from shortlist.training.continued_training import PreviousModel
 from shortlist.training.export import pack
-from shortlist.training.train import ranker_class, train
+from shortlist.training.train import train
 
 ROWS, DAYS, ROUNDS = 200_000, 15, 3
 TOLERANCE = 0.005
 
 
-class Way(NamedTuple):
+class TrainingVariant(NamedTuple):
     """One declared way of training again."""
 
     kind: str
     changes: dict[str, Any]
 
 
-WAYS = {
-    "refit": Way("xgboost", {"retrain": "refit"}),
-    "continue": Way("xgboost", {"retrain": "continue", "retrain_rounds": 50, "retrain_days": 3}),
-    "warm": Way("dlrm", {"retrain": "warm", "retrain_epochs": 1, "retrain_days": 3}),
+VARIANTS = {
+    "refit": TrainingVariant("xgboost", {"retrain": "refit"}),
+    "continue": TrainingVariant("xgboost", {"retrain": "continue", "retrain_rounds": 50, "retrain_days": 3}),
+    "warm": TrainingVariant("dlrm", {"retrain": "warm", "retrain_epochs": 1, "retrain_days": 3}),
 }
 
 
@@ -117,7 +118,7 @@ class Comparison(NamedTuple):
     name: str
     scratch: float
     """Seconds, a median."""
-    again: float
+    scratch_auc: float
     """Likewise."""
     auc_scratch: float | None = None
     auc: float | None = None
@@ -125,7 +126,9 @@ class Comparison(NamedTuple):
     def lines(self) -> list[Line]:
         """Return it as results: the time, and for a model its AUC."""
         peer = f"from scratch: {self.scratch:.2f} s"
-        time = Line("retrain", self.name, round(self.again, 3), "s", peer, round(self.again / self.scratch, 3))
+        time = Line(
+            "retrain", self.name, round(self.scratch_auc, 3), "s", peer, round(self.scratch_auc / self.scratch, 3)
+        )
         if self.auc is None or self.auc_scratch is None:
             return [time]
         peer, ratio = f"from scratch: {self.auc_scratch:.4f}", self.auc / self.auc_scratch
@@ -145,8 +148,8 @@ def compare(world: World, note: Callable[[str], None]) -> list[Comparison]:
     world.table("new")
     seconds = _trained(world, note)
     compared = [Comparison("features", whole, onto)]
-    for name, way in WAYS.items():
-        scratch = f"{way.kind}-scratch"
+    for name, variant in VARIANTS.items():
+        scratch = f"{variant.kind}-scratch"
         aucs = world.auc(scratch), world.auc(name)
         assert abs(aucs[0] - aucs[1]) <= TOLERANCE, f"{name}: AUC {aucs[1]:.4f}, from scratch {aucs[0]:.4f}"
         compared.append(Comparison(name, median(seconds[scratch]), median(seconds[name]), *aucs))
@@ -164,7 +167,7 @@ def _fits(world: World, note: Callable[[str], None], number: int) -> tuple[float
 def _trained(world: World, note: Callable[[str], None]) -> dict[str, list[float]]:
     """Train every model in every way, round by round: what else the machine does then hits all of them alike."""
     work: dict[str, tuple[str, dict[str, Any]]] = {f"{kind}-scratch": (kind, {}) for kind in ("xgboost", "dlrm")}
-    work |= {name: (way.kind, way.changes) for name, way in WAYS.items()}
+    work |= {name: (variant.kind, variant.changes) for name, variant in VARIANTS.items()}
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for number in range(ROUNDS):
         for name, (kind, changes) in work.items():
@@ -190,7 +193,7 @@ def main() -> int:
     """Print the table and write the results; exit code 1 when a way takes more of the time than it may."""
     with TemporaryDirectory() as scratch, console().status("") as status:
         compared = compare(World(demo(), Path(scratch)), status.update)
-    lines = [line for one in compared for line in one.lines()]
+    lines = [line for comparison in compared for line in comparison.lines()]
     show(f"One day appended to {DAYS - 1}, {ROWS:,} rows, medians of {ROUNDS}", lines)
     record(lines)
     return exit_code(lines)

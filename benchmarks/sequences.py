@@ -52,7 +52,7 @@ _METRICS: Final = ("ndcg_at_10", "recall_at_10", "unseen_ndcg_at_10", "unseen_re
 Items = NDArray[np.int64]
 
 
-class Found(NamedTuple):
+class SequenceFigures(NamedTuple):
     """What a training came to."""
 
     test: dict[str, float]
@@ -72,21 +72,25 @@ def main() -> None:
     lines: list[Line] = []
     for name in arguments.data:
         users = read(Path(arguments.folder) / FILES[name])
-        ours = trained(users, SETTINGS, arguments.seconds)
+        own_figures = trained(users, SETTINGS, arguments.seconds)
         peer = peer_figures(users, arguments.peer_seconds) if arguments.peer_seconds else None
-        lines += [_against_peer(name, metric, ours, peer) for metric in _METRICS]
-        lines.append(_of_training(name, ours, peer))
-        lines.append(Line("sequences", f"{name}, training ended by validation (1) or cut (0)", float(ours.ended), ""))
+        lines += [_against_peer(name, metric, own_figures, peer) for metric in _METRICS]
+        lines.append(_of_training(name, own_figures, peer))
+        lines.append(
+            Line("sequences", f"{name}, training ended by validation (1) or cut (0)", float(own_figures.ended), "")
+        )
         for option, changed in VARIANTS.items() if arguments.options else ():
-            lines.append(_against_plain(name, option, trained(users, SETTINGS | changed, arguments.seconds), ours))
+            lines.append(
+                _against_plain(name, option, trained(users, SETTINGS | changed, arguments.seconds), own_figures)
+            )
     show("Next items, all items ranked", lines)
     record(lines)
 
 
-def _against_peer(data: str, metric: str, ours: Found, peer: dict[str, float] | None) -> Line:
+def _against_peer(log_name: str, metric: str, own_figures: SequenceFigures, peer: dict[str, float] | None) -> Line:
     """Return a line with the peer's figure; where either training was stopped by the clock there is no ratio."""
-    value, name = ours.test[metric], f"{data}, {metric}"
-    cut = [] if ours.ended else ["ours"]
+    value, name = own_figures.test[metric], f"{log_name}, {metric}"
+    cut = [] if own_figures.ended else ["ours"]
     if peer is None:
         return Line("sequences", name, value, "", _not_ended(cut))
     if not peer["ended"]:
@@ -96,19 +100,21 @@ def _against_peer(data: str, metric: str, ours: Found, peer: dict[str, float] | 
     return Line("sequences", name, value, "", f"{PEER}: {peer[metric]:.4f}", value / peer[metric])
 
 
-def _of_training(data: str, ours: Found, peer: dict[str, float] | None) -> Line:
+def _of_training(log_name: str, own_figures: SequenceFigures, peer: dict[str, float] | None) -> Line:
     """Return a line with the processor time of training and evaluation, of both to their ends."""
-    name = f"{data}, training"
-    if peer is None or not (peer["ended"] and ours.ended):
-        return Line("sequences", name, ours.cpu_s, "cpu-s")
-    return Line("sequences", name, ours.cpu_s, "cpu-s", f"{PEER}: {peer['cpu_s']:.0f}", ours.cpu_s / peer["cpu_s"])
+    name = f"{log_name}, training"
+    if peer is None or not (peer["ended"] and own_figures.ended):
+        return Line("sequences", name, own_figures.cpu_s, "cpu-s")
+    return Line(
+        "sequences", name, own_figures.cpu_s, "cpu-s", f"{PEER}: {peer['cpu_s']:.0f}", own_figures.cpu_s / peer["cpu_s"]
+    )
 
 
-def _against_plain(data: str, option: str, other: Found, plain: Found) -> Line:
+def _against_plain(log_name: str, option: str, option_figures: SequenceFigures, plain: SequenceFigures) -> Line:
     """Return a line with an option's figure against that without it; no ratio where either was stopped by the clock."""
-    value, base = other.test["ndcg_at_10"], plain.test["ndcg_at_10"]
-    cut = [name for name, found in ((option, other), ("without", plain)) if not found.ended]
-    name = f"{data}, {option}, ndcg_at_10"
+    value, base = option_figures.test["ndcg_at_10"], plain.test["ndcg_at_10"]
+    cut = [name for name, figures in ((option, option_figures), ("without", plain)) if not figures.ended]
+    name = f"{log_name}, {option}, ndcg_at_10"
     if cut:
         return Line("sequences", name, value, "", _not_ended(cut))
     return Line("sequences", name, value, "", f"without: {base:.4f}", value / base)
@@ -124,7 +130,7 @@ def read(path: Path) -> list[Items]:
     return [np.array([int(item) - 1 for item in line.split()[1:]]) for line in text.splitlines()]
 
 
-def trained(users: list[Items], settings: dict[str, Any], seconds: float) -> Found:
+def trained(users: list[Items], settings: dict[str, Any], seconds: float) -> SequenceFigures:
     """Return what a training on all but the last two items of every user finds of the last ones.
 
     Args:
@@ -140,31 +146,31 @@ def trained(users: list[Items], settings: dict[str, Any], seconds: float) -> Fou
     trainer = SequenceTrainer(
         section, pl.DataFrame({"item": np.arange(count)}), np.bincount(learnt, minlength=count), 1
     )
-    began, cpu, best, worse, kept = time.perf_counter(), time.process_time(), -1.0, 0, (0, trainer)
+    began, cpu, best, worse, best_state = time.perf_counter(), time.process_time(), -1.0, 0, (0, trainer)
     for epoch in range(1, _MOST_EPOCHS + 1):
         for batch in trainer.batches(sessions):
             trainer.step(batch)
         if epoch % _LOOK_EVERY:
             continue
-        found = evaluate(trainer, users, 1)["ndcg_at_10"]
-        print(f"epoch {epoch}: validation nDCG@10 {found:.4f}", flush=True)
-        worse = 0 if found > best else worse + 1
-        best, kept = (found, (epoch, copy.deepcopy(trainer))) if not worse else (best, kept)
+        ndcg = evaluate(trainer, users, 1)["ndcg_at_10"]
+        print(f"epoch {epoch}: validation nDCG@10 {ndcg:.4f}", flush=True)
+        worse = 0 if ndcg > best else worse + 1
+        best, best_state = (ndcg, (epoch, copy.deepcopy(trainer))) if not worse else (best, best_state)
         if worse == _PATIENCE or time.perf_counter() - began > seconds:
             break
     took = time.perf_counter() - began, time.process_time() - cpu
-    return Found(evaluate(kept[1], users, 0), kept[0], *took, ended=worse == _PATIENCE)
+    return SequenceFigures(evaluate(best_state[1], users, 0), best_state[0], *took, ended=worse == _PATIENCE)
 
 
 def evaluate(trainer: SequenceTrainer, users: list[Items], held_out: int) -> dict[str, float]:
     """Return recall and nDCG at 10 of the item that is `held_out` places from the end, by `_METRICS`."""
-    found: dict[str, float] = {}
-    every = np.concatenate(list(_ranks(trainer, users, held_out)), axis=1)
-    for kind, ranks in zip(("", "unseen_"), every, strict=True):
+    figures: dict[str, float] = {}
+    all_ranks = np.concatenate(list(_ranks(trainer, users, held_out)), axis=1)
+    for kind, ranks in zip(("", "unseen_"), all_ranks, strict=True):
         hits = ranks < 10
         gains = np.where(hits, 1 / np.log2(ranks + 2.0), 0.0)
-        found |= {f"{kind}ndcg_at_10": float(gains.mean()), f"{kind}recall_at_10": float(hits.mean())}
-    return found
+        figures |= {f"{kind}ndcg_at_10": float(gains.mean()), f"{kind}recall_at_10": float(hits.mean())}
+    return figures
 
 
 @torch.no_grad()
@@ -172,20 +178,20 @@ def _ranks(trainer: SequenceTrainer, users: list[Items], held_out: int) -> Itera
     """Give how many items stand before the wanted one, all and unseen ones, for some users at a time."""
     vectors, encoder = torch.from_numpy(trainer.item_vectors()), trainer.encoder.eval()
     for first in range(0, len(users), _AT_ONCE):
-        some = users[first : first + _AT_ONCE]
-        known = [items[: len(items) - 1 - held_out][::-1][: encoder.last].copy() for items in some]
-        lengths = torch.tensor([len(items) for items in known])
-        events = torch.zeros(len(some), int(lengths.max()), vectors.shape[1])
-        for line, items in enumerate(known):
+        batch_users = users[first : first + _AT_ONCE]
+        histories = [items[: len(items) - 1 - held_out][::-1][: encoder.last].copy() for items in batch_users]
+        lengths = torch.tensor([len(items) for items in histories])
+        events = torch.zeros(len(batch_users), int(lengths.max()), vectors.shape[1])
+        for line, items in enumerate(histories):
             events[line, : len(items)] = vectors[torch.from_numpy(items)]
         scores = encoder(events, lengths)[:, 0] @ vectors.T
-        wanted = torch.tensor([items[len(items) - 1 - held_out] for items in some])
-        own = scores[torch.arange(len(some)), wanted]
-        seen = [items[: len(items) - 1 - held_out] for items in some]
-        lines = np.repeat(np.arange(len(some)), [len(items) for items in seen])
-        before = (scores > own[:, None]).sum(1)
-        scores[torch.from_numpy(lines), torch.from_numpy(np.concatenate(seen))] = -torch.inf
-        yield np.stack([before.numpy(), (scores > own[:, None]).sum(1).numpy()])
+        targets = torch.tensor([items[len(items) - 1 - held_out] for items in batch_users])
+        target_scores = scores[torch.arange(len(batch_users)), targets]
+        past_items = [items[: len(items) - 1 - held_out] for items in batch_users]
+        lines = np.repeat(np.arange(len(batch_users)), [len(items) for items in past_items])
+        rank = (scores > target_scores[:, None]).sum(1)
+        scores[torch.from_numpy(lines), torch.from_numpy(np.concatenate(past_items))] = -torch.inf
+        yield np.stack([rank.numpy(), (scores > target_scores[:, None]).sum(1).numpy()])
     encoder.train()
 
 
@@ -196,14 +202,14 @@ def peer_figures(users: list[Items], seconds: float) -> dict[str, float]:
     """
     text = "".join(f"{user} {' '.join(map(str, items))}\n" for user, items in enumerate(users))
     digest = hashlib.sha256(PEER_PROGRAM.read_bytes() + text.encode()).hexdigest()[:16]
-    kept = PEER_ENVIRONMENT / "figures" / f"{digest}.json"
-    if not kept.exists():
-        found = _trained_peer(text, seconds)
-        if not found["ended"]:
-            return found
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_text(json.dumps(found))
-    figures: dict[str, float] = json.loads(kept.read_text())
+    cache_path = PEER_ENVIRONMENT / "figures" / f"{digest}.json"
+    if not cache_path.exists():
+        peer_output = _trained_peer(text, seconds)
+        if not peer_output["ended"]:
+            return peer_output
+        cache_path.parent.mkdir(exist_ok=True)
+        cache_path.write_text(json.dumps(peer_output))
+    figures: dict[str, float] = json.loads(cache_path.read_text())
     return figures
 
 
@@ -211,10 +217,10 @@ def _trained_peer(sessions: str, seconds: float) -> dict[str, float]:
     with TemporaryDirectory() as scratch:
         path = Path(scratch) / "sequences.txt"
         path.write_text(sessions)
-        words = [str(PEER_ENVIRONMENT / "bin/python"), str(PEER_PROGRAM), str(path), str(seconds)]
-        ran = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own program
-    found: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])["test"]
-    return found
+        command = [str(PEER_ENVIRONMENT / "bin/python"), str(PEER_PROGRAM), str(path), str(seconds)]
+        ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own program
+    figures: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])["test"]
+    return figures
 
 
 def _arguments() -> argparse.Namespace:

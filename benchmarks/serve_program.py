@@ -45,20 +45,20 @@ def _scored(program: Any, rows: dict[str, np.ndarray], order: dict[str, Any]) ->
 
 
 def _timed(program: Any, rows: dict[str, np.ndarray], order: dict[str, Any]) -> dict[str, Any]:
-    some = {name: values[: order["rows"]] for name, values in rows.items()}
-    return _spent(lambda: program.scores(some), order)
+    first_rows = {name: values[: order["rows"]] for name, values in rows.items()}
+    return _spent(lambda: program.scores(first_rows), order)
 
 
 def _model_timed(program: Any, rows: dict[str, np.ndarray], order: dict[str, Any]) -> dict[str, Any]:
     """Time the trees or the network alone, shared out among as many threads as the program's."""
     scorer, threads = program._scorer, program._threads
     edges = np.linspace(0, order["rows"], threads + 1).astype(int)
-    first, *others = [
+    first, *further_calls = [
         scorer.features({name: values[start:end] for name, values in rows.items()}) for start, end in pairwise(edges)
     ]
 
     def call() -> None:
-        helpers = [program._pool.submit(scorer.scores_of, features) for features in others]
+        helpers = [program._pool.submit(scorer.scores_of, features) for features in further_calls]
         scorer.scores_of(first)
         for helper in helpers:
             helper.result()
@@ -70,13 +70,13 @@ def _spent(call: Callable[[], object], order: dict[str, Any]) -> dict[str, Any]:
     calls = order["calls"]
     for _ in range(order["warm"]):
         call()
-    spent, before = [], resource.getrusage(resource.RUSAGE_SELF)
+    spent, usage_before = [], resource.getrusage(resource.RUSAGE_SELF)
     for _ in range(calls):
         start = time.perf_counter_ns()
         call()
         spent.append((time.perf_counter_ns() - start) / 1e6)
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = usage.ru_utime + usage.ru_stime - usage_before.ru_utime - usage_before.ru_stime
     return {"ms": spent, "cpu_ms": cpu * 1e3 / calls}
 
 

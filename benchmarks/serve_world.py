@@ -94,18 +94,18 @@ class Question:
         log = pl.concat(frame for _, frame in DayTable.open(world.folder / "log", Files.LOG).frames({views.last_day}))
         items = log.unique("item_id", maintain_order=True).sample(rows, seed=1, with_replacement=True)
         moment = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
-        one = log.row(0, named=True)
-        same = {name: one[name] for name in ("user_id", "surface", "device", "duration")}
-        asked = items.with_columns(
+        logged_row = log.row(0, named=True)
+        same = {name: logged_row[name] for name in ("user_id", "surface", "device", "duration")}
+        candidate_rows = items.with_columns(
             *(pl.lit(value).cast(log.schema[name]).alias(name) for name, value in same.items()),
             pl.lit(moment).cast(log.schema[Columns.TIME]).alias(Columns.TIME),
             pl.lit(day).alias(Columns.DAY),
         )
-        self.tensors = DayAssembler(plan, Signature.read(model / FOLDER), views).tensors(asked, day)
+        self.tensors = DayAssembler(plan, Signature.read(model / FOLDER), views).tensors(candidate_rows, day)
         self.inputs: dict[str, Any] = {
             **{name: np.array([value], object if isinstance(value, str) else None) for name, value in same.items()},
-            "item_id": asked["item_id"].to_numpy(),
-            "position": asked["position"].to_numpy(),
+            "item_id": candidate_rows["item_id"].to_numpy(),
+            "position": candidate_rows["position"].to_numpy(),
             Columns.TIME: np.array([int(moment.timestamp() * 1_000_000)]),
         }
 

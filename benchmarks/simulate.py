@@ -17,16 +17,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench NAME=simulate", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0, help="how long (120)")
     parser.add_argument("--seed", type=int, default=0, help="of the first history (0)")
-    chosen = parser.parse_args()
-    began, spent, seed, test = time.monotonic(), time.process_time(), chosen.seed, ""
-    while time.monotonic() - began < chosen.seconds and not test:
+    arguments = parser.parse_args()
+    began, spent, seed, test = time.monotonic(), time.process_time(), arguments.seed, ""
+    while time.monotonic() - began < arguments.seconds and not test:
         broken = play(history := History.seeded(seed))
         if broken is not None:
             short = history.shrink(partial(_breaks, broken.rule))
             test = f"seed {seed} breaks a rule: {broken}\n\n{short.as_test(f'seed_{seed}', str(play(short)))}"
         seed += 1
-    lines = lines_of(seed - chosen.seed, time.process_time() - spent, is_broken=bool(test))
-    show(f"Histories from seed {chosen.seed}", lines)
+    lines = lines_of(seed - arguments.seed, time.process_time() - spent, is_broken=bool(test))
+    show(f"Histories from seed {arguments.seed}", lines)
     record(lines, RESULTS)
     sys.stdout.write(test)
     return int(bool(test))

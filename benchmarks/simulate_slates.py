@@ -41,37 +41,37 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the user's files; none for a generated log")
     arguments = parser.parse_args()
     with TemporaryDirectory() as scratch:
-        found, cpu_s = simulated(arguments.spec, arguments.data, arguments.requests, Path(scratch))
+        simulated_requests, cpu_s = simulated(arguments.spec, arguments.data, arguments.requests, Path(scratch))
     lines = [
-        Line("simulation", f"{arguments.spec}, requests", found.requests, ""),
-        Line("simulation", f"{arguments.spec}, without an item", found.empty, ""),
-        Line("simulation", f"{arguments.spec}, broken", found.broken, ""),
-        Line("simulation", f"{arguments.spec}, a request", 1_000 * cpu_s / found.requests, "cpu-ms"),
+        Line("simulation", f"{arguments.spec}, requests", simulated_requests.requests, ""),
+        Line("simulation", f"{arguments.spec}, without an item", simulated_requests.empty, ""),
+        Line("simulation", f"{arguments.spec}, broken", simulated_requests.broken, ""),
+        Line("simulation", f"{arguments.spec}, a request", 1_000 * cpu_s / simulated_requests.requests, "cpu-ms"),
     ]
     show("Simulated requests", lines)
     record(lines)
-    sys.exit("; ".join(found.examples) or 0)
+    sys.exit("; ".join(simulated_requests.examples) or 0)
 
 
-def simulated(name: str, data: Path | None, requests: int, scratch: Path) -> tuple[SimulatedRequests, float]:
+def simulated(name: str, log_path: Path | None, requests: int, scratch: Path) -> tuple[SimulatedRequests, float]:
     """Return what became of random requests to a spec's stages, and the processor seconds that they took."""
     spec = load_spec(ROOT / f"pipelines/specs/{name}.yaml")
     if spec.retrieval is None:
         sys.exit(f"{name} declares no retrieval; there are no slates to simulate")
     raw, valid, quarantine, sources, out = (scratch / part for part in ("raw", "valid", "quarantine", "sources", "out"))
-    ingest(spec.data, data, raw, spec.runtime)
+    ingest(spec.data, log_path, raw, spec.runtime)
     validate(spec.data, raw, valid, quarantine, spec.runtime, datetime.now(UTC))
     retrieving.build_retrieval(spec.retrieval, spec.data, valid, sources, spec.runtime.seed)
     stages = spec.filters or Filters(), spec.ordering or Ordering()
-    where = str(data) if data else ""
-    releasing.build_release(sources / retrieving.RELEASE, spec.data, *stages, valid, where, out)
+    source = str(log_path) if log_path else ""
+    releasing.build_release(sources / retrieving.RELEASE, spec.data, *stages, valid, source, out)
     recommender = open_release(out / releasing.RELEASE, spec.data)
     log = DayTable.open(valid, Files.LOG)
     test = frozenset(split_days([part.day for part in log.days], spec.data.split).test)
-    asked = read_requests(recommender, spec.data, log, test, spec.runtime.seed)
+    logged_requests = read_requests(recommender, spec.data, log, test, spec.runtime.seed)
     began = time.process_time()
-    found = simulate_requests(recommender, asked.requests, requests, spec.runtime.seed)
-    return found, time.process_time() - began
+    simulated_requests = simulate_requests(recommender, logged_requests.requests, requests, spec.runtime.seed)
+    return simulated_requests, time.process_time() - began
 
 
 if __name__ == "__main__":

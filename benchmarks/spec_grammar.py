@@ -26,7 +26,9 @@ class Grammar:
         schema = Spec.model_json_schema()
         self._definitions: dict[str, Any] = schema["$defs"]
         self._sections: dict[str, Any] = {
-            name: each for name, each in schema["properties"].items() if name not in {"version", "name"}
+            name: section_schema
+            for name, section_schema in schema["properties"].items()
+            if name not in {"version", "name"}
         }
         self._draw = draw
 
@@ -52,8 +54,8 @@ class Grammar:
             return schema["const"]
         for choice in ("enum", "oneOf", "anyOf"):
             if choice in schema:
-                chosen = self._draw.choice(schema[choice])
-                return chosen if choice == "enum" else self._value(chosen, texts)
+                alternative = self._draw.choice(schema[choice])
+                return alternative if choice == "enum" else self._value(alternative, texts)
         makers = {"object": self._object, "array": self._items, "string": self._text}
         if schema.get("type") in makers:
             return makers[schema["type"]](schema, texts)
@@ -70,33 +72,33 @@ class Grammar:
         return self._draw.choice(_ANY)
 
     def _text(self, schema: dict[str, Any], texts: list[str]) -> str:
-        fitting = [each for each in texts if re.search(schema.get("pattern", ""), each)]
+        fitting = [text for text in texts if re.search(schema.get("pattern", ""), text)]
         return self._draw.choice(fitting or texts)
 
     def _object(self, schema: dict[str, Any], texts: list[str]) -> dict[str, Any]:
         return dict(self._entries(schema, texts))
 
     def _entries(self, schema: dict[str, Any], texts: list[str]) -> Iterator[tuple[str, Any]]:
-        needed = schema.get("required", ())
-        for name, each in schema.get("properties", {}).items():
-            if name in needed or self._draw.random() < _OPTIONAL:
-                yield name, self._value(each, texts)
+        required = schema.get("required", ())
+        for name, property_schema in schema.get("properties", {}).items():
+            if name in required or self._draw.random() < _OPTIONAL:
+                yield name, self._value(property_schema, texts)
         free = [*schema.get("patternProperties", {}).values(), schema.get("additionalProperties")]
-        for each in free:
-            if isinstance(each, dict):
+        for property_schema in free:
+            if isinstance(property_schema, dict):
                 for name in self._draw.sample(_NAMES, self._draw.randint(1, len(_NAMES))):
-                    yield name, self._value(each, texts)
+                    yield name, self._value(property_schema, texts)
 
     def _items(self, schema: dict[str, Any], texts: list[str]) -> list[Any]:
         if "prefixItems" in schema:
-            return [self._value(each, texts) for each in schema["prefixItems"]]
+            return [self._value(item_schema, texts) for item_schema in schema["prefixItems"]]
         least = schema.get("minItems", 0)
         count = self._draw.randint(least, max(least, min(_LONGEST, schema.get("maxItems", _LONGEST))))
         return [self._value(schema.get("items", {}), texts) for _ in range(count)]
 
     def _number(self, schema: dict[str, Any]) -> float:
         low, high = (schema.get(name, schema.get(f"exclusive{name.title()}")) for name in ("minimum", "maximum"))
-        at_ends = [each for each in (low, high) if each is not None]
+        at_ends = [bound for bound in (low, high) if bound is not None]
         number: float = self._draw.choice([*_NUMBERS, *at_ends])
         inside = number if high is None else min(number, high)
         inside = inside if low is None else max(inside, low)

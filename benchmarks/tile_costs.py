@@ -48,12 +48,15 @@ class Cost(NamedTuple):
 def spec_of(tile: str, days: int, rows_a_day: int) -> Spec:
     """Return the demo's statistics by key, by such tiles, over so many days."""
     spec = load_spec(Path(__file__).parents[1] / "pipelines" / "specs" / "demo.yaml")
-    data, features = spec.data.model_dump(mode="json"), spec.features.model_dump(mode="json")
-    data["source"] |= {"rows": rows_a_day * days, "days": days}
+    data_section, features = spec.data.model_dump(mode="json"), spec.features.model_dump(mode="json")
+    data_section["source"] |= {"rows": rows_a_day * days, "days": days}
     # Features of a slate are compared within a request, and need statistics by whole days.
-    columns = [one for one in features["columns"] if one["kind"] != "slate"]
-    made = Data.model_validate(data), Features.model_validate({**features, "columns": columns, "tile": tile})
-    return spec.model_copy(update={"data": made[0], "features": made[1]})
+    columns = [column for column in features["columns"] if column["kind"] != "slate"]
+    sections = (
+        Data.model_validate(data_section),
+        Features.model_validate({**features, "columns": columns, "tile": tile}),
+    )
+    return spec.model_copy(update={"data": sections[0], "features": sections[1]})
 
 
 def make_log(spec: Spec, folder: Path) -> None:
@@ -74,9 +77,9 @@ def part_of_log(folder: Path, name: str, day: date, *, share: float) -> None:
     (folder / name / "side").symlink_to(folder / "valid" / "side")
     writer = DayTableWriter(folder / name, Files.LOG, 1_000_000)
     for part, rows in whole.frames():
-        kept = rows.head(round(share * rows.height)) if part == day else rows
-        if kept.height:
-            writer.append(kept)
+        rows_of_part = rows.head(round(share * rows.height)) if part == day else rows
+        if rows_of_part.height:
+            writer.append(rows_of_part)
     writer.close()
 
 
@@ -85,9 +88,9 @@ def count(spec: Spec, folder: Path, log: str, out: str, previous: str = "", corr
     from shortlist.features.fit import fit
     from shortlist.features.previous_fit import DayRange
 
-    before = folder / previous if previous else None
+    previous_folder = folder / previous if previous else None
     day = DayRange(date.fromisoformat(corrected), date.fromisoformat(corrected)) if corrected else None
-    fit(spec.data, spec.features, spec.gates, spec.runtime, folder / log, folder / out, before, day)
+    fit(spec.data, spec.features, spec.gates, spec.runtime, folder / log, folder / out, previous_folder, day)
 
 
 def cost_of(work: Callable[..., None], *arguments: Any, rounds: int = ROUNDS) -> Cost:
@@ -96,7 +99,7 @@ def cost_of(work: Callable[..., None], *arguments: Any, rounds: int = ROUNDS) ->
     for _ in range(rounds):
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             costs.append(pool.apply(_alone, (work, arguments)))
-    return Cost(min(one.cpu_s for one in costs), min(one.peak_mib for one in costs))
+    return Cost(min(cost.cpu_s for cost in costs), min(cost.peak_mib for cost in costs))
 
 
 def _alone(work: Callable[..., None], arguments: tuple[Any, ...]) -> Cost:
@@ -109,13 +112,13 @@ def _alone(work: Callable[..., None], arguments: tuple[Any, ...]) -> Cost:
     return Cost(seconds, int(peak.split()[1]) / 1024)
 
 
-def compared(name: str, cost: Cost, peer: str, other: Cost) -> list[Line]:
+def compared(name: str, cost: Cost, peer: str, peer_cost: Cost) -> list[Line]:
     """Return the lines of a work and of what it is compared with."""
     return [
-        Line(WORK, f"{name}, time", round(cost.cpu_s, 3), "s of a processor", f"{peer}: {other.cpu_s:.2f} s",
-             round(cost.cpu_s / other.cpu_s, 3)),
-        Line(WORK, f"{name}, memory", round(cost.peak_mib, 1), "MiB", f"{peer}: {other.peak_mib:.0f} MiB",
-             round(cost.peak_mib / other.peak_mib, 3)),
+        Line(WORK, f"{name}, time", round(cost.cpu_s, 3), "s of a processor", f"{peer}: {peer_cost.cpu_s:.2f} s",
+             round(cost.cpu_s / peer_cost.cpu_s, 3)),
+        Line(WORK, f"{name}, memory", round(cost.peak_mib, 1), "MiB", f"{peer}: {peer_cost.peak_mib:.0f} MiB",
+             round(cost.peak_mib / peer_cost.peak_mib, 3)),
     ]  # fmt: skip
 
 
@@ -123,12 +126,12 @@ def tiles_and_days(folder: Path, rows_a_day: int, rounds: int) -> list[Line]:
     """Return what more tiles cost, and what more days do."""
     costs: dict[tuple[int, str], Cost] = {}
     for days in (DAYS, 2 * DAYS):
-        own = folder / str(days)
-        own.mkdir()
-        make_log(spec_of("1d", days, rows_a_day), own)
+        days_folder = folder / str(days)
+        days_folder.mkdir()
+        make_log(spec_of("1d", days, rows_a_day), days_folder)
         for tile in ("1d", SHORT):
             spec = spec_of(tile, days, rows_a_day)
-            costs[days, tile] = cost_of(count, spec, own, "valid", f"fit-{tile}", rounds=rounds)
+            costs[days, tile] = cost_of(count, spec, days_folder, "valid", f"fit-{tile}", rounds=rounds)
     more_tiles = compared(
         f"fit by tiles of {SHORT}, {2 * DAYS} days", costs[2 * DAYS, SHORT], "tiles of 1d", costs[2 * DAYS, "1d"]
     )
@@ -144,18 +147,20 @@ def counted_onto(folder: Path, rows_a_day: int, rounds: int) -> list[Line]:
     Raises:
         AssertionError: One gives other files than a count of every day.
     """
-    own, spec = folder / str(2 * DAYS), spec_of(SHORT, 2 * DAYS, rows_a_day)
-    days = [part.day for part in DayTable.open(own / "valid", Files.LOG).days]
+    days_folder, spec = folder / str(2 * DAYS), spec_of(SHORT, 2 * DAYS, rows_a_day)
+    days = [part.day for part in DayTable.open(days_folder / "valid", Files.LOG).days]
     newest, middle = days[-1], days[len(days) // 2]
     for name, day, share in (("shorter", newest, 0.0), ("corrected", middle, 0.9), ("plain", middle, 1.0)):
-        part_of_log(own, name, day, share=share)
+        part_of_log(days_folder, name, day, share=share)
     for name in ("shorter", "plain", "corrected"):
-        count(spec, own, name, f"of-{name}")
-    refresh = cost_of(count, spec, own, "plain", "refreshed", "of-shorter", rounds=rounds)
-    backfill = cost_of(count, spec, own, "corrected", "backfilled", "of-plain", middle.isoformat(), rounds=rounds)
-    whole = cost_of(count, spec, own, "plain", "of-plain-again", rounds=rounds)
-    assert folder_digest(own / "refreshed") == folder_digest(own / "of-plain")
-    assert folder_digest(own / "backfilled") == folder_digest(own / "of-corrected")
+        count(spec, days_folder, name, f"of-{name}")
+    refresh = cost_of(count, spec, days_folder, "plain", "refreshed", "of-shorter", rounds=rounds)
+    backfill = cost_of(
+        count, spec, days_folder, "corrected", "backfilled", "of-plain", middle.isoformat(), rounds=rounds
+    )
+    whole = cost_of(count, spec, days_folder, "plain", "of-plain-again", rounds=rounds)
+    assert folder_digest(days_folder / "refreshed") == folder_digest(days_folder / "of-plain")
+    assert folder_digest(days_folder / "backfilled") == folder_digest(days_folder / "of-corrected")
     peer = "every day counted"
     return compared("refresh of 1 day", refresh, peer, whole) + compared("backfill of 1 day", backfill, peer, whole)
 
@@ -165,11 +170,11 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.tile_costs", description=__doc__)
     parser.add_argument("--rows-a-day", type=int, default=ROWS_A_DAY)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with TemporaryDirectory() as scratch, console().status("counting"):
-        lines = tiles_and_days(Path(scratch), asked.rows_a_day, asked.rounds)
-        lines += counted_onto(Path(scratch), asked.rows_a_day, asked.rounds)
-    show(f"Statistics of {2 * DAYS} days with {asked.rows_a_day:,} rows each", lines)
+        lines = tiles_and_days(Path(scratch), options.rows_a_day, options.rounds)
+        lines += counted_onto(Path(scratch), options.rows_a_day, options.rounds)
+    show(f"Statistics of {2 * DAYS} days with {options.rows_a_day:,} rows each", lines)
     record(lines)
     return exit_code(lines)
 

@@ -64,18 +64,18 @@ SECTIONS: Final = {
 _ROW: Final[Any] = {"features": ("I*", "C*"), "embedding_dim": 16, "batch_size": 8_192}
 _DEEP: Final[Any] = _ROW | {"deep_mlp": (512, 256)}
 _DLRM: Final[Any] = _ROW | {"bottom_mlp": (512, 256, 64), "top_mlp": (512, 256)}
-_LISTED: Final = "dlrm, and the mean of a sequence"
+_DLRM_WITH_SEQUENCE: Final = "dlrm, and the mean of a sequence"
 KINDS: Final = {
     "dlrm": (DLRM, DLRMModel(**_DLRM)),
     "dcn, rank 64": (DCN, DCNModel(**_DEEP)),
     "dcn, full rank": (DCN, DCNModel(**_DEEP, cross_rank=None)),
     "wide_deep": (WideDeep, WideDeepModel(**_DEEP)),
     "finalnet": (FinalNet, FinalNetModel(**_ROW, mlp=(512, 256))),
-    _LISTED: (DLRM, DLRMModel(**_DLRM | {"features": ("I*", "C*", PAST)})),
+    _DLRM_WITH_SEQUENCE: (DLRM, DLRMModel(**_DLRM | {"features": ("I*", "C*", PAST)})),
     "din, the same sequence": (DIN, DINModel(**_DLRM, history=PAST, target="C3_id")),
 }
 """Networks of equal widths: that of an embedding row, and those of the layers above all inputs."""
-REFERENCES: Final = {"din, the same sequence": _LISTED}
+REFERENCES: Final = {"din, the same sequence": _DLRM_WITH_SEQUENCE}
 """What a kind is compared with; DLRM, where nothing is said."""
 KIND_LAST: Final = 20
 """Most ids of the sequence."""
@@ -125,7 +125,9 @@ class Side:
             assert isinstance(section, DLRMModel)
             starts = layout.starts[: len(layout.singles)]
             bottom = (layout.floats, *section.bottom_mlp)
-            network = Naumov([one.size or 0 for one in layout.singles], section.embedding_dim, bottom, section.top_mlp)
+            network = Naumov(
+                [feature.size or 0 for feature in layout.singles], section.embedding_dim, bottom, section.top_mlp
+            )
             network.start_as(self._model, starts)
             self._peer = NaumovTraining(network, starts, PEER_RATE)
         else:
@@ -139,29 +141,29 @@ class Side:
         curve = [float(np.mean(tenth)) for tenth in np.array_split(losses, 10)]
         validation = list(self._validation.in_order())
         truth = np.concatenate([batch.labels_B.numpy() for batch in validation])
-        given = np.concatenate([self._scores(batch) for batch in validation]).astype(np.float64)
-        return curve, float(log_loss(truth, given)), float(roc_auc_score(truth, given))
+        scores = np.concatenate([self._scores(batch) for batch in validation]).astype(np.float64)
+        return curve, float(log_loss(truth, scores)), float(roc_auc_score(truth, scores))
 
     def round(self, number: int, count: int = STEPS) -> tuple[int, Cost]:
         """Take so many steps; return their rows and what they cost: ours with the loader, the peer without."""
         rows = 0
         self._model.train()
         batches = islice(self._train.shuffled(number), count)
-        given = list(batches) if self._kind == "peer" else batches
+        batch_source = list(batches) if self._kind == "peer" else batches
 
         def steps() -> None:
             nonlocal rows
-            for batch in given:
+            for batch in batch_source:
                 self._learn_from(batch)
                 rows += batch.rows
 
-        taken = cost(steps)
-        return rows, taken
+        step_cost = cost(steps)
+        return rows, step_cost
 
     def _learn_from(self, batch: Batch) -> float:
         if self._kind == "peer":
             return self._peer.step(batch, self._standard(batch))
-        return self._training.step(batch)
+        return self._training.train_batch_and_wait(batch)
 
     def _scores(self, batch: Batch) -> np.ndarray:
         if self._kind == "peer":
@@ -215,12 +217,12 @@ def check(sides: dict[str, Pool], rows: int) -> list[str]:
     Raises:
         AssertionError: Ours, compiled and in bf16, differs from plain float32, or learns worse than the peer.
     """
-    found = {kind: side.apply(_learn, (rows,)) for kind, side in sides.items()}
-    narrow, wide, peer = (found[kind] for kind in ("ours", "fp32", "peer"))
+    losses = {kind: side.apply(_learn, (rows,)) for kind, side in sides.items()}
+    narrow, wide, peer = (losses[kind] for kind in ("ours", "fp32", "peer"))
     assert abs(narrow[2] - wide[2]) <= TOLERANCE, f"AUC {narrow[2]:.5f} in bf16, {wide[2]:.5f} in float32"
     assert max(abs(a - b) for a, b in zip(narrow[0], wide[0], strict=True)) <= 0.01, "the loss curves differ"
     assert narrow[1] <= peer[1] + 0.005, f"log loss {narrow[1]:.4f}, the peer's {peer[1]:.4f}"
-    return [f"{kind}: log loss {loss:.4f}, AUC {auc:.5f}" for kind, (_, loss, auc) in found.items()]
+    return [f"{kind}: log loss {loss:.4f}, AUC {auc:.5f}" for kind, (_, loss, auc) in losses.items()]
 
 
 def compare(folder: str, name: str, status: Callable[[str], None]) -> tuple[list[Line], list[str]]:
@@ -233,24 +235,24 @@ def compare(folder: str, name: str, status: Callable[[str], None]) -> tuple[list
         "fp32": section.model_copy(update={"precision": "fp32", "compile": "off"}),
         "peer": section,
     }
-    sides = {kind: spawn.Pool(1, _begin, (folder, each, kind)) for kind, each in kinds.items()}
+    sides = {kind: spawn.Pool(1, _begin, (folder, section, kind)) for kind, section in kinds.items()}
     try:
         status(f"{name}: checking that all learn the same")
         checked = check(sides, LESSON_ROWS[name])
-        taken: dict[str, list[tuple[float, float]]] = {kind: [] for kind in sides}
+        rounds: dict[str, list[tuple[float, float]]] = {kind: [] for kind in sides}
         for number in range(ROUNDS):
             for kind, side in sides.items():
                 status(f"{name}, {kind}, round {number + 1}")
                 rows, spent = side.apply(_round, (number,))
-                taken[kind].append((rows / spent.wall_s, rows / spent.cpu_s))
+                rounds[kind].append((rows / spent.wall_s, rows / spent.cpu_s))
     finally:
         for side in sides.values():
             side.terminate()
     status(f"{name}, the bound")
-    most = bound(section, 13, 27)
-    rates = {kind: tuple(map(median, zip(*each, strict=True))) for kind, each in taken.items()}
+    bound_rate = bound(section, 13, 27)
+    rates = {kind: tuple(map(median, zip(*kind_rounds, strict=True))) for kind, kind_rounds in rounds.items()}
     titles = {"ours": "ours", "fp32": "ours, float32", "peer": PEER}
-    lines = [_line(f"{name}, {titles[kind]}", rates[kind][0], rates["peer"][0], most) for kind in rates]
+    lines = [_line(f"{name}, {titles[kind]}", rates[kind][0], rates["peer"][0], bound_rate) for kind in rates]
     by_cpu = rates["ours"][1] / rates["peer"][1]
     lines.append(
         Line("train", f"{name}, ours, per processor second", round(rates["ours"][1]), "rows/s", PEER, round(by_cpu, 3))
@@ -280,15 +282,15 @@ def compare_kinds(folder: str, status: Callable[[str], None]) -> list[Line]:
             rates[name] += [rows / spent.cpu_s] if number else []
     # Of a round, not of the medians: a neighbour that takes the cache slows the kinds of one round alike.
     lines = []
-    for name, each in rates.items():
+    for name, kind_rates in rates.items():
         peer = REFERENCES.get(name, "dlrm")
-        ratio = median(own / other for own, other in zip(each, rates[peer], strict=True))
-        lines.append(Line("train kinds", name, round(median(each)), "rows/processor s", peer, round(ratio, 3)))
+        ratio = median(rate / peer_rate for rate, peer_rate in zip(kind_rates, rates[peer], strict=True))
+        lines.append(Line("train kinds", name, round(median(kind_rates)), "rows/processor s", peer, round(ratio, 3)))
     return lines
 
 
-def _line(name: str, rate: float, peer: float, most: float) -> Line:
-    return Line("train", name, round(rate), "rows/s", PEER, round(rate / peer, 3), round(rate / most, 3))
+def _line(name: str, rate: float, peer: float, bound_rate: float) -> Line:
+    return Line("train", name, round(rate), "rows/s", PEER, round(rate / peer, 3), round(rate / bound_rate, 3))
 
 
 def main(names: Any = (*SECTIONS, ONLY_KINDS)) -> int:
@@ -303,9 +305,9 @@ def main(names: Any = (*SECTIONS, ONLY_KINDS)) -> int:
         if widths:
             write_table(Path(scratch) / "table", TRAIN_ROWS, 200_000, CHUNK_ROWS // 2)
         for name in widths:
-            compared, said = compare(str(Path(scratch) / "table"), name, status.update)
+            compared, findings = compare(str(Path(scratch) / "table"), name, status.update)
             lines += compared
-            checked += said
+            checked += findings
         if ONLY_KINDS in names:
             write_table(Path(scratch) / "kinds", KIND_ROWS, 8_192, KIND_ROWS, KIND_LAST)
             kinds = compare_kinds(str(Path(scratch) / "kinds"), status.update)

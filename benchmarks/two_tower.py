@@ -55,9 +55,9 @@ class PlainTowers(nn.Module):
 
 def plain_loss(scores_BC: Tensor, items_B: Tensor, items_C: Tensor) -> Tensor:
     """Return the mean cross-entropy of the rows' own items; other columns with the same item are left out."""
-    again = items_B[:, None] == items_C[None, :]
-    again.fill_diagonal_(fill_value=False)
-    return functional.cross_entropy(scores_BC.masked_fill(again, -torch.inf), torch.arange(len(items_B)))
+    is_same_item = items_B[:, None] == items_C[None, :]
+    is_same_item.fill_diagonal_(fill_value=False)
+    return functional.cross_entropy(scores_BC.masked_fill(is_same_item, -torch.inf), torch.arange(len(items_B)))
 
 
 def main() -> None:
@@ -67,9 +67,9 @@ def main() -> None:
     users, items = random.integers(0, USERS, ROWS), (ITEMS * random.random(ROWS) ** 2).astype(np.int64)
     frequency = np.bincount(items, minlength=ITEMS) / ROWS
     people = pl.DataFrame({"user_id": np.arange(USERS), "country": np.arange(USERS) % 50})
-    things = pl.DataFrame({"item_id": np.arange(ITEMS), "creator": np.arange(ITEMS) % 800})
-    ours = TowerTrainer(
-        TwoTowers(SECTION, people, things, np.bincount(items, minlength=ITEMS), 1), SECTION, frequency, 1
+    item_table = pl.DataFrame({"item_id": np.arange(ITEMS), "creator": np.arange(ITEMS) % 800})
+    trainer = TowerTrainer(
+        TwoTowers(SECTION, people, item_table, np.bincount(items, minlength=ITEMS), 1), SECTION, frequency, 1
     )
     users_P, items_P = torch.from_numpy(users), torch.from_numpy(items)
     countries_P, size = users_P % 50, SECTION.batch_size
@@ -81,23 +81,23 @@ def main() -> None:
         order = torch.randperm(ROWS)
         return (tuple(column[order[first : first + size]] for column in columns) for first in range(0, ROWS, size))
 
-    each = ROWS // size // (TURNS + 1)
+    batches_per_turn = ROWS // size // (TURNS + 1)
 
     def turns(step: Callable[..., object], batches: Iterator[Sequence[Tensor]]) -> Callable[[], None]:
         def work() -> None:
-            for batch in islice(batches, each):
+            for batch in islice(batches, batches_per_turn):
                 step(*batch)
 
         return work
 
     works = {
-        "ours": turns(ours.step, slices(users_P, items_P)),
+        "ours": turns(trainer.step, slices(users_P, items_P)),
         "plain torch": turns(partial(dense.step, expected), iter(loader)),
         "plain torch, sparse, no loader": turns(partial(sparse.step, expected), slices(users_P, countries_P, items_P)),
     }
     in_turn(works, rounds=1)  # that does not count
     costs = in_turn(works, rounds=TURNS)
-    rates = {name: each * size / one.cpu_s / 1_000 for name, one in costs.items()}
+    rates = {name: batches_per_turn * size / cost.cpu_s / 1_000 for name, cost in costs.items()}
     lines = [
         Line("two_tower", "ours", rates["ours"], "k rows/cpu-s", name, rates["ours"] / rates[name])
         if name == "plain torch"

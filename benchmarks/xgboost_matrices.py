@@ -78,7 +78,7 @@ def by_pandas(learning: LearningTable, seed: int, first: FirstTree) -> xgb.Boost
     return xgb.train(PARAMETERS | {"seed": seed}, xgb.DMatrix(frame, labels), TREES, callbacks=[first])
 
 
-def ours(
+def grow_from_table(
     learning: LearningTable,
     seed: int,
     first: FirstTree,
@@ -93,17 +93,17 @@ def ours(
 
 def all_rows(learning: LearningTable, seed: int, first: FirstTree) -> xgb.Booster:
     """Return trees from a matrix whose bins XGBoost cuts by its sketch of all rows."""
-    return ours(learning, seed, first, sample_rows=None)
+    return grow_from_table(learning, seed, first, sample_rows=None)
 
 
 def out_of_core(learning: LearningTable, seed: int, first: FirstTree) -> xgb.Booster:
     """Return trees from a matrix whose bins stay on disk."""
-    return ours(learning, seed, first, budget_mib=OUT_OF_CORE_MIB)
+    return grow_from_table(learning, seed, first, budget_mib=OUT_OF_CORE_MIB)
 
 
-WAYS: Final[dict[str, Callable[[LearningTable, int, FirstTree], xgb.Booster]]] = {
+VARIANTS: Final[dict[str, Callable[[LearningTable, int, FirstTree], xgb.Booster]]] = {
     "DMatrix from pandas": by_pandas,
-    "ours": ours,
+    "ours": grow_from_table,
     "ours, all rows sketched": all_rows,
     "ours, out of core": out_of_core,
 }
@@ -118,16 +118,16 @@ def opened(folder: str) -> LearningTable:
     return LearningTable(table, features_matching(table, ("*",)))
 
 
-def grown(folder: str, way: str) -> None:
+def grown(folder: str, variant: str) -> None:
     """Grow the trees; what a process of its own is measured on."""
-    WAYS[way](opened(folder), 1, FirstTree())
+    VARIANTS[variant](opened(folder), 1, FirstTree())
 
 
-def measured(folder: str, way: str, seed: int) -> Measured:
+def measured(folder: str, variant: str, seed: int) -> Measured:
     """Grow the trees, and score the validation day."""
     learning, first = opened(folder), FirstTree()
     began = time.perf_counter()
-    booster = WAYS[way](learning, seed, first)
+    booster = VARIANTS[variant](learning, seed, first)
     ended = time.perf_counter()
     assert first.at is not None
     assert booster.num_features() == len(float_names(learning.features))
@@ -140,23 +140,34 @@ def measured(folder: str, way: str, seed: int) -> Measured:
 
 def in_turn(folder: str) -> dict[str, list[Measured]]:
     """Run the ways in fresh processes, A B C D A B A B: those that are not judged once."""
-    found: dict[str, list[Measured]] = {way: [] for way in WAYS}
+    runs_by_variant: dict[str, list[Measured]] = {variant: [] for variant in VARIANTS}
     for seed in range(1, ROUNDS + 1):
-        for way in WAYS if seed == 1 else JUDGED:
+        for variant in VARIANTS if seed == 1 else JUDGED:
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                found[way].append(pool.apply(measured, (folder, way, seed)))
-    return found
+                runs_by_variant[variant].append(pool.apply(measured, (folder, variant, seed)))
+    return runs_by_variant
 
 
-def lines_of(found: dict[str, list[Measured]], peaks: dict[str, float]) -> list[Line]:
+def lines_of(runs_by_variant: dict[str, list[Measured]], peaks: dict[str, float]) -> list[Line]:
     """Return a line of time and one of memory for every way."""
     peer = "DMatrix from pandas"
-    first = {way: median(one.first_s for one in runs) for way, runs in found.items()}
-    every = {way: median(one.all_s for one in runs) for way, runs in found.items()}
+    first = {variant: median(run.first_s for run in runs) for variant, runs in runs_by_variant.items()}
+    all_trees = {variant: median(run.all_s for run in runs) for variant, runs in runs_by_variant.items()}
     return [
-        Line("xgboost", f"{way}, {what}", round(figures[way], 2), unit, peer, round(figures[way] / figures[peer], 3))
-        for what, unit, figures in ((FIRST, "s", first), (f"{TREES} trees, time", "s", every), (PEAK, "MiB", peaks))
-        for way in WAYS
+        Line(
+            "xgboost",
+            f"{variant}, {figure_name}",
+            round(figures[variant], 2),
+            unit,
+            peer,
+            round(figures[variant] / figures[peer], 3),
+        )
+        for figure_name, unit, figures in (
+            (FIRST, "s", first),
+            (f"{TREES} trees, time", "s", all_trees),
+            (PEAK, "MiB", peaks),
+        )
+        for variant in VARIANTS
     ]
 
 
@@ -166,16 +177,16 @@ def main() -> int:
         folder = str(Path(scratch) / "table")
         write_table(Path(folder), ROWS, CHUNK_ROWS)
         status.update("growing trees")
-        found = in_turn(folder)
-        first = {way: runs[0].auc for way, runs in found.items()}  # of the same seed
-        aucs = {way: mean(one.auc for one in found[way]) for way in JUDGED}
+        runs_by_variant = in_turn(folder)
+        first = {variant: runs[0].auc for variant, runs in runs_by_variant.items()}  # of the same seed
+        aucs = {variant: mean(run.auc for run in runs_by_variant[variant]) for variant in JUDGED}
         peer = "DMatrix from pandas"
         assert abs(first["ours, all rows sketched"] - first[peer]) <= SAME_AUC, f"the ways do not rank alike: {first}"
         assert aucs["ours"] >= aucs[peer] - LOST_AUC, f"edges of a sample rank worse: {aucs}"
         assert abs(first["ours, out of core"] - first["ours"]) <= LOST_AUC, f"on disk trees rank otherwise: {first}"
         status.update("memory")
-        peaks = {way: peak_mib(grown, folder, way) for way in WAYS}
-    lines = lines_of(found, peaks)
+        peaks = {variant: peak_mib(grown, folder, variant) for variant in VARIANTS}
+    lines = lines_of(runs_by_variant, peaks)
     show(f"XGBoost, {ROWS:,} rows of 39 features, from the table to {TREES} trees", lines)
     record(lines)
     assert peaks["ours, out of core"] < peaks["ours"], f"out of core more is held: {peaks}"

@@ -26,39 +26,39 @@ _LOG = {"sampling": 1.0, "feature_sampling": 1.0}
 
 def main(arguments: list[str]) -> int:
     """Fuzz a server; return 1 where it failed a request."""
-    asked = _parser().parse_args(arguments)
-    kinds = [asked.kind] if asked.kind else [*KINDS]
-    shares = {kind: _SHARES[kind] / sum(_SHARES[each] for each in kinds) for kind in kinds}
+    options = _parser().parse_args(arguments)
+    kinds = [options.kind] if options.kind else [*KINDS]
+    shares = {kind: _SHARES[kind] / sum(_SHARES[other_kind] for other_kind in kinds) for kind in kinds}
     with TemporaryDirectory(prefix="shortlist-") as folder:
         world = fuzz_world(Path(folder) / "world")
         with running_server(Path(folder) / "server", world, {"log": _LOG}) as server:
             direct = Target(server.http, server.grpc, SCORES)
-            failed = _fuzzed("server", server, direct, shares, asked.requests, asked)
-            if asked.envoy:
+            failed = _fuzzed("server", server, direct, shares, options.requests, options)
+            if options.envoy:
                 with running_envoy(Path(folder) / "envoy", server.http, server.grpc, Serving()) as port:
                     through = Target(port, port, SCORES)
-                    failed |= _fuzzed("through Envoy", server, through, shares, asked.envoy, asked)
+                    failed |= _fuzzed("through Envoy", server, through, shares, options.envoy, options)
             if failed:
                 sys.stdout.write(f"\nThe server's log ends:\n{server.log.read_text()[-3_000:]}\n")
     return 1 if failed else 0
 
 
 def _fuzzed(
-    name: str, server: Running, target: Target, shares: dict[str, float], requests: int, asked: argparse.Namespace
+    name: str, server: Running, target: Target, shares: dict[str, float], requests: int, options: argparse.Namespace
 ) -> bool:
     started, tallies = time.perf_counter(), {}
     for kind, share in shares.items():
-        numbers = range(round(requests * share)) if asked.only is None else range(asked.only, asked.only + 1)
-        tallies[kind] = asyncio.run(fuzz(target, kind, numbers, asked.seed))
-    sys.stdout.write(f"\n{name}: {time.perf_counter() - started:.0f} s, seed {asked.seed}\n")
+        numbers = range(round(requests * share)) if options.only is None else range(options.only, options.only + 1)
+        tallies[kind] = asyncio.run(fuzz(target, kind, numbers, options.seed))
+    sys.stdout.write(f"\n{name}: {time.perf_counter() - started:.0f} s, seed {options.seed}\n")
     table(tallies, sys.stdout.write)
     broken = _broken(server)
     failures = [failure for tally in tallies.values() for failure in tally.failures] + broken
     for failure in failures[:20]:
         sys.stdout.write(f"  {failure}\n")
-    if asked.only is None:
-        where = f"requests to a {name}" if target.http == server.http else f"requests {name}"
-        record_fuzzing(where, sum(tally.sent for tally in tallies.values()), len(failures))
+    if options.only is None:
+        target_title = f"requests to a {name}" if target.http == server.http else f"requests {name}"
+        record_fuzzing(target_title, sum(tally.sent for tally in tallies.values()), len(failures))
     return bool(failures)
 
 
@@ -79,13 +79,13 @@ def _broken(server: Running) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="benchmarks.fuzz", description=__doc__)
-    made.add_argument("--requests", type=int, default=200_000, help="how many in all")
-    made.add_argument("--envoy", type=int, default=8_000, help="how many more through a real Envoy; 0: none")
-    made.add_argument("--seed", type=int, default=1, help="another seed makes other requests")
-    made.add_argument("--kind", choices=KINDS, help="only this one")
-    made.add_argument("--only", type=int, help="only the case with this number, as a failure names it")
-    return made
+    parser = argparse.ArgumentParser(prog="benchmarks.fuzz", description=__doc__)
+    parser.add_argument("--requests", type=int, default=200_000, help="how many in all")
+    parser.add_argument("--envoy", type=int, default=8_000, help="how many more through a real Envoy; 0: none")
+    parser.add_argument("--seed", type=int, default=1, help="another seed makes other requests")
+    parser.add_argument("--kind", choices=KINDS, help="only this one")
+    parser.add_argument("--only", type=int, help="only the case with this number, as a failure names it")
+    return parser
 
 
 if __name__ == "__main__":

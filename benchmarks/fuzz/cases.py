@@ -133,12 +133,12 @@ def _tree(random: Random, rows: int | None = None, left_out: Sequence[str] = ())
             wide = [[value(random) for _ in range(width)] for _ in range(count)]
             inputs.append({"name": name, "datatype": datatype, "shape": [count, width], "data": wide})
     random.shuffle(inputs)
-    more: dict[str, Any] = {}
+    extra_fields: dict[str, Any] = {}
     if random.random() < 0.3:
-        more["outputs"] = [{"name": "score", "parameters": {"binary_data": random.random() < 0.5}}]
+        extra_fields["outputs"] = [{"name": "score", "parameters": {"binary_data": random.random() < 0.5}}]
     if random.random() < 0.3:
-        more |= {"id": "mine", "parameters": {"binary_data_output": True}}
-    return {"inputs": inputs, **more}
+        extra_fields |= {"id": "mine", "parameters": {"binary_data_output": True}}
+    return {"inputs": inputs, **extra_fields}
 
 
 def _json_case(random: Random, tree: dict[str, Any], path: str) -> HTTPCase:
@@ -153,11 +153,11 @@ def _json_case(random: Random, tree: dict[str, Any], path: str) -> HTTPCase:
 
 def _binary_case(random: Random, tree: dict[str, Any], path: str) -> HTTPCase:
     tail = b""
-    for each in tree["inputs"]:
+    for tensor in tree["inputs"]:
         if random.random() < 0.7:
-            raw = _packed(each)
-            del each["data"]
-            each["parameters"] = {"binary_data_size": len(raw)}
+            raw = _packed(tensor)
+            del tensor["data"]
+            tensor["parameters"] = {"binary_data_size": len(raw)}
             tail += raw
     if random.random() < (0.6 if path == INFER else 0.3):
         tree = changed_tree(random, tree)
@@ -172,12 +172,12 @@ def _binary_case(random: Random, tree: dict[str, Any], path: str) -> HTTPCase:
     return HTTPCase(post(head + tail, *lines, path=path), framed=True)
 
 
-def _packed(each: Mapping[str, Any]) -> bytes:
-    flat = [value for row in each["data"] for value in (row if isinstance(row, list) else [row])]
-    if each["datatype"] == "BYTES":
+def _packed(tensor: Mapping[str, Any]) -> bytes:
+    flat = [value for row in tensor["data"] for value in (row if isinstance(row, list) else [row])]
+    if tensor["datatype"] == "BYTES":
         texts = [(value or "").encode() for value in flat]
         return b"".join(struct.pack("<I", len(text)) + text for text in texts)
-    code = {"INT64": "q", "FP64": "d", "FP32": "f"}[each["datatype"]]
+    code = {"INT64": "q", "FP64": "d", "FP32": "f"}[tensor["datatype"]]
     return struct.pack(f"<{len(flat)}{code}", *(value or 0 for value in flat))
 
 
@@ -284,11 +284,11 @@ def _slate(*inputs: dict[str, Any]) -> HTTPCase:
 
 def _binary(*inputs: tuple[str, str, list[int], bytes], path: str = INFER) -> HTTPCase:
     """Return a request whose inputs (name, datatype, shape, bytes) are all in the binary form."""
-    told = [
+    headers = [
         {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": len(raw)}}
         for name, datatype, shape, raw in inputs
     ]
-    head, tail = json.dumps({"inputs": told}).encode(), b"".join(raw for *_, raw in inputs)
+    head, tail = json.dumps({"inputs": headers}).encode(), b"".join(raw for *_, raw in inputs)
     return HTTPCase(post(head + tail, f"Inference-Header-Content-Length: {len(head)}", path=path), framed=True)
 
 

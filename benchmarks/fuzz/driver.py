@@ -85,12 +85,12 @@ async def _smaller(target: Target, case: HTTPCase, status: str) -> bytes:
     sent, step = case.sent, max(1, len(case.sent) // 2)
     for _ in range(200):
         for at in range(0, len(sent), step):
-            tried = sent[:at] + sent[at + step :]
+            shortened = sent[:at] + sent[at + step :]
             line = _Line(target.http)
-            found = await line.answer(HTTPCase(tried, framed=False))
+            answer = await line.answer(HTTPCase(shortened, framed=False))
             line.close()
-            if found == status:
-                sent = tried
+            if answer == status:
+                sent = shortened
                 break
         else:
             if step == 1:
@@ -105,14 +105,14 @@ async def _over_grpc(target: Target, kind: str, numbers: Iterator[int], seed: in
     ) as channel:
         for number in numbers:
             case = grpc_case(kind, seed, number)
-            code, details = await _called(channel, case)
+            code, details = await _call(channel, case)
             tally.sent += 1
             tally.answers[code] += 1
             if code not in _REFUSALS:
                 tally.failures.append(f"{kind} {number}: {code} ({details}): {case}"[:2_000])
 
 
-async def _called(channel: Any, case: GRPCCase) -> tuple[str, str]:
+async def _call(channel: Any, case: GRPCCase) -> tuple[str, str]:
     call = channel.unary_unary(case.method, request_serializer=None, response_deserializer=None)
     try:
         await call(case.message, metadata=case.metadata, timeout=_SECONDS)
@@ -131,7 +131,7 @@ class _Line:
 
     async def answer(self, case: HTTPCase) -> str:
         """Return the status of the answer to a case; `none` where there is none."""
-        status, _ = await self._asked(case.sent, _SECONDS if case.framed else _SILENCE_SECONDS)
+        status, _ = await self._ask(case.sent, _SECONDS if case.framed else _SILENCE_SECONDS)
         if not case.framed:
             self.close()  # what is left of it would be the next request's
         return status
@@ -139,10 +139,10 @@ class _Line:
     async def check(self, target: Target, kind: str) -> str | None:
         """Return what is wrong with the answer to the good request of a kind."""
         if kind.startswith("recommend"):
-            status, body = await self._asked(post(json.dumps(good_slate()).encode(), path=RECOMMEND_INFER), _SECONDS)
+            status, body = await self._ask(post(json.dumps(good_slate()).encode(), path=RECOMMEND_INFER), _SECONDS)
             slate = json.loads(body)["outputs"][0]["data"] if status == "200" else ()
             return None if len(slate) == 3 else f"the good request for a slate got {status} and {len(slate)} items"
-        status, body = await self._asked(post(json.dumps(good_request()).encode()), _SECONDS)
+        status, body = await self._ask(post(json.dumps(good_request()).encode()), _SECONDS)
         if status != "200":
             return f"the good request got {status}"
         scores = json.loads(body)["outputs"][0]["data"]
@@ -154,7 +154,7 @@ class _Line:
             self._writer.close()
             self._writer = None
 
-    async def _asked(self, sent: bytes, seconds: float) -> tuple[str, bytes]:
+    async def _ask(self, sent: bytes, seconds: float) -> tuple[str, bytes]:
         for fresh in (self._writer is None, True):  # an open one may have been closed meanwhile
             try:
                 if self._writer is None or self._reader is None:
@@ -195,5 +195,7 @@ def table(tallies: dict[str, Tally], write: Callable[[str], Any]) -> None:
     write(f"{'kind':16} {'requests':>9} {'5xx':>5} {'UNKNOWN':>8} {'failures':>9}  answers\n")
     for kind, tally in tallies.items():
         answers = ", ".join(f"{status} {count}" for status, count in tally.answers.most_common())
-        unknown = tally.answers["UNKNOWN"]
-        write(f"{kind:16} {tally.sent:9} {tally.server_errors:5} {unknown:8} {len(tally.failures):9}  {answers}\n")
+        unknown_count = tally.answers["UNKNOWN"]
+        write(
+            f"{kind:16} {tally.sent:9} {tally.server_errors:5} {unknown_count:8} {len(tally.failures):9}  {answers}\n"
+        )

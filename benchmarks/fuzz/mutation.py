@@ -83,12 +83,12 @@ def _changed_once(random: Random, tree: Any) -> Any:
 
 
 def _places(tree: Any) -> list[tuple[Any, Any]]:
-    found: list[tuple[Any, Any]] = []
+    places: list[tuple[Any, Any]] = []
     waiting = [tree]
     while waiting:
         node = waiting.pop()
         keys: list[Any] = [*node] if isinstance(node, dict) else [*range(len(node))] if isinstance(node, list) else []
         for key in keys[:50]:
-            found.append((node, key))
+            places.append((node, key))
             waiting.append(node[key])
-    return found
+    return places

@@ -121,10 +121,10 @@ def free_ports(count: int) -> list[int]:
     """Return ports that nobody uses."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
-        return [each.getsockname()[1] for each in sockets]
+        return [listener.getsockname()[1] for listener in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for listener in sockets:
+            listener.close()
 
 
 def _is_up(running: Running) -> bool:

@@ -158,7 +158,7 @@ def fuzz_world(folder: Path) -> FuzzWorld:
 
 
 def _signature(plan: Plan) -> Signature:
-    places = [one.row_column(feature) for one in plan.joined_lists for feature in one.lists]
+    places = [joined_list.row_column(feature) for joined_list in plan.joined_lists for feature in joined_list.lists]
     assert len(places) == 4  # values and times of two live sequences
     return Signature(
         model=MODEL,
@@ -198,22 +198,22 @@ def _write_log(folder: Path) -> None:
 
 
 def _rows(random: np.random.Generator, day: date, number: int) -> pl.DataFrame:
-    def chosen(values: list[Any], dtype: Any) -> pl.Series:
+    def draw_values(values: list[Any], dtype: Any) -> pl.Series:
         return pl.Series([values[place] for place in random.integers(0, len(values), _ROWS)], dtype=dtype)
 
     midnight = datetime.combine(day, datetime.min.time(), UTC)
     return pl.DataFrame(
         {
-            "user_id": chosen([1, 2, 3, 2**40, None], pl.Int64),
-            "item_id": chosen([f"item {each}" for each in range(9)], pl.String),
-            "page": chosen(["home", "漢字", None], pl.String),
-            "position": chosen([1, 2, -3, None], pl.Int64),
-            "code": chosen([255, -1, None], pl.Int64),
-            "price": chosen([1.5, -2.0, None], pl.Float64),
-            "words": chosen([["a", "b"], ["c"], [], None], pl.List(pl.String)),
-            "places": chosen([[1, 2], [-1], [], None], pl.List(pl.Int64)),
-            "made": chosen([day, None], pl.Date),
-            "query": chosen([[1.0, 2.0], [0.0, -1.0], None], pl.List(pl.Float32)),
+            "user_id": draw_values([1, 2, 3, 2**40, None], pl.Int64),
+            "item_id": draw_values([f"item {number}" for number in range(9)], pl.String),
+            "page": draw_values(["home", "漢字", None], pl.String),
+            "position": draw_values([1, 2, -3, None], pl.Int64),
+            "code": draw_values([255, -1, None], pl.Int64),
+            "price": draw_values([1.5, -2.0, None], pl.Float64),
+            "words": draw_values([["a", "b"], ["c"], [], None], pl.List(pl.String)),
+            "places": draw_values([[1, 2], [-1], [], None], pl.List(pl.Int64)),
+            "made": draw_values([day, None], pl.Date),
+            "query": draw_values([[1.0, 2.0], [0.0, -1.0], None], pl.List(pl.Float32)),
             Columns.LABEL: pl.Series(random.integers(0, 2, _ROWS), dtype=pl.Int8),
             Columns.TIME: pl.Series(
                 [midnight + timedelta(seconds=60 * row) for row in range(_ROWS)], dtype=pl.Datetime("us", "UTC")

@@ -33,18 +33,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(PROGRAMS)}; all by default")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="toy sizes: everything runs, no figure means anything")
-    given = parser.parse_args(arguments)
-    unknown = [name for name in given.names if name not in PROGRAMS]
-    if unknown:
-        parser.error(f"no program '{unknown[0]}'; there are {', '.join(PROGRAMS)}")
-    if given.device == "cuda" and not torch.cuda.is_available():
+    options = parser.parse_args(arguments)
+    unknown_names = [name for name in options.names if name not in PROGRAMS]
+    if unknown_names:
+        parser.error(f"no program '{unknown_names[0]}'; there are {', '.join(PROGRAMS)}")
+    if options.device == "cuda" and not torch.cuda.is_available():
         sys.stderr.write(f"{NO_GPU}\n")
         return 2
-    if given.device == "cpu" and not given.small:
+    if options.device == "cpu" and not options.small:
         parser.error("--device cpu runs at toy size alone: add --small")
-    names = given.names or list(PROGRAMS)
-    setting = Setting(given.device, given.small)
-    if len(names) == 1 or given.small:
+    names = options.names or list(PROGRAMS)
+    setting = Setting(options.device, options.small)
+    if len(names) == 1 or options.small:
         return max(measure(name, setting) for name in names)
     return max(_in_own_process(name) for name in names)
 

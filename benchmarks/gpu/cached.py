@@ -46,39 +46,43 @@ class _Reached(NamedTuple):
 def run(setting: Setting) -> Findings:
     """Check and time every share."""
     findings = Findings(setting)
-    made = published(setting)
-    made = Configuration(tuple(max(4, size // _SMALLER) for size in made.sizes), made.floats, made.section)
-    batch = made.section.batch_size
+    configuration = published(setting)
+    configuration = Configuration(
+        tuple(max(4, size // _SMALLER) for size in configuration.sizes), configuration.floats, configuration.section
+    )
+    batch = configuration.section.batch_size
     # The host looks after a cache, so its batches stay there, as they do in a run.
     with (
         findings.attempt("cached"),
-        World(setting, made, setting.pick(_STEPS, 6) * batch, batch, reading="cpu") as world,
+        World(setting, configuration, setting.pick(_STEPS, 6) * batch, batch, reading="cpu") as world,
     ):
         with closing(world.batches(batch)) as batches:
             first = list(islice(batches, _CHECKED_STEPS))
-        whole = _reached(world, lambda: FusedTable(world.layout, made.section.embedding_dim), first)
+        whole = _reached(world, lambda: FusedTable(world.layout, configuration.section.embedding_dim), first)
         findings.lines.append(_line("all on the device", whole, whole))
-        distinct = max(len(one.lookups.rows_L.unique()) for one in first)
+        distinct = max(len(batch.lookups.rows_L.unique()) for batch in first)
         for share in SHARES:
             name = f"{share:.0%} cached"
             slots = max(int(share * world.layout.rows), distinct if setting.small else 0)
             if findings.out_of_time(name):
                 continue
             with findings.attempt(name):
-                got = _reached(world, _cached(world, slots), first)
-                _check(findings, name, got, whole)
-                findings.lines.append(_line(name, got, whole))
-                assert got.hit_rate is not None
-                findings.lines.append(Line("cached", f"{name}, hit rate", round(got.hit_rate, 4), "of look-ups"))
+                cached_outcome = _reached(world, _cached(world, slots), first)
+                _check(findings, name, cached_outcome, whole)
+                findings.lines.append(_line(name, cached_outcome, whole))
+                assert cached_outcome.hit_rate is not None
+                findings.lines.append(
+                    Line("cached", f"{name}, hit rate", round(cached_outcome.hit_rate, 4), "of look-ups")
+                )
     return findings
 
 
 def _cached(world: World, slots: int) -> Callable[[], FusedTable]:
-    return lambda: CachedTable(world.layout, world.made.section.embedding_dim, slots)
+    return lambda: CachedTable(world.layout, world.configuration.section.embedding_dim, slots)
 
 
 def _reached(world: World, table: Callable[[], FusedTable], first: list[Batch]) -> _Reached:
-    setting, section = world.setting, world.made.section
+    setting, section = world.setting, world.configuration.section
     options = declared(setting, "bf16")
     torch.manual_seed(SEED)  # in host memory: the device would draw others
     model = DLRM(world.layout, section, table=table())
@@ -96,13 +100,13 @@ def _reached(world: World, table: Callable[[], FusedTable], first: list[Batch]) 
     return _Reached(losses, rows, rate, cache.hit_rate() if cache else None)
 
 
-def _check(findings: Findings, name: str, got: _Reached, whole: _Reached) -> None:
-    off = max(abs(a - b) for a, b in zip(got.losses, whole.losses, strict=True))
-    apart = float((got.rows - whole.rows).abs().max())
-    said = f"losses {off:.1e} apart, rows {apart:.1e}"
-    findings.expect(f"{name} as all on the device", max(off, apart) <= _TOLERANCE, said)
+def _check(findings: Findings, name: str, cached_outcome: _Reached, whole: _Reached) -> None:
+    off = max(abs(a - b) for a, b in zip(cached_outcome.losses, whole.losses, strict=True))
+    apart = float((cached_outcome.rows - whole.rows).abs().max())
+    finding = f"losses {off:.1e} apart, rows {apart:.1e}"
+    findings.expect(f"{name} as all on the device", max(off, apart) <= _TOLERANCE, finding)
 
 
-def _line(name: str, got: _Reached, whole: _Reached) -> Line:
-    ratio = round(got.rate / whole.rate, 3)
-    return Line("cached", name, round(got.rate), "samples/s", "all on the device", ratio)
+def _line(name: str, cached_outcome: _Reached, whole: _Reached) -> Line:
+    ratio = round(cached_outcome.rate / whole.rate, 3)
+    return Line("cached", name, round(cached_outcome.rate), "samples/s", "all on the device", ratio)

@@ -32,7 +32,7 @@ MUST_REACH: Final = 10.0
 _FLOAT_TOLERANCE: Final = 1e-6
 
 
-class _Taken(NamedTuple):
+class _FeatureTimes(NamedTuple):
     """Seconds of the steps."""
 
     read_s: float
@@ -81,22 +81,22 @@ def _spec(setting: Setting, engine: Engine) -> Spec:
     return declared.model_copy(update={"runtime": declared.runtime.model_copy(update=changes)})
 
 
-def _timed(scratch: Path, spec: Spec, findings: Findings) -> _Taken:
+def _timed(scratch: Path, spec: Spec, findings: Findings) -> _FeatureTimes:
     """Return the medians; note what was left to the CPU."""
     setting, engine = findings.setting, spec.runtime.engine
     prepare_engine(engine, spec.runtime.gpu)
     try:
-        taken = [_made(scratch / "log.tsv", scratch / engine, spec, setting) for _ in range(setting.pick(3, 1))]
+        times = [_run_features(scratch / "log.tsv", scratch / engine, spec, setting) for _ in range(setting.pick(3, 1))]
         record = EXECUTION.record() or {}
     finally:
         EXECUTION.clear()
     if engine == "gpu":
-        left = ", ".join(f"{name}: {times}" for name, times in record["on_cpu"].items()) or "nothing"
-        findings.notes.append(f"gpu: {record['queries']} queries on the GPU; left to the CPU: {left}")
-    return _Taken(*(median(each) for each in zip(*taken[-2:], strict=True)))  # the first one warms up
+        operations_on_cpu = ", ".join(f"{name}: {times}" for name, times in record["on_cpu"].items()) or "nothing"
+        findings.notes.append(f"gpu: {record['queries']} queries on the GPU; left to the CPU: {operations_on_cpu}")
+    return _FeatureTimes(*(median(column) for column in zip(*times[-2:], strict=True)))  # the first one warms up
 
 
-def _made(log: Path, out: Path, spec: Spec, setting: Setting) -> _Taken:
+def _run_features(log: Path, out: Path, spec: Spec, setting: Setting) -> _FeatureTimes:
     from shortlist.data.ingest import ingest
     from shortlist.data.validate import validate
     from shortlist.features.fit import fit
@@ -104,43 +104,50 @@ def _made(log: Path, out: Path, spec: Spec, setting: Setting) -> _Taken:
 
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
-    data, features, gates, runtime = spec.data, spec.features, spec.gates, spec.runtime
+    data_section, features, gates, runtime = spec.data, spec.features, spec.gates, spec.runtime
 
     def read() -> None:
-        ingest(data, log, out / "raw", runtime)
-        validate(data, out / "raw", out / "log", out / "quarantine", runtime, datetime.now(UTC))
+        ingest(data_section, log, out / "raw", runtime)
+        validate(data_section, out / "raw", out / "log", out / "quarantine", runtime, datetime.now(UTC))
 
     def make() -> None:
-        fit(data, features, gates, runtime, out / "log", out / "fitted")
-        build_table(data, features, gates, runtime, out / "log", out / "fitted", out / "table")
+        fit(data_section, features, gates, runtime, out / "log", out / "fitted")
+        build_table(data_section, features, gates, runtime, out / "log", out / "fitted", out / "table")
 
-    return _Taken(wall_s(read, setting), wall_s(make, setting))
+    return _FeatureTimes(wall_s(read, setting), wall_s(make, setting))
 
 
 def _difference(cpu: Path, gpu: Path) -> str | None:
     """Return in which column two tables differ, and by how much; None when they are equal."""
-    ours, theirs = (DayTable.open(folder, Files.TABLE).scan().collect().sort("impression_id") for folder in (cpu, gpu))
-    if ours.shape != theirs.shape or ours.schema != theirs.schema:
-        return f"{ours.shape} and {theirs.shape}, {ours.schema} and {theirs.schema}"
-    for name, dtype in ours.schema.items():
+    cpu_table, gpu_table = (
+        DayTable.open(folder, Files.TABLE).scan().collect().sort("impression_id") for folder in (cpu, gpu)
+    )
+    if cpu_table.shape != gpu_table.shape or cpu_table.schema != gpu_table.schema:
+        return f"{cpu_table.shape} and {gpu_table.shape}, {cpu_table.schema} and {gpu_table.schema}"
+    for name, dtype in cpu_table.schema.items():
         same = _same_floats if dtype.is_float() else pl.Series.equals
-        if not same(ours[name], theirs[name]):
+        if not same(cpu_table[name], gpu_table[name]):
             return f"column {name} differs"
     return None
 
 
-def _same_floats(one: pl.Series, other: pl.Series) -> bool:
-    if not one.is_null().equals(other.is_null()):
+def _same_floats(left_column: pl.Series, right_column: pl.Series) -> bool:
+    if not left_column.is_null().equals(right_column.is_null()):
         return False
-    return bool(((one - other).abs() <= _FLOAT_TOLERANCE * one.abs().clip(1.0)).drop_nulls().all())
+    return bool(
+        ((left_column - right_column).abs() <= _FLOAT_TOLERANCE * left_column.abs().clip(1.0)).drop_nulls().all()
+    )
 
 
-def _lines(engine: str, rows: int, taken: _Taken, cpu: _Taken) -> list[Line]:
-    parts: dict[str, Callable[[_Taken], float]] = {"fit and table": lambda t: t.made_s, "all steps": lambda t: t.all_s}
+def _lines(engine: str, rows: int, times: _FeatureTimes, cpu: _FeatureTimes) -> list[Line]:
+    parts: dict[str, Callable[[_FeatureTimes], float]] = {
+        "fit and table": lambda t: t.made_s,
+        "all steps": lambda t: t.all_s,
+    }
     return [
         Line(
-            "features", f"{engine}, {part}", round(rows / of(taken)), "rows/s", "engine: cpu, same machine",
-            round(of(cpu) / of(taken), 3),
+            "features", f"{engine}, {part}", round(rows / of(times)), "rows/s", "engine: cpu, same machine",
+            round(of(cpu) / of(times), 3),
         )
         for part, of in parts.items()
     ]  # fmt: skip

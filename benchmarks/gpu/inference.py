@@ -42,7 +42,7 @@ class _Case(NamedTuple):
     """A variant at a size."""
 
     name: str
-    made: Configuration
+    configuration: Configuration
     options: StepOptions
     batches: list[Batch]
     reference: Tensor
@@ -52,26 +52,30 @@ class _Case(NamedTuple):
 def run(setting: Setting) -> Findings:
     """Check and time every variant at every size."""
     findings = Findings(setting)
-    made = published(setting)
+    configuration = published(setting)
     sizes = setting.pick(SIZES, (64, 256))
-    wanted = precisions(findings)
+    measured_precisions = precisions(findings)
     random = torch.Generator(setting.device).manual_seed(19)
     with findings.attempt("scoring"):
         batches = {
-            size: [drawn_batch(made, size, random) for _ in range(setting.pick(_DIFFERENT, 2))] for size in sizes
+            size: [drawn_batch(configuration, size, random) for _ in range(setting.pick(_DIFFERENT, 2))]
+            for size in sizes
         }
         reference = {
-            size: Scorer(_model(made, setting), few[0], StepOptions())(few[0]).clone() for size, few in batches.items()
+            size: Scorer(_model(configuration, setting), size_batches[0], StepOptions())(size_batches[0]).clone()
+            for size, size_batches in batches.items()
         }
         for mode, options in _modes(findings):
-            for size, few in batches.items():
-                for precision in wanted:
+            for size, size_batches in batches.items():
+                for precision in measured_precisions:
                     name = f"{size:,} rows, {precision}, {mode}"
                     # Compiling takes a quarter of a minute each.
                     if (options.compiled and precision != "bf16") or findings.out_of_time(name):
                         continue
                     with findings.attempt(name):
-                        case = _Case(name, made, options._replace(precision=precision), few, reference[size])
+                        case = _Case(
+                            name, configuration, options._replace(precision=precision), size_batches, reference[size]
+                        )
                         findings.lines += _measured(findings, case)
     with findings.attempt("ONNX Runtime"):
         findings.lines += onnx_lines(findings, sizes)
@@ -88,17 +92,17 @@ def _modes(findings: Findings) -> Iterator[tuple[str, StepOptions]]:
         yield "compiled, graphs", StepOptions(graphs=True, compiled=True, fused=fused)
 
 
-def _model(made: Configuration, setting: Setting) -> DLRM:
-    return untrained(made.layout, made.section, setting.device)
+def _model(configuration: Configuration, setting: Setting) -> DLRM:
+    return untrained(configuration.layout, configuration.section, setting.device)
 
 
 def _measured(findings: Findings, case: _Case) -> list[Line]:
     """Check and time a variant; the memory that it takes is free again afterwards."""
     setting, size, precision = findings.setting, case.batches[0].rows, case.options.precision
-    scorer = Scorer(_model(case.made, setting), case.batches[0], case.options)
+    scorer = Scorer(_model(case.configuration, setting), case.batches[0], case.options)
     off = float((scorer(case.batches[0]) - case.reference).abs().max())
-    said = f"{off:.1e} from eager fp32's, of {TOLERANCE[precision]:.0e}"
-    findings.expect(f"{case.name}, scores", off <= TOLERANCE[precision], said)
+    finding = f"{off:.1e} from eager fp32's, of {TOLERANCE[precision]:.0e}"
+    findings.expect(f"{case.name}, scores", off <= TOLERANCE[precision], finding)
     on_device, on_host = cycle(case.batches), cycle([_pinned(batch, setting) for batch in case.batches])
     rate = size / seconds(lambda: scorer(next(on_device)), setting, 20)
     p50 = latency_p50(lambda: scorer(next(on_host)).cpu(), setting, 100)
@@ -112,11 +116,13 @@ def _measured(findings: Findings, case: _Case) -> list[Line]:
 
 
 def _pinned(batch: Batch, setting: Setting) -> Batch:
-    def there(tensor: Tensor) -> Tensor:
+    def copy_to_device(tensor: Tensor) -> Tensor:
         return tensor.cpu().pin_memory() if setting.on_gpu else tensor
 
     return Batch(
-        there(batch.labels_B), there(batch.dense_BF), Lookups(there(batch.lookups.rows_L), batch.lookups.starts, None)
+        copy_to_device(batch.labels_B),
+        copy_to_device(batch.dense_BF),
+        Lookups(copy_to_device(batch.lookups.rows_L), batch.lookups.starts, None),
     )
 
 
@@ -126,6 +132,10 @@ def _judge(findings: Findings, sizes: tuple[int, ...]) -> None:
         return
     for size in sizes:
         if size in MUST_REACH:
-            ours = [one for one in findings.lines if one.unit == "rows/s" and one.name.startswith(f"{size:,} rows")]
-            best, wanted = max((one.value for one in ours), default=0.0), MUST_REACH[size]
-            findings.expect(f"{size:,} rows", best >= wanted, f"{best / 1e6:.2f} M rows/s of {wanted / 1e6:.0f} M")
+            size_lines = [
+                line for line in findings.lines if line.unit == "rows/s" and line.name.startswith(f"{size:,} rows")
+            ]
+            best, required_rate = max((line.value for line in size_lines), default=0.0), MUST_REACH[size]
+            findings.expect(
+                f"{size:,} rows", best >= required_rate, f"{best / 1e6:.2f} M rows/s of {required_rate / 1e6:.0f} M"
+            )

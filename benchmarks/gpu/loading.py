@@ -35,12 +35,12 @@ _BUDGET: Final = 2**34
 def run(setting: Setting) -> Findings:
     """Check and time every store."""
     findings = Findings(setting)
-    made = published(setting)
-    batch = made.section.batch_size
-    with findings.attempt("loading"), World(setting, made, setting.pick(48, 6) * batch, batch) as world:
+    configuration = published(setting)
+    batch = configuration.section.batch_size
+    with findings.attempt("loading"), World(setting, configuration, setting.pick(48, 6) * batch, batch) as world:
         bound = _bound(world, setting)
         peer = _loader(world, ChunkStore(world.learning, world.layout, _BUDGET))
-        wanted = [one.to("cpu") for one in peer.shuffled(1)]
+        expected_batches = [batch.to("cpu") for batch in peer.shuffled(1)]
         reached = _rate(peer, setting)
         findings.lines.append(_line(_PEER, reached, reached, bound))
         for name, store in _stores(findings, world):
@@ -48,8 +48,10 @@ def run(setting: Setting) -> Findings:
                 continue
             with findings.attempt(name):
                 loader = _loader(world, store())
-                different = _difference(wanted, loader.shuffled(1))
-                findings.expect(f"{name}: the host's batches", not different, different or f"{len(wanted)} equal")
+                different = _difference(expected_batches, loader.shuffled(1))
+                findings.expect(
+                    f"{name}: the host's batches", not different, different or f"{len(expected_batches)} equal"
+                )
                 findings.lines.append(_line(name, _rate(loader, setting), reached, bound))
     return findings
 
@@ -58,8 +60,8 @@ def _stores(findings: Findings, world: World) -> Iterator[tuple[str, Callable[[]
     device, learning, layout = findings.setting.device, world.learning, world.layout
     sizes = {path: read_chunk_size(path, layout) for path in learning.paths("train", "validation")}
 
-    def store(decode: Callable[[Path], DeviceChunk], where: Any) -> Callable[[], DecodedStore[Any]]:
-        return lambda: DeviceStore(decode, sizes, device, where)
+    def store(decode: Callable[[Path], DeviceChunk], chunk_device: Any) -> Callable[[], DecodedStore[Any]]:
+        return lambda: DeviceStore(decode, sizes, device, chunk_device)
 
     host = host_decoder(learning, layout)
     yield "rows stay on the device", store(host, "device")
@@ -77,7 +79,7 @@ def _stores(findings: Findings, world: World) -> Iterator[tuple[str, Callable[[]
 
 def _loader(world: World, store: DecodedStore[Any]) -> BatchLoader:
     pool = pool_rows(world.layout, world.chunk_rows)
-    return BatchLoader(store, world.learning.paths("train"), world.made.section.batch_size, pool, SEED)
+    return BatchLoader(store, world.learning.paths("train"), world.configuration.section.batch_size, pool, SEED)
 
 
 def _rate(loader: BatchLoader, setting: Setting) -> float:
@@ -91,16 +93,18 @@ def _rate(loader: BatchLoader, setting: Setting) -> float:
     return loader.rows / median(wall_s(epoch, setting) for _ in range(setting.pick(ROUNDS, 1)))
 
 
-def _difference(wanted: list[Batch], batches: Iterator[Batch]) -> str:
+def _difference(expected_batches: list[Batch], batches: Iterator[Batch]) -> str:
     """Return in which batch the first difference is; empty: there is none."""
-    got = 0
-    for number, (one, other) in enumerate(zip(wanted, batches, strict=False)):
-        got = number + 1
-        moved = other.to("cpu")
-        same = torch.equal(one.labels_B, moved.labels_B) and torch.equal(one.lookups.rows_L, moved.lookups.rows_L)
-        if not (same and torch.equal(one.dense_BF.nan_to_num(-9.0), moved.dense_BF.nan_to_num(-9.0))):
+    batch_count = 0
+    for number, (expected, loaded) in enumerate(zip(expected_batches, batches, strict=False)):
+        batch_count = number + 1
+        moved = loaded.to("cpu")
+        same = torch.equal(expected.labels_B, moved.labels_B) and torch.equal(
+            expected.lookups.rows_L, moved.lookups.rows_L
+        )
+        if not (same and torch.equal(expected.dense_BF.nan_to_num(-9.0), moved.dense_BF.nan_to_num(-9.0))):
             return f"batch {number} differs"
-    return "" if got == len(wanted) else f"{got} of {len(wanted)} batches"
+    return "" if batch_count == len(expected_batches) else f"{batch_count} of {len(expected_batches)} batches"
 
 
 def _bound(world: World, setting: Setting) -> float:
@@ -108,8 +112,8 @@ def _bound(world: World, setting: Setting) -> float:
     floats = 1 + world.layout.floats + len(world.layout.singles)
     rows = setting.pick(2**22, 2**10)
     host = torch.randn(rows, floats, pin_memory=setting.on_gpu)
-    there = torch.empty_like(host, device=setting.device, pin_memory=False)
-    return rows / seconds(lambda: there.copy_(host, non_blocking=True), setting)
+    device_tensor = torch.empty_like(host, device=setting.device, pin_memory=False)
+    return rows / seconds(lambda: device_tensor.copy_(host, non_blocking=True), setting)
 
 
 def _line(name: str, rate: float, peer: float, bound: float) -> Line:

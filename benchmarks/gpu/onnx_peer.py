@@ -33,23 +33,25 @@ def onnx_lines(findings: Findings, sizes: Sequence[int]) -> list[Line]:
     import onnxruntime
 
     setting = findings.setting
-    made = published(setting)
-    made = Configuration(tuple(min(size, _MOST_ROWS) for size in made.sizes), made.floats, made.section)
+    configuration = published(setting)
+    configuration = Configuration(
+        tuple(min(size, _MOST_ROWS) for size in configuration.sizes), configuration.floats, configuration.section
+    )
     torch.manual_seed(17)
-    model = DLRM(made.layout, made.section).eval()
+    model = DLRM(configuration.layout, configuration.section).eval()
     random = np.random.default_rng(17)
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        _export(made, model, path)
+        _export(configuration, model, path)
         session = onnxruntime.InferenceSession(str(path), providers=[provider])
         for size in sizes:
-            floats = random.standard_normal((size, made.floats)).astype(np.float32)
-            ids = np.stack([random.integers(0, rows, size) for rows in made.sizes], axis=1)
-            given = {"floats": floats, "ids": ids}
-            off = float(np.abs(session.run(None, given)[0][:, 0] - _scores(made, model, floats, ids)).max())
+            floats = random.standard_normal((size, configuration.floats)).astype(np.float32)
+            ids = np.stack([random.integers(0, rows, size) for rows in configuration.sizes], axis=1)
+            feeds = {"floats": floats, "ids": ids}
+            off = float(np.abs(session.run(None, feeds)[0][:, 0] - _scores(configuration, model, floats, ids)).max())
             findings.expect(f"{size:,} rows, {provider}, scores", off <= _TOLERANCE, f"{off:.1e} from ours")
-            p50 = latency_p50(lambda given=given: session.run(None, given), setting, 50)
+            p50 = latency_p50(lambda feeds=feeds: session.run(None, feeds), setting, 50)
             name = f"{size:,} rows, ONNX Runtime, {provider}, host to host"
             lines.append(Line("inference", name, round(size / p50), "rows/s"))
     return lines
@@ -61,11 +63,11 @@ def _missing(provider: str) -> str:
             return f"the package {package} is not installed"
     import onnxruntime
 
-    there = onnxruntime.get_available_providers()
-    return "" if provider in there else f"this build has no {provider} ({', '.join(there)})"
+    providers = onnxruntime.get_available_providers()
+    return "" if provider in providers else f"this build has no {provider} ({', '.join(providers)})"
 
 
-class _Given:
+class _GraphInputs:
     """Stands where `models.dlrm.export` expects computed features: they are inputs."""
 
     def __init__(self, nodes: Any) -> None:
@@ -84,21 +86,24 @@ class _Given:
         return tensor
 
 
-def _export(made: Configuration, model: DLRM, path: Path) -> None:
+def _export(configuration: Configuration, model: DLRM, path: Path) -> None:
     from models.dlrm.export import InteractionGraph
     from shortlist.serving.export.graph_builder import GraphBuilder, save, tensor_info
 
     nodes = GraphBuilder()
-    logits = InteractionGraph(_Given(nodes), made.layout, model.network, model).logits()
+    logits = InteractionGraph(_GraphInputs(nodes), configuration.layout, model.network, model).logits()
     score = nodes.add_named("Identity", nodes.add("Sigmoid", logits), "score")
-    inputs = [tensor_info("floats", np.float32, made.floats), tensor_info("ids", np.int64, len(made.sizes))]
+    inputs = [
+        tensor_info("floats", np.float32, configuration.floats),
+        tensor_info("ids", np.int64, len(configuration.sizes)),
+    ]
     save(nodes.model(inputs, [tensor_info(score, np.float32, 1)]), path)
 
 
 @torch.no_grad()
-def _scores(made: Configuration, model: DLRM, floats: np.ndarray, ids: np.ndarray) -> np.ndarray:
+def _scores(configuration: Configuration, model: DLRM, floats: np.ndarray, ids: np.ndarray) -> np.ndarray:
     from models.embedding.chunks import Lookups
 
-    rows = torch.from_numpy((ids + np.array(made.layout.starts)).astype(np.int32).ravel())
+    rows = torch.from_numpy((ids + np.array(configuration.layout.starts)).astype(np.int32).ravel())
     lookups = Lookups(rows, torch.arange(len(rows) + 1, dtype=torch.int32), None)
     return torch.sigmoid(model(torch.from_numpy(floats), lookups)).numpy()

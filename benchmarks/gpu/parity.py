@@ -38,9 +38,9 @@ class _Quality(NamedTuple):
 def run(setting: Setting) -> Findings:
     """Train once on the CPU and once per precision on the device, and compare."""
     findings = Findings(setting)
-    made = _kaggle(setting)
+    configuration = _kaggle(setting)
     rows = setting.pick((1_000_000, 200_000), (8_192, 4_096))
-    with findings.attempt("float32 on the CPU"), World(setting, made, *rows) as world:
+    with findings.attempt("float32 on the CPU"), World(setting, configuration, *rows) as world:
         start = _start(world)
         reference = _learnt(world, start, "cpu", StepOptions())
         findings.lines.append(_line("cpu, fp32", reference, reference))
@@ -48,9 +48,11 @@ def run(setting: Setting) -> Findings:
             if setting.device == "cpu" and precision == "fp32":
                 continue
             with findings.attempt(precision):
-                got = _learnt(world, start, setting.device, _options(made.section, setting.device, precision))
-                findings.lines.append(_line(f"{setting.device}, {precision}", got, reference))
-                off = abs(got.auc - reference.auc)
+                device_quality = _learnt(
+                    world, start, setting.device, _options(configuration.section, setting.device, precision)
+                )
+                findings.lines.append(_line(f"{setting.device}, {precision}", device_quality, reference))
+                off = abs(device_quality.auc - reference.auc)
                 allowed = setting.pick(TOLERANCE, _TOY_TOLERANCE)
                 findings.expect(f"AUC, {precision}", off <= allowed, f"{off:.1e} apart, of {allowed:.0e}")
     return findings
@@ -71,14 +73,14 @@ def _options(section: DLRMModel, device: str, precision: Precision) -> StepOptio
 
 def _start(world: World) -> dict[str, torch.Tensor]:
     torch.manual_seed(SEED)  # on the CPU: two devices draw different weights from one seed
-    model = DLRM(world.layout, world.made.section)
+    model = DLRM(world.layout, world.configuration.section)
     model.network.set_base_rates(world.learning.base_rate)
     return model.state_dict()
 
 
 def _learnt(world: World, start: dict[str, torch.Tensor], device: str, options: StepOptions) -> _Quality:
     """Learn an epoch on a device, score the validation day there."""
-    section = world.made.section
+    section = world.configuration.section
     model = DLRM(world.layout, section)
     model.load_state_dict(start)
     model.to(device).train()
@@ -89,11 +91,13 @@ def _learnt(world: World, start: dict[str, torch.Tensor], device: str, options: 
     for batch in world.validation(section.batch_size).in_order():
         labels.append(batch.labels_B.cpu().numpy())
         scores.append(score_batch(model, batch.to(device)))
-    found = validation_metrics(np.concatenate(labels), np.concatenate(scores))
-    assert found["validation_auc"] is not None
-    assert found["validation_log_loss"] is not None
-    return _Quality(found["validation_auc"], found["validation_log_loss"])
+    metrics = validation_metrics(np.concatenate(labels), np.concatenate(scores))
+    assert metrics["validation_auc"] is not None
+    assert metrics["validation_log_loss"] is not None
+    return _Quality(metrics["validation_auc"], metrics["validation_log_loss"])
 
 
-def _line(name: str, got: _Quality, reference: _Quality) -> Line:
-    return Line("parity", f"AUC, {name}", round(got.auc, 5), "AUC", "cpu, fp32", round(got.auc / reference.auc, 5))
+def _line(name: str, quality: _Quality, reference: _Quality) -> Line:
+    return Line(
+        "parity", f"AUC, {name}", round(quality.auc, 5), "AUC", "cpu, fp32", round(quality.auc / reference.auc, 5)
+    )

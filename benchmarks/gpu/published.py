@@ -87,7 +87,7 @@ def published(setting: Setting) -> Configuration:
 
 
 def write_table(
-    folder: Path, made: Configuration, train_rows: int, validation_rows: int, device: str, chunk_rows: int
+    folder: Path, configuration: Configuration, train_rows: int, validation_rows: int, device: str, chunk_rows: int
 ) -> DayTable:
     """Write two training days, one to validate and one to test, drawn on the device a file at a time.
 
@@ -98,22 +98,22 @@ def write_table(
     generator = torch.Generator(device).manual_seed(17)
     for day, rows in zip(days, (train_rows // 2, train_rows // 2, validation_rows, chunk_rows // 8), strict=True):
         for start in range(0, rows, chunk_rows):
-            writer.append(_frame(day, made, *draw(made, min(chunk_rows, rows - start), generator)))
+            writer.append(_frame(day, configuration, *draw(configuration, min(chunk_rows, rows - start), generator)))
     named = [str(day) for day in days]
-    columns = [one.model_dump(exclude_none=True) for one in made.features]
+    columns = [feature.model_dump(exclude_none=True) for feature in configuration.features]
     return writer.close(
         {"columns": columns, "split": {"train": named[:2], "validation": named[2:3], "test": named[3:]}}
     )
 
 
-def draw(made: Configuration, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def draw(configuration: Configuration, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Return labels (rows,), floats (rows, F) with NaN for null, ids (S, rows), int32; on the generator's device."""
     device = generator.device
-    dense = torch.randn(rows, made.floats, generator=generator, device=device)
-    ids = torch.stack([_zipf(rows, size, generator) for size in made.sizes])
+    dense = torch.randn(rows, configuration.floats, generator=generator, device=device)
+    ids = torch.stack([_zipf(rows, size, generator) for size in configuration.sizes])
     logit = -1.2 + 0.6 * dense[:, 0] - 0.4 * dense[:, 1]
     for column in _TELLING:
-        if column < len(made.sizes):
+        if column < len(configuration.sizes):
             logit += 0.7 * torch.sin(ids[column].float() * 12.9898 + column)
     labels = (torch.rand(rows, generator=generator, device=device) < torch.sigmoid(logit)).to(torch.int8)
     # Hidden after the label is drawn: a value that is not known has still had its effect.
@@ -121,10 +121,10 @@ def draw(made: Configuration, rows: int, generator: torch.Generator) -> tuple[Te
     return labels, dense, ids
 
 
-def drawn_batch(made: Configuration, rows: int, generator: torch.Generator) -> Batch:
+def drawn_batch(configuration: Configuration, rows: int, generator: torch.Generator) -> Batch:
     """Return a batch of exactly so many rows, on the generator's device."""
-    labels, dense, ids = draw(made, rows, generator)
-    starts = torch.tensor(made.layout.starts, dtype=torch.int32, device=ids.device)
+    labels, dense, ids = draw(configuration, rows, generator)
+    starts = torch.tensor(configuration.layout.starts, dtype=torch.int32, device=ids.device)
     rows_L = (ids.t() + starts).flatten()
     slots = torch.arange(len(rows_L) + 1, dtype=torch.int32, device=ids.device)
     return Batch(labels.float(), dense, Lookups(rows_L, slots, None))
@@ -138,9 +138,9 @@ def _zipf(rows: int, size: int, generator: torch.Generator) -> Tensor:
     return (ranks * _SCATTER % size).int()
 
 
-def _frame(day: date, made: Configuration, labels: Tensor, dense: Tensor, ids: Tensor) -> pl.DataFrame:
-    floats, kept = dense.t().contiguous().cpu().numpy(), ids.cpu().numpy()
+def _frame(day: date, configuration: Configuration, labels: Tensor, dense: Tensor, ids: Tensor) -> pl.DataFrame:
+    floats, id_columns = dense.t().contiguous().cpu().numpy(), ids.cpu().numpy()
     columns = {Columns.LABEL: labels.cpu().numpy(), Columns.DAY: [day] * len(labels)}
-    columns |= {f"I{number + 1}": pl.Series(floats[number]).fill_nan(None) for number in range(made.floats)}
-    columns |= {f"C{number + 1}": kept[number].astype("uint32") for number in range(len(made.sizes))}
+    columns |= {f"I{number + 1}": pl.Series(floats[number]).fill_nan(None) for number in range(configuration.floats)}
+    columns |= {f"C{number + 1}": id_columns[number].astype("uint32") for number in range(len(configuration.sizes))}
     return pl.DataFrame(columns)

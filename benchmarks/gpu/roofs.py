@@ -56,24 +56,24 @@ class Roofs(NamedTuple):
 def run(setting: Setting) -> Findings:
     """Measure the roofs of the published configuration, and check the products first."""
     findings = Findings(setting)
-    made = published(setting)
+    configuration = published(setting)
     with findings.attempt("products"):
         check(setting, findings)
     with findings.attempt("roofs"):
-        roofs = measured(setting, made.shape, precisions(findings))
+        roofs = measured(setting, configuration.shape, precisions(findings))
         peak = ACCELERATORS.get(device_name(setting))
         bandwidth = peak.bandwidth if peak else None
         findings.lines += [
             _line("copy, read and written", roofs.copied / 1e9, "GB/s", bandwidth and bandwidth / 1e9),
             _line(
-                f"{row_bytes(made.shape)}-byte rows, gathered and scattered at random",
+                f"{row_bytes(configuration.shape)}-byte rows, gathered and scattered at random",
                 roofs.rows / 1e9, "GB/s", bandwidth and bandwidth / 1e9,
             ),
         ]  # fmt: skip
         for precision, flops in roofs.flops.items():
-            most = peak.peaks.get("bf16" if precision == "fp16" else precision) if peak else None
-            name = f"products of a step of {made.shape.batch:,}, {precision}"
-            findings.lines.append(_line(name, flops / 1e12, "TFLOP/s", most and most / 1e12))
+            peak_rate = peak.peaks.get("bf16" if precision == "fp16" else precision) if peak else None
+            name = f"products of a step of {configuration.shape.batch:,}, {precision}"
+            findings.lines.append(_line(name, flops / 1e12, "TFLOP/s", peak_rate and peak_rate / 1e12))
     return findings
 
 
@@ -82,12 +82,12 @@ def precisions(findings: Findings) -> list[Precision]:
     return [name for name in DTYPES if name in CPU_PRECISIONS or not findings.needs_cuda(f"precision {name}")]
 
 
-def measured(setting: Setting, shape: ModelShape, wanted: list[Precision]) -> Roofs:
+def measured(setting: Setting, shape: ModelShape, precisions_to_measure: list[Precision]) -> Roofs:
     """Measure; the memory that it takes is free again afterwards."""
     return Roofs(
         copied=_copied(setting, setting.pick(2**30, 2**16)),
         rows=_rows(setting, setting.pick(_TABLE_ROWS, 2**10), shape),
-        flops={name: _flops(setting, shape, name) for name in wanted},
+        flops={name: _flops(setting, shape, name) for name in precisions_to_measure},
     )
 
 
@@ -99,10 +99,10 @@ def check(setting: Setting, findings: Findings) -> None:
     allowed = {"fp32": 1e-5, "tf32": 2e-3, "bf16": 2e-2, "fp16": 2e-3}
     for name in precisions(Findings(setting)):
         with matmul_precision(name):
-            got = (x.to(DTYPES[name]) @ w.to(DTYPES[name]).t()).double()
-        error = float((got - exact).norm() / exact.norm())
-        said = f"relative error {error:.1e} of {allowed[name]:.0e}"
-        findings.expect(f"product, {name}", error <= allowed[name], said)
+            product = (x.to(DTYPES[name]) @ w.to(DTYPES[name]).t()).double()
+        error = float((product - exact).norm() / exact.norm())
+        finding = f"relative error {error:.1e} of {allowed[name]:.0e}"
+        findings.expect(f"product, {name}", error <= allowed[name], finding)
 
 
 def device_name(setting: Setting) -> str:
@@ -112,10 +112,10 @@ def device_name(setting: Setting) -> str:
 
 def known_device(name: str) -> str:
     """Return the key of a device's name in `models.planning.accelerators`."""
-    words = re.split(r"[\s-]", name)
+    name_words = re.split(r"[\s-]", name)
     for key in ACCELERATORS:
         chip, _, size = key.partition("-")
-        if chip in words and "MIG" not in words and (not size or f"{size}GB" in words):
+        if chip in name_words and "MIG" not in name_words and (not size or f"{size}GB" in name_words):
             return key
     return ""
 
@@ -177,6 +177,6 @@ def _products(device: str, shape: ModelShape, dtype: torch.dtype) -> Iterator[Ca
     yield lambda: torch.bmm(s.transpose(1, 2), v)
 
 
-def _line(name: str, value: float, unit: str, most: float | None) -> Line:
-    share = round(value / most, 3) if most else None
-    return Line("roofs", name, float(f"{value:.4g}"), unit, "the data sheet" if most else "", share, share)
+def _line(name: str, value: float, unit: str, peak_rate: float | None) -> Line:
+    share = round(value / peak_rate, 3) if peak_rate else None
+    return Line("roofs", name, float(f"{value:.4g}"), unit, "the data sheet" if peak_rate else "", share, share)

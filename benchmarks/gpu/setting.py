@@ -59,9 +59,9 @@ class Findings:
             self.notes.append(f"{name}: not run, {BUDGET_S} s are over")
         return late
 
-    def expect(self, name: str, holds: bool, got: str) -> None:
+    def expect(self, name: str, holds: bool, measured: str) -> None:
         """Note the outcome of a check; the program fails when it does not hold."""
-        (self.notes if holds else self.failed).append(f"{name}: {got}")
+        (self.notes if holds else self.failed).append(f"{name}: {measured}")
 
     @contextmanager
     def attempt(self, name: str) -> Iterator[None]:

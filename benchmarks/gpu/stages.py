@@ -32,7 +32,7 @@ def stages(world: World, batch: Batch, roofs: Roofs) -> list[Line]:
     the update reads the slots' gradients, writes their sums, and reads and writes the rows. Rows that a batch looks up
     more than once are counted as often, so what moves them once may seem faster than the roof.
     """
-    device, section = world.setting.device, world.made.section
+    device, section = world.setting.device, world.configuration.section
     model = world.model(section)
     table, network = model.table, model.network
     network.narrow, network.multiple = torch.bfloat16, 8
@@ -53,7 +53,7 @@ def stages(world: World, batch: Batch, roofs: Roofs) -> list[Line]:
     gradient = pooled.grad.clone()
     rate, decay = section.embedding_learning_rate, section.embedding_decay
     adam = torch.optim.AdamW(network.parameters(), fused=True, capturable=device == "cuda")
-    row_traffic = 2 * forward_bytes(world.made.shape)
+    row_traffic = 2 * forward_bytes(world.configuration.shape)
     best = declared(world.setting, "bf16").fused
     works: dict[str, tuple[Callable[[], object], float]] = {"Adam": (adam.step, 0)}
     for fused in (True, False) if best else (False,):
@@ -70,7 +70,8 @@ def stages(world: World, batch: Batch, roofs: Roofs) -> list[Line]:
     return [
         Line(
             "stages", name, float(f"{stage_seconds[name] * 1e3:.4g}"), "ms", "all stages of a step",
-            round(stage_seconds[name] / whole, 3), round(moved * batch.rows / stage_seconds[name] / roofs.rows, 3) if moved else None,
+            round(stage_seconds[name] / whole, 3),
+            round(moved * batch.rows / stage_seconds[name] / roofs.rows, 3) if moved else None,
         )
         for name, (_, moved) in works.items()
     ]  # fmt: skip

@@ -41,27 +41,29 @@ class Variant(NamedTuple):
 def run(setting: Setting) -> Findings:
     """Measure the roofs, check and time all variants, and say where the time of a step goes."""
     findings = Findings(setting)
-    made = published(setting)
-    batch = made.section.batch_size
-    with findings.attempt("roofs"), World(setting, made, setting.pick(48, 6) * batch, batch) as world:
-        wanted = precisions(findings)
-        roofs = measured(setting, made.shape, wanted)
+    configuration = published(setting)
+    batch = configuration.section.batch_size
+    with findings.attempt("roofs"), World(setting, configuration, setting.pick(48, 6) * batch, batch) as world:
+        measured_precisions = precisions(findings)
+        roofs = measured(setting, configuration.shape, measured_precisions)
         first = first_batches(world)
-        reference = learnt(world, made.section, StepOptions(), first)
+        reference = learnt(world, configuration.section, StepOptions(), first)
         findings.expect("loss falls", reference.losses[-1] < reference.losses[0], f"{reference.losses[-1]:.4f}")
-        for variant in variants(findings, wanted):
+        for variant in variants(findings, measured_precisions):
             if not findings.out_of_time(variant.name):
                 with findings.attempt(variant.name):
                     _checked(findings, world, variant, first, reference)
                     release()
-                    findings.lines.append(_line(variant, rate(world, made.section, variant.options), roofs, world))
+                    findings.lines.append(
+                        _line(variant, rate(world, configuration.section, variant.options), roofs, world)
+                    )
         with findings.attempt("stages"):
             findings.lines += stages(world, first[0], roofs)
     _judge(findings)
     return findings
 
 
-def variants(findings: Findings, wanted: list[Precision]) -> Iterator[Variant]:
+def variants(findings: Findings, precisions_to_measure: list[Precision]) -> Iterator[Variant]:
     """Give the variants that the device has, those that tell most first; note the others."""
     best = declared(findings.setting, "bf16")
     compiled = best._replace(compiled=True)
@@ -79,18 +81,18 @@ def variants(findings: Findings, wanted: list[Precision]) -> Iterator[Variant]:
         if (options.compiled or mode.startswith("graphs")) and findings.needs_cuda(mode):
             continue
         for precision in precisions_of_mode:
-            if precision in wanted:
+            if precision in precisions_to_measure:
                 yield Variant(f"{precision}, {mode}", options._replace(precision=precision))
 
 
 def _checked(findings: Findings, world: World, variant: Variant, first: list[Batch], reference: Learnt) -> None:
-    got = learnt(world, world.made.section, variant.options, first)
-    findings.expect(f"{variant.name} as eager fp32", *got.difference(reference, variant.options.precision))
+    outcome = learnt(world, world.configuration.section, variant.options, first)
+    findings.expect(f"{variant.name} as eager fp32", *outcome.difference(reference, variant.options.precision))
 
 
 def _line(variant: Variant, reached: float, roofs: Roofs, world: World) -> Line:
     precision = variant.options.precision
-    shares = roofs.shares(reached, world.made.shape, precision)
+    shares = roofs.shares(reached, world.configuration.shape, precision)
     peer = f"one A100-80, published, {'TF32' if precision in ('fp32', 'tf32') else 'AMP and graphs'}"
     ratio = round(reached / A100[precision], 3)
     return Line("training", variant.name, round(reached), "samples/s", peer, ratio, max(shares.values()), shares)
@@ -101,5 +103,5 @@ def _judge(findings: Findings) -> None:
     rates = [line.value for line in findings.lines if line.unit == "samples/s"]
     if device_name(findings.setting) == "H200" and not findings.setting.small:
         best = max(rates, default=0.0)
-        said = f"{best / 1e6:.2f} M samples/s of {MUST_REACH / 1e6:.0f} M"
-        findings.expect("fastest variant", best >= MUST_REACH, said)
+        finding = f"{best / 1e6:.2f} M samples/s of {MUST_REACH / 1e6:.0f} M"
+        findings.expect("fastest variant", best >= MUST_REACH, finding)

@@ -53,7 +53,7 @@ class Learnt(NamedTuple):
 
 def first_batches(world: World) -> list[Batch]:
     """Return the batches that every variant learns from before it is timed."""
-    with closing(world.batches(world.made.section.batch_size)) as batches:
+    with closing(world.batches(world.configuration.section.batch_size)) as batches:
         return list(islice(batches, CHECKED_STEPS))
 
 
@@ -62,10 +62,10 @@ def learnt(world: World, section: DLRMModel, options: StepOptions, batches: list
     model = world.model(section)
     training = Training(model, section, world.setting.device, options)
     rows = batches[0].lookups.rows_L[:: max(1, len(batches[0].lookups.rows_L) // 4_096)].long()
-    before = model.table.weight_RD.index_select(0, rows).double().cpu()
+    rows_before = model.table.weight_RD.index_select(0, rows).double().cpu()
     for _ in range(_MOST_SKIPPED):  # a first scale that is too large for fp16 moves nothing, and is halved
         losses = [float(training.train_batch(batches[0]))]
-        moved = model.table.weight_RD.index_select(0, rows).double().cpu() - before
+        moved = model.table.weight_RD.index_select(0, rows).double().cpu() - rows_before
         if moved.any():
             break
     losses += [float(loss) for loss in [training.train_batch(batch).clone() for batch in batches[1:]]]

@@ -24,26 +24,26 @@ _PEER: Final = "the widest, padded"
 def run(setting: Setting) -> Findings:
     """Check and time a training of every width on the same rows, padded and not."""
     findings = Findings(setting)
-    made = published(setting)
-    batch = made.section.batch_size
+    configuration = published(setting)
+    batch = configuration.section.batch_size
     best = declared(setting, "bf16")
-    with findings.attempt("widths"), World(setting, made, setting.pick(48, 6) * batch, batch) as world:
+    with findings.attempt("widths"), World(setting, configuration, setting.pick(48, 6) * batch, batch) as world:
         first = first_batches(world)
-        roofs = measured(setting, made.shape, [best.precision])
+        roofs = measured(setting, configuration.shape, [best.precision])
         widest = 0.0
         for width in setting.pick(sorted(WIDTHS, reverse=True), [16, 12]):
-            section = made.section.model_copy(update={"embedding_dim": width})
+            section = configuration.section.model_copy(update={"embedding_dim": width})
             reference = learnt(world, section, StepOptions(), first)
             for padded, options in (("", best), (", inputs not padded", best._replace(multiple=1))):
                 name = f"width {width}{padded}"
                 if findings.out_of_time(name):
                     continue
                 with findings.attempt(name):
-                    got = learnt(world, section, options, first)
-                    findings.expect(f"{name} as eager fp32", *got.difference(reference, options.precision))
+                    outcome = learnt(world, section, options, first)
+                    findings.expect(f"{name} as eager fp32", *outcome.difference(reference, options.precision))
                     reached = rate(world, section, options)
                     widest = widest or reached
-                    shares = roofs.shares(reached, _of_width(made.shape, width), options.precision)
+                    shares = roofs.shares(reached, _of_width(configuration.shape, width), options.precision)
                     ratio, bound = round(reached / widest, 3), max(shares.values())
                     line = Line("width", name, round(reached), "samples/s", _PEER, ratio, bound, shares)
                     findings.lines.append(line)

@@ -33,27 +33,27 @@ class World:
     """A configuration's table on disk, and our loader over it; a context, since the table is a scratch one."""
 
     def __init__(
-        self, setting: Setting, made: Configuration, train_rows: int, validation_rows: int, reading: str = ""
+        self, setting: Setting, configuration: Configuration, train_rows: int, validation_rows: int, reading: str = ""
     ) -> None:
         """Write the table.
 
         Args:
             setting: Device and size.
-            made: What is trained.
+            configuration: What is trained.
             train_rows: Rows to learn from.
             validation_rows: Rows to score.
             reading: Where batches are wanted; the setting's device by default.
         """
-        self.setting, self.made = setting, made
+        self.setting, self.configuration = setting, configuration
         self.chunk_rows = setting.pick(2**19, 2**10)
         self._scratch = TemporaryDirectory(prefix="shortlist-bench-")
         folder = Path(self._scratch.name) / "table"
-        write_table(folder, made, train_rows, validation_rows, setting.device, self.chunk_rows)
+        write_table(folder, configuration, train_rows, validation_rows, setting.device, self.chunk_rows)
         table = DayTable.open(folder, Files.TABLE)
         self.learning = LearningTable(table, features_matching(table, ("*",)))
-        self.layout = made.layout
+        self.layout = configuration.layout
         runtime = Runtime(memory_budget_mib=_BUDGET_MIB, chunk_rows=self.chunk_rows, seed=SEED)
-        weights_and_squares = FLOAT * self.layout.rows * (made.section.embedding_dim + 1)
+        weights_and_squares = FLOAT * self.layout.rows * (configuration.section.embedding_dim + 1)
         self._loading = TrainingLoaders(
             self.learning, self.layout, runtime, reading or setting.device, weights_and_squares
         )

@@ -23,7 +23,7 @@ import numpy as np
 
 COUNTS, CATEGORIES, DAYS = 13, 26, 7
 
-Known = list[dict[Any, int]]
+CategoryNumbers = list[dict[Any, int]]
 """Of every column, the numbers of its values."""
 
 
@@ -39,14 +39,14 @@ def main(log: str, out: str, *options: str) -> None:
         _days(folder, rows, map)
 
 
-def _days(folder: Path, rows: list[int], each: Callable[..., Iterable[Any]]) -> None:
-    """Write all archives, the days by `each`, which is `map` or one like it."""
-    known = _numbered(each(_read, repeat(folder), range(DAYS), rows))
-    for column, values in enumerate(known):
+def _days(folder: Path, rows: list[int], map_days: Callable[..., Iterable[Any]]) -> None:
+    """Write all archives, the days by `map_days`, which is `map` or one like it."""
+    category_numbers = _numbered(map_days(_read, repeat(folder), range(DAYS), rows))
+    for column, values in enumerate(category_numbers):
         np.savez_compressed(folder / f"dict_{column}.npz", unique=np.array(list(values), np.int32))
     # A process is given all dictionaries.
-    list(each(_process, repeat(folder), range(DAYS), repeat(known)))
-    _join(folder, known)
+    list(map_days(_process, repeat(folder), range(DAYS), repeat(category_numbers)))
+    _join(folder, category_numbers)
 
 
 def _cut(log: Path, folder: Path) -> list[int]:
@@ -61,12 +61,12 @@ def _cut(log: Path, folder: Path) -> list[int]:
     return rows
 
 
-def _read(folder: Path, day: int, rows: int) -> Known:
+def _read(folder: Path, day: int, rows: int) -> CategoryNumbers:
     """Write a day's numbers; return the values that it has."""
     labels = np.zeros(rows, np.int32)
     counts = np.zeros((rows, COUNTS), np.int32)
     categories = np.zeros((rows, CATEGORIES), np.int32)
-    known: Known = [{} for _ in range(CATEGORIES)]
+    category_numbers: CategoryNumbers = [{} for _ in range(CATEGORIES)]
     with (folder / f"day_{day}").open() as file:
         for row, line in enumerate(file):
             fields = line.split("\t")
@@ -78,41 +78,41 @@ def _read(folder: Path, day: int, rows: int) -> Known:
             # What is above 2^31 becomes negative there, too.
             categories[row] = np.array([int(text, 16) for text in fields[1 + COUNTS :]], np.int64).astype(np.int32)
             for column in range(CATEGORIES):
-                known[column][categories[row][column]] = 1
+                category_numbers[column][categories[row][column]] = 1
     np.savez_compressed(folder / f"day_{day}.npz", X_int=counts, X_cat_t=categories.T, y=labels)
-    return known
+    return category_numbers
 
 
-def _numbered(days: Iterable[Known]) -> Known:
+def _numbered(days: Iterable[CategoryNumbers]) -> CategoryNumbers:
     """Return the numbers of all days' values."""
-    known: Known = [{} for _ in range(CATEGORIES)]
+    category_numbers: CategoryNumbers = [{} for _ in range(CATEGORIES)]
     for day in days:
         for column, values in enumerate(day):
             for value in values:
-                known[column][value] = 1
-    for values in known:
+                category_numbers[column][value] = 1
+    for values in category_numbers:
         for number, value in enumerate(values):
             values[value] = number
-    return known
+    return category_numbers
 
 
-def _process(folder: Path, day: int, known: Known) -> None:
+def _process(folder: Path, day: int, category_numbers: CategoryNumbers) -> None:
     """Write a day's ids."""
-    with np.load(folder / f"day_{day}.npz") as data:
-        categories, counts, labels = data["X_cat_t"], data["X_int"], data["y"]
+    with np.load(folder / f"day_{day}.npz") as arrays:
+        categories, counts, labels = arrays["X_cat_t"], arrays["X_int"], arrays["y"]
     ids = np.zeros(categories.shape)
     for column in range(CATEGORIES):
         for row, value in enumerate(categories[column]):
-            ids[column, row] = known[column][value]
+            ids[column, row] = category_numbers[column][value]
     counts[counts < 0] = 0
     np.savez_compressed(folder / f"day_{day}_processed.npz", X_cat=ids.T, X_int=counts, y=labels)
 
 
-def _join(folder: Path, known: Known) -> None:
+def _join(folder: Path, category_numbers: CategoryNumbers) -> None:
     """Write all days' rows."""
     days = [np.load(folder / f"day_{day}_processed.npz") for day in range(DAYS)]
     joined = {name: np.concatenate([day[name] for day in days]) for name in ("X_cat", "X_int", "y")}
-    np.savez_compressed(folder / "table.npz", **joined, counts=[len(values) for values in known])
+    np.savez_compressed(folder / "table.npz", **joined, counts=[len(values) for values in category_numbers])
 
 
 if __name__ == "__main__":

@@ -43,10 +43,10 @@ class Naumov(nn.Module):
         """Take the weights of one of ours: both then learn the same from the same rows."""
         for table, start in zip(self.tables, starts, strict=True):
             table.weight.copy_(model.table.weight_RD[start : start + len(table.weight)])
-        for own, theirs in ((self.bottom, model.network.bottom), (self.top, model.network.top)):
-            pairs = zip(_linears(own), _linears(theirs), strict=True)
-            for mine, given in pairs:
-                mine.load_state_dict(given.state_dict())
+        for own_layers, model_layers in ((self.bottom, model.network.bottom), (self.top, model.network.top)):
+            pairs = zip(_linears(own_layers), _linears(model_layers), strict=True)
+            for own_layer, model_layer in pairs:
+                own_layer.load_state_dict(model_layer.state_dict())
 
 
 class NaumovTraining:

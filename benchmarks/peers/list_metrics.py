@@ -47,8 +47,8 @@ def by_ranx(case: dict[str, Any]) -> dict[str, list[float]]:
     """Return what ranx says of every query."""
     width, at = max(map(len, case["lists"])), case["at"]
     numbers = {f"q{query:07}": query for query in range(len(case["lists"]))}
-    wanted = Qrels({name: {f"i{item}": 1 for item in case["relevant"][query]} for name, query in numbers.items()})
-    given = Run(
+    relevance = Qrels({name: {f"i{item}": 1 for item in case["relevant"][query]} for name, query in numbers.items()})
+    ranked_lists = Run(
         {
             name: {f"i{item}": float(width - place) for place, item in enumerate(case["lists"][query])}
             for name, query in numbers.items()
@@ -56,11 +56,11 @@ def by_ranx(case: dict[str, Any]) -> dict[str, list[float]]:
     )
     names = {"recall": f"recall@{width}", "hit_rate_at_10": f"hit_rate@{at}", "ndcg_at_10": f"ndcg@{at}",
              "reciprocal_rank": f"mrr@{width}"}  # fmt: skip
-    found = {}
-    for name, theirs in names.items():
-        evaluate(wanted, given, theirs, return_mean=False)
-        found[name] = [float(given.scores[theirs][query]) for query in numbers]
-    return found
+    metrics = {}
+    for name, ranx_name in names.items():
+        evaluate(relevance, ranked_lists, ranx_name, return_mean=False)
+        metrics[name] = [float(ranked_lists.scores[ranx_name][query]) for query in numbers]
+    return metrics
 
 
 def by_rectools(case: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def by_rectools(case: dict[str, Any]) -> dict[str, Any]:
     width, at = max(map(len, case["lists"])), case["at"]
     recommended = _table(case["lists"])
     recommended[Columns.Rank] = recommended.groupby(Columns.User).cumcount() + 1
-    relevant, before = _table(case["relevant"]), _table(case["before"])
+    relevant, taken_items = _table(case["relevant"]), _table(case["before"])
     topic = pd.DataFrame({"topic": case["topic"]}, index=pd.RangeIndex(len(case["topic"])))
     queries = np.arange(len(case["lists"]))
     of_relevant = {
@@ -78,18 +78,18 @@ def by_rectools(case: dict[str, Any]) -> dict[str, Any]:
         "ndcg_at_10": NDCG(k=at, divide_by_achievable=True),
         "reciprocal_rank": MRR(k=width),
     }
-    found = {name: metric.calc_per_user(recommended, relevant) for name, metric in of_relevant.items()}
-    found["novelty"] = MeanInvUserFreq(k=at).calc_per_user(recommended, before)
+    metrics = {name: metric.calc_per_user(recommended, relevant) for name, metric in of_relevant.items()}
+    metrics["novelty"] = MeanInvUserFreq(k=at).calc_per_user(recommended, taken_items)
     distance = PairwiseHammingDistanceCalculator(topic)
-    found["diversity"] = IntraListDiversity(k=at, distance_calculator=distance).calc_per_user(recommended)
-    answers: dict[str, Any] = {name: values.reindex(queries).astype(float).tolist() for name, values in found.items()}
+    metrics["diversity"] = IntraListDiversity(k=at, distance_calculator=distance).calc_per_user(recommended)
+    answers: dict[str, Any] = {name: values.reindex(queries).astype(float).tolist() for name, values in metrics.items()}
     catalogue = np.arange(len(case["topic"]))
     answers["coverage"] = float(CatalogCoverage(k=width, normalize=True).calc(recommended, catalogue))
     return answers
 
 
 def _table(lists: list[list[int]]) -> pd.DataFrame:
-    users = np.repeat(np.arange(len(lists)), [len(one) for one in lists])
+    users = np.repeat(np.arange(len(lists)), [len(slate) for slate in lists])
     return pd.DataFrame({Columns.User: users, Columns.Item: list(chain.from_iterable(lists))})
 
 

@@ -27,52 +27,54 @@ from rectools.models import EASEModel
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-MOST = 500
+LIST_LENGTH = 500
 
 
 def main() -> None:
     """Train and ask every model."""
-    given = np.load(sys.argv[1])
-    models: dict[str, dict[str, Any]] = json.loads(str(given["models"]))
-    shape = int(max(given["user"].max(), given["asked"].max())) + 1, int(given["items"])
+    arrays = np.load(sys.argv[1])
+    models: dict[str, dict[str, Any]] = json.loads(str(arrays["models"]))
+    shape = int(max(arrays["user"].max(), arrays["asked"].max())) + 1, int(arrays["items"])
     lists = {}
     for name, settings in models.items():
         began = time.process_time()
-        rows = np.ones(len(given["user"]), bool) if settings.pop("histories") else given["of_log"]
-        at = given["user"][rows], given["item"][rows]
-        taken = sparse.coo_matrix((np.ones(rows.sum(), np.float32), at), shape=shape).tocsr()
-        known = np.diff(taken.indptr)[given["asked"]] > 0
-        found = np.full((len(given["asked"]), MOST), -1, np.int32)
-        found[known] = asked_of(settings, taken, given["asked"][known])
-        lists[name] = found
+        rows = np.ones(len(arrays["user"]), bool) if settings.pop("histories") else arrays["of_log"]
+        at = arrays["user"][rows], arrays["item"][rows]
+        interactions = sparse.coo_matrix((np.ones(rows.sum(), np.float32), at), shape=shape).tocsr()
+        has_history = np.diff(interactions.indptr)[arrays["asked"]] > 0
+        peer_lists = np.full((len(arrays["asked"]), LIST_LENGTH), -1, np.int32)
+        peer_lists[has_history] = asked_of(settings, interactions, arrays["asked"][has_history])
+        lists[name] = peer_lists
         print(f"{name}: {time.process_time() - began:.0f} s of processor time", flush=True)
     np.savez_compressed(sys.argv[2], **lists)
 
 
-def asked_of(settings: dict[str, Any], taken: sparse.csr_matrix, users: np.ndarray) -> np.ndarray:
+def asked_of(settings: dict[str, Any], interactions: sparse.csr_matrix, users: np.ndarray) -> np.ndarray:
     """Return the best items for some users by one model."""
-    own = dict(settings)
-    kind = own.pop("kind")
+    model_settings = dict(settings)
+    kind = model_settings.pop("kind")
     if kind == "ease":
-        return _by_ease(EASEModel(**own), taken, users)
-    model = {"als": AlternatingLeastSquares, "bpr": BayesianPersonalizedRanking}[kind](random_state=1, **own)
+        return _by_ease(EASEModel(**model_settings), interactions, users)
+    model = {"als": AlternatingLeastSquares, "bpr": BayesianPersonalizedRanking}[kind](random_state=1, **model_settings)
     with threadpool_limits(1, "blas"):  # implicit has threads of its own
-        model.fit(taken, show_progress=False)
-    found, _ = model.recommend(users, taken[users], N=MOST, filter_already_liked_items=True)
-    return np.asarray(found, np.int32)
+        model.fit(interactions, show_progress=False)
+    lists, _ = model.recommend(users, interactions[users], N=LIST_LENGTH, filter_already_liked_items=True)
+    return np.asarray(lists, np.int32)
 
 
-def _by_ease(model: EASEModel, taken: sparse.csr_matrix, users: np.ndarray) -> np.ndarray:
-    rows = taken.tocoo()
+def _by_ease(model: EASEModel, interactions: sparse.csr_matrix, users: np.ndarray) -> np.ndarray:
+    rows = interactions.tocoo()
     frame = pd.DataFrame({Columns.User: rows.row, Columns.Item: rows.col, Columns.Weight: 1.0})
     frame[Columns.Datetime] = pd.Timestamp("2022-05-01")
     dataset = Dataset.construct(frame)
     model.fit(dataset)
-    given = model.recommend(users, dataset, k=MOST, filter_viewed=True)
+    recommended = model.recommend(users, dataset, k=LIST_LENGTH, filter_viewed=True)
     lines = pd.Series(np.arange(len(users)), index=users)
-    found = np.full((len(users), MOST), -1, np.int32)
-    found[lines[given[Columns.User]].to_numpy(), given[Columns.Rank].to_numpy() - 1] = given[Columns.Item]
-    return found
+    lists = np.full((len(users), LIST_LENGTH), -1, np.int32)
+    lists[lines[recommended[Columns.User]].to_numpy(), recommended[Columns.Rank].to_numpy() - 1] = recommended[
+        Columns.Item
+    ]
+    return lists
 
 
 if __name__ == "__main__":

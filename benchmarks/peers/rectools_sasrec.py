@@ -48,13 +48,13 @@ def main() -> None:
     while worse < PATIENCE and time.perf_counter() - began < seconds:
         model.fit_partial(train, min_epochs=LOOK_EVERY, max_epochs=LOOK_EVERY)
         epochs += LOOK_EVERY
-        found = evaluate(model, users, 1, train)
+        figures = evaluate(model, users, 1, train)
         took = {"epochs": epochs, "seconds": time.perf_counter() - began, "cpu_s": time.process_time()}
-        print(json.dumps({**took, **found}), flush=True)
-        worse = 0 if found["ndcg_at_10"] > best else worse + 1
+        print(json.dumps({**took, **figures}), flush=True)
+        worse = 0 if figures["ndcg_at_10"] > best else worse + 1
         if not worse:
-            best = found["ndcg_at_10"]
-            test = {**took, "validation": found, **evaluate(model, users, 0, train)}
+            best = figures["ndcg_at_10"]
+            test = {**took, "validation": figures, **evaluate(model, users, 0, train)}
             print(json.dumps({"test": test}), flush=True)  # of use to whoever stops it
     print(json.dumps({"test": {**test, "cpu_s": time.process_time(), "ended": worse == PATIENCE}}), flush=True)
 
@@ -64,12 +64,12 @@ def read(path: str) -> list[list[int]]:
     return [[int(item) for item in line.split()[1:]] for line in Path(path).read_text().splitlines()]
 
 
-def dataset(users: list[list[int]], without: int) -> Dataset:
+def dataset(users: list[list[int]], held_out: int) -> Dataset:
     """Return the users' items without so many of the last ones."""
     rows = [
         (user, item, place)
         for user, items in enumerate(users)
-        for place, item in enumerate(items[: len(items) - without])
+        for place, item in enumerate(items[: len(items) - held_out])
     ]
     frame = pd.DataFrame(rows, columns=[Columns.User, Columns.Item, Columns.Datetime])
     frame[Columns.Datetime] = pd.to_datetime(frame[Columns.Datetime], unit="D")
@@ -79,14 +79,18 @@ def dataset(users: list[list[int]], without: int) -> Dataset:
 
 def evaluate(model: SASRecModel, users: list[list[int]], held_out: int, train: Dataset) -> dict[str, float]:
     """Return recall and nDCG at 10 of the item that is `held_out` places from the end; `unseen`: of unseen items."""
-    asked = dataset(users, held_out + 1)
-    wanted = pd.Series([items[len(items) - 1 - held_out] for items in users])
+    histories = dataset(users, held_out + 1)
+    targets = pd.Series([items[len(items) - 1 - held_out] for items in users])
     figures = {}
     for kind, filtered in (("", False), ("unseen_", True)):
-        found = model.recommend(
-            users=np.arange(len(users)), dataset=asked, k=10, filter_viewed=filtered, on_unsupported_targets="ignore"
+        recommended = model.recommend(
+            users=np.arange(len(users)),
+            dataset=histories,
+            k=10,
+            filter_viewed=filtered,
+            on_unsupported_targets="ignore",
         )
-        hits = found[found[Columns.Item] == found[Columns.User].map(wanted)]
+        hits = recommended[recommended[Columns.Item] == recommended[Columns.User].map(targets)]
         gains = 1 / np.log2(hits[Columns.Rank].to_numpy() + 1)
         figures |= {f"{kind}ndcg_at_10": float(gains.sum() / len(users)), f"{kind}recall_at_10": len(hits) / len(users)}
     return figures

@@ -23,15 +23,17 @@ CONNECTIVITY, EXPANSION_ADD, EXPANSION_SEARCH = 16, 128, 1_600
 def main() -> None:
     """Build, ask, write."""
     vectors, queries = np.load(sys.argv[1], mmap_mode="r"), np.load(sys.argv[2])
-    most, kind = int(sys.argv[3]), sys.argv[4]
+    list_length, kind = int(sys.argv[3]), sys.argv[4]
     began = time.process_time()
     if kind == "scan":
-        kept = np.rint(vectors * (127 / np.abs(vectors).max())).astype(np.int8)
-        mib = kept.nbytes / 2**20
-        asked = np.rint(queries * (127 / np.abs(queries).max(axis=1, keepdims=True))).astype(np.int8)
+        vectors_int8 = np.rint(vectors * (127 / np.abs(vectors).max())).astype(np.int8)
+        mib = vectors_int8.nbytes / 2**20
+        queries_int8 = np.rint(queries * (127 / np.abs(queries).max(axis=1, keepdims=True))).astype(np.int8)
 
-        def ask(one: int) -> np.ndarray:
-            return search(kept, asked[one], most, MetricKind.IP, exact=True, threads=1).keys
+        def ask(query_number: int) -> np.ndarray:
+            return search(
+                vectors_int8, queries_int8[query_number], list_length, MetricKind.IP, exact=True, threads=1
+            ).keys
     else:
         index = Index(
             ndim=vectors.shape[1], metric=MetricKind.IP, dtype=ScalarKind.I8, connectivity=CONNECTIVITY,
@@ -40,15 +42,15 @@ def main() -> None:
         index.add(np.arange(len(vectors)), np.asarray(vectors))
         mib = index.memory_usage / 2**20
 
-        def ask(one: int) -> np.ndarray:
-            return index.search(queries[one], most, threads=1).keys
+        def ask(query_number: int) -> np.ndarray:
+            return index.search(queries[query_number], list_length, threads=1).keys
 
     build = time.process_time() - began
-    items = np.full((len(queries), most), -1, np.int64)
+    items = np.full((len(queries), list_length), -1, np.int64)
     began = time.process_time()
-    for one in range(len(queries)):
-        keys = np.asarray(ask(one)).ravel()
-        items[one, : len(keys)] = keys
+    for query_number in range(len(queries)):
+        keys = np.asarray(ask(query_number)).ravel()
+        items[query_number, : len(keys)] = keys
     spent = time.process_time() - began
     np.savez(sys.argv[5], items=items, build_s=build, search_ms=1_000 * spent / len(queries), mib=mib)
 

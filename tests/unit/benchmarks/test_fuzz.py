@@ -1,4 +1,4 @@
-"""Short forms of `make bench NAME=fuzz_specs` and `make bench NAME=fuzz_logs`: a message or a result, never a traceback."""
+"""Short forms of the benchmarks `fuzz_specs` and `fuzz_logs`: a message or a result, never a traceback."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_section_that_breaks_its_reader_is_found(monkeypatch: pytest.MonkeyPat
 def test_strange_logs_are_read_or_refused() -> None:
     """Every tenth: all types of Parquet columns, each in another place, and some of every other kind of file."""
     logs = list(islice(fuzz_logs.cases(550, seed=11), 0, None, 10))
-    assert {log.what: problem for log in logs if (problem := fuzz_logs.check(log))} == {}
+    assert {log.description: problem for log in logs if (problem := fuzz_logs.check(log))} == {}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_date_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 
 def test_a_column_of_a_type_that_nothing_is_made_of_is_named() -> None:
-    log = next(log for log in fuzz_logs.cases(400, seed=1) if log.what == "parquet: price is duration")
+    log = next(log for log in fuzz_logs.cases(400, seed=1) if log.description == "parquet: price is duration")
     frame = pl.read_parquet(log.data)
     assert frame["price"].dtype == pl.Duration("us")
     with pytest.raises(fuzz_logs.ShortlistError, match=r"log\.parquet: column 'price' is duration\[us\]; wanted"):

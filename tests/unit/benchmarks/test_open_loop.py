@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.open_loop import BROKEN, LATE, Asked, Load
+from benchmarks.open_loop import BROKEN, LATE, Load, TimedRequest
 
 pytestmark = pytest.mark.long
 
@@ -23,7 +23,7 @@ ANSWERS = {
 }
 
 
-async def answered(load: Load, file: Path) -> tuple[list[Asked], list[bytes]]:
+async def answered(load: Load, file: Path) -> tuple[list[TimedRequest], list[bytes]]:
     """Return what became of a load's requests, and their ids as a server saw them, which treats them in turn."""
     seen: list[bytes] = []
 
@@ -55,7 +55,7 @@ async def answered(load: Load, file: Path) -> tuple[list[Asked], list[bytes]]:
         assert await process.wait() == 0
         told = json.loads(file.with_name("answers.json").read_text())
     assert told["busy_seconds"] > 0
-    return [Asked(*each) for each in told["asked"]], seen
+    return [TimedRequest(*each) for each in told["asked"]], seen
 
 
 @pytest.fixture

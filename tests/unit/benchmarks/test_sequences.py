@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from benchmarks import sequences
-from benchmarks.sequences import PEER, Found, _against_peer, _against_plain, _of_training, trained
+from benchmarks.sequences import PEER, SequenceFigures, _against_peer, _against_plain, _of_training, trained
 
 
-def found(value: float, ended: bool) -> Found:
-    return Found({"ndcg_at_10": value}, epochs=3, seconds=1.0, cpu_s=1.0, ended=ended)
+def found(value: float, ended: bool) -> SequenceFigures:
+    return SequenceFigures({"ndcg_at_10": value}, epochs=3, seconds=1.0, cpu_s=1.0, ended=ended)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_every_kind_of_harm_is_done_once_at_least_and_what_is_not_possible_is_sa
     monkeypatch.setattr("benchmarks.harm.SETTLE_SECONDS", 0.0)
     said: list[str] = []
     harm: Any = Harm()
-    faults = do_harm(harm, seconds=0, chance=random.Random(1), said=said.append)
+    faults = do_harm(harm, seconds=0, chance=random.Random(1), report=said.append)
     assert sorted(fault.name for fault in faults) == ["a", "b"]
     assert sorted(set(done)) == ["a", "b", "ready"]
     assert "full disk: not possible here (no file system of its own can be mounted)" in said
