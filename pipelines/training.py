@@ -221,8 +221,10 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     "version_to_beat": baseline.outputs["version"],
                     "made_from": baseline.outputs["made_from"],
                 }
+                # Kubeflow cannot resolve a OneOf whose producers are all cached, which start no launcher.
                 registered = add_step(
                     register,
+                    cached=False,
                     **registration,
                     **champion_inputs,
                     trained=dsl.Collected(trained.outputs["Output"]),
@@ -231,7 +233,10 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 )
             with dsl.Else(name="held"):
                 unregistered = add_step(
-                    record_gate_failures, **registration, trained=dsl.Collected(trained.outputs["Output"])
+                    record_gate_failures,
+                    cached=False,
+                    **registration,
+                    trained=dsl.Collected(trained.outputs["Output"]),
                 )
             version = dsl.OneOf(registered.outputs["version"], unregistered.outputs["version"])
             page = add_step(

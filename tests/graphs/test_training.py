@@ -99,8 +99,8 @@ def demo(demo_runs: Path) -> Run:
     return run(small_demo(), demo_runs, until=END)
 
 
-def executed(one: Run) -> set[str]:
-    return {name for name, step in one.summary["steps"].items() if not step["cached"]}
+def executed(finished_run: Run) -> set[str]:
+    return {name for name, step in finished_run.summary["steps"].items() if not step["cached"]}
 
 
 def test_the_demo_ends_with_a_blessed_model(demo: Run) -> None:
@@ -133,10 +133,10 @@ def test_mlflow_leads_from_the_version_to_log_and_code(demo: Run, demo_runs: Pat
     assert sorted(path.name for path in champion.folder.iterdir() if path.is_dir()) == ["preprocessing", "serving"]
 
 
-def test_nothing_changed_is_not_judged_again(demo: Run, demo_runs: Path) -> None:
+def test_an_unchanged_spec_reuses_the_verdict(demo: Run, demo_runs: Path) -> None:
     unchanged = run(small_demo(), demo_runs, until=END)
     assert unchanged.code == 0
-    assert executed(unchanged) <= {"find_champion", "report", "roll_out"}
+    assert executed(unchanged) <= {"find_champion", "register", "report", "roll_out"}
     same = ("models", "gates", "blessed", "rows", "best_possible")
     assert {name: unchanged.summary[name] for name in same} == {name: demo.summary[name] for name in same}
     registry = Tracker(tracking_uri(demo_runs / "stores"), "demo").registry
@@ -172,12 +172,12 @@ def test_a_decision_retrains_from_what_there_is_and_reads_no_later_row(demo: Run
     summary = json.loads((latest / "summary.json").read_text())
     cached = {name for name, step in summary["steps"].items() if step["cached"]}
     assert cached == {"ingest"}  # whatever started the run, the log is the same
-    told = [
+    notes = [
         event["text"]
         for line in (latest / "events.jsonl").read_text().splitlines()
         if (event := json.loads(line))["event"] == "note"
     ]
-    assert not any("from scratch" in text or "counted again" in text for text in told)  # everything fitted
+    assert not any("from scratch" in text or "counted again" in text for text in notes)  # everything fitted
     tracker = Tracker(tracking_uri(runs / "stores"), "demo")
     champion = tracker.registry.champion()
     assert champion is not None
@@ -211,13 +211,13 @@ def test_a_decision_retrains_from_what_there_is_and_reads_no_later_row(demo: Run
 
 
 @pytest.fixture(scope="module")
-def held(demo: Run, demo_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def held_run(demo: Run, demo_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run of bad candidates: three trees instead of sixty, and models of a kind of their own that learnt nothing."""
     packages = tmp_path_factory.mktemp("packages")
-    about = packages / "stuck_kind-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: stuck-kind\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[shortlist.model_kinds]\nstuck = stuck_kind:KIND\n")
+    metadata_folder = packages / "stuck_kind-1.0.dist-info"
+    metadata_folder.mkdir()
+    (metadata_folder / "METADATA").write_text("Metadata-Version: 2.1\nName: stuck-kind\nVersion: 1.0\n")
+    (metadata_folder / "entry_points.txt").write_text("[shortlist.model_kinds]\nstuck = stuck_kind:KIND\n")
     (packages / "stuck_kind.py").write_text((Path(__file__).parent / "new_kind/stuck_kind.py").read_text())
     bad = small_demo()
     bad["models"]["xgboost"] |= {"rounds": 3}
@@ -227,13 +227,13 @@ def held(demo: Run, demo_runs: Path, tmp_path_factory: pytest.TempPathFactory) -
     spec.write_text(yaml.safe_dump(bad))
     # In a process of its own: one that has read a spec knows the kinds that there were.
     paths = os.pathsep.join([str(packages), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", RUN_UNTIL, spec, demo_runs, END.isoformat()],
         env={**os.environ, "PYTHONPATH": paths}, cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
+    assert completed.returncode == 0, completed.stdout[-2_000:] + completed.stderr[-2_000:]
     latest = (demo_runs / "latest").resolve()
-    return Run(done.returncode, json.loads((latest / "summary.json").read_text()), latest)
+    return Run(completed.returncode, json.loads((latest / "summary.json").read_text()), latest)
 
 
 STUCK = {"stuck_constant": "constant", "stuck_two": "two-valued", "stuck_saturated": "saturated", "stuck_nan": "NaN"}
@@ -251,46 +251,46 @@ sys.exit(run_locally(parse_spec(Path(spec).read_text()), None, Path(runs), until
 
 @pytest.mark.long
 def test_a_changed_model_section_trains_that_model_alone_and_bad_candidates_are_held_with_a_page(
-    demo: Run, held: Run
+    demo: Run, held_run: Run
 ) -> None:
     """The network, which is no better than the champion, comes from the cache."""
     judged = {"evaluate_slates", "score_champion", "evaluate_gates"}
-    again = {"find_champion", *judged, "register", "report", "roll_out"}
+    repeated_steps = {"find_champion", *judged, "register", "report", "roll_out"}
     new = {f"{step}_{name}" for step in ("train", "validate_export") for name in ("xgboost", *STUCK)}
-    assert executed(held) - again == new
-    assert judged <= executed(held)
-    assert held.summary["models"]["champion"]["auc"] == pytest.approx(
+    assert executed(held_run) - repeated_steps == new
+    assert judged <= executed(held_run)
+    assert held_run.summary["models"]["champion"]["auc"] == pytest.approx(
         demo.summary["models"][demo.summary["blessed"]["model"]]["auc"], abs=1e-9
     )
-    assert (held.code, held.summary["failed"], held.summary["blessed"]) == (0, None, None)
-    assert "Nothing blessed" in (held.folder / "report.html").read_text()
+    assert (held_run.code, held_run.summary["failed"], held_run.summary["blessed"]) == (0, None, None)
+    assert "Nothing blessed" in (held_run.folder / "report.html").read_text()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "scores"), STUCK.items())
-def test_a_candidate_whose_scores_tell_nothing_is_held_and_shown(held: Run, name: str, scores: str) -> None:
-    reasons = " ".join(held.summary["reasons"][name])
+def test_a_candidate_without_skill_is_held_and_shown(held_run: Run, name: str, scores: str) -> None:
+    reasons = " ".join(held_run.summary["reasons"][name])
     assert "passes every gate" not in reasons
     assert ("NaN" in reasons) == (scores == "NaN"), reasons
-    assert name in (held.folder / "report.html").read_text()
+    assert name in (held_run.folder / "report.html").read_text()
 
 
 def test_a_log_beyond_tolerance_stops_with_the_reason_and_keeps_the_evidence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = run(small_file_spec(), tmp_path / "runs", clicks(tmp_path, broken_rows=300))
-    assert one.code == 1
-    assert one.summary["failed"]["step"] == "validate"
-    assert one.summary["blessed"] is None
-    shown = capsys.readouterr().out
-    assert "label_is_binary" in shown and "quarantine" in shown
-    assert "Traceback" not in shown
-    assert "label_is_binary" in (one.folder / "report.html").read_text()
+    finished_run = run(small_file_spec(), tmp_path / "runs", clicks(tmp_path, broken_rows=300))
+    assert finished_run.code == 1
+    assert finished_run.summary["failed"]["step"] == "validate"
+    assert finished_run.summary["blessed"] is None
+    printed = capsys.readouterr().out
+    assert "label_is_binary" in printed and "quarantine" in printed
+    assert "Traceback" not in printed
+    assert "label_is_binary" in (finished_run.folder / "report.html").read_text()
     tracker = Tracker(tracking_uri(tmp_path / "runs/stores"), small_file_spec()["name"])
-    (above,) = tracker._client.search_runs([tracker._experiment], "tags.kind = 'pipeline'")
-    assert above.info.status == "FAILED"
-    assert above.data.tags["failure"].startswith("the step validate failed: the log breaks 1 rule(s)")
-    assert "label_is_binary" in above.data.tags["failure"]
+    (pipeline_run,) = tracker._client.search_runs([tracker._experiment], "tags.kind = 'pipeline'")
+    assert pipeline_run.info.status == "FAILED"
+    assert pipeline_run.data.tags["failure"].startswith("the step validate failed: the log breaks 1 rule(s)")
+    assert "label_is_binary" in pipeline_run.data.tags["failure"]
 
 
 @pytest.mark.long
@@ -308,17 +308,17 @@ def test_criteo_layout_needs_no_ids_and_no_clock_and_a_killed_run_is_continued_b
     command = [program, "run", str(spec_file), "--data", str(data), "--runs", str(runs)]
     child = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL)
     events = wait_for_event(runs, '"event": "step", "step": "materialize_features"', child)
-    kill_everything_below(child.pid)
+    kill_process_tree(child.pid)
     child.wait()
     assert '"event": "done", "name": "build_table"' in events.read_text()
-    one = run(spec, runs, data)
-    assert one.code == 0
-    assert executed(one).isdisjoint({"ingest", "validate", "fit_features", "build_table"})
-    assert "materialize_features" in executed(one)
-    rows = one.summary["rows"]
+    finished_run = run(spec, runs, data)
+    assert finished_run.code == 0
+    assert executed(finished_run).isdisjoint({"ingest", "validate", "fit_features", "build_table"})
+    assert "materialize_features" in executed(finished_run)
+    rows = finished_run.summary["rows"]
     assert (rows["raw"], rows["quarantined"]) == (12_000, 0)
     assert sum(rows[part] for part in ("train", "validation", "test")) == pytest.approx(12_000 * 6 / 7, abs=7)
-    assert one.summary["models"]["xgboost"]["auc"] > 0.6
+    assert finished_run.summary["models"]["xgboost"]["auc"] > 0.6
 
 
 @pytest.mark.long
@@ -326,14 +326,14 @@ def test_criteo_layout_needs_no_ids_and_no_clock_and_a_killed_run_is_continued_b
 @pytest.mark.skipif(not KUAIRAND.is_dir(), reason="the KuaiRand files are not part of the project")
 def test_kuairand_reaches_what_was_promised(tmp_path: Path) -> None:
     spec = yaml.safe_load((ROOT / "pipelines/specs/kuairand.yaml").read_text())
-    one = run(spec, tmp_path / "runs", KUAIRAND)
-    assert one.code == 0
-    models = one.summary["models"]
+    finished_run = run(spec, tmp_path / "runs", KUAIRAND)
+    assert finished_run.code == 0
+    models = finished_run.summary["models"]
     blend = models["blend"]
     assert blend["auc"] >= 0.754 and blend["log_loss"] <= 0.579
     assert blend["gauc"] >= models["popularity"]["gauc"] + 0.015
     assert min(models[name]["auc"] for name in ("xgboost", "dlrm", "wide_deep")) >= 0.750
-    assert one.summary["rows"] | {"raw": 198_895, "quarantined": 5_072} == one.summary["rows"]
+    assert finished_run.summary["rows"] | {"raw": 198_895, "quarantined": 5_072} == finished_run.summary["rows"]
 
 
 def small_file_spec() -> dict[str, Any]:
@@ -379,7 +379,7 @@ def wait_for_event(runs: Path, text: str, child: subprocess.Popen[bytes]) -> Pat
     raise AssertionError(f"the run never said {text}")
 
 
-def kill_everything_below(pid: int) -> None:
+def kill_process_tree(pid: int) -> None:
     import psutil
 
     family = [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]

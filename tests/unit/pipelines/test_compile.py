@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -37,7 +38,7 @@ def test_the_committed_files_are_up_to_date() -> None:
     assert out_of_date() == []
 
 
-def test_a_changed_file_is_found(tmp_path: Path) -> None:
+def test_a_changed_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "training.yaml"
     assert path in compile_all(tmp_path)
     path.write_text(path.read_text().replace("shortlist-training", "other"))
@@ -48,25 +49,25 @@ TRAINS = [f"{name}{suffix}" for name in (*GRAPHS, "submitted") for suffix in (""
 
 
 @pytest.mark.parametrize("name", [*TRAINS, "refresh", "backfill"])
-def test_whoever_starts_it_a_graph_reads_the_rows_that_are_collected_before(name: str) -> None:
+def test_every_training_graph_reads_the_rows_collected_before_it(name: str) -> None:
     """Drift, the clock, a submission and a person's run: what is read of the log includes the collected rows."""
     graph = next(yaml.load_all((COMPILED / f"{name}.yaml").read_text(), yaml.CSafeLoader))
-    dags = [one["dag"]["tasks"] for one in graph["components"].values() if "dag" in one]
+    dags = [group["dag"]["tasks"] for group in graph["components"].values() if "dag" in group]
     reading = [
         (tasks, task["inputs"]["parameters"]["collected"]["taskOutputParameter"])
         for tasks in (*dags, graph["root"]["dag"]["tasks"])
         for step, task in tasks.items()
         if step in {"ingest", "join-raw-log"}
     ]
-    ((tasks, told),) = reading
+    ((tasks, claim),) = reading
     finder = "find-champion" if name in TRAINS else "find-served-features"
-    assert told == {"producerTask": finder, "outputParameterKey": "collected"}
+    assert claim == {"producerTask": finder, "outputParameterKey": "collected"}
     assert tasks[finder]["cachingOptions"] == {}  # which rows there are is not in its parameters
     collecting = graph["root"]["dag"]["tasks"]
     if name == "refresh":
         assert collecting[finder]["dependentTasks"] == ["collect"]
     elif "submitted" not in name and name not in {"training", "training_wide", "backfill"}:
-        (decides,) = (step for step, one in collecting.items() if one.get("dependentTasks") == ["collect"])
+        (decides,) = (step for step, component in collecting.items() if component.get("dependentTasks") == ["collect"])
         assert decides in {"check-live-traffic", "claim-moment"}
 
 
@@ -90,10 +91,13 @@ def test_every_step_that_a_person_sees_is_a_task() -> None:
 
 def test_a_spec_that_shares_days_out_gets_the_wide_graphs() -> None:
     demo = Path(__file__).parents[3] / "pipelines/specs/demo.yaml"
-    one, four = load_spec(demo), load_spec(demo, ["runtime.cluster.partitions=4"])
-    assert (training_pipeline(one), monitoring_pipeline(one)) == ("training", "monitoring")
+    one_partition, four = load_spec(demo), load_spec(demo, ["runtime.cluster.partitions=4"])
+    assert (training_pipeline(one_partition), monitoring_pipeline(one_partition)) == ("training", "monitoring")
     assert (training_pipeline(four), monitoring_pipeline(four)) == ("training_wide", "monitoring_wide")
-    assert (scheduled_pipeline(one), scheduled_pipeline(four)) == ("scheduled_retraining", "scheduled_retraining_wide")
+    assert (scheduled_pipeline(one_partition), scheduled_pipeline(four)) == (
+        "scheduled_retraining",
+        "scheduled_retraining_wide",
+    )
 
 
 @pytest.mark.parametrize("name", [*NAMES, "tuning"])
@@ -101,14 +105,14 @@ def test_steps_and_parameters_read_well_in_kubeflows_ui(name: str) -> None:
     """The UI shows a task under its display name, and in the form of a new run the description of every parameter."""
     pipeline = yaml.load((COMPILED / f"{name}.yaml").read_text(), yaml.CSafeLoader)
     components = pipeline["components"]
-    dags = [one["dag"]["tasks"] for one in (pipeline["root"], *components.values()) if "dag" in one]
+    dags = [group["dag"]["tasks"] for group in (pipeline["root"], *components.values()) if "dag" in group]
     tasks = {name: task for dag in dags for name, task in dag.items()}
     steps = {n: t for n, t in tasks.items() if "executorLabel" in components[t["componentRef"]["name"]]}
     titles = {task["taskInfo"]["name"] for task in steps.values()}
     assert len(titles) == len(steps)
     assert all(re.fullmatch(r"[A-Z][A-Za-z:, ]+[a-zL]", title) for title in titles), titles
     parameters = pipeline["root"]["inputDefinitions"]["parameters"].values()
-    described = [" ".join(one["description"].split()) for one in parameters]
+    described = [" ".join(parameter["description"].split()) for parameter in parameters]
     assert all(len(text) > 15 and text.endswith(".") and "Likewise" not in text for text in described)
 
 
@@ -120,8 +124,8 @@ def test_steps_put_out_the_types_that_kubeflows_ui_draws_and_compares() -> None:
         if "executorLabel" in component
         for artefact, one in component.get("outputDefinitions", {}).get("artifacts", {}).items()
     }
-    drawn = {key: kind for key, kind in types.items() if kind not in {"Dataset", "Model"}}
-    assert drawn == {
+    types_drawn_by_the_ui = {key: kind for key, kind in types.items() if kind not in {"Dataset", "Model"}}
+    assert types_drawn_by_the_ui == {
         ("train", "metrics"): "Metrics",
         ("validate-export", "metrics"): "Metrics",
         ("validate-export", "classification"): "ClassificationMetrics",
@@ -131,7 +135,7 @@ def test_steps_put_out_the_types_that_kubeflows_ui_draws_and_compares() -> None:
     assert types["train", "model"] == "Model" and types["ingest", "raw_log"] == "Dataset"
 
 
-def test_the_form_of_a_new_training_has_a_line_per_section_and_six_more() -> None:
+def test_a_training_has_a_parameter_per_section_and_six_others() -> None:
     """Kubeflow's UI shows one line per parameter, in the form of a new run and in the comparison of runs."""
     training = yaml.load((COMPILED / "training.yaml").read_text(), yaml.CSafeLoader)
     parameters = set(training["root"]["inputDefinitions"]["parameters"])
@@ -139,20 +143,26 @@ def test_the_form_of_a_new_training_has_a_line_per_section_and_six_more() -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_component_runs_on_our_image_and_installs_nothing(name: str) -> None:
+def test_every_component_runs_on_our_image_without_pip_install(name: str) -> None:
     pipeline = yaml.load((COMPILED / f"{name}.yaml").read_text(), yaml.CSafeLoader)
-    containers = [one["container"] for one in pipeline["deploymentSpec"]["executors"].values()]
+    containers = [executor["container"] for executor in pipeline["deploymentSpec"]["executors"].values()]
     assert {container["image"] for container in containers} == {"shortlist/python-pipeline:0.1.0"}
     assert not any("pip install" in " ".join(container["command"]) for container in containers)
 
 
-def test_components_decide_nothing() -> None:
+def test_components_are_short_and_have_no_loops() -> None:
     components = [path for path in (Path(__file__).parents[3] / "components").glob("*.py") if "dsl" in path.read_text()]
     functions = {path.name: wrapped_function(path) for path in components}
     assert len(functions) >= 12
-    long = {name: lines for name, one in functions.items() if (lines := one.end_lineno - one.body[1].lineno) > 25}
+    long = {
+        name: lines
+        for name, component in functions.items()
+        if (lines := component.end_lineno - component.body[1].lineno) > 25
+    }
     branches = {
-        name for name, one in functions.items() if any(isinstance(node, ast.For | ast.While) for node in ast.walk(one))
+        name
+        for name, component in functions.items()
+        if any(isinstance(node, ast.For | ast.While) for node in ast.walk(component))
     }
     assert (long, branches) == ({}, set())
 
@@ -163,15 +173,72 @@ def wrapped_function(path: Path) -> ast.FunctionDef:
 
 
 @pytest.mark.parametrize("path", sorted(COMPILED.glob("*.yaml")), ids=lambda path: path.stem)
+def test_no_cached_task_feeds_a_one_of(path: Path) -> None:
+    """Kubeflow's driver resolves a OneOf from finished DAGs, and only launchers, which cached tasks start none of, end
+    a DAG (backend/src/v2/driver/resolve.go): a run whose tasks are all cached would fail there."""
+    assert cached_producers_of_one_ofs(next(yaml.load_all(path.read_text(), yaml.CSafeLoader))) == set()
+
+
+def test_a_cached_producer_of_a_one_of_is_reported() -> None:
+    pipeline = next(yaml.load_all((COMPILED / "training.yaml").read_text(), yaml.CSafeLoader))
+    for component in pipeline["components"].values():
+        for name, task in component.get("dag", {}).get("tasks", {}).items():
+            if name == "register":
+                task["cachingOptions"] = {"enableCache": True}
+    assert cached_producers_of_one_ofs(pipeline) == {"register"}
+
+
+def cached_producers_of_one_ofs(pipeline: dict[str, Any]) -> set[str]:
+    """Return the names of the cached tasks whose outputs a OneOf of a compiled graph may take."""
+    components = {"root": pipeline["root"], **pipeline["components"]}
+    one_ofs = [
+        (group, selector)
+        for group in components.values()
+        for output in group.get("dag", {}).get("outputs", {}).get("parameters", {}).values()
+        for selector in output.get("valueFromOneof", {}).get("parameterSelectors", ())
+    ]
+    one_ofs += [
+        (group, selector)
+        for group in components.values()
+        for output in group.get("dag", {}).get("outputs", {}).get("artifacts", {}).values()
+        if len(output["artifactSelectors"]) > 1
+        for selector in output["artifactSelectors"]
+    ]
+    return {task for group, selector in one_ofs for task in cached_producers(components, group, selector)}
+
+
+def cached_producers(components: dict[str, Any], group: dict[str, Any], selector: dict[str, str]) -> set[str]:
+    """Return the cached tasks in which a selector of a group's output ends, through nested groups."""
+    task = group["dag"]["tasks"][selector["producerSubtask"]]
+    component = components[task["componentRef"]["name"]]
+    if "dag" not in component:
+        is_cached = task.get("cachingOptions", {}).get("enableCache", False)
+        return {selector["producerSubtask"]} if is_cached else set()
+    kind = "parameters" if "outputParameterKey" in selector else "artifacts"
+    key = selector.get("outputParameterKey") or selector["outputArtifactKey"]
+    output = component["dag"]["outputs"][kind][key]
+    inner_selectors = (
+        output.get("artifactSelectors")
+        or output.get("valueFromOneof", {}).get("parameterSelectors")
+        or [output["valueFromParameter"]]
+    )
+    return {name for inner in inner_selectors for name in cached_producers(components, component, inner)}
+
+
+@pytest.mark.parametrize("path", sorted(COMPILED.glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_loop_takes_no_parameter_of_another_step_but_its_items(path: Path) -> None:
     """kfp.local gives the item in its place."""
     pipeline = next(yaml.load_all(path.read_text(), yaml.CSafeLoader))
     groups = {"root": pipeline["root"], **pipeline["components"]}
-    taken = {
-        f"{name}/{task}": set(given) - {inner["parameterIterator"]["items"].get("inputParameter")}
+    inputs_of_other_steps = {
+        f"{name}/{task}": set(task_inputs) - {inner["parameterIterator"]["items"].get("inputParameter")}
         for name, group in groups.items()
         for task, inner in group.get("dag", {}).get("tasks", {}).items()
         if "parameterIterator" in inner
-        and (given := [key for key, one in inner["inputs"]["parameters"].items() if "taskOutputParameter" in one])
+        and (
+            task_inputs := [
+                key for key, component in inner["inputs"]["parameters"].items() if "taskOutputParameter" in component
+            ]
+        )
     }
-    assert not any(taken.values()), taken
+    assert not any(inputs_of_other_steps.values()), inputs_of_other_steps
