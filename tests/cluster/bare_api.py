@@ -22,7 +22,7 @@ from listening import listening
 
 ADMINISTRATOR = "administrator"
 KUBERNETES = "1.34"
-OWN = yaml.safe_load((Path(__file__).parent / "crds.yaml").read_text())
+CRD_SCHEMAS = yaml.safe_load((Path(__file__).parent / "crds.yaml").read_text())
 _CLUSTERED = {"Namespace", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "CustomResourceDefinition"}
 _CORE = {
     "v1": ("Namespace", "ServiceAccount", "Secret", "ConfigMap", "Service", "Pod", "Event"),
@@ -47,11 +47,11 @@ class BareServer(KubeServer):
         self.applied: list[str] = []
 
     def _answer(self, method: str, path: str, query: dict[str, str], body: Object | None, account: str) -> Object:
-        asked = self._asked(method, path, query, body or {}) if account == ADMINISTRATOR else None
-        who = "" if account == ADMINISTRATOR else account
-        return super()._answer(method, path, query, body, who) if asked is None else asked
+        answer = self._answer_administrator(method, path, query, body or {}) if account == ADMINISTRATOR else None
+        service_account = "" if account == ADMINISTRATOR else account
+        return super()._answer(method, path, query, body, service_account) if answer is None else answer
 
-    def _asked(  # noqa: PLR0911 - a path each
+    def _answer_administrator(  # noqa: PLR0911 - a path each
         self, method: str, path: str, query: dict[str, str], body: Object
     ) -> Object | None:
         """Return the answer to what only an administrator asks; None when it is something else."""
@@ -59,12 +59,12 @@ class BareServer(KubeServer):
             return {"gitVersion": f"v{KUBERNETES}.0-fake"}
         if path == "/apis/apps/v1/deployments":
             return {"items": []}
-        if found := re.fullmatch(r"/(?:api|apis)/([^/]+(?:/v[^/]+)?)", path):
-            return self._discover(found[1])
+        if match := re.fullmatch(r"/(?:api|apis)/([^/]+(?:/v[^/]+)?)", path):
+            return self._discover(match[1])
         if path.endswith("/subjectaccessreviews"):
             return self._review(body)
-        if found := re.search(r"/serviceaccounts/([^/]+)/token$", path):
-            return {"status": {"token": found[1]}}
+        if match := re.search(r"/serviceaccounts/([^/]+)/token$", path):
+            return {"status": {"token": match[1]}}
         if path.endswith("/customresourcedefinitions") or path == "/api/v1/namespaces":
             return self._make(body)
         if method == "PATCH":
@@ -88,10 +88,15 @@ class BareServer(KubeServer):
         return body
 
     def _review(self, body: Object) -> Object:
-        asked = body["spec"]["resourceAttributes"]
+        attributes = body["spec"]["resourceAttributes"]
         account = body["spec"]["user"].rpartition(":")[2]
-        allowed = kube_rbac.may(
-            account, asked["verb"], asked["group"], asked["resource"], kube_rbac.NAMESPACE, asked.get("name")
+        allowed = kube_rbac.is_allowed(
+            account,
+            attributes["verb"],
+            attributes["group"],
+            attributes["resource"],
+            kube_rbac.NAMESPACE,
+            attributes.get("name"),
         )
         return {**body, "status": {"allowed": allowed}}
 
@@ -104,22 +109,22 @@ class BareServer(KubeServer):
         if parts[-1] == "status":
             return {}  # the fake cluster plays its controllers already
         kind = {"inferenceservices": "InferenceService", "httproutes": "HTTPRoute"}[parts[-2]]
-        known = copy.deepcopy(self._read(kind, parts[-3], parts[-1]))
+        existing = copy.deepcopy(self._read(kind, parts[-3], parts[-1]))
         change = body.get("metadata", {})
-        known["metadata"].setdefault("annotations", {}).update(change.get("annotations", {}))
+        existing["metadata"].setdefault("annotations", {}).update(change.get("annotations", {}))
         if "finalizers" in change:
-            known["metadata"]["finalizers"] = change["finalizers"] or []
+            existing["metadata"]["finalizers"] = change["finalizers"] or []
         key = (kind, parts[-3], parts[-1])
-        if "deletionTimestamp" in known["metadata"] and not known["metadata"].get("finalizers"):
+        if "deletionTimestamp" in existing["metadata"] and not existing["metadata"].get("finalizers"):
             del self.objects[key]
             return {}
-        self._store(key, known, known["metadata"]["generation"])
-        return known
+        self._store(key, existing, existing["metadata"]["generation"])
+        return existing
 
     def _delete(self, kind: str, namespace: str, name: str, options: Object) -> Object:
-        known = self.objects.get((kind, namespace, name))
-        if known is not None and known["metadata"].get("finalizers"):
-            known["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+        existing = self.objects.get((kind, namespace, name))
+        if existing is not None and existing["metadata"].get("finalizers"):
+            existing["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
             return {"status": "Success"}
         return super()._delete(kind, namespace, name, options)
 
@@ -128,8 +133,8 @@ class BareServer(KubeServer):
         try:
             if crd_schemas.has_schema(body["apiVersion"], body["kind"]):
                 crd_schemas.validator(body["apiVersion"], body["kind"]).validate(body)
-            elif key in OWN:
-                Draft202012Validator(OWN[key]).validate(body["spec"])
+            elif key in CRD_SCHEMAS:
+                Draft202012Validator(CRD_SCHEMAS[key]).validate(body["spec"])
             else:
                 kubernetes_validate.validate(body, KUBERNETES, strict=True)
         except (ValidationError, kubernetes_validate.ValidationError) as error:
@@ -149,7 +154,7 @@ def kubeconfig_of(url: str) -> str:
         ("users", "user", {"token": ADMINISTRATOR}),
         ("contexts", "context", {"cluster": "here", "user": "here"}),
     ]
-    config = {plural: [{"name": "here", one: value}] for plural, one, value in named}
+    config = {plural: [{"name": "here", field: value}] for plural, field, value in named}
     return json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "here", **config})
 
 

@@ -51,7 +51,7 @@ class S3:
     def keys(self) -> list[str]:
         """Return all keys of the bucket, sorted."""
         pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=self.bucket)
-        return sorted(one["Key"] for page in pages for one in page.get("Contents", ()))
+        return sorted(object_["Key"] for page in pages for object_ in page.get("Contents", ()))
 
     def delete_bucket(self) -> None:
         """Make the bucket vanish with all that is in it."""
@@ -68,20 +68,20 @@ def postgres_server() -> Iterator[str]:
     if programs is None:
         pytest.skip("PostgreSQL's server is not installed (Debian: apt-get install postgresql)")
     pytest.importorskip("psycopg", reason="requirements/cluster.txt is not installed")
-    who = _unprivileged()
+    user_name = _unprivileged()
     folder = Path(mkdtemp(prefix="shortlist-postgres-"))
-    if who and programs.is_relative_to(sys.prefix):  # the environment may lie where that user may not enter
+    if user_name and programs.is_relative_to(sys.prefix):  # the environment may lie where that user may not enter
         for name in ("pgserver/pginstall", "pgserver.libs"):
             shutil.copytree(programs.parents[2] / name, folder / name, symlinks=True)
         programs = folder / "pgserver/pginstall/bin"
     secret = folder / "password"
     secret.write_text(_PASSWORD)
-    if who:
+    if user_name:
         for path in (folder, secret):
-            shutil.chown(path, who, pwd.getpwnam(who).pw_gid)
+            shutil.chown(path, user_name, pwd.getpwnam(user_name).pw_gid)
     run: dict[str, Any] = {"cwd": folder, "stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
-    if who:  # initdb refuses root
-        run |= {"user": who, "group": pwd.getpwnam(who).pw_gid, "extra_groups": []}
+    if user_name:  # initdb refuses root
+        run |= {"user": user_name, "group": pwd.getpwnam(user_name).pw_gid, "extra_groups": []}
     data, port = folder / "data", _free_port()
     options = ["-U", "shortlist", "-A", "scram-sha-256", "--pwfile", str(secret), "-E", "UTF8", "--no-sync"]
     subprocess.run([programs / "initdb", "-D", data, *options], check=True, stdout=subprocess.DEVNULL, **run)
@@ -170,9 +170,9 @@ def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> S3:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     bucket = f"test-{uuid.uuid4().hex[:12]}"
-    made = S3(f"s3://{bucket}/shortlist", s3_server, bucket, environment)
-    made.client().create_bucket(Bucket=bucket)
-    return made
+    store = S3(f"s3://{bucket}/shortlist", s3_server, bucket, environment)
+    store.client().create_bucket(Bucket=bucket)
+    return store
 
 
 def _postgres_programs() -> Path | None:
@@ -180,18 +180,18 @@ def _postgres_programs() -> Path | None:
     on_path = shutil.which("initdb")
     if on_path:
         return Path(on_path).parent
-    found = [folder for pattern in _PLACES for folder in Path("/").glob(pattern[1:]) if (folder / "initdb").exists()]
-    if not found:
+    folders = [folder for pattern in _PLACES for folder in Path("/").glob(pattern[1:]) if (folder / "initdb").exists()]
+    if not folders:
         return next(iter(Path(sys.prefix).glob("lib/python3*/site-packages/pgserver/pginstall/bin")), None)
-    return max(found, default=None, key=lambda folder: [int(part) for part in folder.parts if part.isdigit()])
+    return max(folders, default=None, key=lambda folder: [int(part) for part in folder.parts if part.isdigit()])
 
 
 def _unprivileged() -> str | None:
     """Return who runs PostgreSQL, if it may not be who runs the tests."""
     if os.geteuid() != 0:
         return None
-    known = {entry.pw_name for entry in pwd.getpwall()}
-    return "postgres" if "postgres" in known else "nobody"
+    user_names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in user_names else "nobody"
 
 
 def _answers_postgres(address: str) -> bool:

@@ -31,8 +31,8 @@ def validator(api_version: str, kind: str) -> Draft202012Validator:
 
 def problems(body: dict[str, Any]) -> list[str]:
     """Return what the schema of an object's kind says against it."""
-    found = validator(body["apiVersion"], body["kind"]).iter_errors(body)
-    return [f"{'.'.join(map(str, one.path))}: {one.message}" for one in found]
+    errors = validator(body["apiVersion"], body["kind"]).iter_errors(body)
+    return [f"{'.'.join(map(str, error.path))}: {error.message}" for error in errors]
 
 
 def _file(api_version: str, kind: str) -> Path:

@@ -42,16 +42,16 @@ class Operation:
     def match(self, method: str, path: str) -> dict[str, str] | None:
         """Return the path's parameters when a request is this operation."""
         pattern = re.sub(
-            r"\\\{([\w.]+)\\\}", lambda found: f"(?P<{found[1].replace('.', '_')}>[^/:]+)", re.escape(self.path)
+            r"\\\{([\w.]+)\\\}", lambda match: f"(?P<{match[1].replace('.', '_')}>[^/:]+)", re.escape(self.path)
         )
-        found = re.fullmatch(pattern, path)
-        return found.groupdict() if found and method == self.method else None
+        match = re.fullmatch(pattern, path)
+        return match.groupdict() if match and method == self.method else None
 
 
 @cache
 def operations() -> list[Operation]:
     """Return every operation of the published API."""
-    made = []
+    all_operations = []
     for api in vars(kfp_server_api).values():
         if not (inspect.isclass(api) and api.__name__.endswith("ServiceApi")):
             continue
@@ -60,15 +60,15 @@ def operations() -> list[Operation]:
                 source = inspect.getsource(function)
                 path, method = re.search(r"call_api\(\s*'([^']+)', '([A-Z]+)'", source).groups()  # type: ignore[union-attr]
                 query = frozenset(re.findall(r"query_params\.append\(\('([\w.]+)'", source))
-                said = re.search(r"body_params = local_var_params\['(\w+)'\]", source)
-                kind = re.search(rf":type {said[1]}: (\w+)", inspect.getdoc(function) or "") if said else None
-                made.append(
+                match = re.search(r"body_params = local_var_params\['(\w+)'\]", source)
+                kind = re.search(rf":type {match[1]}: (\w+)", inspect.getdoc(function) or "") if match else None
+                all_operations.append(
                     Operation(name.removesuffix("_with_http_info"), method, path, query, kind[1] if kind else "")
                 )
-    return made
+    return all_operations
 
 
-def check(value: Any, kind: str, where: str) -> None:
+def check(value: Any, kind: str, path: str) -> None:
     """Check a value against a definition, strictly.
 
     Raises:
@@ -77,28 +77,28 @@ def check(value: Any, kind: str, where: str) -> None:
     if nested := re.fullmatch(r"list\[(.+)\]|dict\(str, (.+)\)", kind):
         items = enumerate(value) if nested[1] and isinstance(value, list) else getattr(value, "items", lambda: None)()
         if items is None:
-            raise Refused(400, f"{where}: wanted {kind}")
+            raise Refused(400, f"{path}: wanted {kind}")
         for key, item in items:
-            check(item, nested[1] or nested[2], f"{where}.{key}")
+            check(item, nested[1] or nested[2], f"{path}.{key}")
     elif kind in ("str", "bool", "int"):
-        wanted = {"str": str, "bool": bool, "int": int}[kind]
-        if not isinstance(value, wanted) or (kind == "int" and isinstance(value, bool)):
-            raise Refused(400, f"{where}: wanted {kind}, got {value!r}")
+        expected_type = {"str": str, "bool": bool, "int": int}[kind]
+        if not isinstance(value, expected_type) or (kind == "int" and isinstance(value, bool)):
+            raise Refused(400, f"{path}: wanted {kind}, got {value!r}")
     elif kind == "datetime":
         datetime.fromisoformat(str(value))
     elif kind != "object":
         definition = getattr(kfp_server_api, kind)
         if hasattr(definition, "allowable_values"):
             if value not in definition.allowable_values:
-                raise Refused(400, f"{where}: wanted one of {definition.allowable_values}, got {value!r}")
+                raise Refused(400, f"{path}: wanted one of {definition.allowable_values}, got {value!r}")
             return
         if not isinstance(value, dict):
-            raise Refused(400, f"{where}: wanted {kind}, got {value!r}")
-        fields = {definition.attribute_map[name]: told for name, told in definition.openapi_types.items()}
+            raise Refused(400, f"{path}: wanted {kind}, got {value!r}")
+        fields = {definition.attribute_map[name]: field_type for name, field_type in definition.openapi_types.items()}
         for key, item in value.items():
             if key not in fields:
-                raise Refused(400, f"{where}: unknown field '{key}' of {kind}")
-            check(item, fields[key], f"{where}.{key}")
+                raise Refused(400, f"{path}: unknown field '{key}' of {kind}")
+            check(item, fields[key], f"{path}.{key}")
 
 
 def check_query(operation: Operation, query: dict[str, str]) -> None:
@@ -136,7 +136,7 @@ def check_graph(documents: list[Any]) -> None:
         raise Refused(400, f"not a pipeline: {error}") from None
 
 
-def check_parameters(given: dict[str, Any], graph: dict[str, Any]) -> None:
+def check_parameters(arguments: dict[str, Any], graph: dict[str, Any]) -> None:
     """Check a run's parameters against its graph, as the server does before it starts anything.
 
     Raises:
@@ -151,13 +151,13 @@ def check_parameters(given: dict[str, Any], graph: dict[str, Any]) -> None:
         "LIST": list,
         "STRUCT": dict,
     }
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name not in declared:
             raise Refused(400, f"parameter {name} is not of this pipeline")
         if not isinstance(value, types[declared[name]["parameterType"]]):
             raise Refused(400, f"parameter {name} is no {declared[name]['parameterType']}")
     for name, definition in declared.items():
-        if name not in given and not definition.get("isOptional"):
+        if name not in arguments and not definition.get("isOptional"):
             raise Refused(400, f"parameter {name} is missing")
 
 
@@ -173,7 +173,7 @@ def check_cron(text: str) -> None:
         raise Refused(400, f"Schedule cron is not a supported format: expected 6 fields, found {len(fields)}: {text}")
     for field, (low, high) in zip(fields, bounds, strict=True):
         for part in field.split(","):
-            found = re.fullmatch(r"(\*|\?|(\d+)(-(\d+))?)(/\d+)?", part)
-            numbers = [int(number) for number in (found[2], found[4]) if number] if found else [-1]
+            match = re.fullmatch(r"(\*|\?|(\d+)(-(\d+))?)(/\d+)?", part)
+            numbers = [int(number) for number in (match[2], match[4]) if number] if match else [-1]
             if any(not low <= number <= high for number in numbers):
                 raise Refused(400, f"Schedule cron is not a supported format: {part} in {text}")

@@ -45,7 +45,7 @@ class Fault:
     times: int = 1
     seconds: float = 0.0
     """Wait before the answer."""
-    after: bool = False
+    carried_out: bool = False
     """Whether the request is carried out all the same, and only its answer is lost."""
     drop: bool = False
     """Whether the connection is closed without an answer."""
@@ -63,21 +63,21 @@ class KubeflowServer:
     """Whether each call is allowed only by the roles of deploy/k8s; the bearer token is a service account's name."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     """Its clock; a second passes with each thing it makes."""
-    there: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {name: [] for name in _LISTS})
+    stored: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {name: [] for name in _LISTS})
     faults: list[Fault] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     """Names of the operations that were asked for, in order; every changing one and every listing."""
     page: str = ""
     """Answered in place of everything, as a proxy does that wants a login; empty: there is no such proxy."""
-    before: Callable[[str], None] = lambda _: None
+    on_operation: Callable[[str], None] = lambda _: None
     """Called with each operation's name before it is carried out."""
     lock: threading.RLock = field(default_factory=threading.RLock)
-    known: list[Operation] = field(default_factory=operations)
+    operations_by_name: list[Operation] = field(default_factory=operations)
 
     @property
     def changes(self) -> list[str]:
         """Names of the operations that changed something or tried to."""
-        return [name for name in self.asked if not re.search(r"_(list|get)_", name)]
+        return [name for name in self.requested if not re.search(r"_(list|get)_", name)]
 
     def handle(self, method: str, target: str, headers: Any, body: bytes) -> tuple[int, dict[str, Any], Fault | None]:
         """Return status, answer, and the fault that spoils it."""
@@ -87,29 +87,29 @@ class KubeflowServer:
             if self.token and headers.get("authorization") != f"Bearer {self.token}":
                 raise Refused(401, f"Unauthenticated: {headers.get('authorization')}")
             operation, path = self._operation(method, parts.path)
-            self.asked.append(operation.name)
+            self.requested.append(operation.name)
             if self.reviews_access:
                 _review_access(operation.name, headers.get("authorization", "").removeprefix("Bearer "))
             fault = next(
-                (one for one in self.faults if one.times and re.fullmatch(one.operation, operation.name)), None
+                (fault for fault in self.faults if fault.times and re.fullmatch(fault.operation, operation.name)), None
             )
             if fault is not None:
                 fault.times -= 1
-                if not fault.after:
+                if not fault.carried_out:
                     raise Refused(fault.status, fault.message)
             query = dict(parse_qsl(parts.query, keep_blank_values=True))
             check_query(operation, query)
             with self.lock:
-                self.before(operation.name)
+                self.on_operation(operation.name)
                 return 200, self._answer(operation, path, query, headers, body), fault
         except Refused as refused:
             return refused.status, {"error": str(refused), "code": 13, "message": str(refused), "details": []}, fault
 
     def _operation(self, method: str, path: str) -> tuple[Operation, dict[str, str]]:
-        for operation in self.known:
-            found = operation.match(method, path)
-            if found is not None:
-                return operation, found
+        for operation in self.operations_by_name:
+            match = operation.match(method, path)
+            if match is not None:
+                return operation, match
         raise Refused(404, "Not Found")
 
     def _answer(
@@ -123,8 +123,8 @@ class KubeflowServer:
         content: dict[str, Any] = json.loads(body) if operation.body else {}
         if operation.body:
             check(content, operation.body, "body")
-        if found := re.search(r"_list_(\w+)", name):
-            return self._list(found[1], {**query, **path})
+        if match := re.search(r"_list_(\w+)", name):
+            return self._list(match[1], {**query, **path})
         makers = {
             "experiment_service_create_experiment": self._create_experiment,
             "pipeline_service_create_pipeline": self._create_pipeline,
@@ -133,25 +133,29 @@ class KubeflowServer:
         }
         if name in makers:
             return makers[name](content)
-        if found := re.fullmatch(r"(run|recurring_run)_service_(delete|enable|disable)_\w+", name):
-            return self._change(f"{found[1]}s", found[2], path[f"{found[1]}_id"])
+        if match := re.fullmatch(r"(run|recurring_run)_service_(delete|enable|disable)_\w+", name):
+            return self._change(f"{match[1]}s", match[2], path[f"{match[1]}_id"])
         raise Refused(501, f"this server does not do {name}")
 
     def _list(self, kind: str, query: dict[str, str]) -> dict[str, Any]:
         if self.multi_user and kind in ("experiments", "pipelines") and not query.get("namespace"):
             raise Refused(400, "Namespace cannot be empty in multi-user mode")
-        found = list(self.there[kind])
+        selected = list(self.stored[kind])
         for predicate in json.loads(query["filter"])["predicates"] if query.get("filter") else ():
-            found = [one for one in found if one[predicate["key"]] == predicate["stringValue"]]
+            selected = [object_ for object_ in selected if object_[predicate["key"]] == predicate["stringValue"]]
         for name in ("experiment_id", "pipeline_id", "namespace"):
             if query.get(name):
-                found = [one for one in found if one.get(name, query[name]) == query[name]]
+                selected = [object_ for object_ in selected if object_.get(name, query[name]) == query[name]]
         if query.get("sort_by", "").endswith(" desc"):
-            found.reverse()
+            selected.reverse()
         start, size = int(query.get("page_token") or 0), int(query.get("page_size") or 20)
-        following = {"next_page_token": str(start + size)} if start + size < len(found) else {}
+        following = {"next_page_token": str(start + size)} if start + size < len(selected) else {}
         definition = getattr(kfp_server_api, f"V2beta1List{kind.title().replace('_', '')}Response")
-        return {definition.attribute_map[kind]: found[start : start + size], "total_size": len(found), **following}
+        return {
+            definition.attribute_map[kind]: selected[start : start + size],
+            "total_size": len(selected),
+            **following,
+        }
 
     def _create_experiment(self, body: dict[str, Any]) -> dict[str, Any]:
         if self.multi_user and not body.get("namespace"):
@@ -174,8 +178,8 @@ class KubeflowServer:
         _refuse_bad_name(query["name"])
         self._find("pipelines", query["pipelineid"])
         self._unique("pipeline_versions", query["display_name"])
-        told = {"pipeline_id": query["pipelineid"], "name": query["name"], "display_name": query["display_name"]}
-        return self._add("pipeline_versions", {**told, "pipeline_spec": documents[0]})
+        fields = {"pipeline_id": query["pipelineid"], "name": query["name"], "display_name": query["display_name"]}
+        return self._add("pipeline_versions", {**fields, "pipeline_spec": documents[0]})
 
     def _create_run(self, body: dict[str, Any]) -> dict[str, Any]:
         self._check_what_runs(body)
@@ -197,29 +201,29 @@ class KubeflowServer:
         version = self._find("pipeline_versions", body["pipeline_version_reference"]["pipeline_version_id"])
         check_parameters(body["runtime_config"]["parameters"], version["pipeline_spec"])
 
-    def _change(self, kind: str, what: str, ident: str) -> dict[str, Any]:
-        one = self._find(kind, ident)
-        if what == "delete":
-            self.there[kind].remove(one)
+    def _change(self, kind: str, action: str, ident: str) -> dict[str, Any]:
+        object_ = self._find(kind, ident)
+        if action == "delete":
+            self.stored[kind].remove(object_)
         else:
-            one["status"] = f"{what.upper()}D"
+            object_["status"] = f"{action.upper()}D"
         return {}
 
     def _find(self, kind: str, ident: str) -> dict[str, Any]:
-        for one in self.there[kind]:
-            if one[_LISTS[kind]] == ident:
-                return one
+        for object_ in self.stored[kind]:
+            if object_[_LISTS[kind]] == ident:
+                return object_
         raise Refused(404, f"{kind} {ident} not found")
 
     def _unique(self, kind: str, name: str) -> None:
-        if any(one["display_name"] == name for one in self.there[kind]):
+        if any(object_["display_name"] == name for object_ in self.stored[kind]):
             raise Refused(409, f"Already exist error: {kind} with the name {name} already exists")
 
     def _add(self, kind: str, body: dict[str, Any]) -> dict[str, Any]:
         self.now += timedelta(seconds=1)
-        made = {**body, _LISTS[kind]: str(uuid.uuid4()), "created_at": self.now.isoformat()}
-        self.there[kind].append(made)
-        return made
+        created = {**body, _LISTS[kind]: str(uuid.uuid4()), "created_at": self.now.isoformat()}
+        self.stored[kind].append(created)
+        return created
 
     def pass_time(self, until: datetime) -> list[tuple[datetime, str]]:
         """Let the clock go on; return the starts of recurring runs: moment and name.
@@ -231,15 +235,15 @@ class KubeflowServer:
         with self.lock:
             while self.now < until:
                 self.now = min(until, self.now + timedelta(seconds=10))  # how often the controller looks
-                for one in self.there["recurring_runs"]:
-                    after = one.get("last", datetime.fromisoformat(one["created_at"]))
-                    cron = one["trigger"]["cron_schedule"]["cron"]
+                for recurring_run in self.stored["recurring_runs"]:
+                    last_start = recurring_run.get("last", datetime.fromisoformat(recurring_run["created_at"]))
+                    cron = recurring_run["trigger"]["cron_schedule"]["cron"]
                     newest = croniter(cron, self.now + timedelta(seconds=1), second_at_beginning=True).get_prev(
                         datetime
                     )
-                    if one["status"] == "ENABLED" and newest > after:
-                        one["last"] = newest
-                        started.append((newest, one["recurring_run_id"]))
+                    if recurring_run["status"] == "ENABLED" and newest > last_start:
+                        recurring_run["last"] = newest
+                        started.append((newest, recurring_run["recurring_run_id"]))
         return started
 
 
@@ -260,7 +264,7 @@ def _review_access(operation: str, account: str) -> None:
     if review is None:
         return
     resource, verb = review
-    if not kube_rbac.may(account, verb, API_GROUP, resource, kube_rbac.NAMESPACE, None):
+    if not kube_rbac.is_allowed(account, verb, API_GROUP, resource, kube_rbac.NAMESPACE, None):
         raise Refused(403, f"User '{account}' is not authorized with reason: (verb {verb}, resource {resource})")
 
 
@@ -280,7 +284,7 @@ class _Handler(BaseHTTPRequestHandler):
             if fault.drop:
                 self.close_connection = True
                 return
-            if fault.after:
+            if fault.carried_out:
                 status, answer = fault.status, {"error": fault.message, "message": fault.message}
         content = (self.server.kubeflow.page or json.dumps(answer, default=str)).encode()
         try:

@@ -22,7 +22,7 @@ Object = dict[str, Any]
 def shipped() -> tuple[Object, ...]:
     """Return roles and bindings as they are shipped."""
     return tuple(
-        one for file in (ACCOUNTS, VERSION_READERS) for one in yaml.load_all(file.read_text(), yaml.CSafeLoader)
+        object_ for file in (ACCOUNTS, VERSION_READERS) for object_ in yaml.load_all(file.read_text(), yaml.CSafeLoader)
     )
 
 
@@ -31,7 +31,7 @@ def verb_of(method: str, name: str | None) -> str:
     return _VERBS.get(method) or ("get" if name else "list")
 
 
-def may(account: str, verb: str, group: str, resource: str, namespace: str, name: str | None) -> bool:
+def is_allowed(account: str, verb: str, group: str, resource: str, namespace: str, name: str | None) -> bool:
     """Whether a service account may; `namespace` is None's own for the namespace of the release."""
     return any(allows(rule, verb, group, resource, name) for rule in rules_of(account, namespace))
 
@@ -48,16 +48,16 @@ def allows(rule: Object, verb: str, group: str, resource: str, name: str | None)
 
 def rules_of(account: str, namespace: str, objects: Iterable[Object] | None = None) -> Iterator[Object]:
     """Give the rules that hold for a service account in a namespace."""
-    known = list(shipped() if objects is None else objects)
-    for binding in known:
+    roles_and_bindings = list(shipped() if objects is None else objects)
+    for binding in roles_and_bindings:
         if binding["kind"] != "RoleBinding" or _namespace(binding) != namespace:
             continue
-        if account in {one["name"] for one in binding["subjects"]}:
-            for role in known:
+        if account in {subject["name"] for subject in binding["subjects"]}:
+            for role in roles_and_bindings:
                 named = (role["metadata"]["name"], _namespace(role)) == (binding["roleRef"]["name"], namespace)
                 if role["kind"] == "Role" and named:
                     yield from role["rules"]
 
 
-def _namespace(found: Object) -> str:
-    return str(found["metadata"].get("namespace", NAMESPACE))
+def _namespace(object_: Object) -> str:
+    return str(object_["metadata"].get("namespace", NAMESPACE))

@@ -46,7 +46,7 @@ class RefusalError(Exception):
 class Fault:
     """What happens to the next requests that fit."""
 
-    what: str
+    effect: str
     """A status (`500`), `lost before`, `lost after`, or `conflict`."""
     method: str = ""
     path: str = ""
@@ -100,7 +100,7 @@ class KubeServer:
         self.port = 0
         self._version = 100
         self._times: dict[str, float] = {}
-        self._gone: dict[str, float] = {}
+        self._deleted_at: dict[str, float] = {}
 
     @property
     def url(self) -> str:
@@ -120,30 +120,36 @@ class KubeServer:
 
     def named(self, kind: str) -> list[str]:
         with self.lock:
-            return sorted(name for known, _, name in self.objects if known == kind and self._there(known, name))
+            return sorted(
+                name for stored_kind, _, name in self.objects if stored_kind == kind and self._exists(stored_kind, name)
+            )
 
     def object(self, kind: str, name: str) -> Object:
         with self.lock:
-            return next(one for (known, _, own), one in self.objects.items() if (known, own) == (kind, name))
+            return next(
+                object_
+                for (stored_kind, _, stored_name), object_ in self.objects.items()
+                if (stored_kind, stored_name) == (kind, name)
+            )
 
-    def put(self, body: Object) -> None:
+    def put_object(self, body: Object) -> None:
         """Write an object as somebody else would, past all checks of who may."""
         with self.lock:
             key = (body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
-            known = self.objects.get(key)
-            self._store(key, body, generation=1 if known is None else known["metadata"]["generation"] + 1)
+            existing = self.objects.get(key)
+            self._store(key, body, generation=1 if existing is None else existing["metadata"]["generation"] + 1)
 
     def edit(self, kind: str, name: str, change: Callable[[Object], None]) -> None:
         """Change an object as somebody with kubectl would."""
         with self.lock:
             body = copy.deepcopy(self.object(kind, name))
             change(body)
-            self.put(body)
+            self.put_object(body)
 
     def ready(self) -> frozenset[str]:
         with self.lock:
             names = [name for kind, _, name in self.objects if kind == "InferenceService"]
-            return frozenset(name for name in names if self._is_ready(name) and name not in self._gone)
+            return frozenset(name for name in names if self._is_ready(name) and name not in self._deleted_at)
 
     # --- requests
 
@@ -154,13 +160,13 @@ class KubeServer:
             return self._answer(method, parts.path, query, body, account)
 
     def _answer(self, method: str, path: str, query: dict[str, str], body: Object | None, account: str) -> Object:
-        if found := re.fullmatch(r"/api/v1/namespaces/([^/]+)/(pods|events)", path):
-            self._authorize(account, method, "", found[2], found[1], None)
-            return self._core(found[2], query)
-        found = re.fullmatch(r"/apis/([^/]+)/([^/]+)/namespaces/([^/]+)/([^/]+)(?:/([^/]+))?", path)
-        if found is None:
+        if match := re.fullmatch(r"/api/v1/namespaces/([^/]+)/(pods|events)", path):
+            self._authorize(account, method, "", match[2], match[1], None)
+            return self._core(match[2], query)
+        match = re.fullmatch(r"/apis/([^/]+)/([^/]+)/namespaces/([^/]+)/([^/]+)(?:/([^/]+))?", path)
+        if match is None:
             raise RefusalError(404, "NotFound", "the server could not find the requested resource")
-        group, version, namespace, resource, name = found.groups()
+        group, version, namespace, resource, name = match.groups()
         self._authorize(account, method, group, resource, namespace, name)
         if resource == "deployments":
             return self._deployment(namespace, name)
@@ -192,10 +198,10 @@ class KubeServer:
 
     def fault(self, method: str, path: str) -> Fault | None:
         with self.lock:
-            for one in self.faults:
-                if one.times > 0 and one.method in ("", method) and one.path in path:
-                    one.times -= 1
-                    return one
+            for fault_ in self.faults:
+                if fault_.times > 0 and fault_.method in ("", method) and fault_.path in path:
+                    fault_.times -= 1
+                    return fault_
         return None
 
     def _authorize(
@@ -204,66 +210,66 @@ class KubeServer:
         """Refuse what no role allows; whoever names no account may everything."""
         verb = kube_rbac.verb_of(method, name)
         # The roles are shipped for the namespace `shortlist`; the specs of the tests live in others.
-        where = namespace if namespace in ("kserve", "envoy-gateway-system") else kube_rbac.NAMESPACE
+        role_namespace = namespace if namespace in ("kserve", "envoy-gateway-system") else kube_rbac.NAMESPACE
         starting = time.monotonic() < self.starting_until
-        if starting or (account and not kube_rbac.may(account, verb, group, resource, where, name)):
-            about = f'"{resource}" in API group "{group}" in the namespace "{namespace}"'
-            message = f'{resource}.{group} is forbidden: User "{account}" cannot {verb} resource {about}'
+        if starting or (account and not kube_rbac.is_allowed(account, verb, group, resource, role_namespace, name)):
+            subject = f'"{resource}" in API group "{group}" in the namespace "{namespace}"'
+            message = f'{resource}.{group} is forbidden: User "{account}" cannot {verb} resource {subject}'
             if not starting:
                 self.forbidden.append(message)
             raise RefusalError(403, "Forbidden", message)
 
     def _list(self, kind: str, namespace: str, selector: str) -> Object:
-        wanted = dict(pair.split("=", 1) for pair in selector.split(",") if pair)
-        found = [
-            self._seen(one)
-            for (known, where, name), one in sorted(self.objects.items())
-            if (known, where) == (kind, namespace) and self._there(kind, name)
-            and wanted.items() <= (one["metadata"].get("labels") or {}).items()
+        labels = dict(pair.split("=", 1) for pair in selector.split(",") if pair)
+        selected = [
+            self._as_answered(object_)
+            for (stored_kind, stored_namespace, name), object_ in sorted(self.objects.items())
+            if (stored_kind, stored_namespace) == (kind, namespace) and self._exists(kind, name)
+            and labels.items() <= (object_["metadata"].get("labels") or {}).items()
         ]  # fmt: skip
-        return {"apiVersion": "v1", "kind": f"{kind}List", "metadata": {}, "items": found}
+        return {"apiVersion": "v1", "kind": f"{kind}List", "metadata": {}, "items": selected}
 
     def _read(self, kind: str, namespace: str, name: str) -> Object:
-        one = self.objects.get((kind, namespace, name))
-        if one is None or not self._there(kind, name):
+        stored = self.objects.get((kind, namespace, name))
+        if stored is None or not self._exists(kind, name):
             raise RefusalError(404, "NotFound", f'{kind} "{name}" not found')
-        return self._seen(one)
+        return self._as_answered(stored)
 
     def _create(self, kind: str, namespace: str, body: Object) -> Object:
         name = body.get("metadata", {}).get("name", "")
         key = (kind, namespace, name)
-        if key in self.objects and self._there(kind, name):
+        if key in self.objects and self._exists(kind, name):
             raise RefusalError(409, "AlreadyExists", f'{kind} "{name}" already exists')
         self._validate(kind, body)
         if kind == "InferenceService" and (denied := kserve_rules.denial(body)):
             raise RefusalError(403, "Forbidden", denied)
         self._times[name] = time.monotonic()
-        return self._seen(self._store(key, body, generation=1))
+        return self._as_answered(self._store(key, body, generation=1))
 
     def _replace(self, kind: str, namespace: str, name: str, body: Object) -> Object:
-        known = self._read(kind, namespace, name)
-        if body["metadata"].get("resourceVersion") != known["metadata"]["resourceVersion"]:
+        existing = self._read(kind, namespace, name)
+        if body["metadata"].get("resourceVersion") != existing["metadata"]["resourceVersion"]:
             raise RefusalError(
                 409, "Conflict", f'cannot be fulfilled on "{name}": the object has been modified; please apply'
                 " your changes to the latest version and try again",
             )  # fmt: skip
         self._validate(kind, body)
-        changed = _defaulted(kind, body)["spec"] != known["spec"]
-        generation = known["metadata"]["generation"] + changed
-        return self._seen(self._store((kind, namespace, name), body, generation))
+        changed = _defaulted(kind, body)["spec"] != existing["spec"]
+        generation = existing["metadata"]["generation"] + changed
+        return self._as_answered(self._store((kind, namespace, name), body, generation))
 
     def _delete(self, kind: str, namespace: str, name: str, options: Object) -> Object:
-        known = self._read(kind, namespace, name)
-        wanted = (options.get("preconditions") or {}).get("uid")
-        if wanted is not None and wanted != known["metadata"]["uid"]:
-            raise RefusalError(409, "Conflict", f"the UID in the precondition ({wanted}) does not match")
+        existing = self._read(kind, namespace, name)
+        expected_uid = (options.get("preconditions") or {}).get("uid")
+        if expected_uid is not None and expected_uid != existing["metadata"]["uid"]:
+            raise RefusalError(409, "Conflict", f"the UID in the precondition ({expected_uid}) does not match")
         if kind == "InferenceService":
             weights = self.sent[-1].weights if self.sent and self.named("HTTPRoute") else {}
             if f"{name}-transformer" in weights:
                 self.wrong.append(f"{name} was deleted while users were sent to it")
-        after = self.behaviour.get(name, self.default).gone_after
-        if kind == "InferenceService" and after:
-            self._gone.setdefault(name, time.monotonic() + after)
+        seconds = self.behaviour.get(name, self.default).gone_after
+        if kind == "InferenceService" and seconds:
+            self._deleted_at.setdefault(name, time.monotonic() + seconds)
             self.objects[kind, namespace, name]["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
         else:
             del self.objects[kind, namespace, name]
@@ -272,21 +278,23 @@ class KubeServer:
     def _core(self, plural: str, query: dict[str, str]) -> Object:
         if plural == "events":
             name = query.get("fieldSelector", "").rpartition("=")[2]
-            items = [one for one in self.events if one["involvedObject"]["name"] == name]
+            items = [object_ for object_ in self.events if object_["involvedObject"]["name"] == name]
             return {"apiVersion": "v1", "kind": "EventList", "metadata": {}, "items": items}
         name = query.get("labelSelector", "").rpartition("=")[2]
-        there = any(known == "InferenceService" and own == name for known, _, own in self.objects)
-        return {"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [self._pod(name)] if there else []}
+        exists = any(
+            stored_kind == "InferenceService" and stored_name == name for stored_kind, _, stored_name in self.objects
+        )
+        return {"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [self._pod(name)] if exists else []}
 
     # --- what a cluster does by itself
 
     def _store(self, key: tuple[str, str, str], body: Object, generation: int) -> Object:
         self._version += 1
-        known = self.objects.get(key)
+        existing = self.objects.get(key)
         stored = _defaulted(key[0], body)
         stored["metadata"] = {
             **body["metadata"],
-            "uid": known["metadata"]["uid"] if known else str(uuid.uuid4()),
+            "uid": existing["metadata"]["uid"] if existing else str(uuid.uuid4()),
             "resourceVersion": str(self._version),
             "generation": generation,
             "creationTimestamp": "2026-11-21T12:00:00Z",
@@ -300,34 +308,34 @@ class KubeServer:
     def _watch(self, route: Object) -> None:
         backends = route["spec"]["rules"][0].get("backendRefs", [])
         weights: dict[str, int] = {}
-        for one in backends:
-            weights[one["name"]] = weights.get(one["name"], 0) + one["weight"]
+        for backend in backends:
+            weights[backend["name"]] = weights.get(backend["name"], 0) + backend["weight"]
         weights = {name: weight for name, weight in weights.items() if weight}
-        ready, before = self.ready(), self.sent[-1].weights if self.sent else {}
+        ready, weights_before = self.ready(), self.sent[-1].weights if self.sent else {}
         if sum(weights.values()) == 0:
             self.wrong.append("nobody is sent anywhere, and there is a route")
         for name, weight in weights.items():
-            more = weight > before.get(name, 0) and name.removesuffix("-transformer") not in ready
+            gets_more = weight > weights_before.get(name, 0) and name.removesuffix("-transformer") not in ready
             # With no other version left, everybody goes back: that is nobody's fault.
-            if more and (name not in before or len(weights) > 1):
+            if gets_more and (name not in weights_before or len(weights) > 1):
                 self.wrong.append(f"more users are sent to {name}, which is not ready")
-        if any(len(one.get("filters", [])) < 2 for one in backends):
+        if any(len(backend.get("filters", [])) < 2 for backend in backends):
             self.wrong.append("a backend without filters: stickiness would be lost")
         self.sent.append(Sent(weights, ready, backends))
 
-    def _seen(self, one: Object) -> Object:
-        seen = copy.deepcopy(one)
-        if seen["kind"] == "InferenceService":
-            seen["status"] = self._service_status(seen)
+    def _as_answered(self, stored: Object) -> Object:
+        answer = copy.deepcopy(stored)
+        if answer["kind"] == "InferenceService":
+            answer["status"] = self._service_status(answer)
         else:
-            seen["status"] = self._route_status(seen)
-        return seen
+            answer["status"] = self._route_status(answer)
+        return answer
 
-    def _there(self, kind: str, name: str) -> bool:
-        if kind != "InferenceService" or time.monotonic() < self._gone.get(name, float("inf")):
+    def _exists(self, kind: str, name: str) -> bool:
+        if kind != "InferenceService" or time.monotonic() < self._deleted_at.get(name, float("inf")):
             return True
-        self._gone.pop(name)
-        self.objects = {key: one for key, one in self.objects.items() if key[::2] != (kind, name)}
+        self._deleted_at.pop(name)
+        self.objects = {key: object_ for key, object_ in self.objects.items() if key[::2] != (kind, name)}
         return False
 
     def _is_ready(self, name: str) -> bool:
@@ -337,11 +345,15 @@ class KubeServer:
         return not behaviour.failing and time.monotonic() >= self._times.get(name, 0.0) + behaviour.ready_after
 
     def _broken(self, name: str) -> str | None:
-        found = [one for (kind, _, own), one in self.objects.items() if (kind, own) == ("InferenceService", name)]
-        return kserve_rules.broken_pods(copy.deepcopy(found[0])) if found else None
+        broken = [
+            object_
+            for (kind, _, stored_name), object_ in self.objects.items()
+            if (kind, stored_name) == ("InferenceService", name)
+        ]
+        return kserve_rules.broken_pods(copy.deepcopy(broken[0])) if broken else None
 
-    def _service_status(self, one: Object) -> Object:
-        name, generation = one["metadata"]["name"], one["metadata"]["generation"]
+    def _service_status(self, service: Object) -> Object:
+        name, generation = service["metadata"]["name"], service["metadata"]["generation"]
         if self._is_ready(name):
             conditions = [{"type": kind, "status": "True"} for kind in ("PredictorReady", "TransformerReady", "Ready")]
             return {"observedGeneration": generation, "conditions": conditions}
@@ -357,11 +369,11 @@ class KubeServer:
             status["modelStatus"] = {"transitionStatus": "BlockedByFailedLoad", "lastFailureInfo": failure}
         return status
 
-    def _route_status(self, one: Object) -> Object:
+    def _route_status(self, route: Object) -> Object:
         says = ("True", "Accepted", "taken") if self.takes_routes else ("False", "NoMatchingParent", "no such Gateway")
         condition = {
             "status": says[0], "reason": says[1], "message": says[2], "lastTransitionTime": "2026-11-21T12:00:00Z",
-            "observedGeneration": one["metadata"]["generation"],
+            "observedGeneration": route["metadata"]["generation"],
         }  # fmt: skip
         conditions = [{"type": name, **condition} for name in ("Accepted", "ResolvedRefs")]
         parent = {"parentRef": {"name": "shortlist"}, "controllerName": "gateway.envoyproxy.io/controller"}
@@ -421,13 +433,13 @@ class _Handler(BaseHTTPRequestHandler):
         state.requests.append((self.command, path))
         state.on_request(self.command, path)
         fault = state.fault(self.command, path)
-        if time.monotonic() < state.down_until or (fault and fault.what == "lost before"):
+        if time.monotonic() < state.down_until or (fault and fault.effect == "lost before"):
             self._lose()
             return
         try:
-            if fault and fault.what.isdigit():
-                raise RefusalError(int(fault.what), "Fault", fault.message)
-            if fault and fault.what == "conflict":
+            if fault and fault.effect.isdigit():
+                raise RefusalError(int(fault.effect), "Fault", fault.message)
+            if fault and fault.effect == "conflict":
                 self._somebody_else()
             status, answer = (
                 200,
@@ -444,7 +456,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
-        if fault and fault.what == "lost after":
+        if fault and fault.effect == "lost after":
             self.wfile.write(body[: len(body) // 2])
             self._lose()
             return
@@ -459,7 +471,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Touch the object in the path, as a controller that writes annotations does."""
         name = urlsplit(self.path).path.rpartition("/")[2]
         kind = KINDS[tuple(self.path.split("/")[i] for i in (2, 3, 6))]  # type: ignore[index]
-        self.state.edit(kind, name, lambda one: one["metadata"].setdefault("annotations", {}).update(touched="yes"))
+        self.state.edit(
+            kind, name, lambda object_: object_["metadata"].setdefault("annotations", {}).update(touched="yes")
+        )
 
     def _lose(self) -> None:
         self.close_connection = True

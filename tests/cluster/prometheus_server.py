@@ -58,18 +58,18 @@ class PrometheusServer:
 
     def _tell(self, cluster: str, answered: int, failed: int, slow: int, refused: int) -> None:
         buckets = {"50": answered - slow, "250": answered - slow, "1000": answered - slow, "+Inf": answered}
-        others = {name: count for name, count in (("4", refused), ("5", failed)) if count}
-        self.clusters[cluster] = Counted({"2": answered, **others}, buckets)
+        errors_by_class = {name: count for name, count in (("4", refused), ("5", failed)) if count}
+        self.clusters[cluster] = Counted({"2": answered, **errors_by_class}, buckets)
 
     def answer(self, query: str) -> dict[str, Any]:
         self.queries.append(query)
-        asked = _QUERY.fullmatch(query)
-        if asked is None:
+        match = _QUERY.fullmatch(query)
+        if match is None:
             raise ValueError(f"parse error: {query}")
-        label, metric, chosen, _ = asked.groups()
+        label, metric, track, _ = match.groups()
         sums: dict[str, float] = {}
         for cluster, counted in self.clusters.items():
-            if re.fullmatch(chosen, cluster):
+            if re.fullmatch(track, cluster):
                 for name, value in (counted.classes if metric.endswith("_xx") else counted.buckets).items():
                     sums[name] = sums.get(name, 0.0) + value
         result = [{"metric": {label: name}, "value": [1_800_000_000.0, str(value)]} for name, value in sums.items()]

@@ -40,11 +40,13 @@ class RealCluster:
     def controllers(self) -> list[str]:
         """Those that run here, by title."""
         items = self.request("GET", "/apis/apps/v1/deployments")["items"]
-        running = {one["metadata"]["name"] for one in items if (one.get("status") or {}).get("readyReplicas")}
+        running = {
+            object_["metadata"]["name"] for object_ in items if (object_.get("status") or {}).get("readyReplicas")
+        }
         return [title for title, name in CONTROLLERS.items() if name in running]
 
     @property
-    def found(self) -> Literal["bare", "partial", "full"]:
+    def kind_of_cluster(self) -> Literal["bare", "partial", "full"]:
         """Whether controllers are here: none, some, or all that a release needs."""
         return "full" if len(self.controllers) == len(CONTROLLERS) else "partial" if self.controllers else "bare"
 
@@ -57,9 +59,9 @@ class RealCluster:
         Raises:
             ApiException: It is a refusal.
         """
-        where = f"{path}?{urlencode(query)}" if query else path
+        url = f"{path}?{urlencode(query)}" if query else path
         answer = (api or self.api).call_api(
-            where, method, header_params={"Content-Type": content_type, "Accept": "application/json"},
+            url, method, header_params={"Content-Type": content_type, "Accept": "application/json"},
             body=body,
             auth_settings=["BearerToken"], response_type="object", _request_timeout=60,
         )  # fmt: skip
@@ -70,10 +72,12 @@ class RealCluster:
         version, kind = body["apiVersion"], body["kind"]
         base = f"/api/{version}" if "/" not in version else f"/apis/{version}"
         try:
-            known = self.request("GET", base)["resources"]
+            resources = self.request("GET", base)["resources"]
         except ApiException:
-            known = []
-        resource = next((one for one in known if one["kind"] == kind and "/" not in one["name"]), None)
+            resources = []
+        resource = next(
+            (resource_ for resource_ in resources if resource_["kind"] == kind and "/" not in resource_["name"]), None
+        )
         if resource is None:
             raise LookupError(f"{version} {kind}: this cluster has no such kind")
         inside = f"/namespaces/{namespace or self.namespace}" if resource["namespaced"] else ""
@@ -81,13 +85,13 @@ class RealCluster:
 
     def apply(self, body: Object, *, dry_run: bool = False) -> Any:
         """Apply an object as `kubectl apply --server-side --validate=strict` does."""
-        here = json.loads(json.dumps(body))
-        path = self.path_of(here)
+        namespaced = json.loads(json.dumps(body))
+        path = self.path_of(namespaced)
         if "/namespaces/" in path:
-            here["metadata"]["namespace"] = self.namespace
+            namespaced["metadata"]["namespace"] = self.namespace
         dry = {"dryRun": "All"} if dry_run else {}
         return self.request(
-            "PATCH", path, here, content_type="application/apply-patch+yaml",
+            "PATCH", path, namespaced, content_type="application/apply-patch+yaml",
             fieldManager=MANAGER, fieldValidation="Strict", force="true", **dry,
         )  # fmt: skip
 
@@ -97,7 +101,7 @@ class RealCluster:
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
         return str(self.request("POST", path, body)["status"]["token"])
 
-    def may(self, account: str, verb: str, group: str, resource: str) -> bool:
+    def is_allowed(self, account: str, verb: str, group: str, resource: str) -> bool:
         """Ask whether a service account may."""
         attributes = {"namespace": self.namespace, "verb": verb, "group": group, "resource": resource}
         spec = {"user": f"system:serviceaccount:{self.namespace}:{account}", "resourceAttributes": attributes}
@@ -112,22 +116,23 @@ class RealCluster:
             token: Bearer token.
             through: Port of a gate on the loopback; None: straight.
         """
-        known, parts = self.api.configuration, urlsplit(self.api.configuration.host)
-        host = known.host if through is None else f"{parts.scheme}://127.0.0.1:{through}"
-        name = getattr(known, "tls_server_name", None) or (None if through is None else parts.hostname)
+        configuration, parts = self.api.configuration, urlsplit(self.api.configuration.host)
+        host = configuration.host if through is None else f"{parts.scheme}://127.0.0.1:{through}"
+        name = getattr(configuration, "tls_server_name", None) or (None if through is None else parts.hostname)
         return {
-            "host": host, "token": token, "ca": known.ssl_ca_cert, "verify": known.verify_ssl, "server_name": name,
+            "host": host, "token": token, "ca": configuration.ssl_ca_cert, "verify": configuration.verify_ssl,
+            "server_name": name,
         }  # fmt: skip
 
 
 def configuration_of(connection: dict[str, Any]) -> client.Configuration:
     """Return a client's configuration from `RealCluster.connection`."""
-    made = client.Configuration(host=connection["host"])
-    made.api_key = {"authorization": f"Bearer {connection['token']}"}
-    made.ssl_ca_cert, made.verify_ssl = connection["ca"], connection["verify"]
+    configuration = client.Configuration(host=connection["host"])
+    configuration.api_key = {"authorization": f"Bearer {connection['token']}"}
+    configuration.ssl_ca_cert, configuration.verify_ssl = connection["ca"], connection["verify"]
     if connection["server_name"]:
-        made.tls_server_name = connection["server_name"]
-    return made
+        configuration.tls_server_name = connection["server_name"]
+    return configuration
 
 
 class Gate:
@@ -148,9 +153,9 @@ class Gate:
         """End every connection, and take no new one for a while."""
         self._closed_until = time.monotonic() + seconds
         with self._lock:
-            for one in self._open:
+            for connection in self._open:
                 with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def stop(self) -> None:
         """Be gone."""
@@ -195,9 +200,9 @@ def _pass(reading: socket.socket, writing: socket.socket) -> None:
     with suppress(OSError):
         while data := reading.recv(65536):
             writing.sendall(data)
-    for one in (reading, writing):
+    for sock in (reading, writing):
         with suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
+            sock.shutdown(socket.SHUT_RDWR)
 
 
 class PlayedControllers:
@@ -223,9 +228,9 @@ class PlayedControllers:
 
     def _once(self) -> None:
         services = self._list("serving.kserve.io/v1beta1", "inferenceservices")
-        for one in services:
-            conditions = [condition(kind, one) for kind in ("PredictorReady", "TransformerReady", "Ready")]
-            self._write("serving.kserve.io/v1beta1", "inferenceservices", one, {"conditions": conditions})
+        for service in services:
+            conditions = [condition(kind, service) for kind in ("PredictorReady", "TransformerReady", "Ready")]
+            self._write("serving.kserve.io/v1beta1", "inferenceservices", service, {"conditions": conditions})
         for route in self._list("gateway.networking.k8s.io/v1", "httproutes"):
             weights: dict[str, int] = {}
             for backend in route["spec"]["rules"][0]["backendRefs"]:
@@ -245,20 +250,20 @@ class PlayedControllers:
         items: list[Object] = self._cluster.request("GET", path)["items"]
         return items
 
-    def _write(self, version: str, plural: str, one: Object, status: Object) -> None:
-        before = one.get("status") or {}
-        if all(before.get(name) == value for name, value in status.items()):
+    def _write(self, version: str, plural: str, object_: Object, status: Object) -> None:
+        status_before = object_.get("status") or {}
+        if all(status_before.get(name) == value for name, value in status.items()):
             return
-        path = f"/apis/{version}/namespaces/{self._cluster.namespace}/{plural}/{one['metadata']['name']}/status"
+        path = f"/apis/{version}/namespaces/{self._cluster.namespace}/{plural}/{object_['metadata']['name']}/status"
         kind = "application/merge-patch+json"
         self._cluster.request("PATCH", path, {"status": status}, content_type=kind)
 
 
-def condition(kind: str, found: Object) -> Object:
+def condition(kind: str, object_: Object) -> Object:
     """Return a condition that holds of an object as it is."""
     return {
         "type": kind, "status": "True", "reason": "Played", "message": "by the test",
-        "lastTransitionTime": "2026-11-21T12:00:00Z", "observedGeneration": found["metadata"].get("generation", 1),
+        "lastTransitionTime": "2026-11-21T12:00:00Z", "observedGeneration": object_["metadata"].get("generation", 1),
     }  # fmt: skip
 
 

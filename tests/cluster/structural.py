@@ -11,7 +11,7 @@ import crd_schemas
 import yaml
 
 Object = dict[str, Any]
-_KEPT = (
+_KEPT_FIELDS = (
     "type", "required", "enum", "pattern", "minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems",
     "minProperties", "maxProperties",
 )  # fmt: skip
@@ -22,17 +22,17 @@ _PLURAL = {"HTTPRouteFilter": "httproutefilters", "EnvoyProxy": "envoyproxies", 
 
 def definitions() -> dict[tuple[str, str], Object]:
     """Return a definition for every kind of which a schema is here, by API version and kind."""
-    found: dict[tuple[str, str], Object] = {}
+    definition_by_kind: dict[tuple[str, str], Object] = {}
     for file in sorted(crd_schemas.FOLDER.glob("*.json.gz")):
         schema = json.loads(gzip.decompress(file.read_bytes()))
         version, kind = (schema["properties"][name]["const"] for name in ("apiVersion", "kind"))
-        found[version, kind] = definition(version, kind, schema["properties"]["spec"])
-    own = yaml.safe_load((Path(__file__).parent / "crds.yaml").read_text())
-    for name, schema in own.items():
+        definition_by_kind[version, kind] = definition(version, kind, schema["properties"]["spec"])
+    crds = yaml.safe_load((Path(__file__).parent / "crds.yaml").read_text())
+    for name, schema in crds.items():
         if name.count("/") == 2:
             version, _, kind = name.rpartition("/")
-            found[version, kind] = definition(version, kind, schema)
-    return found
+            definition_by_kind[version, kind] = definition(version, kind, schema)
+    return definition_by_kind
 
 
 def definition(api_version: str, kind: str, spec: Object) -> Object:
@@ -70,17 +70,20 @@ def structural(schema: Object) -> Object:
     """Return a schema as definitions may have it; unknown fields are refused by the API server's own strictness."""
     if schema.get("anyOf") == _INT_OR_STRING:
         return {"x-kubernetes-int-or-string": True}
-    made = {name: schema[name] for name in _KEPT if name in schema}
+    cleaned = {name: schema[name] for name in _KEPT_FIELDS if name in schema}
     if "const" in schema:
-        made |= {"type": "string", "enum": [schema["const"]]}
-    if "enum" in made:
-        made.setdefault("type", "string")
+        cleaned |= {"type": "string", "enum": [schema["const"]]}
+    if "enum" in cleaned:
+        cleaned.setdefault("type", "string")
     if "properties" in schema:
-        made |= {"type": "object", "properties": {name: structural(one) for name, one in schema["properties"].items()}}
+        cleaned |= {
+            "type": "object",
+            "properties": {name: structural(field) for name, field in schema["properties"].items()},
+        }
     elif isinstance(schema.get("additionalProperties"), dict):
-        made |= {"type": "object", "additionalProperties": structural(schema["additionalProperties"])}
-    elif made.get("type") == "object" or "type" not in made:
-        made["x-kubernetes-preserve-unknown-fields"] = True
-    if made.get("type") == "array":
-        made["items"] = structural(schema.get("items", {}))
-    return made
+        cleaned |= {"type": "object", "additionalProperties": structural(schema["additionalProperties"])}
+    elif cleaned.get("type") == "object" or "type" not in cleaned:
+        cleaned["x-kubernetes-preserve-unknown-fields"] = True
+    if cleaned.get("type") == "array":
+        cleaned["items"] = structural(schema.get("items", {}))
+    return cleaned

@@ -23,20 +23,20 @@ def run(*arguments: str, runs: Path) -> tuple[int, str]:
     return result.exit_code, result.output + str(result.exception or "")
 
 
-def test_an_unknown_profile_is_named_with_the_likely_one(tmp_path: Path) -> None:
-    _, said = run("--profile", "clutser", runs=tmp_path)
-    assert "runtime.profile: " in said and "did you mean 'cluster'? (got 'clutser')" in said
+def test_an_unknown_profile_suggests_the_closest_one(tmp_path: Path) -> None:
+    _, output = run("--profile", "clutser", runs=tmp_path)
+    assert "runtime.profile: " in output and "did you mean 'cluster'? (got 'clutser')" in output
 
 
 def test_the_cluster_profile_needs_a_bucket(tmp_path: Path) -> None:
-    _, said = run("--profile", "cluster", runs=tmp_path)
-    assert "objects: the cluster profile needs a bucket, e.g." in said
+    _, output = run("--profile", "cluster", runs=tmp_path)
+    assert "objects: the cluster profile needs a bucket, e.g." in output
 
 
 @pytest.mark.parametrize("url", ["http://models", "s3://Models", "s3://models/"])
 def test_an_address_that_is_no_bucket_is_refused(url: str, tmp_path: Path) -> None:
-    _, said = run("--profile", "cluster", "--objects", url, runs=tmp_path)
-    assert "runtime.objects.bucket.url: " in said and url in said
+    _, output = run("--profile", "cluster", "--objects", url, runs=tmp_path)
+    assert "runtime.objects.bucket.url: " in output and url in output
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ def test_a_missing_variable_is_named(
     variable: str, servers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(variable)
-    code, said = run("--profile", "cluster", "--objects", servers.url, runs=tmp_path)
-    assert code and f"the environment variable {variable} is not set" in said
+    code, output = run("--profile", "cluster", "--objects", servers.url, runs=tmp_path)
+    assert code and f"the environment variable {variable} is not set" in output
     assert not [*tmp_path.glob("2*")]  # no run was begun
     assert servers.keys() == []  # and no bucket marked
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "wanted"),
+    ("variable", "value", "message"),
     [
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:9", "the store at http://127.0.0.1:9 cannot be reached"),
         ("SHORTLIST_DATABASE", "postgresql://me:pa55@127.0.0.1:9/db", "PostgreSQL at 127.0.0.1:9/db"),
@@ -71,29 +71,29 @@ def test_a_missing_variable_is_named(
     ],
 )
 def test_a_server_that_is_away_is_named_before_the_run_begins(
-    variable: str, value: str, wanted: str, servers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variable: str, value: str, message: str, servers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setattr(Server.__init__, "__defaults__", (0.1,))  # its patience
     monkeypatch.setenv(variable, value)
-    code, said = run("--profile", "cluster", "--objects", servers.url, runs=tmp_path)
-    assert code and wanted in said
-    assert not any(secret in said for secret in SECRETS)
+    code, output = run("--profile", "cluster", "--objects", servers.url, runs=tmp_path)
+    assert code and message in output
+    assert not any(secret in output for secret in SECRETS)
     assert not [*tmp_path.glob("2*")]
 
 
 def test_a_refused_password_is_nowhere(servers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHORTLIST_DATABASE", "postgresql://shortlist:wrong-pa55@" + _host("SHORTLIST_DATABASE"))
-    code, said = run("--profile", "cluster", "--objects", servers.url, runs=tmp_path)
-    assert code and "authentication failed" in said
-    assert not any(secret in said for secret in SECRETS)
+    code, output = run("--profile", "cluster", "--objects", servers.url, runs=tmp_path)
+    assert code and "authentication failed" in output
+    assert not any(secret in output for secret in SECRETS)
 
 
 def test_another_clusters_stores_are_refused_before_the_run_begins(servers: Any, tmp_path: Path) -> None:
     marker = b'{"cluster": "blue", "identity": "1", "objects": "s3://other"}'
     open_object_store(StorageConfig(objects=servers.url)).write("cluster.json", marker)
-    code, said = run("--profile", "cluster", "--objects", servers.url, runs=tmp_path)
-    assert code and "belongs to the cluster 'blue', and this is 'default'" in said
+    code, output = run("--profile", "cluster", "--objects", servers.url, runs=tmp_path)
+    assert code and "belongs to the cluster 'blue', and this is 'default'" in output
     assert not [*tmp_path.glob("2*")]
 
 

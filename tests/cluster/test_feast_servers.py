@@ -64,22 +64,22 @@ FIRST = [(1, START, 3), (2, START, 5), (1, START + DAY, 4)]
 
 
 def test_everything_is_on_servers(place: FeastStoreLocation, tmp_path: Path) -> None:
-    before = set(Path.cwd().iterdir())
+    files_before = set(Path.cwd().iterdir())
     views = fit(tmp_path / "fit", FIRST)
     store = apply(views, place, "my-spec", ONLINE, "user", "s3://bucket/fits/1/views")
     assert store.materialize(START) == {"users": 2}
     assert store.materialize(START) == {"users": 0}  # noted on a server
     assert store.materialize(START + DAY) == {"users": 1}
-    asked = pl.DataFrame({"user": [2, 1, 9]})
-    assert store.online(asked, ["users"])["users:clicks"].to_list() == [5, 4, None]
+    users = pl.DataFrame({"user": [2, 1, 9]})
+    assert store.online(users, ["users"])["users:clicks"].to_list() == [5, 4, None]
     moments = pl.DataFrame({"user": [1, 1], "event_time": [START + DAY / 2, START + 2 * DAY]})
     moments = moments.with_columns(pl.col("event_time").cast(pl.Datetime("us", "UTC")))
     assert store.historical(moments, ["users"])["users:clicks"].to_list() == [3, 4]
-    again = connect(views, place, "my-spec", ONLINE)
-    assert again.valid_until("users") == START + DAY
-    (view,) = again._feast.list_feature_views()
+    reconnected = connect(views, place, "my-spec", ONLINE)
+    assert reconnected.valid_until("users") == START + DAY
+    (view,) = reconnected._feast.list_feature_views()
     assert view.batch_source.tags == {"published": "s3://bucket/fits/1/views/users.parquet"}
-    assert set(Path.cwd().iterdir()) == before
+    assert set(Path.cwd().iterdir()) == files_before
 
 
 def test_keys_that_are_gone_lose_their_answers(place: FeastStoreLocation, tmp_path: Path) -> None:
@@ -112,13 +112,13 @@ def test_servers_find_users_views_and_log_by_address(
 def test_specs_share_the_servers_and_nothing_else(
     place: FeastStoreLocation, stores: StorageConfig, tmp_path: Path
 ) -> None:
-    other = spec_feast_store_location(stores, "other")
+    other_location = spec_feast_store_location(stores, "other")
     apply(fit(tmp_path / "one", FIRST), place, "my-spec", ONLINE, "user").materialize(START + DAY)
-    store = apply(fit(tmp_path / "two", [(1, START, 8)]), other, "other", ONLINE, "user")
+    store = apply(fit(tmp_path / "two", [(1, START, 8)]), other_location, "other", ONLINE, "user")
     store.materialize(START + DAY)
     assert store.online(pl.DataFrame({"user": [1, 2]}), ["users"])["users:clicks"].to_list() == [8, None]
-    mine = connect(tmp_path / "one/views", place, "my-spec", ONLINE)
-    assert mine.online(pl.DataFrame({"user": [1, 2]}), ["users"])["users:clicks"].to_list() == [4, 5]
+    own_store = connect(tmp_path / "one/views", place, "my-spec", ONLINE)
+    assert own_store.online(pl.DataFrame({"user": [1, 2]}), ["users"])["users:clicks"].to_list() == [4, 5]
 
 
 def test_sqlite_needs_a_disk_that_is_shared(place: FeastStoreLocation, tmp_path: Path) -> None:
@@ -153,5 +153,6 @@ def test_a_servers_settings_name_the_stores(stores: StorageConfig, place: FeastS
     assert settings.store_location is not None and settings.store_location.registry == place.registry
     assert settings.store_location.objects.root == f"{stores.objects}/feast/my-spec"
     assert "pa55" not in settings.model_dump_json()
-    here = ServerSettings.model_validate(said | {"store": "/runs/stores/feast/my-spec"})
-    assert here.place is not None and here.place.folder == Path("/runs/stores/feast/my-spec")
+    server_settings = ServerSettings.model_validate(said | {"store": "/runs/stores/feast/my-spec"})
+    location = server_settings.store_location
+    assert location is not None and location.folder == Path("/runs/stores/feast/my-spec")

@@ -44,11 +44,11 @@ def test_who_is_overtaken_by_another_claim_gets_its_identity(
     read = bucket.read
 
     def overtaken(key: str) -> bytes | None:
-        found = read(key)
+        stored = read(key)
         if not won:
             won.append("")
             won[0] = claim(stores)
-        return found
+        return stored
 
     monkeypatch.setattr(bucket, "read", overtaken)
     monkeypatch.setattr(identity, "open_object_store", lambda _: bucket)

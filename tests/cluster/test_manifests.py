@@ -48,7 +48,7 @@ CORE = {"v1", "apps/v1", "batch/v1", "policy/v1", "networking.k8s.io/v1", "rbac.
 """What Kubernetes' own schemas describe."""
 OVERLAYS = ("dev", "production")
 DIGEST = "@sha256:" + "c0ffee" * 10 + "c0de"
-OWN = yaml.safe_load((Path(__file__).parent / "crds.yaml").read_text())
+CRD_SCHEMAS = yaml.safe_load((Path(__file__).parent / "crds.yaml").read_text())
 
 Object = dict[str, Any]
 
@@ -58,10 +58,10 @@ def rendered(folder: Path) -> list[Object]:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not installed, which renders the overlays (kubectl kustomize)")
-    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr, f"deprecated or unknown to kustomize: {done.stderr}"
-    return list(yaml.load_all(done.stdout, yaml.CSafeLoader))
+    completed = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    assert not completed.stderr, f"deprecated or unknown to kustomize: {completed.stderr}"
+    return list(yaml.load_all(completed.stdout, yaml.CSafeLoader))
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +70,10 @@ def overlays(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Object]
     deploy = tmp_path_factory.mktemp("deploy") / "k8s"
     shutil.copytree(DEPLOY, deploy)
     file = deploy / "overlays" / "production" / "kustomization.yaml"
-    said = yaml.safe_load(file.read_text())
-    for image in said["images"]:
+    breaches = yaml.safe_load(file.read_text())
+    for image in breaches["images"]:
         image["digest"] = DIGEST.removeprefix("@")
-    file.write_text(yaml.safe_dump(said))
+    file.write_text(yaml.safe_dump(breaches))
     gateway_class = yaml.safe_load((DEPLOY / "gateway-class.yaml").read_text())
     return {name: [gateway_class, *rendered(deploy / "overlays" / name)] for name in OVERLAYS}
 
@@ -83,36 +83,36 @@ def objects(request: pytest.FixtureRequest, overlays: dict[str, list[Object]]) -
     return overlays[request.param]
 
 
-def key_of(found: Object) -> str:
-    return f"{found['apiVersion']}/{found['kind']}"
+def key_of(manifest: Object) -> str:
+    return f"{manifest['apiVersion']}/{manifest['kind']}"
 
 
-def name_of(found: Object) -> str:
-    return f"{found['kind']} {found['metadata']['name']}"
+def name_of(manifest: Object) -> str:
+    return f"{manifest['kind']} {manifest['metadata']['name']}"
 
 
-def check(found: Object) -> None:
+def check(manifest: Object) -> None:
     """Raise for an object that is not what its kind's schema says, or whose kind has none."""
-    if found["apiVersion"] in CORE:
-        kubernetes_validate.validate(found, KUBERNETES, strict=True)
+    if manifest["apiVersion"] in CORE:
+        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
         return
-    if has_schema(found["apiVersion"], found["kind"]):
-        validator(found["apiVersion"], found["kind"]).validate(found)
+    if has_schema(manifest["apiVersion"], manifest["kind"]):
+        validator(manifest["apiVersion"], manifest["kind"]).validate(manifest)
         return
-    Draft202012Validator(OWN[key_of(found)]).validate(found["spec"])
+    Draft202012Validator(CRD_SCHEMAS[key_of(manifest)]).validate(manifest["spec"])
 
 
 def pods(objects: list[Object]) -> Iterator[tuple[str, Object, Object]]:
     """Give name, pod's spec and pod's labels of everything that runs."""
-    for found in objects:
-        match found["kind"]:
+    for manifest in objects:
+        match manifest["kind"]:
             case "Deployment":
-                template = found["spec"]["template"]
+                template = manifest["spec"]["template"]
             case "CronJob":
-                template = found["spec"]["jobTemplate"]["spec"]["template"]
+                template = manifest["spec"]["jobTemplate"]["spec"]["template"]
             case _:
                 continue
-        yield name_of(found), template["spec"], template["metadata"].get("labels", {})
+        yield name_of(manifest), template["spec"], template["metadata"].get("labels", {})
 
 
 def containers(objects: list[Object]) -> Iterator[tuple[str, Object, Object]]:
@@ -126,57 +126,63 @@ def containers(objects: list[Object]) -> Iterator[tuple[str, Object, Object]]:
 
 
 def roots(objects: list[Object]) -> list[str]:
-    said = []
+    breaches = []
     for name, container, pod in containers(objects):
         security = {**pod.get("securityContext", {}), **container.get("securityContext", {})}
-        wanted = {
+        required_fields = {
             "runAsNonRoot": True,
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
             "seccompProfile": {"type": "RuntimeDefault"},
         }
-        said += [f"{name}: {field}" for field, value in wanted.items() if security.get(field) != value]
-        said += [f"{name}: runAsUser"] * (not security.get("runAsUser"))
-        said += [f"{name}: privileged"] * bool(security.get("privileged"))
+        breaches += [f"{name}: {field}" for field, value in required_fields.items() if security.get(field) != value]
+        breaches += [f"{name}: runAsUser"] * (not security.get("runAsUser"))
+        breaches += [f"{name}: privileged"] * bool(security.get("privileged"))
     for name, pod, _ in pods(objects):
-        said += [f"{name}: {field}" for field in ("hostNetwork", "hostPID", "hostIPC") if pod.get(field)]
-        said += [f"{name}: hostPath" for volume in pod.get("volumes", []) if "hostPath" in volume]
-    return said
+        breaches += [f"{name}: {field}" for field in ("hostNetwork", "hostPID", "hostIPC") if pod.get(field)]
+        breaches += [f"{name}: hostPath" for volume in pod.get("volumes", []) if "hostPath" in volume]
+    return breaches
 
 
 def loose_images(objects: list[Object]) -> list[str]:
     """Return the images that can mean another one tomorrow, or that nobody has set."""
-    said = []
+    breaches = []
     for name, container, _ in containers(objects):
         digest = re.fullmatch(r"[^@]+@sha256:([0-9a-f]{64})", container["image"])
         if digest is None or set(digest[1]) == {"0"}:
-            said.append(f"{name}: {container['image']}")
-    return said
+            breaches.append(f"{name}: {container['image']}")
+    return breaches
 
 
 def unlimited(objects: list[Object]) -> list[str]:
-    said = []
+    breaches = []
     for name, container, _ in containers(objects):
         for kind in ("requests", "limits"):
             amounts = container.get("resources", {}).get(kind, {})
-            said += [f"{name}: {kind}.{what}" for what in ("cpu", "memory") if what not in amounts]
-    return said
+            breaches += [f"{name}: {kind}.{resource}" for resource in ("cpu", "memory") if resource not in amounts]
+    return breaches
 
 
 def secrets(objects: list[Object]) -> list[str]:
     """Return what holds a secret instead of naming one."""
     # One that the cluster fills in holds nothing.
     filled = "kubernetes.io/service-account-token"
-    given = [found for found in objects if found["kind"] == "Secret"]
-    said = [name_of(one) for one in given if one.get("type") != filled or {"data", "stringData"} & set(one)]
+    secret_manifests = [manifest for manifest in objects if manifest["kind"] == "Secret"]
+    breaches = [
+        name_of(object_)
+        for object_ in secret_manifests
+        if object_.get("type") != filled or {"data", "stringData"} & set(object_)
+    ]
     for name, container, _ in containers(objects):
-        given = {one["name"]: one["value"] for one in container.get("env", []) if "value" in one}
-        said += [f"{name}: {variable}" for variable, value in given.items() if _tells(variable, value)]
-    for found in objects:
-        if found["kind"] == "ConfigMap":
-            said += [f"{name_of(found)}: {key}" for key, value in found["data"].items() if _tells(key, value)]
-    return said
+        secret_manifests = {
+            variable["name"]: variable["value"] for variable in container.get("env", []) if "value" in variable
+        }
+        breaches += [f"{name}: {variable}" for variable, value in secret_manifests.items() if _tells(variable, value)]
+    for manifest in objects:
+        if manifest["kind"] == "ConfigMap":
+            breaches += [f"{name_of(manifest)}: {key}" for key, value in manifest["data"].items() if _tells(key, value)]
+    return breaches
 
 
 def _tells(name: str, value: str) -> bool:
@@ -187,46 +193,50 @@ def _tells(name: str, value: str) -> bool:
 
 def rights(objects: list[Object]) -> list[str]:
     """Return the rights that nobody here needs."""
-    said = []
-    for found in objects:
-        if found["kind"] in {"ClusterRole", "ClusterRoleBinding"}:
-            said.append(name_of(found))
-        for rule in found.get("rules", []) if found["kind"] == "Role" else []:
-            words = [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
-            said += [f"{name_of(found)}: *"] * ("*" in words)
+    breaches = []
+    for manifest in objects:
+        if manifest["kind"] in {"ClusterRole", "ClusterRoleBinding"}:
+            breaches.append(name_of(manifest))
+        for rule in manifest.get("rules", []) if manifest["kind"] == "Role" else []:
+            rule_terms = [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
+            breaches += [f"{name_of(manifest)}: *"] * ("*" in rule_terms)
             named_secret = rule["verbs"] == ["get"] and rule.get("resourceNames")
-            said += [f"{name_of(found)}: secrets"] * ("secrets" in rule["resources"] and not named_secret)
-            said += [
-                f"{name_of(found)}: {verb}" for verb in rule["verbs"] if verb in {"escalate", "bind", "impersonate"}
+            breaches += [f"{name_of(manifest)}: secrets"] * ("secrets" in rule["resources"] and not named_secret)
+            breaches += [
+                f"{name_of(manifest)}: {verb}" for verb in rule["verbs"] if verb in {"escalate", "bind", "impersonate"}
             ]
-            said += [f"{name_of(found)}: {one}" for one in rule["resources"] if one.endswith(("/exec", "/attach"))]
+            breaches += [
+                f"{name_of(manifest)}: {object_}"
+                for object_ in rule["resources"]
+                if object_.endswith(("/exec", "/attach"))
+            ]
     for name, pod, _ in pods(objects):
-        said += [f"{name}: token"] * (pod.get("automountServiceAccountToken") is not False)
-    return said
+        breaches += [f"{name}: token"] * (pod.get("automountServiceAccountToken") is not False)
+    return breaches
 
 
 def test_every_manifest_is_what_its_schema_says(objects: list[Object]) -> None:
-    for found in objects:
-        check(found)
+    for manifest in objects:
+        check(manifest)
 
 
 def test_each_object_is_there_once_and_in_the_namespace(objects: list[Object]) -> None:
-    names = [(key_of(found), found["metadata"]["name"]) for found in objects]
+    names = [(key_of(manifest), manifest["metadata"]["name"]) for manifest in objects]
     assert len(names) == len(set(names))
-    for found in objects:
-        wanted = None if found["kind"] in {"Namespace", "GatewayClass"} else "shortlist"
-        assert found["metadata"].get("namespace") == wanted, name_of(found)
+    for manifest in objects:
+        required_fields = None if manifest["kind"] in {"Namespace", "GatewayClass"} else "shortlist"
+        assert manifest["metadata"].get("namespace") == required_fields, name_of(manifest)
 
 
 def _set(path: str, value: Any) -> Callable[[Object], None]:
-    def change(found: Object) -> None:
+    def change(manifest: Object) -> None:
         *parents, last = path.split(".")
         for part in parents:
-            found = found[int(part)] if isinstance(found, list) else found[part]
-        if isinstance(found, list):
-            found[int(last)] = value
+            manifest = manifest[int(part)] if isinstance(manifest, list) else manifest[part]
+        if isinstance(manifest, list):
+            manifest[int(last)] = value
         else:
-            found[last] = value
+            manifest[last] = value
 
     return change
 
@@ -262,7 +272,7 @@ def _set(path: str, value: Any) -> Callable[[Object], None]:
 def test_a_misspelt_field_is_refused(
     kind: str, change: Callable[[Object], None], overlays: dict[str, list[Object]]
 ) -> None:
-    sound = next(found for found in overlays["production"] if found["kind"] == kind)
+    sound = next(manifest for manifest in overlays["production"] if manifest["kind"] == kind)
     broken = json.loads(json.dumps(sound))
     change(broken)
     check(sound)
@@ -275,8 +285,8 @@ def test_a_misspelt_field_is_refused(
 
 def test_every_kind_has_its_misspelling(overlays: dict[str, list[Object]]) -> None:
     (marks,) = test_a_misspelt_field_is_refused.pytestmark  # type: ignore[attr-defined]
-    tried = {kind for kind, _ in marks.args[1]}
-    assert {found["kind"] for objects in overlays.values() for found in objects} == tried
+    kinds = {kind for kind, _ in marks.args[1]}
+    assert {manifest["kind"] for objects in overlays.values() for manifest in objects} == kinds
 
 
 def test_nothing_runs_as_root(objects: list[Object]) -> None:
@@ -287,13 +297,13 @@ def test_production_runs_images_by_digest(overlays: dict[str, list[Object]]) -> 
     assert loose_images(overlays["production"]) == []
 
 
-def test_production_as_it_is_shipped_runs_nothing() -> None:
-    found = loose_images(rendered(DEPLOY / "overlays" / "production"))
-    assert len(found) == 2  # trigger and watch; Triton's image is named by the spec of a release
-    assert all(re.search(r"@sha256:0{64}$", each) for each in found)
+def test_production_as_shipped_has_only_placeholder_images() -> None:
+    manifest = loose_images(rendered(DEPLOY / "overlays" / "production"))
+    assert len(manifest) == 2  # trigger and watch; Triton's image is named by the spec of a release
+    assert all(re.search(r"@sha256:0{64}$", image) for image in manifest)
 
 
-def test_everything_that_runs_says_how_much_it_needs(objects: list[Object]) -> None:
+def test_every_container_has_requests_and_limits(objects: list[Object]) -> None:
     assert unlimited(objects) == []
 
 
@@ -301,13 +311,13 @@ def test_no_manifest_holds_a_secret(objects: list[Object]) -> None:
     assert secrets(objects) == []
 
 
-def test_nobody_may_more_than_is_needed(objects: list[Object]) -> None:
+def test_no_role_grants_more_than_needed(objects: list[Object]) -> None:
     assert rights(objects) == []
 
 
 def test_the_rules_find_what_is_wrong(overlays: dict[str, list[Object]]) -> None:
     objects: list[Object] = json.loads(json.dumps(overlays["production"]))
-    deployment = next(found for found in objects if found["kind"] == "Deployment")
+    deployment = next(manifest for manifest in objects if manifest["kind"] == "Deployment")
     pod = deployment["spec"]["template"]["spec"]
     container = pod["containers"][0]
     pod["securityContext"]["runAsUser"] = 0
@@ -328,22 +338,22 @@ def test_the_rules_find_what_is_wrong(overlays: dict[str, list[Object]]) -> None
         }
     )
     objects.append({"kind": "ClusterRole", "metadata": {"name": "all"}})
-    where = "Deployment shortlist-trigger"
+    name = "Deployment shortlist-trigger"
     assert roots(objects) == [
-        f"{where} trigger: readOnlyRootFilesystem",
-        f"{where} trigger: runAsUser",
-        f"{where}: hostNetwork",
-        f"{where}: hostPath",
+        f"{name} trigger: readOnlyRootFilesystem",
+        f"{name} trigger: runAsUser",
+        f"{name}: hostNetwork",
+        f"{name}: hostPath",
     ]
-    assert loose_images(objects) == [f"{where} trigger: shortlist:latest"]
-    assert unlimited(objects) == [f"{where} trigger: limits.cpu", f"{where} trigger: limits.memory"]
-    assert secrets(objects) == ["Secret s", f"{where} trigger: SHORTLIST_DATABASE", "ConfigMap c: a"]
-    assert rights(objects) == ["Role r: *", "Role r: secrets", "ClusterRole all", f"{where}: token"]
+    assert loose_images(objects) == [f"{name} trigger: shortlist:latest"]
+    assert unlimited(objects) == [f"{name} trigger: limits.cpu", f"{name} trigger: limits.memory"]
+    assert secrets(objects) == ["Secret s", f"{name} trigger: SHORTLIST_DATABASE", "ConfigMap c: a"]
+    assert rights(objects) == ["Role r: *", "Role r: secrets", "ClusterRole all", f"{name}: token"]
 
 
 def bound(objects: list[Object], account: str) -> set[tuple[str, str]]:
     """Return resource and verb of everything that an account may do."""
-    roles = {found["metadata"]["name"]: found["rules"] for found in objects if found["kind"] == "Role"}
+    roles = {manifest["metadata"]["name"]: manifest["rules"] for manifest in objects if manifest["kind"] == "Role"}
     return {
         (resource, verb)
         for binding in objects
@@ -354,14 +364,14 @@ def bound(objects: list[Object], account: str) -> set[tuple[str, str]]:
     }
 
 
-def test_each_account_may_what_its_work_needs(objects: list[Object]) -> None:
+def test_each_account_has_exactly_the_rights_of_its_work(objects: list[Object]) -> None:
     rollout = {("inferenceservices", verb) for verb in ("list", "create", "delete")}
     rollout |= {("httproutes", verb) for verb in ("get", "create", "update", "delete")}
     rollout |= {("pods", "list"), ("events", "list")}
     assert bound(objects, "shortlist-rollout") == rollout
     steps = {("trainjobs", verb) for verb in ("create", "get", "delete")}
     steps |= {("workflowtaskresults", verb) for verb in ("create", "patch")}
-    steps |= {(what, verb) for what in ("pods", "configmaps") for verb in ("get", "list", "watch")}
+    steps |= {(resource, verb) for resource in ("pods", "configmaps") for verb in ("get", "list", "watch")}
     steps |= {("events", "list"), ("secrets", "get")}
     assert bound(objects, "shortlist-pipeline") == steps  # ingest cannot change what is served
     assert bound(objects, "shortlist-server") == set()
@@ -382,7 +392,7 @@ where the object store is the one that Kubeflow Pipelines installs."""
 
 
 @pytest.mark.parametrize(("verb", "group", "resource", "name"), LAUNCHER_CALLS)
-def test_the_account_of_a_run_may_do_what_the_containers_of_kubeflow_do(
+def test_the_account_of_a_run_allows_the_calls_of_kubeflows_containers(
     objects: list[Object], verb: str, group: str, resource: str, name: str | None
 ) -> None:
     rules = list(kube_rbac.rules_of("shortlist-pipeline", kube_rbac.NAMESPACE, objects))
@@ -416,12 +426,16 @@ def test_tokens_labels_and_roles_name_the_api_group_of_kubeflow_pipelines(
     ]
     assert tokens == [kfp_group] * 2  # trigger and watch
     label = f"{kfp_group}/v2_component"  # backend/src/v2/compiler/argocompiler/argo.go
-    policies = {found["metadata"]["name"]: found["spec"] for found in objects if found["kind"] == "NetworkPolicy"}
+    policies = {
+        manifest["metadata"]["name"]: manifest["spec"] for manifest in objects if manifest["kind"] == "NetworkPolicy"
+    }
     run_pods = {"matchExpressions": [{"key": label, "operator": "Exists"}]}
     assert policies["shortlist-pipeline"]["podSelector"] == run_pods
     assert {"podSelector": run_pods} in policies["shortlist-transformer"]["ingress"][0]["from"]
     (role,) = (
-        found for found in objects if (found["kind"], found["metadata"]["name"]) == ("Role", "shortlist-trigger")
+        manifest
+        for manifest in objects
+        if (manifest["kind"], manifest["metadata"]["name"]) == ("Role", "shortlist-trigger")
     )
     assert {group for rule in role["rules"] for group in rule["apiGroups"]} == {kfp_group, kfp_server.API_GROUP}
 
@@ -429,16 +443,18 @@ def test_tokens_labels_and_roles_name_the_api_group_of_kubeflow_pipelines(
 def test_the_programs_read_the_variables_of_the_client_of_kubeflow_pipelines(objects: list[Object]) -> None:
     assert kfp_client.KF_PIPELINES_ENDPOINT_ENV == HOST_VARIABLE
     (settings,) = (
-        found["data"]
-        for found in objects
-        if found["kind"] == "ConfigMap" and found["metadata"]["name"].startswith("shortlist-settings")
+        manifest["data"]
+        for manifest in objects
+        if manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"].startswith("shortlist-settings")
     )
     assert HOST_VARIABLE in settings
     for name, container, pod in containers(objects):
-        (token,) = (each["value"] for each in container["env"] if each["name"] == kfp.client.KF_PIPELINES_SA_TOKEN_ENV)
+        (token,) = (
+            image["value"] for image in container["env"] if image["name"] == kfp.client.KF_PIPELINES_SA_TOKEN_ENV
+        )
         folder, _, file = token.rpartition("/")
         (volume,) = (mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == folder)
-        sources = [each["projected"]["sources"] for each in pod["volumes"] if each["name"] == volume]
+        sources = [image["projected"]["sources"] for image in pod["volumes"] if image["name"] == volume]
         assert [source["serviceAccountToken"]["path"] for source in sources[0]] == [file], name
 
 
@@ -461,7 +477,7 @@ def selects(selector: Object, labels: dict[str, str]) -> bool:
 
 @pytest.mark.parametrize("labels", KUBEFLOW_PODS, ids=lambda labels: labels["app"])
 def test_no_policy_cuts_off_the_pods_of_kubeflow_itself(objects: list[Object], labels: dict[str, str]) -> None:
-    policies = [found["spec"] for found in objects if found["kind"] == "NetworkPolicy"]
+    policies = [manifest["spec"] for manifest in objects if manifest["kind"] == "NetworkPolicy"]
     assert not [policy for policy in policies if selects(policy["podSelector"], labels)]
     deny_all = yaml.safe_load((DEPLOY / "deny-all.yaml").read_text())
     check(deny_all)
@@ -470,27 +486,31 @@ def test_no_policy_cuts_off_the_pods_of_kubeflow_itself(objects: list[Object], l
 
 @pytest.mark.parametrize("name", ["shortlist-pipeline", "shortlist-trigger", "shortlist-watch"])
 def test_pods_may_reach_kubeflow_pipelines_in_its_own_namespace_and_in_theirs(objects: list[Object], name: str) -> None:
-    policies = {found["metadata"]["name"]: found["spec"] for found in objects if found["kind"] == "NetworkPolicy"}
+    policies = {
+        manifest["metadata"]["name"]: manifest["spec"] for manifest in objects if manifest["kind"] == "NetworkPolicy"
+    }
     peers = [peer for rule in policies[name]["egress"] for peer in rule["to"] if "ports" not in rule]
-    here = [peer["podSelector"] for peer in peers if "podSelector" in peer]
-    assert [selects(selector, KUBEFLOW_PODS[0]) for selector in here] == [True]
+    selectors = [peer["podSelector"] for peer in peers if "podSelector" in peer]
+    assert [selects(selector, KUBEFLOW_PODS[0]) for selector in selectors] == [True]
     assert any("kubeflow" in json.dumps(peer["namespaceSelector"]) for peer in peers if "namespaceSelector" in peer)
 
 
 def test_each_policy_denies_what_it_does_not_list_and_allows_names(objects: list[Object]) -> None:
-    for policy in (found["spec"] for found in objects if found["kind"] == "NetworkPolicy"):
+    for policy in (manifest["spec"] for manifest in objects if manifest["kind"] == "NetworkPolicy"):
         assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
         (names,) = (rule for rule in policy["egress"] if rule.get("ports", [{}])[0].get("port") == 53)
         assert {port["protocol"] for port in names["ports"]} == {"UDP", "TCP"}
 
 
-def test_whatever_runs_has_an_account_and_a_network_policy_of_its_own(objects: list[Object]) -> None:
-    accounts = {found["metadata"]["name"] for found in objects if found["kind"] == "ServiceAccount"}
-    policies = [found["spec"] for found in objects if found["kind"] == "NetworkPolicy"]
+def test_every_workload_has_its_own_account_and_network_policy(objects: list[Object]) -> None:
+    accounts = {manifest["metadata"]["name"] for manifest in objects if manifest["kind"] == "ServiceAccount"}
+    policies = [manifest["spec"] for manifest in objects if manifest["kind"] == "NetworkPolicy"]
     for name, pod, labels in pods(objects):
         assert pod["serviceAccountName"] in accounts - {"default"}
-        chosen = [one for one in policies if one["podSelector"].get("matchLabels", {}).items() <= labels.items()]
-        assert any(one["podSelector"].get("matchLabels") for one in chosen), name
+        selecting_policies = [
+            object_ for object_ in policies if object_["podSelector"].get("matchLabels", {}).items() <= labels.items()
+        ]
+        assert any(object_["podSelector"].get("matchLabels") for object_ in selecting_policies), name
     for policy in policies:
         for rule in policy.get("ingress", []):
             assert rule.get("from"), "an ingress rule without peers lets everybody in"
@@ -498,60 +518,64 @@ def test_whatever_runs_has_an_account_and_a_network_policy_of_its_own(objects: l
             assert rule.get("to"), "an egress rule without peers lets everything out"
 
 
-def test_everything_that_is_named_is_there(objects: list[Object]) -> None:
-    known = {(found["kind"], found["metadata"]["name"]) for found in objects}
+def test_every_referenced_object_exists(objects: list[Object]) -> None:
+    existing = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in objects}
     for name, pod, _ in pods(objects):
         for volume in pod.get("volumes", []):
             if "configMap" in volume:
-                assert ("ConfigMap", volume["configMap"]["name"]) in known, name
+                assert ("ConfigMap", volume["configMap"]["name"]) in existing, name
         for container in pod["containers"]:
             for source in container.get("envFrom", []):
                 if "configMapRef" in source:
-                    assert ("ConfigMap", source["configMapRef"]["name"]) in known, name
-    for found in objects:
-        if found["kind"] == "RoleBinding":
-            assert ("Role", found["roleRef"]["name"]) in known
-            assert all(("ServiceAccount", one["name"]) in known for one in found["subjects"])
-        for target in found.get("spec", {}).get("targetRefs", []) if "spec" in found else []:
-            assert (target["kind"], target["name"]) in known
-        if found["kind"] == "HTTPRoute":
-            assert all(("Gateway", one["name"]) in known for one in found["spec"]["parentRefs"])
-            for rule in found["spec"]["rules"]:
-                for each in rule["filters"]:
-                    assert (each["extensionRef"]["kind"], each["extensionRef"]["name"]) in known
+                    assert ("ConfigMap", source["configMapRef"]["name"]) in existing, name
+    for manifest in objects:
+        if manifest["kind"] == "RoleBinding":
+            assert ("Role", manifest["roleRef"]["name"]) in existing
+            assert all(("ServiceAccount", subject["name"]) in existing for subject in manifest["subjects"])
+        for target in manifest.get("spec", {}).get("targetRefs", []) if "spec" in manifest else []:
+            assert (target["kind"], target["name"]) in existing
+        if manifest["kind"] == "HTTPRoute":
+            assert all(("Gateway", object_["name"]) in existing for object_ in manifest["spec"]["parentRefs"])
+            for rule in manifest["spec"]["rules"]:
+                for image in rule["filters"]:
+                    assert (image["extensionRef"]["kind"], image["extensionRef"]["name"]) in existing
 
 
 def allowed_ports(objects: list[Object], labels: dict[str, str]) -> set[int]:
     """Return the ports at which Prometheus may ask the pods with some labels."""
-    found: set[int] = set()
-    for policy in (one["spec"] for one in objects if one["kind"] == "NetworkPolicy"):
+    manifest: set[int] = set()
+    for policy in (object_["spec"] for object_ in objects if object_["kind"] == "NetworkPolicy"):
         if labels.items() >= policy["podSelector"].get("matchLabels", {}).items():
             for rule in policy.get("ingress", []):
                 names = [peer.get("namespaceSelector", {}).get("matchLabels", {}) for peer in rule["from"]]
                 if {"kubernetes.io/metadata.name": "monitoring"} in names:
-                    found |= {port["port"] for port in rule["ports"]}
-    return found
+                    manifest |= {port["port"] for port in rule["ports"]}
+    return manifest
 
 
 def test_prometheus_may_ask_every_port_that_a_monitor_names(objects: list[Object]) -> None:
     """Kubernetes says nothing when a policy closes what a PodMonitor scrapes."""
     service = released(objects)["spec"]
-    deployments = [one["spec"]["template"] for one in objects if one["kind"] == "Deployment"]
+    deployments = [object_["spec"]["template"] for object_ in objects if object_["kind"] == "Deployment"]
     served = [
         ({"component": name, "shortlist/spec": "demo"}, service[name]["containers"])
         for name in ("predictor", "transformer")
     ]
-    runs = [*served, *((one["metadata"]["labels"], one["spec"]["containers"]) for one in deployments)]
+    runs = [*served, *((object_["metadata"]["labels"], object_["spec"]["containers"]) for object_ in deployments)]
     scraped = 0
     for monitor in (
-        one["spec"] for one in objects if one["kind"] == "PodMonitor" and "namespaceSelector" not in one["spec"]
+        object_["spec"]
+        for object_ in objects
+        if object_["kind"] == "PodMonitor" and "namespaceSelector" not in object_["spec"]
     ):
-        for labels, found in runs:
+        for labels, manifest in runs:
             if labels.items() >= monitor["selector"]["matchLabels"].items():
-                ports = {port["name"]: port["containerPort"] for one in found for port in one.get("ports", [])}
-                wanted = {ports[endpoint["port"]] for endpoint in monitor["podMetricsEndpoints"]}
-                assert wanted <= allowed_ports(objects, labels), labels
-                scraped += len(wanted)
+                ports = {
+                    port["name"]: port["containerPort"] for object_ in manifest for port in object_.get("ports", [])
+                }
+                required_fields = {ports[endpoint["port"]] for endpoint in monitor["podMetricsEndpoints"]}
+                assert required_fields <= allowed_ports(objects, labels), labels
+                scraped += len(required_fields)
     assert scraped == 4  # server, log shipper, Triton, webhook receiver
 
 
@@ -568,51 +592,53 @@ def released(objects: list[Object]) -> Object:
 def test_the_policy_for_inference_services_is_valid_and_for_what_a_rollout_writes(objects: list[Object]) -> None:
     """Its expressions are evaluated in test_admission_policies.py; here: what they name is what is written."""
     policy = admission_policies()["shortlist-inference-services"]
-    said = " ".join(one["expression"] for one in policy["spec"]["validations"])
-    assert f"== '{SERVICE_ACCOUNT}'" in said
+    breaches = " ".join(object_["expression"] for object_ in policy["spec"]["validations"])
+    assert f"== '{SERVICE_ACCOUNT}'" in breaches
     service = released(objects)
     (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
     assert [f"{rule['apiGroups'][0]}/{rule['apiVersions'][0]}"] == [service["apiVersion"]]
     for part in service["spec"].values():
         assert part["serviceAccountName"] == SERVICE_ACCOUNT
         for kind in ("containers", "initContainers"):
-            assert all(re.search("@sha256:[0-9a-f]{64}$", one["image"]) for one in part[kind])
-            assert all(f"object.spec.{name}.{kind}.all(" in said for name in service["spec"])
+            assert all(re.search("@sha256:[0-9a-f]{64}$", object_["image"]) for object_ in part[kind])
+            assert all(f"object.spec.{name}.{kind}.all(" in breaches for name in service["spec"])
 
 
 def test_the_policy_for_train_jobs_names_the_accounts_of_the_manifests(objects: list[Object]) -> None:
     policy = admission_policies()["shortlist-train-jobs"]
-    said = " ".join(one["expression"] for one in policy["spec"]["validations"])
+    breaches = " ".join(object_["expression"] for object_ in policy["spec"]["validations"])
     (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
     assert [f"{rule['apiGroups'][0]}/{rule['apiVersions'][0]}"] == [API_VERSION]
-    cluster, names = Cluster(), {(found["kind"], found["metadata"]["name"]) for found in objects}
+    cluster, names = Cluster(), {(manifest["kind"], manifest["metadata"]["name"]) for manifest in objects}
     assert {("ServiceAccount", cluster.service_account), ("Secret", cluster.rollout_token)} <= names
     for named in (cluster.service_account, cluster.rollout_token, RUNTIME):
-        assert f"= '{named}'" in said
+        assert f"= '{named}'" in breaches
 
 
 def admission_policies() -> dict[str, Object]:
     """Return the policies by name; each is valid, and has a binding that denies."""
-    found = list(yaml.safe_load_all((DEPLOY / "admission-policy.yaml").read_text()))
-    for one in found:
-        kubernetes_validate.validate(one, KUBERNETES, strict=True)
-    policies = {one["metadata"]["name"]: one for one in found if one["kind"] == "ValidatingAdmissionPolicy"}
-    bindings = [one["spec"] for one in found if one["kind"] == "ValidatingAdmissionPolicyBinding"]
-    assert [one["policyName"] for one in bindings] == list(policies)
-    assert all(one["validationActions"] == ["Deny"] for one in bindings)
+    manifest = list(yaml.safe_load_all((DEPLOY / "admission-policy.yaml").read_text()))
+    for object_ in manifest:
+        kubernetes_validate.validate(object_, KUBERNETES, strict=True)
+    policies = {
+        object_["metadata"]["name"]: object_ for object_ in manifest if object_["kind"] == "ValidatingAdmissionPolicy"
+    }
+    bindings = [object_["spec"] for object_ in manifest if object_["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert [object_["policyName"] for object_ in bindings] == list(policies)
+    assert all(object_["validationActions"] == ["Deny"] for object_ in bindings)
     return policies
 
 
 def test_what_is_applied_once_per_cluster_is_valid() -> None:
-    for found in yaml.safe_load_all((DEPLOY / "version-readers.yaml").read_text()):
-        kubernetes_validate.validate(found, KUBERNETES, strict=True)
+    for manifest in yaml.safe_load_all((DEPLOY / "version-readers.yaml").read_text()):
+        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
 
 
 def test_the_gateway_knows_the_headers_that_the_servers_know(objects: list[Object]) -> None:
-    by_kind = {found["kind"]: found["spec"] for found in objects if "spec" in found}
+    by_kind = {manifest["kind"]: manifest["spec"] for manifest in objects if "spec" in manifest}
     assert by_kind["BackendTrafficPolicy"]["loadBalancer"]["consistentHash"]["header"] == {"name": USER_HEADER}
-    ours = {TRACK_HEADER, ROLLOUT_HEADER, STEP_HEADER, VERSION_HEADER}
-    assert set(by_kind["ClientTrafficPolicy"]["headers"]["earlyRequestHeaders"]["remove"]) == ours
+    own_headers = {TRACK_HEADER, ROLLOUT_HEADER, STEP_HEADER, VERSION_HEADER}
+    assert set(by_kind["ClientTrafficPolicy"]["headers"]["earlyRequestHeaders"]["remove"]) == own_headers
     limits, client = Limits(), by_kind["ClientTrafficPolicy"]
     assert by_kind["BackendTrafficPolicy"]["requestBuffer"] == {"limit": f"{limits.max_request_bytes // 2**20}Mi"}
     assert client["timeout"]["http"] == {
@@ -622,11 +648,11 @@ def test_the_gateway_knows_the_headers_that_the_servers_know(objects: list[Objec
     telemetry = by_kind["EnvoyProxy"]["telemetry"]
     assert telemetry["metrics"] == {"prometheus": {}}, "another name of the clusters mixes the tracks' numbers"
     logged = telemetry["accessLog"]["settings"][0]["format"]["json"]
-    assert {f"%REQ({header.upper()})%" for header in ours} <= set(logged.values())
+    assert {f"%REQ({header.upper()})%" for header in own_headers} <= set(logged.values())
 
 
-def test_the_gateway_sends_a_version_no_more_than_its_servers_may_have(objects: list[Object]) -> None:
-    by_kind = {found["kind"]: found["spec"] for found in objects if "spec" in found}
+def test_the_gateway_limits_requests_to_the_capacity_of_the_servers(objects: list[Object]) -> None:
+    by_kind = {manifest["kind"]: manifest["spec"] for manifest in objects if "spec" in manifest}
     envoys = by_kind["EnvoyProxy"]["provider"]["kubernetes"]["envoyDeployment"]["replicas"]
     bounds = by_kind["BackendTrafficPolicy"]["circuitBreaker"]
     assert set(bounds) == {"maxConnections", "maxPendingRequests", "maxParallelRequests", "maxParallelRetries"}
@@ -636,7 +662,7 @@ def test_the_gateway_sends_a_version_no_more_than_its_servers_may_have(objects: 
 
 
 def test_the_alert_rules_have_one_source(objects: list[Object]) -> None:
-    (rule,) = (found["spec"] for found in objects if found["kind"] == "PrometheusRule")
+    (rule,) = (manifest["spec"] for manifest in objects if manifest["kind"] == "PrometheusRule")
     source = (ROOT / "deploy" / "monitoring" / "alert_rules.yaml").read_text()
     written = yaml.safe_load((DEPLOY / "base" / "prometheus-rule.yaml").read_text())
     assert written["spec"] == yaml.safe_load(source), "prometheus-rule.yaml is old; make manifests writes it"
@@ -645,22 +671,24 @@ def test_the_alert_rules_have_one_source(objects: list[Object]) -> None:
 
 def _without_breaks(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_breaks(each) for key, each in value.items()}
+        return {key: _without_breaks(image) for key, image in value.items()}
     if isinstance(value, list):
-        return [_without_breaks(each) for each in value]
+        return [_without_breaks(image) for image in value]
     return " ".join(value.split()) if isinstance(value, str) else value
 
 
 def test_alertmanager_sends_the_alarm_where_the_receiver_listens(objects: list[Object]) -> None:
-    named = {found["kind"]: found for found in objects}
+    named = {manifest["kind"]: manifest for manifest in objects}
     (sent,) = named["AlertmanagerConfig"]["spec"]["receivers"][0]["webhookConfigs"]
     service = named["Service"]["metadata"]
     assert sent["url"] == f"http://{service['name']}.{service['namespace']}/alerts"
     assert named["AlertmanagerConfig"]["spec"]["route"]["matchers"][0]["value"] == ALARM
-    (deployment,) = (found for found in objects if found["kind"] == "Deployment")
-    secrets_of_pod = [one["secret"] for one in deployment["spec"]["template"]["spec"]["volumes"] if "secret" in one]
+    (deployment,) = (manifest for manifest in objects if manifest["kind"] == "Deployment")
+    secrets_of_pod = [
+        object_["secret"] for object_ in deployment["spec"]["template"]["spec"]["volumes"] if "secret" in object_
+    ]
     credentials = sent["httpConfig"]["authorization"]["credentials"]
-    assert [one["secretName"] for one in secrets_of_pod] == [credentials["name"]]
+    assert [object_["secretName"] for object_ in secrets_of_pod] == [credentials["name"]]
 
 
 def test_the_programs_take_the_arguments_that_the_manifests_give(objects: list[Object]) -> None:
@@ -671,40 +699,42 @@ def test_the_programs_take_the_arguments_that_the_manifests_give(objects: list[O
     for name, container, _ in containers(objects):
         if container["image"].partition("@")[0].partition(":")[0].endswith("pipeline"):
             *_, module = container["command"]
-            asked = vars(parsers.pop(module).parse_args(container["args"]))
+            options = vars(parsers.pop(module).parse_args(container["args"]))
             mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
-            assert str(asked["specs"]) in mounted, name
+            assert str(options["specs"]) in mounted, name
     assert not parsers
 
 
 def test_the_runbook_names_every_secret_that_something_reads(objects: list[Object], tmp_path: Path) -> None:
     read = {("shortlist-webhook", "token")}  # Alertmanager does
     for _, container, pod in containers(objects):
-        variables = [one["valueFrom"]["secretKeyRef"] for one in container.get("env", []) if "valueFrom" in one]
-        read |= {(one["name"], one["key"]) for one in variables}
-        volumes = [one["secret"] for one in pod.get("volumes", []) if "secret" in one]
-        read |= {(one["secretName"], item["key"]) for one in volumes for item in one["items"]}
+        variables = [
+            variable["valueFrom"]["secretKeyRef"] for variable in container.get("env", []) if "valueFrom" in variable
+        ]
+        read |= {(object_["name"], object_["key"]) for object_ in variables}
+        volumes = [volume["secret"] for volume in pod.get("volumes", []) if "secret" in volume]
+        read |= {(object_["secretName"], item["key"]) for object_ in volumes for item in object_["items"]}
     for spec in specs_of(objects, tmp_path):
         for secret in spec.runtime.cluster.secrets:
             read |= {(secret.name, key) for key in secret.variables.values()}
     runbook = (ROOT / "docs" / "runbook.md").read_text()
-    made = {
+    created = {
         (name, key)
-        for name, rest in re.findall(r"create secret generic (\S+)((?: --from-file=\w+)+)", runbook)
-        for key in re.findall(r"--from-file=(\w+)", rest)
+        for name, key_options in re.findall(r"create secret generic (\S+)((?: --from-file=\w+)+)", runbook)
+        for key in re.findall(r"--from-file=(\w+)", key_options)
     }
-    assert read == made
+    assert read == created
 
 
 def specs_of(objects: list[Object], folder: Path) -> list[Spec]:
-    specs = next(each for each in objects if each["kind"] == "ConfigMap" and "specs" in each["metadata"]["name"])
+    specs = next(image for image in objects if image["kind"] == "ConfigMap" and "specs" in image["metadata"]["name"])
     for name, text in specs["data"].items():
         (folder / name).write_text(text)
     return list(read_specs(folder).values())
 
 
 def test_the_specs_of_the_cluster_are_valid_and_for_a_cluster(objects: list[Object], tmp_path: Path) -> None:
-    accounts = {found["metadata"]["name"] for found in objects if found["kind"] == "ServiceAccount"}
+    accounts = {manifest["metadata"]["name"] for manifest in objects if manifest["kind"] == "ServiceAccount"}
     for spec in specs_of(objects, tmp_path):
         runtime, cluster = spec.runtime, spec.runtime.cluster
         assert (runtime.profile, cluster.namespace, cluster.gateway) == ("cluster", "shortlist", "shortlist")

@@ -32,18 +32,18 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "made"
-    (made / "day=1").mkdir(parents=True)
-    (made / "views.json").write_text("{}")
-    (made / "day=1/a.parquet").write_bytes(b"rows")
-    return made
+    created = tmp_path / "made"
+    (created / "day=1").mkdir(parents=True)
+    (created / "views.json").write_text("{}")
+    (created / "day=1/a.parquet").write_bytes(b"rows")
+    return created
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_folder_comes_back_as_it_was(objects: ObjectStore, folder: Path, tmp_path: Path) -> None:
+def test_a_downloaded_folder_equals_the_uploaded_one(objects: ObjectStore, folder: Path, tmp_path: Path) -> None:
     address = objects.put_folder(folder, KEY)
     assert address == objects.url(KEY) == f"{objects.root}/{KEY}"
     assert objects.put_folder(folder, KEY) == address  # the very same again
@@ -80,9 +80,9 @@ def test_a_changed_file_is_found_when_it_is_fetched(objects: ObjectStore, folder
 def test_a_copy_that_is_there_stays_unless_it_was_changed(objects: ObjectStore, folder: Path, tmp_path: Path) -> None:
     objects.put_folder(folder, KEY)
     copy = objects.fetch_folder(KEY, tmp_path / "copy")
-    before = (copy / "views.json").stat().st_mtime_ns
+    state_before = (copy / "views.json").stat().st_mtime_ns
     objects.fetch_folder(KEY, copy)
-    assert (copy / "views.json").stat().st_mtime_ns == before
+    assert (copy / "views.json").stat().st_mtime_ns == state_before
     (copy / "views.json").write_text("changed")
     assert files_of(objects.fetch_folder(KEY, copy)) == files_of(folder)
 
@@ -106,7 +106,7 @@ def test_one_of_many_creates(objects: ObjectStore) -> None:
     assert objects.read("cluster.json") == str(won.index(True)).encode()
 
 
-def test_a_local_copy_is_fetched_where_it_must_be(
+def test_a_remote_folder_is_copied_to_this_machine(
     s3: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHORTLIST_CACHE", str(tmp_path / "cache"))
@@ -125,7 +125,7 @@ def test_a_part_of_a_folder_is_fetched_alone(objects: ObjectStore, folder: Path,
         objects.fetch_folder(KEY, tmp_path / "none", "day")
 
 
-def test_a_missing_folder_is_no_empty_one(objects: ObjectStore, tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(objects: ObjectStore, tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="nothing to publish"):
         objects.put_folder(tmp_path / "nowhere", KEY)
 
@@ -134,7 +134,9 @@ def test_a_bucket_that_vanishes_is_named(s3: Any, folder: Path, tmp_path: Path) 
     objects = BucketObjectStore(s3.url)
     objects.put_folder(folder, KEY)
     s3.delete_bucket()
-    gone = rf"there is no bucket '{s3.bucket}' at http://127.0.0.1:\d+; make it, or correct runtime.objects.url"
+    expected_message = (
+        rf"there is no bucket '{s3.bucket}' at http://127.0.0.1:\d+; make it, or correct runtime.objects.url"
+    )
     calls = (
         lambda: objects.put_folder(folder, KEY),
         lambda: objects.fetch_folder(KEY, tmp_path / "copy"),
@@ -145,7 +147,7 @@ def test_a_bucket_that_vanishes_is_named(s3: Any, folder: Path, tmp_path: Path) 
         lambda: objects.keys("a"),
     )
     for call in calls:
-        with pytest.raises(ShortlistError, match=gone) as caught:
+        with pytest.raises(ShortlistError, match=expected_message) as caught:
             call()
         assert caught.value.__cause__ is None
     assert not (tmp_path / "copy").exists()
@@ -156,11 +158,11 @@ def test_a_bucket_that_vanishes_half_way_leaves_nothing_that_looks_whole(
 ) -> None:
     objects, put_file = BucketObjectStore(s3.url), BucketObjectStore.put_file
 
-    def and_gone(self: BucketObjectStore, file: Path, key: str) -> None:
+    def delete_bucket_then_call(self: BucketObjectStore, file: Path, key: str) -> None:
         put_file(self, file, key)
         s3.delete_bucket()
 
-    monkeypatch.setattr(BucketObjectStore, "put_file", and_gone)
+    monkeypatch.setattr(BucketObjectStore, "put_file", delete_bucket_then_call)
     with pytest.raises(ShortlistError, match="there is no bucket"):
         objects.put_folder(folder, KEY)
     s3.client().create_bucket(Bucket=s3.bucket)
@@ -210,13 +212,13 @@ def test_google_needs_a_package() -> None:
         BucketObjectStore("gs://models/shortlist")
 
 
-def test_errors_that_pass_are_tried_again(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transient_errors_are_retried(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Busy(BaseHTTPRequestHandler):
-        asked = 0
+        calls = 0
 
         def do_GET(self) -> None:
-            Busy.asked += 1
-            busy = Busy.asked == 1
+            Busy.calls += 1
+            busy = Busy.calls == 1
             body = b"<Error><Code>SlowDown</Code><Message>busy</Message></Error>" if busy else b"content"
             self.send_response(503 if busy else 200)
             self.send_header("Content-Length", str(len(body)))
@@ -240,4 +242,4 @@ def test_errors_that_pass_are_tried_again(s3: Any, monkeypatch: pytest.MonkeyPat
         finally:
             server.shutdown()
             thread.join()
-    assert Busy.asked == 2
+    assert Busy.calls == 2

@@ -35,7 +35,7 @@ from shortlist.storage.storage_config import StorageConfig
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
 DAY = timedelta(days=1)
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - of the receivers in this file
-OTHER = "the-token-that-comes-next"
+REPLACEMENT = "the-token-that-comes-next"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -110,18 +110,18 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if request.param == "postgres":
         monkeypatch.setenv("SHORTLIST_DATABASE", request.getfixturevalue("postgres"))
         stores = StorageConfig(cluster="test", database_variable="SHORTLIST_DATABASE")
-    found = open_monitoring_store(str(stores), "demo")
+    monitoring_store = open_monitoring_store(str(stores), "demo")
     for number in range(2):
-        found.add_report(report(number))
-    return found
+        monitoring_store.add_report(report(number))
+    return monitoring_store
 
 
 @pytest.fixture
 def files_book(tmp_path: Path) -> MonitoringStore:
-    found = open_monitoring_store(str(StorageConfig(folder=tmp_path / "stores", epoch="1")), "demo")
+    monitoring_store = open_monitoring_store(str(StorageConfig(folder=tmp_path / "stores", epoch="1")), "demo")
     for number in range(2):
-        found.add_report(report(number))
-    return found
+        monitoring_store.add_report(report(number))
+    return monitoring_store
 
 
 def retrainer(store: MonitoringStore, kubeflow: Kubeflow, **policy: Any) -> Retrainer:
@@ -155,8 +155,8 @@ def served(retrainers: dict[str, Retrainer], bearer: BearerTokens) -> Iterator[h
 
 @pytest.fixture
 def client(files_book: MonitoringStore, kubeflow: Kubeflow, bearer: BearerTokens) -> Iterator[httpx.Client]:
-    with served({"demo": retrainer(files_book, kubeflow)}, bearer) as found:
-        yield found
+    with served({"demo": retrainer(files_book, kubeflow)}, bearer) as http_client:
+        yield http_client
 
 
 @pytest.mark.long
@@ -166,7 +166,7 @@ def test_ten_identical_webhooks_at_two_receivers_start_one_run(
     kubeflow.seconds = 0.1
     with ExitStack() as stack:
         clients = [stack.enter_context(served({"demo": retrainer(store, kubeflow)}, bearer)) for _ in range(2)]
-        everybody = stack.enter_context(ThreadPoolExecutor(10))
+        senders = stack.enter_context(ThreadPoolExecutor(10))
 
         def send(number: int) -> list[int]:
             """Send as Alertmanager does: again, as long as the answer is 5xx."""
@@ -175,14 +175,14 @@ def test_ten_identical_webhooks_at_two_receivers_start_one_run(
                 codes.append(clients[number % 2].post("/alerts", json=ALARM).status_code)
             return codes
 
-        answers = list(everybody.map(send, range(10)))
+        answers = list(senders.map(send, range(10)))
     assert len(kubeflow.started) == 1
     (retraining,) = store.retrainings()
     assert (retraining.run, retraining.state) == (f"run-{kubeflow.started[0]}", "running")
     assert [codes[-1] for codes in answers] == 10 * [200]
 
 
-def test_without_kubeflow_nothing_stays_claimed_and_the_next_one_starts_it(
+def test_a_failed_start_releases_the_claim_and_the_next_alert_starts_the_training(
     store: MonitoringStore, kubeflow: Kubeflow, bearer: BearerTokens, caplog: pytest.LogCaptureFixture
 ) -> None:
     kubeflow.is_away = True
@@ -199,7 +199,7 @@ def test_without_kubeflow_nothing_stays_claimed_and_the_next_one_starts_it(
     assert len(store.retrainings()) == 1
 
 
-def test_a_claim_of_another_process_is_waited_for_and_not_passed_over(
+def test_a_claim_of_another_process_is_waited_for(
     files_book: MonitoringStore, client: httpx.Client, kubeflow: Kubeflow
 ) -> None:
     claimed = decide_retraining("demo", files_book.reports(), (), RetrainPolicy(), FIRST)
@@ -212,12 +212,12 @@ def test_a_claim_of_another_process_is_waited_for_and_not_passed_over(
 
 def test_a_training_that_began_cannot_be_given_back(files_book: MonitoringStore, client: httpx.Client) -> None:
     client.post("/alerts", json=ALARM)
-    (begun,) = files_book.retrainings()
-    files_book.release(begun.key)
-    assert [one.key for one in files_book.decisions()] == [begun.key]
+    (retraining,) = files_book.retrainings()
+    files_book.release(retraining.key)
+    assert [decision.key for decision in files_book.decisions()] == [retraining.key]
 
 
-def test_who_was_too_slow_to_begin_says_that_somebody_else_did(files_book: MonitoringStore, kubeflow: Kubeflow) -> None:
+def test_a_late_start_reports_the_training_of_another_process(files_book: MonitoringStore, kubeflow: Kubeflow) -> None:
     decision = decide_retraining("demo", files_book.reports(), (), RetrainPolicy(), FIRST)
     assert files_book.claim(decision)
     assert files_book.start(decision, "run-of-the-other")
@@ -226,14 +226,14 @@ def test_who_was_too_slow_to_begin_says_that_somebody_else_did(files_book: Monit
     )
 
 
-def test_a_fault_in_starting_gives_the_claim_back_too(files_book: MonitoringStore) -> None:
+def test_an_error_at_the_start_releases_the_claim(files_book: MonitoringStore) -> None:
     def broken(_decision: RetrainDecision) -> str:
         raise RuntimeError("a fault of ours")
 
-    found = Retrainer(files_book, RetrainPolicy(), broken)
+    broken_retrainer = Retrainer(files_book, RetrainPolicy(), broken)
     for _ in range(2):  # twice: the second one could claim it again
         with pytest.raises(RuntimeError, match="a fault of ours"):
-            found.consider()
+            broken_retrainer.consider()
     assert not files_book.decisions()
 
 
@@ -258,17 +258,17 @@ def test_an_alert_starts_nothing_that_the_policy_forbids(
     bearer: BearerTokens,
 ) -> None:
     for _ in ended:
-        before = decide_retraining("demo", store.reports(), (), RetrainPolicy(), FIRST)
-        assert before.action == "retrain"
-        assert store.claim(before)
-        assert store.start(before, "run-before")
-        store.finish(before.key, "held", reason="no candidate passed the gates")
+        decision_before = decide_retraining("demo", store.reports(), (), RetrainPolicy(), FIRST)
+        assert decision_before.action == "retrain"
+        assert store.claim(decision_before)
+        assert store.start(decision_before, "run-before")
+        store.finish(decision_before.key, "held", reason="no candidate passed the gates")
     for window in windows:
         store.add_report(window)
     with served({"demo": retrainer(store, kubeflow, **policy)}, bearer) as client:
-        found = client.post("/alerts", json=ALARM).json()["alarms"]["demo"]
-    assert found["result"] == result
-    assert says in found["reason"]
+        answer = client.post("/alerts", json=ALARM).json()["alarms"]["demo"]
+    assert answer["result"] == result
+    assert says in answer["reason"]
     assert not kubeflow.started
 
 
@@ -287,7 +287,7 @@ def test_nothing_is_trained_before_a_window_was_looked_at(tmp_path: Path, kubefl
         ("ShortlistAlarm", "", "firing"),
     ],
 )
-def test_other_alerts_are_taken_and_start_nothing(
+def test_other_alerts_are_accepted_and_start_no_training(
     alert: tuple[str, str, str], client: httpx.Client, kubeflow: Kubeflow
 ) -> None:
     answer = client.post("/alerts", json=notification(alert))
@@ -295,14 +295,14 @@ def test_other_alerts_are_taken_and_start_nothing(
     assert not kubeflow.started
 
 
-def test_a_spec_of_others_is_named_and_does_not_hold_up_ours(client: httpx.Client, kubeflow: Kubeflow) -> None:
-    both = notification(("ShortlistAlarm", "theirs", "firing"), ("ShortlistAlarm", "demo", "firing"))
-    found = client.post("/alerts", json=both).json()["alarms"]
-    assert {spec: one["result"] for spec, one in found.items()} == {"theirs": "unknown", "demo": "started"}
+def test_an_unknown_spec_is_named_and_does_not_block_ours(client: httpx.Client, kubeflow: Kubeflow) -> None:
+    two_alerts = notification(("ShortlistAlarm", "theirs", "firing"), ("ShortlistAlarm", "demo", "firing"))
+    answer = client.post("/alerts", json=two_alerts).json()["alarms"]
+    assert {spec: alarm["result"] for spec, alarm in answer.items()} == {"theirs": "unknown", "demo": "started"}
     assert len(kubeflow.started) == 1
 
 
-def test_one_spec_that_cannot_start_does_not_hold_up_another(
+def test_a_spec_that_cannot_start_does_not_block_another(
     files_book: MonitoringStore, tmp_path: Path, kubeflow: Kubeflow, bearer: BearerTokens
 ) -> None:
     away = Kubeflow()
@@ -311,12 +311,12 @@ def test_one_spec_that_cannot_start_does_not_hold_up_another(
     for number in range(2):
         second.add_report(report(number))
     retrainers = {"first": retrainer(files_book, away), "second": retrainer(second, kubeflow)}
-    both = notification(("ShortlistAlarm", "first", "firing"), ("ShortlistAlarm", "second", "firing"))
+    two_alerts = notification(("ShortlistAlarm", "first", "firing"), ("ShortlistAlarm", "second", "firing"))
     with served(retrainers, bearer) as client:
-        assert client.post("/alerts", json=both).status_code == 503  # Alertmanager sends all of it again
+        assert client.post("/alerts", json=two_alerts).status_code == 503  # Alertmanager sends all of it again
         assert len(kubeflow.started) == 1
         away.is_away = False
-        assert client.post("/alerts", json=both).status_code == 200
+        assert client.post("/alerts", json=two_alerts).status_code == 200
     assert (len(away.started), len(kubeflow.started)) == (1, 1)
 
 
@@ -328,8 +328,8 @@ def test_without_the_token_nobody_gets_in(
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger="monitoring"), caplog.at_level(logging.DEBUG, logger="uvicorn"):
         client.headers.pop("Authorization")
-        shown = [] if header is None else [(b"Authorization", header.encode())]
-        answer = client.post("/alerts", json=ALARM, headers=shown)
+        headers = [] if header is None else [(b"Authorization", header.encode())]
+        answer = client.post("/alerts", json=ALARM, headers=headers)
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert TOKEN[:-1] not in answer.text + caplog.text
@@ -343,19 +343,19 @@ def test_a_token_is_replaced_without_a_restart(tmp_path: Path, client: httpx.Cli
         headers = {"Authorization": f"Bearer {token}"}
         return client.post("/alerts", json=notification(), headers=headers).status_code == 200
 
-    assert (admits(TOKEN), admits(OTHER)) == (True, False)
-    file.write_text(f"{TOKEN}\n{OTHER}\n")
-    assert (admits(TOKEN), admits(OTHER)) == (True, True)
-    file.write_text(f"{OTHER}\n")
-    assert (admits(TOKEN), admits(OTHER)) == (False, True)
+    assert (admits(TOKEN), admits(REPLACEMENT)) == (True, False)
+    file.write_text(f"{TOKEN}\n{REPLACEMENT}\n")
+    assert (admits(TOKEN), admits(REPLACEMENT)) == (True, True)
+    file.write_text(f"{REPLACEMENT}\n")
+    assert (admits(TOKEN), admits(REPLACEMENT)) == (False, True)
     file.unlink()
     assert client.post("/alerts", json=notification()).status_code == 503
     assert client.get("/readyz").status_code == 503
 
 
 def test_tokens_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHORTLIST_WEBHOOK_TOKEN", f"{TOKEN}\n{OTHER}")
-    assert all(BearerTokens(None).is_authorized(f"Bearer {token}") for token in (TOKEN, OTHER))
+    monkeypatch.setenv("SHORTLIST_WEBHOOK_TOKEN", f"{TOKEN}\n{REPLACEMENT}")
+    assert all(BearerTokens(None).is_authorized(f"Bearer {token}") for token in (TOKEN, REPLACEMENT))
 
 
 @pytest.mark.parametrize(
@@ -432,8 +432,10 @@ def test_the_log_says_why_nothing_was_started(client: httpx.Client, caplog: pyte
 def test_every_spec_is_shown_to_prometheus_once_per_number(
     files_book: MonitoringStore, tmp_path: Path, kubeflow: Kubeflow, bearer: BearerTokens
 ) -> None:
-    other = open_monitoring_store(str(StorageConfig(folder=tmp_path / "other" / "stores", epoch="1")), "other")
-    retrainers = {"demo": retrainer(files_book, kubeflow), "other": retrainer(other, kubeflow)}
+    other_monitoring_store = open_monitoring_store(
+        str(StorageConfig(folder=tmp_path / "other" / "stores", epoch="1")), "other"
+    )
+    retrainers = {"demo": retrainer(files_book, kubeflow), "other": retrainer(other_monitoring_store, kubeflow)}
     with served(retrainers, bearer) as client:
         lines = client.get("/metrics").text.splitlines()
     assert lines.count("# TYPE shortlist_monitoring_store_broken gauge") == 1
@@ -471,9 +473,11 @@ def test_a_database_that_goes_away_holds_the_alert_back_and_takes_it_when_it_is_
 
     monkeypatch.setattr(Server.__init__, "__defaults__", (0.2,))  # its patience, in seconds
     monkeypatch.setenv("SHORTLIST_DATABASE", postgres)
-    found = open_monitoring_store(str(StorageConfig(cluster="test", database_variable="SHORTLIST_DATABASE")), "demo")
+    postgres_store = open_monitoring_store(
+        str(StorageConfig(cluster="test", database_variable="SHORTLIST_DATABASE")), "demo"
+    )
     for number in range(2):
-        found.add_report(report(number))
+        postgres_store.add_report(report(number))
     server, _, database = postgres.rpartition("/")
 
     def allow(connections: bool) -> None:
@@ -482,7 +486,7 @@ def test_a_database_that_goes_away_holds_the_alert_back_and_takes_it_when_it_is_
             end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
             connection.execute(end, [database])
 
-    with served({"demo": retrainer(found, kubeflow)}, bearer) as client:
+    with served({"demo": retrainer(postgres_store, kubeflow)}, bearer) as client:
         allow(False)
         away = client.post("/alerts", json=ALARM)
         assert (away.status_code, client.get("/readyz").status_code) == (503, 503)
@@ -493,7 +497,7 @@ def test_a_database_that_goes_away_holds_the_alert_back_and_takes_it_when_it_is_
     assert password not in away.text + caplog.text
 
 
-def test_a_second_request_does_not_wait_for_ever(
+def test_a_concurrent_request_does_not_wait_forever(
     files_book: MonitoringStore, kubeflow: Kubeflow, bearer: BearerTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receiver_module, "_LOCK_TIMEOUT_SECONDS", 0.05)
@@ -504,9 +508,9 @@ def test_a_second_request_does_not_wait_for_ever(
         leave.wait(30)
         return kubeflow(decision)
 
-    found = Retrainer(files_book, RetrainPolicy(), slow)
-    with served({"demo": found}, bearer) as client, ThreadPoolExecutor(1) as other:
-        first = other.submit(client.post, "/alerts", json=ALARM)
+    slow_retrainer = Retrainer(files_book, RetrainPolicy(), slow)
+    with served({"demo": slow_retrainer}, bearer) as client, ThreadPoolExecutor(1) as second_thread:
+        first = second_thread.submit(client.post, "/alerts", json=ALARM)
         assert inside.wait(30)
         assert client.post("/alerts", json=ALARM).status_code == 503
         leave.set()
@@ -539,7 +543,7 @@ def test_a_connection_that_says_nothing_is_closed(
                 assert silent.recv(1) == b""
 
 
-def test_probes_are_answered_though_many_alerts_are_under_way(
+def test_probes_are_answered_during_many_alerts(
     files_book: MonitoringStore, kubeflow: Kubeflow, bearer: BearerTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receiver_module, "_MAX_REQUESTS", 1)
@@ -552,9 +556,9 @@ def test_probes_are_answered_though_many_alerts_are_under_way(
 
     with (
         served({"demo": Retrainer(files_book, RetrainPolicy(), slow)}, bearer) as client,
-        ThreadPoolExecutor(1) as other,
+        ThreadPoolExecutor(1) as second_thread,
     ):
-        first = other.submit(client.post, "/alerts", json=ALARM)
+        first = second_thread.submit(client.post, "/alerts", json=ALARM)
         assert inside.wait(60)
         refused = client.post("/alerts", json=ALARM)
         assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")

@@ -94,15 +94,15 @@ class Shipped(Shop):
 def shop(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shipped:
     monkeypatch.setenv("SHORTLIST_CACHE", str(tmp_path / "cache"))
     split = {"warmup_days": 0, "validation_days": 1, "test_days": 1}
-    one = Shipped(tmp_path, DECLARED | {"rules": LOOSE, "split": split})
-    one.url = s3.url
+    shipped_log = Shipped(tmp_path, DECLARED | {"rules": LOOSE, "split": split})
+    shipped_log.url = s3.url
     lines = [
         f"{(FIRST + timedelta(days=day, minutes=number)).isoformat()},{number % 3},i{number},home,1.5,,{number % 2}"
         for day in range(3)
         for number in range(6)
     ]
     (tmp_path / "log.csv").write_text("\n".join(["time,user_id,item_id,page,price,seconds,clicked", *lines]) + "\n")
-    return one
+    return shipped_log
 
 
 def users(shop: Shipped) -> dict[str, list[Any]]:
@@ -116,7 +116,7 @@ def counted_at_once(shop: Shipped, log: Path, folder: Path) -> pl.DataFrame:
     return ViewIndex.read(folder / "views").snapshot("by_user_id", NOW).sort("user_id")
 
 
-def test_rows_collected_from_a_bucket_are_refreshed_and_backfilled_into_it(shop: Shipped, tmp_path: Path) -> None:
+def test_rows_collected_from_a_bucket_are_refreshed_and_backfilled(shop: Shipped, tmp_path: Path) -> None:
     declared = DeclaredSections(shop.data, FEATURES, None)
     log = shop.valid_log("before")
     fit_incrementally(newest_fit(shop.place), *declared, RUNTIME, log, tmp_path / "one")
@@ -144,9 +144,9 @@ def test_rows_collected_from_a_bucket_are_refreshed_and_backfilled_into_it(shop:
         column | ({"max": 5} if column["name"] == "price" else {}) for column in shop.declared["columns"]
     ]}  # fmt: skip
     corrected, day = shop.valid_log("corrected"), datetime(2026, 3, 2, tzinfo=UTC).date()
-    served, before = newest_fit(shop.place), users(shop)
+    served, fit_before = newest_fit(shop.place), users(shop)
     recount(declared, RUNTIME, corrected, tmp_path / "three", served, DayRange(day, day))
-    assert users(shop) == before
+    assert users(shop) == fit_before
     shop.publish(corrected, tmp_path / "three", replaces=served)
     assert shop.place.expected()["slot"] == SECOND_SLOT
     assert users(shop)["by_user_id:rows"] == [6, 8, 6]

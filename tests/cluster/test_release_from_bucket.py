@@ -28,7 +28,7 @@ from shortlist.storage.objects import CACHE_VARIABLE
 from shortlist.storage.storage_config import StorageConfig
 
 OLD: list[Row] = [(user, 10 * (1 + user % 3), 0, "home", 1) for user in range(30)]
-LATER: list[Row] = [(user, 40, 1, "home", 1) for user in range(30)]
+LATER_ROWS: list[Row] = [(user, 40, 1, "home", 1) for user in range(30)]
 
 
 def test_a_refreshed_release_travels_through_the_object_store(
@@ -39,7 +39,7 @@ def test_a_refreshed_release_travels_through_the_object_store(
     section = Retrieval.model_validate({"candidates": 2, "sources": {"popular": {"kind": "popular", "window_days": 1}}})
     fit_retrieval(section, data, log.write(OLD), days(0), tmp_path / "sources", 1)
     write_release(tmp_path / "sources", data, Filters(), Ordering(), log.folder, None, blessed)
-    log.write([*OLD, *LATER])
+    log.write([*OLD, *LATER_ROWS])
     place = spec_feast_store_location(StorageConfig(folder=tmp_path / "stores", objects=s3.url), "shop")
     for name in ("once", "twice"):  # published folders never change, and the same is no other
         refresh_release(blessed, data, log.folder, "", tmp_path / name, 1)

@@ -55,7 +55,7 @@ def store(stores: str) -> MonitoringStore:
     return open_monitoring_store(stores, "demo")
 
 
-def later(stores: str, time: timedelta) -> MonitoringStore:
+def store_at(stores: str, time: timedelta) -> MonitoringStore:
     return MonitoringStore(
         Path("unused"), lambda: datetime.now(UTC) + time, open_record_store(stores, "monitoring", "demo")
     )
@@ -76,24 +76,24 @@ def decision(day: int = 0, action: str = "retrain") -> RetrainDecision:
     window = FIRST + day * DAY
     return RetrainDecision.model_validate(
         {
-            "key": decision_key("demo", action, window, "drift"), "spec": "demo", "made": window + DAY, "action": action,
-            "trigger": "drift", "window": window, "until": window + DAY, "columns": ["price"],
+            "key": decision_key("demo", action, window, "drift"), "spec": "demo", "made": window + DAY,
+            "action": action, "trigger": "drift", "window": window, "until": window + DAY, "columns": ["price"],
             "reasons": ["price drifted"], "alarm": True,
         }
     )  # fmt: skip
 
 
-def process(stores: str, script: str, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", BEGIN + script, stores, decision().model_dump_json(), *more]
+def process(stores: str, script: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", BEGIN + script, stores, decision().model_dump_json(), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 @contextmanager
-def said(running: subprocess.Popen[str], word: str) -> Iterator[None]:
+def printed_line(running: subprocess.Popen[str], text: str) -> Iterator[None]:
     """Wait for a process's word; kill the process when the block ends."""
     try:
         assert running.stdout is not None
-        assert running.stdout.readline() == f"{word}\n"
+        assert running.stdout.readline() == f"{text}\n"
         yield
     finally:
         running.kill()
@@ -113,11 +113,11 @@ print(store.claim(decision) and store.start(decision, sys.argv[4]))
 """
     ten = [process(stores, script, str(go), f"run-{number}") for number in range(10)]
     try:
-        for one in ten:
-            assert one.stdout is not None
-            assert one.stdout.readline() == "ready\n"
+        for watcher in ten:
+            assert watcher.stdout is not None
+            assert watcher.stdout.readline() == "ready\n"
         go.touch()
-        answers = [one.communicate(timeout=90)[0] for one in ten]
+        answers = [process.communicate(timeout=90)[0] for process in ten]
     finally:
         for one in ten:
             one.kill()
@@ -127,8 +127,10 @@ print(store.claim(decision) and store.start(decision, sys.argv[4]))
     assert started.run == f"run-{answers.index('True' + chr(10))}"
 
 
-def test_a_claim_whose_process_was_killed_is_claimed_again(stores: str, store: MonitoringStore) -> None:
-    with said(process(stores, "assert store.claim(decision); print('done', flush=True); time.sleep(600)"), "done"):
+def test_a_claim_of_a_killed_process_can_be_claimed(stores: str, store: MonitoringStore) -> None:
+    with printed_line(
+        process(stores, "assert store.claim(decision); print('done', flush=True); time.sleep(600)"), "done"
+    ):
         assert not store.claim(decision())
     assert store.unfinished() == (decision(),)
     assert store.claim(decision())
@@ -137,8 +139,8 @@ def test_a_claim_whose_process_was_killed_is_claimed_again(stores: str, store: M
     assert store.recover() == ()
 
 
-def test_a_process_killed_while_it_writes_in_the_store_blocks_nobody(stores: str, store: MonitoringStore) -> None:
-    with said(process(stores, "\nwith store._alone(): print('in', flush=True); time.sleep(600)"), "in"):
+def test_a_process_killed_during_a_write_blocks_no_other(stores: str, store: MonitoringStore) -> None:
+    with printed_line(process(stores, "\nwith store._lock(): print('in', flush=True); time.sleep(600)"), "in"):
         assert open_record_store(stores, "monitoring", "demo").is_locked("book")
     assert store.claim(decision())
 
@@ -166,9 +168,9 @@ def test_a_torn_report_is_named(stores: str, store: MonitoringStore) -> None:
 def test_who_looked_leaves_a_trace(store: MonitoringStore) -> None:
     assert store.last_run_time() is None
     store.record_run_time()
-    seen = store.last_run_time()
-    assert seen is not None
-    assert abs(seen - datetime.now(UTC)) < timedelta(minutes=1)
+    last_run = store.last_run_time()
+    assert last_run is not None
+    assert abs(last_run - datetime.now(UTC)) < timedelta(minutes=1)
 
 
 def test_a_released_decision_can_be_claimed_by_the_next(store: MonitoringStore) -> None:
@@ -187,15 +189,15 @@ def test_a_step_of_a_kubeflow_run_is_named_by_it_and_its_end_is_no_death(
 ) -> None:
     monkeypatch.setenv(RUN_ID_VARIABLE, "0f9e-11")
     script = "assert store.claim(decision) and store.start(decision, 'run'); print('done', flush=True); time.sleep(600)"
-    with said(process(stores, script), "done"):
+    with printed_line(process(stores, script), "done"):
         pass  # the step's pod ends long before its run
     assert store.recover() == ()
-    assert later(stores, timedelta(hours=23)).recover() == ()
-    (lost,) = later(stores, timedelta(hours=25)).recover()
+    assert store_at(stores, timedelta(hours=23)).recover() == ()
+    (lost,) = store_at(stores, timedelta(hours=25)).recover()
     assert lost.reason == "Kubeflow run 0f9e-11 ran it, and has not reported for 24 h"
 
 
-def test_an_owner_outside_a_cluster_is_written_as_ever() -> None:
+def test_an_owner_outside_a_cluster_keeps_its_format() -> None:
     assert set(ProcessIdentity.this_process(FIRST).model_dump()) == {"place", "pid", "born", "since"}
 
 
@@ -222,8 +224,8 @@ def test_one_process_delivers_at_a_time(stores: str, store: MonitoringStore) -> 
         AlertQueue(open_monitoring_store(stores, "demo").records).delivering(0.0) as second,
     ):
         assert (first, second) == (True, False)
-    with AlertQueue(store.records).delivering(0.0) as again:
-        assert again
+    with AlertQueue(store.records).delivering(0.0) as second_delivery:
+        assert second_delivery
 
 
 def rollout(name: str) -> RolloutRecord:
@@ -237,32 +239,32 @@ def rollouts(stores: str) -> Rollouts:
 
 
 def test_a_rollouts_state_outlives_its_controller(stores: str, rollouts: Rollouts) -> None:
-    one = rollout(rollouts.new_id())
-    rollouts.save(one)
-    again = open_rollouts(stores, "demo")
-    assert (again.read(one.id), again.latest(), again.unfinished()) == (one, one, one)
-    over = one.with_state(one.state.model_copy(update={"phase": Phase.ABORTED}))
-    again.save(over)
-    assert (rollouts.latest(), rollouts.unfinished()) == (over, None)
-    assert rollouts.ids() == [one.id]
+    record = rollout(rollouts.new_id())
+    rollouts.save(record)
+    reopened = open_rollouts(stores, "demo")
+    assert (reopened.read(record.id), reopened.latest(), reopened.unfinished()) == (record, record, record)
+    finished_record = record.with_state(record.state.model_copy(update={"phase": Phase.ABORTED}))
+    reopened.save(finished_record)
+    assert (rollouts.latest(), rollouts.unfinished()) == (finished_record, None)
+    assert rollouts.ids() == [record.id]
 
 
 def test_specs_do_not_see_each_others_rollouts(stores: str, rollouts: Rollouts) -> None:
-    other = open_rollouts(stores, "my-demo")
+    other_rollouts = open_rollouts(stores, "my-demo")
     rollouts.save(rollout(rollouts.new_id()))
-    other.save(rollout(other.new_id()))
-    assert [len(one.ids()) for one in (rollouts, other)] == [1, 1]
-    with rollouts.lock(), other.lock():
+    other_rollouts.save(rollout(other_rollouts.new_id()))
+    assert [len(spec_rollouts.ids()) for spec_rollouts in (rollouts, other_rollouts)] == [1, 1]
+    with rollouts.lock(), other_rollouts.lock():
         assert rollouts.is_locked()
 
 
 def test_a_killed_controller_frees_the_lock(stores: str, rollouts: Rollouts) -> None:
     script = """
 from shortlist.rollout.rollouts import open_rollouts
-with open_rollouts(sys.argv[1], "demo").held():
+with open_rollouts(sys.argv[1], "demo").lock():
     print("held", flush=True); time.sleep(600)
 """
-    with said(process(stores, script), "held"):
+    with printed_line(process(stores, script), "held"):
         assert rollouts.is_locked()
         with pytest.raises(RolloutError, match="another rollout is just beginning"), rollouts.lock():
             pytest.fail("two held it")
@@ -272,18 +274,18 @@ with open_rollouts(sys.argv[1], "demo").held():
 
 
 def test_an_order_reaches_another_process(stores: str, rollouts: Rollouts) -> None:
-    one = rollout(rollouts.new_id())
-    rollouts.save(one)
-    assert rollouts.pending_command(one.id) is None
-    open_rollouts(stores, "demo").send_command(one.id, OperatorCommand(action="rollback", reason="enough"))
-    assert rollouts.pending_command(one.id) == OperatorCommand(action="rollback", reason="enough")
+    record = rollout(rollouts.new_id())
+    rollouts.save(record)
+    assert rollouts.pending_command(record.id) is None
+    open_rollouts(stores, "demo").send_command(record.id, OperatorCommand(action="rollback", reason="enough"))
+    assert rollouts.pending_command(record.id) == OperatorCommand(action="rollback", reason="enough")
 
 
-def test_a_missing_and_a_torn_rollout_say_where(stores: str, rollouts: Rollouts) -> None:
+def test_a_missing_and_a_truncated_rollout_are_named(stores: str, rollouts: Rollouts) -> None:
     with pytest.raises(RolloutError, match=r"rollouts.*/x/state\.json: there is no rollout 'x'; the newest is none"):
         rollouts.read("x")
-    one = rollout(rollouts.new_id())
-    open_record_store(stores, "rollouts", "demo").replace(f"{one.id}/state.json", "{")
+    record = rollout(rollouts.new_id())
+    open_record_store(stores, "rollouts", "demo").replace(f"{record.id}/state.json", "{")
     with pytest.raises(Exception, match=r"state\.json: not a rollout's state \(no JSON"):
         rollouts.latest()
 
@@ -296,29 +298,31 @@ def test_a_controller_that_lost_its_lock_to_another_cannot_write_its_state(
     monkeypatch.setenv("RECORDS", postgres)
     stores = str(StorageConfig(folder=tmp_path / "stores", database_variable="RECORDS"))
     old, new = open_rollouts(stores, "demo"), open_rollouts(stores, "demo")
-    one = rollout(old.new_id())
+    record = rollout(old.new_id())
     with old.lock():
-        old.save(one)
+        old.save(record)
         with psycopg.connect(postgres, autocommit=True) as server:
-            others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
-            server.execute(f"{others} AND pid <> pg_backend_pid()")
+            terminate_others = (
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            )
+            server.execute(f"{terminate_others} AND pid <> pg_backend_pid()")
         with new.lock(30):
-            after = one.with_state(one.state.model_copy(update={"reason": "taken over"}))
-            new.save(after)
+            next_record = record.with_state(record.state.model_copy(update={"reason": "taken over"}))
+            new.save(next_record)
         with pytest.raises(LockedError, match="another process took it over"):
-            old.save(one)
-    assert new.latest() == after
+            old.save(record)
+    assert new.latest() == next_record
 
 
-def test_the_page_of_a_rollout_is_put_where_others_see_it(s3: Any, tmp_path: Path) -> None:
+def test_the_page_of_a_rollout_is_stored_for_other_machines(s3: Any, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "stores"
     rollouts = open_rollouts(str(StorageConfig(folder=folder, objects=s3.url)), "demo")
-    one = rollout(rollouts.new_id())
-    rollouts.save(one)
-    (rollouts.rollout_folder(one.id) / "rollout.html").write_text("page")
-    rollouts.publish(one.id, "rollout.html")
-    assert rollouts.page(one.id, "rollout.html") == f"{s3.url}/rollouts/{one.id}/rollout.html"
-    assert open_object_store(StorageConfig(objects=s3.url)).read(f"rollouts/{one.id}/rollout.html") == b"page"
+    record = rollout(rollouts.new_id())
+    rollouts.save(record)
+    (rollouts.rollout_folder(record.id) / "rollout.html").write_text("page")
+    rollouts.publish(record.id, "rollout.html")
+    assert rollouts.page(record.id, "rollout.html") == f"{s3.url}/rollouts/{record.id}/rollout.html"
+    assert open_object_store(StorageConfig(objects=s3.url)).read(f"rollouts/{record.id}/rollout.html") == b"page"
 
 
 def test_a_book_reads_a_year_of_windows_in_one_question(

@@ -66,16 +66,16 @@ def holder(stores: StorageConfig) -> Iterator[Callable[[str], subprocess.Popen[s
 
     def hold(name: str) -> subprocess.Popen[str]:
         script = f"{BEGIN}with state.lock({name!r}):\n    print('held', flush=True); time.sleep(60)"
-        one = subprocess.Popen([sys.executable, "-c", script, str(stores)], stdout=subprocess.PIPE, text=True)
-        started.append(one)
-        assert one.stdout is not None
-        assert one.stdout.readline() == "held\n"
-        return one
+        process = subprocess.Popen([sys.executable, "-c", script, str(stores)], stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        return process
 
     yield hold
-    for one in started:
-        one.kill()
-        one.communicate()
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def test_a_text_is_created_once_and_read_back(state: RecordStore) -> None:
@@ -85,13 +85,13 @@ def test_a_text_is_created_once_and_read_back(state: RecordStore) -> None:
     assert state.read("decisions/a.json") == '{"é": "\\u0000"}'
 
 
-def test_replace_writes_in_place_of_what_is_there(state: RecordStore) -> None:
+def test_replace_overwrites_a_record(state: RecordStore) -> None:
     state.replace("told/a.json", "first")
     state.replace("told/a.json", "second")
     assert state.read("told/a.json") == "second"
 
 
-def test_what_is_removed_can_be_created_again(state: RecordStore) -> None:
+def test_a_removed_record_can_be_created_again(state: RecordStore) -> None:
     state.create("a", "1")
     state.remove("a")
     state.remove("a")
@@ -138,7 +138,7 @@ def test_a_name_that_leads_elsewhere_is_refused(state: RecordStore, name: str) -
         state.create(name, "")
 
 
-def test_specs_areas_and_clusters_hold_nothing_of_each_other(stores: StorageConfig) -> None:
+def test_specs_areas_and_clusters_are_separate(stores: StorageConfig) -> None:
     open_record_store(stores, "monitoring", "demo").create("a", "demo's")
     assert open_record_store(stores, "monitoring", "other").names("") == []
     assert open_record_store(stores, "retraining", "demo").create("a", "another")
@@ -169,15 +169,15 @@ print(sum(state.create(f"decisions/{{number}}.json", sys.argv[3]) for number in 
         for number in range(10)
     ]
     try:
-        for one in ten:  # nobody made the table yet: all ten will want to
-            assert one.stdout is not None
-            assert one.stdout.readline() == "ready\n"
+        for process in ten:  # nobody made the table yet: all ten will want to
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
         go.touch()
-        won = [int(one.communicate(timeout=60)[0]) for one in ten]
+        won = [int(process.communicate(timeout=60)[0]) for process in ten]
     finally:
-        for one in ten:
-            one.kill()
-            one.communicate()
+        for process in ten:
+            process.kill()
+            process.communicate()
     assert sum(won) == 20
     writers = [state.read(f"decisions/{number}.json") for number in range(20)]
     assert [writers.count(str(number)) for number in range(10)] == won
@@ -200,7 +200,7 @@ def test_a_lock_shuts_out_others_until_its_holder_is_killed(
 def test_every_lock_is_seen_whatever_its_number(state: RecordStore) -> None:
     for name in map(str, range(12)):  # a server's number of a lock may be negative
         with state.lock(name):
-            assert [other for other in map(str, range(12)) if state.is_locked(other)] == [name]
+            assert [number for number in map(str, range(12)) if state.is_locked(number)] == [name]
 
 
 def test_threads_take_turns(state: RecordStore) -> None:
@@ -208,9 +208,9 @@ def test_threads_take_turns(state: RecordStore) -> None:
 
     def add(_: int) -> None:
         with state.lock("count"):
-            before = int(state.read("count") or 0)
+            count_before = int(state.read("count") or 0)
             time.sleep(0.001)
-            state.replace("count", str(before + 1))
+            state.replace("count", str(count_before + 1))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(add, range(24)))
@@ -230,7 +230,7 @@ def test_where_names_the_place_and_no_secret(state: RecordStore) -> None:
     assert "pa55" not in state.where("a")
 
 
-def test_files_keep_the_places_they_always_had(tmp_path: Path) -> None:
+def test_files_keep_their_paths(tmp_path: Path) -> None:
     stores = f"{tmp_path / 'runs' / 'stores'}#epoch"
     open_record_store(stores, "monitoring", "demo").create("windows/a.json", "{}")
     open_record_store(stores, "rollouts", "demo").create("20260101-000000-demo-aaaa/state.json", "{}")
@@ -249,13 +249,13 @@ def test_half_written_and_foreign_files_are_no_records(tmp_path: Path) -> None:
     assert state.names("") == ["a/b.json"]
 
 
-def test_bytes_that_are_no_text_are_no_json_either(tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_are_an_integrity_error(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(b'{"a": "\xff"}')
     with pytest.raises(ValueError, match="escape"):
         json.loads(FolderRecordStore(tmp_path).read("a.json") or "")
 
 
-def test_stores_without_folder_and_database_keep_nothing() -> None:
+def test_stores_without_folder_and_database_are_refused() -> None:
     with pytest.raises(ShortlistError, match="'monitoring' needs a folder"):
         open_record_store(StorageConfig(), "monitoring", "demo")
 
@@ -287,9 +287,7 @@ class Shelf(Database):
         return "RECORDS"
 
 
-def test_a_spec_declares_a_record_store_of_ones_own_and_its_decisions_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spec_can_declare_its_own_record_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RECORD_STORES, "shelf", Shelf)
     monkeypatch.setenv("RECORDS", f"shelf://{tmp_path}/shelf")
     runtime = Runtime.model_validate({"database": {"kind": "shelf"}, "cluster": {"name": "blue"}})
@@ -305,7 +303,7 @@ def test_a_spec_declares_a_record_store_of_ones_own_and_its_decisions_are_there(
     assert place.registry.endswith(str(runs.stores / "feast" / "demo" / "registry.db"))  # the shelf keeps none
 
 
-def test_pods_need_a_record_store_that_keeps_feasts_registry_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pods_need_a_record_store_with_feasts_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RECORD_STORES, "shelf", Shelf)
     bucket = {"kind": "bucket", "url": "s3://models/shortlist"}
     runtime = Runtime.model_validate({"profile": "cluster", "database": {"kind": "shelf"}, "objects": bucket})
@@ -316,9 +314,11 @@ def test_pods_need_a_record_store_that_keeps_feasts_registry_too(monkeypatch: py
 @pytest.mark.parametrize("address", ["mysql://me:hush@host/db", "me:hush@host"])
 def test_an_address_without_a_record_store_is_refused_unseen(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RECORDS", address)
-    with pytest.raises(ShortlistError, match="no record store is known for this address; wanted postgresql://") as told:
+    with pytest.raises(
+        ShortlistError, match="no record store is known for this address; wanted postgresql://"
+    ) as logged:
         open_record_store(StorageConfig(database_variable="RECORDS"), "monitoring", "demo")
-    assert "hush" not in str(told.value)
+    assert "hush" not in str(logged.value)
 
 
 def connected(postgres: str) -> psycopg.Connection[Any]:
@@ -344,11 +344,11 @@ def restart_server(postgres: str) -> None:
     """Kill the server, and return when nobody's connection to the one before is left: then it answers again."""
     import psycopg
 
-    with connected(postgres) as other:
+    with connected(postgres) as connection:
         kill_server(postgres)
         # Somebody's own process was killed; that it throws everybody else out is what is waited for.
         with pytest.raises(psycopg.OperationalError):
-            other.execute("SELECT pg_sleep(10)")
+            connection.execute("SELECT pg_sleep(10)")
     connected(postgres).close()
 
 
@@ -376,7 +376,7 @@ def test_a_holder_writes_on_after_the_server_restarted_if_nobody_had_its_lock(
     assert not state.is_locked("demo")
 
 
-def test_a_holder_whose_lock_was_taken_over_cannot_write_any_more(server: StorageConfig, postgres: str) -> None:
+def test_a_process_that_lost_its_lock_cannot_write(server: StorageConfig, postgres: str) -> None:
     old, new = open_record_store(server, "rollouts", "demo"), open_record_store(server, "rollouts", "demo")
     with old.lock("demo"):
         old.replace("state", "old")
@@ -415,7 +415,7 @@ def test_a_create_whose_answer_was_lost_still_knows_that_it_won(
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "message"),
     [
         ("postgresql://shortlist:s3cr3t-word@{host}/{database}", "password authentication failed"),
         ("postgresql://nobody:s3cr3t-word@{host}/{database}", "password authentication failed"),
@@ -427,12 +427,12 @@ def test_a_create_whose_answer_was_lost_still_knows_that_it_won(
     ],
 )
 def test_a_wrong_address_is_told_at_once_without_its_password(
-    postgres: str, monkeypatch: pytest.MonkeyPatch, address: str, said: str
+    postgres: str, monkeypatch: pytest.MonkeyPatch, address: str, message: str
 ) -> None:
     host, database = postgres.partition("@")[2].split("/")
     monkeypatch.setenv("RECORDS", address.format(host=host, database=database))
     began = time.monotonic()
-    with pytest.raises(ShortlistError, match=said) as caught:
+    with pytest.raises(ShortlistError, match=message) as caught:
         open_record_store(StorageConfig(database_variable="RECORDS"), "monitoring", "demo").read("a")
     assert time.monotonic() - began < 20  # patience is for servers that are unavailable, and lasts a minute
     assert "s3cr3t" not in str(caught.value)
@@ -448,7 +448,7 @@ def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         Server("postgresql://me:s3cr3t-word@127.0.0.1:1/records")
 
 
-def test_a_server_that_stays_away_is_an_error_that_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from shortlist.storage.records.postgres import PostgresRecordStore
     from shortlist.storage.records.postgres_server import Server
     from shortlist.storage.records.postgres_table import Rows

@@ -48,9 +48,9 @@ def test_a_model_goes_to_the_bucket_and_comes_back_verified(
     run = tracker.log_training(model, "dlrm", {"width": 16}, [{"epoch": 1, "loss": 0.7}], LINEAGE)
     assert tracker.log_training(model, "dlrm", {"width": 16}, [], LINEAGE) == run
     version = tracker.registry.register(run)
-    found = tracker_of(stores).registry.fetch(version, tmp_path / "files")
-    assert found.folder.is_relative_to(tmp_path / "files")
-    assert (found.folder / "weights.safetensors").read_text() == "weights"
+    fetched = tracker_of(stores).registry.fetch(version, tmp_path / "files")
+    assert fetched.folder.is_relative_to(tmp_path / "files")
+    assert (fetched.folder / "weights.safetensors").read_text() == "weights"
     (weights,) = [key for key in s3.keys() if key.endswith("weights.safetensors")]  # noqa: SIM118 - no mapping
     assert weights.startswith("shortlist/mlflow/demo/")
     s3.client().put_object(Bucket=s3.bucket, Key=weights, Body=b"evil")
@@ -67,16 +67,16 @@ def test_processes_that_begin_at_once_make_the_tables_once(stores: StorageConfig
         " place = tracking_location(StorageConfig.parse(sys.argv[1]), sys.argv[2]);"
         " Tracker(place.uri, sys.argv[2], place.files)"
     )
-    begun = [
+    processes = [
         subprocess.Popen([sys.executable, "-c", program, str(stores), f"spec-{number}"], stderr=subprocess.PIPE)
         for number in range(2)
     ]
-    for process in begun:
-        _, said = process.communicate(timeout=240)
-        assert process.returncode == 0, said.decode()[-2000:]
+    for process in processes:
+        _, output = process.communicate(timeout=240)
+        assert process.returncode == 0, output.decode()[-2000:]
 
 
-def test_a_vanished_bucket_stops_a_training_with_words(stores: StorageConfig, s3: Any, model: Path) -> None:
+def test_a_deleted_bucket_is_a_clear_error_of_the_training(stores: StorageConfig, s3: Any, model: Path) -> None:
     tracker = tracker_of(stores)
     s3.delete_bucket()
     with pytest.raises(TrackingError, match=r"NoSuchBucket|bucket does not exist") as caught:
@@ -85,24 +85,24 @@ def test_a_vanished_bucket_stops_a_training_with_words(stores: StorageConfig, s3
 
 
 @pytest.mark.parametrize(
-    ("user", "database", "said"),
+    ("user", "database", "message"),
     [("shortlist:wrong-pa55", "postgres", "authentication failed"), (None, "nowhere", "does not exist")],
 )
 def test_a_database_that_refuses_is_named_without_its_password(
-    stores: StorageConfig, postgres: str, user: str | None, database: str, said: str, monkeypatch: pytest.MonkeyPatch
+    stores: StorageConfig, postgres: str, user: str | None, database: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, _, rest = postgres.partition("//")
-    who, _, where = rest.partition("@")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql://{user or who}@{where.partition('/')[0]}/{database}")
-    with pytest.raises(ShortlistError, match=said) as caught:
+    _, _, address_text = postgres.partition("//")
+    credentials, _, host = address_text.partition("@")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql://{user or credentials}@{host.partition('/')[0]}/{database}")
+    with pytest.raises(ShortlistError, match=message) as caught:
         tracker_of(stores)
-    assert "pa55" not in str(caught.value) and where.partition("/")[0] in str(caught.value)
+    assert "pa55" not in str(caught.value) and host.partition("/")[0] in str(caught.value)
 
 
 def test_an_address_of_another_kind_is_not_repeated(stores: StorageConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "mysql://me:pa55@host/db")
     with pytest.raises(
-        ShortlistError, match=r"wanted http\(s\)://.*MLFLOW_TRACKING_URI holds something else"
+        ShortlistError, match=r"wanted http\(s\)://.*MLFLOW_TRACKING_URI has another value"
     ) as caught:
         tracking_location(stores, "demo")
     assert "pa55" not in str(caught.value)

@@ -51,8 +51,10 @@ class Served(NamedTuple):
         requests = [part for (_,), part in rows.group_by("user_id", maintain_order=True)]
         cut = [part[at : at + LIST] for part in requests for at in range(0, part.height, LIST)]
         paths = ServingPaths.for_spec(self.runs, self.spec.name)
-        self._write(paths.predictions / f"{day}", prediction_schema(self.spec.data), [self._answer(one) for one in cut])
-        outcomes = [outcome for one in cut for outcome in self._outcomes(one)]
+        self._write(
+            paths.predictions / f"{day}", prediction_schema(self.spec.data), [self._answer(request) for request in cut]
+        )
+        outcomes = [outcome for request in cut for outcome in self._outcomes(request)]
         self._write(paths.outcomes / f"{day}", outcome_schema(item_type(self.spec.data)), outcomes)
         return rows
 

@@ -25,9 +25,9 @@ def test_a_corrected_rule_is_looked_at_and_then_published_and_taken_back(
     finished: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (pointer,) = finished.runs.glob(f"**/{SERVING}")
-    before = read_json(pointer)
-    views, digest = ViewIndex.read(Path(before["views"])), folder_digest(Path(before["views"]))
-    every, first = DayRange(views.first_day, views.last_day), DayRange(views.first_day, views.first_day)
+    pointer_before = read_json(pointer)
+    views, digest = ViewIndex.read(Path(pointer_before["views"])), folder_digest(Path(pointer_before["views"]))
+    all_days, first = DayRange(views.first_day, views.last_day), DayRange(views.first_day, views.first_day)
     corrected = copy.deepcopy(finished.spec)
     (position,) = (column for column in corrected["data"]["columns"] if column["name"] == "position")
     position["max"] = 8
@@ -37,27 +37,27 @@ def test_a_corrected_rule_is_looked_at_and_then_published_and_taken_back(
     with pytest.raises(ShortlistError, match=rf"day\(s\) outside {first} have changed too: .*; backfill {first.first}"):
         run_backfill_locally(rule, None, finished.runs, first, publish=False)
 
-    assert run_backfill_locally(rule, None, finished.runs, every, publish=False) == 0
-    said = capfd.readouterr().out
-    assert read_json(pointer) == before
-    found = read_json(finished.runs / "backfill" / rule.name / "changes.json")
-    assert len(found["days"]) == 8
+    assert run_backfill_locally(rule, None, finished.runs, all_days, publish=False) == 0
+    printed = capfd.readouterr().out
+    assert read_json(pointer) == pointer_before
+    changes = read_json(finished.runs / "backfill" / rule.name / "changes.json")
+    assert len(changes["days"]) == 8
     assert all(
         day["counted_again"] and 0 < day["rows_after"] < day["rows_before"]
         and day["quarantined_after"] == day["rows_before"] - day["rows_after"] and day["quarantined_before"] == 0
-        for day in found["days"]
+        for day in changes["days"]
     )  # fmt: skip
-    assert "by_user_id:rows changes for" in said
-    assert "Version 1 (xgboost, champion) reads " in said
-    assert said.endswith("Nothing is published. The same command with --publish serves it.\n")
-    assert "user_rate" in found["read_by"][0]["features"]
+    assert "by_user_id:rows changes for" in printed
+    assert "Version 1 (xgboost, champion) reads " in printed
+    assert printed.endswith("Nothing is published. The same command with --publish serves it.\n")
+    assert "user_rate" in changes["read_by"][0]["features"]
 
-    assert run_backfill_locally(rule, None, finished.runs, every, publish=True) == 0
-    after = read_json(pointer)
+    assert run_backfill_locally(rule, None, finished.runs, all_days, publish=True) == 0
+    pointer_after = read_json(pointer)
     assert "unchanged, reused" in capfd.readouterr().out  # what was looked at is what is published
-    assert (after["slot"], folder_digest(Path(after["views"])) == digest) == (SECOND_SLOT, False)
+    assert (pointer_after["slot"], folder_digest(Path(pointer_after["views"])) == digest) == (SECOND_SLOT, False)
 
-    assert run_backfill_locally(old, None, finished.runs, every, publish=True) == 0
+    assert run_backfill_locally(old, None, finished.runs, all_days, publish=True) == 0
     assert "slot" not in read_json(pointer)
     assert folder_digest(Path(read_json(pointer)["views"])) == digest  # bit by bit what it was
 

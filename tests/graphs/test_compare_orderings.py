@@ -46,15 +46,15 @@ def without_test_days(folders: RunFolders, spec: Spec, folder: Path) -> RunFolde
 def test_formulas_are_compared_without_a_row_of_a_test_day(declared: Spec, finished: Any, tmp_path: Path) -> None:
     folders = without_test_days(run_folders(declared, finished.runs, "demo", None), declared, tmp_path / "log")
     (tmp_path / "scratch").mkdir()
-    found = compare_orderings(declared, "xgboost", [POPULAR, UNPOPULAR, "score"], folders, tmp_path / "scratch")
+    comparison = compare_orderings(declared, "xgboost", [POPULAR, UNPOPULAR, "score"], folders, tmp_path / "scratch")
     log = DayTable.open(folders.log, Files.LOG)
     split = split_days([part.day for part in log.days], declared.data.split)
-    assert found.days == tuple(day.isoformat() for day in split.validation)
-    popular, unpopular, _ = found.orderings
+    assert comparison.days == tuple(day.isoformat() for day in split.validation)
+    popular, unpopular, _ = comparison.orderings
     # What is popular is shown and taken: the order of the ranks, and not the declared exploration, is what is measured.
     assert popular.lead is None and popular.ndcg_at_10 > 2 * unpopular.ndcg_at_10
     assert unpopular.lead is not None and unpopular.lead.high < 0
-    assert found.best_possible == pytest.approx(popular.ndcg_at_10, abs=0.03)  # this world shows what is popular
+    assert comparison.best_possible == pytest.approx(popular.ndcg_at_10, abs=0.03)  # this world shows what is popular
 
 
 def test_the_command_prints_the_best_first_and_refuses_a_formula_that_does_not_fit(
@@ -64,10 +64,10 @@ def test_the_command_prints_the_best_first_and_refuses_a_formula_that_does_not_f
     written.write_text(yaml.safe_dump({**finished.spec, **STAGES}))
     command = ["compare-orderings", str(written), str(formulas), "--runs", str(finished.runs)]
     formulas.write_text(f"# worse\n{UNPOPULAR}\n")
-    said = CliRunner().invoke(app, command)
-    assert said.exit_code == 0, said.output
-    assert [line.split()[-1] for line in said.output.splitlines()[-2:]] == ["rank_of_popular", "rank_of_popular"]
-    assert "declared" in said.output.splitlines()[-2]
+    invocation = CliRunner().invoke(app, command)
+    assert invocation.exit_code == 0, invocation.output
+    assert [line.split()[-1] for line in invocation.output.splitlines()[-2:]] == ["rank_of_popular", "rank_of_popular"]
+    assert "declared" in invocation.output.splitlines()[-2]
     formulas.write_text("score * prize\n")
     refused = CliRunner().invoke(app, command)
     assert isinstance(refused.exception, ShortlistError)

@@ -26,25 +26,25 @@ pytestmark = pytest.mark.long
 def served(finished: Any) -> Served:
     """A champion, and two days on which users did what they always do."""
     assert finished.code == 0
-    one = Served(parse_spec(yaml.safe_dump(finished.spec)), finished.runs)
+    served_spec = Served(parse_spec(yaml.safe_dump(finished.spec)), finished.runs)
     for number in (14, 15):
-        one.users(date(2026, 1, number), pl.col("label"))
-    return one
+        served_spec.users(date(2026, 1, number), pl.col("label"))
+    return served_spec
 
 
-def test_days_like_those_before_lead_to_nothing(served: Served, capfd: pytest.CaptureFixture[str]) -> None:
+def test_days_without_drift_start_no_training(served: Served, capfd: pytest.CaptureFixture[str]) -> None:
     runs = set(served.runs.iterdir())
     assert run_monitoring_locally(served.spec, None, served.runs) == 0
-    said = capfd.readouterr().out
-    assert "2026-01-14 00:00 healthy" in said and "2026-01-15 00:00 healthy" in said
-    assert "hold: 0 of 2 windows are bad" in said
+    printed = capfd.readouterr().out
+    assert "2026-01-14 00:00 healthy" in printed and "2026-01-15 00:00 healthy" in printed
+    assert "hold: 0 of 2 windows are bad" in printed
     assert set(served.runs.iterdir()) - runs == {served.runs / "monitoring"}  # a look alone leaves no run behind
     page = (served.monitoring_store.folder / "status.html").read_text()
     assert "Healthy" in page and "http://" not in page.replace("http://www.w3.org", "")
     assert not list(served.monitoring_store.folder.glob("windows/*/drift.html"))  # pages are for bad windows
 
 
-def test_a_column_that_vanishes_pages_and_trains_nothing(served: Served, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_column_pages_and_starts_no_training(served: Served, capfd: pytest.CaptureFixture[str]) -> None:
     served.users(date(2026, 1, 16), pl.col("label"), surface=pl.lit(None, pl.String))
     assert run_monitoring_locally(served.spec, None, served.runs) == 1
     assert "page: " in capfd.readouterr().out
@@ -54,13 +54,13 @@ def test_a_column_that_vanishes_pages_and_trains_nothing(served: Served, capfd: 
     assert (served.monitoring_store.folder / "windows/20260116T000000Z/drift.html").is_file()
 
 
-def test_users_who_changed_lead_to_one_training_that_knows_why(served: Served) -> None:
+def test_drift_of_users_starts_one_training_with_its_reasons(served: Served) -> None:
     for number in (17, 18):
         served.users(date(2026, 1, number), (pl.col(Columns.IMPRESSION).hash(seed=number) % 10 < 3).cast(pl.Int8))
     run_monitoring_locally(served.spec, None, served.runs)
     (retraining,) = served.monitoring_store.retrainings()
     assert retraining.state in {"not_promoted", "held"}  # there is no stack to roll it out on
-    decision = next(one for one in served.monitoring_store.decisions() if one.key == retraining.key)
+    decision = next(decision for decision in served.monitoring_store.decisions() if decision.key == retraining.key)
     assert (decision.action, decision.until) == ("retrain", datetime(2026, 1, 19, tzinfo=UTC))
     assert {"auc", "hit_rate"} <= set(decision.columns)
     assert "auc of version 1" in " ".join(decision.reasons)
@@ -73,14 +73,14 @@ def test_users_who_changed_lead_to_one_training_that_knows_why(served: Served) -
     assert len(served.monitoring_store.retrainings()) == 1
 
 
-def test_a_locked_store_is_a_clear_word_and_loses_nothing(served: Served) -> None:
+def test_a_locked_store_is_a_clear_error_and_loses_no_report(served: Served) -> None:
     served.users(date(2026, 1, 19), pl.col("label"))
-    before = served.monitoring_store.reports()
+    reports_before = served.monitoring_store.reports()
     with closing(sqlite3.connect(served.stores / "mlflow.db", isolation_level=None)) as lock:
         lock.execute("BEGIN EXCLUSIVE")
         with pytest.raises(ShortlistError, match="database is locked"):
             run_monitoring_locally(served.spec, None, served.runs)
-    assert served.monitoring_store.reports() == before
+    assert served.monitoring_store.reports() == reports_before
     run_monitoring_locally(served.spec, None, served.runs)
     assert served.monitoring_store.reports()[-1].start == datetime(2026, 1, 19, tzinfo=UTC)
 
@@ -90,15 +90,15 @@ def test_the_schedule_starts_each_of_its_moments_once(served: Served) -> None:
 
     watch = MonitoringJob("demo", str(served.stores), served.spec.monitoring, ())
     four = datetime(2026, 3, 1, 4, tzinfo=UTC)
-    begun, now = four - timedelta(hours=1), four + timedelta(minutes=5)
+    monitoring_started, now = four - timedelta(hours=1), four + timedelta(minutes=5)
     assert (
         start_scheduled_training(served.spec, watch, since=four + timedelta(minutes=1), now=now) is None
     )  # the watching began after it
-    decision = start_scheduled_training(served.spec, watch, begun, now)
+    decision = start_scheduled_training(served.spec, watch, monitoring_started, now)
     assert decision is not None and (decision.trigger, decision.until) == ("schedule", four)
-    assert start_scheduled_training(served.spec, watch, begun, now) is None  # somebody runs it already
+    assert start_scheduled_training(served.spec, watch, monitoring_started, now) is None  # somebody runs it already
     watch.monitoring_store.finish(decision.key, "failed", reason="a test")
-    assert start_scheduled_training(served.spec, watch, begun, now) is None  # and it is not run again
+    assert start_scheduled_training(served.spec, watch, monitoring_started, now) is None  # and it is not run again
 
 
 def test_looking_before_anybody_asked_says_what_is_missing(small_spec: dict[str, Any], tmp_path: Path) -> None:

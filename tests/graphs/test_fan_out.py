@@ -57,10 +57,10 @@ def days_in(index: dict[str, Any]) -> list[str]:
 
 def run(spec: dict[str, Any], runs: Path) -> Run:
     """Run a spec with its days shared out among three pods."""
-    before = set(runs.glob("cache/artefacts/*"))
+    artefacts_before = set(runs.glob("cache/artefacts/*"))
     shared_out = spec | {"runtime": {**spec.get("runtime", {}), "cluster": {"partitions": 3}}}
     code = run_locally(parse_spec(yaml.safe_dump(shared_out)), None, runs)
-    (artefacts,) = set(runs.glob("cache/artefacts/*")) - before
+    (artefacts,) = set(runs.glob("cache/artefacts/*")) - artefacts_before
     return Run(code, artefacts, (runs / "latest").resolve())
 
 
@@ -84,19 +84,19 @@ def test_a_killed_group_stops_the_run_and_leaves_nothing_half_written(wide: tupl
     assert not (killed.artefacts / "merge-features").exists()
 
 
-def test_only_the_groups_that_had_not_ended_are_counted_again(wide: tuple[Run, Run]) -> None:
-    _, again = wide
-    assert again.code == 0
-    first, second = (set(one.groups("count-days").values()) for one in wide)
+def test_only_unfinished_groups_are_counted_again(wide: tuple[Run, Run]) -> None:
+    _, resumed = wide
+    assert resumed.code == 0
+    first, second = (set(finished_run.groups("count-days").values()) for finished_run in wide)
     assert first and not first & second  # what had ended came from the cache
     assert any(DOOMED in days for days in second)
     counted = [day for days in (*first, *second) for day in sorted(read(days))]
     assert len(counted) == len(set(counted)) == 8
-    assert len(first | second) == len(again.groups("build-days")) == 3
+    assert len(first | second) == len(resumed.groups("build-days")) == 3
 
 
 def test_groups_of_days_give_the_bytes_of_one_pod(finished: Any, wide: tuple[Run, Run]) -> None:
-    killed, again = wide
+    killed, resumed = wide
     narrow = finished  # one pod
     assert narrow.code == 0
     assert len(killed.groups("validate-days")) == 3
@@ -104,26 +104,29 @@ def test_groups_of_days_give_the_bytes_of_one_pod(finished: Any, wide: tuple[Run
         "ingest/raw_log": killed.artefacts / "join-raw-log/raw_log",
         "validate/valid_log": killed.artefacts / "join-valid-log/valid_log",
         "validate/quarantine": killed.artefacts / "join-valid-log/quarantine",
-        "fit-features/fitted": again.artefacts / "merge-features/fitted",
-        "build-table/table": again.artefacts / "join-table/table",
-        **{name: again.artefacts / name for name in ("materialize-features/skew", "build-reference-profile/reference")},
+        "fit-features/fitted": resumed.artefacts / "merge-features/fitted",
+        "build-table/table": resumed.artefacts / "join-table/table",
+        **{
+            name: resumed.artefacts / name
+            for name in ("materialize-features/skew", "build-reference-profile/reference")
+        },
     }
-    different = {name for name, other in same.items() if contents(narrow.artefacts / name) != contents(other)}
+    different = {name for name, path in same.items() if contents(narrow.artefacts / name) != contents(path)}
     assert different == set()
     for number in range(3):  # trees, logistic regression, popularity
-        scores = [trained(one, number) / "scores" for one in (narrow, again)]
+        scores = [trained(finished_run, number) / "scores" for finished_run in (narrow, resumed)]
         assert contents(scores[0]) == contents(scores[1])
-    model, other = trained(narrow, 0) / "model", trained(again, 0) / "model"
+    model, resumed_model = trained(narrow, 0) / "model", trained(resumed, 0) / "model"
     times = {"model.json", "manifest.json"}  # they say when it was trained
     weights = [path.relative_to(model) for path in model.rglob("*") if path.is_file() and path.name not in times]
     assert weights
     for name in weights:
-        assert (model / name).read_bytes() == (other / name).read_bytes()
+        assert (model / name).read_bytes() == (resumed_model / name).read_bytes()
 
 
-def trained(one: Run, number: int) -> Path:
+def trained(finished_run: Run, number: int) -> Path:
     """The folder of the task that trained a model, by the model's place in the list."""
-    (folder,) = one.artefacts.glob(f"for-loop-*-iteration-{number}/train")
+    (folder,) = finished_run.artefacts.glob(f"for-loop-*-iteration-{number}/train")
     return folder
 
 
@@ -133,7 +136,7 @@ def contents(folder: Path) -> str:
 
 
 def test_the_page_says_what_each_step_took(wide: tuple[Run, Run]) -> None:
-    _, again = wide
-    steps = json.loads((again.folder / "summary.json").read_text())["steps"]
+    _, resumed = wide
+    steps = json.loads((resumed.folder / "summary.json").read_text())["steps"]
     assert {"join_raw_log", "join_valid_log", "merge_features", "join_table"} <= set(steps)
-    assert "Merge the statistics" in (again.folder / "report.html").read_text()
+    assert "Merge the statistics" in (resumed.folder / "report.html").read_text()

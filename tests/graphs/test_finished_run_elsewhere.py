@@ -38,10 +38,10 @@ def tracker(finished: Any) -> Tracker:
 @pytest.fixture
 def runs(tracker: Tracker) -> dict[str, Any]:
     """The MLflow run of the pipeline, and those of its trainings, by name of the model."""
-    found = tracker._client.search_runs([tracker._experiment], order_by=["attributes.start_time ASC"])
-    (pipeline, *_) = [run for run in found if run.data.tags["kind"] == "pipeline"]
-    below = [run for run in found if run.data.tags.get("mlflow.parentRunId") == pipeline.info.run_id]
-    return {"pipeline": pipeline, **{run.data.tags["model"]: run for run in below}}
+    found_runs = tracker._client.search_runs([tracker._experiment], order_by=["attributes.start_time ASC"])
+    (pipeline, *_) = [run for run in found_runs if run.data.tags["kind"] == "pipeline"]
+    children = [run for run in found_runs if run.data.tags.get("mlflow.parentRunId") == pipeline.info.run_id]
+    return {"pipeline": pipeline, **{run.data.tags["model"]: run for run in children}}
 
 
 @pytest.fixture
@@ -59,15 +59,15 @@ def step(finished: Any, name: str) -> dict[str, Any]:
     """What a task of the run put out, by artefact."""
     (path,) = finished.artefacts.glob(f"**/{name}/executor_output.json")
     artefacts = json.loads(path.read_text())["artifacts"]
-    return {name: listed["artifacts"][0] for name, listed in artefacts.items()}
+    return {name: artefact["artifacts"][0] for name, artefact in artefacts.items()}
 
 
 def of_model(finished: Any, task: str, model: str) -> dict[str, Any]:
     """What a task put out about a model."""
     for path in finished.artefacts.glob(f"**/{task}/executor_output.json"):
-        listed = json.loads(path.read_text())["artifacts"]
-        artefacts = {name: one["artifacts"][0] for name, one in listed.items()}
-        if any(one.get("metadata", {}).get("model") == model for one in artefacts.values()):
+        artefact_lists = json.loads(path.read_text())["artifacts"]
+        artefacts = {name: artefact_list["artifacts"][0] for name, artefact_list in artefact_lists.items()}
+        if any(artefact.get("metadata", {}).get("model") == model for artefact in artefacts.values()):
             return artefacts
     raise AssertionError(f"no task {task} of {model}")
 
@@ -115,8 +115,8 @@ def program(name: str) -> str:
 
 def test_the_champion_loaded_by_mlflow_gives_trainings_scores_of_raw_columns(loaded: Any, scored: pl.DataFrame) -> None:
     names = loaded.metadata.get_input_schema().input_names()
-    got = loaded.predict(scored.select(names).to_pandas())
-    assert np.abs(got - scored["trained"].to_numpy()).max() < 1e-6
+    predictions = loaded.predict(scored.select(names).to_pandas())
+    assert np.abs(predictions - scored["trained"].to_numpy()).max() < 1e-6
 
 
 @pytest.mark.timeout(400)
@@ -131,8 +131,8 @@ def test_mlflows_own_server_gives_trainings_scores(tracker: Tracker, loaded: Any
     with answering([program("mlflow"), "models", "serve", *model], f"{url}/ping", **environment):
         request = urllib.request.Request(f"{url}/invocations", body, {"Content-Type": "application/json"})  # noqa: S310
         with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - on this machine
-            got = json.load(answer)["predictions"]
-    assert np.abs(np.array(got) - rows["trained"].to_numpy()).max() < 1e-6
+            predictions = json.load(answer)["predictions"]
+    assert np.abs(np.array(predictions) - rows["trained"].to_numpy()).max() < 1e-6
 
 
 def test_mlflow_evaluates_the_champion_by_its_address(tracker: Tracker, loaded: Any, scored: pl.DataFrame) -> None:
@@ -143,13 +143,13 @@ def test_mlflow_evaluates_the_champion_by_its_address(tracker: Tracker, loaded: 
     # An experiment of its own: other tests count the runs of the pipeline's.
     place = tracker._client.create_experiment("evaluated")
     with mlflow.start_run(experiment_id=place):
-        found = mlflow.models.evaluate(
+        evaluation = mlflow.models.evaluate(
             "models:/shortlist-demo@champion", frame, targets=Columns.LABEL, model_type="regressor",
             evaluator_config={"log_explainer": False, "log_model_explainability": False},
         )  # fmt: skip
     squared = np.square(scored["trained"].to_numpy() - scored[Columns.LABEL].to_numpy())
-    assert found.metrics["mean_squared_error"] == pytest.approx(squared.mean(), abs=1e-6)
-    assert found.metrics["example_count"] == scored.height
+    assert evaluation.metrics["mean_squared_error"] == pytest.approx(squared.mean(), abs=1e-6)
+    assert evaluation.metrics["example_count"] == scored.height
 
 
 @pytest.mark.timeout(400)
@@ -163,8 +163,8 @@ def test_the_ui_prints_the_address_of_the_projects_experiment(finished: Any, run
         assert named, printed
         with urllib.request.urlopen(f"{url}/{named[1]}", timeout=60) as answer:  # noqa: S310 - on this machine
             assert "<title>MLflow</title>" in answer.read().decode()
-        asked = f"{url}/api/2.0/mlflow/experiments/get?experiment_id={named[2]}"
-        with urllib.request.urlopen(asked, timeout=60) as answer:  # noqa: S310 - on this machine
+        api_url = f"{url}/api/2.0/mlflow/experiments/get?experiment_id={named[2]}"
+        with urllib.request.urlopen(api_url, timeout=60) as answer:  # noqa: S310 - on this machine
             experiment = json.load(answer)["experiment"]
     assert experiment["experiment_id"] == runs["pipeline"].info.experiment_id and "demo" in experiment["name"]
 
@@ -201,9 +201,9 @@ def test_every_model_has_a_run_with_its_real_time_its_data_and_its_source(runs: 
         info, tags = run.info, run.data.tags
         assert pipeline.info.start_time < info.start_time < info.end_time <= pipeline.info.end_time
         assert (tags["mlflow.source.name"], tags["mlflow.source.type"]) == ("pipelines/training.py", "PROJECT")
-        read = {one.tags[0].value: json.loads(one.dataset.profile)["num_rows"] for one in run.inputs.dataset_inputs}
+        read = {run.tags[0].value: json.loads(run.dataset.profile)["num_rows"] for run in run.inputs.dataset_inputs}
         assert set(read) == {"training", "validation", "test"} and min(read.values()) > 500
-        assert len({one.dataset.digest for one in run.inputs.dataset_inputs}) == 3
+        assert len({input_.dataset.digest for input_ in run.inputs.dataset_inputs}) == 3
         assert pipeline.data.tags[f"run.{name}"] == info.run_id
     metrics = runs["xgboost"].data.metrics
     for name in ("auc", "gauc", "ndcg_at_10"):
@@ -220,7 +220,7 @@ def test_the_curve_of_a_training_has_a_point_per_round(tracker: Tracker, runs: d
 def test_a_training_has_its_settings_its_pictures_and_one_logged_model(tracker: Tracker, runs: dict[str, Any]) -> None:
     run = runs["xgboost"]
     assert run.data.params["kind"] == "xgboost" and int(run.data.params["rounds"]) > 10
-    plots = {Path(one.path).name for one in tracker._client.list_artifacts(run.info.run_id, "plots")}
+    plots = {Path(file.path).name for file in tracker._client.list_artifacts(run.info.run_id, "plots")}
     assert plots >= {"auc.svg", "calibration.svg", "roc.svg", "scores.svg", "loss_xgboost.svg"}
     assert [len(runs[name].outputs.model_outputs) for name in ("xgboost", "popularity")] == [1, 0]
     assert len(run.data.tags["code_version"]) == 16
@@ -238,11 +238,11 @@ def test_kubeflows_pages_get_numbers_to_compare_and_a_page_to_show(finished: Any
 
 def test_kubeflow_draws_the_curve_and_the_confusion_matrix_of_every_model(finished: Any) -> None:
     for model in ("xgboost", "popularity"):
-        drawn = of_model(finished, "validate-export", model)["classification"]["metadata"]
-        points = drawn["confidenceMetrics"]
+        artefacts = of_model(finished, "validate-export", model)["classification"]["metadata"]
+        points = artefacts["confidenceMetrics"]
         rates = [(point["falsePositiveRate"], point["recall"]) for point in points]
         assert rates[0] == (0.0, 0.0) and rates[-1] == (1.0, 1.0) and rates == sorted(rates)
-        counts = [cell for line in drawn["confusionMatrix"]["rows"] for cell in line["row"]]
+        counts = [cell for line in artefacts["confusionMatrix"]["rows"] for cell in line["row"]]
         assert sum(counts) == finished.summary["rows"]["test"]
         # Nothing is declared: the threshold is the label rate.
-        assert drawn["threshold"] == pytest.approx((counts[2] + counts[3]) / sum(counts), abs=1e-6)
+        assert artefacts["threshold"] == pytest.approx((counts[2] + counts[3]) / sum(counts), abs=1e-6)

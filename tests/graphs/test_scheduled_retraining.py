@@ -41,9 +41,9 @@ def test_the_clocks_run_and_a_persons_learn_from_collected_rows_before_their_mom
     monitoring = {**finished.spec["monitoring"], "retrain": {"cooldown_hours": 0}}
     spec = parse_spec(yaml.safe_dump({**finished.spec, "data": data, "monitoring": monitoring}))
     served = Served(spec, finished.runs)
-    before = sum(batch.counts.rows for batch in CollectedLog.open(str(served.stores), spec.name).batches())
-    shown = served.users(day, pl.col("label"))
-    later = served.users(moment.date(), pl.col("label"))
+    rows_before = sum(batch.counts.rows for batch in CollectedLog.open(str(served.stores), spec.name).batches())
+    shown_rows = served.users(day, pl.col("label"))
+    later_rows = served.users(moment.date(), pl.col("label"))
 
     state = RunsFolder.open(finished.runs)
     stores = state.storage_parameter(spec.runtime)
@@ -52,28 +52,28 @@ def test_the_clocks_run_and_a_persons_learn_from_collected_rows_before_their_mom
     with Display(run / "events.jsonl", graph) as display:
         assert run_child(graph, run, state, display) == 0, (run / "pipeline.log").read_text()[-4000:]
     by_clock = json.loads(Path(display.paths["summary"]).read_text())["rows"]
-    assert by_clock["collected"] == before + shown.height
+    assert by_clock["collected"] == rows_before + shown_rows.height
     # Rows from the moment on were collected, too, and are not read.
     batches = CollectedLog.open(str(served.stores), spec.name).batches()
-    assert sum(batch.counts.rows for batch in batches) == before + shown.height + later.height
+    assert sum(batch.counts.rows for batch in batches) == rows_before + shown_rows.height + later_rows.height
 
     assert run_locally(spec, None, finished.runs, until=moment + timedelta(hours=12)) == 0
     by_hand = json.loads((finished.runs / "latest/summary.json").read_text())["rows"]
-    morning = later.filter(pl.col(Columns.TIME) < moment + timedelta(hours=12)).height
-    assert 0 < morning < later.height
+    morning = later_rows.filter(pl.col(Columns.TIME) < moment + timedelta(hours=12)).height
+    assert 0 < morning < later_rows.height
     assert by_hand["collected"] == by_clock["collected"] + morning
-    triggers = {one.key: one.trigger for one in served.monitoring_store.decisions()}
-    assert [triggers[one.key] for one in served.monitoring_store.retrainings()][-2:] == ["schedule", "manual"]
+    triggers = {decision.key: decision.trigger for decision in served.monitoring_store.decisions()}
+    assert [triggers[decision.key] for decision in served.monitoring_store.retrainings()][-2:] == ["schedule", "manual"]
 
 
 def test_while_another_training_is_running_the_clocks_run_ends_at_once(tmp_path: Path) -> None:
     spec = load_spec(ROOT / "pipelines/specs/demo.yaml")
     state = RunsFolder.open(tmp_path / "runs")
     stores = state.storage_parameter(spec.runtime)
-    begun, running = begin_scheduled_training(
+    run_id, running = begin_scheduled_training(
         open_monitoring_store(stores, spec.name), CRON, spec.monitoring.retrain, datetime.now(UTC)
     )
-    assert begun
+    assert run_id
     run, graph = state.new_run(spec.name), COMPILED / "scheduled_retraining.yaml"
     write_json(run / "arguments.json", monitoring_arguments(spec, "", stores) | {"cron": CRON})
     with Display(run / "events.jsonl", graph) as display:
@@ -81,7 +81,7 @@ def test_while_another_training_is_running_the_clocks_run_ends_at_once(tmp_path:
     (note,) = display.notes
     assert note.startswith("Nothing is trained: the retraining of ")
     assert "there is one at a time" in note
-    assert [one.key for one in open_monitoring_store(stores, spec.name).retrainings()] == [running.key]
+    assert [decision.key for decision in open_monitoring_store(stores, spec.name).retrainings()] == [running.key]
     assert "find_champion" not in display.finished
 
 

@@ -19,7 +19,7 @@ NETWORK = {
     "kind": "din", "features": ["*_log", "*_rate", "surface_id", "device_id", "*_vector", "past_seconds_ago",
                  "next_score"],
     "history": "past", "target": "item_id_id", "labels": ["like"], "refit": True,
-    "vectors": {"of": [f"{one}_vector" for one in VECTORS]},
+    "vectors": {"of": [f"{column}_vector" for column in VECTORS]},
     "embedding_dim": 8, "epochs": 2, "batch_size": 512, "learning_rate": 0.003, "embedding_learning_rate": 0.03,
 }  # fmt: skip
 
@@ -36,15 +36,18 @@ def run(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     spec["data"]["columns"].append({"name": "is_like", "type": "integer", "min": 0, "max": 1, "known": "after"})
     spec["data"]["labels"] = {"like": {"column": "is_like"}}
     items = next(table for table in spec["data"]["side_tables"] if table["name"] == "items")
-    items["columns"] += [{"name": "title", "type": "string"}, *({"name": one, "type": "vector"} for one in VECTORS)]
+    items["columns"] += [
+        {"name": "title", "type": "string"},
+        *({"name": column, "type": "vector"} for column in VECTORS),
+    ]
     past = {"kind": "sequence", "of": "item_id", "key": "user_id", "last": 5, "live": True, "name": "past"}
     past |= {"with": ["seconds_ago", "duration", "watch_seconds", "tags"], "min_rows": 150}
     spec["features"] |= {"streaming": {"delay": "500ms"}}
-    spec["features"]["columns"] = [one for one in spec["features"]["columns"] if one["kind"] != "slate"]
+    spec["features"]["columns"] = [column for column in spec["features"]["columns"] if column["kind"] != "slate"]
     # A column has one vocabulary, whoever reads it.
     spec["features"]["columns"] = [
-        one | {"min_rows": 150} if one.get("each") == "tags" and one["kind"] == "vocabulary" else one
-        for one in spec["features"]["columns"]
+        column | {"min_rows": 150} if column.get("each") == "tags" and column["kind"] == "vocabulary" else column
+        for column in spec["features"]["columns"]
     ]
     score = {"kind": "sequence_score", "of": "item_id", "key": "user_id", "last": 5, "live": True, "counts": "rows",
              "name": "next_score", "refit_days": 3, "embedding_dim": 8, "epochs": 2}  # fmt: skip
@@ -62,8 +65,8 @@ def run(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     spec["gates"]["custom"] = {"slates": {"min_ndcg_lead": -0.5}, "retrieval": {"min_recall": 0.1}}
     folder = tmp_path_factory.mktemp("sequences") / "runs"
     assert run_locally(parse_spec(yaml.safe_dump(spec)), None, folder) == 0
-    found: dict[str, Any] = json.loads((folder / "latest/summary.json").read_text())
-    return found
+    summary: dict[str, Any] = json.loads((folder / "latest/summary.json").read_text())
+    return summary
 
 
 def test_all_together_end_in_a_blessed_release(run: dict[str, Any]) -> None:

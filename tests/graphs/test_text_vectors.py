@@ -32,7 +32,7 @@ pytestmark = pytest.mark.long
 WORLD = GeneratedSource(
     kind="generated", rows=16_000, users=300, items=120, days=8, seed=7, content=GeneratedContent(effect=1.5)
 )
-WORDS = ["calm", "fast", "simple", "expert", "old", "new", "alone", "together"]
+VOCABULARY = ["calm", "fast", "simple", "expert", "old", "new", "alone", "together"]
 
 
 def word_counts(path: Path) -> None:
@@ -41,12 +41,12 @@ def word_counts(path: Path) -> None:
         helper.make_node("StringSplit", ["text"], ["words", "numbers"], delimiter=" "),
         helper.make_node(
             "TfIdfVectorizer", ["words"], ["vectors"], mode="TF", min_gram_length=1, max_gram_length=1,
-            max_skip_count=0, ngram_counts=[0], ngram_indexes=list(range(len(WORDS))), pool_strings=WORDS,
+            max_skip_count=0, ngram_counts=[0], ngram_indexes=list(range(len(VOCABULARY))), pool_strings=VOCABULARY,
         ),
     ]  # fmt: skip
-    given = helper.make_tensor_value_info("text", TensorProto.STRING, [None])
-    answer = helper.make_tensor_value_info("vectors", TensorProto.FLOAT, [None, len(WORDS)])
-    graph = helper.make_graph(nodes, "words", [given], [answer])
+    text_input = helper.make_tensor_value_info("text", TensorProto.STRING, [None])
+    answer = helper.make_tensor_value_info("vectors", TensorProto.FLOAT, [None, len(VOCABULARY)])
+    graph = helper.make_graph(nodes, "words", [text_input], [answer])
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
 
 
@@ -61,8 +61,8 @@ def run(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     spec["data"]["source"] = {"kind": "files", "path": "impressions"}
     spec["data"]["rules"] = spec["data"].get("rules", {}) | {"undeclared_columns": "ignore"}
     table = next(table for table in spec["data"]["side_tables"] if table["name"] == "items")
-    made = {"name": "title_vector", "type": "vector", "embedding": {"text": "title", "model": "words.onnx"}}
-    table["columns"] += [{"name": "title", "type": "string"}, made]
+    vector_column = {"name": "title_vector", "type": "vector", "embedding": {"text": "title", "model": "words.onnx"}}
+    table["columns"] += [{"name": "title", "type": "string"}, vector_column]
     spec["features"]["columns"].append({"kind": "vector", "each": "title_vector"})
     line = {"kind": "logistic", "role": "candidate", "bins": [0], "l2": [1e-5]}
     context = ["*_log", "surface_rate"]
@@ -81,7 +81,7 @@ def run(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
-def test_texts_end_in_a_blessed_release_that_is_better_than_without_them(run: Path) -> None:
+def test_texts_improve_the_blessed_release(run: Path) -> None:
     summary = json.loads((run / "runs/latest/summary.json").read_text())
     assert summary["blessed"]["model"] == "texts"
     assert summary["models"]["texts"]["auc"] > summary["models"]["context"]["auc"] + 0.005
@@ -95,12 +95,12 @@ def test_what_is_served_of_an_item_is_what_the_model_says_of_its_title(run: Path
     blessed = tracker.registry.find("champion", run / "champion")
     assert blessed is not None
     signature = Signature.read(blessed.folder / FOLDER)
-    assert [(one.place, one.width) for one in signature.vectors] == [("items:title_vector", len(WORDS))]
+    assert [(column.place, column.width) for column in signature.vectors] == [("items:title_vector", len(VOCABULARY))]
     published = newest_fit(spec_feast_store_location(StorageConfig.parse(str(run / "runs/stores")), "demo"))
     served = ViewIndex.read(Path(published) / "views")
     view = pl.read_parquet(served.path(served.view("items"))).select("item_id", "title_vector")
     titles = pl.read_parquet(run / "data/items.parquet", columns=["item_id", "title"])
     rows = view.join(titles, on="item_id", validate="1:1")
     assert rows.height == WORLD.items
-    counted = [[title.split().count(word) for word in WORDS] for title in rows["title"]]
+    counted = [[title.split().count(term) for term in VOCABULARY] for title in rows["title"]]
     np.testing.assert_array_equal(rows["title_vector"].to_list(), counted)

@@ -25,33 +25,35 @@ from shortlist.tracking.store_access import tracking_uri
 pytestmark = pytest.mark.long
 
 
-def test_the_command_leaves_a_patch_and_changes_nothing(finished: Any, tmp_path: Path) -> None:
+def test_the_command_writes_a_patch_and_leaves_the_spec_unchanged(finished: Any, tmp_path: Path) -> None:
     written = tmp_path / "small.yaml"
     written.write_text(yaml.safe_dump(finished.spec))
     command = ["tune", str(written), "--trials", "2", "--runs", str(finished.runs)]
-    before = written.read_text()
-    said = CliRunner().invoke(app, command)
-    assert said.exit_code == 0, said.output
-    assert "as shipped" in said.output
-    assert "2 trials" in said.output
-    assert written.read_text() == before
+    text_before = written.read_text()
+    invocation = CliRunner().invoke(app, command)
+    assert invocation.exit_code == 0, invocation.output
+    assert "as shipped" in invocation.output
+    assert "2 trials" in invocation.output
+    assert written.read_text() == text_before
     folder = finished.runs / "tune/demo/xgboost"
     assert (folder / "tuning.html").exists()
-    found = json.loads((finished.runs / "tune/demo/latest.json").read_text())["xgboost"]
-    assert found["best"]["value"] >= found["shipped"]["value"]
-    assert (folder / "patch.yaml").exists() == bool(found["best"]["changes"])
-    again = CliRunner().invoke(app, command)  # the study is there: nothing is tried again
-    assert "trial   " not in again.output
+    outcome = json.loads((finished.runs / "tune/demo/latest.json").read_text())["xgboost"]
+    assert outcome["best"]["value"] >= outcome["shipped"]["value"]
+    assert (folder / "patch.yaml").exists() == bool(outcome["best"]["changes"])
+    second_invocation = CliRunner().invoke(app, command)  # the study is there: nothing is tried again
+    assert "trial   " not in second_invocation.output
     refused = CliRunner().invoke(app, [*command, "--model", "xgbost"])
     assert "no model is called 'xgbost'; did you mean 'xgboost'" in str(refused.exception)
 
 
-def test_a_table_of_another_declaration_is_not_taken(finished: Any, tmp_path: Path) -> None:
+def test_a_table_of_other_sections_is_not_used(finished: Any, tmp_path: Path) -> None:
     spec = parse_spec(yaml.safe_dump(finished.spec))
     assert newest_matching_table(spec, finished.runs, "demo").name == "table"
-    other = parse_spec(yaml.safe_dump(finished.spec), changes=["data.source.seed=8"])
-    with pytest.raises(ShortlistError, match="wrote a feature table here with the data and features that it declares now"):
-        newest_matching_table(other, finished.runs, "demo")
+    changed_spec = parse_spec(yaml.safe_dump(finished.spec), changes=["data.source.seed=8"])
+    with pytest.raises(
+        ShortlistError, match="wrote a feature table here with the data and features that it declares now"
+    ):
+        newest_matching_table(changed_spec, finished.runs, "demo")
 
 
 def test_the_graph_makes_trials_in_batches_and_takes_features_from_the_cache(finished: Any) -> None:
@@ -70,4 +72,4 @@ def test_the_graph_makes_trials_in_batches_and_takes_features_from_the_cache(fin
     assert all(trial["value"] for trial in trials)
     tracker = Tracker(tracking_uri(state.stores), spec.name)
     nested = tracker.nested_runs(json.loads((outcome.parent / "runs.json").read_text())["xgboost"])
-    assert {one.tags["shipped"] for one in nested} == {"true", "false"}
+    assert {run.tags["shipped"] for run in nested} == {"true", "false"}

@@ -73,7 +73,7 @@ def test_a_file_that_is_not_a_json_object_is_refused(tmp_path: Path, text: str, 
         read_json(tmp_path / "a.json")
 
 
-def test_a_missing_json_file_says_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_json_file_is_an_error_with_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="Run again"):
         read_json(tmp_path / "a.json")
 
@@ -92,27 +92,27 @@ def test_an_untouched_folder_verifies(sealed: Path) -> None:
     assert sorted(verify_manifest(sealed)) == ["below/words", "weights"]
 
 
-def test_a_changed_file_is_found(sealed: Path) -> None:
+def test_a_changed_file_is_reported(sealed: Path) -> None:
     (sealed / "below" / "words").write_bytes(b"457")
     with pytest.raises(IntegrityError, match="words: changed after it was written"):
         verify_manifest(sealed)
 
 
-def test_a_missing_file_is_found(sealed: Path) -> None:
+def test_a_missing_file_is_reported(sealed: Path) -> None:
     (sealed / "weights").unlink()
     with pytest.raises(IntegrityError, match="weights: in the manifest but missing"):
         verify_manifest(sealed)
 
 
-def test_an_added_file_is_found(sealed: Path) -> None:
+def test_an_added_file_is_reported(sealed: Path) -> None:
     (sealed / "model.pkl").write_bytes(b"\x80")
     with pytest.raises(IntegrityError, match=r"model\.pkl: not in the manifest"):
         verify_manifest(sealed)
 
 
 def test_a_folder_digest_changes_with_content_and_with_names(sealed: Path) -> None:
-    before = folder_digest(sealed)
+    digest_before = folder_digest(sealed)
     (sealed / "weights").rename(sealed / "heights")
     renamed = folder_digest(sealed)
     (sealed / "heights").write_bytes(b"124")
-    assert len({before, renamed, folder_digest(sealed)}) == 3
+    assert len({digest_before, renamed, folder_digest(sealed)}) == 3

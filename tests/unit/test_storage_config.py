@@ -73,20 +73,20 @@ FORMS = (
     middle=st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=20),
     form=st.sampled_from(FORMS),
     quoted=st.booleans(),
-    before=st.sampled_from(["", "cannot reach ", "a@b says: "]),
-    after=st.sampled_from(["", " is away", " (FATAL), ask me@host", " and redis://other:6379"]),
+    prefix=st.sampled_from(["", "cannot reach ", "a@b says: "]),
+    suffix=st.sampled_from(["", " is away", " (FATAL), ask me@host", " and redis://other:6379"]),
 )
-def test_no_password_is_shown(middle: str, form: str, quoted: bool, before: str, after: str) -> None:
+def test_passwords_are_redacted(middle: str, form: str, quoted: bool, prefix: str, suffix: str) -> None:
     """Whatever is in it: a slash, an at sign, a comma, quotes; written as it is or as URLs want it."""
     if "&" in middle or ",a=" in f"{middle}=" or re.search(r",\w+=", middle):
         quoted = True  # these end a value where it is not quoted
     password = "pa55" + (quote(middle, safe="") if quoted else middle) + "55ap"
-    shown = redact_passwords(before + form.format(password) + after)
-    assert "pa55" not in shown
-    assert "55ap" not in shown
-    assert redact_passwords(shown) == shown
-    assert shown.startswith(before)
-    assert shown.endswith(after)
+    redacted = redact_passwords(prefix + form.format(password) + suffix)
+    assert "pa55" not in redacted
+    assert "55ap" not in redacted
+    assert redact_passwords(redacted) == redacted
+    assert redacted.startswith(prefix)
+    assert redacted.endswith(suffix)
 
 
 @pytest.mark.parametrize("text", ["", "http://127.0.0.1:8080/v2 is away", "rows=5, user=me", "ask me@host", "a//b c@d"])
@@ -104,8 +104,8 @@ PASSWORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]),
 @example("//@//@,password=,x=1")
 def test_a_password_of_any_characters_is_taken_out_of_addresses(password: str) -> None:
     for written in (password, quote(password, safe="")):
-        told = redact_passwords(f"cannot reach postgresql://me:{written}@host:5432/db at all")
-        assert told == "cannot reach postgresql://***@host:5432/db at all"
+        redacted = redact_passwords(f"cannot reach postgresql://me:{written}@host:5432/db at all")
+        assert redacted == "cannot reach postgresql://***@host:5432/db at all"
 
 
 @given(PASSWORDS)
@@ -121,8 +121,10 @@ def test_a_password_of_the_environment_is_taken_out_wherever_it_stands(password:
             for other in values:
                 patch.delenv(other, raising=False)
             patch.setenv(name, value)
-            held = password.replace(",", ".").replace("&", ".") if name == "SHORTLIST_REDIS" else password
-            assert held not in redact_passwords(f"the server says: {value} is wrong; <{held}>").replace("***", "")
+            password_text = password.replace(",", ".").replace("&", ".") if name == "SHORTLIST_REDIS" else password
+            assert password_text not in redact_passwords(
+                f"the server says: {value} is wrong; <{password_text}>"
+            ).replace("***", "")
 
 
 class ShareObjects(FolderObjectStore):
@@ -160,6 +162,6 @@ def test_a_spec_declares_only_addresses_that_somebody_keeps(url: str, message: s
         Runtime.model_validate({"objects": {"kind": "bucket", "url": url}})
 
 
-def test_an_address_that_nobody_keeps_names_those_that_somebody_does() -> None:
+def test_an_unknown_address_names_the_known_kinds() -> None:
     with pytest.raises(ShortlistError, match="no object store is known by 'ftp'; wanted one of s3://, gs://, file://"):
         open_object_store(StorageConfig(objects="ftp://host/models"))

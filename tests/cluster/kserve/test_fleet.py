@@ -263,7 +263,7 @@ def test_a_route_that_somebody_else_made_is_left_alone(world: World, kube: KubeS
         "metadata": {"name": "shortlist-demo", "namespace": "ml"},
         "spec": {"rules": [{"backendRefs": [{"name": "theirs", "port": 80, "weight": 1, "filters": [{}, {}]}]}]},
     }  # fmt: skip
-    kube.put(foreign_route)
+    kube.put_object(foreign_route)
     object_before = kube.object("HTTPRoute", "shortlist-demo")
     for call in (world.fleet().serving, world.fleet().withdraw, lambda: world.fleet().route(Route(stable=1))):
         with pytest.raises(ForeignError, match="was not made by Shortlist and is left alone"):

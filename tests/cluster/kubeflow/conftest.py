@@ -32,13 +32,13 @@ MakeSpec = Callable[..., Spec]
 def changes() -> Callable[..., list[str]]:
     """Return what makes of a shipped spec one for a cluster, as `--set` says it."""
 
-    def said(schedule: dict[str, str] | None = None, **cluster: Any) -> list[str]:
+    def spec_changes(schedule: dict[str, str] | None = None, **cluster: Any) -> list[str]:
         bucket = {"kind": "bucket", "url": "s3://models/shortlist"}
         runtime = {"profile": "cluster", "objects": bucket, "cluster": {**CLUSTER, **cluster}}
         # Servers there score candidates that clients bring.
         return [f"runtime={json.dumps(runtime)}", f"schedule={json.dumps(schedule or {})}"]
 
-    return said
+    return spec_changes
 
 
 @pytest.fixture(scope="session")

@@ -36,40 +36,40 @@ def run(
 
 
 def test_submit_starts_once(run: Run, server: KubeflowServer) -> None:
-    code, said, wrong = run("submit", "--host", server.url)
+    code, output, wrong = run("submit", "--host", server.url)
     assert (code, wrong) == (0, "")
-    assert said.startswith("started run demo-training-")
-    assert f"{server.url}/#/runs/details/{server.there['runs'][0]['run_id']}" in said
+    assert output.startswith("started run demo-training-")
+    assert f"{server.url}/#/runs/details/{server.stored['runs'][0]['run_id']}" in output
     assert run("submit", "--host", server.url)[1].startswith("already started: run demo-training-")
-    assert len(server.there["runs"]) == 1
+    assert len(server.stored["runs"]) == 1
 
 
-def test_a_dry_run_asks_the_cluster_nothing(run: Run, server: KubeflowServer) -> None:
-    code, said, _ = run("submit", "--host", server.url, "--dry-run")
+def test_a_dry_run_sends_no_request(run: Run, server: KubeflowServer) -> None:
+    code, output, _ = run("submit", "--host", server.url, "--dry-run")
     assert code == 0
-    assert said.startswith("would start run demo-training-")
-    assert not server.asked
-    code, said, _ = run("schedule", "--host", server.url, "--dry-run", schedule={"watch": "0 * * * *"})
-    assert (code, said) == (0, "new: monitoring at '0 * * * *' UTC\n")
+    assert output.startswith("would start run demo-training-")
+    assert not server.requested
+    code, output, _ = run("schedule", "--host", server.url, "--dry-run", schedule={"watch": "0 * * * *"})
+    assert (code, output) == (0, "new: monitoring at '0 * * * *' UTC\n")
     assert not server.changes
 
 
-def test_schedule_says_what_it_did(run: Run, server: KubeflowServer) -> None:
-    both = {"watch": "0 * * * *", "retrain": "0 3 * * 0"}
-    code, said, wrong = run("schedule", "--host", server.url, schedule=both)
+def test_schedule_prints_its_changes(run: Run, server: KubeflowServer) -> None:
+    crons = {"watch": "0 * * * *", "retrain": "0 3 * * 0"}
+    code, output, wrong = run("schedule", "--host", server.url, schedule=crons)
     assert (code, wrong) == (0, "")
-    assert said.splitlines() == ["new: scheduled-retraining at '0 3 * * 0' UTC", "new: monitoring at '0 * * * *' UTC"]
+    assert output.splitlines() == ["new: scheduled-retraining at '0 3 * * 0' UTC", "new: monitoring at '0 * * * *' UTC"]
     assert run("schedule", "--host", server.url, schedule={})[1].count("no longer declared") == 2
 
 
 def test_a_refusal_is_one_message_and_exit_code_2(run: Run, server: KubeflowServer) -> None:
     server.faults.append(Fault(".*create_run", status=403, message="not authorized", times=9))
-    code, said, wrong = run("submit", "--host", server.url)
-    assert (code, said) == (2, "")
+    code, output, wrong = run("submit", "--host", server.url)
+    assert (code, output) == (2, "")
     assert wrong == f"{server.url} answers 403: the token's owner may not do this: not authorized\n"
 
 
-def test_no_host_is_said(run: Run) -> None:
+def test_a_missing_host_is_an_error(run: Run) -> None:
     assert run("submit") == (
         2,
         "",

@@ -77,7 +77,7 @@ def test_each_graph_is_a_file_that_kubeflow_loads(compiled: CompiledGraphs, grap
     assert loaded.name == f"demo-{graph}"
     spec, platform = documents(compiled.path(graph))
     executors = spec["deploymentSpec"]["executors"]
-    assert {one["container"]["image"] for one in executors.values()} == {IMAGE}
+    assert {executor["container"]["image"] for executor in executors.values()} == {IMAGE}
     pods = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     assert set(pods) == set(executors)
     assert all(pod["secretAsEnv"][0]["secretName"] == "shortlist-stores" for pod in pods.values())
@@ -98,15 +98,19 @@ def test_only_what_a_person_starts_is_answered_from_the_cache(compiled: Compiled
 
 @pytest.mark.long
 def test_the_same_gives_the_same_and_anything_else_another_version(compiled: CompiledGraphs, tmp_path: Path) -> None:
-    again = CompiledGraphs.compile(spec_with(), tmp_path)
-    assert again.digest == compiled.digest
+    recompiled = CompiledGraphs.compile(spec_with(), tmp_path)
+    assert recompiled.digest == compiled.digest
     for graph in GRAPHS:
-        assert again.path(graph).read_bytes() == compiled.path(graph).read_bytes()
-    before = again.path("training").stat().st_mtime_ns
-    assert CompiledGraphs.compile(spec_with(), tmp_path).path("training").stat().st_mtime_ns == before
+        assert recompiled.path(graph).read_bytes() == compiled.path(graph).read_bytes()
+    text_before = recompiled.path("training").stat().st_mtime_ns
+    assert CompiledGraphs.compile(spec_with(), tmp_path).path("training").stat().st_mtime_ns == text_before
     other_image = {"pipeline": IMAGE[:-1] + "0", "gpu": IMAGE}
-    others = [spec_with(ttl_hours=1), spec_with(images=other_image), spec_with(tasks={"evaluate_gates": {"cpu": "2"}})]
-    digests = {CompiledGraphs.compile(other, tmp_path).digest for other in others}
+    changed_specs = [
+        spec_with(ttl_hours=1),
+        spec_with(images=other_image),
+        spec_with(tasks={"evaluate_gates": {"cpu": "2"}}),
+    ]
+    digests = {CompiledGraphs.compile(changed_spec, tmp_path).digest for changed_spec in changed_specs}
     assert len(digests | {compiled.digest}) == 4
 
 
@@ -127,8 +131,8 @@ def test_the_manifests_are_valid_and_say_what_the_file_says(compiled: CompiledGr
 def test_file_and_manifests_say_what_kfps_own_writer_says(compiled: CompiledGraphs, tmp_path: Path) -> None:
     plain = documents(compiled.path("refresh"))
     messages = [
-        json_format.ParseDict(one, kind())
-        for one, kind in zip(plain, (pipeline_spec_pb2.PipelineSpec, pipeline_spec_pb2.PlatformSpec), strict=True)
+        json_format.ParseDict(document, kind())
+        for document, kind in zip(plain, (pipeline_spec_pb2.PipelineSpec, pipeline_spec_pb2.PlatformSpec), strict=True)
     ]
     version = compiled.version_name("refresh")
     options = KubernetesManifestOptions(

@@ -27,7 +27,7 @@ from shortlist.kubeflow.training_runs import remote_location, storage_config
 from shortlist.runs.refresh_runs import refresh_arguments
 from shortlist.spec.spec import Spec
 
-BOTH = {"retrain": "0 3 * * *", "watch": "*/15 * * * *"}
+BOTH_CRONS = {"retrain": "0 3 * * *", "watch": "*/15 * * * *"}
 NOON = datetime(2026, 11, 21, 12, 4, tzinfo=UTC)
 
 
@@ -77,133 +77,142 @@ def schedule(
     return make
 
 
-def there(server: KubeflowServer) -> dict[str, dict[str, Any]]:
+def recurring_runs(server: KubeflowServer) -> dict[str, dict[str, Any]]:
     """Return the recurring runs by name, each of which there is one of."""
-    found = server.there["recurring_runs"]
-    assert len({one["display_name"] for one in found}) == len(found)
-    return {one["display_name"]: one for one in found}
+    stored = server.stored["recurring_runs"]
+    assert len({recurring_run["display_name"] for recurring_run in stored}) == len(stored)
+    return {recurring_run["display_name"]: recurring_run for recurring_run in stored}
 
 
 def test_it_makes_what_is_declared(server: KubeflowServer, schedule: Apply) -> None:
-    assert schedule(BOTH) == ["new: scheduled-retraining at '0 3 * * *' UTC", "new: monitoring at '*/15 * * * *' UTC"]
-    made = there(server)
-    assert set(made) == {"demo-scheduled-retraining", "demo-monitoring"}
-    assert made["demo-scheduled-retraining"]["trigger"] == {"cron_schedule": {"cron": "0 0 3 * * *"}}
-    assert made["demo-monitoring"]["trigger"] == {"cron_schedule": {"cron": "0 0,15,30,45 * * * *"}}
-    for one in made.values():
-        assert (one["no_catchup"], one["max_concurrency"], one["status"]) == (True, "1", "ENABLED")
-        assert one["service_account"] == "shortlist-pipeline"
-        parameters = one["runtime_config"]["parameters"]
+    assert schedule(BOTH_CRONS) == [
+        "new: scheduled-retraining at '0 3 * * *' UTC",
+        "new: monitoring at '*/15 * * * *' UTC",
+    ]
+    recurring_run_by_name = recurring_runs(server)
+    assert set(recurring_run_by_name) == {"demo-scheduled-retraining", "demo-monitoring"}
+    assert recurring_run_by_name["demo-scheduled-retraining"]["trigger"] == {"cron_schedule": {"cron": "0 0 3 * * *"}}
+    assert recurring_run_by_name["demo-monitoring"]["trigger"] == {"cron_schedule": {"cron": "0 0,15,30,45 * * * *"}}
+    for recurring_run in recurring_run_by_name.values():
+        assert (recurring_run["no_catchup"], recurring_run["max_concurrency"], recurring_run["status"]) == (
+            True,
+            "1",
+            "ENABLED",
+        )
+        assert recurring_run["service_account"] == "shortlist-pipeline"
+        parameters = recurring_run["runtime_config"]["parameters"]
         assert parameters["log"] == {"location": "", "digest": ""}
     # It claims the moment that started it in the store of all retrainings: that takes the expression.
-    parameters = made["demo-scheduled-retraining"]["runtime_config"]["parameters"]
+    parameters = recurring_run_by_name["demo-scheduled-retraining"]["runtime_config"]["parameters"]
     assert parameters["cron"] == "0 3 * * *"
     assert "cause" not in parameters
 
 
-def test_a_declared_refresh_is_a_recurring_run_of_its_own(
+def test_a_declared_refresh_has_its_own_recurring_run(
     server: KubeflowServer, schedule: Apply, make_spec: Callable[..., Spec]
 ) -> None:
     declared = {"refresh": "20 * * * *"}
     assert schedule(declared) == ["new: refresh at '20 * * * *' UTC"]
-    made = there(server)
-    assert set(made) == {"demo-refresh"}
-    assert made["demo-refresh"]["trigger"] == {"cron_schedule": {"cron": "0 20 * * * *"}}
+    recurring_run_by_name = recurring_runs(server)
+    assert set(recurring_run_by_name) == {"demo-refresh"}
+    assert recurring_run_by_name["demo-refresh"]["trigger"] == {"cron_schedule": {"cron": "0 20 * * * *"}}
     spec = make_spec(schedule=declared)
     stores = str(storage_config(spec.runtime))
-    parameters = made["demo-refresh"]["runtime_config"]["parameters"]
+    parameters = recurring_run_by_name["demo-refresh"]["runtime_config"]["parameters"]
     # Data and settings as declared; each run reads the log when its time has come. Nothing of a training is in it.
     assert parameters == refresh_arguments(spec, remote_location(spec, ""), stores, read_later=True)
     assert not {"models", "gates", "cause", "cron"} & set(parameters)
     assert schedule({})[0] == "no longer declared: refresh at '0 20 * * * *'"
-    assert there(server) == {}
+    assert recurring_runs(server) == {}
 
 
 def test_nothing_that_the_clock_starts_is_answered_from_a_cache(server: KubeflowServer, schedule: Apply) -> None:
-    schedule(BOTH)
-    for version in server.there["pipeline_versions"]:
+    schedule(BOTH_CRONS)
+    for version in server.stored["pipeline_versions"]:
         components = version["pipeline_spec"]["components"]
-        tasks = [task for one in components.values() for task in one.get("dag", {}).get("tasks", {}).values()]
+        tasks = [task for group in components.values() for task in group.get("dag", {}).get("tasks", {}).values()]
         steps = [task for task in tasks if "executorLabel" in components[task["componentRef"]["name"]]]
         assert steps
         assert not any(task.get("cachingOptions", {}).get("enableCache") for task in steps)
 
 
 def test_what_is_unchanged_is_left_alone(server: KubeflowServer, schedule: Apply) -> None:
-    schedule(BOTH)
-    before = {name: one["recurring_run_id"] for name, one in there(server).items()}
-    server.asked.clear()
-    assert [line.partition(":")[0] for line in schedule(BOTH)] == ["unchanged", "unchanged"]
+    schedule(BOTH_CRONS)
+    runs_before = {name: recurring_run["recurring_run_id"] for name, recurring_run in recurring_runs(server).items()}
+    server.requested.clear()
+    assert [line.partition(":")[0] for line in schedule(BOTH_CRONS)] == ["unchanged", "unchanged"]
     assert not server.changes
-    assert {name: one["recurring_run_id"] for name, one in there(server).items()} == before
+    assert {
+        name: recurring_run["recurring_run_id"] for name, recurring_run in recurring_runs(server).items()
+    } == runs_before
 
 
 def test_what_changes_is_replaced_and_the_rest_is_not(server: KubeflowServer, schedule: Apply) -> None:
-    schedule(BOTH)
-    before = there(server)
-    said = schedule({**BOTH, "retrain": "30 4 * * 7"})
-    assert said == ["changed: scheduled-retraining at '30 4 * * 7' UTC", "unchanged: monitoring at '*/15 * * * *' UTC"]
-    after = there(server)
-    assert after["demo-scheduled-retraining"]["trigger"]["cron_schedule"]["cron"] == "0 30 4 * * 0"
-    assert after["demo-scheduled-retraining"]["status"] == "ENABLED"
-    assert after["demo-monitoring"] == before["demo-monitoring"]
+    schedule(BOTH_CRONS)
+    runs_before = recurring_runs(server)
+    lines = schedule({**BOTH_CRONS, "retrain": "30 4 * * 7"})
+    assert lines == ["changed: scheduled-retraining at '30 4 * * 7' UTC", "unchanged: monitoring at '*/15 * * * *' UTC"]
+    runs_after = recurring_runs(server)
+    assert runs_after["demo-scheduled-retraining"]["trigger"]["cron_schedule"]["cron"] == "0 30 4 * * 0"
+    assert runs_after["demo-scheduled-retraining"]["status"] == "ENABLED"
+    assert runs_after["demo-monitoring"] == runs_before["demo-monitoring"]
 
 
-def test_new_code_or_settings_replace_it_too(server: KubeflowServer, schedule: Apply) -> None:
-    schedule(BOTH)
-    before = {one["recurring_run_id"] for one in there(server).values()}
-    schedule(BOTH, ttl_hours=1)
-    assert not before & {one["recurring_run_id"] for one in there(server).values()}
+def test_new_code_or_settings_replace_a_recurring_run(server: KubeflowServer, schedule: Apply) -> None:
+    schedule(BOTH_CRONS)
+    runs_before = {recurring_run["recurring_run_id"] for recurring_run in recurring_runs(server).values()}
+    schedule(BOTH_CRONS, ttl_hours=1)
+    assert not runs_before & {recurring_run["recurring_run_id"] for recurring_run in recurring_runs(server).values()}
 
 
 def test_what_is_no_longer_declared_goes(server: KubeflowServer, schedule: Apply) -> None:
-    schedule(BOTH)
-    assert schedule({"watch": BOTH["watch"]})[1] == "no longer declared: scheduled-retraining at '0 0 3 * * *'"
-    assert set(there(server)) == {"demo-monitoring"}
+    schedule(BOTH_CRONS)
+    assert schedule({"watch": BOTH_CRONS["watch"]})[1] == "no longer declared: scheduled-retraining at '0 0 3 * * *'"
+    assert set(recurring_runs(server)) == {"demo-monitoring"}
     schedule({})
-    assert there(server) == {}
+    assert recurring_runs(server) == {}
     assert schedule({}) == ["nothing is scheduled"]
 
 
 def test_what_belongs_to_others_is_never_touched(server: KubeflowServer, schedule: Apply) -> None:
-    schedule(BOTH)
-    schedule(BOTH, name="blue")  # another cluster's, in the same Kubeflow
-    server._add("recurring_runs", {**server.there["recurring_runs"][0], "description": "nightly report of somebody"})
-    assert len(server.there["recurring_runs"]) == 5
+    schedule(BOTH_CRONS)
+    schedule(BOTH_CRONS, name="blue")  # another cluster's, in the same Kubeflow
+    server._add("recurring_runs", {**server.stored["recurring_runs"][0], "description": "nightly report of somebody"})
+    assert len(server.stored["recurring_runs"]) == 5
     schedule({})
-    left = [one["description"] for one in server.there["recurring_runs"]]
-    assert len(left) == 3
-    assert not any(line.startswith("shortlist default/demo ") for line in left)
+    descriptions = [recurring_run["description"] for recurring_run in server.stored["recurring_runs"]]
+    assert len(descriptions) == 3
+    assert not any(line.startswith("shortlist default/demo ") for line in descriptions)
 
 
-def test_a_dry_run_changes_nothing(server: KubeflowServer, schedule: Apply) -> None:
-    assert schedule(BOTH, dry_run=True)[0] == "new: scheduled-retraining at '0 3 * * *' UTC"
+def test_a_dry_run_makes_no_change(server: KubeflowServer, schedule: Apply) -> None:
+    assert schedule(BOTH_CRONS, dry_run=True)[0] == "new: scheduled-retraining at '0 3 * * *' UTC"
     assert not server.changes
 
 
 def test_what_a_person_paused_stays_paused(server: KubeflowServer, schedule: Apply) -> None:
-    schedule(BOTH)
-    server._change("recurring_runs", "disable", there(server)["demo-scheduled-retraining"]["recurring_run_id"])
-    assert schedule(BOTH)[0] == "unchanged: scheduled-retraining at '0 3 * * *' UTC; it is paused"
-    changed = {**BOTH, "retrain": "0 5 * * *"}
+    schedule(BOTH_CRONS)
+    server._change("recurring_runs", "disable", recurring_runs(server)["demo-scheduled-retraining"]["recurring_run_id"])
+    assert schedule(BOTH_CRONS)[0] == "unchanged: scheduled-retraining at '0 3 * * *' UTC; it is paused"
+    changed = {**BOTH_CRONS, "retrain": "0 5 * * *"}
     assert schedule(changed)[0] == "changed: scheduled-retraining at '0 5 * * *' UTC; it stays paused"
     assert schedule(changed)[0] == "unchanged: scheduled-retraining at '0 5 * * *' UTC; it is paused"
-    assert there(server)["demo-scheduled-retraining"]["status"] == "DISABLED"
+    assert recurring_runs(server)["demo-scheduled-retraining"]["status"] == "DISABLED"
 
 
 def test_one_with_a_run_in_progress_is_kept_until_that_ends(server: KubeflowServer, schedule: Apply) -> None:
-    schedule(BOTH)
-    old = there(server)["demo-scheduled-retraining"]
+    schedule(BOTH_CRONS)
+    old = recurring_runs(server)["demo-scheduled-retraining"]
     run = {"experiment_id": old["experiment_id"], "recurring_run_id": old["recurring_run_id"], "display_name": "r"}
     server._add("runs", {**run, "state": "RUNNING"})
-    changed = {**BOTH, "retrain": "0 5 * * *"}
+    changed = {**BOTH_CRONS, "retrain": "0 5 * * *"}
     schedule(changed)
-    assert old in server.there["recurring_runs"]
+    assert old in server.stored["recurring_runs"]
     assert old["status"] == "DISABLED"
-    server.there["runs"][0]["state"] = "SUCCEEDED"
+    server.stored["runs"][0]["state"] = "SUCCEEDED"
     schedule(changed)
-    assert old not in server.there["recurring_runs"]
-    assert there(server)["demo-scheduled-retraining"]["status"] == "ENABLED"
+    assert old not in server.stored["recurring_runs"]
+    assert recurring_runs(server)["demo-scheduled-retraining"]["status"] == "ENABLED"
 
 
 STEPS = ["recurring_run_service_create_recurring_run", "recurring_run_service_disable_recurring_run"]
@@ -227,10 +236,10 @@ def test_no_moment_is_missed_and_none_happens_twice(
     clock.started += server.pass_time(NOON.replace(hour=14, minute=10))
     moments = [moment.strftime("%H:%M") for moment, _ in clock.started]
     assert moments == ["12:30", "13:00", "13:30", "14:00"]
-    assert len(server.there["recurring_runs"]) == 1
+    assert len(server.stored["recurring_runs"]) == 1
 
 
-def test_what_is_killed_is_finished_later(server: KubeflowServer, schedule: Apply, clock: ServerClock) -> None:
+def test_a_killed_call_is_completed_by_the_next(server: KubeflowServer, schedule: Apply, clock: ServerClock) -> None:
     """With the old one off and the new one not yet on, the moment that passes meanwhile is made up for."""
     schedule({"watch": "0,30 * * * *"})
     server.faults.append(Fault(STEPS[2], times=99))
@@ -244,9 +253,9 @@ def test_what_is_killed_is_finished_later(server: KubeflowServer, schedule: Appl
 
 
 def test_one_that_runs_every_minute_is_not_waited_for(clock: ServerClock) -> None:
-    before = clock.now()
+    time_before = clock.now()
     clock.wait_for_idle_window(["0 * * * * *"])
-    assert clock.now() == before
+    assert clock.now() == time_before
 
 
 @pytest.mark.parametrize(
@@ -256,8 +265,10 @@ def test_one_that_runs_every_minute_is_not_waited_for(clock: ServerClock) -> Non
 def test_kubeflow_reads_the_same_moments(expression: str) -> None:
     written = six_fields(expression)
     check_cron(written)
-    here, there = croniter(expression, NOON), croniter(written, NOON, second_at_beginning=True)
-    assert [here.get_next(datetime) for _ in range(50)] == [there.get_next(datetime) for _ in range(50)]
+    five_fields, six_fields_times = croniter(expression, NOON), croniter(written, NOON, second_at_beginning=True)
+    assert [five_fields.get_next(datetime) for _ in range(50)] == [
+        six_fields_times.get_next(datetime) for _ in range(50)
+    ]
 
 
 @pytest.mark.parametrize("expression", ["0 0 L * *", "0 0 * * 5#2", "0 0 * * L5"])
@@ -267,6 +278,6 @@ def test_what_kubeflow_cannot_say_is_refused(expression: str) -> None:
 
 
 @pytest.mark.parametrize("expression", ["0 3 * * *", "0 0 3 * * 7", "0 60 * * * *"])
-def test_the_server_refuses_what_kubeflow_would(expression: str) -> None:
+def test_the_stand_in_refuses_what_kubeflow_refuses(expression: str) -> None:
     with pytest.raises(Exception, match="not a supported format"):
         check_cron(expression)

@@ -40,10 +40,10 @@ def client(server: KubeflowServer, **options: Any) -> KubeflowClient:
 
 
 def test_it_uploads_the_version_and_starts_the_run(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
-    done = submit_run(submission, spec, client(server))
-    assert done.new
-    assert str(done).startswith(f"started run {submission.name} (")
-    (pipeline,), (version,), (run,) = (server.there[name] for name in ("pipelines", "pipeline_versions", "runs"))
+    submitted = submit_run(submission, spec, client(server))
+    assert submitted.new
+    assert str(submitted).startswith(f"started run {submission.name} (")
+    (pipeline,), (version,), (run,) = (server.stored[name] for name in ("pipelines", "pipeline_versions", "runs"))
     assert pipeline["display_name"] == "demo-training"
     assert version["display_name"] == f"demo-training-{submission.compiled.digest}"
     assert run["pipeline_version_reference"]["pipeline_version_id"] == version["pipeline_version_id"]
@@ -59,25 +59,25 @@ def test_it_uploads_the_version_and_starts_the_run(server: KubeflowServer, spec:
 
 def test_asked_twice_it_is_started_once(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
     first = submit_run(submission, spec, client(server))
-    server.there["runs"][0]["state"] = "RUNNING"
+    server.stored["runs"][0]["state"] = "RUNNING"
     second = submit_run(submission, spec, client(server))
     assert not second.new
     assert second.run_id == first.run_id
     assert str(second) == f"already started: run {first.name} ({first.run_id}) is RUNNING: {first.page}."
-    assert len(server.there["runs"]) == len(server.there["pipeline_versions"]) == 1
+    assert len(server.stored["runs"]) == len(server.stored["pipeline_versions"]) == 1
 
 
-def test_a_failed_run_is_started_again_only_when_that_is_said(
+def test_a_failed_run_is_started_again_only_on_request(
     server: KubeflowServer, spec: Spec, submission: Submission
 ) -> None:
     submit_run(submission, spec, client(server))
-    server.there["runs"][0]["state"] = "FAILED"
-    assert "is FAILED" in (said := str(submit_run(submission, spec, client(server))))
-    assert said.endswith("Start it again with AGAIN=2.")
+    server.stored["runs"][0]["state"] = "FAILED"
+    assert "is FAILED" in (message := str(submit_run(submission, spec, client(server))))
+    assert message.endswith("Start it again with AGAIN=2.")
     second = prepare_training(spec, "", submission.compiled.folder.parent, attempt=2)
     assert second.name == f"{submission.name}-2"
     assert [submit_run(second, spec, client(server)).new for _ in range(2)] == [True, False]
-    assert len(server.there["pipeline_versions"]) == 1
+    assert len(server.stored["pipeline_versions"]) == 1
 
 
 def test_a_run_claims_the_key_that_its_name_says(spec: Spec, submission: Submission) -> None:
@@ -89,29 +89,30 @@ def test_a_run_claims_the_key_that_its_name_says(spec: Spec, submission: Submiss
     assert prepare_training(spec, "", submission.compiled.folder.parent).arguments["cause"]["key"] == key
 
 
-def test_two_who_ask_at_the_same_moment_start_one(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
+def test_concurrent_submissions_start_one_run(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
     clients = [client(server) for _ in range(2)]
     both_looked = threading.Barrier(2, timeout=20)
-    looked = threading.local()
+    thread_state = threading.local()
     handle = server.handle
 
-    def handle_together(method: str, target: str, *rest: Any) -> Any:
-        if method == "POST" and target.endswith("/runs") and not getattr(looked, "yes", False):
-            looked.yes = True
+    def handle_together(method: str, target: str, *other_arguments: Any) -> Any:
+        if method == "POST" and target.endswith("/runs") and not getattr(thread_state, "yes", False):
+            thread_state.yes = True
             both_looked.wait()
-        return handle(method, target, *rest)
+        return handle(method, target, *other_arguments)
 
     server.handle = handle_together  # type: ignore[method-assign]
-    done: list[Any] = []
+    submitted_runs: list[Any] = []
     threads = [
-        threading.Thread(target=lambda one=one: done.append(submit_run(submission, spec, one))) for one in clients
+        threading.Thread(target=lambda kubeflow=kubeflow: submitted_runs.append(submit_run(submission, spec, kubeflow)))
+        for kubeflow in clients
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    (run,) = server.there["runs"]
-    assert {one.run_id for one in done} == {run["run_id"]}
+    (run,) = server.stored["runs"]
+    assert {submitted.run_id for submitted in submitted_runs} == {run["run_id"]}
 
 
 def test_the_shipped_role_of_the_trigger_allows_exactly_the_calls_that_start_a_run(
@@ -119,19 +120,19 @@ def test_the_shipped_role_of_the_trigger_allows_exactly_the_calls_that_start_a_r
 ) -> None:
     def start_the_same_run_first(operation: str) -> None:
         if operation == "run_service_create_run":  # so the run of this client is deleted again
-            experiment = kubeflow.there["experiments"][0]["experiment_id"]
+            experiment = kubeflow.stored["experiments"][0]["experiment_id"]
             kubeflow._add("runs", {"display_name": submission.name, "experiment_id": experiment, "state": "PENDING"})
 
     with running(reviews_access=True) as kubeflow:
-        kubeflow.before = start_the_same_run_first
+        kubeflow.on_operation = start_the_same_run_first
         trigger = client(kubeflow, token="shortlist-trigger")  # noqa: S106 - an account's name
         assert not submit_run(submission, spec, trigger).new
         rules = kube_rbac.rules_of("shortlist-trigger", kube_rbac.NAMESPACE)
         allowed = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
-        assert allowed == {access_review(operation) for operation in kubeflow.asked} - {None}
+        assert allowed == {access_review(operation) for operation in kubeflow.requested} - {None}
 
 
-def test_an_account_without_the_role_may_start_nothing(spec: Spec, submission: Submission) -> None:
+def test_an_account_without_the_role_cannot_start_a_run(spec: Spec, submission: Submission) -> None:
     with running(reviews_access=True) as kubeflow:
         server_account = client(kubeflow, token="shortlist-server")  # noqa: S106 - an account's name
         with pytest.raises(KubeflowError, match=r"may not do this: User .* is not authorized.*resource experiments"):
@@ -142,8 +143,8 @@ def test_an_account_without_the_role_may_start_nothing(spec: Spec, submission: S
 def test_other_data_or_another_declaration_is_another_run(
     submission: Submission, make_spec: Any, tmp_path: Path
 ) -> None:
-    other = prepare_training(make_spec(ttl_hours=1), "", tmp_path)
-    assert other.name != submission.name
+    other_submission = prepare_training(make_spec(ttl_hours=1), "", tmp_path)
+    assert other_submission.name != submission.name
     assert prepare_training(make_spec(), "", submission.compiled.folder.parent).name == submission.name
 
 
@@ -151,7 +152,8 @@ def test_other_data_or_another_declaration_is_another_run(
     "operation", ["healthz.*", ".*_list_experiments", ".*create_pipeline", "upload.*", ".*create_run"]
 )
 @pytest.mark.parametrize(
-    "fault", [{"status": 500}, {"status": 503}, {"after": True}, {"drop": True}, {"drop": True, "after": True}]
+    "fault",
+    [{"status": 500}, {"status": 503}, {"carried_out": True}, {"drop": True}, {"drop": True, "carried_out": True}],
 )
 def test_what_fails_in_passing_is_asked_again_and_done_once(
     server: KubeflowServer, spec: Spec, submission: Submission, operation: str, fault: dict[str, Any]
@@ -159,7 +161,7 @@ def test_what_fails_in_passing_is_asked_again_and_done_once(
     server.faults.append(Fault(operation, **fault))
     assert submit_run(submission, spec, client(server)).name == submission.name
     assert server.faults[0].times == 0
-    assert [len(server.there[kind]) for kind in ("experiments", "pipelines", "pipeline_versions", "runs")] == [
+    assert [len(server.stored[kind]) for kind in ("experiments", "pipelines", "pipeline_versions", "runs")] == [
         1,
         1,
         1,
@@ -169,25 +171,25 @@ def test_what_fails_in_passing_is_asked_again_and_done_once(
 
 def test_somebody_else_makes_the_pipeline_meanwhile(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
     def make_it_first(name: str) -> None:
-        if name == "pipeline_service_create_pipeline" and not server.there["pipelines"]:
+        if name == "pipeline_service_create_pipeline" and not server.stored["pipelines"]:
             server._add("pipelines", {"name": "demo-training", "display_name": "demo-training"})
 
-    server.before = make_it_first  # so ours is answered 409
+    server.on_operation = make_it_first  # so ours is answered 409
     assert submit_run(submission, spec, client(server)).new
-    assert len(server.there["pipelines"]) == 1
+    assert len(server.stored["pipelines"]) == 1
 
 
 def test_a_server_that_keeps_failing_is_given_up(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
     server.faults.append(Fault(".*create_run", status=500, message="cannot talk to Argo", times=99))
     with pytest.raises(KubeflowError, match=r"answers 500: cannot talk to Argo"):
         submit_run(submission, spec, client(server))
-    assert not server.there["runs"]
+    assert not server.stored["runs"]
 
 
-def test_an_unreachable_host_is_said(spec: Spec) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+def test_an_unreachable_host_is_named(spec: Spec) -> None:
+    with socket.socket() as bound_socket:
+        bound_socket.bind(("127.0.0.1", 0))
+        port = bound_socket.getsockname()[1]
     with pytest.raises(
         KubeflowError, match=rf"http://127\.0\.0\.1:{port}: no answer from Kubeflow Pipelines .*Is the address"
     ):
@@ -265,34 +267,34 @@ def test_inside_a_cluster_the_pods_own_token_is_read(tmp_path: Path, monkeypatch
         (429, "RESOURCE_EXHAUSTED: too many runs", r"a quota refuses it"),
     ],
 )
-def test_what_is_refused_is_not_asked_again(
+def test_a_refused_call_is_not_repeated(
     server: KubeflowServer, spec: Spec, submission: Submission, status: int, message: str, said: str
 ) -> None:
     server.faults.append(Fault(".*create_run", status=status, message=message, times=99))
     with pytest.raises(KubeflowError, match=said):
         submit_run(submission, spec, client(server))
-    assert server.asked.count("run_service_create_run") == 1
-    assert not server.there["runs"]
+    assert server.requested.count("run_service_create_run") == 1
+    assert not server.stored["runs"]
 
 
 def test_a_server_that_does_not_answer_is_not_waited_for(
     server: KubeflowServer, spec: Spec, submission: Submission
 ) -> None:
-    server.faults.append(Fault("run_service_create_run", seconds=1.0, after=True, status=200, times=1))
-    done = submit_run(submission, spec, client(server, seconds=0.2))
-    assert len(server.there["runs"]) == 1  # the answer was lost; the next look found the run
-    assert not done.new
+    server.faults.append(Fault("run_service_create_run", seconds=1.0, carried_out=True, status=200, times=1))
+    submitted = submit_run(submission, spec, client(server, seconds=0.2))
+    assert len(server.stored["runs"]) == 1  # the answer was lost; the next look found the run
+    assert not submitted.new
 
 
 def test_users_who_are_kept_apart_get_their_namespace(spec: Spec, submission: Submission) -> None:
     with running(multi_user=True) as server:
         assert submit_run(submission, spec, client(server)).new
-        assert [one["namespace"] for kind in ("experiments", "pipelines") for one in server.there[kind]] == [
+        assert [object_["namespace"] for kind in ("experiments", "pipelines") for object_ in server.stored[kind]] == [
             "team-a"
         ] * 2
 
 
-def test_what_another_page_of_a_listing_holds_is_found(
+def test_objects_on_later_pages_of_a_listing_are_found(
     server: KubeflowServer, spec: Spec, submission: Submission
 ) -> None:
     experiment = client(server).ensure_experiment(spec.runtime.cluster.kfp_experiment)
@@ -326,9 +328,9 @@ def test_data_on_this_machine_is_refused(make_spec: Any, tmp_path: Path) -> None
 
 
 def test_data_that_only_the_run_may_read_are_never_answered_from_a_cache(make_spec: Any, tmp_path: Path) -> None:
-    made = prepare_training(make_spec("kuairand", tasks={}), "s3://logs/kuairand/", tmp_path, read_later=True)
-    assert made.graph == "retraining"
-    assert made.arguments["log"] == {"location": "s3://logs/kuairand", "digest": ""}
+    prepared = prepare_training(make_spec("kuairand", tasks={}), "s3://logs/kuairand/", tmp_path, read_later=True)
+    assert prepared.graph == "retraining"
+    assert prepared.arguments["log"] == {"location": "s3://logs/kuairand", "digest": ""}
 
 
 def test_a_laptops_stores_are_refused(make_spec: Any, tmp_path: Path) -> None:
@@ -349,7 +351,7 @@ def test_the_compiled_files_are_written_once(submission: Submission, spec: Spec)
     assert CompiledGraphs.compile(spec, submission.compiled.folder.parent) == submission.compiled
 
 
-def test_a_decision_is_carried_out_once_whatever_is_said_of_it(
+def test_a_decision_is_carried_out_once_even_if_its_text_changes(
     server: KubeflowServer, make_spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process dies after it started a run and before it noted so; the next one has other code and other words."""
@@ -361,9 +363,9 @@ def test_a_decision_is_carried_out_once_whatever_is_said_of_it(
     spec = make_spec()
     first = submit_run(prepare_training(spec, "", tmp_path, decision=decision), spec, client(server))
     monkeypatch.setattr("shortlist.tracking.lineage.code_version", lambda: "f" * 16)
-    later = decision.model_copy(update={"reasons": ("price and clicks drifted",), "made": datetime.now(UTC)})
-    second = submit_run(prepare_training(spec, "", tmp_path, decision=later), spec, client(server))
+    reworded = decision.model_copy(update={"reasons": ("price and clicks drifted",), "made": datetime.now(UTC)})
+    second = submit_run(prepare_training(spec, "", tmp_path, decision=reworded), spec, client(server))
     assert (first.new, second.new, second.run_id) == (True, False, first.run_id)
     assert first.name == "demo-retraining-0123456789abcdef"
-    other = decision.model_copy(update={"key": "f" * 16})
-    assert submit_run(prepare_training(spec, "", tmp_path, decision=other), spec, client(server)).new
+    other_decision = decision.model_copy(update={"key": "f" * 16})
+    assert submit_run(prepare_training(spec, "", tmp_path, decision=other_decision), spec, client(server)).new

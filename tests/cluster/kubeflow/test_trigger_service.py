@@ -85,10 +85,10 @@ def specs(changes: Callable[..., list[str]], tmp_path: Path) -> Path:
 def store(spec: Spec, postgres: str, monkeypatch: pytest.MonkeyPatch) -> MonitoringStore:
     """A store with two bad windows, in PostgreSQL."""
     monkeypatch.setenv("SHORTLIST_DATABASE", postgres)
-    found = open_monitoring_store(str(storage_config(spec.runtime)), "demo")
+    monitoring_store = open_monitoring_store(str(storage_config(spec.runtime)), "demo")
     for number in range(2):
-        found.add_report(report(number))
-    return found
+        monitoring_store.add_report(report(number))
+    return monitoring_store
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def two_receivers(specs: Path, server: KubeflowServer, folder: Path) -> Iterator
     environment = {**os.environ, HOST_VARIABLE: server.url, "SHORTLIST_WEBHOOK_TOKEN": TOKEN}
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with ExitStack() as stack:
-        found = []
+        started_receivers = []
         for log in (folder / "a.log", folder / "b.log"):
             port = _free_port()
             command = [
@@ -113,14 +113,14 @@ def two_receivers(specs: Path, server: KubeflowServer, folder: Path) -> Iterator
             process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
             stack.callback(_end, process, log)
             client = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60)
-            found.append((stack.enter_context(client), process, log))
-        for client, process, log in found:
+            started_receivers.append((stack.enter_context(client), process, log))
+        for client, process, log in started_receivers:
             deadline = time.monotonic() + 120
             while not _is_ready(client):
                 assert process.poll() is None, log.read_text()
                 assert time.monotonic() < deadline, log.read_text()
                 time.sleep(0.1)
-        yield [(client, process.pid, log) for client, process, log in found]
+        yield [(client, process.pid, log) for client, process, log in started_receivers]
 
 
 def _end(process: subprocess.Popen[bytes], log: Path) -> None:
@@ -145,8 +145,8 @@ def _is_ready(client: httpx.Client) -> bool:
 def test_ten_webhooks_at_two_processes_start_one_run(
     specs: Path, store: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
-    server.faults.append(Fault("run_service_create_run", after=True))  # it begins, and nobody is told
-    with two_receivers(specs, server, tmp_path) as receivers, ThreadPoolExecutor(10) as everybody:
+    server.faults.append(Fault("run_service_create_run", carried_out=True))  # it begins, and nobody is told
+    with two_receivers(specs, server, tmp_path) as receivers, ThreadPoolExecutor(10) as senders:
 
         def send(number: int) -> int:
             client, *_ = receivers[number % 2]
@@ -154,9 +154,9 @@ def test_ten_webhooks_at_two_processes_start_one_run(
                 time.sleep(0.1)
             return status
 
-        assert list(everybody.map(send, range(10))) == 10 * [200]
+        assert list(senders.map(send, range(10))) == 10 * [200]
         numbers = receivers[0][0].get("/metrics").text
-    (run,) = server.there["runs"]
+    (run,) = server.stored["runs"]
     (retraining,) = store.retrainings()
     assert retraining.run == run["run_id"]
     sent = run["runtime_config"]["parameters"]["cause"]
@@ -167,14 +167,16 @@ def test_ten_webhooks_at_two_processes_start_one_run(
 
 
 @pytest.mark.long
-def test_a_receiver_killed_while_it_starts_a_run_leaves_one_run_that_is_known(
+def test_a_receiver_killed_while_it_starts_a_run_leaves_one_recorded_run(
     specs: Path, store: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
-    server.faults.append(Fault("run_service_create_run", after=True, seconds=5))  # it begins; the answer takes its time
+    server.faults.append(
+        Fault("run_service_create_run", carried_out=True, seconds=5)
+    )  # it begins; the answer takes its time
     with two_receivers(specs, server, tmp_path) as receivers, ThreadPoolExecutor(1) as sender:
         (doomed, pid, _), (heir, *_) = receivers
         cut_off = sender.submit(doomed.post, "/alerts", json=ALARM)
-        while not server.there["runs"]:
+        while not server.stored["runs"]:
             assert not cut_off.done(), cut_off.result().text
             time.sleep(0.01)
         os.kill(pid, signal.SIGKILL)
@@ -183,8 +185,8 @@ def test_a_receiver_killed_while_it_starts_a_run_leaves_one_run_that_is_known(
         assert not store.retrainings()
         answer = heir.post("/alerts", json=ALARM)
     assert answer.json()["alarms"]["demo"]["result"] == "started"
-    (run,) = server.there["runs"]
-    assert [one.run for one in store.retrainings()] == [run["run_id"]]
+    (run,) = server.stored["runs"]
+    assert [retraining.run for retraining in store.retrainings()] == [run["run_id"]]
 
 
 def test_a_refusal_of_kubeflow_leaves_nothing_behind(
@@ -196,7 +198,7 @@ def test_a_refusal_of_kubeflow_leaves_nothing_behind(
     monitoring_run = MonitoringRun((), decision, store.claim(decision), "", (), "")
     with pytest.raises(RetryLaterError, match=r"no training could be started: .*namespace is not yours"):
         start_decided_training(store, monitoring_run, start)
-    assert (store.decisions(), server.there["runs"]) == ((), [])
+    assert (store.decisions(), server.stored["runs"]) == ((), [])
 
 
 def test_the_watching_job_starts_what_its_look_decided_and_nothing_twice(
@@ -206,23 +208,23 @@ def test_the_watching_job_starts_what_its_look_decided_and_nothing_twice(
     decision = decide_retraining("demo", store.reports(), (), RetrainPolicy(), FIRST)
     monitoring_run = MonitoringRun((), decision, store.claim(decision), "", (), "")
     (line,) = start_decided_training(store, monitoring_run, start)
-    (run,) = server.there["runs"]
+    (run,) = server.stored["runs"]
     assert line.startswith("started: ")
     assert run["run_id"] in line
-    again = MonitoringRun((), decision, store.claim(decision), "", (), "")
-    assert start_decided_training(store, again, start) == ()
-    held = decision.model_copy(update={"action": "hold"})
-    assert start_decided_training(store, MonitoringRun((), held, True, "", (), ""), start) == ()
-    assert len(server.there["runs"]) == 1
+    second_run = MonitoringRun((), decision, store.claim(decision), "", (), "")
+    assert start_decided_training(store, second_run, start) == ()
+    hold_decision = decision.model_copy(update={"action": "hold"})
+    assert start_decided_training(store, MonitoringRun((), hold_decision, True, "", (), ""), start) == ()
+    assert len(server.stored["runs"]) == 1
 
 
-def test_asked_again_for_one_decision_the_same_run_is_found(
+def test_a_repeated_start_of_one_decision_returns_the_same_run(
     spec: Spec, store: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
     start = kubeflow_starter(spec, "", server.url, tmp_path)
     decision: RetrainDecision = decide_retraining("demo", store.reports(), (), RetrainPolicy(), FIRST)
     assert start(decision) == start(decision.model_copy(update={"made": FIRST + DAY}))
-    assert len(server.there["runs"]) == 1
+    assert len(server.stored["runs"]) == 1
 
 
 @pytest.mark.parametrize("program", [trigger_service, watch_job])
@@ -247,8 +249,8 @@ def test_it_says_what_is_missing(
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHORTLIST_WEBHOOK_TOKEN", TOKEN)
-    asked = {"--specs": str(specs), **change}
-    arguments = [word for option in asked.items() for word in option]
+    options = {"--specs": str(specs), **change}
+    arguments = [text for option in options.items() for text in option]
     assert program.main(arguments) == 1  # type: ignore[attr-defined]
     assert says in capsys.readouterr().err
 

@@ -19,14 +19,14 @@ from structural import definitions
 from yaml import YAMLError
 
 VARIABLE = "SHORTLIST_TEST_KUBECONFIG"
-_FOUND: list[RealCluster] = []
-_NEEDED = (("serving.kserve.io/v1beta1", "InferenceService"), ("gateway.networking.k8s.io/v1", "HTTPRoute"))
+_CLUSTERS: list[RealCluster] = []
+_REQUIRED_KINDS = (("serving.kserve.io/v1beta1", "InferenceService"), ("gateway.networking.k8s.io/v1", "HTTPRoute"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what kind of cluster it was, and what could not be checked in it."""
-    for found in _FOUND:
-        for line in found.notes:
+    for real_cluster in _CLUSTERS:
+        for line in real_cluster.notes:
             terminalreporter.write_line(line)
 
 
@@ -41,53 +41,55 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
         config.load_kube_config(config_file=file, client_configuration=configuration)
     # The loader takes a file for what it should be: whatever is wrong in it comes out as one of these.
     except (config.ConfigException, YAMLError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        said = str(error).partition("\n")[0]
-        pytest.exit(f"KUBECONFIG={file}: no kubeconfig ({said}); name the file of a cluster", returncode=2)
+        reason = str(error).partition("\n")[0]
+        pytest.exit(f"KUBECONFIG={file}: no kubeconfig ({reason}); name the file of a cluster", returncode=2)
     configuration.retries = False
-    found = RealCluster(client.ApiClient(configuration), f"shortlist-test-{uuid.uuid4().hex[:8]}")
+    real_cluster = RealCluster(client.ApiClient(configuration), f"shortlist-test-{uuid.uuid4().hex[:8]}")
     labels = {"app.kubernetes.io/managed-by": "shortlist-tests"}
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": found.namespace, "labels": labels}}
-    found.request("POST", "/api/v1/namespaces", body)
-    if found.found == "bare":
-        _define(found)
-    for one in kube_rbac.shipped():
-        if one["kind"] == "RoleBinding":
-            subjects = [{**subject, "namespace": found.namespace} for subject in one["subjects"]]
-            found.apply({**one, "subjects": subjects})
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": real_cluster.namespace, "labels": labels}}
+    real_cluster.request("POST", "/api/v1/namespaces", body)
+    if real_cluster.kind_of_cluster == "bare":
+        _define(real_cluster)
+    for object_ in kube_rbac.shipped():
+        if object_["kind"] == "RoleBinding":
+            subjects = [{**subject, "namespace": real_cluster.namespace} for subject in object_["subjects"]]
+            real_cluster.apply({**object_, "subjects": subjects})
         else:
-            found.apply(one)
-    _FOUND.append(found)
-    found.notes.append(f"{found.api.configuration.host}: Kubernetes {found.version}; {said_of(found)}")
-    yield found
+            real_cluster.apply(object_)
+    _CLUSTERS.append(real_cluster)
+    real_cluster.notes.append(
+        f"{real_cluster.api.configuration.host}: Kubernetes {real_cluster.version}; {said_of(real_cluster)}"
+    )
+    yield real_cluster
     with suppress(ApiException):
-        found.request("DELETE", f"/api/v1/namespaces/{found.namespace}")
-    for name in found.defined:
+        real_cluster.request("DELETE", f"/api/v1/namespaces/{real_cluster.namespace}")
+    for name in real_cluster.defined:
         with suppress(ApiException):
-            found.request("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+            real_cluster.request("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
 
 
 def said_of(cluster: RealCluster) -> str:
     """Return which kind of cluster this is, in words."""
-    match cluster.found:
+    match cluster.kind_of_cluster:
         case "full":
             return "a full cluster: KServe and Envoy Gateway run here"
         case "partial":
             return f"a partial cluster: {', '.join(cluster.controllers)} runs here, the other does not"
         case _:
-            made = f"; {len(cluster.defined)} kinds were defined from the shipped schemas" if cluster.defined else ""
-            return f"a bare API server: the tests play KServe's controller and the gateway{made}"
+            note = f"; {len(cluster.defined)} kinds were defined from the shipped schemas" if cluster.defined else ""
+            return f"a bare API server: the tests play KServe's controller and the gateway{note}"
 
 
 def _define(cluster: RealCluster) -> None:
     """Define the custom resources that are missing, and wait until they are served."""
     for (version, kind), body in definitions().items():
-        if not _has(cluster, version, kind):
+        if not _serves_kind(cluster, version, kind):
             cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body)
             cluster.defined.append(body["metadata"]["name"])
-    eventually(lambda: all(_has(cluster, *one) for one in definitions()))
+    eventually(lambda: all(_serves_kind(cluster, *definition) for definition in definitions()))
 
 
-def _has(cluster: RealCluster, version: str, kind: str) -> bool:
+def _serves_kind(cluster: RealCluster, version: str, kind: str) -> bool:
     with suppress(LookupError):
         return bool(cluster.path_of({"apiVersion": version, "kind": kind, "metadata": {"name": "any"}}))
     return False
@@ -96,34 +98,35 @@ def _has(cluster: RealCluster, version: str, kind: str) -> bool:
 @pytest.fixture
 def played(cluster: RealCluster) -> Iterator[PlayedControllers]:
     """The controllers, where none are here."""
-    if cluster.found != "bare":
+    if cluster.kind_of_cluster != "bare":
         pytest.skip(f"{said_of(cluster)}; rollouts are tried where the tests may play the controllers")
-    for version, kind in _NEEDED:
-        if not _has(cluster, version, kind):
+    for version, kind in _REQUIRED_KINDS:
+        if not _serves_kind(cluster, version, kind):
             pytest.skip(f"this cluster has no {kind} of {version}")
-    made = PlayedControllers(cluster)
-    yield made
-    made.stop()
-    assert made.wrong == []
+    controllers = PlayedControllers(cluster)
+    yield controllers
+    controllers.stop()
+    assert controllers.wrong == []
 
 
 @pytest.fixture
 def gate(cluster: RealCluster) -> Iterator[Gate]:
     """A way to the API server that can be closed."""
-    made = Gate(cluster.api.configuration.host)
-    yield made
-    made.stop()
+    api_gate = Gate(cluster.api.configuration.host)
+    yield api_gate
+    api_gate.stop()
 
 
 @pytest.fixture
 def make_world(cluster: RealCluster, tmp_path: Path) -> Iterator[Callable[..., World]]:
     """Give what makes a spec with two blessed versions, driven by the rollout's own account."""
-    here = CLUSTER.model_copy(update={"namespace": cluster.namespace})
+    cluster_section = CLUSTER.model_copy(update={"namespace": cluster.namespace})
     token = cluster.token("shortlist-rollout")
 
     def make(through: int | None = None, **changes: Any) -> World:
         settings = {
-            "cluster": here, "connection": cluster.connection(token, through), "patience": 60.0, "settling": 15.0,
+            "cluster": cluster_section, "connection": cluster.connection(token, through),
+            "patience": 60.0, "settling": 15.0,
             "ready_seconds": 60.0, "accepted_seconds": 30.0, **changes,
         }  # fmt: skip
         return World(tmp_path, "", **settings)
@@ -135,9 +138,9 @@ def make_world(cluster: RealCluster, tmp_path: Path) -> Iterator[Callable[..., W
     ):
         path = f"/apis/{version}/namespaces/{cluster.namespace}/{plural}"
         with suppress(ApiException):
-            for one in cluster.request("GET", path)["items"]:
+            for object_ in cluster.request("GET", path)["items"]:
                 clear = {"metadata": {"finalizers": None}}
-                where = f"{path}/{one['metadata']['name']}"
-                cluster.request("PATCH", where, clear, content_type="application/merge-patch+json")
+                object_path = f"{path}/{object_['metadata']['name']}"
+                cluster.request("PATCH", object_path, clear, content_type="application/merge-patch+json")
                 with suppress(ApiException):
-                    cluster.request("DELETE", where)
+                    cluster.request("DELETE", object_path)

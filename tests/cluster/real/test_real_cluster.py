@@ -85,28 +85,28 @@ def shipped() -> Iterator[Object]:
         pytest.skip("kubectl is not installed, which renders the overlays (kubectl kustomize)")
     for overlay in ("dev", "production"):
         command = [kubectl, "kustomize", str(K8S / "overlays" / overlay)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        yield from yaml.load_all(done.stdout, yaml.CSafeLoader)
+        completed = subprocess.run(command, capture_output=True, text=True, check=True)
+        yield from yaml.load_all(completed.stdout, yaml.CSafeLoader)
     for name in ("gateway-class", "version-readers", "admission-policy"):
         yield from yaml.safe_load_all((K8S / f"{name}.yaml").read_text())
 
 
 @pytest.mark.parametrize("objects", [shipped, written], ids=["shipped", "written"])
-def test_the_api_server_takes_it_with_no_field_unknown(
+def test_the_api_server_accepts_every_object_without_unknown_fields(
     cluster: RealCluster, objects: Callable[[], Iterator[Object]]
 ) -> None:
-    refused, unknown, taken = [], set(), 0
+    refused, unknown_kinds, accepted = [], set(), 0
     for body in objects():
         try:
             cluster.apply(body, dry_run=True)
-            taken += 1
+            accepted += 1
         except LookupError as error:  # neither defined here, nor a schema of ours
-            unknown.add(str(error))
+            unknown_kinds.add(str(error))
         except ApiException as error:
             refused.append(f"{body['kind']} {body['metadata']['name']}: {error.status} {error.body}")
-    cluster.notes += [f"not checked: {one}" for one in sorted(unknown)]
+    cluster.notes += [f"not checked: {kind}" for kind in sorted(unknown_kinds)]
     assert refused == []
-    assert taken > 0
+    assert accepted > 0
 
 
 def test_the_check_is_strict(cluster: RealCluster) -> None:
@@ -118,13 +118,13 @@ def test_the_check_is_strict(cluster: RealCluster) -> None:
 
 def test_each_account_may_what_its_role_says_and_nothing_else(cluster: RealCluster) -> None:
     wrong = [
-        f"{account} {verb} {resource}: is {not wanted}, should be {wanted}"
+        f"{account} {verb} {resource}: is {not expected}, should be {expected}"
         for account in ACCOUNTS
         for group, resources in RESOURCES.items()
         for resource in resources
         for verb in VERBS
-        if cluster.may(account, verb, group, resource)
-        is not (wanted := kube_rbac.may(account, verb, group, resource, kube_rbac.NAMESPACE, None))
+        if cluster.is_allowed(account, verb, group, resource)
+        is not (expected := kube_rbac.is_allowed(account, verb, group, resource, kube_rbac.NAMESPACE, None))
     ]
     assert wrong == []
 
@@ -134,13 +134,13 @@ def test_kserve_takes_what_is_written(cluster: RealCluster) -> None:
     if "KServe" not in cluster.controllers:
         pytest.skip("KServe does not run here")
     body = next(written())
-    made = cluster.apply(body)
+    service = cluster.apply(body)
     path = cluster.path_of(body)
     try:
         eventually(lambda: bool(cluster.request("GET", path).get("status", {}).get("conditions")), 120)
-        said = json.dumps(cluster.request("GET", path)["status"])
-        assert "Invalid value" not in said
-        assert made["spec"]["predictor"]["containers"][0]["name"] == "kserve-container"
+        status = json.dumps(cluster.request("GET", path)["status"])
+        assert "Invalid value" not in status
+        assert service["spec"]["predictor"]["containers"][0]["name"] == "kserve-container"
     finally:
         cluster.request("DELETE", path)
 
@@ -155,7 +155,7 @@ def serve_first(world: World) -> World:
 
 def services(cluster: RealCluster) -> list[str]:
     path = f"/apis/{INFERENCE_SERVICE.api_version}/namespaces/{cluster.namespace}/{INFERENCE_SERVICE.plural}"
-    return sorted(one["metadata"]["name"] for one in cluster.request("GET", path)["items"])
+    return sorted(service["metadata"]["name"] for service in cluster.request("GET", path)["items"])
 
 
 def test_a_good_candidate_is_promoted(
@@ -217,7 +217,7 @@ def test_a_candidate_that_is_being_deleted_gets_no_more_users(
     world.on_change = on_change
     assert world.roll_out().canary().state.phase is Phase.ROLLED_BACK
     assert world.fleet().serving() == Route(stable=1)
-    shares = [one.get(f"{name}-transformer", 0) for one in played.shares]
+    shares = [weights.get(f"{name}-transformer", 0) for weights in played.shares]
     assert max(shares) <= world.roll_out()._policy.steps[0]
 
 
@@ -234,7 +234,7 @@ def test_an_api_server_that_is_away_for_a_while_is_waited_for(
     assert world.roll_out().canary().state.phase is Phase.PROMOTED
 
 
-def test_what_the_account_may_not_do_is_said(make_world: Callable[..., World], cluster: RealCluster) -> None:
+def test_a_forbidden_call_is_an_error_with_its_reason(make_world: Callable[..., World], cluster: RealCluster) -> None:
     connection = cluster.connection(cluster.token("shortlist-server"))
     world = make_world(connection=connection, settling=1.0)
     with pytest.raises(ClusterError, match=r"refused \(403\): .*shortlist-server.*cannot list"):
@@ -253,12 +253,12 @@ def test_a_controller_that_is_killed_is_gone_on_with(
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        said = []
+        lines = []
         for phase in ("starting", "shifting", "watching", "promoting", ""):
             order = {"folder": str(world.folder), "url": "", "phase": phase, "changes": changes}
             process.stdin.write(json.dumps(order) + "\n")
             process.stdin.flush()
-            said.append(json.loads(process.stdout.readline()))
+            lines.append(json.loads(process.stdout.readline()))
         process.stdin.close()
-    assert said == ["killed by 9"] * 4 + ["promoted"]
+    assert lines == ["killed by 9"] * 4 + ["promoted"]
     assert world.fleet().serving() == Route(stable=2)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 FILE = Path(__file__).with_name("test_real_cluster.py")
 
 
-def test_they_pass_where_nothing_but_an_api_server_is(tmp_path: Path) -> None:
+def test_they_pass_with_a_bare_api_server(tmp_path: Path) -> None:
     with running() as server:
         (tmp_path / "kubeconfig").write_text(kubeconfig_of(server.url))
         environment = {**os.environ, "SHORTLIST_TEST_KUBECONFIG": str(tmp_path / "kubeconfig")}
@@ -25,10 +25,10 @@ def test_they_pass_where_nothing_but_an_api_server_is(tmp_path: Path) -> None:
         # A killed controller takes its time, and test_rollout_on_kserve.py kills some.
         options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-k", "not killed"]
         command = [sys.executable, "-m", "pytest", str(FILE), *options]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=500)
-    assert done.returncode == 0, done.stdout[-8000:]
-    assert "a bare API server: the tests play KServe's controller and the gateway" in done.stdout
-    assert "1 skipped" in done.stdout  # what only KServe's own controller can say
+        completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=500)
+    assert completed.returncode == 0, completed.stdout[-8000:]
+    assert "a bare API server: the tests play KServe's controller and the gateway" in completed.stdout
+    assert "1 skipped" in completed.stdout  # what only KServe's own controller can say
     assert server.wrong == []
     assert "InferenceService demo-v1-01234567" in server.applied
 
@@ -43,16 +43,16 @@ def test_definitions_are_what_kubernetes_takes() -> None:
 def _unstructural(schema: dict[str, object], path: str = "") -> list[str]:
     """Return where a schema breaks the rules for structural schemas."""
     typed = {"type", "x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"} & set(schema)
-    found = [] if typed else [f"{path}: no type"]
+    problems = [] if typed else [f"{path}: no type"]
     if {"properties", "additionalProperties"} <= set(schema):
-        found.append(f"{path}: properties and additionalProperties")
+        problems.append(f"{path}: properties and additionalProperties")
     if schema.get("type") == "array" and "items" not in schema:
-        found.append(f"{path}: an array without items")
+        problems.append(f"{path}: an array without items")
     inner = {**schema.get("properties", {})}  # type: ignore[dict-item]
     inner |= {name: schema[name] for name in ("items", "additionalProperties") if isinstance(schema.get(name), dict)}
     for name, one in inner.items():
-        found += _unstructural(one, f"{path}.{name}")
-    return found
+        problems += _unstructural(one, f"{path}.{name}")
+    return problems
 
 
 def test_without_a_cluster_they_are_skipped_with_the_reason(request: pytest.FixtureRequest) -> None:
@@ -70,7 +70,7 @@ def test_a_file_that_is_no_kubeconfig_ends_them_with_a_sentence(tmp_path: Path, 
     environment = {**os.environ, "SHORTLIST_TEST_KUBECONFIG": str(file)}
     environment.pop("PYTEST_ADDOPTS", None)
     command = [sys.executable, "-m", "pytest", str(FILE), "-q", "-n", "0", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 2
-    assert f"KUBECONFIG={file}: no kubeconfig" in done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert completed.returncode == 2
+    assert f"KUBECONFIG={file}: no kubeconfig" in completed.stdout + completed.stderr
+    assert "Traceback" not in completed.stdout + completed.stderr

@@ -65,9 +65,9 @@ class LinearRanker(Ranker[LinearModel]):
             curvature = (rows * (chances * (1 - chances))[:, None]).T @ rows
             weights -= np.linalg.solve(curvature + self.section.penalty * np.eye(len(weights)), gradient)
         self._weights["w"] = weights.astype(np.float32)
-        held = pl.concat(learning.frames("validation"))
-        scores = self._scores(float_matrix(held, learning.features))
-        history = ({"epoch": 1, **validation_metrics(held[Columns.LABEL].to_numpy(), scores)},)
+        validation_rows = pl.concat(learning.frames("validation"))
+        scores = self._scores(float_matrix(validation_rows, learning.features))
+        history = ({"epoch": 1, **validation_metrics(validation_rows[Columns.LABEL].to_numpy(), scores)},)
         return FitOutcome(history, best=1, epochs=1)
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
@@ -93,8 +93,8 @@ def add_line(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
     add = graph.nodes.add
     floats = graph.floats([feature.name for feature in record.features])
     scaled = add("Mul", add("Sub", floats, weights["mean"][None]), weights["scale"][None])
-    known = add("Where", add("IsNaN", scaled), np.zeros(1, np.float32), scaled)
-    return add("Gemm", known, weights["w"][:-1, None], weights["w"][-1:])
+    filled = add("Where", add("IsNaN", scaled), np.zeros(1, np.float32), scaled)
+    return add("Gemm", filled, weights["w"][:-1, None], weights["w"][-1:])
 
 
 KIND: Final = ModelKind(section=LinearModel, ranker="linear_kind:LinearRanker", export="linear_kind:add_line")

@@ -41,12 +41,12 @@ class Trend(KeyedFeature):
         yield NumberQuery(self.name, (recent + 1) / (whole + 2))
 
     @classmethod
-    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
-        views = [(feature, feature.view(fitted.declared)) for feature, _ in wanted]
+    def nodes(cls, graph: Graph, fitted: Fitted, features: Sequence[tuple[Self, int]]) -> str:
+        views = [(feature, feature.view(fitted.declared)) for feature, _ in features]
         places = [view_column(view, feature._recent.name) for feature, view in views]
         places += [view_column(view, ROWS.name) for _, view in views]
-        known = graph.fill_missing(graph.numbers(places), np.zeros(1))
-        recent, whole = graph.split(known, [len(wanted)] * 2)
+        filled = graph.fill_missing(graph.numbers(places), np.zeros(1))
+        recent, whole = graph.split(filled, [len(features)] * 2)
         return graph.add("Div", graph.add("Add", recent, np.ones(1)), graph.add("Add", whole, np.full(1, 2.0)))
 
     @property
@@ -65,9 +65,11 @@ def spread_gate(case: Case) -> GateResult:
     """Hold when the scores hardly differ."""
     limit = case.settings("spread", SpreadLimits).min_deviation
     assert case.scored.rows is not None
-    found = float(case.scored.rows.scores.std())
-    failures = [f"deviation {found:.3f} < {limit:.3f} (min_deviation)"] if found < limit else []
-    return GateResult.from_failures("spread", failures, f"deviation {found:.3f}", deviation=found, min_deviation=limit)
+    spread = float(case.scored.rows.scores.std())
+    failures = [f"deviation {spread:.3f} < {limit:.3f} (min_deviation)"] if spread < limit else []
+    return GateResult.from_failures(
+        "spread", failures, f"deviation {spread:.3f}", deviation=spread, min_deviation=limit
+    )
 
 
 SPREAD: Final = Gate(spread_gate, SpreadLimits)

@@ -36,12 +36,12 @@ def test_an_image_without_digest_is_refused_in_production() -> None:
         resolve_images(Images(pipeline=PIPELINE, triton="nvcr.io/nvidia/tritonserver:26.10-py3"))
 
 
-def test_what_is_compiled_in_is_a_tag_and_refused_too() -> None:
+def test_the_compiled_in_image_has_a_tag_and_is_refused_too() -> None:
     with pytest.raises(ShortlistError, match=r"images\.pipeline: .*has no digest"):
         resolve_images(Images())
 
 
-def test_tags_are_allowed_where_the_spec_says_so_and_the_caller_does_not_forbid_it() -> None:
+def test_tags_are_allowed_by_the_spec_unless_the_caller_forbids_them() -> None:
     images = Images(pipeline="team/shortlist:1.2", allow_tags=True)
     assert resolve_images(images).pipeline == "team/shortlist:1.2"
     with pytest.raises(ShortlistError, match="has no digest"):
@@ -55,7 +55,7 @@ def test_what_is_no_reference_is_refused(broken: str) -> None:
 
 
 def test_an_image_that_is_needed_must_be_named() -> None:
-    found = resolve_images(Images(pipeline=PIPELINE))
-    assert found.require("pipeline") == PIPELINE
+    references = resolve_images(Images(pipeline=PIPELINE))
+    assert references.require("pipeline") == PIPELINE
     with pytest.raises(ShortlistError, match=r"images\.gpu: .*none is configured.*SHORTLIST_GPU_IMAGE"):
-        found.require("gpu")
+        references.require("gpu")

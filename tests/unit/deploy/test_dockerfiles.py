@@ -28,23 +28,23 @@ class Line(NamedTuple):
 
     stage: int
     """0 before the first FROM."""
-    word: str
+    instruction: str
     value: str
 
 
 def lines_of(text: str) -> list[Line]:
     stage, lines = 0, []
-    for one in DockerfileParser(fileobj=BytesIO(text.encode()), env_replace=False).structure:
-        stage += one["instruction"] == "FROM"
-        if one["instruction"] != "COMMENT":
-            lines.append(Line(stage, one["instruction"], one["value"]))
+    for instruction in DockerfileParser(fileobj=BytesIO(text.encode()), env_replace=False).structure:
+        stage += instruction["instruction"] == "FROM"
+        if instruction["instruction"] != "COMMENT":
+            lines.append(Line(stage, instruction["instruction"], instruction["value"]))
     return lines
 
 
 def problems(text: str, *, compiles: bool = False) -> Iterator[str]:
     """Give what is wrong with a Dockerfile; `compiles`: its program makes machine code while it runs."""
     lines = lines_of(text)
-    bases = [line.value for line in lines if line.word == "FROM"]
+    bases = [line.value for line in lines if line.instruction == "FROM"]
     last = [line for line in lines if line.stage == len(bases)]
     names = {base.partition(" AS ")[2] for base in bases}
     if len(bases) < 2:
@@ -56,22 +56,26 @@ def problems(text: str, *, compiles: bool = False) -> Iterator[str]:
         if re.search(r":latest\b", image):
             yield f"latest: {image}"
     for line in lines:
-        if line.word == "ARG" and re.fullmatch(r"\w+_DIGEST=.*", line.value):
+        if line.instruction == "ARG" and re.fullmatch(r"\w+_DIGEST=.*", line.value):
             yield f"a digest with a default: {line.value}"
-        if line.word == "ADD":
+        if line.instruction == "ADD":
             yield f"ADD: {line.value}"
-        if line.word in ("ARG", "ENV"):
-            yield from (f"secret: {word}" for word in shlex.split(line.value) if SECRET.search(word.partition("=")[0]))
-        if line.word == "COPY" and line.value.split()[0] in (".", "./"):
+        if line.instruction in ("ARG", "ENV"):
+            yield from (
+                f"secret: {argument}"
+                for argument in shlex.split(line.value)
+                if SECRET.search(argument.partition("=")[0])
+            )
+        if line.instruction == "COPY" and line.value.split()[0] in (".", "./"):
             yield "copies whatever lies around"
-        if line.word == "RUN":
+        if line.instruction == "RUN":
             yield from _problems_of_run(line, in_last=line in last, compiles=compiles)
-    users = [line.value for line in last if line.word == "USER"]
+    users = [line.value for line in last if line.instruction == "USER"]
     if not users or not re.fullmatch(r"[1-9]\d*(:[1-9]\d*)?", users[-1]):
         yield f"user: {users[-1:]}"
-    labels = " ".join(line.value for line in last if line.word == "LABEL")
+    labels = " ".join(line.value for line in last if line.instruction == "LABEL")
     yield from (f"label: {name}" for name in LABELS if f"org.opencontainers.image.{name}=" not in labels)
-    starts = [line.value for line in last if line.word == "ENTRYPOINT"]
+    starts = [line.value for line in last if line.instruction == "ENTRYPOINT"]
     if not starts or not starts[-1].startswith("["):
         yield "a shell in front of the program, which then hears no signal"
 
@@ -112,7 +116,7 @@ def test_it_is_in_order(path: Path) -> None:
 def test_what_compiles_while_it_runs_has_a_compiler_and_a_place_for_its_code() -> None:
     text = (ROOT / "deploy/docker/gpu.Dockerfile").read_text()
     assert "builds in the last stage" in list(problems(text))
-    settings = " ".join(line.value for line in lines_of(text) if line.word == "ENV")
+    settings = " ".join(line.value for line in lines_of(text) if line.instruction == "ENV")
     assert {"TORCHINDUCTOR_CACHE_DIR=/tmp/torchinductor", "TRITON_CACHE_DIR=/tmp/triton"} <= set(settings.split())
     assert "TORCHDYNAMO_DISABLE" not in settings
 
@@ -121,7 +125,7 @@ PIPELINE = (ROOT / "deploy/docker/pipeline.Dockerfile").read_text()
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "problem"),
     [
         ("@${PYTHON_DIGEST}", "", "base without digest: docker.io/library/python:3.11-slim"),
         ("3.11-slim@${PYTHON_DIGEST}", "latest", "latest: docker.io/library/python:latest"),
@@ -150,9 +154,9 @@ PIPELINE = (ROOT / "deploy/docker/pipeline.Dockerfile").read_text()
         ),
     ],
 )
-def test_each_rule_refuses(old: str, new: str, said: str) -> None:
+def test_each_rule_refuses(old: str, new: str, problem: str) -> None:
     assert old in PIPELINE
-    assert said in list(problems(PIPELINE.replace(old, new)))
+    assert problem in list(problems(PIPELINE.replace(old, new)))
 
 
 def test_one_stage_is_refused() -> None:
@@ -164,27 +168,27 @@ def test_what_is_copied_is_there_and_let_in(path: Path) -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in ignored
     for line in lines_of(path.read_text()):
-        if line.word == "COPY" and not line.value.startswith("--from"):
+        if line.instruction == "COPY" and not line.value.startswith("--from"):
             for source in line.value.split()[:-1]:
                 assert (ROOT / source).exists()
                 assert f"!{source.partition('/')[0]}" in ignored
 
 
 def test_what_the_package_needs_is_copied() -> None:
-    copied = {source for line in lines_of(PIPELINE) if line.word == "COPY" for source in line.value.split()}
+    copied = {source for line in lines_of(PIPELINE) if line.instruction == "COPY" for source in line.value.split()}
     assert {"components", "feature_repo", "models", "monitoring", "pipelines", "shortlist"} <= copied
 
 
 def test_what_is_installed_is_what_the_requirements_say() -> None:
     def pins(text: str) -> set[tuple[str, str]]:
-        found = re.findall(r"^([\w.-]+)(?:\[.*\])?==([^\s\\]+)", text, re.MULTILINE)
-        return {(canonicalize_name(name), version) for name, version in found}
+        matches = re.findall(r"^([\w.-]+)(?:\[.*\])?==([^\s\\]+)", text, re.MULTILINE)
+        return {(canonicalize_name(name), version) for name, version in matches}
 
     for name in ("run", "cluster", "gpu", "triton"):
-        asked, locked = ((ROOT / f"requirements/{folder}{name}.txt").read_text() for folder in ("", "lock/"))
-        without_hash = pins(asked) - pins(locked)
+        required, locked = ((ROOT / f"requirements/{folder}{name}.txt").read_text() for folder in ("", "lock/"))
+        without_hash = pins(required) - pins(locked)
         assert {package for package, _ in without_hash} == ({"torch"} if name == "run" else set())
-        assert pins(locked) <= pins(asked)
+        assert pins(locked) <= pins(required)
         assert locked.count("==") <= locked.count("--hash=sha256:")
 
 
@@ -195,9 +199,9 @@ def test_xgboost_for_the_cpu_is_left_out_of_the_gpu_image_with_its_hashes() -> N
     text = (ROOT / "requirements/lock/run.txt").read_text()
     sed = shutil.which("sed")
     assert sed is not None
-    left = subprocess.run([sed, script[1]], input=text, capture_output=True, text=True, check=True).stdout
+    completed = subprocess.run([sed, script[1]], input=text, capture_output=True, text=True, check=True).stdout
     lost = re.sub(r"^xgboost-cpu==.*?[^\\]\n", "", text, count=1, flags=re.MULTILINE | re.DOTALL)
-    assert left == lost != text
+    assert completed == lost != text
 
 
 def test_the_server_is_newer_than_its_known_flaws() -> None:
@@ -209,8 +213,8 @@ def test_the_server_is_newer_than_its_known_flaws() -> None:
 
 def test_the_versions_on_a_gpu_are_those_of_everything_else() -> None:
     def pins(name: str) -> dict[str, str]:
-        found = re.findall(r"^([\w.-]+)(?:\[.*\])?==(\S+)", (ROOT / "requirements" / name).read_text(), re.MULTILINE)
-        return {package.lower().replace("_", "-"): version for package, version in found}
+        matches = re.findall(r"^([\w.-]+)(?:\[.*\])?==(\S+)", (ROOT / "requirements" / name).read_text(), re.MULTILINE)
+        return {package.lower().replace("_", "-"): version for package, version in matches}
 
     run, cluster, gpu = pins("run.txt"), pins("cluster.txt"), pins("gpu.txt")
     for package in gpu.keys() & (run | cluster).keys():
@@ -223,10 +227,10 @@ def test_the_versions_on_a_gpu_are_those_of_everything_else() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=names(FILES))
-def test_hadolint_says_nothing(path: Path) -> None:
+def test_hadolint_reports_no_problem(path: Path) -> None:
     """What is ignored says why in the file."""
     program = Path(sys.executable).parent / "hadolint"
     if not program.exists():
         pytest.skip("hadolint is not installed (requirements/test.txt has it on Linux)")
-    done = subprocess.run([program, "--no-color", path], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.returncode) == ("", 0)
+    completed = subprocess.run([program, "--no-color", path], capture_output=True, text=True, check=False)
+    assert (completed.stdout, completed.returncode) == ("", 0)

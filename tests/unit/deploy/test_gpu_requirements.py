@@ -21,13 +21,13 @@ FOLDER = ROOT / "requirements"
 def pins() -> dict[str, str]:
     """Return what the image installs: run.txt without its XGBoost for CPUs, cluster.txt, gpu.txt."""
     text = "\n".join((FOLDER / name).read_text() for name in ("run.txt", "cluster.txt", "gpu.txt"))
-    found = re.findall(r"^([\w.-]+)(?:\[.*\])?==(\S+)", text, re.MULTILINE)
-    return {canonicalize_name(name): version for name, version in found if name != "xgboost-cpu"}
+    matches = re.findall(r"^([\w.-]+)(?:\[.*\])?==(\S+)", text, re.MULTILINE)
+    return {canonicalize_name(name): version for name, version in matches if name != "xgboost-cpu"}
 
 
 def lock() -> dict[str, list[str]]:
-    known: dict[str, list[str]] = json.loads((FOLDER / "gpu.json").read_text())
-    return known
+    requirements_by_package: dict[str, list[str]] = json.loads((FOLDER / "gpu.json").read_text())
+    return requirements_by_package
 
 
 def problems(pinned: Mapping[str, str], needs: Mapping[str, list[str]]) -> Iterator[str]:
@@ -51,7 +51,7 @@ def test_every_requirement_of_every_package_is_met() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "version", "said"),
+    ("package", "version", "problem"),
     [
         ("polars", "1.42.0", "cudf-polars-cu13==26.6.0 asks for polars<1.40,>=1.35, and 1.42.0 is pinned"),
         ("pandas", "3.0.0", "cudf-cu13==26.6.0 asks for pandas<2.4.0,>=2.0, and 3.0.0 is pinned"),
@@ -60,16 +60,18 @@ def test_every_requirement_of_every_package_is_met() -> None:
         ("nvidia-cublas", "12.9.0", "cuda-toolkit==13.0.3.0 asks for nvidia-cublas"),
     ],
 )
-def test_a_wrong_pin_is_found(package: str, version: str, said: str) -> None:
+def test_a_wrong_pin_is_reported(package: str, version: str, problem: str) -> None:
     changed = {**pins(), package: version}
-    found = list(problems(changed, lock()))
-    assert any(said in one for one in found), found
-    assert f"{package}=={version} is pinned, and gpu.json has other versions: make lock-gpu" in found
+    reported = list(problems(changed, lock()))
+    assert any(problem in text for text in reported), reported
+    assert f"{package}=={version} is pinned, and gpu.json has other versions: make lock-gpu" in reported
 
 
-def test_a_package_that_nobody_pinned_is_found() -> None:
-    fewer = {name: version for name, version in pins().items() if name != "libcudf-cu13"}
-    assert "cudf-cu13==26.6.0 asks for libcudf-cu13==26.6.*, which is not pinned" in list(problems(fewer, lock()))
+def test_an_unpinned_package_is_reported() -> None:
+    incomplete_pins = {name: version for name, version in pins().items() if name != "libcudf-cu13"}
+    assert "cudf-cu13==26.6.0 asks for libcudf-cu13==26.6.*, which is not pinned" in list(
+        problems(incomplete_pins, lock())
+    )
 
 
 def test_the_image_installs_exactly_what_is_locked() -> None:

@@ -17,8 +17,8 @@ FILES += ROOT.glob("*.md")
 
 def named(text: str) -> set[str]:
     """Return the targets that a text names as commands: in backticks, or where a line of a block begins."""
-    found = re.findall(r"(?:`|^\s*\$? ?)make ([a-z][a-z-]+)(?=[`\s;,.]|$)", text, re.MULTILINE)
-    return {name for name in found if name not in ("sure", "it", "the", "a", "an", "them", "room", "one")}
+    matches = re.findall(r"(?:`|^\s*\$? ?)make ([a-z][a-z-]+)(?=[`\s;,.]|$)", text, re.MULTILINE)
+    return {name for name in matches if name not in ("sure", "it", "the", "a", "an", "them", "room", "one")}
 
 
 @pytest.mark.parametrize("text", ["run `make setup` once", "  make serve SPEC=demo", "`make bench NAME=serve`"])
@@ -40,7 +40,7 @@ LINTERS = ("ruff", "lint-imports", "shortlist")
 WRITTEN = {"ruff, check", "ruff, format", "lint-imports, --no-cache", "shortlist, compile"}
 
 
-def made(target: str, failing: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], set[str]]:
+def run_target(target: str, failing: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], set[str]]:
     """Return how a target ended whose programs are stand-ins, one of which fails, and what was called."""
     for name in ("pytest", "mypy", *LINTERS):
         program = folder / name
@@ -50,22 +50,22 @@ def made(target: str, failing: str, folder: Path) -> tuple[subprocess.CompletedP
         (folder / name).touch()
     folders = [f"{name}={folder}" for name in ("BIN", "VENV", "TRITON_VENV")]
     command = ["make", target, *folders, f"UV={folder / 'uv'}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    return done, {*(folder / "ran").read_text().splitlines()}
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    return completed, {*(folder / "ran").read_text().splitlines()}
 
 
 @pytest.mark.parametrize("failing", ["", "pytest", *LINTERS])
-def test_make_test_runs_tests_and_linters_and_fails_with_any_of_them(tmp_path: Path, failing: str) -> None:
-    done, ran = made("test", failing, tmp_path)
-    assert (done.returncode == 0) == (failing == ""), done.stdout + done.stderr
+def test_make_test_runs_tests_and_linters_and_fails_with_each(tmp_path: Path, failing: str) -> None:
+    completed, ran = run_target("test", failing, tmp_path)
+    assert (completed.returncode == 0) == (failing == ""), completed.stdout + completed.stderr
     assert "pytest, -m" in ran  # also beside a linter that fails
     if not failing:
         assert ran >= WRITTEN
 
 
 @pytest.mark.parametrize("failing", ["", "mypy", *LINTERS])
-def test_make_check_runs_linters_and_types_and_fails_with_any_of_them(tmp_path: Path, failing: str) -> None:
-    done, ran = made("check", failing, tmp_path)
-    assert (done.returncode == 0) == (failing == ""), done.stdout + done.stderr
+def test_make_check_runs_linters_and_types_and_fails_with_each(tmp_path: Path, failing: str) -> None:
+    completed, ran = run_target("check", failing, tmp_path)
+    assert (completed.returncode == 0) == (failing == ""), completed.stdout + completed.stderr
     if not failing:
         assert ran == {*WRITTEN, "mypy,"}

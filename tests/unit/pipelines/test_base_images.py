@@ -14,17 +14,17 @@ from shortlist.kubeflow.base_images import base_images, lock_base_images
 from shortlist.kubeflow.images import BASES, base_digests
 
 DIGEST = "sha256:" + "ab" * 32
-REST = "ARG PYTHON_DIGEST\nFROM docker.io/library/python:3.11-slim@${PYTHON_DIGEST} AS builder\n"
+DOCKERFILE = "ARG PYTHON_DIGEST\nFROM docker.io/library/python:3.11-slim@${PYTHON_DIGEST} AS builder\n"
 
 
 class Registry(BaseHTTPRequestHandler):
     """A registry that wants a token from everybody, as public ones do."""
 
     digest = DIGEST
-    asked: list[str]
+    requested_paths: list[str]
 
     def do_HEAD(self) -> None:
-        type(self).asked.append(self.path)
+        type(self).requested_paths.append(self.path)
         token = self.headers.get("authorization")
         if token != "Bearer for-everybody":  # noqa: S105 - of the test
             self.send_response(401)
@@ -50,7 +50,7 @@ class Registry(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def registry() -> Iterator[str]:
-    Registry.asked, Registry.digest = [], DIGEST
+    Registry.requested_paths, Registry.digest = [], DIGEST
     server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -62,7 +62,7 @@ def registry() -> Iterator[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "pipeline.Dockerfile").write_text(REST)
+    (tmp_path / "pipeline.Dockerfile").write_text(DOCKERFILE)
     (tmp_path / "bases.env").write_text("# a comment\nPYTHON_DIGEST=\nOTHER=1\n")
     return tmp_path
 
@@ -84,7 +84,7 @@ def test_what_a_tag_means_is_written_down(folder: Path, registry: str) -> None:
     lock_base_images(folder, bases, url_of=lambda _: registry)
     assert bases.read_text() == f"# a comment\nPYTHON_DIGEST={DIGEST}\nOTHER=1\n"
     assert lock_base_images(folder, bases, url_of=lambda _: registry)[0].startswith("unchanged: ")
-    assert set(Registry.asked) == {"/v2/library/python/manifests/3.11-slim"}
+    assert set(Registry.requested_paths) == {"/v2/library/python/manifests/3.11-slim"}
 
 
 def test_what_is_written_is_what_a_build_takes(folder: Path, registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,15 +95,15 @@ def test_what_is_written_is_what_a_build_takes(folder: Path, registry: str, monk
     assert base_digests(["pipeline"])["PYTHON_DIGEST"] == DIGEST
 
 
-def test_a_tag_that_is_not_there_changes_nothing(folder: Path, registry: str) -> None:
-    (folder / "pipeline.Dockerfile").write_text(REST.replace("3.11-slim", "3.99"))
-    before = (folder / "bases.env").read_text()
+def test_a_missing_tag_leaves_the_file_unchanged(folder: Path, registry: str) -> None:
+    (folder / "pipeline.Dockerfile").write_text(DOCKERFILE.replace("3.11-slim", "3.99"))
+    text_before = (folder / "bases.env").read_text()
     with pytest.raises(ShortlistError, match=r"python:3\.99: its registry answers 404 .* does the tag exist"):
         lock_base_images(folder, folder / "bases.env", url_of=lambda _: registry)
-    assert (folder / "bases.env").read_text() == before
+    assert (folder / "bases.env").read_text() == text_before
 
 
-def test_a_registry_that_is_away_is_said(folder: Path) -> None:
+def test_an_unreachable_registry_is_named_in_the_error(folder: Path) -> None:
     with pytest.raises(ShortlistError, match=r"python:3\.11-slim: its registry does not answer \(ConnectError"):
         lock_base_images(folder, folder / "bases.env", url_of=lambda _: "http://127.0.0.1:9")
 
@@ -115,7 +115,7 @@ def test_an_answer_that_is_no_digest_is_refused(folder: Path, registry: str) -> 
 
 
 def test_one_variable_for_two_images_is_refused(folder: Path) -> None:
-    (folder / "gpu.Dockerfile").write_text(REST.replace("3.11", "3.12"))
+    (folder / "gpu.Dockerfile").write_text(DOCKERFILE.replace("3.11", "3.12"))
     with pytest.raises(ShortlistError, match=r"PYTHON_DIGEST is the digest of .*3\.1\d-slim here, and of"):
         base_images(folder)
 

@@ -20,8 +20,8 @@ from shortlist.spec.serving import Canary
 ROOT = Path(__file__).parents[3]
 
 
-def shortlist(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["shortlist", *words])
+def shortlist(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["shortlist", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)
@@ -43,12 +43,12 @@ def test_a_broken_spec_is_words_and_exit_code_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert shortlist(monkeypatch, "check", str(ROOT / "tests/specs/invalid/unknown_key.yaml")) == 2
-    said = capsys.readouterr()
-    assert "unknown key; did you mean 'rounds'?" in said.err
-    assert "Traceback" not in said.err + said.out
+    captured = capsys.readouterr()
+    assert "unknown key; did you mean 'rounds'?" in captured.err
+    assert "Traceback" not in captured.err + captured.out
 
 
-def test_an_unknown_spec_names_the_near_one(
+def test_an_unknown_spec_suggests_the_closest_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert shortlist(monkeypatch, "check", "kuairan") == 2
@@ -60,14 +60,14 @@ def test_schema_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert json.loads(capsys.readouterr().out)["title"] == "Spec"
 
 
-def test_a_spec_that_reads_files_needs_to_be_told_where(
+def test_a_spec_that_reads_files_needs_their_location(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert shortlist(monkeypatch, "run", "criteo", "--runs", str(tmp_path / "runs")) == 2
     assert "name their location, e.g. make run SPEC=criteo DATA=path" in capsys.readouterr().err
 
 
-def test_data_that_is_not_there_stops_before_anything_is_made(
+def test_missing_data_is_an_error_before_any_file_is_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     data = str(tmp_path / "gone.tsv")
@@ -97,11 +97,13 @@ def test_rollback_succeeds_only_when_the_former_version_serves(
 COMMANDS = ("serve", "status", "deploy-canary", "canary-status", "promote", "rollback", "replay")
 
 
-@pytest.mark.parametrize("words", [("ui",), ("export", "demo", "out"), *((command, "demo") for command in COMMANDS)])
-def test_without_runs_they_say_what_to_do(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize(
+    "arguments", [("ui",), ("export", "demo", "out"), *((command, "demo") for command in COMMANDS)]
+)
+def test_commands_without_runs_name_the_next_step(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert shortlist(monkeypatch, *words, "--runs", str(tmp_path / "none")) == 2
+    assert shortlist(monkeypatch, *arguments, "--runs", str(tmp_path / "none")) == 2
     assert "no runs yet; make run first" in capsys.readouterr().err
 
 
@@ -121,6 +123,6 @@ def test_a_full_disk_is_words_and_exit_code_2(
 
     monkeypatch.setattr("shortlist.runs.local_training.RunsFolder.open", fail)
     assert shortlist(monkeypatch, "run", "demo", "--runs", str(tmp_path)) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("The disk is full (") and "Free some space and run again" in said
-    assert "Traceback" not in said
+    printed_error = capsys.readouterr().err
+    assert printed_error.startswith("The disk is full (") and "Free some space and run again" in printed_error
+    assert "Traceback" not in printed_error

@@ -114,12 +114,12 @@ def configured(graph: Any, cluster: Cluster = CLUSTER, *, cached: bool = True) -
 
 def test_it_says_what_kubeflows_own_setters_say() -> None:
     spec, platform = configured(plain())
-    wanted = with_setters()
-    assert spec == without_old_fields(json_format.MessageToDict(wanted.pipeline_spec))
-    assert platform == json_format.MessageToDict(wanted.platform_spec)
+    expected = with_setters()
+    assert spec == without_old_fields(json_format.MessageToDict(expected.pipeline_spec))
+    assert platform == json_format.MessageToDict(expected.platform_spec)
 
 
-def test_nothing_is_cached_where_that_is_asked() -> None:
+def test_no_step_is_cached_if_caching_is_off() -> None:
     spec, _ = configured(plain(), cached=False)
     groups = [spec["root"], *(c for c in spec["components"].values() if "dag" in c)]
     steps = [task for group in groups for task in group["dag"]["tasks"].values() if "iterator" not in str(task).lower()]
@@ -134,9 +134,9 @@ def test_every_step_of_our_graphs_gets_its_settings(name: str) -> None:
         graph, Cluster.model_validate({"tasks": {"train": {"cpu": "7"}, "check_live_traffic": {"cpu": "3"}}})
     )
     executors = spec["deploymentSpec"]["executors"]
-    assert {one["container"]["image"] for one in executors.values()} == {CPU}
+    assert {executor["container"]["image"] for executor in executors.values()} == {CPU}
     assert set(platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]) == set(executors)
-    cpu = {label: one["container"]["resources"]["resourceCpuLimit"] for label, one in executors.items()}
+    cpu = {label: executor["container"]["resources"]["resourceCpuLimit"] for label, executor in executors.items()}
     assert {label for label, limit in cpu.items() if limit == "7"} == {
         label for label in cpu if label.startswith("exec-train") and "ensembles" not in label
     }
@@ -202,24 +202,24 @@ def test_models_take_turns_here_and_none_waits_on_a_cluster() -> None:
     assert of_train({})["loops"] == []
 
 
-def test_models_that_want_different_nodes_are_told() -> None:
-    asked = {f"train_{name}": {"node_selector": {"pool": name}} for name in ("trees", "network")}
+def test_models_with_different_node_selectors_are_refused() -> None:
+    tasks = {f"train_{name}": {"node_selector": {"pool": name}} for name in ("trees", "network")}
     with pytest.raises(
         ShortlistError, match=r"models' steps share one pod template and have different .*node_selector"
     ):
-        of_train(asked)
+        of_train(tasks)
 
 
 def test_a_step_of_a_model_that_is_not_declared_is_refused() -> None:
     graphs = {"g": pipelines()["training"].pipeline_spec}
-    own = Cluster.model_validate({"tasks": {"train_trees": {}, "validate_export_trees": {}}})
-    check_step_names(own, graphs, ["trees"])
+    cluster = Cluster.model_validate({"tasks": {"train_trees": {}, "validate_export_trees": {}}})
+    check_step_names(cluster, graphs, ["trees"])
     with pytest.raises(ShortlistError, match=r"no step is called 'train_trees'; did you mean 'train_tree'\?"):
-        check_step_names(own, graphs, ["tree"])
+        check_step_names(cluster, graphs, ["tree"])
 
 
 @pytest.mark.parametrize("name", ["training", "training_wide"])
-def test_only_the_step_that_rolls_out_sees_the_token_for_it(name: str) -> None:
+def test_only_the_rollout_step_gets_the_rollout_token(name: str) -> None:
     """Kubeflow has one account for all steps of a run, so the right travels as a file."""
     graph = pipelines()[name]
     spec, platform = ir.PipelineSpec(), ir.PlatformSpec()
@@ -227,11 +227,13 @@ def test_only_the_step_that_rolls_out_sees_the_token_for_it(name: str) -> None:
     platform.CopyFrom(graph.platform_spec)
     configure_graph(spec, platform, CLUSTER, IMAGES, cached=True)
     executors = json_format.MessageToDict(spec.deployment_spec)["executors"]
-    given = platform.platforms["kubernetes"].deployment_spec.executors
+    platform_executors = platform.platforms["kubernetes"].deployment_spec.executors
     seeing = {}
     for step in iter_tasks(spec):
-        names = {one["name"]: one["value"] for one in executors[step.executor]["container"].get("env", [])}
-        mounts = json_format.MessageToDict(given[step.executor]).get("secretAsVolume", [])
+        names = {
+            variable["name"]: variable["value"] for variable in executors[step.executor]["container"].get("env", [])
+        }
+        mounts = json_format.MessageToDict(platform_executors[step.executor]).get("secretAsVolume", [])
         if mounts or "SHORTLIST_KUBERNETES_TOKEN" in names:
             seeing[step.component] = (
                 names["SHORTLIST_KUBERNETES_TOKEN"],

@@ -29,25 +29,29 @@ def graph(name: str) -> dict[str, Any]:
 def missing(pipeline: dict[str, Any]) -> list[str]:
     """Return what tasks read and nobody gives: outputs of no task, inputs of no group, inputs that are left out."""
     wrong = []
-    for where, group in {"root": pipeline["root"], **pipeline["components"]}.items():
-        tasks, own = group.get("dag", {}).get("tasks", {}), group.get("inputDefinitions", {})
+    for group_name, group in {"root": pipeline["root"], **pipeline["components"]}.items():
+        tasks, inputs_of_group = group.get("dag", {}).get("tasks", {}), group.get("inputDefinitions", {})
         for name, task in tasks.items():
             component = pipeline["components"].get(task["componentRef"]["name"])
             if component is None:
-                wrong.append(f"{where}/{name}: no component")
+                wrong.append(f"{group_name}/{name}: no component")
                 continue
-            wrong += [f"{where}/{name}: after {one}" for one in task.get("dependentTasks", ()) if one not in tasks]
+            wrong += [
+                f"{group_name}/{name}: after {dependency}"
+                for dependency in task.get("dependentTasks", ())
+                if dependency not in tasks
+            ]
             for kind, single in (("parameters", "Parameter"), ("artifacts", "Artifact")):
-                given = task.get("inputs", {}).get(kind, {})
-                for key, one in given.items():
-                    made = one.get(f"taskOutput{single}", {}).get("producerTask")
-                    outer = one.get(f"componentInput{single}")
-                    if (made and made not in tasks) or (outer and outer not in own.get(kind, {})):
-                        wrong.append(f"{where}/{name}: {key} comes from nowhere")
-                for key, one in component.get("inputDefinitions", {}).get(kind, {}).items():
+                inputs = task.get("inputs", {}).get(kind, {})
+                for key, source in inputs.items():
+                    producer = source.get(f"taskOutput{single}", {}).get("producerTask")
+                    outer = source.get(f"componentInput{single}")
+                    if (producer and producer not in tasks) or (outer and outer not in inputs_of_group.get(kind, {})):
+                        wrong.append(f"{group_name}/{name}: {key} comes from nowhere")
+                for key, source in component.get("inputDefinitions", {}).get(kind, {}).items():
                     loop = task.get("parameterIterator", {}).get("itemInput")
-                    if key not in given and not one.get("isOptional") and key != loop:
-                        wrong.append(f"{where}/{name}: {key} is not given")
+                    if key not in inputs and not source.get("isOptional") and key != loop:
+                        wrong.append(f"{group_name}/{name}: {key} is not given")
     return wrong
 
 
@@ -58,14 +62,16 @@ def test_a_graph_without_them_is_whole(name: str, steps: set[str]) -> None:
     assert not missing(pipeline)
     remove_steps(pipeline, steps)
     assert not missing(pipeline)
-    named = {one.replace("_", "-") for one in steps}
-    assert not [one for one in (*pipeline["components"], *pipeline["deploymentSpec"]["executors"]) if one[5:] in named]
+    named = {step.replace("_", "-") for step in steps}
+    assert not [
+        name for name in (*pipeline["components"], *pipeline["deploymentSpec"]["executors"]) if name[5:] in named
+    ]
 
 
 def test_a_step_whose_output_must_be_there_is_noticed() -> None:
     pipeline = graph("training")
     remove_steps(pipeline, {"materialize_features"})
-    assert [one.rpartition("/")[2] for one in missing(pipeline)] == [
+    assert [problem.rpartition("/")[2] for problem in missing(pipeline)] == [
         "evaluate-gates: skew is not given", "report: skew is not given"
     ]  # fmt: skip
 

@@ -28,7 +28,7 @@ def write_table(folder: Path, names: tuple[str, ...], rows: int) -> None:
     writer.close({"columns": [{"name": name, "kind": "id", "size": 2} for name in names], "split": split})
 
 
-def test_the_newest_table_with_the_declared_features_is_taken(tmp_path: Path) -> None:
+def test_the_newest_table_with_the_declared_features_is_used(tmp_path: Path) -> None:
     for age, (name, names) in enumerate((("newer", ("a", "b")), ("older", ("a", "b")), ("other", ("a",)))):
         folder = tmp_path / "cache" / "artefacts" / name / "table"
         write_table(folder, names, rows=4)
@@ -41,7 +41,7 @@ def test_the_newest_table_with_the_declared_features_is_taken(tmp_path: Path) ->
         diagnose_cli.newest_table(tmp_path, ("b", "a"), "demo")
 
 
-def test_without_a_run_the_user_is_told_to_make_one(
+def test_without_a_run_the_error_names_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["shortlist", "diagnose", "demo", "--runs", str(tmp_path)])
@@ -65,12 +65,12 @@ def test_figures_come_before_the_advice() -> None:
         ("xgbost", r"--model: no model is called 'xgbost'; did you mean 'xgboost'\?"),
     ],
 )
-def test_a_model_without_a_diagnosis_is_told(name: str | None, message: str) -> None:
+def test_a_model_without_a_diagnosis_is_refused(name: str | None, message: str) -> None:
     trees = load_spec(Path(__file__).parents[3] / "pipelines/specs/drill.yaml")
     with pytest.raises(ShortlistError, match=message):
         diagnose_cli.choose_diagnosis(trees, name)
 
 
-def test_the_first_model_with_a_diagnosis_is_taken() -> None:
+def test_the_first_model_with_a_diagnosis_is_used() -> None:
     demo = load_spec(Path(__file__).parents[3] / "pipelines/specs/demo.yaml")
     assert diagnose_cli.choose_diagnosis(demo, None)[0] == "dlrm"

@@ -21,9 +21,9 @@ def display_of(folder: Path, *events: dict[str, Any], spec_argument: str = "") -
 
 
 def test_every_finished_step_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = {"event": "done", "name": "ingest", "seconds": 2.0, "peak_mib": 100.0, "rows_per_s": 5000}
+    event = {"event": "done", "name": "ingest", "seconds": 2.0, "peak_mib": 100.0, "rows_per_s": 5000}
     display_of(
-        tmp_path, {"event": "step", "step": "ingest", "paths": {}}, done, {"event": "cached", "step": "validate"}
+        tmp_path, {"event": "step", "step": "ingest", "paths": {}}, event, {"event": "cached", "step": "validate"}
     )
     lines = capsys.readouterr().out.splitlines()
     assert re.match(r"\[ 1/\d+\] ", lines[0]) and re.match(r"\[ 2/\d+\] ", lines[1])
@@ -47,16 +47,16 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
 def test_a_stopped_run_ends_with_its_message_and_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     display = display_of(tmp_path, {"event": "failed", "step": "validate", "message": "3 of 10 rows break 'range'"})
     display.print_results(tmp_path, 1, Path("runs"))
-    shown = capsys.readouterr().out
-    assert "3 of 10 rows break 'range'" in shown
-    assert "runs/latest/report.html" in shown
+    printed = capsys.readouterr().out
+    assert "3 of 10 rows break 'range'" in printed
+    assert "runs/latest/report.html" in printed
 
 
 def test_our_own_fault_shows_the_end_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "pipeline.log").write_text("ZeroDivisionError: division by zero\n")
     display_of(tmp_path).print_results(tmp_path, 1, Path("runs"))
-    shown = capsys.readouterr().out
-    assert "a bug in Shortlist" in shown and "ZeroDivisionError" in shown
+    printed = capsys.readouterr().out
+    assert "a bug in Shortlist" in printed and "ZeroDivisionError" in printed
 
 
 def test_an_interrupted_run_says_that_it_can_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +66,7 @@ def test_an_interrupted_run_says_that_it_can_go_on(tmp_path: Path, capsys: pytes
     assert "the next run reuses the finished steps" in capsys.readouterr().out
 
 
-def test_a_finished_run_shows_what_to_tune_by_and_why_a_candidate_was_chosen(
+def test_a_finished_run_shows_validation_metrics_and_the_reason_for_the_chosen_candidate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "140")
@@ -88,11 +88,11 @@ def test_a_finished_run_shows_what_to_tune_by_and_why_a_candidate_was_chosen(
     display = display_of(tmp_path)
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     display.print_results(tmp_path, 0, Path("runs"))
-    shown = capsys.readouterr().out
-    assert "GAUC" not in shown
-    assert all(heading in " ".join(shown.split()) for heading in ("validation", "test", "0.5100", "0.7600"))
-    assert "dlrm: passes every gate, but validation log loss 0.5200 is not below 0.5100 of 'xgboost'" in shown
-    assert "Tune by the validation numbers" in shown
+    printed = capsys.readouterr().out
+    assert "GAUC" not in printed
+    assert all(heading in " ".join(printed.split()) for heading in ("validation", "test", "0.5100", "0.7600"))
+    assert "dlrm: passes every gate, but validation log loss 0.5200 is not below 0.5100 of 'xgboost'" in printed
+    assert "Tune by the validation numbers" in printed
 
 
 def test_the_metrics_within_users_fit_a_narrow_terminal_and_the_notice_comes_first(
@@ -110,10 +110,10 @@ def test_the_metrics_within_users_fit_a_narrow_terminal_and_the_notice_comes_fir
     display = display_of(tmp_path)
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     display.print_results(tmp_path, 0, Path("runs"))
-    shown = capsys.readouterr().out
-    assert shown.strip().startswith("No candidate beats the baseline 'logistic'.")
+    printed = capsys.readouterr().out
+    assert printed.strip().startswith("No candidate beats the baseline 'logistic'.")
     figures = "0.7611", "0.5123", "0.7151", "0.8124", "0.701\N{EN DASH}0.729", "0.5234", "0.7670"
-    assert all(figure in shown for figure in figures)
+    assert all(figure in printed for figure in figures)
 
 
 def test_a_finished_run_ends_with_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,10 +43,10 @@ def day(
 
 def world() -> DrillWorld:
     source = GeneratedSource(kind="generated", days=10, start=date(2026, 1, 5), drifts=DRIFTS)
-    made = SimpleNamespace(source=source, drifts=DRIFTS, start_of=lambda number: BEGIN + timedelta(days=number),
+    drill_world = SimpleNamespace(source=source, drifts=DRIFTS, start_of=lambda number: BEGIN + timedelta(days=number),
         date_of=lambda number: date(2026, 1, 5) + timedelta(days=number),
     )  # fmt: skip
-    return cast(DrillWorld, made)
+    return cast(DrillWorld, drill_world)
 
 
 GOOD = {
@@ -63,9 +63,9 @@ def story(**changes: DrillDay) -> Drill:
 
 
 def test_a_loop_that_closes_passes() -> None:
-    done = story()
-    broken, new = done.scenarios
-    assert done.passed and (done.quiet_windows, done.false_alarms) == (3, 0)
+    report = story()
+    broken, new = report.scenarios
+    assert report.passed and (report.quiet_windows, report.false_alarms) == (3, 0)
     assert (broken.alarm_at, broken.kpi.before) == (BEGIN + timedelta(days=4), 0.5)
     assert (new.kpi.before, new.kpi.during, new.kpi.after) == (0.5, 0.3, pytest.approx(0.45))
     assert new.hours_to_alarm == 48
@@ -74,39 +74,39 @@ def test_a_loop_that_closes_passes() -> None:
 def test_a_promotion_is_compared_with_what_both_models_served_with() -> None:
     change = ChampionChange(2, Path("fit-of-day-7"), 1, Path("fit-of-day-2"))
     promoted = replace(GOOD[7], collected_rows=700, change=change)
-    asked = []
+    compared = []
 
     def compare(change: ChampionChange, days: frozenset[date]) -> tuple[float, float]:
-        asked.append((change, days))
+        compared.append((change, days))
         return 0.8, 0.7
 
     drill = summarize_drill(world(), [(GOOD | {7: promoted})[number] for number in sorted(GOOD)], 12.0, compare)
     broken, new = drill.scenarios
     assert (new.auc_promoted, new.auc_frozen, new.collected_rows_trained_on) == (0.8, 0.7, 700)
     assert (broken.auc_promoted, broken.auc_frozen, broken.collected_rows_trained_on) == (None, None, None)
-    assert asked == [(change, frozenset({date(2026, 1, 13), date(2026, 1, 14)}))]  # the days after the promotion
+    assert compared == [(change, frozenset({date(2026, 1, 13), date(2026, 1, 14)}))]  # the days after the promotion
 
 
 def test_days_of_a_rollout_that_most_users_spent_with_the_old_model_are_no_recovery() -> None:
     """No decision is about the first of them, because it was looked at together with the next one."""
     promoted = replace(GOOD[7], change=ChampionChange(2, Path("new"), 1, Path("old")))
     in_between = replace(day(8, kpi=0.2), decision=None)
-    after = day(9, kpi=0.45)
-    quality = tuple(one.model_copy(update={"version": 2}) for one in after.report.quality)
-    after = replace(after, report=after.report.model_copy(update={"champion": 2, "quality": quality}))
-    done = story(day7=promoted, day8=in_between, day9=after)
-    new = done.scenarios[1]
+    last_day = day(9, kpi=0.45)
+    quality = tuple(quality_of_slice.model_copy(update={"version": 2}) for quality_of_slice in last_day.report.quality)
+    last_day = replace(last_day, report=last_day.report.model_copy(update={"champion": 2, "quality": quality}))
+    report = story(day7=promoted, day8=in_between, day9=last_day)
+    new = report.scenarios[1]
     assert (new.kpi.during, new.kpi.after) == (pytest.approx((0.3 + 0.3 + 0.2) / 3), 0.45)
-    assert done.passed and not in_between.is_alarm and in_between.action == "hold"
+    assert report.passed and not in_between.is_alarm and in_between.action == "hold"
 
 
 def test_a_second_training_may_be_the_one_that_wins_users_back() -> None:
-    done = story(
+    report = story(
         day7=day(7, "retrain", ("item_id",), kpi=0.3, trained=True),
         day8=day(8, "retrain", ("item_id",), kpi=0.3, trained=True, promoted=True),
     )
-    new = done.scenarios[1]
-    assert done.passed and new.alarm_at == BEGIN + timedelta(days=8)
+    new = report.scenarios[1]
+    assert report.passed and new.alarm_at == BEGIN + timedelta(days=8)
     assert (new.kpi.during, new.kpi.after) == (pytest.approx(0.3), pytest.approx(0.45))
 
 

@@ -31,7 +31,7 @@ class Stack:
         self.logged = True
         self.phase: Phase | None = None
         self.step = 0
-        self.asked: list[str] = []
+        self.played_days: list[str] = []
         self.fails = False
 
     def latest(self) -> Any:
@@ -40,7 +40,7 @@ class Stack:
     def play(self, log: Path, traffic: ReplayTraffic) -> dict[str, int]:
         if self.fails:
             raise ShortlistError("the stack is not up")
-        self.asked.append(log.name)
+        self.played_days.append(log.name)
         if self.logged:
             self.log(log.name)
         return {"answered": 2}
@@ -70,7 +70,7 @@ def test_a_day_is_asked_for_once(tmp_path: Path) -> None:
     stack = Stack(tmp_path)
     users = stack.users()
     users.play_day(10)
-    assert (stack.asked, users.next_day) == (["10"], 11)
+    assert (stack.played_days, users.next_day) == (["10"], 11)
 
 
 def test_a_day_is_over_when_all_that_was_answered_is_logged(tmp_path: Path) -> None:
@@ -97,21 +97,21 @@ def test_without_a_rollout_nobody_asks_meanwhile(tmp_path: Path) -> None:
         stack.phase = phase
         with stack.users().during_rollouts():
             time.sleep(0.05)
-    assert stack.asked == []
+    assert stack.played_days == []
 
 
-def test_during_a_rollout_they_ask_for_a_day_per_step_until_it_is_over(tmp_path: Path) -> None:
+def test_a_rollout_gets_a_day_of_traffic_per_step_until_it_ends(tmp_path: Path) -> None:
     stack = Stack(tmp_path)
     users = stack.users()
     with users.during_rollouts():
         stack.phase = Phase.WATCHING
-        until(lambda: len(stack.asked) == 1)
+        until(lambda: len(stack.played_days) == 1)
         time.sleep(0.5)
-        assert len(stack.asked) == 1  # the step is not over
+        assert len(stack.played_days) == 1  # the step is not over
         stack.step = 1
-        until(lambda: len(stack.asked) == 2)
+        until(lambda: len(stack.played_days) == 2)
         stack.phase = Phase.PROMOTING
-    assert stack.asked == ["10", "11"]
+    assert stack.played_days == ["10", "11"]
     assert users.next_day == 12
 
 
@@ -120,18 +120,18 @@ def test_a_step_that_needs_more_users_gets_another_day(tmp_path: Path, monkeypat
     stack = Stack(tmp_path)
     stack.phase = Phase.WATCHING
     with stack.users().during_rollouts():
-        until(lambda: len(stack.asked) == 2)
-    assert stack.asked[:2] == ["10", "11"]
+        until(lambda: len(stack.played_days) == 2)
+    assert stack.played_days[:2] == ["10", "11"]
 
 
-def test_no_day_is_asked_for_after_the_last_one(tmp_path: Path) -> None:
+def test_no_day_is_played_after_the_last_one(tmp_path: Path) -> None:
     stack = Stack(tmp_path)
     users = stack.users(DAYS - 1)
     stack.phase = Phase.SHIFTING
     with users.during_rollouts():
         until(lambda: users.next_day == DAYS)
         time.sleep(0.05)
-    assert stack.asked == [str(DAYS - 1)]
+    assert stack.played_days == [str(DAYS - 1)]
 
 
 def test_servers_that_do_not_answer_users_end_the_drill(tmp_path: Path) -> None:

@@ -51,18 +51,18 @@ elif asked[0] == "push":
     return program
 
 
-def asked(path: Path) -> list[list[str]]:
+def builder_commands(path: Path) -> list[list[str]]:
     return [json.loads(line) for line in (path / "asked").read_text().splitlines()]
 
 
-def test_where_nothing_builds_that_is_said(path: Path) -> None:
+def test_without_a_builder_the_error_names_those_tried(path: Path) -> None:
     with pytest.raises(
         ShortlistError, match=r"no builder of container images works here \(docker: not installed; podman: not"
     ):
         build_images(["pipeline"])
 
 
-def test_a_builder_that_does_not_work_is_passed_over(path: Path) -> None:
+def test_a_broken_builder_is_skipped(path: Path) -> None:
     builder(path, "docker", works=False)
     with pytest.raises(ShortlistError, match=r"docker: cannot connect to the daemon; podman: not installed"):
         find_builder()
@@ -77,29 +77,29 @@ def test_a_base_without_digest_is_refused(path: Path, monkeypatch: pytest.Monkey
         ShortlistError, match=r"TRITON_DIGEST: got '26\.10-py3', wanted sha256:.*deploy/docker/bases\.env"
     ):
         build_images(["pipeline", "triton"])
-    assert [command[0] for command in asked(path)] == ["info"]
+    assert [command[0] for command in builder_commands(path)] == ["info"]
 
 
 def test_it_is_told_the_base_and_the_code(path: Path) -> None:
     builder(path, "podman")
     assert build_images(["pipeline"]) == {"pipeline": f"shortlist-pipeline:{code_version()}"}
-    command = asked(path)[1]
+    command = builder_commands(path)[1]
     assert command[:2] == ["build", "--file"]
     assert command[2].endswith("deploy/docker/pipeline.Dockerfile")
     assert {f"PYTHON_DIGEST={BASE}", f"CODE_VERSION={code_version()}"} <= set(command)
-    assert not [command for command in asked(path) if command[0] == "push"]
+    assert not [command for command in builder_commands(path) if command[0] == "push"]
 
 
 @pytest.mark.parametrize("name", ["docker", "podman", "buildah"])
 def test_what_is_pushed_is_named_by_its_digest(path: Path, name: str) -> None:
     builder(path, name)
-    made = build_images(["pipeline", "triton"], "registry.example/team/")
-    assert made["pipeline"] == f"registry.example/team/shortlist-pipeline@{PUSHED}"
-    assert resolve_images(Images.model_validate(made)).triton == made["triton"]  # good enough for production
-    assert f"export SHORTLIST_IMAGE={made['pipeline']}" in digest_lines(made)
+    created = build_images(["pipeline", "triton"], "registry.example/team/")
+    assert created["pipeline"] == f"registry.example/team/shortlist-pipeline@{PUSHED}"
+    assert resolve_images(Images.model_validate(created)).triton == created["triton"]  # good enough for production
+    assert f"export SHORTLIST_IMAGE={created['pipeline']}" in digest_lines(created)
 
 
-def test_a_build_that_fails_is_said(path: Path) -> None:
+def test_a_failed_build_is_an_error_with_its_output(path: Path) -> None:
     builder(path, "docker", builds=False)
     with pytest.raises(ShortlistError, match=r"building shortlist-gpu:\w+ failed: step 3 went wrong"):
         build_images(["gpu"])
@@ -109,11 +109,13 @@ def test_what_would_be_built_is_said_without_a_builder(path: Path, monkeypatch: 
     monkeypatch.delenv("TRITON_DIGEST")
     monkeypatch.setattr("shortlist.kubeflow.images.BASES", path / "bases.env")
     (path / "bases.env").write_text("TRITON_DIGEST=\n")
-    said = plan_build(["pipeline", "triton"], "registry.example/team")
+    lines = plan_build(["pipeline", "triton"], "registry.example/team")
     tag = f"registry.example/team/shortlist-pipeline:{code_version()}"
-    assert said[:2] == [f"would build {tag} from deploy/docker/pipeline.Dockerfile", f"would push {tag}"]
-    assert said[2].endswith("triton.Dockerfile; TRITON_DIGEST is not known: .venv/bin/shortlist lock-images asks for it")
-    assert said[-1].startswith("images: no builder of container images works here")
+    assert lines[:2] == [f"would build {tag} from deploy/docker/pipeline.Dockerfile", f"would push {tag}"]
+    assert lines[2].endswith(
+        "triton.Dockerfile; TRITON_DIGEST is not known: .venv/bin/shortlist lock-images asks for it"
+    )
+    assert lines[-1].startswith("images: no builder of container images works here")
     builder(path, "podman")
     assert plan_build(["pipeline"])[-1] == f"with {path / 'podman'}"
-    assert not [command for command in asked(path) if command[0] in ("build", "push")]
+    assert not [command for command in builder_commands(path) if command[0] in ("build", "push")]

@@ -40,21 +40,23 @@ def ending(tmp_path: Path) -> Any:
             "gates": [],
             "stages": [],
         } | facts
-        given: dict[str, Any] = {"log": {"location": "/logs"}, "retrieval": json.dumps({"candidates": 300})}
+        arguments: dict[str, Any] = {"log": {"location": "/logs"}, "retrieval": json.dumps({"candidates": 300})}
         features = {"role": "baseline", "features": ["*"]}
         sections = {"logistic": {**features, "bins": [24]}, "popularity": {"role": "baseline"}}
-        baselines = (DeclaredModel(name=name, section={"kind": name, **own}) for name, own in sections.items())
-        given["models"] = [one.text for one in baselines]
+        baselines = (
+            DeclaredModel(name=name, section={"kind": name, **settings}) for name, settings in sections.items()
+        )
+        arguments["models"] = [model.text for model in baselines]
         (tmp_path / "summary.json").write_text(json.dumps(summary))
-        (tmp_path / "arguments.json").write_text(json.dumps(given))
+        (tmp_path / "arguments.json").write_text(json.dumps(arguments))
         return next_steps(tmp_path, "specs/mine.yaml", Path("runs/latest/report.html")).splitlines()
 
     return written
 
 
 def test_quality_is_the_deciding_metric_beside_the_best_baseline(ending: Any) -> None:
-    made, quality, *_ = ending(blessed=BLESSED)
-    assert made.startswith("Trained: logistic, network, popularity, trees.")
+    created, quality, *_ = ending(blessed=BLESSED)
+    assert created.startswith("Trained: logistic, network, popularity, trees.")
     assert quality == (
         "Quality: trees (blessed as version 3) has a test GAUC of 0.6000, against 0.6100 of 'logistic', the best"
         " baseline (-0.0100)."
@@ -63,9 +65,9 @@ def test_quality_is_the_deciding_metric_beside_the_best_baseline(ending: Any) ->
 
 
 def test_slates_are_put_beside_the_best_possible_or_the_best_source(ending: Any) -> None:
-    known = ending(blessed=BLESSED, stages=[*STAGES, stage("best_possible", 0.05)])
+    existing = ending(blessed=BLESSED, stages=[*STAGES, stage("best_possible", 0.05)])
     source = "0.0300 of 'popular', the best single source."
-    assert known[2] == f"Slates: nDCG@10 of what users see is 0.0400; 80% of the best possible (0.0500); {source}"
+    assert existing[2] == f"Slates: nDCG@10 of what users see is 0.0400; 80% of the best possible (0.0500); {source}"
     assert ending(blessed=BLESSED, stages=STAGES)[2].endswith(f"is 0.0400; {source}")
     assert not any(line.startswith("Slates") for line in ending(blessed=BLESSED))
 
@@ -103,8 +105,8 @@ def test_a_blessed_model_is_served_and_tuned_only_where_a_baseline_is_not_beaten
     assert "make tune SPEC=specs/mine.yaml MODEL=trees MINUTES=10 " in behind
     assert "prints a curl that recommends" in behind and "runs/latest/report.html#candidates" in behind
     change = "SET='models.logistic={kind: logistic, role: candidate, features: [\"*\"], bins: [24]}'"
-    command, _, what = behind.partition(f"  make run SPEC=specs/mine.yaml DATA=/logs {change}\n")
-    assert command and what.strip().startswith("make 'logistic' a candidate")  # below: it is long
+    command, _, purpose = behind.partition(f"  make run SPEC=specs/mine.yaml DATA=/logs {change}\n")
+    assert command and purpose.strip().startswith("make 'logistic' a candidate")  # below: it is long
     ahead = MODELS | {"trees": {"auc": 0.75, "gauc": 0.62, "role": "candidate"}}  # of another one speaks the notice
     assert "make tune" not in "\n".join(ending(blessed=BLESSED, notice="'network' is behind.", models=ahead))
     worse = MODELS | {"popularity": {"auc": 0.9, "gauc": 0.9, "role": "baseline"}}  # of a kind that is never served

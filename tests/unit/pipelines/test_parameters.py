@@ -30,16 +30,16 @@ def test_a_parameter_without_a_sentence_stops_the_compilation() -> None:
 
 
 def test_what_is_handed_on_has_type_and_default_and_comes_by_name() -> None:
-    seen: dict[str, Any] = {}
+    received: dict[str, Any] = {}
 
     @with_parameters("models", "cause")
-    def graph(**given: Any) -> None:
+    def graph(**arguments: Any) -> None:
         """Do it."""
-        seen.update(given)
+        received.update(arguments)
 
     assert parameter_names(graph) == ("models", "cause")
     models, cause = inspect.signature(graph).parameters.values()
     assert (models.annotation, models.default) == (list, inspect.Parameter.empty)
     assert (cause.annotation, cause.default) == (PARAMETERS["cause"].type, {})
     graph([1], {"key": "0"})
-    assert seen == {"models": [1], "cause": {"key": "0"}}
+    assert received == {"models": [1], "cause": {"key": "0"}}

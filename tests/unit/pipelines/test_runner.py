@@ -27,13 +27,13 @@ def hit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list
     def say(task: str) -> list[str]:
         text = f"Task {task} cache hit (key=0123456789ab); skipping execution."
         handler.emit(logging.LogRecord("root", logging.INFO, __file__, 1, text, None, None))
-        told = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
-        return [event["step"] for event in told if event["event"] == "cached"]
+        arguments = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
+        return [event["step"] for event in arguments if event["event"] == "cached"]
 
     return say
 
 
-def test_a_step_of_a_model_is_called_after_the_model_whose_turn_it_is(hit: Callable[[str], list[str]]) -> None:
+def test_a_cached_step_of_a_model_has_the_name_of_the_model(hit: Callable[[str], list[str]]) -> None:
     assert hit("ingest") == ["ingest"]
     assert hit("train") == ["ingest", "train_trees"]
     assert hit("validate_export") == ["ingest", "train_trees", "validate_export_trees"]

@@ -32,10 +32,10 @@ def test_first_runs_at_the_same_moment_have_one_identity(tmp_path: Path) -> None
     for number in range(20):
         start = Barrier(4)
         with ThreadPoolExecutor(4) as pool:
-            begun = list(pool.map(begin, [tmp_path / str(number)] * 4, [start] * 4))
-        assert len({reference for reference, _ in begun}) == 1
-        assert len({run for _, run in begun}) == 4
-        assert (tmp_path / str(number) / "latest").resolve() in {run for _, run in begun}
+            run_id = list(pool.map(begin, [tmp_path / str(number)] * 4, [start] * 4))
+        assert len({reference for reference, _ in run_id}) == 1
+        assert len({run for _, run in run_id}) == 4
+        assert (tmp_path / str(number) / "latest").resolve() in {run for _, run in run_id}
 
 
 def test_latest_moves_to_the_newest_run(tmp_path: Path) -> None:
@@ -47,13 +47,13 @@ def test_latest_moves_to_the_newest_run(tmp_path: Path) -> None:
 
 
 def test_results_cached_for_deleted_stores_are_not_reused(tmp_path: Path) -> None:
-    before = RunsFolder.open(tmp_path).reference
-    assert RunsFolder.open(tmp_path).reference == before
+    reference_before = RunsFolder.open(tmp_path).reference
+    assert RunsFolder.open(tmp_path).reference == reference_before
     shutil.rmtree(tmp_path / "stores")
-    assert RunsFolder.open(tmp_path).reference != before
+    assert RunsFolder.open(tmp_path).reference != reference_before
 
 
-def test_a_laptop_is_referred_to_as_ever(tmp_path: Path) -> None:
+def test_local_stores_keep_their_short_form(tmp_path: Path) -> None:
     state = RunsFolder.open(tmp_path)
     assert (
         state.storage_parameter(Runtime())
@@ -72,7 +72,7 @@ def test_a_missing_variable_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_store_on_a_server_leaves_the_others_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example")
     state = RunsFolder.open(tmp_path)
-    found = state.storage_config_for(Runtime.model_validate({"tracking": {"kind": "server"}}))
-    assert (found.folder, found.tracking_variable) == (state.stores, "MLFLOW_TRACKING_URI")
-    assert StorageConfig.parse(str(found)) == found
-    assert spec_feast_store_location(found, "demo").folder == state.stores / "feast/demo"
+    config = state.storage_config_for(Runtime.model_validate({"tracking": {"kind": "server"}}))
+    assert (config.folder, config.tracking_variable) == (state.stores, "MLFLOW_TRACKING_URI")
+    assert StorageConfig.parse(str(config)) == config
+    assert spec_feast_store_location(config, "demo").folder == state.stores / "feast/demo"

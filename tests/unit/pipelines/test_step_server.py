@@ -46,9 +46,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 @contextmanager
 def server(*modules: str) -> Iterator[psutil.Process]:
     """A step server that has imported some modules; yields its process."""
-    before = set(psutil.Process().children())
+    children_before = set(psutil.Process().children())
     with step_server(modules):
-        (process,) = set(psutil.Process().children()) - before
+        (process,) = set(psutil.Process().children()) - children_before
         yield process
 
 
@@ -71,7 +71,7 @@ def test_a_step_is_a_fork_with_its_own_arguments_and_streams(start: Start) -> No
 
 
 @pytest.mark.parametrize(
-    ("code", "returned", "told"),
+    ("code", "returned", "printed_error"),
     [
         ("sys.exit(3)", 3, ""),
         ("sys.exit('no such file')", 1, "no such file\n"),
@@ -80,11 +80,13 @@ def test_a_step_is_a_fork_with_its_own_arguments_and_streams(start: Start) -> No
         ("os.kill(os.getpid(), 15)", 143, ""),
     ],
 )
-def test_a_step_that_fails_or_is_killed_says_so(start: Start, code: str, returned: int, told: str) -> None:
+def test_the_exit_status_of_a_failed_or_killed_step_is_passed_on(
+    start: Start, code: str, returned: int, printed_error: str
+) -> None:
     with server():
         exit_code, _, errors = ended(start(f"assert forked\n{code}"))
         assert exit_code in {returned, returned - 256, 128 - returned if returned > 128 else returned}
-        assert errors.endswith(told)
+        assert errors.endswith(printed_error)
 
 
 def test_a_step_with_an_environment_of_its_own_is_a_fresh_process(

@@ -32,14 +32,14 @@ DECISION = RetrainDecision(
 )
 
 
-def test_a_person_starts_a_training_of_everything() -> None:
-    told = training_arguments(SPEC, "", "stores")
-    assert told["cause"] == {"trigger": "manual", "key": "", "reasons": [], "until": ""}
+def test_a_manual_training_reads_all_rows() -> None:
+    arguments = training_arguments(SPEC, "", "stores")
+    assert arguments["cause"] == {"trigger": "manual", "key": "", "reasons": [], "until": ""}
 
 
 def test_a_decision_is_handed_on() -> None:
-    told = training_arguments(SPEC, "", "stores", decision=DECISION)
-    assert told["cause"] == {
+    arguments = training_arguments(SPEC, "", "stores", decision=DECISION)
+    assert arguments["cause"] == {
         "trigger": "drift",
         "key": "0123456789abcdef",
         "reasons": ["drift in surface"],
@@ -48,14 +48,17 @@ def test_a_decision_is_handed_on() -> None:
 
 
 def test_the_moment_is_the_same_however_it_is_written() -> None:
-    there = UNTIL.astimezone(timezone(timedelta(hours=8)))
-    assert training_arguments(SPEC, "", "stores", until=there)["cause"]["until"] == "2026-01-15T00:00:00+00:00"
+    until_in_another_zone = UNTIL.astimezone(timezone(timedelta(hours=8)))
+    assert (
+        training_arguments(SPEC, "", "stores", until=until_in_another_zone)["cause"]["until"]
+        == "2026-01-15T00:00:00+00:00"
+    )
 
 
 def test_neither_limit_is_passed() -> None:
-    for days, wanted in ((-1, "2026-01-14"), (1, "2026-01-15")):
-        told = training_arguments(SPEC, "", "stores", UNTIL + timedelta(days=days), DECISION)
-        assert told["cause"]["until"] == f"{wanted}T00:00:00+00:00"
+    for days, expected_day in ((-1, "2026-01-14"), (1, "2026-01-15")):
+        arguments = training_arguments(SPEC, "", "stores", UNTIL + timedelta(days=days), DECISION)
+        assert arguments["cause"]["until"] == f"{expected_day}T00:00:00+00:00"
 
 
 def test_a_moment_without_timezone_is_refused() -> None:
@@ -72,34 +75,36 @@ def tasks() -> dict[str, dict[str, Any]]:
 def fed(task: dict[str, Any], parameter: str) -> bool:
     """Whether a task's inputs hold a parameter of the pipeline."""
     names = (parameter, f"pipelinechannel--{parameter}")
-    given = task.get("inputs", {}).get("parameters", {}).values()
-    return any(one.get("componentInputParameter") in names for one in given)
+    inputs = task.get("inputs", {}).get("parameters", {}).values()
+    return any(parameter.get("componentInputParameter") in names for parameter in inputs)
 
 
 def found_by(task: dict[str, Any], part: str) -> bool:
     """Whether a task's inputs hold what `find_champion` says of a part of a parameter."""
-    wanted = {"producerTask": "find-champion", "outputParameterKey": part}
-    given = task.get("inputs", {}).get("parameters", {}).values()
-    return any(one.get("taskOutputParameter") == wanted for one in given)
+    reference = {"producerTask": "find-champion", "outputParameterKey": part}
+    inputs = task.get("inputs", {}).get("parameters", {}).values()
+    return any(parameter.get("taskOutputParameter") == reference for parameter in inputs)
 
 
-def test_the_parameters_are_few() -> None:
-    told = training_arguments(SPEC, "", "stores")
+def test_the_graph_has_few_parameters() -> None:
+    arguments = training_arguments(SPEC, "", "stores")
     pipeline = next(yaml.load_all((COMPILED / "training.yaml").read_text(), yaml.CSafeLoader))
     parameters = pipeline["root"]["inputDefinitions"]["parameters"]
-    assert set(told) == set(parameters)
+    assert set(arguments) == set(parameters)
     assert len(parameters) <= 17
-    assert all(one["description"].endswith(".") for one in parameters.values())
+    assert all(parameter["description"].endswith(".") for parameter in parameters.values())
 
 
 def test_slices_and_compared_rows_are_parts_of_the_gates_that_no_other_part_makes_anew() -> None:
-    found = tasks()
-    assert found_by(found["fit-features"], "slices") and found_by(found["materialize-features"], "skew_rows")
+    task_by_name = tasks()
+    assert found_by(task_by_name["fit-features"], "slices") and found_by(
+        task_by_name["materialize-features"], "skew_rows"
+    )
     assert steps_fed("gates") & {"fit-features", "build-table", "materialize-features", "train"} == set()
 
 
 def test_why_a_training_was_started_makes_no_data_anew() -> None:
-    made = (
+    data_steps = (
         "ingest",
         "validate",
         "fit-features",
@@ -108,22 +113,22 @@ def test_why_a_training_was_started_makes_no_data_anew() -> None:
         "score-champion",
         "evaluate-gates",
     )
-    found = tasks()
-    assert set(made) <= set(found)
-    assert not [name for name in made if fed(found[name], "cause")]
-    assert fed(found["train"], "cause")
+    task_by_name = tasks()
+    assert set(data_steps) <= set(task_by_name)
+    assert not [name for name in data_steps if fed(task_by_name[name], "cause")]
+    assert fed(task_by_name["train"], "cause")
 
 
 def test_the_moment_reaches_validation_before_anything_is_made_of_the_log() -> None:
-    found = tasks()
-    assert found_by(found["validate"], "until")
-    assert not found_by(found["ingest"], "until")  # reading the files again would change nothing
+    task_by_name = tasks()
+    assert found_by(task_by_name["validate"], "until")
+    assert not found_by(task_by_name["ingest"], "until")  # reading the files again would change nothing
     readers = [
         name
-        for name, task in found.items()
+        for name, task in task_by_name.items()
         if any(
-            "raw_log" in one.get("taskOutputArtifact", {}).get("outputArtifactKey", "")
-            for one in task.get("inputs", {}).get("artifacts", {}).values()
+            "raw_log" in artefact.get("taskOutputArtifact", {}).get("outputArtifactKey", "")
+            for artefact in task.get("inputs", {}).get("artifacts", {}).values()
         )
     ]
     assert sorted(readers) == ["report", "validate"]  # the page reads the step's record alone
@@ -131,16 +136,18 @@ def test_the_moment_reaches_validation_before_anything_is_made_of_the_log() -> N
 
 def test_what_kubernetes_is_asked_for_makes_no_data_anew() -> None:
     larger = load_spec(DEMO, ["runtime.cluster.tasks={train_dlrm: {memory: 64Gi}}", "runtime.cluster.partitions=4"])
-    one, other = training_arguments(SPEC, "", "stores"), training_arguments(larger, "", "stores")
-    assert {name for name in one if one[name] != other[name]} == {"cluster"}
+    plain, on_cluster = training_arguments(SPEC, "", "stores"), training_arguments(larger, "", "stores")
+    assert {name for name in plain if plain[name] != on_cluster[name]} == {"cluster"}
     assert steps_fed("cluster") == {"roll-out"}
 
 
-def test_a_model_trained_by_many_processes_is_told_of_them() -> None:
-    assert not any(DeclaredModel.read(one).cluster for one in training_arguments(SPEC, "", "stores")["models"])
-    many = load_spec(DEMO, ["runtime.cluster.workers={dlrm: {nodes: 2}}"])
-    told = training_arguments(many, "", "stores")
-    declared = {one.name: one.cluster for one in map(DeclaredModel.read, told["models"])}
+def test_a_model_trained_by_several_processes_gets_the_cluster_section() -> None:
+    assert not any(
+        DeclaredModel.read(model_text).cluster for model_text in training_arguments(SPEC, "", "stores")["models"]
+    )
+    distributed = load_spec(DEMO, ["runtime.cluster.workers={dlrm: {nodes: 2}}"])
+    arguments = training_arguments(distributed, "", "stores")
+    declared = {model.name: model.cluster for model in map(DeclaredModel.read, arguments["models"])}
     assert [name for name, cluster in declared.items() if cluster] == ["dlrm"]
     assert Cluster.model_validate_json(declared["dlrm"]).workers["dlrm"].nodes == 2
 

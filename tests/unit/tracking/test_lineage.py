@@ -16,21 +16,21 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_code_version_changes_with_the_code_and_only_with_it(root: Path) -> None:
-    before = code_version.__wrapped__()
+def test_the_code_version_changes_only_with_the_code(root: Path) -> None:
+    version_before = code_version.__wrapped__()
     (root / "models" / "notes.txt").write_text("not code")
-    assert code_version.__wrapped__() == before
+    assert code_version.__wrapped__() == version_before
     (root / "models" / "ranker.py").write_text("a = 2\n")
     changed = code_version.__wrapped__()
     (root / "models" / "ranker.py").rename(root / "models" / "renamed.py")
-    assert len({before, changed, code_version.__wrapped__()}) == 3
+    assert len({version_before, changed, code_version.__wrapped__()}) == 3
 
 
 def test_a_folder_that_is_no_repository_has_no_commit(root: Path) -> None:
     assert git_commit.__wrapped__() is None
 
 
-def test_the_repository_above_is_not_ours(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_of_an_enclosing_repository_is_not_used(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / ".git").mkdir()
     (root / ".git" / "objects").mkdir()
     (root / ".git" / "refs").mkdir()
@@ -50,7 +50,7 @@ def test_tags_leave_an_unknown_commit_out() -> None:
     }
 
 
-def test_tags_say_why_a_training_began_and_as_what() -> None:
+def test_tags_contain_cause_and_continued_model() -> None:
     decided = {"trigger": "drift", "key": "0123456789abcdef", "reasons": ["surface drifted", "auc fell"]}
     cause = TrainingTrigger.parse({**decided, "until": "2026-01-15T00:00:00+00:00"})
     continued = ContinuedFrom(run="r1", version="3", mode="warm", learnt="2026-01-12..2026-01-13")
@@ -72,7 +72,7 @@ def test_tags_say_why_a_training_began_and_as_what() -> None:
     assert TrainingTrigger().tags() == {"trigger": "manual"}
 
 
-def test_an_unknown_trigger_names_the_near_one() -> None:
+def test_an_unknown_trigger_suggests_the_closest_one() -> None:
     with pytest.raises(
         ShortlistError, match=r"trigger: got 'drfit', wanted manual, schedule, drift; did you mean 'drift'"
     ):

@@ -68,8 +68,8 @@ def make_reference(folder: Path, spec: str) -> Path:
     return folder
 
 
-def log(tracker: Tracker, model: Path, lineage: Lineage = LINEAGE, **more: Any) -> str:
-    return tracker.log_training(model, "dlrm", PARAMS, HISTORY, lineage, **more)
+def log(tracker: Tracker, model: Path, lineage: Lineage = LINEAGE, **options: Any) -> str:
+    return tracker.log_training(model, "dlrm", PARAMS, HISTORY, lineage, **options)
 
 
 def run(tracker: Tracker, run_id: str) -> Any:
@@ -77,7 +77,7 @@ def run(tracker: Tracker, run_id: str) -> Any:
 
 
 def statuses(tracker: Tracker) -> list[str]:
-    return sorted(one.info.status for one in tracker._client.search_runs([tracker._experiment]))
+    return sorted(run.info.status for run in tracker._client.search_runs([tracker._experiment]))
 
 
 def test_a_run_holds_parameters_metrics_lineage_and_files(tracker: Tracker, model: Path, tmp_path: Path) -> None:
@@ -87,11 +87,14 @@ def test_a_run_holds_parameters_metrics_lineage_and_files(tracker: Tracker, mode
     logged = run(tracker, run_id)
     assert logged.info.status == "FINISHED"
     assert logged.data.params == {"embedding_dim": "16", "top_mlp": "[128, 64]", "nested.dropout": "0.1"}
-    assert [(one.step, one.value) for one in tracker._client.get_metric_history(run_id, "loss")] == [(1, 0.7), (2, 0.6)]
-    assert [(one.step, one.value) for one in tracker._client.get_metric_history(run_id, "auc")] == [(2, 0.72)]
+    assert [(metric.step, metric.value) for metric in tracker._client.get_metric_history(run_id, "loss")] == [
+        (1, 0.7),
+        (2, 0.6),
+    ]
+    assert [(metric.step, metric.value) for metric in tracker._client.get_metric_history(run_id, "auc")] == [(2, 0.72)]
     assert logged.data.tags.items() >= {**LINEAGE.tags(), "kind": "dlrm"}.items()
     assert logged.data.tags["mlflow.source.git.commit"] == "a" * 40
-    files = {one.path for place in ("model", "plots") for one in tracker._client.list_artifacts(run_id, place)}
+    files = {file.path for place in ("model", "plots") for file in tracker._client.list_artifacts(run_id, place)}
     assert files == {"model/model.json", "model/weights.safetensors", "model/manifest.json", "plots/roc.svg"}
 
 
@@ -118,8 +121,8 @@ def test_another_model_of_the_same_lineage_is_another_run(tracker: Tracker, mode
 def test_a_run_left_by_a_killed_process_is_marked_and_logged_anew(tracker: Tracker, model: Path) -> None:
     finished = log(tracker, model)
     tracker._client.update_run(finished, status="RUNNING")  # as if the process had died before the end
-    again = log(tracker, model)
-    assert again != finished
+    second_run_id = log(tracker, model)
+    assert second_run_id != finished
     assert statuses(tracker) == ["FINISHED", "KILLED"]
 
 
@@ -172,18 +175,18 @@ def test_a_logged_model_that_is_judged_again_has_its_newest_numbers(tracker: Tra
         "gate.auc": 0.73,
         "gate.rows": 900,
     }
-    assert [one.value for one in client.get_metric_history(run_id, "gate.auc")] == [0.73, 0.71, 0.73]
+    assert [metric.value for metric in client.get_metric_history(run_id, "gate.auc")] == [0.73, 0.71, 0.73]
     assert len(client.get_metric_history(run_id, "gate.rows")) == 1
 
 
-def test_metrics_and_files_can_be_added_later(tracker: Tracker, model: Path, tmp_path: Path) -> None:
+def test_metrics_and_files_can_be_added_to_a_finished_run(tracker: Tracker, model: Path, tmp_path: Path) -> None:
     (tmp_path / "page").mkdir()
     (tmp_path / "page" / "report.html").write_text("<p>")
     run_id = log(tracker, model)
     tracker.log_metrics(run_id, {"test": {"auc": 0.74, "note": "text"}})
     tracker.log_files(run_id, tmp_path / "page", "page")
     assert run(tracker, run_id).data.metrics["test.auc"] == 0.74
-    assert [one.path for one in tracker._client.list_artifacts(run_id, "page")] == ["page/report.html"]
+    assert [file.path for file in tracker._client.list_artifacts(run_id, "page")] == ["page/report.html"]
 
 
 def test_many_parameters_and_metrics_fit(tracker: Tracker, model: Path) -> None:
@@ -199,13 +202,13 @@ def test_runs_go_below_the_one_that_kubeflow_opened(
 ) -> None:
     parent = tracker._client.create_run(tracker._experiment).info
     monkeypatch.setenv("MLFLOW_RUN_ID", parent.run_id)
-    below = Tracker(uri, "some-other-spec")
-    logged = run(below, log(below, model))
+    child_tracker = Tracker(uri, "some-other-spec")
+    logged = run(child_tracker, log(child_tracker, model))
     assert logged.info.experiment_id == parent.experiment_id
     assert logged.data.tags["mlflow.parentRunId"] == parent.run_id
 
 
-def test_a_deleted_experiment_is_taken_up_again(tracker: Tracker, model: Path, uri: str) -> None:
+def test_a_deleted_experiment_is_restored(tracker: Tracker, model: Path, uri: str) -> None:
     log(tracker, model)
     name = tracker._client.get_experiment(tracker._experiment).name
     tracker._client.delete_experiment(tracker._experiment)
@@ -236,15 +239,15 @@ def test_aliases_move(tracker: Tracker, model: Path, tmp_path: Path) -> None:
     second = tracker.registry.register(log(tracker, make_model(tmp_path / "other", "two")))
     tracker.registry.set_alias("champion", first)
     tracker.registry.set_alias("candidate", second)
-    found = [tracker.registry.find(alias) for alias in ("champion", "candidate")]
-    assert [one.version for one in found if one] == [1, 2]
+    registered = [tracker.registry.find(alias) for alias in ("champion", "candidate")]
+    assert [version.version for version in registered if version] == [1, 2]
     tracker.registry.set_alias("champion", second)
     champion = tracker.registry.champion()
     assert champion is not None
     assert champion.version == 2
 
 
-def test_an_alias_may_point_at_nothing(tracker: Tracker, model: Path) -> None:
+def test_an_alias_can_be_deleted(tracker: Tracker, model: Path) -> None:
     tracker.registry.set_alias("champion", None)  # there is no version yet
     tracker.registry.set_alias("champion", tracker.registry.register(log(tracker, model)))
     for _ in range(2):
@@ -257,7 +260,7 @@ def test_a_run_has_one_version(tracker: Tracker, model: Path) -> None:
     assert [tracker.registry.register(run_id), tracker.registry.register(run_id)] == [1, 1]
 
 
-def test_names_that_another_process_makes_meanwhile_are_used(
+def test_names_created_concurrently_by_another_process_are_used(
     tracker: Tracker, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracker.registry.register(log(tracker, model))
@@ -283,14 +286,16 @@ def test_a_champion_whose_files_were_changed_is_refused(tracker: Tracker, model:
 def test_any_version_comes_with_its_verified_files(tracker: Tracker, model: Path, tmp_path: Path) -> None:
     first = tracker.registry.register(log(tracker, model))
     second = tracker.registry.register(log(tracker, make_model(tmp_path / "other", "two")))
-    texts = [(tracker.registry.fetch(one).folder / "weights.safetensors").read_text() for one in (first, second)]
+    texts = [
+        (tracker.registry.fetch(version).folder / "weights.safetensors").read_text() for version in (first, second)
+    ]
     assert texts == ["one", "two"]
     (tracker.registry.fetch(second).folder / "weights.safetensors").write_text("tampered")
     with pytest.raises(IntegrityError, match=r"weights\.safetensors: changed after it was written"):
         tracker.registry.fetch(second)
 
 
-def test_a_version_that_was_never_registered_is_unknown(tracker: Tracker, model: Path, tmp_path: Path) -> None:
+def test_an_unregistered_version_is_an_error(tracker: Tracker, model: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownVersionError, match=r"shortlist-\S+ has no version 1; registered: none"):
         tracker.registry.fetch(1)
     tracker.registry.register(log(tracker, model))
@@ -307,9 +312,9 @@ def test_a_version_keeps_its_newest_blessing(tracker: Tracker, model: Path, tmp_
     for text in ("judged", "judged again"):
         (tmp_path / "blessing.json").write_text(text)
         tracker.log_blessing(run_id, tmp_path / "blessing.json")
-    kept = tracker.registry.blessing_of(version, tmp_path / "fetched")
-    assert kept is not None
-    assert (kept.name, kept.read_text()) == ("blessing.json", "judged again")
+    blessing = tracker.registry.blessing_of(version, tmp_path / "fetched")
+    assert blessing is not None
+    assert (blessing.name, blessing.read_text()) == ("blessing.json", "judged again")
 
 
 def test_a_version_keeps_its_reference(tracker: Tracker, model: Path, tmp_path: Path) -> None:
@@ -318,9 +323,9 @@ def test_a_version_keeps_its_reference(tracker: Tracker, model: Path, tmp_path: 
     assert tracker.registry.reference_of(version) is None
     for text in ("first", "logged again"):
         tracker.log_reference(run_id, make_reference(tmp_path / text, text))
-    kept = tracker.registry.reference_of(version, tmp_path / "fetched")
-    assert kept is not None
-    assert json.loads((kept / "reference.json").read_text()) == {"spec": "logged again"}
+    reference = tracker.registry.reference_of(version, tmp_path / "fetched")
+    assert reference is not None
+    assert json.loads((reference / "reference.json").read_text()) == {"spec": "logged again"}
     stored = tracker.registry.reference_of(version)
     assert stored is not None
     (stored / "reference.json").write_text("{}")
@@ -344,14 +349,14 @@ def test_the_same_model_with_another_release_is_another_version(tracker: Tracker
     alone = registry.register(run_id)
     assert registry.retrieval_of(alone) is None
     folders = [make_reference(tmp_path / name, name) for name in ("one", "other")]
-    one, other = (registry.register(run_id, {RELEASE: tracker.log_retrieval(run_id, folder)}) for folder in folders)
-    assert [alone, one, other] == [1, 2, 3]
-    assert registry.register(run_id, {RELEASE: tracker.log_retrieval(run_id, folders[0])}) == one
-    for version, folder in ((one, folders[0]), (other, folders[1])):
-        kept = registry.retrieval_of(version, tmp_path / f"fetched-{version}")
-        assert kept is not None
-        assert (kept / "reference.json").read_bytes() == (folder / "reference.json").read_bytes()
-    assert registry.reference_of(one) is None
+    first, second = (registry.register(run_id, {RELEASE: tracker.log_retrieval(run_id, folder)}) for folder in folders)
+    assert [alone, first, second] == [1, 2, 3]
+    assert registry.register(run_id, {RELEASE: tracker.log_retrieval(run_id, folders[0])}) == first
+    for version, folder in ((first, folders[0]), (second, folders[1])):
+        release = registry.retrieval_of(version, tmp_path / f"fetched-{version}")
+        assert release is not None
+        assert (release / "reference.json").read_bytes() == (folder / "reference.json").read_bytes()
+    assert registry.reference_of(first) is None
 
 
 def test_a_release_that_was_changed_is_not_logged(tracker: Tracker, model: Path, tmp_path: Path) -> None:
@@ -384,12 +389,15 @@ def test_pickles_are_never_loaded(tracker: Tracker) -> None:
 
 
 @pytest.mark.long
-def test_two_processes_may_open_a_new_store_at_once_after_a_killed_one(tmp_path: Path) -> None:
+def test_two_processes_can_open_a_new_store_at_once_after_a_killed_one(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mlflow.db.partial").write_text("half a database")
     uri = f"sqlite:///{tmp_path}/runs/mlflow.db"
     program = f"from shortlist.tracking.mlflow_store import Tracker; Tracker({uri!r}, 'spec')"
     command = [sys.executable, "-c", program]
     environment = {**os.environ, "PYTHONPATH": "."}
-    both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [(one.communicate()[1], one.returncode) for one in both] == [("", 0), ("", 0)]  # and neither speaks
+    processes = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [(process.communicate()[1], process.returncode) for process in processes] == [
+        ("", 0),
+        ("", 0),
+    ]  # and neither speaks

@@ -43,43 +43,43 @@ def model(folder: Path) -> Path:
 
 
 def test_a_pipeline_is_one_run_above_its_trainings(tracker: Tracker, tmp_path: Path) -> None:
-    begun = tracker.begin_pipeline({"trigger": "drift"}, STARTED)
-    assert tracker.begin_pipeline({}, datetime.now(UTC)) == begun  # a retried step finds it
+    run_id = tracker.begin_pipeline({"trigger": "drift"}, STARTED)
+    assert tracker.begin_pipeline({}, datetime.now(UTC)) == run_id  # a retried step finds it
     trained = tracker.log_training(model(tmp_path / "model"), "dlrm", {}, [], LINEAGE)
     page = tmp_path / "report.html"
     page.write_text("<html></html>")
     tracker.log_pipeline({"dlrm": {"auc": 0.7, "kind": "dlrm"}}, {"run.dlrm": trained}, [page])
-    above, below = run(tracker, begun), run(tracker, trained)
-    assert below.data.tags["mlflow.parentRunId"] == begun
-    assert (above.info.status, above.info.start_time) == ("FINISHED", round(STARTED.timestamp() * 1_000))
-    assert above.info.run_name == "test_a_pipeline_is_one_run_above_its_trainings"
-    assert above.data.metrics == {"dlrm.auc": 0.7}
-    assert above.data.tags.items() >= {"trigger": "drift", "run.dlrm": trained, "kind": "pipeline"}.items()
-    assert [one.path for one in tracker._client.list_artifacts(begun)] == ["report.html"]
+    pipeline_run, training_run = run(tracker, run_id), run(tracker, trained)
+    assert training_run.data.tags["mlflow.parentRunId"] == run_id
+    assert (pipeline_run.info.status, pipeline_run.info.start_time) == ("FINISHED", round(STARTED.timestamp() * 1_000))
+    assert pipeline_run.info.run_name == "test_a_pipeline_is_one_run_above_its_trainings"
+    assert pipeline_run.data.metrics == {"dlrm.auc": 0.7}
+    assert pipeline_run.data.tags.items() >= {"trigger": "drift", "run.dlrm": trained, "kind": "pipeline"}.items()
+    assert [file.path for file in tracker._client.list_artifacts(run_id)] == ["report.html"]
 
 
 def test_a_pipeline_that_stops_early_is_a_failed_run_with_its_reason(tracker: Tracker) -> None:
-    begun = tracker.begin_pipeline({}, STARTED)
+    run_id = tracker.begin_pipeline({}, STARTED)
     tracker.fail_pipeline("the step validate failed")
-    ended = run(tracker, begun)
+    ended = run(tracker, run_id)
     assert (ended.info.status, ended.data.tags["failure"]) == ("FAILED", "the step validate failed")
 
 
 def test_a_long_message_is_cut_to_what_mlflow_keeps(tracker: Tracker) -> None:
-    begun = tracker.begin_pipeline({}, STARTED)
+    run_id = tracker.begin_pipeline({}, STARTED)
     tracker.fail_pipeline("the step validate failed: " + 300 * "3 of 10 rows break 'range'. ")
-    kept = run(tracker, begun).data.tags["failure"]
-    assert len(kept) == 5_000 and kept.startswith("the step validate failed: 3 of 10") and kept.endswith("…")
+    failure = run(tracker, run_id).data.tags["failure"]
+    assert len(failure) == 5_000 and failure.startswith("the step validate failed: 3 of 10") and failure.endswith("…")
 
 
 def test_a_failing_pipeline_leaves_the_trainings_of_others_alone(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tracker.begin_pipeline({}, STARTED)
+    other_run_id = tracker.begin_pipeline({}, STARTED)
     monkeypatch.setenv("SHORTLIST_RUN", "another.9f9f")
-    begun = tracker.begin_pipeline({}, STARTED)
+    run_id = tracker.begin_pipeline({}, STARTED)
     tracker.fail_pipeline("the step ingest failed")
-    assert (run(tracker, begun).info.status, run(tracker, other).info.status) == ("FAILED", "RUNNING")
+    assert (run(tracker, run_id).info.status, run(tracker, other_run_id).info.status) == ("FAILED", "RUNNING")
 
 
 def test_the_run_of_a_pipeline_whose_process_died_is_marked_as_killed(

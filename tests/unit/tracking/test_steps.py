@@ -15,22 +15,22 @@ from shortlist.tracking.steps import failure_of_run, step
 
 
 def test_a_step_records_time_memory_and_rate() -> None:
-    with step("ingest") as this:
-        this.rows = 1_000
-    record = this.record
+    with step("ingest") as running_step:
+        running_step.rows = 1_000
+    record = running_step.record
     assert record["name"] == "ingest"
     assert record["peak_mib"] > 1
     assert record["rows_per_s"] >= 1_000 / (record["seconds"] + 0.001)
 
 
-def test_a_step_records_where_it_ran_and_forgets_the_step_before() -> None:
-    with step("build_table") as this:
+def test_a_step_records_its_engine_and_not_that_of_the_previous_step() -> None:
+    with step("build_table") as running_step:
         EXECUTION.set_engine("gpu", device="NVIDIA H200")
         count_cpu_operation("ids of texts")
-    assert this.record["engine"] == {"name": "gpu", "device": "NVIDIA H200", "on_cpu": {"ids of texts": 1}}
-    with step("evaluate_gates") as after:
+    assert running_step.record["engine"] == {"name": "gpu", "device": "NVIDIA H200", "on_cpu": {"ids of texts": 1}}
+    with step("evaluate_gates") as next_step:
         pass
-    assert "engine" not in after.record
+    assert "engine" not in next_step.record
 
 
 def test_a_users_mistake_has_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,7 +40,7 @@ def test_a_users_mistake_has_no_traceback(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == "3 of 10 rows break 'range'\n"
 
 
-def test_a_full_disk_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_a_message_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit), step("ingest"):
         raise OSError(errno.ENOSPC, "No space left on device", "part-00000.parquet")
     assert capsys.readouterr().err.startswith("The disk is full (part-00000.parquet). Free some space and run again")
@@ -64,13 +64,13 @@ def test_the_end_of_a_run_knows_the_message_of_the_step_that_failed(
         with pytest.raises((SystemExit, ValueError)), step(name):
             raise error
         with step("finalize_run"):
-            told = failure_of_run("main: exit code 1")
+            failure = failure_of_run("main: exit code 1")
         expected = {"validate": "3 of 10 rows break 'range'", "train": "ValueError: bad width"}[name]
-        assert told == f"the step {name} failed: {expected}"
+        assert failure == f"the step {name} failed: {expected}"
 
 
 @pytest.mark.parametrize(("module", "frozen"), [("json", True), ("duckdb", False)])
-def test_a_process_ends_without_a_search_for_garbage_and_without_a_word(module: str, frozen: bool) -> None:
+def test_a_process_exits_without_garbage_collection_and_without_output(module: str, frozen: bool) -> None:
     """DuckDB takes what is not collected for a leak, and would say so at length."""
     ends = "atexit.register(lambda: print(gc.get_freeze_count() > 0))"  # called after those that come later
     program = f"import atexit, gc, {module}; {ends}\nfrom shortlist.tracking.steps import step\n"
