@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 
 import numpy as np
 
@@ -45,7 +46,7 @@ class AnalysisObserver:
     def total(self) -> RequestTotals:
         """Return the count of all requests so far."""
         self._reader.poll()
-        return count_requests(self._reader.snapshot())
+        return self._reader.snapshot().request_totals()
 
 
 def make_observation(evidence: RolloutEvidence, policy: Canary, step: int, analysis: StepAnalysis) -> Observation:
@@ -62,7 +63,7 @@ def make_observation(evidence: RolloutEvidence, policy: Canary, step: int, analy
         guards=tuple(
             _guarded_rates(label, evidence.guards.get(label, NO_DIFFERENCE), policy) for label in policy.guards
         ),
-        requests=count_requests(evidence),
+        requests=evidence.request_totals(),
     )
 
 
@@ -88,34 +89,9 @@ def _finite_or_none(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def count_requests(evidence: RolloutEvidence) -> RequestTotals:
-    """Return the count of all requests of a rollout."""
-    whole, accounting = evidence.whole, evidence.accounting
-    return RequestTotals(
-        total=whole.stable.requests + whole.canary.requests,
-        failed_stable=whole.stable.failed,
-        failed_canary=whole.canary.failed,
-        client_errors=whole.stable.client_errors + whole.canary.client_errors,
-        disconnected=whole.stable.disconnected + whole.canary.disconnected,
-        lost=accounting.lost,
-        logged=accounting.logged,
-        doubled=accounting.doubled,
-    )
-
-
 def _summarize_track(track: TrackEvidence, kpi: float) -> TrackSummary:
-    return TrackSummary(
-        requests=track.requests,
-        failed=track.failed,
-        client_errors=track.client_errors,
-        disconnected=track.disconnected,
-        p99_ms=track.latencies.quantile_ms(0.99),
-        users=track.users,
-        kpi=_finite_or_none(kpi),
-        slates=track.slates,
-        hit_rate=track.hit_rate,
-        clicks_per_slate=track.clicks_per_slate,
-    )
+    numbers = {summary.name: getattr(track, summary.name) for summary in fields(TrackSummary)}
+    return TrackSummary(**numbers | {"kpi": _finite_or_none(kpi)})
 
 
 def _check_record(check: CheckResult) -> CheckRecord:

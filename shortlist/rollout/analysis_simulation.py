@@ -14,7 +14,7 @@ from shortlist.rollout.events import Decision
 from shortlist.rollout.evidence import Floats, RolloutEvidence, StepEvidence, TrackEvidence
 from shortlist.rollout.evidence_latency import BUCKETS, Latencies, bucket_numbers
 from shortlist.rollout.sequential_difference import Bools, UserValues, difference
-from shortlist.rollout.track_counts import MAX_SAMPLED_SCORES
+from shortlist.rollout.track_counter import MAX_SAMPLED_SCORES
 from shortlist.spec.serving import Canary
 
 

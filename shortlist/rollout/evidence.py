@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shortlist.rollout.counts import TRACK_COUNTS, USER_COUNTS, TrackCounts, UserCounts
 from shortlist.rollout.evidence_latency import Latencies
+from shortlist.rollout.observations import RequestTotals
 from shortlist.rollout.sequential_difference import TrackDifference
 
 Floats = npt.NDArray[np.float64]
@@ -20,56 +22,13 @@ def _no_scores() -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class TrackEvidence:
+class TrackEvidence(TrackCounts, UserCounts):
     """Evidence of one track, at one step or over the whole rollout."""
 
-    requests: int = 0
-    """Inference requests in Envoy's access logs."""
-    failed: int = 0
-    """Requests without a usable answer by the server's fault: 5xx, or a gRPC status of a server error."""
-    client_errors: int = 0
-    """Requests that were refused because the client made a mistake."""
-    disconnected: int = 0
-    """Requests whose client disconnected before the answer."""
-    answered: int = 0
-    """Requests that were answered with scores."""
     anonymous: int = 0
     """Requests without a user: each was routed at random, and counts as one user."""
-    users: int = 0
-    """Distinct users in the access logs; a request without a user counts as one. Before the last step, only users of
-    requests that began before the newest answered request of the slower track: see `TrackAligner`."""
-    settled_users: int = 0
-    """Users of requests that began so long ago that all requests of that time have ended."""
-    disconnected_users: int = 0
-    """Users who disconnected before an answer at least once."""
-    refused_users: int = 0
-    """Users who were refused by the track (4xx) at least once."""
-    slate_users: int = 0
-    """Users with a slate in the prediction log, also an empty one."""
-    empty_slate_users: int = 0
-    """Users with an empty slate."""
     latencies: Latencies = field(default_factory=Latencies)
     """Latencies of the answered requests, measured by Envoy."""
-    to_log: int = 0
-    """Answered requests that were sampled for the prediction log."""
-    logged: int = 0
-    """Rows of the prediction log, including duplicates."""
-    bad: int = 0
-    """Logged answers without scores, or with a score that is not finite."""
-    degraded: int = 0
-    """Logged answers whose features could not be read."""
-    rankable: int = 0
-    """Logged answers with two or more finite scores."""
-    flat: int = 0
-    """Rankable answers whose scores are all equal."""
-    with_outcomes: int = 0
-    """Logged answers with a known outcome."""
-    slates: int = 0
-    """Slates with a known outcome: answers whose items the release itself retrieved."""
-    hits: int = 0
-    """Slates with a positive label on any item."""
-    clicks: int = 0
-    """Items of slates with a positive label."""
     kpi: float | None = None
     """Mean over the users of their values (see `OutcomeJoin`); None without outcomes."""
     kpi_users: int = 0
@@ -78,6 +37,11 @@ class TrackEvidence:
     """Bounded sample of finite scores."""
     score_users: float = 0.0
     """Effective number of users in the sample of scores: as many as would have equal shares of it."""
+
+    @property
+    def p99_ms(self) -> float | None:
+        """99th percentile of the latencies; None without an answer."""
+        return self.latencies.quantile_ms(0.99)
 
     @property
     def hit_rate(self) -> float | None:
@@ -97,21 +61,10 @@ class TrackEvidence:
     def summary(self) -> dict[str, Any]:
         """Return the numbers for a report."""
         return {
-            "requests": self.requests,
-            "failed": self.failed,
-            "client_errors": self.client_errors,
-            "disconnected": self.disconnected,
-            "users": self.users,
-            "refused_users": self.refused_users,
-            "empty_slate_users": self.empty_slate_users,
+            **{name: getattr(self, name) for name in (*TRACK_COUNTS, *USER_COUNTS)},
             "p50_ms": _rounded(self.latencies.quantile_ms(0.50)),
             "p95_ms": _rounded(self.latencies.quantile_ms(0.95)),
-            "p99_ms": _rounded(self.latencies.quantile_ms(0.99)),
-            "logged": self.logged,
-            "bad_scores": self.bad,
-            "degraded": self.degraded,
-            "with_outcomes": self.with_outcomes,
-            "slates": self.slates,
+            "p99_ms": _rounded(self.p99_ms),
             "hit_rate": _rounded(self.hit_rate, 6),
             "clicks_per_slate": _rounded(self.clicks_per_slate, 6),
             "kpi": _rounded(self.kpi, 6),
@@ -183,6 +136,21 @@ class RolloutEvidence:
                 return number, self.steps[number].stable
         return None
 
+    def request_totals(self) -> RequestTotals:
+        """Return the counts of all requests, over both tracks."""
+        stable, canary, accounting = self.whole.stable, self.whole.canary, self.accounting
+        both_tracks = stable + canary
+        return RequestTotals(
+            total=both_tracks.requests,
+            failed_stable=stable.failed,
+            failed_canary=canary.failed,
+            client_errors=both_tracks.client_errors,
+            disconnected=both_tracks.disconnected,
+            lost=accounting.lost,
+            logged=accounting.logged,
+            doubled=accounting.doubled,
+        )
+
     def summary(self) -> dict[str, Any]:
         """Return the numbers for a report, fit for JSON."""
         return {
@@ -192,14 +160,7 @@ class RolloutEvidence:
             "kpi": kpi_summary(self.kpi),
             "guards": {label: kpi_summary(difference) for label, difference in self.guards.items()},
             "requests": {
-                "total": self.whole.stable.requests + self.whole.canary.requests,
-                "failed_stable": self.whole.stable.failed,
-                "failed_canary": self.whole.canary.failed,
-                "client_errors": self.whole.stable.client_errors + self.whole.canary.client_errors,
-                "disconnected": self.whole.stable.disconnected + self.whole.canary.disconnected,
-                "lost": self.accounting.lost,
-                "logged": self.accounting.logged,
-                "doubled": self.accounting.doubled,
+                **self.request_totals().model_dump(),
                 "unanswered": self.accounting.unanswered,
                 "unreadable": self.accounting.unreadable,
             },

@@ -146,7 +146,7 @@ def rollout_requests(lines: pl.DataFrame, rollout: str) -> pl.DataFrame:
     Returns:
         Columns id, user, step (Int32), canary, began (microseconds of Envoy's clock, 0 when unknown), us (latency;
         null without an answer), and four Boolean columns of which exactly one is true: failed (by the server),
-        client_error, disconnected (the client disconnected before the answer), answered.
+        client_errors, disconnected (the client disconnected before the answer), answered.
     """
     status, grpc = pl.col("status").fill_null(0), pl.col("grpc")
     disconnected = (status == 0) | (grpc == CANCELLED_GRPC).fill_null(False)
@@ -171,7 +171,7 @@ def rollout_requests(lines: pl.DataFrame, rollout: str) -> pl.DataFrame:
             failed.alias("failed"),
             disconnected.alias("disconnected"),
             answered.alias("answered"),
-            (~disconnected & ~failed & ~answered).alias("client_error"),
+            (~disconnected & ~failed & ~answered).alias("client_errors"),
         )
         .filter(pl.col("step") >= 0)
         .collect()

@@ -61,7 +61,7 @@ class OutcomeJoin:
 
         Returns:
             One row per changed request: user, step, canary, the changes of shown, positive, slates, hits and clicks
-            (they may be negative), and first (1 when the request had no outcome before).
+            (they may be negative), and with_outcomes (1 when the request had no outcome before).
         """
         new_requests = requests.unique("request", keep="first", maintain_order=True)
         self._requests = pl.concat([self._requests, new_requests.join(self._requests, on="request", how="anti")])
@@ -73,7 +73,7 @@ class OutcomeJoin:
             "step",
             "canary",
             *(pl.col(name) - pl.col(f"{name}_before").fill_null(0) for name in _COUNTS),
-            first=pl.col("shown_before").is_null().cast(pl.Int64),
+            with_outcomes=pl.col("shown_before").is_null().cast(pl.Int64),
         )
         unchanged_values = self._values.join(values, on="request", how="anti")
         self._values = pl.concat([unchanged_values, values.select(_VALUES.names())])

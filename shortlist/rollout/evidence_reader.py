@@ -11,14 +11,15 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import label_column
+from shortlist.rollout.counts import UserCounts
 from shortlist.rollout.evidence import RequestAccounting, RolloutEvidence, StepEvidence, TrackEvidence
 from shortlist.rollout.evidence_access import AccessLog, AccessLogSource, rollout_requests
 from shortlist.rollout.evidence_guards import GuardedLabel
 from shortlist.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
-from shortlist.rollout.evidence_users import UserCounts, UserTable
+from shortlist.rollout.evidence_users import UserTable
 from shortlist.rollout.log_parts import PartReader, is_routed_by_user
 from shortlist.rollout.sequential_difference import UserValues, difference, mean_of_users
-from shortlist.rollout.track_counts import TrackCounts
+from shortlist.rollout.track_counter import TrackCounter
 from shortlist.serving.log.logs import outcome_name
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.log_shape import FurtherLabel
@@ -88,7 +89,7 @@ class EvidenceReader:
             },
         )
         self._guarded = {name: GuardedLabel(label_column(name), kpi) for name in labels}
-        self._counts_by_track: dict[tuple[int, bool], TrackCounts] = {}
+        self._counters: dict[tuple[int, bool], TrackCounter] = {}
         self._accountant, self._users, self._join = RequestAccountant(), UserTable(), OutcomeJoin(kpi.top, kpi.slate)
         self._aligner, self._settler = TrackAligner(last=steps - 1), RequestSettler()
 
@@ -136,8 +137,8 @@ class EvidenceReader:
         self, steps: Sequence[int], canary: bool, user_counts: UserCounts, values: UserValues
     ) -> TrackEvidence:
         total = sum(
-            (self._counts_by_track[step, canary] for step in steps if (step, canary) in self._counts_by_track),
-            TrackCounts(),
+            (self._counters[step, canary] for step in steps if (step, canary) in self._counters),
+            TrackCounter(),
         )
         is_counted = np.zeros_like(values.canary)
         is_counted[:, list(steps)] = values.canary[:, list(steps)] == canary
@@ -156,11 +157,11 @@ class EvidenceReader:
             is_sampled = pl.Series([self._sampled(name) for name in requests["id"]], dtype=pl.Boolean)
             requests = requests.with_columns(to_log=pl.col("answered") & is_sampled)
         for (step, canary), rows in requests.group_by("step", "canary"):
-            self._track_counts(step, canary).add_requests(rows)
+            self._track_counter(step, canary).add_requests(rows)
         has_user = pl.col("user").is_not_null()
         of_users = requests.filter(has_user).with_columns(pl.col("user").hash())
-        self._users.add_event(of_users.filter("disconnected"), "disconnected")
-        self._users.add_event(of_users.filter("client_error"), "refused")
+        self._users.add_event(of_users.filter("disconnected"), "disconnected_users")
+        self._users.add_event(of_users.filter("client_errors"), "refused_users")
         requests_of_users = requests.select("user", "step", "canary", "began", "disconnected")
         self._count_comparable(self._aligner.take_comparable(requests_of_users))
         self._count_settled(self._settler.take_settled(requests_of_users))
@@ -170,23 +171,23 @@ class EvidenceReader:
         """Count the users of requests."""
         has_no_user = pl.col("user").is_null()
         for (step, canary), rows in requests.filter(has_no_user).group_by("step", "canary"):
-            self._track_counts(step, canary).anonymous += rows.height
-        self._users.add_event(requests.filter(~has_no_user).with_columns(pl.col("user").hash()), "seen")
+            self._track_counter(step, canary).add_anonymous(users=rows.height)
+        self._users.add_event(requests.filter(~has_no_user).with_columns(pl.col("user").hash()), "users")
 
     def _count_settled(self, requests: pl.DataFrame) -> None:
         """Count the users of settled requests."""
         has_no_user = pl.col("user").is_null()
         for (step, canary), rows in requests.filter(has_no_user).group_by("step", "canary"):
-            self._track_counts(step, canary).anonymous_settled += rows.height
-        self._users.add_event(requests.filter(~has_no_user).with_columns(pl.col("user").hash()), "settled")
+            self._track_counter(step, canary).add_anonymous(settled_users=rows.height)
+        self._users.add_event(requests.filter(~has_no_user).with_columns(pl.col("user").hash()), "settled_users")
 
     def _add_predictions(self, rows: pl.DataFrame) -> None:
         rows = _prepare_predictions(rows).filter(pl.col("step") < self._steps)
         for (step, canary), part in rows.group_by("step", "canary"):
-            self._track_counts(step, canary).add_predictions(part)
+            self._track_counter(step, canary).add_predictions(part)
         slates = rows.filter("slate", "good")
-        self._users.add_event(slates, "slates")
-        self._users.add_event(slates.filter(pl.col("scores").list.len() == 0), "empty_slates")
+        self._users.add_event(slates, "slate_users")
+        self._users.add_event(slates.filter(pl.col("scores").list.len() == 0), "empty_slate_users")
         self._accountant.add(pl.Series(dtype=pl.UInt64), rows.filter(pl.col("status") == 200)["request"])
         self._join_outcomes(rows.filter("good").select(REQUESTS.names()), pl.DataFrame(schema=OUTCOMES))
 
@@ -196,11 +197,11 @@ class EvidenceReader:
             label.add(requests, outcomes)
         changes = self._join.add(requests, outcomes.select(OUTCOMES.names()).cast(OUTCOMES))
         for (step, canary), part in changes.group_by("step", "canary"):
-            self._track_counts(step, canary).add_outcomes(part)
+            self._track_counter(step, canary).add_outcomes(part)
         self._users.add_outcomes(changes)
 
-    def _track_counts(self, step: object, canary: object) -> TrackCounts:
-        return self._counts_by_track.setdefault((int(str(step)), bool(canary)), TrackCounts())
+    def _track_counter(self, step: object, canary: object) -> TrackCounter:
+        return self._counters.setdefault((int(str(step)), bool(canary)), TrackCounter())
 
 
 def _prepare_predictions(rows: pl.DataFrame) -> pl.DataFrame:

@@ -2,57 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final
 
 import numpy as np
 import polars as pl
 
+from shortlist.rollout.counts import USER_COUNTS, UserCounts
 from shortlist.rollout.sequential_difference import UserValues
 
 MAX_ROWS: Final = 2_000_000
 """Most rows (user, step, track); beyond it users are sampled by their hash, which keeps every mean unbiased."""
 _KEYS: Final = ["user", "step", "canary"]
+_COUNT_COLUMNS: Final = (*USER_COUNTS, "shown", "positive")
 _SCHEMA: Final = pl.Schema(
-    {
-        "user": pl.UInt64(),
-        "step": pl.Int32(),
-        "canary": pl.Boolean(),
-        "seen": pl.Int64(),
-        "settled": pl.Int64(),
-        "disconnected": pl.Int64(),
-        "refused": pl.Int64(),
-        "slates": pl.Int64(),
-        "empty_slates": pl.Int64(),
-        "shown": pl.Int64(),
-        "positive": pl.Int64(),
-    }
+    {"user": pl.UInt64(), "step": pl.Int32(), "canary": pl.Boolean(), **dict.fromkeys(_COUNT_COLUMNS, pl.Int64())}
 )
-
-
-UserEvent = Literal["seen", "settled", "disconnected", "refused", "slates", "empty_slates"]
-"""Events by which users are counted: a request that shows the split; a settled request; a disconnect; a refusal; a
-slate; an empty slate."""
-_EVENTS: Final[tuple[UserEvent, ...]] = get_args(UserEvent)
-_COUNT_COLUMNS: Final = (*_EVENTS, "shown", "positive")
-
-
-@dataclass(frozen=True)
-class UserCounts:
-    """Numbers of distinct users with at least one request of each kind."""
-
-    users: int = 0
-    """Users with a request that counts for the split."""
-    settled: int = 0
-    """Users with a settled request."""
-    disconnected: int = 0
-    """Users who disconnected before an answer."""
-    refused: int = 0
-    """Users who were refused."""
-    slates: int = 0
-    """Users who got a slate."""
-    empty_slates: int = 0
-    """Users who got an empty slate."""
 
 
 class UserTable:
@@ -63,13 +27,19 @@ class UserTable:
         self._rows = pl.DataFrame(schema=_SCHEMA)
         self._halvings = 0
 
-    def add_event(self, requests: pl.DataFrame, event: UserEvent) -> None:
-        """Count requests by their users; columns user, step, canary."""
+    def add_event(self, requests: pl.DataFrame, event: str) -> None:
+        """Count an event of users.
+
+        Args:
+            requests: Requests with the event; columns user, step, canary.
+            event: Name of the event's count in `UserCounts`.
+        """
+        assert event in USER_COUNTS, event
         self._add(requests.select(*_KEYS, **_zeros(*_COUNT_COLUMNS) | {event: pl.lit(1, pl.Int64)}))
 
     def add_outcomes(self, changes: pl.DataFrame) -> None:
         """Count items shown; columns user, step, canary, shown, positive."""
-        self._add(changes.select(*_KEYS, **_zeros(*_EVENTS), shown="shown", positive="positive"))
+        self._add(changes.select(*_KEYS, **_zeros(*USER_COUNTS), shown="shown", positive="positive"))
 
     def _add(self, new: pl.DataFrame) -> None:
         if new.is_empty():
@@ -85,7 +55,7 @@ class UserTable:
 
     def count_by_step(self) -> dict[int, dict[bool, UserCounts]]:
         """Return the numbers of distinct users, by step and by whether they were on the canary."""
-        counts = self._rows.group_by("step", "canary").agg((pl.col(_EVENTS) > 0).sum())
+        counts = self._rows.group_by("step", "canary").agg((pl.col(USER_COUNTS) > 0).sum())
         counts_by_step: dict[int, dict[bool, UserCounts]] = {}
         for step, canary, *event_counts in counts.iter_rows():
             counts_by_step.setdefault(step, {})[canary] = UserCounts(
@@ -96,7 +66,7 @@ class UserTable:
     def count_overall(self) -> dict[bool, UserCounts]:
         """Return the numbers of distinct users of the whole rollout by track; a user who moved counts on both."""
         counts = self._rows.group_by("canary").agg(
-            pl.col("user").filter(pl.col(name) > 0).n_unique().alias(name) for name in _EVENTS
+            pl.col("user").filter(pl.col(name) > 0).n_unique().alias(name) for name in USER_COUNTS
         )
         return {
             canary: UserCounts(*(add_event << self._halvings for add_event in event_counts))
@@ -105,7 +75,7 @@ class UserTable:
 
     def users_on_both_tracks(self) -> dict[int, int]:
         """Return, by step, the number of users with requests on both tracks."""
-        rows_on_both = self._rows.filter(pl.col("seen") > 0).group_by("user", "step").len().filter(pl.col("len") > 1)
+        rows_on_both = self._rows.filter(pl.col("users") > 0).group_by("user", "step").len().filter(pl.col("len") > 1)
         return {
             step: add_event << self._halvings for step, add_event in rows_on_both.group_by("step").len().iter_rows()
         }

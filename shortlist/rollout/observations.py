@@ -4,32 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
 from shortlist.evaluation.records import ConfidenceInterval, Record
+from shortlist.rollout.counts import TrackCounts, UserCounts
 from shortlist.rollout.events import Decision
 
 
-class TrackSummary(Record):
-    """Traffic of one track at one step."""
+@dataclass(frozen=True, config=ConfigDict(allow_inf_nan=False))
+class TrackSummary(TrackCounts, UserCounts):
+    """Traffic of one track at one step: its counts, and numbers derived from them."""
 
-    requests: int = 0
-    failed: int = 0
-    """Requests that failed by the server's fault."""
-    client_errors: int = 0
-    """Requests that were refused because the client made a mistake."""
-    disconnected: int = 0
-    """Requests whose client disconnected before the answer."""
     p99_ms: float | None = None
     """99th percentile of the latency; None without an answer."""
-    users: int = 0
-    """Number of distinct users."""
     kpi: float | None = None
     """Mean of the users' values over the rollout so far; None without outcomes."""
-    slates: int = 0
-    """Slates of this step with a known outcome."""
     hit_rate: float | None = None
-    """Share of these slates with a positive label on any item; None without slates."""
+    """Share of slates with a positive label on any item; None without slates."""
     clicks_per_slate: float | None = None
     """Positive labels per slate; None without slates."""
 
@@ -60,20 +52,23 @@ class CheckRecord(Record):
     numbers: dict[str, Any] = Field(default_factory=dict)
 
 
-class RequestTotals(Record):
-    """Counts of all requests of a rollout, on both tracks."""
+class VerdictTotals(Record):
+    """Counts of all requests of a rollout, on both tracks, in `evidence.json`; see `TrackCounts`."""
 
     total: int = 0
     failed_stable: int = 0
     failed_canary: int = 0
     client_errors: int = 0
-    """Requests that were refused because the client made a mistake."""
     disconnected: int = 0
-    """Requests whose client disconnected before the answer."""
     lost: int = 0
     """Answered requests that are missing in the prediction log."""
     logged: int = 0
     """Requests in the prediction log."""
+
+
+class RequestTotals(VerdictTotals):
+    """Counts of all requests of a rollout, on both tracks."""
+
     doubled: int = 0
     """Rows of the prediction log beyond the first of a request."""
 

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from shortlist.evaluation.records import Record
 from shortlist.rollout.events import Decision
-from shortlist.rollout.observations import GuardedRates, Observation, RequestTotals
+from shortlist.rollout.observations import GuardedRates, Observation, RequestTotals, VerdictTotals
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord, RolloutStep
 
@@ -38,21 +38,6 @@ class StepVerdict(Record):
     reason: str
 
 
-class RequestCounts(Record):
-    """Counts over the whole rollout."""
-
-    total: int
-    failed_stable: int
-    failed_canary: int
-    client_errors: int = 0
-    """Requests that were refused because the client made a mistake; no evidence against a release."""
-    disconnected: int = 0
-    """Requests whose client disconnected before the answer; no evidence against a release."""
-    lost: int
-    """Answered requests that are missing in the prediction log."""
-    logged: int
-
-
 class RolloutVerdict(Record):
     """The content of `evidence.json`."""
 
@@ -62,7 +47,7 @@ class RolloutVerdict(Record):
     """The version that served when the rollout began; None for the first model."""
     candidate: int
     steps: tuple[StepVerdict, ...]
-    requests: RequestCounts
+    requests: VerdictTotals
 
 
 _VERDICTS: Final[dict[Phase, Literal["promoted", "rolled_back", "aborted"]]] = {
@@ -81,7 +66,7 @@ def make_verdict(record: RolloutRecord) -> RolloutVerdict:
         champion=record.state.former,
         candidate=record.state.candidate,
         steps=tuple(_step(step) for step in record.steps),
-        requests=RequestCounts(**counts.model_dump(include=set(RequestCounts.model_fields))),
+        requests=VerdictTotals(**counts.model_dump(include=set(VerdictTotals.model_fields))),
     )
 
 

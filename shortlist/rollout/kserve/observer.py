@@ -13,7 +13,7 @@ import polars as pl
 
 from shortlist.contracts import ShortlistError
 from shortlist.rollout.analysis import analyze_step
-from shortlist.rollout.analysis_observer import count_requests, make_observation
+from shortlist.rollout.analysis_observer import make_observation
 from shortlist.rollout.checks import CheckResult
 from shortlist.rollout.evidence_access import SCHEMA
 from shortlist.rollout.evidence_reader import EvidenceReader
@@ -175,7 +175,7 @@ class KubeObserver:
         evidence = self._reader.snapshot()
         for number, numbers in self._metrics_by_step.items():
             evidence = merge_gateway_metrics(evidence, number, *numbers, self._sampling)
-        return count_requests(evidence)
+        return evidence.request_totals()
 
     def _read(self) -> None:
         spec = self._fleet.owner.spec

@@ -14,9 +14,11 @@ from shortlist.rollout.analysis import CANARY_CHECKS, CheckInputs, StepAnalysis,
 from shortlist.rollout.analysis_observer import AnalysisObserver, make_observation
 from shortlist.rollout.checks import CheckResult, CheckStatus, Health, stability_index
 from shortlist.rollout.checks_kpi import kpi_interval
+from shortlist.rollout.counts import TRACK_COUNTS, USER_COUNTS
 from shortlist.rollout.evidence import RolloutEvidence, StepEvidence, TrackEvidence
 from shortlist.rollout.evidence_latency import Latencies
 from shortlist.rollout.evidence_reader import EvidenceReader
+from shortlist.rollout.observations import Observation
 from shortlist.rollout.sequential_difference import TrackDifference
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.serving import KPI, Canary
@@ -467,6 +469,22 @@ def test_an_observation_has_all_numbers_of_the_page() -> None:
     assert observation.kpi_difference is not None
     assert observation.kpi_difference.low == pytest.approx(-observation.kpi_difference.high)
     assert {check.passed for check in observation.checks} == {True}
+
+
+def test_every_count_of_a_track_is_in_the_observation_and_its_json() -> None:
+    counts = {name: number for number, name in enumerate((*TRACK_COUNTS, *USER_COUNTS), start=1)}
+    evidence = with_step(0, canary=track(**counts))
+    observation = make_observation(evidence, POLICY, 0, StepAnalysis("hold", "wait", ()))
+    read_back = Observation.model_validate_json(observation.model_dump_json())
+    assert {name: getattr(read_back.canary, name) for name in counts} == counts
+    assert evidence.summary()["steps"][0]["canary"].items() >= counts.items()
+
+
+def test_an_observation_of_an_earlier_version_is_read() -> None:
+    stable = {"requests": 9, "failed": 1, "client_errors": 2, "disconnected": 3, "p99_ms": 8.0, "users": 5, "slates": 0}
+    written = {"decision": "hold", "reason": "wait", "stable": {**stable, "hit_rate": None, "clicks_per_slate": None}}
+    observation = Observation.model_validate(written)
+    assert (observation.stable.requests, observation.stable.disconnected, observation.stable.logged) == (9, 3, 0)
 
 
 def times(counts: TrackEvidence, factor: int) -> TrackEvidence:
