@@ -20,7 +20,7 @@ def text_vectors(
     batch_rows: Annotated[int, typer.Option(min=1, help="Texts that the model gets at once.")] = 256,
 ) -> None:
     """Write the vectors of a column's texts as a side table."""
-    from shortlist.data.text_vectors import VECTORS, write_text_vectors
+    from shortlist.data.side_tables.text_vectors import VECTORS, write_text_vectors
 
     written = write_text_vectors(table, key, column, model, out, batch_rows)
     typer.echo(

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from shortlist.data.reading.sources import log_files, side_files
-from shortlist.data.side_tables import find_model_files
+from shortlist.data.side_tables.ingest import find_model_files
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.load import canonical_json
 from shortlist.storage.artefacts import sha256

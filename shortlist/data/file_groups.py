@@ -15,7 +15,7 @@ from shortlist.data.reading.layout import FileLayout
 from shortlist.data.reading.log_rows import log_layout
 from shortlist.data.reading.sources import InputFile, log_files, side_files
 from shortlist.data.reading.typed_rows import TypedRows
-from shortlist.data.side_tables import find_model_files
+from shortlist.data.side_tables.ingest import find_model_files
 from shortlist.spec.data import Data, FileSource, RowClock
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.groups import neighbours

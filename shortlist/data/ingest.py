@@ -19,7 +19,7 @@ from shortlist.data.file_groups import FileGroup
 from shortlist.data.reading.blocks import count_file_rows, read_blocks
 from shortlist.data.reading.log_rows import LogRows, log_layout
 from shortlist.data.rules.quarantine import QuarantineWriter
-from shortlist.data.side_tables import ingest_side_table
+from shortlist.data.side_tables.ingest import ingest_side_table
 from shortlist.spec.data import Column, Data, FileSource, RowClock
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder

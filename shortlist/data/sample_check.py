@@ -24,7 +24,7 @@ from shortlist.data.rules.day_rules import enough_days, label_rate, volume
 from shortlist.data.rules.failures import find_failures
 from shortlist.data.rules.log_facts import LogFacts
 from shortlist.data.rules.profile import DayProfile, LogProfile
-from shortlist.data.side_tables import side_layout
+from shortlist.data.side_tables.ingest import side_layout
 from shortlist.data.validate import LogRefusedError, validate
 from shortlist.spec.data import Data, FileSource
 from shortlist.spec.runtime import Runtime

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from shortlist.cli.commands import app
 from shortlist.contracts import DataError
-from shortlist.data import text_model, vector_cache
 from shortlist.data.digest import input_digest
 from shortlist.data.ingest import ingest
-from shortlist.data.text_vectors import VECTORS, TextVectors, write_text_vectors
+from shortlist.data.side_tables import text_model, vector_cache
+from shortlist.data.side_tables.text_vectors import VECTORS, TextVectors, write_text_vectors
 from shortlist.data.validate import validate
 from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime

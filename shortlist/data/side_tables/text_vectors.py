@@ -11,8 +11,8 @@ import polars as pl
 
 from shortlist.contracts import DataError, did_you_mean
 from shortlist.data.rules.quarantine import ParquetFileWriter
-from shortlist.data.text_model import TextModel, Vectors
-from shortlist.data.vector_cache import VectorCache
+from shortlist.data.side_tables.text_model import TextModel, Vectors
+from shortlist.data.side_tables.vector_cache import VectorCache
 from shortlist.storage.artefacts import atomic_folder
 
 VECTORS: Final = "vectors.parquet"

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from shortlist.contracts import DataError
-from shortlist.data.text_model import Vectors
+from shortlist.data.side_tables.text_model import Vectors
 from shortlist.storage.objects import CACHE_VARIABLE, cache_folder
 
 RETENTION_DAYS: Final = 90

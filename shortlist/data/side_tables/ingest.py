@@ -14,8 +14,8 @@ from shortlist.data.reading.sources import embedding_model, side_files
 from shortlist.data.reading.typed_rows import TypedRows, broken_rows
 from shortlist.data.rules.failures import split_failures
 from shortlist.data.rules.quarantine import ParquetFileWriter, QuarantineWriter
-from shortlist.data.text_model import model_files
-from shortlist.data.text_vectors import BLOCK_ROWS, TextVectors
+from shortlist.data.side_tables.text_model import model_files
+from shortlist.data.side_tables.text_vectors import BLOCK_ROWS, TextVectors
 from shortlist.spec.data import Data, SideTable
 
 
