@@ -71,7 +71,7 @@ def render(page: RunPage) -> str:
         hero=_headline_model(models, blessing),
         records=records,
         rate_error=rate_error,
-        best_line=best_epoch_record,
+        best_epoch_record=best_epoch_record,
         model_plots=model_plots(models, best),
         retrieval=verdict.retrieval if verdict else None,
         slates=slates,
