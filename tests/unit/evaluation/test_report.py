@@ -142,7 +142,7 @@ def test_page_of_a_finished_run_has_all_sections(page: RunPage, tmp_path: Path) 
     write_report(page, tmp_path / "report.html")
     text = Outline((tmp_path / "report.html").read_text()).text
     for text_part in (
-        "demo", "21 November 2026, 09:14 UTC", "Blessed", "xgboost, version 3, may ship", "possible",  # headline
+        "demo", "21 November 2026, 09:14 UTC", "Blessed", "xgboost, version 3, may be deployed", "possible",  # headline
         "popularity", "not measured: logistic has no scores",  # models
         "✓ pass", "first model: there is no champion yet",  # gates
         "tab = 2", "not judged: fewer than 700 rows: cold user = yes (600 rows)",  # slices
