@@ -1,1 +1,1 @@
-"""How good a model is, and whether it may ship."""
+"""Metrics of models, gates on them, and the blessing of a candidate for deployment."""

@@ -1,1 +1,1 @@
-"""The HTML pages."""
+"""The pages of a run, its summary, and its Kubeflow artefacts."""

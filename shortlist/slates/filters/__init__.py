@@ -1,1 +1,1 @@
-"""Which candidates may be shown to a user at all."""
+"""Filters: which candidates may be shown to a user."""

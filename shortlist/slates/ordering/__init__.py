@@ -1,1 +1,1 @@
-"""The order in which scored candidates are shown: value, rules, diversity, exploration."""
+"""Ordering of scored candidates: value, rules, diversity, exploration."""

@@ -1,1 +1,1 @@
-"""Retrieval: a few hundred of all items for a user, from several sources, as one list."""
+"""Retrieval: a few hundred candidates of all items for a user, fused from several sources."""

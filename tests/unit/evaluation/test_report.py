@@ -236,7 +236,7 @@ def test_a_held_run_does_not_look_blessed(page: RunPage, tmp_path: Path, limits:
     assert "Nothing blessed" in text
     assert "✕ hold" in text
     assert "4 answers differ from Feast's online ones" in text
-    assert "may ship" not in text
+    assert "may be deployed" not in text
 
 
 @pytest.mark.parametrize(
