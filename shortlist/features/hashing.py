@@ -29,9 +29,9 @@ NULL_IN_LIST: Final = NO_CODE + 1
 def with_buckets(frame: pl.LazyFrame, name: str, codes: Sequence[str], buckets: int) -> pl.LazyFrame:
     """Add ids in [1, buckets) for the ordered combination of Int64 columns; 0 where one of them is null.
 
-    Per column and limb one round `h = (h + limb + key) ** 5 mod PRIME`. Raising to the fifth power permutes the
-    residues because 5 does not divide PRIME - 1 (the permutation of MiMC; Albrecht et al., 2016). Each round mixes
-    all values before it, so (a, b) differs from (b, a), and equal values do not cancel. It takes only sums, products
+    Per column and limb, one round replaces h by (h + limb + key) ** 5 modulo PRIME. Raising to the fifth power permutes
+    the residues because 5 does not divide PRIME - 1 (the permutation of MiMC; Albrecht et al., 2016). Each round
+    mixes all values before it, so (a, b) differs from (b, a), and equal values do not cancel. It takes only sums, products
     and floor modulo, so an exported graph can do the same.
 
     Args:

@@ -95,7 +95,7 @@ class Tiles:
     def tile_bounds(self, time: int) -> tuple[int, int]:
         """Return the start and the end of the tile that contains a time; all in microseconds since 1970-01-01 UTC.
 
-        >>> Tiles(timedelta(hours=1)).around(5_400_000_000)
+        >>> Tiles(timedelta(hours=1)).tile_bounds(5_400_000_000)
         (3600000000, 7200000000)
         """
         day = moment_of(time).astimezone(ZoneInfo(self.timezone)).date()
