@@ -28,7 +28,7 @@ ROLL_OUT = "roll_out"
 TOKEN_VARIABLE = "SHORTLIST_KUBERNETES_TOKEN"  # noqa: S105 - the name of a variable that shortlist.rollout.kserve.api reads
 _ROLLOUT_FOLDER = "/var/run/shortlist/rollout"
 _RUN_ID_LABEL = "metadata.labels['pipeline/runid']"
-"""Where Kubeflow writes a run's id on its pods."""
+"""Field with the run's id, a label that Kubeflow sets on the pods."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ SERVER: Final[dict[str, Any]] = {
     # Idle connections are closed, and the oldest when there are many, so that probes are always accepted.
     "http": make_connection_class(TimedConnection, idle_seconds=10, write_seconds=10),
 }
-"""How uvicorn serves the receiver."""
+"""Options of uvicorn for the receiver."""
 
 
 def main(arguments: list[str]) -> int:

@@ -1,1 +1,1 @@
-"""What a run leaves behind: step records, MLflow runs, lineage."""
+"""Step records, MLflow runs and lineage."""

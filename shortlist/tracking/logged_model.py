@@ -47,7 +47,7 @@ class RawColumn(_FrozenModel):
 
 
 class ServableModel(_FrozenModel):
-    """How MLflow loads a model: a module that reads the logged folder; no code and no pickle is logged."""
+    """Loading of a model by MLflow: a module that reads the logged folder; no code and no pickle is logged."""
 
     loader: str
     """Importable module with `_load_pyfunc(folder)`."""

@@ -1,4 +1,4 @@
-"""An API server without controllers, as far as the tests of a real cluster ask it, so that they are tried."""
+"""An API server without controllers, with the calls of the tests of a real cluster, so that these are tested, too."""
 
 from __future__ import annotations
 

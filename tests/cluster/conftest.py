@@ -40,7 +40,7 @@ class S3:
     """`http://127.0.0.1:port`."""
     bucket: str
     environment: Mapping[str, str]
-    """What its clients read; set in this process while the test runs."""
+    """Environment variables of its clients; set in this process while the test runs."""
 
     def client(self) -> Any:
         """Return a plain client, to look at what is there or to break it."""

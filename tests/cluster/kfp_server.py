@@ -1,4 +1,4 @@
-"""A Kubeflow Pipelines API server of one's own: real HTTP, every request checked, able to fail; it runs no pods."""
+"""A stand-in for Kubeflow Pipelines' API server: real HTTP, every request checked, with injected faults; no pods."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _REVIEWED_RESOURCES = {
 
 @dataclass
 class Fault:
-    """What goes wrong with the next requests of an operation."""
+    """Fault of the next requests of an operation."""
 
     operation: str
     """Regular expression of its name."""
@@ -53,7 +53,7 @@ class Fault:
 
 @dataclass
 class KubeflowServer:
-    """What the server holds; everything is kept in memory."""
+    """State of the server, in memory."""
 
     url: str = ""
     token: str = ""

@@ -1,4 +1,4 @@
-"""Who may do what, by the roles that the project ships: what an API server's RBAC makes of deploy/k8s."""
+"""Access decisions of an API server's RBAC for the roles in deploy/k8s."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 ACCOUNTS = Path(__file__).parents[2] / "deploy" / "k8s" / "base" / "accounts.yaml"
 VERSION_READERS = Path(__file__).parents[2] / "deploy" / "k8s" / "version-readers.yaml"
 NAMESPACE = "shortlist"
-"""Where the overlays put what names no namespace of its own."""
+"""Namespace of the overlays' objects."""
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 Object = dict[str, Any]

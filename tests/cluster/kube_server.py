@@ -44,7 +44,7 @@ class RefusalError(Exception):
 
 @dataclass
 class Fault:
-    """What happens to the next requests that fit."""
+    """Fault of the next matching requests."""
 
     effect: str
     """A status (`500`), `lost before`, `lost after`, or `conflict`."""
@@ -56,7 +56,7 @@ class Fault:
 
 @dataclass
 class Behaviour:
-    """What becomes of a new InferenceService."""
+    """Behaviour of a new InferenceService."""
 
     ready_after: float = 0.0
     """Seconds; infinite: never."""

@@ -1,4 +1,4 @@
-"""What the servers that tests share have in common: a thread that listens while a block runs."""
+"""Runs an HTTP server in a thread during a block, for the servers that tests share."""
 
 from __future__ import annotations
 

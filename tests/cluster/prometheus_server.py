@@ -1,4 +1,4 @@
-"""A Prometheus over real HTTP: it knows what a test tells it, and takes only questions that Envoy's metrics answer."""
+"""A stand-in for Prometheus over real HTTP, which answers only queries of Envoy's metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any cluster that a kubeconfig names, and a way to cut the connection to it."""
+"""Client of the cluster in a kubeconfig, with a proxy that can cut the connection."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RealCluster:
     defined: list[str] = field(default_factory=list)
     """Names of the custom resource definitions that the tests made."""
     notes: list[str] = field(default_factory=list)
-    """What there is to say of it at the end."""
+    """Lines for the summary at the end."""
 
     @cached_property
     def version(self) -> str:
@@ -206,7 +206,7 @@ def _pass(reading: socket.socket, writing: socket.socket) -> None:
 
 
 class PlayedControllers:
-    """What KServe's controller and the gateway would write into statuses, where neither is here."""
+    """Writes the statuses of KServe's controller and of the gateway, where these do not run."""
 
     def __init__(self, cluster: RealCluster) -> None:
         self._cluster, self._stop = cluster, threading.Event()

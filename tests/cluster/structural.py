@@ -1,4 +1,4 @@
-"""Custom resource definitions from the schemas that ship with the tests, for an API server that has none."""
+"""Builds custom resource definitions from the tests' schemas, for an API server that has none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The admission policies take what rollouts and trainings write, and refuse what would get other rights."""
+"""The admission policies accept the objects of rollouts and trainings, and refuse those with other rights."""
 
 from __future__ import annotations
 

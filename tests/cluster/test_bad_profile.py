@@ -1,4 +1,4 @@
-"""What is wrong with a cluster profile is said in words, before anything is begun, and never with a secret."""
+"""Errors of a cluster profile are clear messages before a run starts, and never contain a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feast with its registry in PostgreSQL, its online store in Redis, and what servers read in S3; no folder at all."""
+"""Feast with its registry in PostgreSQL, its online store in Redis, and the servers' files in S3; no shared folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two clusters' stores are never mixed: who names another's bucket or database is told, and nothing is marked."""
+"""Stores of two clusters are never mixed: another cluster's bucket or database is refused and left unchanged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_identity_is_made_once(stores: StorageConfig, s3: Any, postgres: str)
     assert json.loads(open_postgres(postgres, "", "identity", "").read(MARKER) or "") == marker
 
 
-def test_who_is_overtaken_by_another_claim_gets_its_identity(
+def test_a_concurrent_claim_gets_the_identity_of_the_first(
     stores: StorageConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     won: list[str] = []

@@ -1,4 +1,4 @@
-"""The prediction log on its way into an object store and out of it again: nothing lost, nothing doubled."""
+"""The prediction log is uploaded to an object store and read back without losses or duplicates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every manifest is what its kind's schema says, and keeps to the rules: no root, no tags, no secrets, few rights."""
+"""Every manifest matches its schema and the rules: no root, no tags, no secrets, least rights."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "k8s"
 KUBERNETES = "1.34"
 CORE = {"v1", "apps/v1", "batch/v1", "policy/v1", "networking.k8s.io/v1", "rbac.authorization.k8s.io/v1"}
-"""What Kubernetes' own schemas describe."""
+"""API versions with schemas of Kubernetes itself."""
 OVERLAYS = ("dev", "production")
 DIGEST = "@sha256:" + "c0ffee" * 10 + "c0de"
 CRD_SCHEMAS = yaml.safe_load((Path(__file__).parent / "crds.yaml").read_text())
@@ -215,7 +215,7 @@ def rights(objects: list[Object]) -> list[str]:
     return breaches
 
 
-def test_every_manifest_is_what_its_schema_says(objects: list[Object]) -> None:
+def test_every_manifest_matches_its_schema(objects: list[Object]) -> None:
     for manifest in objects:
         check(manifest)
 
@@ -315,7 +315,7 @@ def test_no_role_grants_more_than_needed(objects: list[Object]) -> None:
     assert rights(objects) == []
 
 
-def test_the_rules_find_what_is_wrong(overlays: dict[str, list[Object]]) -> None:
+def test_each_rule_reports_a_planted_breach(overlays: dict[str, list[Object]]) -> None:
     objects: list[Object] = json.loads(json.dumps(overlays["production"]))
     deployment = next(manifest for manifest in objects if manifest["kind"] == "Deployment")
     pod = deployment["spec"]["template"]["spec"]
@@ -495,7 +495,7 @@ def test_pods_may_reach_kubeflow_pipelines_in_its_own_namespace_and_in_theirs(ob
     assert any("kubeflow" in json.dumps(peer["namespaceSelector"]) for peer in peers if "namespaceSelector" in peer)
 
 
-def test_each_policy_denies_what_it_does_not_list_and_allows_names(objects: list[Object]) -> None:
+def test_each_policy_denies_by_default_and_allows_dns(objects: list[Object]) -> None:
     for policy in (manifest["spec"] for manifest in objects if manifest["kind"] == "NetworkPolicy"):
         assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
         (names,) = (rule for rule in policy["egress"] if rule.get("ports", [{}])[0].get("port") == 53)
@@ -589,7 +589,7 @@ def released(objects: list[Object]) -> Object:
     return inference_service(version, Cluster(images=images))
 
 
-def test_the_policy_for_inference_services_is_valid_and_for_what_a_rollout_writes(objects: list[Object]) -> None:
+def test_the_policy_for_inference_services_matches_those_of_a_rollout(objects: list[Object]) -> None:
     """Its expressions are evaluated in test_admission_policies.py; here: what they name is what is written."""
     policy = admission_policies()["shortlist-inference-services"]
     breaches = " ".join(object_["expression"] for object_ in policy["spec"]["validations"])

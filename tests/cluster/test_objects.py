@@ -1,4 +1,4 @@
-"""Files in a folder and in a real S3 server: one behaviour, and every trouble said in words."""
+"""Files in a folder and in a real S3 server: the same behaviour, and clear errors."""
 
 from __future__ import annotations
 

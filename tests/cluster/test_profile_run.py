@@ -67,7 +67,7 @@ def read_artefacts(artefacts: Path) -> dict[str, Any]:
     }
 
 
-def test_the_cluster_profile_gives_what_the_laptop_gives(
+def test_the_cluster_profile_gives_the_same_results_as_the_laptop(
     finished: Any, servers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_servers = run(on_cluster(finished.spec, servers.url), tmp_path / "there")

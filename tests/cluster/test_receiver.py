@@ -1,4 +1,4 @@
-"""Alertmanager's webhooks start one training, whoever sends them how often, and never one that the policy forbids."""
+"""Alertmanager's webhooks start one training, however often they are sent, and only if the policy allows it."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ def test_a_spec_that_cannot_start_does_not_block_another(
 @pytest.mark.parametrize(
     "header", [None, "", "Bearer", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN, "Bearer ü"]
 )
-def test_without_the_token_nobody_gets_in(
+def test_requests_without_the_token_are_refused(
     header: str | None, client: httpx.Client, kubeflow: Kubeflow, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger="monitoring"), caplog.at_level(logging.DEBUG, logger="uvicorn"):
@@ -422,7 +422,7 @@ def test_a_body_that_never_ends_is_given_up(client: httpx.Client, monkeypatch: p
     assert answer.status_code == 408
 
 
-def test_the_log_says_why_nothing_was_started(client: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_the_reason_why_no_training_started(client: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
     client.post("/alerts", json=ALARM)
     with caplog.at_level(logging.INFO, logger="monitoring.receiver"):
         client.post("/alerts", json=ALARM)
@@ -518,7 +518,7 @@ def test_a_concurrent_request_does_not_wait_forever(
     assert len(kubeflow.started) == 1
 
 
-def test_silent_connections_keep_nobody_out(client: httpx.Client, kubeflow: Kubeflow) -> None:
+def test_silent_connections_do_not_block_others(client: httpx.Client, kubeflow: Kubeflow) -> None:
     address = client.base_url.host, client.base_url.port
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(300)]
@@ -528,7 +528,7 @@ def test_silent_connections_keep_nobody_out(client: httpx.Client, kubeflow: Kube
     assert len(kubeflow.started) == 1
 
 
-def test_a_connection_that_says_nothing_is_closed(
+def test_an_idle_connection_is_closed(
     files_book: MonitoringStore, kubeflow: Kubeflow, bearer: BearerTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SERVER["http"], "idle_seconds", 0.2)

@@ -1,4 +1,4 @@
-"""Collecting, refreshing and backfilling where logs, batches and what servers read are in S3."""
+"""Collecting, refreshing and backfilling with logs, batches and the servers' files in S3."""
 
 from __future__ import annotations
 

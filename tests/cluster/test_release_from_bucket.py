@@ -1,4 +1,4 @@
-"""Refreshed candidates where servers are elsewhere: published in S3, fetched, verified, and mapped into memory."""
+"""Refreshed candidates for servers on other machines: published to S3, fetched, verified, and memory-mapped."""
 
 from __future__ import annotations
 

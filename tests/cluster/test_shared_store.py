@@ -1,4 +1,4 @@
-"""The store, the outbox and the rollouts on PostgreSQL: what many machines decide at once happens once."""
+"""Monitoring store, outbox and rollouts on PostgreSQL: concurrent decisions of machines are carried out once."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_torn_report_is_named(stores: str, store: MonitoringStore) -> None:
         store.reports()
 
 
-def test_who_looked_leaves_a_trace(store: MonitoringStore) -> None:
+def test_a_monitoring_run_records_its_time(store: MonitoringStore) -> None:
     assert store.last_run_time() is None
     store.record_run_time()
     last_run = store.last_run_time()

@@ -1,4 +1,4 @@
-"""Records in files and in PostgreSQL: both stores keep the same promises."""
+"""Records in files and in PostgreSQL: both stores have the same guarantees."""
 
 from __future__ import annotations
 

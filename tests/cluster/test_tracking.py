@@ -1,4 +1,4 @@
-"""MLflow in PostgreSQL with its files in S3: made by one process at a time, fetched and verified, no secret said."""
+"""MLflow in PostgreSQL with files in S3: tables created once, files fetched and verified, no secret shown."""
 
 from __future__ import annotations
 

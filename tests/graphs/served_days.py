@@ -1,4 +1,4 @@
-"""Logs that servers and users of a champion might have left on a day."""
+"""Writes logs of servers and users of a champion for a day."""
 
 from __future__ import annotations
 

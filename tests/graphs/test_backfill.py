@@ -1,4 +1,4 @@
-"""The backfill graph: a corrected rule changes what is served, after it was said by how much."""
+"""The backfill graph: a corrected rule changes the served features, after the changes were reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shortlist compare-orderings` on what a finished run left: formulas are measured on the validation days alone."""
+"""`shortlist compare-orderings` on a finished run: formulas are evaluated only on the validation days."""
 
 from __future__ import annotations
 

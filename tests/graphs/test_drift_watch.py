@@ -1,4 +1,4 @@
-"""The compiled watching pipeline, run for real: logs that servers might have left lead to a page, or to a training."""
+"""The compiled monitoring graph, run for real: logs of servers lead to a page, or to a training."""
 
 from __future__ import annotations
 
@@ -101,6 +101,6 @@ def test_the_schedule_starts_each_of_its_moments_once(served: Served) -> None:
     assert start_scheduled_training(served.spec, watch, monitoring_started, now) is None  # and it is not run again
 
 
-def test_looking_before_anybody_asked_says_what_is_missing(small_spec: dict[str, Any], tmp_path: Path) -> None:
+def test_monitoring_without_a_prediction_log_is_a_clear_error(small_spec: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match="no runs yet"):
         run_monitoring_locally(parse_spec(yaml.safe_dump(small_spec)), None, tmp_path / "runs")

@@ -1,4 +1,4 @@
-"""The wide training graph, run for real with kfp.local: groups of days give the bytes of one pod, and die alone."""
+"""The wide training graph, run for real with kfp.local: groups of days give the same bytes as one pod."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
     code: int
     artefacts: Path
-    """What its tasks wrote, each task in a folder of its own."""
+    """Folder of the artefacts, with a folder per task."""
     folder: Path
 
     def groups(self, task: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What MLflow and Kubeflow's pages have of a finished run."""
+"""A finished run in MLflow and on Kubeflow's pages."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def loaded(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def step(finished: Any, name: str) -> dict[str, Any]:
-    """What a task of the run put out, by artefact."""
+    """Return the outputs of a task of the run, by artefact."""
     (path,) = finished.artefacts.glob(f"**/{name}/executor_output.json")
     artefacts = json.loads(path.read_text())["artifacts"]
     return {name: artefact["artifacts"][0] for name, artefact in artefacts.items()}
 
 
 def of_model(finished: Any, task: str, model: str) -> dict[str, Any]:
-    """What a task put out about a model."""
+    """Return the outputs of a model's task, by artefact."""
     for path in finished.artefacts.glob(f"**/{task}/executor_output.json"):
         artefact_lists = json.loads(path.read_text())["artifacts"]
         artefacts = {name: artefact_list["artifacts"][0] for name, artefact_list in artefact_lists.items()}

@@ -38,7 +38,7 @@ spread = own_extensions:SPREAD
 elsewhere = own_extensions:ElsewhereOnline
 """
 OTHER_FOLDERS = ("requirements",)
-"""What else of a checkout a project reads."""
+"""Other folders of a checkout that a project reads."""
 
 
 class Ran(NamedTuple):
@@ -186,7 +186,7 @@ def test_a_feature_a_gate_and_an_online_store_from_a_package_took_part(ran: Ran)
 
 
 @pytest.mark.long
-def test_its_version_in_mlflow_says_name_and_kind(ran: Ran) -> None:
+def test_its_version_in_mlflow_has_name_and_kind(ran: Ran) -> None:
     champion = Tracker(tracking_uri(ran.runs / "stores"), "installed").registry.champion()
     assert champion is not None
     assert (champion.name, champion.kind) == ("line", "linear")

@@ -1,4 +1,4 @@
-"""The refresh graph: newer statistics for what serves, without a training."""
+"""The refresh graph: newer statistics for the serving model, without a training."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_monitoring_publishes_newer_statistics_when_a_refresh_is_due(finished: A
     assert read_json(pointer)["published"] > published_earlier
 
 
-def test_a_refresh_alone_collects_served_rows_and_serves_what_they_say(
+def test_a_refresh_collects_served_rows_and_serves_their_statistics(
     finished: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As on a cluster, where `schedule.refresh` is a recurring run of its own."""

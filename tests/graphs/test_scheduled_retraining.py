@@ -1,4 +1,4 @@
-"""The compiled graph that the clock starts, and a person's training: what they read, and that one runs at a time."""
+"""The compiled graph of scheduled trainings, and a manual training: the rows they read; one runs at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions, contents and a second outcome together, from spec to a blessed release by one run of the graph."""
+"""Sessions, content vectors and a second label together, from spec to a blessed release in one run of the graph."""
 
 from __future__ import annotations
 

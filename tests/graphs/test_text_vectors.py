@@ -1,4 +1,4 @@
-"""Vectors that a user's model makes of texts, from the files of a log to a blessed release by one run of the graph."""
+"""Vectors of texts by a user's model, from the log's files to a blessed release in one run of the graph."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_texts_improve_the_blessed_release(run: Path) -> None:
     assert summary["reasons"]["texts"][0].startswith("passes every gate")
 
 
-def test_what_is_served_of_an_item_is_what_the_model_says_of_its_title(run: Path) -> None:
+def test_served_vectors_are_those_of_the_items_titles(run: Path) -> None:
     tracker = Tracker(tracking_uri(run / "runs/stores"), "demo")
     blessed = tracker.registry.find("champion", run / "champion")
     assert blessed is not None

@@ -33,7 +33,7 @@ KUAIRAND = ROOT.parent / "shared/data/kuairand"
 
 
 END = datetime(2026, 1, 12, tzinfo=UTC)
-"""Of the first run's log, a day before the last one's."""
+"""End of the first run's log, a day before the end of the last one's."""
 LINE = {
     "kind": "logistic",
     "role": "baseline",
@@ -152,7 +152,7 @@ def retrained_demo() -> dict[str, Any]:
 
 
 def retraining(until: datetime) -> RetrainDecision:
-    """What watching live traffic decided."""
+    """Return a decision of the monitoring job."""
     reasons = ("drift in surface: index 0.31 > 0.20",)
     window = {"window": until - timedelta(days=1), "until": until, "made": until}
     key = "0123456789abcdef"
@@ -160,7 +160,7 @@ def retraining(until: datetime) -> RetrainDecision:
 
 
 @pytest.mark.long
-def test_a_decision_retrains_from_what_there_is_and_reads_no_later_row(demo: Run, demo_runs: Path) -> None:
+def test_a_decided_training_continues_earlier_models_and_reads_no_later_row(demo: Run, demo_runs: Path) -> None:
     spec, runs = parse_spec(yaml.safe_dump(retrained_demo())), demo_runs
     second = END + timedelta(days=1)  # the log ends a day before
     decision, store = retraining(second - timedelta(hours=6)), open_monitoring_store(str(runs / "stores"), "demo")
@@ -324,7 +324,7 @@ def test_criteo_layout_needs_no_ids_and_no_clock_and_a_killed_run_is_continued_b
 @pytest.mark.long
 @pytest.mark.timeout(1_800)  # five models, on 190 000 rows
 @pytest.mark.skipif(not KUAIRAND.is_dir(), reason="the KuaiRand files are not part of the project")
-def test_kuairand_reaches_what_was_promised(tmp_path: Path) -> None:
+def test_kuairand_reaches_the_promised_metrics(tmp_path: Path) -> None:
     spec = yaml.safe_load((ROOT / "pipelines/specs/kuairand.yaml").read_text())
     finished_run = run(spec, tmp_path / "runs", KUAIRAND)
     assert finished_run.code == 0

@@ -1,4 +1,4 @@
-"""`shortlist tune`, and the compiled tuning graph, on what a finished run left."""
+"""`shortlist tune`, and the compiled tuning graph, on the artefacts of a finished run."""
 
 from __future__ import annotations
 

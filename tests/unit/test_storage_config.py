@@ -1,4 +1,4 @@
-"""What the graphs' `stores` parameter says, and that it never says a secret."""
+"""The text of the graphs' `stores` parameter, which never contains a secret."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_an_object_store_of_ones_own_keeps_folders(tmp_path: Path, monkeypatch: 
         ("s3://Models", "got 's3://Models'; wanted a bucket and perhaps a prefix, e.g. s3://models/shortlist"),
     ],
 )
-def test_a_spec_declares_only_addresses_that_somebody_keeps(url: str, message: str) -> None:
+def test_a_spec_can_declare_only_known_addresses(url: str, message: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(message)):
         Runtime.model_validate({"objects": {"kind": "bucket", "url": url}})
 

@@ -1,4 +1,4 @@
-"""A Kubeflow Pipelines server, and a spec for its cluster."""
+"""A stand-in for Kubeflow Pipelines' server, and a spec with a cluster profile."""
 
 from __future__ import annotations
 

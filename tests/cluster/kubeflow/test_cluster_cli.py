@@ -1,4 +1,4 @@
-"""The commands of a cluster as a user gives them: what they print, and their exit code."""
+"""The commands for a cluster: their output and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that a cluster gets: complete, repeatable, and valid where Kubernetes reads them."""
+"""The files that a cluster gets are complete, reproducible, and valid for Kubernetes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_each_graph_is_a_file_that_kubeflow_loads(compiled: CompiledGraphs, grap
     assert platform["platforms"]["kubernetes"]["pipelineConfig"] == {"resourceTtlOnCompletion": 72 * 3_600}
 
 
-def test_only_what_a_person_starts_is_answered_from_the_cache(compiled: CompiledGraphs) -> None:
+def test_only_graphs_started_by_a_person_use_the_cache(compiled: CompiledGraphs) -> None:
     def cached(graph: Any) -> set[str]:
         spec, _ = documents(compiled.path(graph))
         dags = [spec["root"], *spec["components"].values()]
@@ -115,7 +115,7 @@ def test_the_same_gives_the_same_and_anything_else_another_version(compiled: Com
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_the_manifests_are_valid_and_say_what_the_file_says(compiled: CompiledGraphs, graph: Any) -> None:
+def test_the_manifests_are_valid_and_equal_to_the_file(compiled: CompiledGraphs, graph: Any) -> None:
     pipeline, version = documents(compiled.manifest_path(graph))
     for document, kind in ((pipeline, "Pipeline"), (version, "PipelineVersion")):
         assert document["kind"] == kind
@@ -128,7 +128,7 @@ def test_the_manifests_are_valid_and_say_what_the_file_says(compiled: CompiledGr
     assert [version["spec"]["pipelineSpec"], version["spec"]["platformSpec"]] == documents(compiled.path(graph))
 
 
-def test_file_and_manifests_say_what_kfps_own_writer_says(compiled: CompiledGraphs, tmp_path: Path) -> None:
+def test_file_and_manifests_equal_those_of_kfps_writer(compiled: CompiledGraphs, tmp_path: Path) -> None:
     plain = documents(compiled.path("refresh"))
     messages = [
         json_format.ParseDict(document, kind())

@@ -1,4 +1,4 @@
-"""What the clock starts on a cluster is what the spec declares, and no moment is missed or happens twice."""
+"""Recurring runs on a cluster are as the spec declares, and no scheduled start is missed or happens twice."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def recurring_runs(server: KubeflowServer) -> dict[str, dict[str, Any]]:
     return {recurring_run["display_name"]: recurring_run for recurring_run in stored}
 
 
-def test_it_makes_what_is_declared(server: KubeflowServer, schedule: Apply) -> None:
+def test_declared_recurring_runs_are_created(server: KubeflowServer, schedule: Apply) -> None:
     assert schedule(BOTH_CRONS) == [
         "new: scheduled-retraining at '0 3 * * *' UTC",
         "new: monitoring at '*/15 * * * *' UTC",
@@ -272,12 +272,12 @@ def test_kubeflow_reads_the_same_moments(expression: str) -> None:
 
 
 @pytest.mark.parametrize("expression", ["0 0 L * *", "0 0 * * 5#2", "0 0 * * L5"])
-def test_what_kubeflow_cannot_say_is_refused(expression: str) -> None:
+def test_cron_expressions_without_an_equivalent_are_refused(expression: str) -> None:
     with pytest.raises(ShortlistError, match=r"names a last day or an nth weekday, which Kubeflow's cron has not"):
         six_fields(expression)
 
 
 @pytest.mark.parametrize("expression", ["0 3 * * *", "0 0 3 * * 7", "0 60 * * * *"])
-def test_the_stand_in_refuses_what_kubeflow_refuses(expression: str) -> None:
+def test_the_stand_in_refuses_the_same_requests_as_kubeflow(expression: str) -> None:
     with pytest.raises(Exception, match="not a supported format"):
         check_cron(expression)

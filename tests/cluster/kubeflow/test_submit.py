@@ -1,4 +1,4 @@
-"""A training on a cluster: started once, by the real client, whatever the network and the server do meanwhile."""
+"""A training on a cluster is started once by the real client, despite faults of the network and the server."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_other_data_or_another_declaration_is_another_run(
     "fault",
     [{"status": 500}, {"status": 503}, {"carried_out": True}, {"drop": True}, {"drop": True, "carried_out": True}],
 )
-def test_what_fails_in_passing_is_asked_again_and_done_once(
+def test_transient_failures_are_retried_without_duplicates(
     server: KubeflowServer, spec: Spec, submission: Submission, operation: str, fault: dict[str, Any]
 ) -> None:
     server.faults.append(Fault(operation, **fault))
@@ -169,7 +169,7 @@ def test_what_fails_in_passing_is_asked_again_and_done_once(
     ]
 
 
-def test_somebody_else_makes_the_pipeline_meanwhile(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
+def test_a_pipeline_created_concurrently_is_used(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
     def make_it_first(name: str) -> None:
         if name == "pipeline_service_create_pipeline" and not server.stored["pipelines"]:
             server._add("pipelines", {"name": "demo-training", "display_name": "demo-training"})
@@ -202,14 +202,14 @@ def test_the_default_namespace_is_given_up_as_fast(caplog: pytest.LogCaptureFixt
     assert "Traceback" not in caplog.text
 
 
-def test_a_login_page_is_told_from_the_api(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
+def test_a_login_page_is_not_taken_for_the_api(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
     server.page = "<html><body>Log in</body></html>"
     with pytest.raises(KubeflowError, match=r"does not answer as Kubeflow Pipelines' API does; it may be a login page"):
         submit_run(submission, spec, client(server))
 
 
 @pytest.mark.parametrize("host", ["ml-pipeline:8888", "ftp://host", "https://me:secret@host"])
-def test_what_is_no_address_is_said_without_its_secret(host: str) -> None:
+def test_an_invalid_address_is_refused_without_its_password(host: str) -> None:
     with pytest.raises(KubeflowError, match=r"HOST: got .*, wanted http\(s\)://host") as raised:
         KubeflowClient(host, "team-a")
     assert "secret" not in str(raised.value)
@@ -239,7 +239,9 @@ def test_not_even_a_part_of_the_token_is_printed(spec: Spec, submission: Submiss
     assert TOKEN[:3] not in str(raised.value)
 
 
-def test_a_missing_token_is_said_and_the_right_one_works(spec: Spec, submission: Submission, tmp_path: Path) -> None:
+def test_a_missing_token_is_an_error_and_the_right_one_works(
+    spec: Spec, submission: Submission, tmp_path: Path
+) -> None:
     with running(token=TOKEN) as server:
         with pytest.raises(
             KubeflowError, match=r"answers 401: it wants a token\. Put a fresh one into SHORTLIST_KFP_TOKEN"
@@ -286,7 +288,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
     assert not submitted.new
 
 
-def test_users_who_are_kept_apart_get_their_namespace(spec: Spec, submission: Submission) -> None:
+def test_in_multi_user_mode_calls_name_the_namespace(spec: Spec, submission: Submission) -> None:
     with running(multi_user=True) as server:
         assert submit_run(submission, spec, client(server)).new
         assert [object_["namespace"] for kind in ("experiments", "pipelines") for object_ in server.stored[kind]] == [

@@ -1,4 +1,4 @@
-"""The webhook receiver and the watching job as processes, against Kubeflow's API and a real PostgreSQL."""
+"""The webhook receiver and the monitoring CronJob as processes, with Kubeflow's API and a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_a_refusal_of_kubeflow_leaves_nothing_behind(
     assert (store.decisions(), server.stored["runs"]) == ((), [])
 
 
-def test_the_watching_job_starts_what_its_look_decided_and_nothing_twice(
+def test_the_monitoring_cronjob_starts_a_decided_training_once(
     spec: Spec, store: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
     start = kubeflow_starter(spec, "", server.url, tmp_path)
@@ -237,7 +237,7 @@ def test_a_repeated_start_of_one_decision_returns_the_same_run(
     ],
     ids=["no host", "no spec", "data of another"],
 )
-def test_it_says_what_is_missing(
+def test_missing_settings_are_named(
     program: object,
     change: dict[str, str],
     says: str,

@@ -1,4 +1,4 @@
-"""A real cluster, which `make test-cluster KUBECONFIG=...` names, and a namespace of its own in it."""
+"""A real cluster, named by `make test-cluster KUBECONFIG=...`, and a namespace of its own in it."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_the_check_is_strict(cluster: RealCluster) -> None:
         cluster.apply(body, dry_run=True)
 
 
-def test_each_account_may_what_its_role_says_and_nothing_else(cluster: RealCluster) -> None:
+def test_each_account_has_exactly_the_rights_of_its_role(cluster: RealCluster) -> None:
     wrong = [
         f"{account} {verb} {resource}: is {not expected}, should be {expected}"
         for account in ACCOUNTS
@@ -129,7 +129,7 @@ def test_each_account_may_what_its_role_says_and_nothing_else(cluster: RealClust
     assert wrong == []
 
 
-def test_kserve_takes_what_is_written(cluster: RealCluster) -> None:
+def test_kserve_accepts_the_written_service(cluster: RealCluster) -> None:
     """Made for real, and looked at for what KServe's controller says; deleted afterwards."""
     if "KServe" not in cluster.controllers:
         pytest.skip("KServe does not run here")
@@ -177,7 +177,7 @@ def test_a_bad_candidate_is_rolled_back(
     eventually(lambda: services(cluster) == [world.name(1)])
 
 
-def test_somebody_who_writes_annotations_is_no_reason_to_stop(
+def test_annotations_of_other_clients_do_not_stop_a_rollout(
     cluster: RealCluster, played: PlayedControllers, make_world: Callable[..., World]
 ) -> None:
     world = serve_first(make_world())

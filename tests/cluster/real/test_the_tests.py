@@ -1,4 +1,4 @@
-"""What `make test-cluster` runs is tried against a fake API server, and skipped where no cluster is named."""
+"""The tests of `make test-cluster` run against a fake API server, and are skipped where no cluster is named."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_they_pass_with_a_bare_api_server(tmp_path: Path) -> None:
     assert "InferenceService demo-v1-01234567" in server.applied
 
 
-def test_definitions_are_what_kubernetes_takes() -> None:
+def test_definitions_are_structural_schemas() -> None:
     for body in definitions().values():
         kubernetes_validate.validate(body, KUBERNETES, strict=True)
         schema = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

@@ -1,4 +1,4 @@
-"""A kind of feature, a gate and an online store that the project does not know.
+"""A kind of feature, a gate and an online store from outside the project.
 
 They are what a package of one's own would hold; `test_installed` installs them through entry points.
 """

@@ -1,4 +1,4 @@
-"""A kind of model that learnt nothing: its scores are constant, of two values, saturated, or NaN, as declared."""
+"""A kind of model without skill: its scores are constant, of two values, saturated, or NaN, as declared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Scores = Literal["constant", "two-valued", "saturated", "NaN"]
 LOG_ODDS: Final[dict[Scores, tuple[float, float]]] = {
     "constant": (-1.0, -1.0), "two-valued": (-1.2, -0.8), "saturated": (-200.0, 200.0), "NaN": (-1.0, np.nan),
 }  # fmt: skip
-"""Of rows whose first feature is 3.5 at most, and of the others."""
+"""Scores of rows whose first feature is at most 3.5, and of the others."""
 
 
 class StuckModel(ModelSection):
@@ -36,7 +36,7 @@ class StuckModel(ModelSection):
     features: Names = Field(min_length=1)
     """Features it reads."""
     scores: Scores
-    """What its scores are."""
+    """Kind of its scores."""
 
 
 class StuckRanker(Ranker[StuckModel]):

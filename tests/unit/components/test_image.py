@@ -1,4 +1,4 @@
-"""Which image a step runs in, and that its name cannot come to mean another one."""
+"""Images of the steps, and that their references cannot change their meaning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
-def test_the_spec_comes_before_the_environment_and_that_before_what_is_compiled_in(
+def test_the_spec_overrides_the_environment_which_overrides_the_compiled_in_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert resolve_images(Images(), allow_tags=True).pipeline == PIPELINE_IMAGE

@@ -1,4 +1,4 @@
-"""The images are small, repeatable, hold no secret and run as nobody; each rule is shown refusing something."""
+"""The images are small, reproducible, without secrets and not run as root; each rule is shown to refuse something."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_what_the_package_needs_is_copied() -> None:
     assert {"components", "feature_repo", "models", "monitoring", "pipelines", "shortlist"} <= copied
 
 
-def test_what_is_installed_is_what_the_requirements_say() -> None:
+def test_the_lock_files_pin_every_requirement() -> None:
     def pins(text: str) -> set[tuple[str, str]]:
         matches = re.findall(r"^([\w.-]+)(?:\[.*\])?==([^\s\\]+)", text, re.MULTILINE)
         return {(canonicalize_name(name), version) for name, version in matches}
@@ -228,7 +228,7 @@ def test_the_versions_on_a_gpu_are_those_of_everything_else() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=names(FILES))
 def test_hadolint_reports_no_problem(path: Path) -> None:
-    """What is ignored says why in the file."""
+    """Each ignored rule has its reason in the file."""
     program = Path(sys.executable).parent / "hadolint"
     if not program.exists():
         pytest.skip("hadolint is not installed (requirements/test.txt has it on Linux)")

@@ -1,4 +1,4 @@
-"""The GPU image's packages agree: what each of them asks for is pinned, in a version that it takes."""
+"""The GPU image's packages are consistent: every requirement is pinned in a version that satisfies it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_unpinned_package_is_reported() -> None:
     )
 
 
-def test_the_image_installs_exactly_what_is_locked() -> None:
+def test_the_image_installs_exactly_the_locked_packages() -> None:
     text = (ROOT / "deploy/docker/gpu.Dockerfile").read_text()
     assert re.findall(r"-r requirements/lock/(\S+)", text) == ["run.txt", "cluster.txt", "gpu.txt"]
 
@@ -99,7 +99,7 @@ def resolved(name: str, *requires: str, extras: tuple[str, ...] = ()) -> dict[st
     }
 
 
-def test_a_lock_keeps_what_holds_on_the_images_machine_with_the_extras_that_are_asked_for(locker: ModuleType) -> None:
+def test_a_lock_keeps_the_markers_and_extras_of_the_image(locker: ModuleType) -> None:
     report = [
         resolved("Whole_Thing", 'Part[fast]>=1; sys_platform == "linux"', 'other; sys_platform == "win32"'),
         resolved("part", 'wings; extra == "fast"', 'wheels; extra == "slow"', "body"),

@@ -1,4 +1,4 @@
-"""What people are told to run exists."""
+"""Every make target that documents name exists."""
 
 from __future__ import annotations
 

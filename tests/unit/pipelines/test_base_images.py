@@ -1,4 +1,4 @@
-"""The digests of base images come from the registries that the Dockerfiles name, and are written down."""
+"""The digests of base images come from the registries that the Dockerfiles name, and are written to a file."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_each_base_of_ours_has_a_tag_and_a_line() -> None:
     assert all(name in text for name in names)  # the file says which tag each is
 
 
-def test_what_a_tag_means_is_written_down(folder: Path, registry: str) -> None:
+def test_the_digest_of_a_tag_is_written_to_the_file(folder: Path, registry: str) -> None:
     bases = folder / "bases.env"
     assert lock_base_images(folder, bases, write=False, url_of=lambda _: registry) == [
         f"locked: docker.io/library/python:3.11-slim is {DIGEST}"
@@ -87,7 +87,7 @@ def test_what_a_tag_means_is_written_down(folder: Path, registry: str) -> None:
     assert set(Registry.requested_paths) == {"/v2/library/python/manifests/3.11-slim"}
 
 
-def test_what_is_written_is_what_a_build_takes(folder: Path, registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_uses_the_locked_digest(folder: Path, registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bases = folder / "bases.env"
     lock_base_images(folder, bases, url_of=lambda _: registry)
     monkeypatch.delenv("PYTHON_DIGEST", raising=False)
@@ -120,9 +120,7 @@ def test_one_variable_for_two_images_is_refused(folder: Path) -> None:
         base_images(folder)
 
 
-def test_nobody_is_asked_for_a_token_without_https(
-    folder: Path, registry: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_address_without_https_is_refused(folder: Path, registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Registry, "send_header", _elsewhere(Registry.send_header))
     with pytest.raises(ShortlistError, match=r"token address is 'http://evil\.example"):
         lock_base_images(folder, folder / "bases.env", url_of=lambda _: registry)

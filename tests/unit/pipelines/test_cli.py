@@ -1,4 +1,4 @@
-"""The command line: names of specs, clear words, exit codes."""
+"""The command line: names of specs, messages, exit codes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_a_shipped_spec_goes_by_its_name_and_others_by_path() -> None:
     assert find_spec("mine.yaml") == Path("mine.yaml")
 
 
-def test_check_counts_what_a_valid_spec_declares(
+def test_check_counts_columns_and_features_of_a_valid_spec(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert shortlist(monkeypatch, "check", "criteo") == 0
     assert "valid; 40 columns, 65 features" in capsys.readouterr().out
 
 
-def test_a_broken_spec_is_words_and_exit_code_2(
+def test_an_invalid_spec_is_a_message_and_exit_code_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert shortlist(monkeypatch, "check", str(ROOT / "tests/specs/invalid/unknown_key.yaml")) == 2
@@ -115,7 +115,7 @@ def test_commands_without_runs_name_the_next_step(
         sqlite3.OperationalError("database or disk is full"),
     ],
 )
-def test_a_full_disk_is_words_and_exit_code_2(
+def test_a_full_disk_is_a_message_and_exit_code_2(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def fail(*_: object) -> None:

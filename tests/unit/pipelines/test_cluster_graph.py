@@ -1,4 +1,4 @@
-"""A graph told what its steps ask for is the graph that Kubeflow's own setters would have made."""
+"""A graph configured for a cluster equals the graph that Kubeflow's own setters give."""
 
 from typing import Any
 
@@ -112,7 +112,7 @@ def configured(graph: Any, cluster: Cluster = CLUSTER, *, cached: bool = True) -
     return json_format.MessageToDict(spec), json_format.MessageToDict(platform)
 
 
-def test_it_says_what_kubeflows_own_setters_say() -> None:
+def test_a_configured_graph_equals_that_of_kubeflows_setters() -> None:
     spec, platform = configured(plain())
     expected = with_setters()
     assert spec == without_old_fields(json_format.MessageToDict(expected.pipeline_spec))

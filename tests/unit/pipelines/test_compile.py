@@ -1,4 +1,4 @@
-"""The committed pipelines are what the code compiles to, and what a cluster can run."""
+"""The committed pipelines equal what the code compiles to, and can run on a cluster."""
 
 from __future__ import annotations
 

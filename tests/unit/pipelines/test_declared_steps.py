@@ -1,4 +1,4 @@
-"""Steps for which a spec declares nothing are in no graph that it runs, and what is left is a whole graph."""
+"""Steps for which a spec declares nothing are removed from its graphs, and the graphs stay valid."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_graph_without_them_is_whole(name: str, steps: set[str]) -> None:
     ]
 
 
-def test_a_step_whose_output_must_be_there_is_noticed() -> None:
+def test_a_removed_step_with_a_required_output_is_reported() -> None:
     pipeline = graph("training")
     remove_steps(pipeline, {"materialize_features"})
     assert [problem.rpartition("/")[2] for problem in missing(pipeline)] == [

@@ -1,4 +1,4 @@
-"""The command that finds a training's bottleneck: which table it takes, and what it says."""
+"""The command that finds a training's bottleneck: its table and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a terminal shows of a run, from the events of its steps."""
+"""Terminal output of a run, from the events of its steps."""
 
 from __future__ import annotations
 
@@ -52,14 +52,16 @@ def test_a_stopped_run_ends_with_its_message_and_the_page(tmp_path: Path, capsys
     assert "runs/latest/report.html" in printed
 
 
-def test_our_own_fault_shows_the_end_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_shows_the_end_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "pipeline.log").write_text("ZeroDivisionError: division by zero\n")
     display_of(tmp_path).print_results(tmp_path, 1, Path("runs"))
     printed = capsys.readouterr().out
     assert "a bug in Shortlist" in printed and "ZeroDivisionError" in printed
 
 
-def test_an_interrupted_run_says_that_it_can_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_run_prints_that_finished_steps_are_reused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     display = display_of(tmp_path)
     display.interrupted = True
     display.print_results(tmp_path, 130, Path("runs"))
@@ -116,7 +118,7 @@ def test_the_metrics_within_users_fit_a_narrow_terminal_and_the_notice_comes_fir
     assert all(figure in printed for figure in figures)
 
 
-def test_a_finished_run_ends_with_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_ends_with_the_next_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = {"spec": "mine", "rows": {"test": 2}, "best_possible": None, "gates": [], "blessed": None, "models": {}}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     display_of(tmp_path, spec_argument="specs/mine.yaml").print_results(tmp_path, 0, Path("runs"))

@@ -1,4 +1,4 @@
-"""What a drill is worth: it fails when the loop sleeps, cries wolf, names another column or learns broken data."""
+"""A drill fails when drift is missed, falsely reported or attributed to another column, or broken data are learnt."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_loop_that_closes_passes() -> None:
     assert new.hours_to_alarm == 48
 
 
-def test_a_promotion_is_compared_with_what_both_models_served_with() -> None:
+def test_a_promotion_is_compared_with_the_features_that_both_models_served() -> None:
     change = ChampionChange(2, Path("fit-of-day-7"), 1, Path("fit-of-day-2"))
     promoted = replace(GOOD[7], collected_rows=700, change=change)
     compared = []
@@ -100,7 +100,7 @@ def test_days_of_a_rollout_that_most_users_spent_with_the_old_model_are_no_recov
     assert report.passed and not in_between.is_alarm and in_between.action == "hold"
 
 
-def test_a_second_training_may_be_the_one_that_wins_users_back() -> None:
+def test_a_second_training_may_bring_the_recovery() -> None:
     report = story(
         day7=day(7, "retrain", ("item_id",), kpi=0.3, trained=True),
         day8=day(8, "retrain", ("item_id",), kpi=0.3, trained=True, promoted=True),

@@ -1,4 +1,4 @@
-"""The users of a drill ask for whole days, in order, and during a rollout only while some of them get the candidate."""
+"""The users of a drill send whole days in order, and during a rollout only while the candidate has users."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_answers_that_are_not_logged_end_the_drill(tmp_path: Path, monkeypatch: 
         stack.users().play_day(10)
 
 
-def test_without_a_rollout_nobody_asks_meanwhile(tmp_path: Path) -> None:
+def test_without_a_rollout_no_day_is_played_in_between(tmp_path: Path) -> None:
     stack = Stack(tmp_path)
     for phase in (None, Phase.LOAD_TESTING, Phase.PROMOTED, Phase.ROLLING_BACK):
         stack.phase = phase

@@ -1,4 +1,4 @@
-"""Building images: what the builder is asked, and what is said where there is none."""
+"""Building images: the builder's commands, and the errors without a builder."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_base_without_digest_is_refused(path: Path, monkeypatch: pytest.Monkey
     assert [command[0] for command in builder_commands(path)] == ["info"]
 
 
-def test_it_is_told_the_base_and_the_code(path: Path) -> None:
+def test_the_build_gets_base_digest_and_code_version(path: Path) -> None:
     builder(path, "podman")
     assert build_images(["pipeline"]) == {"pipeline": f"shortlist-pipeline:{code_version()}"}
     command = builder_commands(path)[1]
@@ -105,7 +105,7 @@ def test_a_failed_build_is_an_error_with_its_output(path: Path) -> None:
         build_images(["gpu"])
 
 
-def test_what_would_be_built_is_said_without_a_builder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_needs_no_builder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_DIGEST")
     monkeypatch.setattr("shortlist.kubeflow.images.BASES", path / "bases.env")
     (path / "bases.env").write_text("TRITON_DIGEST=\n")

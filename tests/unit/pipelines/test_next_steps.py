@@ -1,4 +1,4 @@
-"""The last lines of a run: they follow from what happened."""
+"""The last lines of a run name the commands that fit its outcome."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_slates_are_put_beside_the_best_possible_or_the_best_source(ending: Any)
         ("slates", "runs/latest/report.html#candidates"),
     ],
 )
-def test_what_held_the_best_candidate_decides_what_to_try(ending: Any, gate: str, command: str) -> None:
+def test_the_failed_gate_of_the_best_candidate_decides_the_advice(ending: Any, gate: str, command: str) -> None:
     gates = [
         {"name": "infra", "model": "network", "passed": False},
         {"name": "skew", "model": "trees", "passed": True},

@@ -1,4 +1,4 @@
-"""Parameters of the graphs are described once; a graph that hands them on takes them from there."""
+"""Parameters of the graphs are described once; graphs that pass them on take the descriptions from there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the child process of a run says about tasks that kfp.local took from its cache."""
+"""Events of a run's child process about tasks that kfp.local found in its cache."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_cached_step_of_a_model_has_the_name_of_the_model(hit: Callable[[str],
     assert hit("train")[4:] == ["train_popularity"]
 
 
-def test_nothing_is_told_of_a_baselines_validation(hit: Callable[[str], list[str]]) -> None:
+def test_the_validation_of_a_baseline_has_no_event(hit: Callable[[str], list[str]]) -> None:
     for name in ("train_trees", "train_network", "train_popularity"):
         emit({"event": "step", "step": name, "paths": {}})
     assert hit("validate_export") == []

@@ -1,4 +1,4 @@
-"""What outlives a run, and how runs are told apart."""
+"""The runs folder: its stores and the names of its runs."""
 
 from __future__ import annotations
 

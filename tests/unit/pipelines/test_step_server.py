@@ -1,4 +1,4 @@
-"""Steps of a local run as forks of one process: they end, fail and die as fresh processes do."""
+"""Steps of a local run as forks of one process end, fail and are killed as new processes are."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_nothing_is_forked_beside_a_thread(start: Start, tmp_path: Path, capfd: 
     assert "the step server has 1 thread(s) of a library" in capfd.readouterr().out
 
 
-def test_steps_are_fresh_processes_where_there_is_no_server(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_new_processes_without_a_server(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     with server("no_such_module"):  # it ends when the first step is started
         assert ended(start("print(forked); sys.exit(4)"))[:2] == (4, "False\n")
     with server() as process:
@@ -137,7 +137,7 @@ def test_a_step_belongs_to_the_group_of_its_run(start: Start) -> None:
 
 
 @pytest.mark.long
-def test_libraries_work_on_their_threads_in_a_fork_of_what_is_preloaded(start: Start) -> None:
+def test_libraries_with_threads_work_in_a_fork(start: Start) -> None:
     code = """
 assert forked and "mlflow" in sys.modules
 assert {"torch", "xgboost", "feast"}.isdisjoint(sys.modules)  # few steps need them; CUDA must not be forked

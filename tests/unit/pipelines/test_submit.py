@@ -1,4 +1,4 @@
-"""What a training is told: the sections, why it was started, and what it may read."""
+"""Arguments of a training: its sections, its cause, and the rows that it may read."""
 
 from __future__ import annotations
 

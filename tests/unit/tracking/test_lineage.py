@@ -84,5 +84,5 @@ def test_an_unknown_part_of_the_cause_is_refused() -> None:
         TrainingTrigger.parse({"reason": "surface drifted"})
 
 
-def test_who_says_no_cause_started_the_training() -> None:
+def test_without_a_cause_a_person_started_the_training() -> None:
     assert TrainingTrigger.parse({}) == TrainingTrigger(trigger="manual")

@@ -197,7 +197,7 @@ def test_many_parameters_and_metrics_fit(tracker: Tracker, model: Path) -> None:
     assert len(tracker._client.get_metric_history(run_id, "loss")) == 1_001
 
 
-def test_runs_go_below_the_one_that_kubeflow_opened(
+def test_runs_are_children_of_the_run_that_kubeflow_opened(
     tracker: Tracker, model: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent = tracker._client.create_run(tracker._experiment).info
@@ -372,7 +372,7 @@ def test_a_version_that_does_not_exist_gets_no_alias(tracker: Tracker, model: Pa
         tracker.registry.set_alias("champion", 9)
 
 
-def test_a_store_that_cannot_be_opened_says_so_without_its_password(tmp_path: Path) -> None:
+def test_an_unopenable_store_is_an_error_without_its_password(tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match=r"MLflow at mongodb://\*\*\*@host/db: ") as refused:
         Tracker("mongodb://me:secret@host/db", "spec")
     assert "MLflow at mongodb://me:secret" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""One MLflow run per run of a pipeline: begun once, ended with the reason, and never left open by a dead process."""
+"""One MLflow run per run of a pipeline: created once, ended with the reason, never left open by a dead process."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_pipeline_that_stops_early_is_a_failed_run_with_its_reason(tracker: Tr
     assert (ended.info.status, ended.data.tags["failure"]) == ("FAILED", "the step validate failed")
 
 
-def test_a_long_message_is_cut_to_what_mlflow_keeps(tracker: Tracker) -> None:
+def test_a_long_message_is_cut_to_mlflows_limit(tracker: Tracker) -> None:
     run_id = tracker.begin_pipeline({}, STARTED)
     tracker.fail_pipeline("the step validate failed: " + 300 * "3 of 10 rows break 'range'. ")
     failure = run(tracker, run_id).data.tags["failure"]
@@ -94,7 +94,7 @@ def test_the_run_of_a_pipeline_whose_process_died_is_marked_as_killed(
     assert (run(tracker, dead).info.status, run(tracker, alive).info.status) == ("KILLED", "RUNNING")
 
 
-def test_outside_of_a_pipeline_there_is_no_such_run(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_of_a_pipeline_no_run_is_opened(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SHORTLIST_RUN")
     assert tracker.begin_pipeline({}, STARTED) == ""
     tracker.log_pipeline({"auc": 1.0}, {}, [])

@@ -1,4 +1,4 @@
-"""A step records what it cost; a user's mistake ends it with its message alone."""
+"""A step records its cost; a user's mistake ends it with its message only."""
 
 from __future__ import annotations
 
