@@ -31,8 +31,8 @@ def with_buckets(frame: pl.LazyFrame, name: str, codes: Sequence[str], buckets: 
 
     Per column and limb, one round replaces h by (h + limb + key) ** 5 modulo PRIME. Raising to the fifth power permutes
     the residues because 5 does not divide PRIME - 1 (the permutation of MiMC; Albrecht et al., 2016). Each round
-    mixes all values before it, so (a, b) differs from (b, a), and equal values do not cancel. It takes only sums, products
-    and floor modulo, so an exported graph can do the same.
+    mixes all values before it, so (a, b) differs from (b, a), and equal values do not cancel. It takes only sums,
+    products and floor modulo, so an exported graph can do the same.
 
     Args:
         frame: Rows with the columns in `codes`.

@@ -38,7 +38,7 @@ def test_a_kind_has_at_most_a_dozen_hooks() -> None:
 
 
 @pytest.mark.parametrize("interface", INTERFACES, ids=lambda interface: interface.__name__)
-def test_every_interface_is_implemented_and_says_when(interface: type) -> None:
+def test_every_interface_is_implemented_and_documents_its_purpose(interface: type) -> None:
     assert interface.__doc__ is not None
     assert "mplemented by kinds" in interface.__doc__ or "nherited by kinds" in interface.__doc__
     kinds = [*FEATURE_KINDS.values(), TextNumberFeature]  # the base class of text kinds, of which the product has none
