@@ -9,7 +9,7 @@ from typing import Any, Final
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.deployer import Deployer, OnChange
 from shortlist.rollout.local.connection import StackConnection
-from shortlist.rollout.local.section import Stack as StackSection
+from shortlist.rollout.local.section import StackSection
 from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.local.version import RELEASE
 from shortlist.rollout.record import RolloutRecord

@@ -111,8 +111,8 @@ def analyze_step(
 
 def _run_checks(inputs: CheckInputs) -> Iterator[CheckResult]:
     for check in CANARY_CHECKS.complete().values():
-        result = check(inputs)
-        yield from result if isinstance(result, tuple) else (result,)
+        check_results = check(inputs)
+        yield from check_results if isinstance(check_results, tuple) else (check_results,)
 
 
 def _reasons_with_status(checks: Sequence[CheckResult], status: str) -> list[str]:

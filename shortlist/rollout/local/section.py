@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from shortlist.spec.runtime import FleetSection
 
 
-class Stack(FleetSection):
+class StackSection(FleetSection):
     """Triton and Envoy on this machine, supervised."""
 
     connection: ClassVar[str] = "shortlist.rollout.local.connection:StackConnection"

@@ -14,7 +14,7 @@ from shortlist.rollout.interruption import Interruption
 from shortlist.rollout.observations import Observation, RequestTotals
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import Rollouts
-from shortlist.rollout.simulation.rules import Rules
+from shortlist.rollout.simulation.rules import RolloutInvariants
 from shortlist.serving.processes.errors import StackError
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.records.store import LockedError
@@ -32,7 +32,7 @@ class CallHandler(Protocol):
     disturbed: bool
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> RolloutInvariants:
         """The rules that are checked."""
 
     def call(self, kind: str, effect: Callable[[], T], error: Callable[[], Exception] | None = None) -> T:

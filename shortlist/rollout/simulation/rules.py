@@ -78,7 +78,7 @@ class WorldState(Protocol):
         """The records."""
 
 
-class Rules:
+class RolloutInvariants:
     """Checks one world at every call that changes routes, aliases, servers or records, and at the end of a rollout."""
 
     def __init__(self, world: WorldState) -> None:

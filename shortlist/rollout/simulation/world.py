@@ -29,7 +29,7 @@ from shortlist.rollout.simulation.parts import (
     SimulatedRegistry,
     SimulatedRollouts,
 )
-from shortlist.rollout.simulation.rules import BrokenRuleError, Rules
+from shortlist.rollout.simulation.rules import BrokenRuleError, RolloutInvariants
 from shortlist.spec.serving import Canary
 from shortlist.storage.storage_config import StorageConfig
 
@@ -68,7 +68,7 @@ class World:
             MemoryStore(self),
             SimulatedFleet(self),
             SimulatedRegistry(self),
-            Rules(self),
+            RolloutInvariants(self),
         )
         self.rollouts = SimulatedRollouts(
             Path("simulated"), SPEC, self.store, now=lambda: _DAY + timedelta(seconds=self.now), digits=self._digits

@@ -98,8 +98,12 @@ def test_a_further_check_is_one_function_and_one_line_of_the_registry(monkeypatc
 def test_every_check_is_registered_under_the_name_of_its_result() -> None:
     inputs = CheckInputs(healthy(), POLICY, 1, WELL)
     for name, check in CANARY_CHECKS.items():
-        results = check(inputs)
-        assert results == () if name == "guards" else isinstance(results, CheckResult) and results.name == name
+        check_results = check(inputs)
+        assert (
+            check_results == ()
+            if name == "guards"
+            else isinstance(check_results, CheckResult) and check_results.name == name
+        )
 
 
 def test_a_step_is_never_shorter_than_its_interval() -> None:

@@ -75,7 +75,7 @@ def analyze(evidence_seen: RolloutEvidence, declared: Canary, step: int = 0, sec
 
 
 def check(judgement: StepAnalysis, name: str = "guard like") -> CheckResult:
-    return next(result for result in judgement.checks if result.name == name)
+    return next(check_result for check_result in judgement.checks if check_result.name == name)
 
 
 BETTER = rates(0.30, 0.36)
