@@ -162,7 +162,7 @@ def _changed_tree(draw: random.Random, tree: dict[str, Any], values: list[str]) 
             holder.insert(0, json.loads(json.dumps(holder[key])))
         else:
             other, place = draw.choice(places)
-            holder[key] = json.loads(json.dumps(other[place])) if _has(other, place) else None
+            holder[key] = json.loads(json.dumps(other[place])) if _contains_key(other, place) else None
     text = yaml.safe_dump(root, allow_unicode=True, sort_keys=False)
     for mark, value in raw.items():
         text = text.replace(mark, value)
@@ -188,7 +188,7 @@ def _drawn_sections(draw: random.Random, tree: dict[str, Any], grammar: Grammar)
     return yaml.safe_dump(root, allow_unicode=True, sort_keys=False)
 
 
-def _has(holder: Any, key: Any) -> bool:
+def _contains_key(holder: Any, key: Any) -> bool:
     return key in holder if isinstance(holder, dict) else key < len(holder)
 
 

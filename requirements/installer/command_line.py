@@ -20,7 +20,7 @@ from installer.machine import (
     read_nvidia_driver,
 )
 from installer.pythons import PYTHONS_FOLDER, PythonBuild, find_pythons, probe_python
-from installer.torch_builds import PROOF, choose_torch_ways, install_torch, torch_ways
+from installer.torch_builds import PROOF, choose_torch_sources, install_torch, list_torch_sources
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LOCKS = CHECKOUT / "requirements" / "lock"
@@ -73,10 +73,10 @@ class Installer:
         requirements = (CHECKOUT / "requirements" / "run.txt").read_text().splitlines()
         requirement = next(line for line in requirements if line.startswith("torch=="))
         if not self._proves_torch(requirement):
-            ways = torch_ways(requirement, self.python, self.uv, LOCKS)
-            ways = choose_torch_ways(ways, os.environ.get("TORCH", ""))
+            sources = list_torch_sources(requirement, self.python, self.uv, LOCKS)
+            sources = choose_torch_sources(sources, os.environ.get("TORCH", ""))
             free_disk_gb = read_machine(CHECKOUT).free_disk_gb
-            install_torch(ways, self._try, lambda: self._proves_torch(requirement), free_disk_gb)
+            install_torch(sources, self._try, lambda: self._proves_torch(requirement), free_disk_gb)
         editable = (
             self.uv,
             "pip",
@@ -204,7 +204,7 @@ def installation_environment(pip_settings: dict[str, str]) -> dict[str, str]:
         "UV_DEFAULT_INDEX": pip_settings.get("index-url"),
         "SSL_CERT_FILE": pip_settings.get("cert"),
         "UV_SYSTEM_CERTS": "true",
-        # uv asks for torch's own index once more: where that cannot be reached, the next way is tried.
+        # uv asks for torch's own index once more: where that cannot be reached, the next source is tried.
         "UV_HTTP_RETRIES": "1",
     }
     return {**{key: value for key, value in settings.items() if value}, **environment}

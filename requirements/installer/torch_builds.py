@@ -1,7 +1,7 @@
 """torch for the CPU, by the first way that works on this machine.
 
 What a package index calls `torch` is a build with gigabytes of CUDA. Builds for the CPU lie elsewhere, and where they
-can be had differs from machine to machine, so each way is proved by an import and one operation before it counts.
+can be had differs from machine to machine, so each source is proved by an import and one operation before it counts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ PROOF = "import torch; assert float((torch.ones(2, 2) @ torch.ones(2, 2)).sum())
 
 
 @dataclass(frozen=True)
-class TorchWay:
-    """One way to get torch."""
+class TorchSource:
+    """One source of a torch that runs on the CPU."""
 
     name: str
     """What `TORCH=` calls it."""
@@ -31,8 +31,8 @@ class TorchWay:
     needed_disk_gb: float = 0.0
 
 
-def torch_ways(requirement: str, python: str, uv: str, lock_folder: Path) -> tuple[TorchWay, ...]:
-    """Return the ways in the order in which they are tried.
+def list_torch_sources(requirement: str, python: str, uv: str, lock_folder: Path) -> tuple[TorchSource, ...]:
+    """Return the sources in the order in which they are tried.
 
     Args:
         requirement: The pinned version, such as `torch==2.13.0`.
@@ -44,39 +44,39 @@ def torch_ways(requirement: str, python: str, uv: str, lock_folder: Path) -> tup
     uv_install = (uv, "pip", "install", "--quiet", "--python", python, "--no-deps")
     cuda_lock = str(lock_folder / "torch-cuda.txt")
     return (
-        TorchWay("pip", "torch, a CPU build where pip is told to look", (*pip, f"{requirement}+cpu")),
-        TorchWay("uv", "torch, a CPU build of torch's own index", (*uv_install, "--torch-backend", "cpu", requirement)),
-        TorchWay(
+        TorchSource("pip", "torch, a CPU build where pip is told to look", (*pip, f"{requirement}+cpu")),
+        TorchSource("uv", "torch, a CPU build of torch's own index", (*uv_install, "--torch-backend", "cpu", requirement)),
+        TorchSource(
             "cuda", f"torch, the package index's CUDA build ({CUDA_SIZE})",
             (*uv_install, "--require-hashes", "-r", cuda_lock), CUDA_DISK_GB,
         ),
     )  # fmt: skip
 
 
-def choose_torch_ways(ways: tuple[TorchWay, ...], chosen_name: str) -> tuple[TorchWay, ...]:
-    """Return the ways to try: all, or the one that `TORCH=` names.
+def choose_torch_sources(sources: tuple[TorchSource, ...], chosen_name: str) -> tuple[TorchSource, ...]:
+    """Return the sources to try: all, or the one that `TORCH=` names.
 
     Raises:
-        SetupError: There is no such way.
+        SetupError: There is no such source.
     """
     if not chosen_name:
-        return ways
-    named = tuple(way for way in ways if way.name == chosen_name)
+        return sources
+    named = tuple(source for source in sources if source.name == chosen_name)
     if not named:
-        raise SetupError(f"TORCH={chosen_name}: unknown way; wanted: {', '.join(way.name for way in ways)}")
+        raise SetupError(f"TORCH={chosen_name}: unknown source; wanted: {', '.join(source.name for source in sources)}")
     return named
 
 
 def install_torch(
-    ways: tuple[TorchWay, ...],
+    sources: tuple[TorchSource, ...],
     run: Callable[[str, tuple[str, ...]], bool],
     prove: Callable[[], bool],
     free_disk_gb: float,
-) -> TorchWay:
+) -> TorchSource:
     """Return the first way that installs a torch which works.
 
     Args:
-        ways: The ways to try, in order.
+        sources: The sources to try, in order.
         run: Runs a command under a title; whether it ended well.
         prove: Whether the installed torch can be imported and computes.
         free_disk_gb: Free disk now, in 10^9 bytes.
@@ -84,8 +84,8 @@ def install_torch(
     Raises:
         SetupError: None worked, or the only one left needs more disk than is free.
     """
-    for way in ways:
-        check_disk(free_disk_gb, way.needed_disk_gb, way.title)
-        if run(way.title, way.command) and prove():
-            return way
-    raise SetupError(f"no torch that works could be installed (tried: {', '.join(way.name for way in ways)})")
+    for source in sources:
+        check_disk(free_disk_gb, source.needed_disk_gb, source.title)
+        if run(source.title, source.command) and prove():
+            return source
+    raise SetupError(f"no torch that works could be installed (tried: {', '.join(source.name for source in sources)})")

@@ -1,4 +1,4 @@
-"""torch comes by the first way that works, and each way is proved."""
+"""torch comes by the first way that works, and each source is proved."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from pathlib import Path
 
 import pytest
 from installer.machine import SetupError
-from installer.torch_builds import TorchWay, choose_torch_ways, install_torch, torch_ways
+from installer.torch_builds import TorchSource, choose_torch_sources, install_torch, list_torch_sources
 
-WAYS = torch_ways("torch==2.13.0", "python", "uv", Path("lock"))
+SOURCES = list_torch_sources("torch==2.13.0", "python", "uv", Path("lock"))
 
 
 class Installation:
-    """Installs by some of the ways only; of those, some give a torch that computes."""
+    """Installs by some of the sources only; of those, some give a torch that computes."""
 
     def __init__(self, installing: set[str], computing: set[str]) -> None:
         self.installing, self.computing = installing, computing
-        self.tried: list[str] = []
+        self.attempts: list[str] = []
 
     def run(self, title: str, command: tuple[str, ...]) -> bool:
-        way = next(way for way in WAYS if (way.title, way.command) == (title, command))
-        self.tried.append(way.name)
-        return way.name in self.installing
+        way = next(source for source in SOURCES if (source.title, source.command) == (title, command))
+        self.attempts.append(source.name)
+        return source.name in self.installing
 
     def prove(self) -> bool:
-        return self.tried[-1] in self.computing
+        return self.attempts[-1] in self.computing
 
 
-def install(installation: Installation, ways: tuple[TorchWay, ...] = WAYS, free_disk_gb: float = 50) -> str:
-    return install_torch(ways, installation.run, installation.prove, free_disk_gb).name
+def install(installation: Installation, sources: tuple[TorchSource, ...] = SOURCES, free_disk_gb: float = 50) -> str:
+    return install_torch(sources, installation.run, installation.prove, free_disk_gb).name
 
 
 def test_the_ways_are_tried_from_the_smallest_download_to_the_largest() -> None:
     installation = Installation(installing={"cuda"}, computing={"cuda"})
     assert install(installation) == "cuda"
-    assert installation.tried == ["pip", "uv", "cuda"]
+    assert installation.attempts == ["pip", "uv", "cuda"]
 
 
 def test_a_build_that_installs_and_does_not_compute_is_not_taken() -> None:
@@ -51,18 +51,18 @@ def test_gigabytes_are_not_downloaded_onto_a_disk_that_is_too_small() -> None:
     installation = Installation(installing={"cuda"}, computing={"cuda"})
     with pytest.raises(SetupError, match=r"5\.0 GB of disk are free, torch, .*CUDA build.* need 8\.0 GB"):
         install(installation, free_disk_gb=5)
-    assert installation.tried == ["pip", "uv"]
+    assert installation.attempts == ["pip", "uv"]
 
 
 def test_one_way_can_be_chosen_and_a_misspelt_one_is_refused() -> None:
-    assert [way.name for way in choose_torch_ways(WAYS, "uv")] == ["uv"]
-    assert choose_torch_ways(WAYS, "") == WAYS
-    with pytest.raises(SetupError, match="TORCH=cup: unknown way; wanted: pip, uv, cuda"):
-        choose_torch_ways(WAYS, "cup")
+    assert [source.name for source in choose_torch_sources(SOURCES, "uv")] == ["uv"]
+    assert choose_torch_sources(SOURCES, "") == SOURCES
+    with pytest.raises(SetupError, match="TORCH=cup: unknown source; wanted: pip, uv, cuda"):
+        choose_torch_sources(SOURCES, "cup")
 
 
 def test_the_cpu_build_has_the_local_version_and_the_cuda_build_is_hashed() -> None:
-    pip, uv, cuda = WAYS
+    pip, uv, cuda = SOURCES
     assert pip.command[-1] == "torch==2.13.0+cpu"
     assert uv.command[-3:] == ("--torch-backend", "cpu", "torch==2.13.0")
     assert "--require-hashes" in cuda.command
