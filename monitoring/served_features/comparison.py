@@ -131,7 +131,7 @@ def compare_version(
     if is_stale.any():
         snapshot_table = _snapshot_tensors(transformer, rows, until, index, signature, table)
     is_excused = is_stale & ((ages <= max_age.total_seconds()) if max_age is not None else True)
-    compared_rows = _ComparedRows(ages, is_stale, is_excused, declared.timezone, rows)
+    compared_rows = _ServedRows(ages, is_stale, is_excused, declared.timezone, rows)
     columns = {
         place: compared_rows.compare_column(place, *values, is_code=is_code)
         for place, is_code, values in _iter_columns(signature, served, table, snapshot_table)
@@ -239,7 +239,7 @@ def _any_unequal(signature: Signature, served: Tensors, table: Tensors, rows: in
 
 
 @dataclass(frozen=True)
-class _ComparedRows:
+class _ServedRows:
     """The compared rows, with the ages of their snapshots."""
 
     ages: npt.NDArray[np.float64]
