@@ -1,4 +1,4 @@
-"""torch for the CPU, by the first way that works on this machine.
+"""torch for the CPU, from the first source that works on this machine.
 
 What a package index calls `torch` is a build with gigabytes of CUDA. Builds for the CPU lie elsewhere, and where they
 can be had differs from machine to machine, so each source is proved by an import and one operation before it counts.
@@ -45,7 +45,10 @@ def list_torch_sources(requirement: str, python: str, uv: str, lock_folder: Path
     cuda_lock = str(lock_folder / "torch-cuda.txt")
     return (
         TorchSource("pip", "torch, a CPU build where pip is told to look", (*pip, f"{requirement}+cpu")),
-        TorchSource("uv", "torch, a CPU build of torch's own index", (*uv_install, "--torch-backend", "cpu", requirement)),
+        TorchSource(
+            "uv", "torch, a CPU build of torch's own index",
+            (*uv_install, "--torch-backend", "cpu", requirement),
+        ),
         TorchSource(
             "cuda", f"torch, the package index's CUDA build ({CUDA_SIZE})",
             (*uv_install, "--require-hashes", "-r", cuda_lock), CUDA_DISK_GB,
@@ -73,7 +76,7 @@ def install_torch(
     prove: Callable[[], bool],
     free_disk_gb: float,
 ) -> TorchSource:
-    """Return the first way that installs a torch which works.
+    """Return the first source that installs a torch which works.
 
     Args:
         sources: The sources to try, in order.

@@ -1,4 +1,4 @@
-"""torch comes by the first way that works, and each source is proved."""
+"""torch comes from the first source that works, and each source is proved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Installation:
         self.attempts: list[str] = []
 
     def run(self, title: str, command: tuple[str, ...]) -> bool:
-        way = next(source for source in SOURCES if (source.title, source.command) == (title, command))
+        source = next(source for source in SOURCES if (source.title, source.command) == (title, command))
         self.attempts.append(source.name)
         return source.name in self.installing
 
@@ -31,7 +31,7 @@ def install(installation: Installation, sources: tuple[TorchSource, ...] = SOURC
     return install_torch(sources, installation.run, installation.prove, free_disk_gb).name
 
 
-def test_the_ways_are_tried_from_the_smallest_download_to_the_largest() -> None:
+def test_the_sources_are_tried_from_the_smallest_download_to_the_largest() -> None:
     installation = Installation(installing={"cuda"}, computing={"cuda"})
     assert install(installation) == "cuda"
     assert installation.attempts == ["pip", "uv", "cuda"]
@@ -42,7 +42,7 @@ def test_a_build_that_installs_and_does_not_compute_is_not_taken() -> None:
     assert install(installation) == "uv"
 
 
-def test_without_any_that_works_the_ways_that_were_tried_are_named() -> None:
+def test_without_any_that_works_the_sources_that_were_tried_are_named() -> None:
     with pytest.raises(SetupError, match=r"no torch that works could be installed \(tried: pip, uv, cuda\)"):
         install(Installation(installing={"pip", "cuda"}, computing=set()))
 
@@ -54,7 +54,7 @@ def test_gigabytes_are_not_downloaded_onto_a_disk_that_is_too_small() -> None:
     assert installation.attempts == ["pip", "uv"]
 
 
-def test_one_way_can_be_chosen_and_a_misspelt_one_is_refused() -> None:
+def test_one_source_can_be_chosen_and_a_misspelt_one_is_refused() -> None:
     assert [source.name for source in choose_torch_sources(SOURCES, "uv")] == ["uv"]
     assert choose_torch_sources(SOURCES, "") == SOURCES
     with pytest.raises(SetupError, match="TORCH=cup: unknown source; wanted: pip, uv, cuda"):
