@@ -12,7 +12,7 @@ from shortlist.features.feature_interfaces import IdOutputs, SinglePrecisionNode
 from shortlist.features.feature_kind import FeatureKind
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.graph_builder import ROWS, ExportError, GraphBuilder, tensor_info
-from shortlist.serving.export.inputs import GraphInputs, describe_tensors
+from shortlist.serving.export.graph_inputs import GraphInputs, describe_tensors
 from shortlist.serving.export.signature import Signature
 
 

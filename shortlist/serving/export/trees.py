@@ -86,7 +86,7 @@ class _Ensemble:
         tops, inner_nodes = [], []
         for root in self._roots:
             members, levels = self._by_level(root)
-            number_by_node |= {node: len(order) + at for at, node in enumerate(members)}
+            number_by_node |= {node: len(order) + position for position, node in enumerate(members)}
             order += members
             inner, exits = self._top(root)
             inner_nodes.append(inner)
@@ -106,8 +106,8 @@ class _Ensemble:
     def _top(self, root: int) -> tuple[list[int], list[int]]:
         """Return the nodes of the first three levels, and the nodes after them; a leaf is followed by itself."""
         nodes = [root]
-        for at in range(TOP_NODES):
-            nodes += [nodes[at]] * 2 if self._leaf[nodes[at]] else self._children(nodes[at])
+        for position in range(TOP_NODES):
+            nodes += [nodes[position]] * 2 if self._leaf[nodes[position]] else self._children(nodes[position])
         assert len(nodes) == TOP_NODES + TOP_EXITS
         return nodes[:TOP_NODES], nodes[TOP_NODES:]
 

@@ -85,7 +85,7 @@ def _encode(checkpoint: EventCheckpoint) -> Iterator[list[Any]]:
 
 def _encode_state(state: OpenState, checkpoint: EventCheckpoint) -> Iterator[list[Any]]:
     lacks_until = None if state.lacks_until == BEFORE_ALL_TIMES else state.lacks_until  # more than 64 bits
-    lacking = [state.uncounted, lacks_until]
+    missing_counts = [state.uncounted, lacks_until]
     yield [
         "about",
         state.now,
@@ -93,7 +93,7 @@ def _encode_state(state: OpenState, checkpoint: EventCheckpoint) -> Iterator[lis
         state.too_late,
         dict(checkpoint.read),
         dict(checkpoint.outcomes),
-        lacking,
+        missing_counts,
     ]
     for start, counts in state.tiles.items():
         for kind in fields(TileCounts):

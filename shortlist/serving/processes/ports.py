@@ -57,7 +57,7 @@ def require_free(port: int) -> None:
     if not is_free(port):
         raise PortTakenError(
             f"port {port} of {HOST} is taken{_holder(port)}; nothing was started."
-            " Stop whoever holds it, or serve on another port (0 takes any free one)."
+            " Stop that process, or serve on another port (0 takes any free one)."
         )
 
 

@@ -265,8 +265,8 @@ class EventCounts:
                 self.counted += event.rows
 
     def _count_new_outcomes(self, now: float) -> None:
-        new = [path for path in parts(self._outcomes) if path not in self._outcome_parts]
-        for path in new:
+        new_paths = [path for path in parts(self._outcomes) if path not in self._outcome_parts]
+        for path in new_paths:
             self._outcome_parts[path] = written = path.stat().st_mtime
             if now - written > self._retention_seconds:
                 continue

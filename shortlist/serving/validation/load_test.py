@@ -15,8 +15,8 @@ from shortlist.serving.traffic.client import Endpoint, connect
 from shortlist.serving.traffic.ledger import Ledger, LedgerEntry, percentiles
 from shortlist.serving.traffic.load import Load, repeat_requests
 from shortlist.serving.triton.triton import RunningTriton
-from shortlist.serving.validation.planted import Tensors
-from shortlist.serving.validation.rows import ServedBatch
+from shortlist.serving.validation.edge_cases import Tensors
+from shortlist.serving.validation.served_rows import ServedBatch
 from shortlist.spec.gates import Infra
 
 _DISTINCT_REQUESTS = 16

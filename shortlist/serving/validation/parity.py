@@ -19,8 +19,8 @@ from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Endpoint, connect
 from shortlist.serving.traffic.ledger import LedgerEntry
 from shortlist.serving.traffic.load import DueRequest, Load
-from shortlist.serving.validation.planted import Tensors
-from shortlist.serving.validation.rows import ServedBatch, ServedRows
+from shortlist.serving.validation.edge_cases import Tensors
+from shortlist.serving.validation.served_rows import ServedBatch, ServedRows
 
 _CHUNK_ROWS: Final = 1_024
 _CONCURRENT_REQUESTS: Final = 2

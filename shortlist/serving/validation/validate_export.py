@@ -19,7 +19,7 @@ from shortlist.serving.export.signature import FOLDER
 from shortlist.serving.triton.triton import running_triton
 from shortlist.serving.validation.load_test import run_load_test
 from shortlist.serving.validation.parity import Scores, compare_scores, score_exported, score_on_triton
-from shortlist.serving.validation.rows import ServedBatch, ServedRows, draw_reference_rows
+from shortlist.serving.validation.served_rows import ServedBatch, ServedRows, draw_reference_rows
 from shortlist.spec.gates import Gates
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import atomic_folder, folder_digest, write_json

@@ -59,7 +59,7 @@ def write(folder: Path, schema: pa.Schema, *rows: dict[str, Any], number: int = 
     return folder / PART.format(number=number)
 
 
-def schema_without(*names: str) -> pa.Schema:
+def schema_excluding(*names: str) -> pa.Schema:
     return pa.schema([field for field in SCHEMA if field.name not in names])
 
 
@@ -80,7 +80,7 @@ def test_the_log_has_columns_known_before_and_no_outcomes() -> None:
 
 
 def test_inputs_that_an_older_log_does_not_hold_are_null(tmp_path: Path) -> None:
-    write(tmp_path / "old", schema_without("page", "words", "made", "sent:status", "event_time"), ANSWER)
+    write(tmp_path / "old", schema_excluding("page", "words", "made", "sent:status", "event_time"), ANSWER)
     write(tmp_path / "new", SCHEMA, {**ANSWER, "page": ["home"], "made": [date(2026, 1, 1)]})
     rows = read_log(tmp_path, SCHEMA)
     assert rows["page"].to_list() == [["home"], None]
@@ -103,19 +103,19 @@ def test_only_requested_columns_are_read(tmp_path: Path) -> None:
     ("schema", "sentence"),
     [
         (
-            schema_without("scores"),
+            schema_excluding("scores"),
             r"part-000000\.parquet: got no column 'scores' \(time, request_id, .*\); restore the file, or",
         ),
-        (schema_without("request_id"), "got no column 'request_id'"),
+        (schema_excluding("request_id"), "got no column 'request_id'"),
         (
-            pa.schema([*schema_without("page"), pa.field("page", pa.list_(pa.int64()))]),
+            pa.schema([*schema_excluding("page"), pa.field("page", pa.list_(pa.int64()))]),
             r"part-000000\.parquet: column 'page': got List\(Int64\); wanted List\(String\); restore the file",
         ),
         (
-            pa.schema([*schema_without("status"), pa.field("status", pa.string())]),
+            pa.schema([*schema_excluding("status"), pa.field("status", pa.string())]),
             "column 'status': got String; wanted Int16",
         ),
-        (pa.schema([*schema_without("time"), pa.field("time", pa.timestamp("us"))]), "column 'time': got Datetime"),
+        (pa.schema([*schema_excluding("time"), pa.field("time", pa.timestamp("us"))]), "column 'time': got Datetime"),
     ],
 )
 def test_a_file_of_another_log_is_refused(tmp_path: Path, schema: pa.Schema, sentence: str) -> None:

@@ -45,7 +45,7 @@ def load_snapshot(
     """
     requirements = assembler.requirements
     steps = [step for step in requirements.steps if step not in requirements.user_steps]
-    views, broken = _views(assembler, index, moment, steps, previous, digests or {})
+    views, broken = _load_views(assembler, index, moment, steps, previous, digests or {})
     previous_views = previous.views.keys() - previous.empty_views if previous is not None else set()
     tables = {step.name: views[step.name] for step in requirements.other_steps}
     if assembler.item is not None:
@@ -53,15 +53,15 @@ def load_snapshot(
     return Snapshot(tables, views, broken, frozenset(broken.keys() - previous_views))
 
 
-def load_with_users(assembler: TensorAssembler, index: ViewIndex, at: datetime) -> Snapshot:
+def load_with_users(assembler: TensorAssembler, index: ViewIndex, moment: datetime) -> Snapshot:
     """Return the values at a point in time of every view, including those keyed by the user.
 
     Raises:
         ShortlistError: A view cannot be read.
     """
     requirements = assembler.requirements
-    snapshot = load_snapshot(assembler, index, at)
-    user_views, broken = _views(assembler, index, at, requirements.user_steps, None, {})
+    snapshot = load_snapshot(assembler, index, moment)
+    user_views, broken = _load_views(assembler, index, moment, requirements.user_steps, None, {})
     for name, reason in {**snapshot.broken, **broken}.items():
         raise ShortlistError(f"{index.folder}: view '{name}' cannot be read: {reason}")
     tables = dict(snapshot.tables)
@@ -70,7 +70,7 @@ def load_with_users(assembler: TensorAssembler, index: ViewIndex, at: datetime) 
     return Snapshot(tables, {**snapshot.views, **user_views})
 
 
-def _views(
+def _load_views(
     assembler: TensorAssembler, index: ViewIndex, moment: datetime, steps: Sequence[LookupStep],
     previous: Snapshot | None, digests: Mapping[str, str],
 ) -> tuple[dict[str, ViewTable], dict[str, str]]:  # fmt: skip
@@ -87,7 +87,7 @@ def _views(
     return views, broken
 
 
-def _frame(index: ViewIndex, step: LookupStep, at: datetime, digests: Mapping[str, str]) -> pl.DataFrame:
+def _frame(index: ViewIndex, step: LookupStep, moment: datetime, digests: Mapping[str, str]) -> pl.DataFrame:
     view = index.view(step.name)
     missing_features = {feature.partition(":")[2] for feature in step.places} - set(view.feature_names)
     if missing_features:
@@ -96,4 +96,4 @@ def _frame(index: ViewIndex, step: LookupStep, at: datetime, digests: Mapping[st
         )
     if view.path in digests and sha256(index.path(view)) != digests[view.path]:
         raise IntegrityError(f"{index.path(view)}: is not the file that was published; publish the features again")
-    return index.snapshot(step.name, at)
+    return index.snapshot(step.name, moment)

@@ -326,10 +326,10 @@ def _prepend_numbers(open_values: Ragged, numbers: Ragged, stored: Vectors) -> V
 
 def _pad_numbers(lists: Ragged, numbers: NDArray[Any], width: int) -> Vectors:
     """Return the numbers of lists as a matrix, padded with 0."""
-    wide = np.zeros((len(lists), width), np.float32)
+    padded_rows = np.zeros((len(lists), width), np.float32)
     is_filled = np.arange(width) < lists.lengths[:, None]
-    wide[is_filled] = numbers[(lists.starts[:, None] + np.arange(width))[is_filled]]
-    return wide
+    padded_rows[is_filled] = numbers[(lists.starts[:, None] + np.arange(width))[is_filled]]
+    return padded_rows
 
 
 _CONSTANT_KEY: Final = np.zeros(1, np.int64)

@@ -66,7 +66,7 @@ class _ShownItems:
         if number >= self.forgotten:
             self.positive[number - self.forgotten] = positive
 
-    def count_older(self, time: int) -> int:
+    def count_expired(self, time: int) -> int:
         """Return how many items at the beginning are older than a time."""
         return next((count for count, item_time in enumerate(self.times) if item_time >= time), len(self))
 
@@ -186,7 +186,7 @@ class UserItems(Refresher):
                     shown_items = self._users.get(user)
                     if shown_items is None:
                         continue
-                    old_count = shown_items.count_older(oldest_time)
+                    old_count = shown_items.count_expired(oldest_time)
                     shown_items.forget(old_count)
                     self.items -= old_count
                     if not shown_items:

@@ -191,14 +191,14 @@ class InputReader:
                 {column_name: sent.shape[1] for column_name, sent in inputs.sent.items() if isinstance(sent, Tensor)},
                 rows,
             )
-        clean = self._without_null_texts(self._accepted_columns[name], tensor)
-        column = self._column(self._accepted_columns[name], clean)
-        sent_values = self._as_sent(clean, column)
+        cleaned_tensor = self._without_null_texts(self._accepted_columns[name], tensor)
+        column = self._column(self._accepted_columns[name], cleaned_tensor)
+        sent_values = self._as_sent(cleaned_tensor, column)
         columns = {**inputs.columns, name: column} if name in inputs.columns else dict(inputs.columns)
         for derived in self._requirements.derived_columns:
             if derived.source == name:
                 columns[derived.row_column(self._requirements.declared)] = derive_column(
-                    derived, cast(Sequence[str | None], clean.data)
+                    derived, cast(Sequence[str | None], cleaned_tensor.data)
                 )
         keys = {**inputs.keys, name: cast(Key, sent_values)} if name in inputs.keys else inputs.keys
         return Inputs(rows, columns, keys, {**inputs.sent, name: sent_values}, {**inputs.typed, name: column})
@@ -209,9 +209,9 @@ class InputReader:
         Raises:
             BadRequestError: A value is invalid; the message names the first one.
         """
-        clean = self._without_null_texts(declared, tensor)
-        column = cast(Codes, self._column(declared, clean))
-        values = clean.data if declared.type == "string" else column.tolist()
+        cleaned_tensor = self._without_null_texts(declared, tensor)
+        column = cast(Codes, self._column(declared, cleaned_tensor))
+        values = cleaned_tensor.data if declared.type == "string" else column.tolist()
         return [value for value in values if value is not None and value != NO_CODE]
 
     def _check_histories(self, columns: Mapping[str, Column]) -> None:

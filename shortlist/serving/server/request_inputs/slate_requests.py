@@ -138,8 +138,8 @@ class SlateRequestReader:
     def _check_context(self, tensor: Tensor) -> Tensor:
         if tensor.name == self._item.name:
             raise BadRequestError(
-                f"input '{tensor.name}': got candidates; this model retrieves the items itself: leave it out, or request"
-                " scores"
+                f"input '{tensor.name}': got candidates; this model retrieves the items itself: leave it out, or"
+                " request scores"
             )
         is_known = tensor.name in self._data.by_name or tensor.name == Columns.TIME
         if not is_known and (near := did_you_mean(tensor.name, (K, RECENT_ITEMS))):

@@ -19,7 +19,7 @@ from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import ExportError, GraphBuilder, save, tensor_info
-from shortlist.serving.export.inputs import GraphInputs, describe_tensors
+from shortlist.serving.export.graph_inputs import GraphInputs, describe_tensors
 from shortlist.serving.export.signature import CODES, NO_CODE, NULL_IN_LIST
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features

@@ -198,7 +198,7 @@ def test_columns_of_the_user_and_of_the_request_decide(local: Shop) -> None:
 def test_scores_that_are_not_numbers_are_model_errors_and_logged(local: Shop) -> None:
     parts = local.parts()
     (failed,) = local.ask(parts, {"position": None, "user_id": 1})
-    assert isinstance(failed, BadScoresError) and "the model gave 8 of 8 scores" in str(failed)
+    assert isinstance(failed, BadScoresError) and "the model returned 8 of 8 scores" in str(failed)
     (row,) = local.logged(parts)
     assert (row["status"], row["items"]) == (500, [])
 

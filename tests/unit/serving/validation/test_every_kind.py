@@ -16,7 +16,7 @@ from shortlist.evaluation.export_gates import parity_gate
 from shortlist.evaluation.integrity import verify_model_folder
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.validation.parity import compare_scores, score_exported
-from shortlist.serving.validation.rows import ServedRows, draw_reference_rows
+from shortlist.serving.validation.served_rows import ServedRows, draw_reference_rows
 from shortlist.serving.validation.validate_export import validate_export
 from shortlist.spec.gates import Gates
 from shortlist.spec.serving import Serving
@@ -50,7 +50,7 @@ def test_every_served_kind_has_a_case() -> None:
     assert served == set(SETTINGS_BY_KIND) | ELSEWHERE
 
 
-def tried(kind: str, table: DayTable, trained: Any, folder: Path) -> MemberFiles:
+def train_and_export(kind: str, table: DayTable, trained: Any, folder: Path) -> MemberFiles:
     section = kind_of(kind).section.model_validate({"kind": kind, **SETTINGS_BY_KIND[kind]})
     train(kind, section, table, trained.spec.runtime, folder / "model", folder / "scores")
     return MemberFiles(folder / "model", folder / "scores")
@@ -68,7 +68,7 @@ def test_triton_gives_the_scores_of_training(trained: Any, limits: Gates, tmp_pa
     section = kind_of(kind).section.model_validate(declared)
     table = DayTable.open(trained.root / "table", Files.TABLE)
     model, scores = tmp_path / "model", tmp_path / "scores"
-    members = {name: tried(name, table, trained, tmp_path / name) for name in section.members}
+    members = {name: train_and_export(name, table, trained, tmp_path / name) for name in section.members}
     train(kind, section, table, trained.spec.runtime, model, scores, members=members)
     pack(model, trained.fitted)
     export(model, "demo")

@@ -93,7 +93,7 @@ def requests(trained: Any, model: Path) -> Requests:
     return Requests(trained, model)
 
 
-async def asked(address: str, together: list[dict[str, np.ndarray]]) -> list[np.ndarray]:
+async def score_requests(address: str, together: list[dict[str, np.ndarray]]) -> list[np.ndarray]:
     """Return the scores of several concurrent requests."""
     client = TritonClient(address, "demo", 1)
     try:
@@ -108,9 +108,9 @@ def test_a_thousand_candidates_score_as_in_small_requests(
 ) -> None:
     write_repository(model / FOLDER, 1, Batching(), tmp_path / "repository", "python", Scoring(runtime=runtime))
     with running_triton(tmp_path / "repository") as triton:
-        (whole,) = asyncio.run(asked(triton.http, [requests.whole(0)]))
-        pieces = [asyncio.run(asked(triton.http, [piece]))[0] for piece in requests.pieces(0)]
-        joined = asyncio.run(asked(triton.http, [requests.whole(user) for user in (0, 1, 0)]))
+        (whole,) = asyncio.run(score_requests(triton.http, [requests.whole(0)]))
+        pieces = [asyncio.run(score_requests(triton.http, [piece]))[0] for piece in requests.pieces(0)]
+        joined = asyncio.run(score_requests(triton.http, [requests.whole(user) for user in (0, 1, 0)]))
     assert whole.shape == (CANDIDATES,) and len(pieces) == CANDIDATES // PIECE
     np.testing.assert_allclose(whole, np.concatenate(pieces), atol=1e-5)
     for alone in (joined[0], joined[2]):

@@ -66,7 +66,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Spoil:
     return install
 
 
-def program_that(execute: str, initialize: str = "super().initialize(args)") -> Callable[[Path], None]:
+def replace_program(execute: str, initialize: str = "super().initialize(args)") -> Callable[[Path], None]:
     """Return a function that breaks a repository: its `model.py` acts differently at a request, or when it loads."""
     spoiled = f"""
 
@@ -228,7 +228,7 @@ def test_a_runtime_that_computes_something_else_holds(
 
 def test_scores_that_are_not_numbers_hold_both_gates(judged: Judge, spoil: Spoil) -> None:
     spoil(
-        program_that(
+        replace_program(
             "return [_response(np.full((len(one.inputs()[0].as_numpy()), 1), np.nan, 'f4')) for one in requests]"
         )
     )
@@ -238,7 +238,7 @@ def test_scores_that_are_not_numbers_hold_both_gates(judged: Judge, spoil: Spoil
 
 
 def test_a_slow_server_fails_validation(judged: Judge, spoil: Spoil, limits: Gates) -> None:
-    spoil(program_that("import time; time.sleep(0.2); return super().execute(requests)"))
+    spoil(replace_program("import time; time.sleep(0.2); return super().execute(requests)"))
     quick = Infra(**{**limits.infra.model_dump(), "max_p50_ms": 50, "max_p99_ms": 190})
     parity, infra = judged(limits=limits.model_copy(update={"infra": quick}))
     assert parity.passed
@@ -246,14 +246,14 @@ def test_a_slow_server_fails_validation(judged: Judge, spoil: Spoil, limits: Gat
 
 
 def test_a_server_that_crashes_on_load_fails_with_its_last_log_lines(judged: Judge, spoil: Spoil) -> None:
-    spoil(program_that("pass", initialize="raise ValueError('no such luck')"))
+    spoil(replace_program("pass", initialize="raise ValueError('no such luck')"))
     parity, infra = judged()
     assert "no such luck" in parity.reason
     assert "no such luck" in infra.reason
 
 
 def test_a_model_that_dies_at_the_first_request_fails(judged: Judge, spoil: Spoil) -> None:
-    spoil(program_that("import os; os._exit(1)"))
+    spoil(replace_program("import os; os._exit(1)"))
     parity, infra = judged()
     assert not parity.passed
     assert not infra.passed

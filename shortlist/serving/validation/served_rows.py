@@ -22,7 +22,7 @@ from shortlist.features.view_index import ViewIndex
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.server.day_assembler import DayAssembler
-from shortlist.serving.validation.planted import Tensors, differing_inputs, edge_case_difference
+from shortlist.serving.validation.edge_cases import Tensors, differing_inputs, edge_case_difference
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shortlist.serving.server.request_inputs.input_reader import InputReader
-from shortlist.serving.validation.planted import ROWS, build_request, edge_case_rows
-from shortlist.serving.validation.rows import ServedRows, draw_reference_rows
+from shortlist.serving.validation.edge_cases import ROWS, build_request, edge_case_rows
+from shortlist.serving.validation.served_rows import ServedRows, draw_reference_rows
 from shortlist.spec.data import Column, null_texts
 
 
