@@ -70,7 +70,7 @@ def parse_spec(text: str, origin: str = "spec", changes: Sequence[str] = ()) -> 
         raise SpecError(
             f"{origin}: a spec is a mapping with the keys {', '.join(Spec.model_fields)} (got {document_type})"
         )
-    for change in (one for text in changes for one in split_changes(text, Spec.model_fields)):
+    for change in (split_change for text in changes for split_change in split_changes(text, Spec.model_fields)):
         try:
             apply_change(raw, change)
         except ValueError as error:

@@ -50,14 +50,14 @@ def canonical_quantity(text: str) -> str:
     )
 
 
-def same_quantity(left: object, right: object) -> bool:
+def same_quantity(first: object, second: object) -> bool:
     """Whether two texts or numbers are the same quantity.
 
     >>> same_quantity("1024Mi", "1Gi"), same_quantity(1, "1000m"), same_quantity("1Gi", "1G")
     (True, True, False)
     """
     try:
-        return quantity_value(str(left)) == quantity_value(str(right))
+        return quantity_value(str(first)) == quantity_value(str(second))
     except ValueError:
         return False
 

@@ -59,9 +59,9 @@ class _Reader:
         lists = [column for column in layout.columns if column.type in ("tags", "vector")]
         self._lists = {column.source_name: _list_type(column) for column in lists}
         self._separators = {column.source_name: column.separator for column in lists}
-        for name, held in layout.exploded.items():
+        for name, element_columns in layout.exploded.items():
             assert layout.explode is not None
-            self._lists[name] = _element_list(held)
+            self._lists[name] = _element_list(element_columns)
             self._separators[name] = layout.explode.separator
 
     def fast(self, block: TextBlock) -> RowBlock | None:
@@ -81,8 +81,8 @@ class _Reader:
         rows = split_text_rows(block, None, 0)
         texts = _texts(rows.sound_text())
         objects = _is_object(texts)
-        kept = texts.filter(objects)
-        columns = self._as_text(kept)
+        object_texts = texts.filter(objects)
+        columns = self._as_text(object_texts)
         self._read_as_text_what_is_not_typed(columns)
         lines, numbers = rows.lines.filter(rows.sound), rows.sound.arg_true().cast(pl.Int64)
         broken = pl.DataFrame({Columns.SOURCE_LINE: lines, Columns.DETAIL: texts}).filter(~objects)
@@ -129,10 +129,12 @@ def _list_of_texts(lines: pl.Series, name: str, separator: str) -> pl.Series:
     return lists.zip_with(flat, parts).alias(name)
 
 
-def _element_list(held: list[Column]) -> pl.DataType:
+def _element_list(element_columns: list[Column]) -> pl.DataType:
     """Return the type of lists that become rows, of one column or of several in one text."""
     kinds = {"integer": pl.List(pl.Int64()), "number": pl.List(pl.Float64())}
-    return kinds.get(held[0].type, pl.List(pl.String())) if len(held) == 1 else pl.List(pl.String())
+    return (
+        kinds.get(element_columns[0].type, pl.List(pl.String())) if len(element_columns) == 1 else pl.List(pl.String())
+    )
 
 
 def _list_type(column: Column) -> pl.DataType:

@@ -43,10 +43,10 @@ def text_fields(file: InputFile, layout: FileLayout) -> list[str]:
         block = next(text_blocks(stream, file.name, None, _FIRST_LINE_BYTES), None)
     first = block.data[: block.data.index(b"\n")] if block is not None else b""
     try:
-        found = next(csv.reader([first.decode().rstrip("\r")], delimiter=SEPARATORS[file.format], strict=True), [])
+        fields = next(csv.reader([first.decode().rstrip("\r")], delimiter=SEPARATORS[file.format], strict=True), [])
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file.name}, line 1: not a row of UTF-8 {file.format.upper()} ({error})") from None
-    return found if layout.header else layout.names_by_position(len(found), file.name)
+    return fields if layout.header else layout.names_by_position(len(fields), file.name)
 
 
 def is_large(file: InputFile) -> bool:

@@ -15,7 +15,7 @@ from shortlist.data.reading.text.quoting import NO_QUOTES, Text
 from shortlist.data.reading.text.text_blocks import TextBlock
 
 Bytes = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.uint64]
+BitWords = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int32]
 
 _VIEW_BYTES: Final = 16
@@ -67,7 +67,7 @@ class CleanText:
             null_ends=np.cumsum([len(text) for text in usable], dtype=np.int64),
         )
 
-    def parse(self, block: TextBlock, wanted: Sequence[str]) -> pl.DataFrame | None:
+    def parse(self, block: TextBlock, columns: Sequence[str]) -> pl.DataFrame | None:
         """Return the wanted columns of a block without quotes; None when it takes more than this reader has."""
         data = block.data.replace(b"\r\n", b"\n") if b"\r" in block.data else block.data
         if b"\r" in data or not _is_utf8(data):
@@ -85,8 +85,8 @@ class CleanText:
         )
         if not kernels.parse_rows(text, rows, self._separator, self._described, into):
             return None
-        made = {}
-        for name in wanted:
+        series_by_name = {}
+        for name in columns:
             place, slot, array = self._columns[name]
             validity = None if into.known[place] == rows else into.validity[place]
             if array == "texts":
@@ -94,18 +94,18 @@ class CleanText:
             else:
                 values = into.integers[slot] if array == "integers" else into.numbers[slot]
                 column = _arrow(pa.from_numpy_dtype(values.dtype), rows, validity, values)
-            made[name] = pl.Series(name, column)
-        return pl.DataFrame(made)
+            series_by_name[name] = pl.Series(name, column)
+        return pl.DataFrame(series_by_name)
 
-    def _texts(self, text: Bytes, rows: int, validity: Words | None, starts: Offsets, ends: Offsets) -> pa.Array:
-        known = np.ones(rows, np.uint8)
+    def _texts(self, text: Bytes, rows: int, validity: BitWords | None, starts: Offsets, ends: Offsets) -> pa.Array:
+        is_known = np.ones(rows, np.uint8)
         if validity is not None:
-            known = np.unpackbits(validity.view(np.uint8), count=rows, bitorder="little")
-        lengths = np.where(known, ends - starts, 0)
-        kept = np.empty(int(lengths[lengths > self._kernels.INLINE].sum()), np.uint8)
+            is_known = np.unpackbits(validity.view(np.uint8), count=rows, bitorder="little")
+        lengths = np.where(is_known, ends - starts, 0)
+        long_texts = np.empty(int(lengths[lengths > self._kernels.INLINE].sum()), np.uint8)
         views = np.zeros((rows, _VIEW_BYTES), np.uint8)
-        self._kernels.text_views(text, known.view(np.bool_), starts, ends, views, kept)
-        return _arrow(pa.string_view(), rows, validity, views, kept)
+        self._kernels.text_views(text, is_known.view(np.bool_), starts, ends, views, long_texts)
+        return _arrow(pa.string_view(), rows, validity, views, long_texts)
 
 
 def load() -> None:
@@ -113,7 +113,7 @@ def load() -> None:
     CleanText(["field"], ",", {}, (), ()).parse(TextBlock(b"", 1, 0, NO_QUOTES, 0), ())
 
 
-def _arrow(kind: pa.DataType, rows: int, validity: Words | None, *values: npt.NDArray[Any]) -> pa.Array:
+def _arrow(kind: pa.DataType, rows: int, validity: BitWords | None, *values: npt.NDArray[Any]) -> pa.Array:
     buffers = [None if array is None else pa.py_buffer(array) for array in (validity, *values)]
     return pa.Array.from_buffers(kind, rows, buffers)
 

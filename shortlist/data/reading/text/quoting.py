@@ -68,8 +68,8 @@ def complete_rows(data: Text, separator: int, final: bool) -> tuple[Quotes, int]
     return Quotes(quotes.positions[quotes.positions < end], quotes.broken[quotes.broken < end]), end
 
 
-def _row_end(data: Text, quotes: Quotes, before: int) -> int:
-    end = data.rfind(b"\n", 0, before)
+def _row_end(data: Text, quotes: Quotes, limit: int) -> int:
+    end = data.rfind(b"\n", 0, limit)
     while end >= 0 and np.searchsorted(quotes.positions, end) % 2:
         end = data.rfind(b"\n", 0, end)
     return end + 1
@@ -97,11 +97,13 @@ def _first_wrong(text: npt.NDArray[np.uint8], quotes: Offsets, separator: int, g
     """Return the offset of the first quote that stands inside a bare field or opens a field it never closes."""
     opens, closes = quotes[0::2], quotes[1::2]
     fresh = _opens_a_field(quotes)
-    before = np.where(opens > 0, text[opens - 1], NEWLINE)
-    stray = np.flatnonzero(fresh & (before != separator) & (before != NEWLINE))
-    after, beyond = (text[np.minimum(closes + step, text.size - 1)] for step in (1, 2))
-    at_line_end = (after == NEWLINE) | (after == _RETURN) & ((beyond == NEWLINE) | (closes + 2 == text.size))
-    closed = (after == separator) | at_line_end | (closes + 1 == text.size)
+    byte_before = np.where(opens > 0, text[opens - 1], NEWLINE)
+    stray = np.flatnonzero(fresh & (byte_before != separator) & (byte_before != NEWLINE))
+    byte_after, second_byte_after = (text[np.minimum(closes + step, text.size - 1)] for step in (1, 2))
+    at_line_end = (byte_after == NEWLINE) | (byte_after == _RETURN) & (
+        (second_byte_after == NEWLINE) | (closes + 2 == text.size)
+    )
+    closed = (byte_after == separator) | at_line_end | (closes + 1 == text.size)
     closed[: opens.size - 1] |= ~fresh[1:]  # the first half of a doubled quote closes nothing
     torn = np.flatnonzero(~closed)
     if torn.size and not (stray.size and opens[stray[0]] < closes[torn[0]]):

@@ -60,7 +60,7 @@ def text_blocks(stream: ByteStream, name: str, separator: str | None, rows_per_b
     carry, line, size = bytearray(), 1, _FIRST_BYTES
     final = False
     while not final:
-        data = _read_after(carry, stream, size)
+        data = _append_bytes(carry, stream, size)
         final = len(data) == len(carry)
         if line == 1:
             data = _without_mark(data, name)
@@ -72,8 +72,8 @@ def text_blocks(stream: ByteStream, name: str, separator: str | None, rows_per_b
             raise DataError(f"{name}, from line {line} on: {error}") from None
         carry = data[end:]
         if len(carry) > _LONGEST_ROW_BYTES:
-            most = _LONGEST_ROW_BYTES >> 20
-            raise DataError(f"{name}, line {line}: no row ends within {most} MiB; is this a text file?")
+            max_mib = _LONGEST_ROW_BYTES >> 20
+            raise DataError(f"{name}, line {line}: no row ends within {max_mib} MiB; is this a text file?")
         if end:
             del data[end:]
             lines = count_of(data, NEWLINE)
@@ -86,8 +86,8 @@ def count_rows(path: Path, name: str, separator: str | None) -> int:
     """Return how many rows a text file has, a header included, blank lines not; raises as `text_blocks` does."""
     lines, tail, plain, buffer = 0, b"\n", True, bytearray(_COUNT_BYTES)
     with open_decompressed(path) as stream:
-        while plain and (found := stream.readinto(buffer)):
-            text = tail + memoryview(buffer)[:found]
+        while plain and (byte_count := stream.readinto(buffer)):
+            text = tail + memoryview(buffer)[:byte_count]
             quoted = separator is not None and text.find(b'"') >= 0
             ends = line_ends(text)
             plain = not quoted and not _has_blank_line(text, ends)
@@ -104,13 +104,13 @@ def _has_blank_line(text: Text, ends: Offsets) -> bool:
     return bool(np.any(lengths == 1) or (np.any(lengths == 2) and text.find(b"\n\r\n") >= 0))
 
 
-def _read_after(start: bytearray, stream: ByteStream, size: int) -> bytearray:
+def _append_bytes(start: bytearray, stream: ByteStream, size: int) -> bytearray:
     """Return a text with up to `size` bytes more; nothing is copied but the start."""
     data = bytearray(len(start) + size)
     data[: len(start)] = start
-    with memoryview(data) as whole, whole[len(start) :] as rest:
-        found = stream.readinto(rest)
-    del data[len(start) + found :]
+    with memoryview(data) as whole, whole[len(start) :] as free_bytes:
+        byte_count = stream.readinto(free_bytes)
+    del data[len(start) + byte_count :]
     return data
 
 
@@ -123,8 +123,8 @@ def _complete(data: Text, separator: str | None, final: bool) -> tuple[Quotes, i
 def _rows(block: TextBlock) -> int:
     ends = block.quotes.outside(line_ends(block.data))
     lengths = np.diff(ends, prepend=-1)
-    before = np.frombuffer(block.data, np.uint8)[np.maximum(ends - 1, 0)]
-    return int(np.count_nonzero((lengths > 2) | ((lengths == 2) & (before != _RETURN))))
+    byte_before = np.frombuffer(block.data, np.uint8)[np.maximum(ends - 1, 0)]
+    return int(np.count_nonzero((lengths > 2) | ((lengths == 2) & (byte_before != _RETURN))))
 
 
 def _without_mark(data: bytearray, name: str) -> bytearray:

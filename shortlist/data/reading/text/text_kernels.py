@@ -38,7 +38,7 @@ _HEX[[*b"ABCDEF"]] = np.arange(10, 16)
 _HELD_ROWS: Final = 64
 _EVERY_BYTE: Final = 0x0101010101010101
 
-_ONE: Final = np.uint64(1)
+_UINT_1: Final = np.uint64(1)
 _FOUR: Final = np.uint64(4)
 _EIGHT: Final = np.uint64(8)
 _SIXTEEN: Final = np.uint64(16)
@@ -95,17 +95,17 @@ def parse_rows(text: Bytes, rows: int, separator: int, fields: Fields, into: Par
     """
     # Integers of some rows are held row by row, then written column by column: writing each of forty at once, to forty
     # places far apart, takes 16 ms in place of 13.5 for 8 MB of them.
-    held = np.empty((_HELD_ROWS, into.integers.shape[0]), np.int64)
+    row_buffer = np.empty((_HELD_ROWS, into.integers.shape[0]), np.int64)
     place = np.uint64(0)
     for start in range(0, rows, _HELD_ROWS):
         end = min(start + _HELD_ROWS, rows)
         for row in range(start, end):
-            place = _parse_row(text, place, separator, fields, into, row, held[row - start])
+            place = _parse_row(text, place, separator, fields, into, row, row_buffer[row - start])
             if place == 0:
                 return False
-        for slot in range(held.shape[1]):
+        for slot in range(row_buffer.shape[1]):
             for row in range(start, end):
-                into.integers[slot, row] = held[row - start, slot]
+                into.integers[slot, row] = row_buffer[row - start, slot]
     return True
 
 
@@ -115,7 +115,7 @@ def _parse_row(
 ) -> np.uint64:
     """Take the row at a place apart, its integers into an array of their own; return where it ends, 0 if not clean."""
     count = fields.kinds.size
-    bit = _ONE << np.uint64(row & 63)
+    bit = _UINT_1 << np.uint64(row & 63)
     for field in range(count):
         stop = separator if field + 1 < count else _NEWLINE
         kind, slot = fields.kinds[field], fields.slots[field]
@@ -125,14 +125,14 @@ def _parse_row(
             end, bits, clean = _hexadecimal(text, first, stop)
             integers[slot] = bits
         elif kind in (INTEGER, NUMBER):
-            end, value, digits, after = _decimal(text, first, stop)
+            end, value, digits, decimals = _decimal(text, first, stop)
             if kind == INTEGER:
-                clean = after < 0 and digits <= _MOST_DIGITS and (digits > 0 or end == first)
+                clean = decimals < 0 and digits <= _MOST_DIGITS and (digits > 0 or end == first)
                 integers[slot] = value
             else:
-                clean = digits <= (_EXACT_DIGITS if after >= 0 else _MOST_DIGITS)
-                clean = clean and (digits > max(after, 0) or end == first)
-                into.numbers[slot, row] = value / _POWERS[max(after, 0)] if clean else 0.0
+                clean = digits <= (_EXACT_DIGITS if decimals >= 0 else _MOST_DIGITS)
+                clean = clean and (digits > max(decimals, 0) or end == first)
+                into.numbers[slot, row] = value / _POWERS[max(decimals, 0)] if clean else 0.0
         else:
             end = _text(text, first, separator)
             if kind == TEXT:
@@ -142,33 +142,33 @@ def _parse_row(
         if end > first:
             into.validity[field, row >> 6] |= bit
             into.known[field] += 1
-        place = end + _ONE
+        place = end + _UINT_1
     return place
 
 
 @compiled
 def text_views(
     text: Bytes,
-    known: npt.NDArray[np.bool_],
+    is_known: npt.NDArray[np.bool_],
     starts: npt.NDArray[np.int32],
     ends: npt.NDArray[np.int32],
     views: Bytes,
-    kept: Bytes,
+    long_texts: Bytes,
 ) -> None:
     """Write a column's texts as Arrow's views.
 
     Args:
         text: What holds them.
-        known: Rows: whether there is a text.
+        is_known: Rows: whether there is a text.
         starts: Rows: where it begins.
         ends: Rows: where it ends.
         views: Rows x 16 bytes of zeros, written: the length; then the text itself up to 12 bytes, otherwise its first 4
             bytes, a buffer's number (0) and its start there.
-        kept: That buffer, written: the longer texts, one after the other.
+        long_texts: That buffer, written: the longer texts, one after the other.
     """
-    used = 0
-    for row in range(known.size):
-        if not known[row]:
+    byte_count = 0
+    for row in range(is_known.size):
+        if not is_known[row]:
             continue
         start, length = starts[row], ends[row] - starts[row]
         for byte in range(4):
@@ -177,9 +177,9 @@ def text_views(
             views[row, 4 + byte] = text[start + byte]
         if length > INLINE:
             for byte in range(4):
-                views[row, 12 + byte] = (used >> (8 * byte)) & 255
-            kept[used : used + length] = text[start : start + length]
-            used += length
+                views[row, 12 + byte] = (byte_count >> (8 * byte)) & 255
+            long_texts[byte_count : byte_count + length] = text[start : start + length]
+            byte_count += length
 
 
 @compiled
@@ -202,7 +202,7 @@ def _null_bytes(text: Bytes, place: np.uint64, stop: int, fields: Fields) -> np.
 def _text(text: Bytes, place: np.uint64, separator: int) -> np.uint64:
     """Return where the field at a place ends."""
     while text[place] not in (separator, _NEWLINE):
-        place += _ONE
+        place += _UINT_1
     return place
 
 
@@ -210,13 +210,13 @@ def _text(text: Bytes, place: np.uint64, separator: int) -> np.uint64:
 def _hexadecimal(text: Bytes, place: np.uint64, stop: int) -> tuple[np.uint64, np.int64, bool]:
     """Return where the digits at a place end, their bits, and whether they are few enough."""
     if place + _EIGHT < np.uint64(text.size) and text[place + _EIGHT] == stop:
-        word, clean = _eight_digits(text, place)
+        bits_of_eight, clean = _eight_digits(text, place)
         if clean:
-            return place + _EIGHT, np.int64(word), True
+            return place + _EIGHT, np.int64(bits_of_eight), True
     first, bits = place, np.uint64(0)
     while _HEX[text[place]] != _NOT_HEX:
         bits = (bits << _FOUR) | np.uint64(_HEX[text[place]])
-        place += _ONE
+        place += _UINT_1
     return place, np.int64(bits), bool(place - first <= np.uint64(_MOST_HEX))
 
 
@@ -226,32 +226,34 @@ def _eight_digits(text: Bytes, place: np.uint64) -> tuple[np.uint64, bool]:
 
     That is what hashed categories are written as.
     """
-    word = _word(text, place)
-    small = word | np.uint64(0x20 * _EVERY_BYTE)
+    eight_bytes = _load_eight_bytes(text, place)
+    small = eight_bytes | np.uint64(0x20 * _EVERY_BYTE)
     # The upper bit of a byte tells that it is at least a limit; it is free to, where no byte of the text has it.
-    digit = _at_least(word, 0x30) & ~_at_least(word, 0x3A)
+    digit = _at_least(eight_bytes, 0x30) & ~_at_least(eight_bytes, 0x3A)
     letter = _at_least(small, 0x61) & ~_at_least(small, 0x67)
-    clean = bool(((digit | letter) & ~word & np.uint64(0x80 * _EVERY_BYTE)) == np.uint64(0x80 * _EVERY_BYTE))
+    clean = bool(((digit | letter) & ~eight_bytes & np.uint64(0x80 * _EVERY_BYTE)) == np.uint64(0x80 * _EVERY_BYTE))
     # A letter's code ends in 1 to 6 and has a bit that no decimal digit's has.
-    word = (word & np.uint64(0x0F * _EVERY_BYTE)) + np.uint64(9) * ((word >> np.uint64(6)) & np.uint64(_EVERY_BYTE))
-    word = ((word << _FOUR) | (word >> _EIGHT)) & np.uint64(0x00FF00FF00FF00FF)
-    word = ((word << _EIGHT) | (word >> _SIXTEEN)) & np.uint64(0x0000FFFF0000FFFF)
-    return ((word << _SIXTEEN) | (word >> _32)) & np.uint64(0xFFFFFFFF), clean
+    eight_bytes = (eight_bytes & np.uint64(0x0F * _EVERY_BYTE)) + np.uint64(9) * (
+        (eight_bytes >> np.uint64(6)) & np.uint64(_EVERY_BYTE)
+    )
+    eight_bytes = ((eight_bytes << _FOUR) | (eight_bytes >> _EIGHT)) & np.uint64(0x00FF00FF00FF00FF)
+    eight_bytes = ((eight_bytes << _EIGHT) | (eight_bytes >> _SIXTEEN)) & np.uint64(0x0000FFFF0000FFFF)
+    return ((eight_bytes << _SIXTEEN) | (eight_bytes >> _32)) & np.uint64(0xFFFFFFFF), clean
 
 
 @compiled
-def _word(text: Bytes, place: np.uint64) -> np.uint64:
+def _load_eight_bytes(text: Bytes, place: np.uint64) -> np.uint64:
     """Return the eight bytes at a place, the first as the lowest; the compiler makes one load of it."""
-    word = np.uint64(0)
+    eight_bytes = np.uint64(0)
     for byte in range(8):
-        word |= np.uint64(text[place + np.uint64(byte)]) << np.uint64(8 * byte)
-    return word
+        eight_bytes |= np.uint64(text[place + np.uint64(byte)]) << np.uint64(8 * byte)
+    return eight_bytes
 
 
 @compiled
-def _at_least(word: np.uint64, least: int) -> np.uint64:
+def _at_least(eight_bytes: np.uint64, least: int) -> np.uint64:
     """Set the upper bit of each byte, all of them below 128, that is at least so large."""
-    return word + np.uint64((0x80 - least) * _EVERY_BYTE)
+    return eight_bytes + np.uint64((0x80 - least) * _EVERY_BYTE)
 
 
 @compiled
@@ -261,39 +263,41 @@ def _decimal(text: Bytes, place: np.uint64, stop: int) -> tuple[np.uint64, np.in
     The last is -1 where there is no point. What is no number ends early.
     """
     if place + _EIGHT < np.uint64(text.size):
-        length, value = _leading_digits(_word(text, place))
+        length, value = _leading_digits(_load_eight_bytes(text, place))
         if text[place + length] == stop:
             return place + length, value, int(np.int64(length)), -1
     negative = text[place] == _MINUS
     if negative:
-        place += _ONE
-    value, digits, before = np.int64(0), 0, -1
+        place += _UINT_1
+    value, digits, point_position = np.int64(0), 0, -1
     while True:
         digit = np.uint8(text[place] - 48)
         if digit < 10:
             value = value * 10 + np.int64(digit)
             digits += 1
-        elif text[place] == _POINT and before < 0:
-            before = digits
+        elif text[place] == _POINT and point_position < 0:
+            point_position = digits
         else:
             break
-        place += _ONE
-    return place, -value if negative else value, digits, digits - before if before >= 0 else -1
+        place += _UINT_1
+    return place, -value if negative else value, digits, digits - point_position if point_position >= 0 else -1
 
 
 @compiled
-def _leading_digits(word: np.uint64) -> tuple[np.uint64, np.int64]:
+def _leading_digits(eight_bytes: np.uint64) -> tuple[np.uint64, np.int64]:
     """Return how many of the first seven bytes, from the first on, are decimal digits, and their value.
 
     No step depends on how many they are, so that the processor need not guess: 11.4 ms in place of 13.5 for 8 MB.
     """
-    digits = word ^ np.uint64(0x30 * _EVERY_BYTE)
-    other = (_at_least(digits, 10) | digits) & np.uint64(0x80 * _EVERY_BYTE)  # right up to the first that is set
-    other |= np.uint64(0x80 << 56)
-    first = (other & (~other + _ONE)) >> np.uint64(7)
+    digits = eight_bytes ^ np.uint64(0x30 * _EVERY_BYTE)
+    non_digit_bits = (_at_least(digits, 10) | digits) & np.uint64(
+        0x80 * _EVERY_BYTE
+    )  # right up to the first that is set
+    non_digit_bits |= np.uint64(0x80 << 56)
+    first = (non_digit_bits & (~non_digit_bits + _UINT_1)) >> np.uint64(7)
     length = (first * np.uint64(0x0001020304050607)) >> np.uint64(56)
     digits = (digits << (_EIGHT * (np.uint64(7) - length))) << _EIGHT  # zeros come before them
     pairs = digits * np.uint64(10) + (digits >> _EIGHT)
-    even = (pairs & np.uint64(0xFF000000FF)) * np.uint64(100 + (1_000_000 << 32))
-    odd = ((pairs >> _SIXTEEN) & np.uint64(0xFF000000FF)) * np.uint64(1 + (10_000 << 32))
-    return length, np.int64((even + odd) >> _32)
+    even_pairs = (pairs & np.uint64(0xFF000000FF)) * np.uint64(100 + (1_000_000 << 32))
+    odd_pairs = ((pairs >> _SIXTEEN) & np.uint64(0xFF000000FF)) * np.uint64(1 + (10_000 << 32))
+    return length, np.int64((even_pairs + odd_pairs) >> _32)

@@ -15,17 +15,17 @@ from shortlist.data.reading.text.text_blocks import TextBlock
 
 BROKEN_SCHEMA = pl.Schema({Columns.SOURCE_LINE: pl.Int64, Columns.RULE: pl.String, Columns.DETAIL: pl.String})
 _DECODE_BYTES = 1 << 16
-_GOT, _WANTED = "got", "wanted"
+_FIELD_COUNT, _EXPECTED_FIELD_COUNT = "got", "wanted"
 _DETAILS = {
     "quotes": pl.lit('a quote (") opens in this line that never closes, or stands inside a field'),
-    "field_count": pl.format("got {} fields, wanted {}", _GOT, _WANTED),
+    "field_count": pl.format("got {} fields, wanted {}", _FIELD_COUNT, _EXPECTED_FIELD_COUNT),
     "utf8": pl.lit("the bytes are not UTF-8 text"),
 }
 """What is said of a row that breaks a rule; of several, the first counts."""
 
 
 @dataclass(frozen=True)
-class Rows:
+class TextRows:
     """The rows of a text block, blank lines left out."""
 
     text: pa.LargeBinaryArray
@@ -45,9 +45,11 @@ class Rows:
 
     def sound_text(self) -> bytes:
         """Return the readable rows as one piece of text."""
-        kept = self.text.filter(self.sound.to_arrow())
-        offsets = np.frombuffer(kept.buffers()[1], np.int64)[kept.offset : kept.offset + len(kept) + 1]
-        return bytes(memoryview(kept.buffers()[2])[offsets[0] : offsets[-1]]) if len(kept) else b""
+        sound_rows = self.text.filter(self.sound.to_arrow())
+        offsets = np.frombuffer(sound_rows.buffers()[1], np.int64)[
+            sound_rows.offset : sound_rows.offset + len(sound_rows) + 1
+        ]
+        return bytes(memoryview(sound_rows.buffers()[2])[offsets[0] : offsets[-1]]) if len(sound_rows) else b""
 
     def broken(self) -> pl.DataFrame:
         """Return the unreadable rows with the first rule that each of them breaks."""
@@ -58,7 +60,7 @@ class Rows:
         )
 
 
-def split_text_rows(block: TextBlock, separator: str | None, fields: int) -> Rows:
+def split_text_rows(block: TextBlock, separator: str | None, fields: int) -> TextRows:
     """Return the rows of a block and which of them are broken.
 
     Args:
@@ -69,25 +71,27 @@ def split_text_rows(block: TextBlock, separator: str | None, fields: int) -> Row
     newlines = line_ends(block.data)
     ends = block.quotes.outside(newlines)
     starts = np.concatenate([[0], ends[:-1] + 1])
-    got = _fields(block, separator, starts, ends) if separator is not None else np.full(ends.size, fields)
+    field_counts = _fields(block, separator, starts, ends) if separator is not None else np.full(ends.size, fields)
     table = pl.DataFrame(
         {
             Columns.SOURCE_LINE: block.first_line + np.searchsorted(newlines, starts),
-            _GOT: got,
+            _FIELD_COUNT: field_counts,
             "quotes": _holds(block.quotes.broken, starts, ends),
-            "field_count": got != fields,
+            "field_count": field_counts != fields,
             "utf8": _not_utf8(block.data, ends),
         }
     )
-    shown = _not_blank(block.data, starts, ends)
-    text = _binary(block.data, ends).filter(pa.array(shown))
-    return Rows(text, table.with_columns(pl.lit(fields).alias(_WANTED)).filter(pl.Series(shown)))
+    is_not_blank = _not_blank(block.data, starts, ends)
+    text = _binary(block.data, ends).filter(pa.array(is_not_blank))
+    return TextRows(
+        text, table.with_columns(pl.lit(fields).alias(_EXPECTED_FIELD_COUNT)).filter(pl.Series(is_not_blank))
+    )
 
 
 def _holds(offsets: Offsets, starts: Offsets, ends: Offsets) -> Flags:
     """Return which rows hold one of the offsets."""
-    found = np.searchsorted(offsets, ends, side="right") > np.searchsorted(offsets, starts)
-    return np.asarray(found, bool)
+    holds_offset = np.searchsorted(offsets, ends, side="right") > np.searchsorted(offsets, starts)
+    return np.asarray(holds_offset, bool)
 
 
 def _fields(block: TextBlock, separator: str, starts: Offsets, ends: Offsets) -> Offsets:
@@ -99,8 +103,8 @@ def _fields(block: TextBlock, separator: str, starts: Offsets, ends: Offsets) ->
 def _not_blank(data: Text, starts: Offsets, ends: Offsets) -> Flags:
     text = np.frombuffer(data, np.uint8)
     length = ends - starts
-    shown: Flags = (length > 1) | ((length == 1) & (text[starts] != ord("\r")))
-    return shown
+    is_not_blank: Flags = (length > 1) | ((length == 1) & (text[starts] != ord("\r")))
+    return is_not_blank
 
 
 def _not_utf8(data: Text, ends: Offsets) -> Flags:
