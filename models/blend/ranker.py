@@ -12,8 +12,7 @@ import polars as pl
 from models.blend.section import BlendModel
 from models.inputs import LearningTable, features_of
 from models.ranker import DivergedError, FitOutcome, MemberFiles, OnEpoch, Ranker
-from models.record import read_record
-from models.registry import kind_of
+from models.registry import load_ranker
 from models.validation import probabilities, validation_metrics
 from shortlist.contracts import Columns, Files
 from shortlist.evaluation.metrics import UnmeasurableError
@@ -46,7 +45,7 @@ class BlendRanker(Ranker[BlendModel]):
 
     def _learning(self, table: DayTable) -> LearningTable:
         self._rows = _validation_rows(self.members)  # first: a member without scores has no weights either
-        self._rankers = {name: load_member(files.model) for name, files in self.members.items()}
+        self._rankers = {name: load_ranker(files.model) for name, files in self.members.items()}
         member_features = {feature.name for ranker in self._rankers.values() for feature in ranker.record.features}
         return LearningTable(table, tuple(feature for feature in features_of(table) if feature.name in member_features))
 
@@ -90,14 +89,8 @@ class BlendRanker(Ranker[BlendModel]):
         write_json(folder / WEIGHTS, {"weights": weights, "intercept": float(self._intercept)})
 
     def _read(self, folder: Path) -> None:
-        self._rankers = {name: load_member(folder / MEMBERS / name) for name in self.section.members}
+        self._rankers = {name: load_ranker(folder / MEMBERS / name) for name in self.section.members}
         self._weights, self._intercept = read_weights(folder, self.section.members)
-
-
-def load_member(folder: Path) -> Ranker[Any]:
-    """Return the model in a folder, whatever its kind."""
-    ranker: Ranker[Any] = kind_of(read_record(folder).kind).load("ranker").load(folder)
-    return ranker
 
 
 def read_weights(folder: Path, members: tuple[str, ...]) -> tuple[np.ndarray, np.float32]:

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
+from models.registry import load_ranker
 from monitoring.monitoring_job import MonitoringJob
 from monitoring.pages.drill_page import Drill, drill_table, write_drill
 from monitoring.windows.records import RetrainDecision, Retraining, WindowReport
@@ -39,7 +40,6 @@ from shortlist.storage.artefacts import read_json
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable
 from shortlist.training.run_context import RunContext
-from shortlist.training.train import load_ranker
 
 TRAIN_DAYS = 10
 """Days that the first model is trained on; the next day is the first live one."""

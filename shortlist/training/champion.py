@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from models.registry import load_ranker
 from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.gate_inputs import BEST_CHAMPION_FOLDER
 from shortlist.evaluation.slates import SLATES
@@ -20,7 +21,6 @@ from shortlist.storage.tables import DayTable
 from shortlist.tracking.registry import BEST_CHAMPION
 from shortlist.training.run_context import RunContext
 from shortlist.training.scores import score
-from shortlist.training.train import load_ranker
 
 
 def serving_version(context: RunContext) -> str:

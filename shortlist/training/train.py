@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from models.ranker import MemberFiles, Ranker
-from models.record import TrainedModel, read_record
-from models.registry import kind_of
-from shortlist.contracts import ShortlistError
+from models.ranker import MemberFiles
+from models.record import TrainedModel
+from models.registry import load_ranker, ranker_class
 from shortlist.spec.cluster import Workers
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
-from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.tables import DayTable
 from shortlist.training.job import DistributedJob
 from shortlist.training.scores import score
@@ -29,30 +27,6 @@ class DistributedLaunch(NamedTuple):
     """run(job, out_model) trains and writes the model's folder atomically."""
     wait_seconds: int = Workers().wait_seconds
     """Timeout of one exchange between processes."""
-
-
-def ranker_class(kind: str) -> type[Ranker[Any]]:
-    """Return the class of a kind of model.
-
-    Raises:
-        ShortlistError: There is no such kind.
-    """
-    ranker: type[Ranker[Any]] = kind_of(kind).load("ranker")
-    return ranker
-
-
-def load_ranker(folder: Path) -> Ranker[Any]:
-    """Return the model in a folder, whatever its kind.
-
-    Raises:
-        IntegrityError: A file is missing or was changed after training, or the kind is unknown.
-    """
-    kind = read_record(folder).kind
-    try:
-        ranker = ranker_class(kind)
-    except ShortlistError as error:
-        raise IntegrityError(f"{folder}: {error}") from None
-    return ranker.load(folder)
 
 
 def train(  # noqa: PLR0913, PLR0917 - inputs of a training

@@ -13,6 +13,7 @@ from models.checkpoints import checkpoint_to
 from models.inputs import split_of
 from models.ranker import DivergedError, IncompatibleModelError, MemberFiles
 from models.record import TrainedModel
+from models.registry import ranker_class
 from shortlist.contracts import Files
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder, write_json, write_manifest
@@ -23,7 +24,7 @@ from shortlist.training.distributed_launch import distributed_launch_for
 from shortlist.training.export import export, pack
 from shortlist.training.run_context import RunContext
 from shortlist.training.tracked_training import log_training
-from shortlist.training.train import DistributedLaunch, ranker_class, train
+from shortlist.training.train import DistributedLaunch, train
 from shortlist.training.training_inputs import TrainingInputs
 
 

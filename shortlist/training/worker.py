@@ -8,10 +8,10 @@ from pathlib import Path
 
 from models.devices import torch_device
 from models.process_group import join_group
+from models.registry import ranker_class
 from shortlist.contracts import ShortlistError
 from shortlist.system.progress import EVENTS_VARIABLE
 from shortlist.training.job import MODEL, DistributedJob, WorkerFailure
-from shortlist.training.train import ranker_class
 
 
 def train_as_worker(path: Path, rank: int) -> None:

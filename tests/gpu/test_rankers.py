@@ -20,6 +20,7 @@ from models.dlrm.ranker import DLRMRanker
 from models.embedding import train as training_module
 from models.embedding.batches import BatchLoader
 from models.embedding.chunks import Batch
+from models.registry import ranker_class
 from shortlist.contracts import Columns
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
@@ -29,7 +30,6 @@ from shortlist.storage.objects_folder import FolderObjectStore
 from shortlist.storage.tables import DayTable
 from shortlist.system.execution import EXECUTION
 from shortlist.system.query_engine import Engine
-from shortlist.training.train import ranker_class
 
 ENGINE: Engine = "gpu" if find_spec("cudf") else "auto"
 """Of the DLRM: without cuDF the host decodes its rows, which only `auto` allows."""

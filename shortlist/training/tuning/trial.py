@@ -22,8 +22,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from models.inputs import split_of
-from models.ranker import Ranker
-from models.registry import kind_of
+from models.registry import ranker_class
 from models.validation import validation_metrics
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.evaluation.measure import FEWEST_RANKED_USERS
@@ -163,9 +162,8 @@ def measure(job: TrialJob, on_epoch: Callable[[dict[str, Any]], None]) -> dict[s
     Raises:
         ShortlistError: Table and section are incompatible, training diverged, or the job's metric cannot be measured.
     """
-    kind = kind_of(job.kind)
-    section = kind.section.model_validate(job.section)
-    ranker: Ranker[Any] = kind.load("ranker")(section, job.name)
+    ranker_type = ranker_class(job.kind)
+    ranker = ranker_type(ranker_type.section_type.model_validate(job.section), job.name)
     table = DayTable.open(Path(job.table), Files.TABLE)
     ranker.fit(table, job.runtime, on_epoch)
     days = set(split_of(table).validation)

@@ -28,12 +28,13 @@ from models.embedding.train import Loaders, Training
 from models.inputs import features_matching
 from models.moments import standardisation
 from models.objectives import learning_lists
+from models.registry import load_ranker
 from shortlist.contracts import Files, ShortlistError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 from shortlist.training.job import DistributedJob
 from shortlist.training.local_workers import torchrun, train_locally
-from shortlist.training.train import DistributedLaunch, load_ranker, train
+from shortlist.training.train import DistributedLaunch, train
 
 SECTION = DLRMModel(
     features=("user_id", "item_id", "age", "text"), embedding_dim=8, bottom_mlp=(16,), top_mlp=(16,),

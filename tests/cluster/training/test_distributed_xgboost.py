@@ -8,13 +8,13 @@ import numpy as np
 import polars as pl
 import pytest
 
+from models.registry import load_ranker, ranker_class
 from models.xgboost.ranker import XGBoostRanker
 from models.xgboost.section import XGBoostModel
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 from shortlist.training.job import DistributedJob
 from shortlist.training.local_workers import train_locally
-from shortlist.training.train import load_ranker, ranker_class
 
 # Processes that wait for each other must not hold up all other tests.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]

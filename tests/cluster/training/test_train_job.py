@@ -15,6 +15,7 @@ from kubernetes import client
 from train_job_server import Object, TrainJobs, condition, running
 
 from models.ranker import IncompatibleModelError
+from models.registry import load_ranker
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
 from shortlist.rollout.kserve.api import KubernetesAPI
@@ -27,7 +28,6 @@ from shortlist.system.progress import EVENTS_VARIABLE
 from shortlist.training.cluster_workers import TrainJobContext, job_name, train_on_cluster
 from shortlist.training.distributed_launch import distributed_launch_for
 from shortlist.training.job import DistributedJob
-from shortlist.training.train import load_ranker
 from shortlist.training.train_job import train_job
 
 pytestmark = pytest.mark.timeout(240)  # processes that wait for each other must not hold up all other tests

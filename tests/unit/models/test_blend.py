@@ -13,6 +13,7 @@ from models.blend.ranker import BlendRanker
 from models.blend.section import BlendModel
 from models.lightgbm.section import LightGBMModel
 from models.ranker import DivergedError, MemberFiles
+from models.registry import load_ranker
 from models.validation import validation_metrics
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Columns, Files
@@ -21,7 +22,7 @@ from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import read_json, write_json
 from shortlist.storage.tables import DayTable, DayTableWriter
 from shortlist.training.scores import score
-from shortlist.training.train import load_ranker, train
+from shortlist.training.train import train
 
 RUNTIME = Runtime(engine="cpu", seed=3)
 SECTION = BlendModel(models=("users", "items"))

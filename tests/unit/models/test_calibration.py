@@ -12,6 +12,7 @@ import pytest
 
 from models.calibration import fit_calibration
 from models.ranker import DivergedError
+from models.registry import load_ranker
 from models.validation import probabilities
 from models.xgboost.ranker import XGBoostRanker
 from models.xgboost.section import XGBoostModel
@@ -25,7 +26,7 @@ from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import IntegrityError, read_json
 from shortlist.storage.tables import DayTable
-from shortlist.training.train import load_ranker, train
+from shortlist.training.train import train
 
 Method = Literal["platt", "isotonic"]
 CURVE = Calibration(points=(-2.0, 0.0, 1.0), values=(-1.0, 0.5, 4.0))

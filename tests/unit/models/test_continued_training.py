@@ -22,6 +22,7 @@ from models.dlrm.section import DLRMModel
 from models.embedding.layout import Layout
 from models.ranker import IncompatibleModelError
 from models.record import read_record
+from models.registry import ranker_class
 from models.xgboost.section import XGBoostModel
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
@@ -38,7 +39,7 @@ from shortlist.tracking.lineage import Lineage, TrainingTrigger
 from shortlist.training.continued_training import PreviousModel, find_previous_run
 from shortlist.training.run_baseline import find_run_baseline
 from shortlist.training.run_context import RunContext
-from shortlist.training.train import ranker_class, train
+from shortlist.training.train import train
 from shortlist.training.training import TrackedRun, train_and_track
 
 ROOT = Path(__file__).parents[3]

@@ -22,11 +22,11 @@ from models.embedding.layout import AttendedSequence, Layout
 from models.embedding.losses import batch_loss
 from models.embedding.step import silence_compiler
 from models.inputs import TableFeature
+from models.registry import load_ranker
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.evaluation.metrics import auc
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable, DayTableWriter
-from shortlist.training.train import load_ranker
 
 ITEMS, LAST = 24, 4
 MOMENT = pl.Datetime("us", "UTC")

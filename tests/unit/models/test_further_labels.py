@@ -14,14 +14,13 @@ from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.embedding.heads import MixtureOfExperts
 from models.ranker import IncompatibleModelError, Ranker
-from models.registry import kind_of
+from models.registry import kind_of, load_ranker
 from shortlist.contracts import DataError
 from shortlist.evaluation.metrics import auc
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.tables import DayTable
 from shortlist.training.scores import score
-from shortlist.training.train import load_ranker
 
 NETWORK: dict[str, Any] = {"features": ("*",), "embedding_dim": 8, "batch_size": 200, "epochs": 3}
 TREES: dict[str, Any] = {"features": ("user_id", "item_id", "age", "text"), "rounds": 20}

@@ -17,11 +17,11 @@ from models.embedding.layout import Layout
 from models.embedding.losses import batch_loss, weighted_row_losses
 from models.inputs import TableFeature
 from models.ranker import Ranker
-from models.registry import kind_of
+from models.registry import kind_of, load_ranker
 from models.validation import auc
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
-from shortlist.training.train import load_ranker, train
+from shortlist.training.train import train
 from tests.unit.models.loss_kinds.focal.ranker import FocalNetwork
 from tests.unit.models.loss_kinds.focal.section import FocalModel
 from tests.unit.models.loss_kinds.two_label.section import TwoLabelModel

@@ -13,13 +13,12 @@ import torch
 from models.dlrm.section import DLRMModel
 from models.modalities import Modalities, item_vectors
 from models.ranker import Ranker
-from models.registry import kind_of
+from models.registry import kind_of, load_ranker
 from shortlist.contracts import Columns, DataError
 from shortlist.evaluation.metrics import auc
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.vector_inputs import VectorInputs
 from shortlist.storage.tables import DayTable
-from shortlist.training.train import load_ranker
 
 WIDTHS = {"text": 2, "image": 4}
 NETWORK: dict[str, Any] = {"features": ("user_id", "item_id", "age"), "embedding_dim": 8, "batch_size": 200}

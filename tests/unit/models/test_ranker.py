@@ -16,13 +16,13 @@ from models.dlrm.section import DLRMModel
 from models.logistic.section import LogisticModel
 from models.popularity.section import PopularityModel
 from models.ranker import Ranker
+from models.registry import load_ranker, ranker_class
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import DataError, ShortlistError
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import IntegrityError, folder_digest, read_json, sha256, write_manifest
 from shortlist.storage.tables import DayTable
-from shortlist.training.train import load_ranker, ranker_class
 
 SECTIONS: dict[str, ModelSection] = {
     "xgboost": XGBoostModel(features=("user_id", "item_id", "age", "text"), rounds=30, subsample=0.8, max_depth=4),

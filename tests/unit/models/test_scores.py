@@ -9,12 +9,13 @@ import pytest
 
 from models.popularity.ranker import PopularityRanker
 from models.popularity.section import PopularityModel
+from models.registry import load_ranker
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import DataError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 from shortlist.training.scores import score
-from shortlist.training.train import load_ranker, train
+from shortlist.training.train import train
 
 
 def test_scores_hold_every_validation_and_test_row_once(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:

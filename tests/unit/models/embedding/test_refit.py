@@ -13,12 +13,11 @@ import pytest
 from models.dlrm.section import DLRMModel
 from models.embedding.train import Training
 from models.ranker import Ranker
-from models.registry import kind_of
+from models.registry import kind_of, load_ranker
 from shortlist.spec.load import SpecError, parse_spec
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 from shortlist.training.scores import score
-from shortlist.training.train import load_ranker
 
 ROOT = Path(__file__).parents[4]
 SMALL: dict[str, Any] = {"features": ("user_id", "item_id", "age"), "embedding_dim": 4, "batch_size": 128, "epochs": 1}
