@@ -36,7 +36,7 @@ from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.service import InferenceRequest
 from shortlist.serving.server.settings import ServerSettings
-from shortlist.serving.validation.rows import ReferenceRows, ServedRows
+from shortlist.serving.validation.served_rows import ReferenceRows, ServedRows
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime

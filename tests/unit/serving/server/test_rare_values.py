@@ -14,7 +14,7 @@ from shortlist.serving.server.features.feature_requirements import FeatureRequir
 from shortlist.serving.server.request_inputs.input_reader import InputReader
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.serving.server.requests.tensors import Tensor, TensorHead, from_values, validate_message
-from shortlist.serving.validation.planted import edge_case_difference
+from shortlist.serving.validation.edge_cases import edge_case_difference
 from shortlist.spec.serving import Limits
 
 

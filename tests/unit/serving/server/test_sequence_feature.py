@@ -33,7 +33,7 @@ from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.settings import ServerSettings
-from shortlist.serving.validation.rows import ReferenceRows, ServedRows
+from shortlist.serving.validation.served_rows import ReferenceRows, ServedRows
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import read_json

@@ -27,7 +27,7 @@ from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.serving.server.features.columns import TextCodes
 from shortlist.serving.server.features.snapshot import load_with_users
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler
-from shortlist.serving.validation.rows import ReferenceRows, ServedRows
+from shortlist.serving.validation.served_rows import ReferenceRows, ServedRows
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
