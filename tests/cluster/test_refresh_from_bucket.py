@@ -134,7 +134,7 @@ def test_rows_collected_from_a_bucket_are_refreshed_and_backfilled(shop: Shipped
     assert fit_incrementally(served, *declared, RUNTIME, log, tmp_path / "two")
     shop.publish(log, tmp_path / "two")
     assert users(shop)["by_user_id:rows"] == [6, 10, 6]
-    announced = local_copy(shop.place.expected()["views"])
+    announced = local_copy(shop.place.require_announcement()["views"])
     at_once = counted_at_once(shop, log, tmp_path / "at-once")
     assert ViewIndex.read(announced).snapshot("by_user_id", NOW).sort("user_id").equals(at_once)
     assert folder_digest(tmp_path / "at-once") == folder_digest(tmp_path / "two")
@@ -148,9 +148,9 @@ def test_rows_collected_from_a_bucket_are_refreshed_and_backfilled(shop: Shipped
     recount(declared, RUNTIME, corrected, tmp_path / "three", served, DayRange(day, day))
     assert users(shop) == fit_before
     shop.publish(corrected, tmp_path / "three", replaces=served)
-    assert shop.place.expected()["slot"] == SECOND_SLOT
+    assert shop.place.require_announcement()["slot"] == SECOND_SLOT
     assert users(shop)["by_user_id:rows"] == [6, 8, 6]
-    feast = connect(local_copy(shop.place.expected()["views"]), shop.place, "shop", RUNTIME.online_store)
+    feast = connect(local_copy(shop.place.require_announcement()["views"]), shop.place, "shop", RUNTIME.online_store)
     online = feast.online(pl.DataFrame({"user_id": [0, 1, 2]}), ["by_user_id"])
     expected = counted_at_once(shop, corrected, tmp_path / "at-once-again")
     assert online.rename(lambda name: name.removeprefix("by_user_id:")).equals(expected)
