@@ -29,7 +29,7 @@ _TITLE_VOCABULARY: Final = np.array([
 
 
 @dataclass(frozen=True)
-class ItemContent:
+class WorldContent:
     """Latent properties of the items, and the users' tastes for them."""
 
     properties_IK: Floats  # noqa: N815

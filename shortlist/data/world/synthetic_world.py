@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from shortlist.data.world.item_content import ItemContent
+from shortlist.data.world.item_content import WorldContent
 from shortlist.data.world.lifetimes import Lifetimes
 from shortlist.data.world.random_streams import Floats, Ints, random_stream
 from shortlist.spec.data import Drift, GeneratedSource
@@ -131,7 +131,7 @@ class SyntheticWorld:
     new_items: dict[int, range]
     """Items of each `new_items` drift, by the drift's position in the spec."""
     chapters: Chapters | None = None
-    content: ItemContent | None = None
+    content: WorldContent | None = None
     lifetimes: Lifetimes | None = None
 
     def tastes_on(self, day: int) -> Tastes:
@@ -158,7 +158,9 @@ def build_world(source: GeneratedSource) -> SyntheticWorld:
         new_items[place] = range(first, items.creator.size)
     items = _add_appeal(items, source, tables=1 + len(changes))
     count = items.creator.size
-    content = ItemContent.draw(source.content, source.users, count, source.seed) if source.content is not None else None
+    content = (
+        WorldContent.draw(source.content, source.users, count, source.seed) if source.content is not None else None
+    )
     return SyntheticWorld(
         users, items, tuple(tastes), source.items, new_items, _draw_chapters(source, count), content, lifetimes
     )

@@ -50,9 +50,9 @@ rows = st.tuples(*(nothing | kind for kind in (wholes, codes, texts, reals, text
 @given(st.lists(rows, min_size=1, max_size=12), st.sampled_from(["\n", "\r\n"]))
 def test_what_is_clean_is_what_polars_reads(table: list[tuple[str, ...]], ending: str) -> None:
     text = "".join(",".join(row) + ending for row in table)
-    got = parsed(text)
-    assert got is not None
-    assert_frame_equal(got, by_polars(text), check_exact=True)
+    parsed_frame = parsed(text)
+    assert parsed_frame is not None
+    assert_frame_equal(parsed_frame, by_polars(text), check_exact=True)
 
 
 @settings(deadline=None)
@@ -61,19 +61,19 @@ def test_what_is_accepted_of_any_text_is_what_polars_reads(table: list[tuple[str
     text = "".join(",".join(row) + "\n" for row in table)
     if '"' in text:  # no such block is given to it
         return
-    got = parsed(text)
-    if got is not None:
-        assert_frame_equal(got, by_polars(text), check_exact=True)
+    parsed_frame = parsed(text)
+    if parsed_frame is not None:
+        assert_frame_equal(parsed_frame, by_polars(text), check_exact=True)
 
 
 @pytest.mark.parametrize("place", range(8))
 def test_eight_digits_at_once_are_eight_digits(place: int) -> None:
     for byte in {*range(128)} - {*b',\r\n"'}:
         code = "fedcBA98"[:place] + chr(byte) + "01234567"[place + 1 :]
-        got = parsed(f"1,{code},x,1.5,text\n")
-        assert (got is not None) == (chr(byte) in "0123456789abcdefABCDEF"), code
-        if got is not None:
-            assert got["code"].item() == int(code, 16)
+        parsed_frame = parsed(f"1,{code},x,1.5,text\n")
+        assert (parsed_frame is not None) == (chr(byte) in "0123456789abcdefABCDEF"), code
+        if parsed_frame is not None:
+            assert parsed_frame["code"].item() == int(code, 16)
 
 
 @pytest.mark.parametrize("place", range(8))
@@ -88,18 +88,18 @@ def test_decimals_of_any_length_are_what_they_say(length: int) -> None:
     for place in range(length):
         for byte in {*range(128)} - {*b',\r\n"-'}:
             number = "987654321"[:place] + chr(byte) + "123456789"[place + 1 : length]
-            got = parsed(f"{number},a,x,1.5,text\n")
-            assert (got is not None) == (chr(byte) in DIGITS), number
-            if got is not None:
-                assert got["whole"].item() == int(number)
+            parsed_frame = parsed(f"{number},a,x,1.5,text\n")
+            assert (parsed_frame is not None) == (chr(byte) in DIGITS), number
+            if parsed_frame is not None:
+                assert parsed_frame["whole"].item() == int(number)
 
 
 def test_many_rows_stay_in_order_and_keep_what_they_lack() -> None:
     rows = [(number if number % 3 else "", f"{number * 7:x}" if number % 5 else "", number) for number in range(200)]
     text = "".join(f"{whole},{code},x,{number}.5,text {number}\n" for whole, code, number in rows)
-    got = parsed(text)
-    assert got is not None
-    assert_frame_equal(got, by_polars(text), check_exact=True)
+    parsed_frame = parsed(text)
+    assert parsed_frame is not None
+    assert_frame_equal(parsed_frame, by_polars(text), check_exact=True)
 
 
 @pytest.mark.parametrize(
@@ -135,13 +135,13 @@ def test_bytes_that_are_no_utf8_are_left_to_others() -> None:
 
 
 def test_a_null_value_that_holds_a_separator_hides_nothing() -> None:
-    got = parsed("1,a,x,1.5,t\n", null_values=("1,a", "x,1.5,t\n1"))
-    assert got is not None
-    assert got.row(0) == (1, 10, 1.5, "t")
+    parsed_frame = parsed("1,a,x,1.5,t\n", null_values=("1,a", "x,1.5,t\n1"))
+    assert parsed_frame is not None
+    assert parsed_frame.row(0) == (1, 10, 1.5, "t")
 
 
 def test_long_and_short_texts_stay_apart() -> None:
     said = ["", "twelve bytes", "thirteen byte", "a text of far more bytes than a view holds", "ü" * 7]
-    got = parsed("".join(f"1,a,x,1.5,{text}\n" for text in said))
-    assert got is not None
-    assert got["said"].to_list() == [None, *said[1:]]
+    parsed_frame = parsed("".join(f"1,a,x,1.5,{text}\n" for text in said))
+    assert parsed_frame is not None
+    assert parsed_frame["said"].to_list() == [None, *said[1:]]

@@ -57,8 +57,8 @@ def in_one_pod(data: Data, location: Path, out: Path, collected: str = "", until
     return Made(*map(file_digests, (raw, valid, quarantine)))
 
 
-def read_groups(data: Data, location: Path, out: Path, most: int) -> list[Path]:
-    groups = [FileGroup.read(group.model_dump_json()) for group in partition_files(data, location, RUNTIME, most)]
+def read_groups(data: Data, location: Path, out: Path, max_groups: int) -> list[Path]:
+    groups = [FileGroup.read(group.model_dump_json()) for group in partition_files(data, location, RUNTIME, max_groups)]
     folders = [out / f"files-{group.number}" for group in groups]
     for folder, group in zip(folders, groups, strict=True):
         ingest_files(data, location, group, folder, RUNTIME)
@@ -66,14 +66,14 @@ def read_groups(data: Data, location: Path, out: Path, most: int) -> list[Path]:
 
 
 def in_groups(
-    data: Data, location: Path, out: Path, most: int, collected: str = "", until: datetime | None = None
+    data: Data, location: Path, out: Path, max_groups: int, collected: str = "", until: datetime | None = None
 ) -> Made:
     """Read and judge in groups, which end in another order than they began in."""
     raw, valid, quarantine = (out / name for name in ("raw", "valid", "quarantine"))
-    parts = read_groups(data, location, out, most)[::-1]
+    parts = read_groups(data, location, out, max_groups)[::-1]
     table = join_raw_log(data, parts, raw, RUNTIME, CollectedRows.parse(collected))
     judged = []
-    for number, days in enumerate(groups_of(table.days, most)):
+    for number, days in enumerate(groups_of(table.days, max_groups)):
         judged.append(out / f"days-{number}")
         validate_days(data, raw, days, judged[-1], RUNTIME, until)
     join_valid_log(data, raw, judged[::-1], valid, quarantine, RUNTIME, NOW, until)
@@ -128,14 +128,14 @@ def csv(tmp_path: Path, declare: Declare) -> Callable[..., Data]:
     return declared
 
 
-@pytest.mark.parametrize("most", [2, 9])
+@pytest.mark.parametrize("max_groups", [2, 9])
 @pytest.mark.parametrize("impression", [None, "number"])
 def test_any_number_of_groups_gives_the_bytes_of_one_pod(
-    csv: Callable[..., Data], tmp_path: Path, impression: str | None, most: int
+    csv: Callable[..., Data], tmp_path: Path, impression: str | None, max_groups: int
 ) -> None:
     data, until = csv(impression=impression), START + timedelta(days=3, hours=20)
-    one = in_one_pod(data, tmp_path / "in", tmp_path / "one", until=until)
-    assert in_groups(data, tmp_path / "in", tmp_path / "many", most, until=until) == one
+    one_pod = in_one_pod(data, tmp_path / "in", tmp_path / "one", until=until)
+    assert in_groups(data, tmp_path / "in", tmp_path / "many", max_groups, until=until) == one_pod
     notes = DayTable.open(tmp_path / "many/valid", Files.LOG).notes
     assert notes["by_rule"]["clock"] == notes["by_rule"]["type"] == 5
     assert notes["by_rule"]["duplicate_row" if impression is None else "future"] >= 4
@@ -234,21 +234,21 @@ def test_rows_collected_from_live_traffic_follow_those_of_all_groups(csv: Callab
     late = START + timedelta(days=5)
     collected = publish(f"{tmp_path}/stores#1", *(late + timedelta(days=day) for day in range(2)), lost=1)
     data = csv(**live)
-    one = in_one_pod(data, tmp_path / "in", tmp_path / "one", collected)
-    assert in_groups(data, tmp_path / "in", tmp_path / "many", 3, collected) == one
+    one_pod = in_one_pod(data, tmp_path / "in", tmp_path / "one", collected)
+    assert in_groups(data, tmp_path / "in", tmp_path / "many", 3, collected) == one_pod
     early = publish(f"{tmp_path}/stores#1", START + timedelta(days=3, hours=5))
     messages = []
     for make in (in_one_pod, lambda *given: in_groups(*given[:3], 3, given[3])):
-        with pytest.raises(DataError, match="the log and the rows collected from live traffic overlap") as told:
+        with pytest.raises(DataError, match="the log and the rows collected from live traffic overlap") as raised:
             make(data, tmp_path / "in", tmp_path / "again", early)
-        messages.append(str(told.value))
+        messages.append(str(raised.value))
     assert messages[0] == messages[1]
 
 
 def error_of(make: Callable[[], Any]) -> str:
-    with pytest.raises(DataError) as told:
+    with pytest.raises(DataError) as raised:
         make()
-    return str(told.value)
+    return str(raised.value)
 
 
 def break_header(text: str) -> str:
@@ -267,22 +267,22 @@ def test_a_wrong_file_is_told_as_by_one_pod(
     file = tmp_path / "in/log-4.csv"
     file.write_text(broken(file.read_text()))
     data = csv()
-    one = error_of(lambda: ingest(data, tmp_path / "in", tmp_path / "raw", RUNTIME))
-    assert one.startswith("log-4.csv")
-    assert error_of(lambda: read_groups(data, tmp_path / "in", tmp_path, 3)) == one
+    one_pod = error_of(lambda: ingest(data, tmp_path / "in", tmp_path / "raw", RUNTIME))
+    assert one_pod.startswith("log-4.csv")
+    assert error_of(lambda: read_groups(data, tmp_path / "in", tmp_path, 3)) == one_pod
 
 
 def test_a_refused_log_is_told_as_by_one_pod(csv: Callable[..., Data], tmp_path: Path) -> None:
     data = csv(rules={"min_rows": 10_000, "max_quarantined_share": 0.0001, "max_volume_ratio": 1.01})
     messages = []
     for name, make in (("one", in_one_pod), ("many", lambda *given: in_groups(*given, 3))):
-        with pytest.raises(LogRefusedError) as told:
+        with pytest.raises(LogRefusedError) as raised:
             make(data, tmp_path / "in", tmp_path / name)
-        messages.append(str(told.value).replace(f"/{name}/", "/here/"))
+        messages.append(str(raised.value).replace(f"/{name}/", "/here/"))
     assert messages[0] == messages[1]
     assert "rules.min_rows" in messages[0] and "are in" in messages[0]
-    one, many = (file_digests(tmp_path / name / "quarantine") for name in ("one", "many"))
-    assert one == many != {}
+    one_pod, many = (file_digests(tmp_path / name / "quarantine") for name in ("one", "many"))
+    assert one_pod == many != {}
     assert not (tmp_path / "many/valid").exists()
 
 
@@ -290,17 +290,19 @@ def test_a_log_without_rows_is_told_as_by_one_pod(tmp_path: Path, declare: Decla
     for file in range(3):
         (tmp_path / f"log-{file}.csv").write_text("time,user_id,price,click\n")
     data = declare(source={"path": "log-*.csv"})
-    one = error_of(lambda: ingest(data, tmp_path, tmp_path / "raw", RUNTIME))
+    one_pod = error_of(lambda: ingest(data, tmp_path, tmp_path / "raw", RUNTIME))
     parts = read_groups(data, tmp_path, tmp_path / "many", 3)
-    assert error_of(lambda: join_raw_log(data, parts, tmp_path / "raw", RUNTIME)) == one
-    assert one.endswith("log-*.csv: the log has no rows")
+    assert error_of(lambda: join_raw_log(data, parts, tmp_path / "raw", RUNTIME)) == one_pod
+    assert one_pod.endswith("log-*.csv: the log has no rows")
 
 
 def test_a_group_that_is_missing_or_twice_there_is_refused(csv: Callable[..., Data], tmp_path: Path) -> None:
     data = csv()
     parts = read_groups(data, tmp_path / "in", tmp_path / "many", 3)
-    for given, got in ((parts[:2], r"\[0, 1\]"), ([*parts[:2], parts[0]], r"\[0, 0, 1\]")):
-        with pytest.raises(DataError, match=rf"got {got}, wanted each of \[0, 1, 2\] once; read the files again"):
+    for given, message in ((parts[:2], r"\[0, 1\]"), ([*parts[:2], parts[0]], r"\[0, 0, 1\]")):
+        with pytest.raises(
+            DataError, match=rf"got {message}, wanted each of \[0, 1, 2\] once; read the files again"
+        ):
             join_raw_log(data, given, tmp_path / "raw", RUNTIME)
     join_raw_log(data, parts, tmp_path / "raw", RUNTIME)
     first = DayTable.open(tmp_path / "raw", RAW_INDEX).days[0].day
