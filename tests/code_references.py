@@ -12,16 +12,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from code_names import ROOT, python_files
+from code_names import PRODUCT, ROOT, python_files
 
-CODE = ("pipelines", "components", "feature_repo", "models", "monitoring", "shortlist", "requirements", "benchmarks", "tests")
-DESCRIBED = ("pipelines", "components", "feature_repo", "models", "monitoring", "shortlist", "requirements/installer", "benchmarks")
+DESCRIBED = (*PRODUCT, "benchmarks")
 """Folders whose docstrings are checked."""
+CODE = (*DESCRIBED, "requirements", "tests")
+"""Folders whose identifiers and texts are known."""
+_WORDED = ("*.yaml", "*.yml", "*.json", "*.toml", "Makefile", "*.Dockerfile", "*.j2", "*.sh", "*.txt", ".ci/run")
 _TOKEN = re.compile(r"``?([^`\n]+)``?")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
-_SHELL = re.compile(r"(python|shortlist|pg_restore|kubectl|sysctl|apt-get|pip|uv|docker|curl)\s")
-_SQL = re.compile(r"\b(AND|OR|NOT|IS NULL|SELECT)\b|%[dmYHMS]")
-_LITERAL = re.compile(r"[-+±<>=≤≥]*\d[\d_.,:/xe%+-]*\s?\w{0,4}|[\"'].*[\"']|[^\w]+")
+_LITERALS = (
+    re.compile(r"^([-+±<>=≤≥]*\d[\d_.,:/xe%+-]*\s?\w{0,4}|[\"'].*[\"']|[^\w]+)$"),
+    re.compile(r"^(python|shortlist|pg_restore|kubectl|sysctl|apt-get|pip|uv|docker|curl)\s"),
+    re.compile(r"\b(AND|OR|NOT|IS NULL|SELECT)\b|%[dmYHMS]"),
+    re.compile(r"\w \*\* \w|\w \+ \w|\w = \w|\) / \w|\w\.\.\w"),
+)
+"""Numbers and texts, shell, SQL and formats of times, formulas and ranges."""
 
 
 class Reference(NamedTuple):
@@ -43,7 +49,7 @@ def known_words() -> frozenset[str]:
         words.update(path.relative_to(ROOT).parts)
         for node in ast.walk(tree):
             words.update(_node_words(node, descriptions))
-    for path in _text_files("*.yaml", "*.yml", "*.json", "*.toml", "Makefile", "*.Dockerfile", "*.j2", "*.sh", "*.txt", ".ci/run"):
+    for path in _text_files(*_WORDED):
         words.update(_IDENTIFIER.findall(path.read_text(errors="replace")))
         words.update(re.findall(r"[\w.-]+", path.read_text(errors="replace")))
     return frozenset(words)
@@ -69,9 +75,8 @@ def _docstring_nodes(tree: ast.Module) -> Iterator[ast.Constant]:
 
 
 def _text_files(*patterns: str) -> list[Path]:
-    listing = subprocess.run(  # noqa: S603
-        ["git", "ls-files", "-co", "--exclude-standard", "--", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    command = ["git", "ls-files", "-co", "--exclude-standard", "--", *patterns]
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     return [ROOT / path for path in listing if (ROOT / path).is_file() and "results" not in path]
 
 
@@ -82,7 +87,7 @@ def _imports(name: str) -> bool:
     for length in range(len(parts), 0, -1):
         try:
             value = importlib.import_module(".".join(parts[:length]))
-        except Exception:  # noqa: BLE001, S112  (whatever an import of a library raises, it is no such module)
+        except Exception:  # noqa: S112  (whatever an import of a library raises, it is no such module)
             continue
         return all((value := getattr(value, part, None)) is not None for part in parts[length:])
     return False
@@ -91,33 +96,37 @@ def _imports(name: str) -> bool:
 def exists(text: str, near: Path) -> bool:
     """Return whether a back-ticked text names something that exists.
 
-    A symbol, a key of the spec, an option, a metric, a column, an environment variable, a file, a command, or a literal.
+    That is a symbol, a key of the spec, an option, a metric, a column, an environment variable, a file, a command, or a
+    literal (number, text, formula, SQL, shell).
 
     Args:
         text: What stands between the back-ticks.
         near: The file that says it: paths may be relative to its folder.
     """
     text = text.strip().rstrip(".,;:")
-    if not text or _LITERAL.fullmatch(text):
+    if not text or any(literal.search(text) for literal in _LITERALS):
         return True
     if text.startswith("make "):
         return text.split()[1] in known_words()
-    if _SHELL.match(text) or _SQL.search(text):
-        return True
-    if " " in text or "(" in text or "{" in text or "*" in text or "<" in text:  # code or a pattern
+    if text.startswith("{") and ": " in text:  # an example in YAML: its values are the example's
+        return all(_is_known(key) for key in re.findall(r"[{,] ?(\w+): ", text))
+    if re.search(r"[ ({*<]", text):
         words = _IDENTIFIER.findall(re.sub(r"[\"'].*?[\"']|<[^>]*>", "", text))
-        return all(len(word) < 3 or _is_known(word) for word in words) or _is_sentence(text)
+        return all(len(word) < 3 or word.isupper() or _is_known(word) for word in words) or _is_sentence(text)
+    return _names_symbol(re.sub(r"^([A-Z_]+)=.*", r"\1", text), near)
+
+
+def _names_symbol(text: str, near: Path) -> bool:
     if "/" in text or text.startswith("."):
         return text in known_words() or _is_path(text, near)
-    bare = re.sub(r"(\(.*\)|\[.*\]|=.*|:.*)$", "", text).lstrip("-$@~").strip("'\"")
+    bare = re.sub(r"(\(.*\)|\[[^\].]*\]|=.*|:.*)$", "", text.replace("[]", "")).lstrip("-$@~").strip("'\"")
     if not bare or _is_known(bare) or text in known_words():
         return True
-    parts = re.split(r"[.-]", bare)
-    return all(not part or part.isdigit() or _is_known(part) for part in parts) or _imports(bare)
+    return all(not part or part.isdigit() or _is_known(part) for part in re.split(r"[.-]", bare)) or _imports(bare)
 
 
 def _is_known(word: str) -> bool:
-    """Return whether a word stands in the code, whole or as a prefix of the code's and a word: `history_` and `tags`."""
+    """Return whether the code has a word, whole or as one of its prefixes and a word: `history_` and `tags`."""
     words = known_words()
     cuts = [match.end() for match in re.finditer("_", word)]
     return word in words or any(word[:cut] in words and word[cut:] in words for cut in cuts if cut > 1)
@@ -129,7 +138,7 @@ def _is_sentence(text: str) -> bool:
 
 
 def _is_path(text: str, near: Path) -> bool:
-    pattern = re.sub(r"<[^>]+>|\{[^}]+\}|\.\.\.", "*", text.split(" ")[0].rstrip("/")).split("#")[0]
+    pattern = re.sub(r"<[^>]+>|\{[^}]+\}|\.\.\.", "*", text.split(" ", 1)[0].rstrip("/")).partition("#")[0]
     if "://" in text or pattern.startswith(("~", "/", "s3:", "runs", "build", ".venv")):
         return True
     for folder in (ROOT, near.parent, ROOT / "shortlist", ROOT / "docs", ROOT / "tests"):
@@ -174,14 +183,22 @@ def known_classes() -> frozenset[str]:
 
 
 def page_references(path: Path) -> Iterator[Reference]:
-    """Give what a page names in back-ticks, outside of its blocks, but does not exist."""
+    """Give what a page names in back-ticks, outside of its blocks, but does not exist.
+
+    Names that a page's own examples declare, and columns that begin with such a name, exist there.
+    """
+    text = path.read_text()
+    examples = set(re.findall(r"\w+", " ".join(re.findall(r"(?ms)^ *```.*?^ *```", text))))
     inside = False
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("```"):
             inside = not inside
         elif not inside:
             for token in _TOKEN.findall(line):
-                if not exists(token, path):
+                is_example = token in examples or any(
+                    token.startswith(f"{name}_") for name in examples if len(name) > 4
+                )
+                if not is_example and not exists(token, path):
                     yield Reference(str(path.relative_to(ROOT)), number, token)
 
 

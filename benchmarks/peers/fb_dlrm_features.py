@@ -1,4 +1,4 @@
-"""The preprocessing of facebookresearch/dlrm (`data_utils.py`), written again after its design.
+"""The preprocessing of facebookresearch/dlrm (its data_utils.py), written again after its design.
 
 It cuts the text into seven days. Of each day it reads the lines one by one, turns hexadecimal texts into integers with
 Python, notes every value of a row in one dictionary per column, and writes an archive; then it maps value after value

@@ -1,6 +1,6 @@
 """facebookresearch/dlrm's design, re-implemented: what DLRM training is measured against.
 
-The repository itself cannot be installed. What is kept of it (Naumov et al., 2019; `dlrm_s_pytorch.py` with its
+The repository itself cannot be installed. What is kept of it (Naumov et al., 2019; its dlrm_s_pytorch.py with the
 defaults): one `nn.EmbeddingBag` per category with sparse gradients, dense perceptrons in float32, interaction by `cat`,
 `bmm` and the lower triangle, one SGD over all parameters, a step and a `zero_grad` per batch.
 """

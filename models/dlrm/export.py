@@ -94,8 +94,8 @@ def export_torchscript(folder: Path, out: Path) -> None:
 
     TorchScript is an archive of code, so the file is never written into a model folder.
 
-    Inputs, in order: `INPUT__0` FP32 (rows, floats), NaN for null, features in the model's order; `INPUT__1` INT64
-    (rows, single ids); then one INT64 (rows, longest) per multi-valued feature, padded with -1. Output: `OUTPUT__0`
+    Inputs, in order: INPUT__0, FP32 (rows, floats), NaN for null, features in the model's order; INPUT__1, INT64
+    (rows, single ids); then one INT64 (rows, longest) per multi-valued feature, padded with -1. Output: OUTPUT__0,
     FP32 (rows, 1), the probability.
 
     Args:

@@ -228,7 +228,7 @@ def _take_rows(rows: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class RaggedRows:
-    """A list of fused rows per row; row i's are `values[starts[i]:ends[i]]`."""
+    """A list of fused rows per row; those of row i are the `values` from `starts` to `ends` at i."""
 
     values: np.ndarray
     starts: np.ndarray

@@ -20,7 +20,7 @@ def measure_slate_traffic(requests: pl.DataFrame, rows: pl.DataFrame, champion: 
     """Return the slate statistics of each version, by version; empty where clients send their candidates.
 
     Args:
-        requests: Answered requests, each once, with the columns `READ`.
+        requests: Answered requests, each once, with the columns that this module reads.
         rows: Shown rows whose outcome is known: request_id, label; see `LiveWindow.rows`.
         champion: The version that the shown items of others are compared with; None: no comparison.
     """

@@ -96,7 +96,7 @@ def merge_groups(
         runtime: Engine and memory.
         log: Folder of the valid log.
         groups: What `count_group` wrote.
-        previous: What `share_counting` said.
+        previous: Statistics of the fit before.
         out: Folder to write.
 
     Raises:

@@ -88,7 +88,7 @@ class KubeflowClient:
         """Return the run with a name, started when missing, and whether it was; concurrent calls start one run.
 
         Args:
-            run: Fields of Kubeflow's `V2beta1Run`; `display_name` and `experiment_id` identify it.
+            run: Fields of Kubeflow's `kfp_server_api.V2beta1Run`; `display_name` and `experiment_id` identify it.
         """
         experiment, name, api = run["experiment_id"], run["display_name"], self._client.runs
         run_of_name, created = self._calls.get_or_create(

@@ -54,7 +54,7 @@ def plan_build(kinds: Sequence[str], registry: str = "") -> list[str]:
         missing = (
             ""
             if re.fullmatch(_DIGEST, digest_by_variable[name])
-            else f"; {name} is not known: make lock-images asks for it"
+            else f"; {name} is not known: .venv/bin/shortlist lock-images asks for it"
         )
         tag = _tag(kind, registry)
         lines.append(f"would build {tag} from {_file(kind).relative_to(ROOT)}{missing}")
@@ -79,7 +79,7 @@ def base_digests(kinds: Sequence[str]) -> Mapping[str, str]:
         if not re.fullmatch(_DIGEST, digest_by_variable[name]):
             raise ShortlistError(
                 f"{name}: got '{digest_by_variable[name]}', wanted sha256:<64 hex digits>, the base image of '{kind}';"
-                f" make lock-images writes it into {BASES.relative_to(ROOT)}"
+                f" .venv/bin/shortlist lock-images writes it into {BASES.relative_to(ROOT)}"
             )
     return digest_by_variable
 

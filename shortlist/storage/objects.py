@@ -96,7 +96,7 @@ def local_copy(address: str, cache: Path | None = None) -> Path:
     """Return a folder on this machine with what an address or a path names; what is fetched is verified.
 
     Args:
-        address: From `Objects.put_folder`, perhaps `#` and a folder inside; or a path of this machine, which stays.
+        address: From `ObjectStore.put_folder`, perhaps `#` and a folder inside; or a path of this machine, which stays.
         cache: Folder for fetched copies; see `cache_folder`.
 
     Raises:

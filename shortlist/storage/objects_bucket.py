@@ -34,9 +34,9 @@ _AWAY: Final = ("ConnectionError", "HTTPClientError", "ClientConnectorError", "T
 
 
 class BucketObjectStore:
-    """`Objects` below a bucket's prefix.
+    """`ObjectStore` below a bucket's prefix.
 
-    The client itself tries again after errors that pass (`AWS_MAX_ATTEMPTS`, `AWS_RETRY_MODE`), and finds credentials.
+    The client itself tries again after errors that pass (as botocore is configured), and finds credentials.
 
     Args:
         url: `s3://bucket/prefix` or `gs://bucket/prefix`.

@@ -20,7 +20,7 @@ from shortlist.storage.objects_record import (
 
 
 class FolderObjectStore:
-    """`Objects` below a folder.
+    """`ObjectStore` below a folder.
 
     Args:
         folder: Where they are; it is made when something is written.

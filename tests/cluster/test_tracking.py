@@ -101,9 +101,7 @@ def test_a_database_that_refuses_is_named_without_its_password(
 
 def test_an_address_of_another_kind_is_not_repeated(stores: StorageConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "mysql://me:pa55@host/db")
-    with pytest.raises(
-        ShortlistError, match=r"wanted http\(s\)://.*MLFLOW_TRACKING_URI has another value"
-    ) as caught:
+    with pytest.raises(ShortlistError, match=r"wanted http\(s\)://.*MLFLOW_TRACKING_URI has another value") as caught:
         tracking_location(stores, "demo")
     assert "pa55" not in str(caught.value)
 
