@@ -320,7 +320,7 @@ def _stale_objects(feast: Any, declared: list[Any]) -> list[Any]:
 
 
 def _import_feast() -> Any:
-    """Import Feast in a fifth of its usual processor time (ADR 30).
+    """Import Feast in a fifth of its usual processor time (ADR 7).
 
     It would load torch only to offer tensors that are not used here, and let typeguard parse and rewrite all its
     classes to check the types of every call.

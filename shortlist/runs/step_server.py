@@ -1,4 +1,4 @@
-"""Starts the steps of a local run as forks of one process with the common imports already done (ADR 50)."""
+"""Starts the steps of a local run as forks of one process with the common imports already done (ADR 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Libraries are used through their public interface; each exception has a reason (docs/adr/0030)."""
+"""Libraries are used through their public interface; each exception has a reason (docs/adr/0007)."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ PRIVATE = {
     "tests/unit/models/embedding/test_admission.py: torch.ops.aten._unique2",
 }
 REPLACED = {
-    # ADR 30: Feast is imported in a fifth of the processor time; both are put back at once.
+    # ADR 7: Feast is imported in a fifth of the processor time; both are put back at once.
     "shortlist/features/store.py: sys.modules",
     "shortlist/features/store.py: typeguard.typechecked",
     # The module of a compiled loop is entered as importlib's documentation says ("importing a source file directly").
