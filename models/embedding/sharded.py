@@ -23,7 +23,7 @@ _BLOCK = 2**16
 """Rows drawn or sent at once."""
 
 
-class Route(NamedTuple):
+class ShardRoute(NamedTuple):
     """Which rows of a batch are whose."""
 
     order_U: Tensor
@@ -57,7 +57,7 @@ class ShardedTable(nn.Module):
         weight_RD = torch.cat(kept)
         self.register_buffer("weight_RD", weight_RD)
         self.register_buffer("squares_R", torch.zeros(len(weight_RD)))
-        self._route: Route | None = None
+        self._route: ShardRoute | None = None
 
     @torch.no_grad()
     def forward(self, lookups: Lookups) -> Tensor:
@@ -118,7 +118,7 @@ class ShardedTable(nn.Module):
                     part.copy_(block)
         return FusedTable.from_rows(weight_RD, squares_R)
 
-    def _routed(self, rows_U: Tensor) -> Route:
+    def _routed(self, rows_U: Tensor) -> ShardRoute:
         owner_U = rows_U % self._world
         order_U = torch.argsort(owner_U, stable=True)
         counts_W = torch.bincount(owner_U, minlength=self._world)
@@ -128,7 +128,7 @@ class ShardedTable(nn.Module):
         wanted_U = torch.div(rows_U.index_select(0, order_U), self._world, rounding_mode="floor").to(torch.int32)
         asked_A = wanted_U.new_empty(sum(asked))
         dist.all_to_all_single(asked_A, wanted_U, asked, sent)
-        return Route(order_U, sent, asked, asked_A)
+        return ShardRoute(order_U, sent, asked, asked_A)
 
 
 class ShardedAdagrad:

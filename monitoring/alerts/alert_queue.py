@@ -40,7 +40,7 @@ class QueuedAlert(BaseModel):
 
     @property
     def name(self) -> str:
-        """Of its record."""
+        """Name of its record."""
         return f"{self.alert.id}-{self.endpoint}.json"
 
 

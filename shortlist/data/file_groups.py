@@ -27,7 +27,7 @@ class FileGroup(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     number: int
-    """Of the group, from 0, in the order of the files."""
+    """Number of the group, from 0, in the order of the files."""
     groups: int
     """How many there are."""
     files: tuple[str, ...] = ()

@@ -38,7 +38,7 @@ class ColumnProfile:
     null_texts: tuple[str, ...] = ()
     """Texts among its values that mean "no value"."""
     separator: str = ","
-    """Of tags in text."""
+    """Separator of tags in text."""
     tag_type: str = "string"
     clock: EventClock | None = None
     """How it would be read as a clock."""

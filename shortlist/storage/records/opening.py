@@ -14,7 +14,7 @@ from shortlist.storage.storage_config import StorageConfig
 from shortlist.system.registry import Registry
 
 Area = Literal["monitoring", "rollouts", "retraining"]
-"""Of whom the records are."""
+"""Part of the product that the records belong to."""
 _TOGETHER: Final[frozenset[Area]] = frozenset({"rollouts"})
 """Areas whose records say in their names which spec's they are: specs share the folder."""
 

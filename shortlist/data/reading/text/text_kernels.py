@@ -26,10 +26,10 @@ _NEWLINE: Final = 0x0A
 _MINUS: Final = 0x2D
 _POINT: Final = 0x2E
 _MOST_DIGITS: Final = 18
-"""Of an integer: any so long is below 2^63."""
+"""Digits of the longest integer: any so long is below 2^63."""
 _MOST_HEX: Final = 16
 _EXACT_DIGITS: Final = 15
-"""Of a number with a point: any so long is below 2^53, its power of ten is exact too, and one division rounds once."""
+"""Digits of the longest number with a point: below 2^53, its power of ten is exact too, one division rounds once."""
 _POWERS: Final = 10.0 ** np.arange(_EXACT_DIGITS + 1)
 _NOT_HEX: Final = 0x80
 _HEX: Final = np.full(256, _NOT_HEX, np.uint8)
@@ -52,9 +52,9 @@ class Fields(NamedTuple):
     """What the fields of a row are."""
 
     kinds: npt.NDArray[np.uint8]
-    """Of each field."""
+    """Kind of each field."""
     slots: npt.NDArray[np.int64]
-    """Of each field, its column in the array for its kind."""
+    """Column of each field in the array for its kind."""
     nulls: Bytes
     """Texts that mean there is nothing, one after the other."""
     null_ends: npt.NDArray[np.int64]

@@ -31,7 +31,7 @@ class TextRows:
     text: pa.LargeBinaryArray
     """Bytes of each row, its line end included."""
     table: pl.DataFrame
-    """Of each row: the line on which it begins, its number of fields, and which rules it breaks."""
+    """Line on which each row begins, its number of fields, and which rules it breaks."""
 
     @property
     def lines(self) -> pl.Series:
