@@ -127,8 +127,8 @@ def _merge_bins(counts: Floats, new_bins: Ints) -> Floats:
 def _merge_small_bins(reference: Floats, live: Floats, named_bins: int, rows: float) -> Ints:
     """Return the new number of each bin: too small bins get the same one; numbers have no gap.
 
-    Whether a bin is small depends on the reference alone: selecting bins that happen to be large in the window would
-    make chance look like drift.
+    Whether a bin is small depends on the reference alone: selecting bins that happen to be large in the window
+    would make chance look like drift.
     """
     expected = reference.copy()
     expected[named_bins:] = ((reference + live) / 2)[named_bins:]
