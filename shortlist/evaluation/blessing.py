@@ -97,6 +97,9 @@ def write_blessing(path: Path, blessing: Blessing) -> None:
 def read_blessing(path: Path) -> Blessing:
     """Return the blessing in a file.
 
+    It is checked against the gates that were required when it was made, which each of its reports names; gates that
+    were installed since hold the next candidate.
+
     Raises:
         IntegrityError: It is missing, was edited, or contradicts itself. The seal detects accidental edits only:
             whoever can write the file can seal it again, so protect the folder.

@@ -462,6 +462,6 @@ GATES: Final = Registry[Gate](
 """Every gate, in the order of reports."""
 
 
-def required_gates() -> frozenset[str]:
-    """Return the names of the gates whose result every report must have, whatever is declared."""
-    return frozenset(name for name, gate in GATES.complete().items() if gate.declared is None)
+def required_gates() -> tuple[str, ...]:
+    """Return the names of the gates whose result every new report must have, whatever is declared."""
+    return tuple(name for name, gate in GATES.complete().items() if gate.declared is None)

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal, Self, get_args
 
@@ -154,6 +156,41 @@ def code_version() -> str:
         for path in sorted(folder.rglob("*.py")):
             total.update(f"{path.relative_to(folder.parent).as_posix()}\0{sha256(path)}\0".encode())
     return total.hexdigest()[:16]
+
+
+@cache
+def run_code_version() -> str:
+    """Return a digest of all code that a run may execute: `code_version`, and the packages that extend Shortlist.
+
+    A run with another gate, model kind or feature kind must not reuse results from the cache. It is equal to
+    `code_version` where no such package is installed.
+    """
+    points = {
+        point
+        for group in entry_points().groups
+        if group.startswith("shortlist.")
+        for point in entry_points(group=group)
+    }
+    if not points:
+        return code_version()
+    total = hashlib.sha256(code_version().encode())
+    for point in sorted(points, key=lambda point: (point.group, point.name, point.value)):
+        total.update(f"{point.group}\0{point.name}\0{point.value}\0".encode())
+    for module in sorted({point.module.partition(".")[0] for point in points}):
+        for path in _source_files(module):
+            total.update(f"{module}\0{path.name}\0{sha256(path)}\0".encode())
+    return total.hexdigest()[:16]
+
+
+def _source_files(module: str) -> list[Path]:
+    """Return the Python files of a top-level module or package; none where it cannot be found."""
+    spec = find_spec(module)
+    if spec is None:
+        return []
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    if not folders:
+        return [Path(spec.origin)] if spec.origin and Path(spec.origin).is_file() else []
+    return sorted(path for folder in folders for path in folder.rglob("*.py"))
 
 
 @cache

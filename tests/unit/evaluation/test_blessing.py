@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shortlist.evaluation.blessing import bless, read_blessing, verify_blessing, write_blessing
-from shortlist.evaluation.gate_report import GateReport
+from shortlist.evaluation.gate_report import ALWAYS_REQUIRED, GateReport
 from shortlist.evaluation.gate_result import GateResult
-from shortlist.evaluation.gates import GATES
+from shortlist.evaluation.gates import GATES, Gate, required_gates
 from shortlist.evaluation.records import ConfidenceInterval, Measures
 from shortlist.storage.artefacts import IntegrityError, folder_digest, write_json, write_manifest
 
@@ -126,6 +129,83 @@ def test_a_resealed_blessing_of_a_failed_model_is_refused(tmp_path: Path, model:
     write_blessing(tmp_path / "forged.json", blessing.model_copy(update={"blessed": good.blessed}))
     with pytest.raises(IntegrityError, match="blesses 'dlrm', which its own gates hold"):
         verify_blessing(tmp_path / "forged.json", model)
+
+
+@pytest.fixture
+def path_with_spread(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a blessing that was made while a gate of a package, `spread`, was installed; it no longer is."""
+    path = tmp_path / "with_spread.json"
+    with monkeypatch.context() as installed:
+        installed.setitem(GATES, "spread", Gate(lambda _: GateResult(name="spread", passed=True, reason="wide")))
+        write_blessing(path, bless([report("dlrm", folder=model)], [measures("dlrm", 0.5)]))
+    return path
+
+
+def edit_report(path: Path, edit: Callable[[dict[str, Any]], object], *, reseal: bool) -> None:
+    """Change the report in a blessing, with or without a new seal."""
+    content = json.loads(path.read_text())
+    edit(content["gates"][0])
+    if reseal:
+        del content["seal"]
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        content["seal"] = hashlib.sha256(text.encode()).hexdigest()
+    write_json(path, content)
+
+
+def remove_result(name: str) -> Callable[[dict[str, Any]], object]:
+    return lambda content: content.update(gates=[gate for gate in content["gates"] if gate["name"] != name])
+
+
+def remove_requirement(name: str) -> Callable[[dict[str, Any]], object]:
+    return lambda content: content["required"].remove(name)
+
+
+def fail_gate(name: str) -> Callable[[dict[str, Any]], object]:
+    return lambda content: next(gate for gate in content["gates"] if gate["name"] == name).update(passed=False)
+
+
+def test_a_blessing_names_the_gates_that_were_required(path_with_spread: Path) -> None:
+    (blessed_report,) = read_blessing(path_with_spread).gates
+    assert blessed_report.required == (*required_gates(), "spread")
+
+
+@pytest.mark.parametrize("edit", [remove_result, remove_requirement, fail_gate])
+@pytest.mark.parametrize("name", ["parity", "spread"])
+def test_an_edited_gate_of_a_blessing_is_refused(
+    path_with_spread: Path, model: Path, edit: Callable[[str], Callable[[dict[str, Any]], object]], name: str
+) -> None:
+    edit_report(path_with_spread, edit(name), reseal=False)
+    with pytest.raises(IntegrityError, match="changed after it was written; run the gates again"):
+        verify_blessing(path_with_spread, model)
+
+
+@pytest.mark.parametrize("edit", [remove_result, fail_gate])
+@pytest.mark.parametrize("name", ["parity", "spread"])
+def test_a_resealed_blessing_with_a_removed_or_failed_gate_is_refused(
+    path_with_spread: Path, model: Path, edit: Callable[[str], Callable[[dict[str, Any]], object]], name: str
+) -> None:
+    edit_report(path_with_spread, edit(name), reseal=True)
+    with pytest.raises(IntegrityError, match=r"passed is True, but its gate results say False\); run the gates again"):
+        verify_blessing(path_with_spread, model)
+
+
+@pytest.mark.parametrize("name", ALWAYS_REQUIRED)
+def test_no_blessing_can_leave_out_a_gate_that_is_always_required(
+    path_with_spread: Path, model: Path, name: str
+) -> None:
+    edit_report(path_with_spread, remove_result(name), reseal=True)
+    edit_report(path_with_spread, remove_requirement(name), reseal=True)
+    with pytest.raises(IntegrityError, match="passed is True, but its gate results say False"):
+        verify_blessing(path_with_spread, model)
+
+
+def test_a_blessing_from_before_required_gates_were_named_is_valid(path: Path, model: Path) -> None:
+    """Such a file names no required gates: those of then had to pass, whatever is registered now."""
+    edit_report(path, lambda content: content.pop("required"), reseal=True)
+    assert verify_blessing(path, model).gates[0].required == ALWAYS_REQUIRED
+    edit_report(path, remove_result("parity"), reseal=True)
+    with pytest.raises(IntegrityError, match="passed is True, but its gate results say False"):
+        verify_blessing(path, model)
 
 
 def test_verification_reports_the_failed_gate_of_an_unblessed_model(tmp_path: Path, model: Path) -> None:

@@ -19,7 +19,7 @@ from shortlist.evaluation.verdict import GateVerdict
 from shortlist.report.assembly import gate_lines
 from shortlist.spec.base import Section
 from shortlist.spec.gates import Gates
-from shortlist.storage.artefacts import IntegrityError, write_json, write_manifest
+from shortlist.storage.artefacts import write_json, write_manifest
 
 Frame = Callable[..., pl.DataFrame]
 
@@ -286,11 +286,29 @@ def test_a_registered_custom_gate_decides_by_its_settings(
         assert verify_blessing(run.root / "verdict/blessing.json", run.root / "xgboost_model").blessed is not None
 
 
-def test_a_blessing_without_a_newly_required_gate_is_invalid(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+STRICT_SPREAD = Gate(lambda case: GateResult(name="spread", passed=False, reason="too even"))
+
+
+def test_a_blessing_stays_valid_when_a_gate_is_installed_later(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.evaluate_gates()
-    monkeypatch.setitem(GATES, "spread", Gate(spread_gate, Spread))
-    with pytest.raises(IntegrityError, match="passed is True, but its gate results say False"):
-        read_blessing(run.root / "verdict/blessing.json")
+    monkeypatch.setitem(GATES, "spread", STRICT_SPREAD)
+    blessing = verify_blessing(run.root / "verdict/blessing.json", run.root / "xgboost_model")
+    assert (blessing.gates[0].passed, blessing.gates[0].holds) == (True, ())
+    assert GateVerdict.read(run.root / "verdict").reports == blessing.gates
+
+
+def test_a_gate_that_is_installed_later_holds_the_next_candidate(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run.evaluate_gates()[0] == "xgboost"
+    monkeypatch.setitem(GATES, "spread", STRICT_SPREAD)
+    assert run.held_by() == {"spread"}
+
+
+def test_a_blessing_stays_valid_when_a_gate_is_uninstalled_later(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as installed:
+        installed.setitem(GATES, "spread", Gate(spread_gate, Spread))
+        run.evaluate_gates()
+    blessing = verify_blessing(run.root / "verdict/blessing.json", run.root / "xgboost_model")
+    assert "spread" in blessing.gates[0].required
 
 
 @pytest.mark.usefixtures("with_spread")

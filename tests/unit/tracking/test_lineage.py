@@ -4,7 +4,14 @@ import pytest
 
 from shortlist.contracts import ShortlistError
 from shortlist.tracking import lineage
-from shortlist.tracking.lineage import ContinuedFrom, Lineage, TrainingTrigger, code_version, git_commit
+from shortlist.tracking.lineage import (
+    ContinuedFrom,
+    Lineage,
+    TrainingTrigger,
+    code_version,
+    git_commit,
+    run_code_version,
+)
 
 
 @pytest.fixture
@@ -24,6 +31,31 @@ def test_the_code_version_changes_only_with_the_code(root: Path) -> None:
     changed = code_version.__wrapped__()
     (root / "models" / "ranker.py").rename(root / "models" / "renamed.py")
     assert len({version_before, changed, code_version.__wrapped__()}) == 3
+
+
+def install_gate(folder: Path, limit: float) -> None:
+    """Write a package with a gate, as pip would install it."""
+    metadata_folder = folder / "spread_gate-1.0.dist-info"
+    metadata_folder.mkdir(parents=True, exist_ok=True)
+    (metadata_folder / "METADATA").write_text("Metadata-Version: 2.1\nName: spread-gate\nVersion: 1.0\n")
+    (metadata_folder / "entry_points.txt").write_text("[shortlist.gates]\nspread = spread_gate:SPREAD\n")
+    (folder / "spread_gate.py").write_text(f"SPREAD = {limit}\n")
+
+
+@pytest.mark.usefixtures("root")
+def test_a_run_reuses_no_results_from_before_a_gate_was_installed_or_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineage, "code_version", lambda: "c" * 16)
+    version_before = run_code_version.__wrapped__()
+    assert version_before == "c" * 16  # nothing is installed
+    packages = tmp_path / "packages"
+    install_gate(packages, limit=0.1)
+    monkeypatch.syspath_prepend(packages)
+    version_with_gate = run_code_version.__wrapped__()
+    assert version_with_gate == run_code_version.__wrapped__()
+    install_gate(packages, limit=0.2)
+    assert len({version_before, version_with_gate, run_code_version.__wrapped__()}) == 3
 
 
 def test_a_folder_that_is_no_repository_has_no_commit(root: Path) -> None:

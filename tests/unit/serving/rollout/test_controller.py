@@ -17,7 +17,7 @@ from shortlist.contracts import ShortlistError
 from shortlist.evaluation.blessing import bless, write_blessing
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.gate_result import GateResult
-from shortlist.evaluation.gates import GATES
+from shortlist.evaluation.gates import GATES, Gate
 from shortlist.evaluation.records import Measures
 from shortlist.rollout.commands import RolloutCommands
 from shortlist.rollout.controller_context import ControllerContext
@@ -392,6 +392,19 @@ def test_an_unfit_version_is_refused_before_anything_begins(
         world.roll_out().canary()
     assert world.is_back()
     assert (world.fleet.routes, world.rollouts.latest(), list(world.rollouts.folder.glob("[!.]*"))) == ([], None, [])
+
+
+def test_a_gate_that_is_installed_later_stops_no_rollout_and_no_rollback(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A blessing is checked against the gates that were required when it was made."""
+    monkeypatch.setitem(GATES, "spread", Gate(lambda _: GateResult(name="spread", passed=False, reason="too even")))
+    world.roll_out().canary()
+    assert world.is_promoted()
+    world.roll_out().rollback("2 is odd")
+    assert world.is_back()
+    world.roll_out().promote()
+    assert world.is_promoted()
 
 
 def test_a_replaced_blessed_folder_is_refused(world: World) -> None:
