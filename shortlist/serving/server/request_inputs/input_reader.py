@@ -153,7 +153,7 @@ class InputReader:
         """
         sent: dict[str, Tensor] = {}
         for tensor in tensors:
-            self._check_name(tensor.name)
+            self.check_name(tensor.name, self.accepted_names)
             if tensor.name in sent:
                 raise BadRequestError(f"input '{tensor.name}' is given twice; wanted once")
             sent[tensor.name] = self._without_null_texts(self._accepted_columns[tensor.name], tensor)
@@ -239,8 +239,22 @@ class InputReader:
         nulls = _EMPTY_TEXTS if declared.type in _MATRICES else self._nulls
         return replace(tensor, data=[None if text in nulls else text for text in tensor.data])
 
-    def _check_name(self, name: str) -> None:
-        if name in self._accepted_columns:
+    @property
+    def accepted_names(self) -> tuple[str, ...]:
+        """Names of all columns that a request may contain, whether the model reads them or not."""
+        return tuple(self._accepted_columns)
+
+    def check_name(self, name: str, accepted_names: Sequence[str]) -> None:
+        """Check that a request may contain an input.
+
+        Args:
+            name: Name of the input.
+            accepted_names: Names that the message lists.
+
+        Raises:
+            BadRequestError: It may not; the message says why, or which inputs it may contain.
+        """
+        if name in accepted_names:
             return
         log_columns = {column.name for column in self._data.columns}
         if name in log_columns:
@@ -249,7 +263,7 @@ class InputReader:
             if name in {column.name for column in table.columns}:
                 raise BadRequestError(f"input '{name}' is looked up in side table '{table.name}'; leave it out")
         raise BadRequestError(
-            f"no input '{name}'{did_you_mean(name, self._accepted_columns)}; wanted {', '.join(self._accepted_columns)}"
+            f"no input '{name}'{did_you_mean(name, accepted_names)}; wanted {', '.join(accepted_names)}"
         )
 
     def _row_count(self, sent: Mapping[str, Tensor]) -> int:

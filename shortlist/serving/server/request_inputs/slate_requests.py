@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from shortlist.contracts import Columns, did_you_mean
+from shortlist.contracts import Columns
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.server.prediction_log.logged_columns import SentValues
 from shortlist.serving.server.request_inputs.input_reader import InputReader, Inputs, InputSpec
@@ -55,6 +55,7 @@ class SlateRequestReader:
         self._reader, self._data, self._columns = reader, data, columns
         assert data.item and data.user
         self._item, self._user = data.by_name[data.item], data.user
+        self._accepted_names = (K, RECENT_ITEMS, *(name for name in reader.accepted_names if name != data.item))
         is_text = self._item.type == "string"
         # A null item, in place of candidates.
         self._null_item = pl.Series([None if is_text else NO_CODE], dtype=pl.String() if is_text else pl.Int64())
@@ -141,9 +142,7 @@ class SlateRequestReader:
                 f"input '{tensor.name}': got candidates; this model retrieves the items itself: leave it out, or"
                 " request scores"
             )
-        is_known = tensor.name in self._data.by_name or tensor.name == Columns.TIME
-        if not is_known and (near := did_you_mean(tensor.name, (K, RECENT_ITEMS))):
-            raise BadRequestError(f"no input '{tensor.name}'{near}")
+        self._reader.check_name(tensor.name, self._accepted_names)
         if tensor.shape[0] != 1:
             raise BadRequestError(
                 f"input '{tensor.name}': got {tensor.shape[0]} rows; wanted 1, for a request has one user"

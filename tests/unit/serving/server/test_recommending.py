@@ -145,6 +145,7 @@ def test_a_recent_item_must_fit_into_64_bits(local: Shop) -> None:
         ({"recent_items": ["x" * 16_385]}, "input 'recent_items': got a text of 16385 characters; wanted at most"),
         ({"pagge": "home"}, "no input 'pagge'; did you mean 'page'"),
         ({"recent_item": ["item 1"]}, "no input 'recent_item'; did you mean 'recent_items'"),
+        ({"basket": 1}, "no input 'basket'; wanted k, recent_items, user_id, page, position, .*, event_time$"),
         ({"city": "Oslo"}, "input 'city' is looked up in side table 'users'; leave it out"),
         ({"seconds": 1}, "input 'seconds' is known only after the impression; leave it out"),
         ({"made": "some day"}, "input 'made': got 'some day'; wanted ISO dates"),
