@@ -79,7 +79,7 @@ class MonitoringCollector(Collector):
 
     def _drift(self, report: WindowReport) -> Iterator[Metric]:
         for name, help_text, field in (
-            ("drift_effect", "How far a column has moved; index, share or AUC by kind", "effect"),
+            ("drift_effect", "How far a column has moved; population stability index, share or AUC by kind", "effect"),
             ("drift_critical", "The effect from which on it counts", "critical"),
             ("drifted", "1 where a column has drifted", "drifted"),
         ):

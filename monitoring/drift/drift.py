@@ -86,7 +86,7 @@ def _finding(name: str, bins: Bins, distance: Distance, limits: DriftLimits) -> 
         critical=critical,
         p_value=distance.p_value,
         drifted=False,
-        reason=f"{name}: index {format_with_limit(distance.index, critical)}{critical_source};"
+        reason=f"{name}: population stability index {format_with_limit(distance.index, critical)}{critical_source};"
         f" {bins.labels[distance.changed_bin]} {format_percent(distance.reference_share)} ->"
         f" {format_percent(distance.live_share)}",
     )

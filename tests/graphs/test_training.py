@@ -153,7 +153,7 @@ def retrained_demo() -> dict[str, Any]:
 
 def retraining(until: datetime) -> RetrainDecision:
     """Return a decision of the monitoring job."""
-    reasons = ("drift in surface: index 0.31 > 0.20",)
+    reasons = ("drift in surface: population stability index 0.31 > 0.20",)
     window = {"window": until - timedelta(days=1), "until": until, "made": until}
     key = "0123456789abcdef"
     return RetrainDecision(spec="demo", action="retrain", trigger="drift", key=key, reasons=reasons, **window)

@@ -70,7 +70,7 @@ def test_the_reason_of_drift_has_the_numbers_and_the_largest_change() -> None:
         surfaces(1_200, 8_800), reference(surface=column(SURFACES, (5_500, 4_500, 0), (5_500, 4_500, 0)))
     )
     assert finding.drifted
-    assert finding.reason == "surface: index 0.92 > 0.20; 'home' 55 % -> 12 %"
+    assert finding.reason == "surface: population stability index 0.92 > 0.20; 'home' 55 % -> 12 %"
     assert (finding.column, finding.kind, finding.critical) == ("surface", "categorical", 0.2)
     assert finding.p_value < 1e-100
 
@@ -78,7 +78,7 @@ def test_the_reason_of_drift_has_the_numbers_and_the_largest_change() -> None:
 def test_an_unchanged_column_has_not_drifted() -> None:
     finding = single_finding(surfaces(560, 440), reference(surface=column(SURFACES, (5_500, 4_500, 0))))
     assert not finding.drifted
-    assert finding.reason == "surface: index 0.00 <= 0.20; 'search' 45 % -> 44 %"
+    assert finding.reason == "surface: population stability index 0.00 <= 0.20; 'search' 45 % -> 44 %"
 
 
 def test_a_new_value_is_named_other_values() -> None:
