@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from code_names import PRODUCT, ROOT, python_files
+from tests.code_names import PRODUCT, ROOT, python_files
 
 DESCRIBED = (*PRODUCT, "benchmarks")
 """Folders whose docstrings are checked."""
-CODE = (*DESCRIBED, "requirements", "tests")
+CODE = (*DESCRIBED, "requirements")
 """Folders whose identifiers and texts are known."""
 _WORDED = ("*.yaml", "*.yml", "*.json", "*.toml", "Makefile", "*.Dockerfile", "*.j2", "*.sh", "*.txt", ".ci/run")
 _TOKEN = re.compile(r"``?([^`\n]+)``?")

@@ -2,7 +2,7 @@
 
 Files below `<runs>/monitoring/<spec>`, or rows of PostgreSQL:
 
-- `windows/20260119T000000Z.json`: a `WindowReport`
+- `windows/<start>.json`: a `WindowReport`
 - `decisions/<key>.json`: a `RetrainDecision`
 - `retrainings/<key>.json`: a `Retraining`
 - `owners/<key>.json`: the process that claimed the decision

@@ -34,9 +34,9 @@ class Machine:
     """Facts about this machine."""
 
     system: str
-    """As `sys.platform` says: `linux`, `darwin`."""
+    """As `sys.platform` says: "linux", "darwin"."""
     processor: str
-    """As `platform.machine()` says: `x86_64`, `aarch64`, `arm64`."""
+    """As `platform.machine()` says: "x86_64", "aarch64", "arm64"."""
     glibc: tuple[int, int] | None
     """Version of the C library; None where it is another one (musl)."""
     free_disk_gb: float

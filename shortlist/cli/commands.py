@@ -114,7 +114,7 @@ def compile_(
             typer.echo(path)
     elif stale := out_of_date():
         raise ShortlistError(
-            f"out of date: {', '.join(path.name for path in stale)}. Run make compile and commit the result."
+            f"out of date: {', '.join(path.name for path in stale)}. Next: .venv/bin/shortlist compile, then commit."
         )
 
 

@@ -121,7 +121,7 @@ class KubeflowClient:
         """Return the recurring run with a `description`, which is created when missing.
 
         Args:
-            recurring_run: Fields of Kubeflow's `V2beta1RecurringRun`.
+            recurring_run: Fields of Kubeflow's `kfp_server_api.V2beta1RecurringRun`.
         """
         experiment, description = recurring_run["experiment_id"], recurring_run["description"]
         return self._calls.get_or_create(

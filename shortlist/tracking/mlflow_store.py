@@ -435,7 +435,7 @@ class Tracker:
 
 
 def _write_flavour(folder: Path, servable: ServableModel) -> None:
-    """Write `MLmodel` and the requirements, from which `mlflow.pyfunc.load_model` loads the logged folder."""
+    """Write MLmodel and the requirements, from which `mlflow.pyfunc.load_model` loads the logged folder."""
     import numpy as np
     from mlflow.models import ModelSignature
     from mlflow.pyfunc import save_model

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from code_names import (
+
+from tests.code_names import (
     MEASURED,
     PRODUCT,
     attribute_docs_without_subject,

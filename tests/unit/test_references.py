@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from code_names import python_files
-from code_references import DESCRIBED, ROOT, docstring_references, exists, page_references, pages
+
+from tests.code_names import python_files
+from tests.code_references import DESCRIBED, ROOT, docstring_references, exists, page_references, pages
 
 
 def test_what_docstrings_refer_to_exists() -> None:

@@ -26,7 +26,7 @@ _FIRST_LINE_BYTES = 1 << 20
 # A column of which more than this share does not parse as typed text is read as text from then on.
 _MAX_FAILED_SHARE = 0.1
 _LARGE_BYTES = 128 << 20
-"""Size from which a file is read by the compiled reader: loading that takes 0.4 s, as long as it saves on so much text."""
+"""Size from which a file is read by the compiled reader: loading that takes 0.4 s, what it saves on so much text."""
 _THREADS = 4
 """In which it reads: faster than a disk gives text."""
 _MOST_REFUSED = 3

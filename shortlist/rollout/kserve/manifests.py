@@ -62,7 +62,7 @@ _QUEUE: Final = (
 )
 """Mean milliseconds that a request waited inside Triton, times the number of pods.
 
-By requests: `nv_inference_count` counts rows. Times pods: KServe leaves KEDA at AverageValue, which divides by the
+By requests: nv_inference_count counts rows. Times pods: KServe leaves KEDA at AverageValue, which divides by the
 number of pods, so that replicas become ceil(pods * mean / threshold), as an autoscaler on the mean itself has it."""
 
 
