@@ -300,9 +300,7 @@ def test_a_group_that_is_missing_or_twice_there_is_refused(csv: Callable[..., Da
     data = csv()
     parts = read_groups(data, tmp_path / "in", tmp_path / "many", 3)
     for given, message in ((parts[:2], r"\[0, 1\]"), ([*parts[:2], parts[0]], r"\[0, 0, 1\]")):
-        with pytest.raises(
-            DataError, match=rf"got {message}, wanted each of \[0, 1, 2\] once; read the files again"
-        ):
+        with pytest.raises(DataError, match=rf"got {message}, wanted each of \[0, 1, 2\] once; read the files again"):
             join_raw_log(data, given, tmp_path / "raw", RUNTIME)
     join_raw_log(data, parts, tmp_path / "raw", RUNTIME)
     first = DayTable.open(tmp_path / "raw", RAW_INDEX).days[0].day
