@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _LONGEST = 120
+_CITING = {".py", ".yaml", ".txt"}
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -45,6 +46,23 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 def test_lines_of_a_page_have_at_most_120_characters(page: Path) -> None:
     lines = page.read_text(encoding="utf-8").splitlines()
     assert [(number, line) for number, line in enumerate(lines, 1) if len(line) > _LONGEST] == []
+
+
+def test_decision_records_are_numbered_in_order_and_named_by_their_titles() -> None:
+    records = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    titles = [record.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for record in records]
+    names = [re.sub(r"[^a-z0-9]+", "-", title.split(". ", 1)[1].lower()).strip("-") for title in titles]
+    assert [record.name for record in records] == [f"{n:04d}-{name}.md" for n, name in enumerate(names, 1)]
+    assert [int(title.split(". ")[0]) for title in titles] == list(range(1, len(titles) + 1))
+
+
+def test_decision_records_that_are_cited_exist() -> None:
+    numbers = {int(record.name[:4]) for record in (ROOT / "docs" / "adr").glob("*.md")}
+    folders = ("shortlist", "models", "monitoring", "deploy", "tests/unit", "requirements")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.*") if path.suffix in _CITING]
+    for path in (ROOT / "Makefile", *PAGES, *files):
+        cited = re.findall(r"(?:ADR |docs/adr/)0*(\d+)", path.read_text(encoding="utf-8", errors="replace"))
+        assert {int(number) for number in cited} <= numbers, path
 
 
 def test_a_dead_link_is_found(tmp_path: Path) -> None:
