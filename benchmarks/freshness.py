@@ -31,13 +31,13 @@ from shortlist.features.open_events import AnsweredRequest
 from shortlist.serving.export.signature import FOLDER, NUMBERS, Signature
 from shortlist.serving.log.event_log import EventReader
 from shortlist.serving.log.log_reader import parts as parts_of
-from shortlist.serving.server.event_counts import EventCounts
+from shortlist.serving.server.inference.event_counts import EventCounts
+from shortlist.serving.server.inference.service import InferenceRequest
 from shortlist.serving.server.requests.headers import RequestContext
 from shortlist.serving.server.requests.tensors import Tensor
+from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.scoring.predictor import Predictor
 from shortlist.serving.server.server import ServerComponents
-from shortlist.serving.server.service import InferenceRequest
-from shortlist.serving.server.settings import ServerSettings
 from shortlist.spec.data import Data
 
 KILLS: Final = 200

@@ -21,7 +21,7 @@ from benchmarks.bench import Line, console, record, show
 from benchmarks.targets import exit_code
 from models.dlrm.section import DLRMModel
 from models.record import read_record
-from models.registry import ranker_class
+from models.saved_models import ranker_class
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest

@@ -22,9 +22,9 @@ from benchmarks.serve_world import CANDIDATES, Question
 from shortlist.rollout.local.stack import Stack
 from shortlist.serving.processes.sockets import UnixConnection
 from shortlist.serving.server.protocols.v2 import read_body, write_answer
+from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.scoring.predictor import Predictor
 from shortlist.serving.server.server import ServerComponents, read_settings
-from shortlist.serving.server.settings import ServerSettings
 from shortlist.serving.traffic.requests import HEADER_LENGTH, prepare
 
 CALLS: Final = 100

@@ -7,17 +7,12 @@ An installed package can add kinds without touching this project: it declares en
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from models.base import ModelKind
 from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.spec.models import ModelSection
-from shortlist.storage.artefacts import IntegrityError
 from shortlist.system.registry import AddressRegistry
-
-if TYPE_CHECKING:  # every spec reads this module, and rankers load NumPy and Polars
-    from models.ranker import Ranker
 
 KINDS: Final = {
     "xgboost": "models.xgboost:KIND",
@@ -67,29 +62,3 @@ def known_kinds() -> Mapping[str, str]:
 def sections() -> dict[str, type[ModelSection]]:
     """Return the section class of every kind, by name."""
     return {name: kind_of(name).section for name in known_kinds()}
-
-
-def ranker_class(kind: str) -> type[Ranker[Any]]:
-    """Return the class of a kind of model.
-
-    Raises:
-        ShortlistError: There is no such kind.
-    """
-    ranker: type[Ranker[Any]] = kind_of(kind).load("ranker")
-    return ranker
-
-
-def load_ranker(folder: Path) -> Ranker[Any]:
-    """Return the model in a folder, whatever its kind.
-
-    Raises:
-        IntegrityError: A file is missing or was changed after training, or the kind is unknown.
-    """
-    from models.record import read_record  # loads NumPy and Polars
-
-    kind = read_record(folder).kind
-    try:
-        ranker = ranker_class(kind)
-    except ShortlistError as error:
-        raise IntegrityError(f"{folder}: {error}") from None
-    return ranker.load(folder)

@@ -12,9 +12,9 @@ import uvloop
 from shortlist.serving.export.signature import FOLDER, NUMBERS, Signature
 from shortlist.serving.server.features.tensor_assembler import Tensors
 from shortlist.serving.server.requests.admission import AdmissionSlot
+from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.scoring.predictor import Predictor, Scores
 from shortlist.serving.server.server import read_settings, serve
-from shortlist.serving.server.settings import ServerSettings
 
 
 class ItemWeights(Predictor):

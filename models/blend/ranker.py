@@ -12,7 +12,7 @@ import polars as pl
 from models.blend.section import BlendModel
 from models.inputs import LearningTable, features_of
 from models.ranker import DivergedError, FitOutcome, MemberFiles, OnEpoch, Ranker
-from models.registry import load_ranker
+from models.saved_models import load_ranker
 from models.validation import probabilities, validation_metrics
 from shortlist.contracts import Columns, Files
 from shortlist.evaluation.metrics import UnmeasurableError

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
-from models.registry import load_ranker
+from models.saved_models import load_ranker
 from monitoring.monitoring_job import MonitoringJob
 from monitoring.pages.drill_page import Drill, drill_table, write_drill
 from monitoring.windows.records import RetrainDecision, Retraining, WindowReport

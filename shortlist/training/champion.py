@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from models.registry import load_ranker
+from models.saved_models import load_ranker
 from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.gate_inputs import BEST_CHAMPION_FOLDER
 from shortlist.evaluation.slates import SLATES

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from models.ranker import MemberFiles
 from models.record import TrainedModel
-from models.registry import load_ranker, ranker_class
+from models.saved_models import load_ranker, ranker_class
 from shortlist.spec.cluster import Workers
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime

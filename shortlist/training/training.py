@@ -13,7 +13,7 @@ from models.checkpoints import checkpoint_to
 from models.inputs import split_of
 from models.ranker import DivergedError, IncompatibleModelError, MemberFiles
 from models.record import TrainedModel
-from models.registry import ranker_class
+from models.saved_models import ranker_class
 from shortlist.contracts import Files
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder, write_json, write_manifest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from models.devices import torch_device
 from models.process_group import join_group
-from models.registry import ranker_class
+from models.saved_models import ranker_class
 from shortlist.contracts import ShortlistError
 from shortlist.system.progress import EVENTS_VARIABLE
 from shortlist.training.job import MODEL, DistributedJob, WorkerFailure

@@ -18,7 +18,7 @@ from shortlist.features.online_stores.sqlite import SQLiteOnline
 from shortlist.features.previous_fit import newest_fit
 from shortlist.features.publish import announce_views
 from shortlist.features.store import apply, connect, user_reader
-from shortlist.serving.server.settings import ServerSettings
+from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.storage.artefacts import IntegrityError, write_json
 from shortlist.storage.objects import local_copy
 from shortlist.storage.storage_config import StorageConfig

@@ -20,7 +20,7 @@ from models.dlrm.ranker import DLRMRanker
 from models.embedding import train as training_module
 from models.embedding.batches import BatchLoader
 from models.embedding.chunks import Batch
-from models.registry import ranker_class
+from models.saved_models import ranker_class
 from shortlist.contracts import Columns
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table

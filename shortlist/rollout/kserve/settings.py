@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.kserve.errors import ClusterError
-from shortlist.serving.server.settings import ServerSettings
+from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.spec.runtime import OnlineStore
 from shortlist.spec.serving import Serving
 from shortlist.storage.storage_config import StorageConfig

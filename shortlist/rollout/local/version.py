@@ -13,7 +13,7 @@ from shortlist.serving.export import signature
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.launch import check_repository
 from shortlist.serving.processes.program import Program
-from shortlist.serving.server.settings import SERVER_ENVIRONMENT, ServerSettings
+from shortlist.serving.server.runtime.settings import SERVER_ENVIRONMENT, ServerSettings
 from shortlist.serving.triton.triton import TritonSocket, triton_program
 from shortlist.spec.serving import MAX_REPLICAS, Serving
 from shortlist.storage.artefacts import (

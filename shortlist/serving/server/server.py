@@ -23,12 +23,11 @@ from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.log.log_writer import LogWriter, process_folder
 from shortlist.serving.log.logs import prediction_schema
-from shortlist.serving.server.event_counts import EventCounts
 from shortlist.serving.server.features.snapshot_refresher import SnapshotRefresher
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler
 from shortlist.serving.server.features.user_features import UserFeatureStore
-from shortlist.serving.server.health_server import HealthServer
-from shortlist.serving.server.metrics import Metrics, age_seconds
+from shortlist.serving.server.inference.event_counts import EventCounts
+from shortlist.serving.server.inference.service import Service
 from shortlist.serving.server.prediction_log.logged_columns import to_arrow_column
 from shortlist.serving.server.protocols.grpc_app import GRPCApp
 from shortlist.serving.server.protocols.http_app import http_app
@@ -36,9 +35,10 @@ from shortlist.serving.server.protocols.http_inference import connection_class
 from shortlist.serving.server.recommendations.recommendation_service import RecommendationService
 from shortlist.serving.server.recommendations.release_refresher import ReleaseRefresher
 from shortlist.serving.server.recommendations.user_items import UserItems
+from shortlist.serving.server.runtime.health_server import HealthServer
+from shortlist.serving.server.runtime.metrics import Metrics, age_seconds
+from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.scoring.predictor import Predictor
-from shortlist.serving.server.service import Service
-from shortlist.serving.server.settings import ServerSettings
 from shortlist.slates.release import open_release
 from shortlist.spec.durations import parse_duration
 from shortlist.spec.serving import Limits

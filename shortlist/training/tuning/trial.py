@@ -22,7 +22,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from models.inputs import split_of
-from models.registry import ranker_class
+from models.saved_models import ranker_class
 from models.validation import validation_metrics
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.evaluation.measure import FEWEST_RANKED_USERS

@@ -21,7 +21,7 @@ from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import RELEASE_ANNOTATION, SPEC_ANNOTATION, ObjectOwner, contains
 from shortlist.rollout.kserve.routing import PLACES, SHARES, http_route, shares, weights_by_service
 from shortlist.rollout.kserve.settings import VARIABLE, server_settings, settings_in_pod
-from shortlist.serving.server.settings import SERVER_ENVIRONMENT
+from shortlist.serving.server.runtime.settings import SERVER_ENVIRONMENT
 from shortlist.spec.cluster import Cluster, Secret, Task, Toleration
 from shortlist.spec.serving import Serving
 from shortlist.storage.storage_config import StorageConfig

@@ -28,7 +28,7 @@ from models.embedding.train import Loaders, Training
 from models.inputs import features_matching
 from models.moments import standardisation
 from models.objectives import learning_lists
-from models.registry import load_ranker
+from models.saved_models import load_ranker
 from shortlist.contracts import Files, ShortlistError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from models.registry import load_ranker, ranker_class
+from models.saved_models import load_ranker, ranker_class
 from models.xgboost.ranker import XGBoostRanker
 from models.xgboost.section import XGBoostModel
 from shortlist.spec.runtime import Runtime

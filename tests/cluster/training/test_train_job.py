@@ -15,7 +15,7 @@ from kubernetes import client
 from train_job_server import Object, TrainJobs, condition, running
 
 from models.ranker import IncompatibleModelError
-from models.registry import load_ranker
+from models.saved_models import load_ranker
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
 from shortlist.rollout.kserve.api import KubernetesAPI

@@ -13,7 +13,7 @@ from models.blend.ranker import BlendRanker
 from models.blend.section import BlendModel
 from models.lightgbm.section import LightGBMModel
 from models.ranker import DivergedError, MemberFiles
-from models.registry import load_ranker
+from models.saved_models import load_ranker
 from models.validation import validation_metrics
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Columns, Files

@@ -12,7 +12,7 @@ import pytest
 
 from models.calibration import fit_calibration
 from models.ranker import DivergedError
-from models.registry import load_ranker
+from models.saved_models import load_ranker
 from models.validation import probabilities
 from models.xgboost.ranker import XGBoostRanker
 from models.xgboost.section import XGBoostModel

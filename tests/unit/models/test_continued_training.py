@@ -22,7 +22,7 @@ from models.dlrm.section import DLRMModel
 from models.embedding.layout import Layout
 from models.ranker import IncompatibleModelError
 from models.record import read_record
-from models.registry import ranker_class
+from models.saved_models import ranker_class
 from models.xgboost.section import XGBoostModel
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate

@@ -22,7 +22,7 @@ from models.embedding.layout import AttendedSequence, Layout
 from models.embedding.losses import batch_loss
 from models.embedding.step import silence_compiler
 from models.inputs import TableFeature
-from models.registry import load_ranker
+from models.saved_models import load_ranker
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.evaluation.metrics import auc
 from shortlist.spec.runtime import Runtime

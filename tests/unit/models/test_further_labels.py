@@ -14,7 +14,8 @@ from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.embedding.heads import MixtureOfExperts
 from models.ranker import IncompatibleModelError, Ranker
-from models.registry import kind_of, load_ranker
+from models.registry import kind_of
+from models.saved_models import load_ranker
 from shortlist.contracts import DataError
 from shortlist.evaluation.metrics import auc
 from shortlist.spec.runtime import Runtime

@@ -17,7 +17,8 @@ from models.embedding.layout import Layout
 from models.embedding.losses import batch_loss, weighted_row_losses
 from models.inputs import TableFeature
 from models.ranker import Ranker
-from models.registry import kind_of, load_ranker
+from models.registry import kind_of
+from models.saved_models import load_ranker
 from models.validation import auc
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
@@ -51,6 +52,7 @@ DECLARE = """
 import sys
 from pathlib import Path
 from models.registry import MODEL_KINDS
+from models.saved_models import
 from shortlist.spec.load import parse_spec
 MODEL_KINDS["focal"] = "tests.unit.models.loss_kinds.focal:KIND"
 change = "models.focused={kind: focal, features: ['*'], focus: 1.5, role: baseline}"

@@ -13,7 +13,8 @@ import torch
 from models.dlrm.section import DLRMModel
 from models.modalities import Modalities, item_vectors
 from models.ranker import Ranker
-from models.registry import kind_of, load_ranker
+from models.registry import kind_of
+from models.saved_models import load_ranker
 from shortlist.contracts import Columns, DataError
 from shortlist.evaluation.metrics import auc
 from shortlist.spec.runtime import Runtime

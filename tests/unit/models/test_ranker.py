@@ -16,7 +16,7 @@ from models.dlrm.section import DLRMModel
 from models.logistic.section import LogisticModel
 from models.popularity.section import PopularityModel
 from models.ranker import Ranker
-from models.registry import load_ranker, ranker_class
+from models.saved_models import load_ranker, ranker_class
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import DataError, ShortlistError
 from shortlist.spec.models import ModelSection

@@ -9,7 +9,7 @@ import pytest
 
 from models.popularity.ranker import PopularityRanker
 from models.popularity.section import PopularityModel
-from models.registry import load_ranker
+from models.saved_models import load_ranker
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import DataError
 from shortlist.spec.runtime import Runtime

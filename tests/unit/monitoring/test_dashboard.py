@@ -21,7 +21,7 @@ from monitoring.served_features.record import ServedColumn, ServedFeaturesReport
 from monitoring.store.monitoring_store import MonitoringStore
 from monitoring.windows.records import Finding, Measure, Problem, Quality, RetrainDecision, SlateTraffic, WindowReport
 from shortlist.serving.log.log_shipper import LogShipper
-from shortlist.serving.server.metrics import Metrics
+from shortlist.serving.server.runtime.metrics import Metrics
 from shortlist.serving.server.server import ServerComponents
 from shortlist.spec.serving import Serving
 from shortlist.storage.objects_folder import FolderObjectStore

@@ -22,8 +22,8 @@ from shortlist.serving.log.event_checkpoint import checkpoint_path, read_checkpo
 from shortlist.serving.log.event_log import EventReader, EventWriter
 from shortlist.serving.log.log_reader import parts
 from shortlist.serving.log.logs import PART, outcome_schema
-from shortlist.serving.server import event_counts
-from shortlist.serving.server.event_counts import EventCounts
+from shortlist.serving.server.inference import event_counts
+from shortlist.serving.server.inference.event_counts import EventCounts
 from shortlist.serving.server.request_inputs.input_reader import Inputs
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.spec.data import Data

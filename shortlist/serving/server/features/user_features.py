@@ -16,7 +16,7 @@ from shortlist.serving.server.features.columns import Codes, Ragged, Tags, TextC
 from shortlist.serving.server.features.feature_requirements import LookupStep
 from shortlist.serving.server.features.key_index import KeyIndex
 from shortlist.serving.server.features.view_table import ViewTable
-from shortlist.serving.server.settings import ServerSettings
+from shortlist.serving.server.runtime.settings import ServerSettings
 
 _READ_TIMEOUT_SECONDS: Final = 0.5
 """The online store may be locked by a nightly run or unreachable; a response does not wait for it."""

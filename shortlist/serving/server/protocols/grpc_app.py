@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from pydantic import Field
 from tritonclient.grpc import service_pb2
 
-from shortlist.serving.server.metrics import WENT_AWAY
+from shortlist.serving.server.inference.service import InferenceRequest, InferenceResponse, Service
 from shortlist.serving.server.protocols.http_app import SERVER
 from shortlist.serving.server.protocols.v2 import MAX_ID_LENGTH, MAX_INPUTS, check_output, encode_raw
 from shortlist.serving.server.requests.headers import RequestContext
@@ -35,7 +35,7 @@ from shortlist.serving.server.requests.tensors import (
     from_values,
     validate_message,
 )
-from shortlist.serving.server.service import InferenceRequest, InferenceResponse, Service
+from shortlist.serving.server.runtime.metrics import WENT_AWAY
 
 _CODES: Final = {
     BadRequestError: grpc.StatusCode.INVALID_ARGUMENT,

@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from shortlist.serving.server.inference.service import Service
 from shortlist.serving.server.protocols.http_inference import InferenceApp
 from shortlist.serving.server.requests.request_errors import RequestError
-from shortlist.serving.server.service import Service
 
 SERVER: Final = {"name": "shortlist", "version": version("shortlist"), "extensions": ["binary_tensor_data"]}
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from shortlist.serving.server.metrics import WENT_AWAY
+from shortlist.serving.server.inference.service import InferenceRequest, Service
 from shortlist.serving.server.protocols.connections import TimedConnection, make_connection_class
 from shortlist.serving.server.protocols.v2 import HEADER_LENGTH, read_body, write_outputs
 from shortlist.serving.server.requests.headers import RequestContext
@@ -25,7 +25,7 @@ from shortlist.serving.server.requests.request_errors import (
     TooSlowError,
     shorten,
 )
-from shortlist.serving.server.service import InferenceRequest, Service
+from shortlist.serving.server.runtime.metrics import WENT_AWAY
 
 _PATH: Final = re.compile("/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
 _HEADER_LENGTH: Final = HEADER_LENGTH.lower()

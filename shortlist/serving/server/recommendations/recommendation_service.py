@@ -16,14 +16,7 @@ import orjson
 import polars as pl
 
 from shortlist.serving.export.signature import SCORE
-from shortlist.serving.server.prediction_log.feature_sample import UsedFeatures
-from shortlist.serving.server.recommendations.release_refresher import ReleaseRefresher
-from shortlist.serving.server.recommendations.user_items import UserItems
-from shortlist.serving.server.request_inputs.input_reader import Inputs, InputSpec
-from shortlist.serving.server.request_inputs.slate_requests import SlateQuery, SlateRequestReader
-from shortlist.serving.server.requests.admission import AdmissionSlot
-from shortlist.serving.server.requests.request_errors import BadRequestError, BadScoresError
-from shortlist.serving.server.service import (
+from shortlist.serving.server.inference.service import (
     OK,
     InferenceRequest,
     InferenceResponse,
@@ -32,6 +25,13 @@ from shortlist.serving.server.service import (
     Output,
     Service,
 )
+from shortlist.serving.server.prediction_log.feature_sample import UsedFeatures
+from shortlist.serving.server.recommendations.release_refresher import ReleaseRefresher
+from shortlist.serving.server.recommendations.user_items import UserItems
+from shortlist.serving.server.request_inputs.input_reader import Inputs, InputSpec
+from shortlist.serving.server.request_inputs.slate_requests import SlateQuery, SlateRequestReader
+from shortlist.serving.server.requests.admission import AdmissionSlot
+from shortlist.serving.server.requests.request_errors import BadRequestError, BadScoresError
 from shortlist.slates.filters.base import UserHistory
 from shortlist.slates.past_items import merge_histories
 from shortlist.slates.recommender import Recommender, Slate, SlateCandidates, SlateRequest, SlateRequestError

@@ -14,8 +14,8 @@ from tenacity import AsyncRetrying, RetryError, retry_if_exception, stop_after_d
 from shortlist.serving.server.features.tensor_assembler import Tensors
 from shortlist.serving.server.requests.admission import AdmissionSlot
 from shortlist.serving.server.requests.request_errors import BadScoresError, ModelUnavailableError
+from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.scoring.triton_client import TritonClient, TritonError
-from shortlist.serving.server.settings import ServerSettings
 
 Scores = NDArray[np.float32]
 

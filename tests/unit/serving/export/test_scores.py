@@ -17,7 +17,8 @@ from models.dlrm.export import export_torchscript
 from models.dlrm.section import DLRMModel
 from models.finalnet.section import FinalNetModel
 from models.lightgbm.section import LightGBMModel
-from models.registry import kind_of, load_ranker
+from models.registry import kind_of
+from models.saved_models import load_ranker
 from models.wide_deep.section import WideDeepModel
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError

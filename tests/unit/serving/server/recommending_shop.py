@@ -12,12 +12,12 @@ import numpy as np
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.paths import ServingPaths
+from shortlist.serving.server.inference.service import InferenceRequest, InferenceResponse
 from shortlist.serving.server.requests.headers import RequestContext
 from shortlist.serving.server.requests.request_errors import RequestError
 from shortlist.serving.server.requests.tensors import Tensor
+from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.server import ServerComponents
-from shortlist.serving.server.service import InferenceRequest, InferenceResponse
-from shortlist.serving.server.settings import ServerSettings
 from shortlist.slates.release import write_release
 from shortlist.spec.data import Data
 from shortlist.spec.filters import Filters

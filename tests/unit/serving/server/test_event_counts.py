@@ -29,13 +29,13 @@ from shortlist.serving.export.graph_builder import save
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signature
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import outcome_schema, prediction_schema
-from shortlist.serving.server import event_counts
+from shortlist.serving.server.inference import event_counts
+from shortlist.serving.server.inference.service import InferenceRequest
 from shortlist.serving.server.raw_scorer import RawScorer
 from shortlist.serving.server.requests.headers import RequestContext
 from shortlist.serving.server.requests.tensors import Tensor
+from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.server import ServerComponents
-from shortlist.serving.server.service import InferenceRequest
-from shortlist.serving.server.settings import ServerSettings
 from shortlist.serving.validation.served_rows import ReferenceRows, ServedRows
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features

@@ -20,15 +20,15 @@ from shortlist.serving.export.graph_builder import save
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signature
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
+from shortlist.serving.server.inference.service import InferenceRequest, InferenceResponse
 from shortlist.serving.server.protocols.grpc_app import GRPCApp
 from shortlist.serving.server.protocols.http_inference import RequestHead, answer
 from shortlist.serving.server.protocols.v2 import read_body, write_outputs
 from shortlist.serving.server.requests.headers import RequestContext
 from shortlist.serving.server.requests.request_errors import BadRequestError, BadScoresError
 from shortlist.serving.server.requests.tensors import Tensor
+from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.server import ServerComponents
-from shortlist.serving.server.service import InferenceRequest, InferenceResponse
-from shortlist.serving.server.settings import ServerSettings
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime

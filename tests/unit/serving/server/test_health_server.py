@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from shortlist.serving.server import health_server
-from shortlist.serving.server.health_server import HealthServer
+from shortlist.serving.server.runtime import health_server
+from shortlist.serving.server.runtime.health_server import HealthServer
 
 
 @pytest.fixture

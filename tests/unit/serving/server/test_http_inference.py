@@ -14,10 +14,10 @@ import pytest
 import uvicorn
 import uvloop
 
+from shortlist.serving.server.inference.service import InferenceRequest, InferenceResponse
 from shortlist.serving.server.protocols.http_app import http_app
 from shortlist.serving.server.protocols.http_inference import connection_class
 from shortlist.serving.server.requests.admission import Admission, AdmissionSlot, BufferedBytes
-from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.spec.serving import Overload, Serving
 
 BODY = json.dumps({"inputs": [{"name": "item_id", "datatype": "INT64", "shape": [2], "data": [1, 2]}]}).encode()

@@ -19,12 +19,12 @@ import uvloop
 from pydantic import ValidationError
 from tritonclient.grpc import service_pb2
 
+from shortlist.serving.server.inference.service import InferenceRequest, InferenceResponse
 from shortlist.serving.server.protocols.grpc_app import GRPCApp
 from shortlist.serving.server.protocols.http_app import http_app
 from shortlist.serving.server.protocols.http_inference import connection_class
 from shortlist.serving.server.requests.admission import Admission, AdmissionSlot, BufferedBytes
 from shortlist.serving.server.server import grpc_options, listeners, listening_socket
-from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.spec.serving import Limits, Overload, Serving
 
 BODY = json.dumps({"inputs": [{"name": "item_id", "datatype": "INT64", "shape": [2], "data": [1, 2]}]}).encode()

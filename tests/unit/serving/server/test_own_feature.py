@@ -43,11 +43,11 @@ from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save
 from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signature
+from shortlist.serving.server.inference.service import InferenceRequest
 from shortlist.serving.server.requests.headers import RequestContext
 from shortlist.serving.server.requests.tensors import Tensor
+from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.server import ServerComponents
-from shortlist.serving.server.service import InferenceRequest
-from shortlist.serving.server.settings import ServerSettings
 from shortlist.serving.triton.triton import running_triton
 from shortlist.spec.features import Features
 from shortlist.spec.load import SpecError, parse_spec

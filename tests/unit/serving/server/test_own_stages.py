@@ -16,8 +16,8 @@ from recommending_shop import RECOMMEND, Shop, outputs, tensors
 from shortlist.contracts import Columns, Files
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
+from shortlist.serving.server.inference.service import InferenceRequest, InferenceResponse
 from shortlist.serving.server.requests.headers import RequestContext
-from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.slates.filters.base import Filter, FilterRequest
 from shortlist.slates.filters.rules import FILTERS
 from shortlist.slates.ordering.base import Diversity, Exploration, Likeness, OrderingRule, Utilities

@@ -26,6 +26,7 @@ from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log.log_writer import LogWriter
 from shortlist.serving.log.logs import SLATE_COLUMNS, item_type, outcome_schema
 from shortlist.serving.paths import ServingPaths
+from shortlist.serving.server.inference.service import InferenceRequest, InferenceResponse
 from shortlist.serving.server.recommendations.recommendation_service import request_from_json
 from shortlist.serving.server.recommendations.user_items import UserItems
 from shortlist.serving.server.request_inputs.slate_requests import SlateRequestReader
@@ -33,7 +34,6 @@ from shortlist.serving.server.requests.headers import RequestContext
 from shortlist.serving.server.requests.request_errors import BadRequestError, BadScoresError, UnknownModelError
 from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.server import ServerComponents
-from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.slates.candidate_columns import candidate_types
 from shortlist.slates.release import open_release
 from shortlist.slates.retrieval.retriever import fit_retrieval

@@ -16,8 +16,8 @@ from recommending_shop import BEST, Shop, outputs, places_of
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.deployment.slate_explanation import explain, find_slate
 from shortlist.features.feast_store_location import FeastStoreLocation, feast_store_location
+from shortlist.serving.server.inference.service import InferenceResponse
 from shortlist.serving.server.server import ServerComponents
-from shortlist.serving.server.service import InferenceResponse
 from shortlist.slates import refreshed_releases
 from shortlist.slates.refreshed_releases import RELEASES, announce_release, announced_releases, refresh_release
 from shortlist.slates.retrieval.retriever import fit_retrieval

@@ -31,8 +31,8 @@ from shortlist.serving.server.request_inputs.input_reader import InputReader
 from shortlist.serving.server.request_inputs.slate_requests import SlateRequestReader
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.serving.server.requests.tensors import Tensor
+from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.server import ServerComponents
-from shortlist.serving.server.settings import ServerSettings
 from shortlist.serving.validation.served_rows import ReferenceRows, ServedRows
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime

@@ -34,13 +34,13 @@ from shortlist.serving.log.logs import FEATURE_COLUMNS, logged_inputs, predictio
 from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.serving.server.features.snapshot import load_with_users
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler
+from shortlist.serving.server.inference.service import InferenceRequest
 from shortlist.serving.server.prediction_log.feature_sample import UsedFeatures
 from shortlist.serving.server.prediction_log.logged_columns import to_arrow_column
 from shortlist.serving.server.requests.headers import RequestContext
 from shortlist.serving.server.requests.tensors import Tensor
+from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.server import ServerComponents
-from shortlist.serving.server.service import InferenceRequest
-from shortlist.serving.server.settings import ServerSettings
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.monitoring import ServedFeaturesLimits

@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 
 from models.ranker import MemberFiles
-from models.registry import KINDS, kind_of, load_ranker
+from models.registry import KINDS, kind_of
+from models.saved_models import load_ranker
 from shortlist.contracts import Files
 from shortlist.evaluation.export_gates import parity_gate
 from shortlist.evaluation.integrity import verify_model_folder

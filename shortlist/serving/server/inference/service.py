@@ -20,13 +20,12 @@ from shortlist.contracts import Columns, score_column
 from shortlist.serving.export.signature import NO_CODE, SCORE
 from shortlist.serving.log.log_writer import LogWriter, is_sampled
 from shortlist.serving.log.logs import NO_SLATE, logged_inputs
-from shortlist.serving.server.event_counts import EventCounts
 from shortlist.serving.server.features.columns import Codes
 from shortlist.serving.server.features.snapshot_refresher import SnapshotRefresher
 from shortlist.serving.server.features.tensor_assembler import Tables, TensorAssembler, Tensors
 from shortlist.serving.server.features.user_features import UserFeatureStore, distinct_users
 from shortlist.serving.server.features.view_table import ViewTable
-from shortlist.serving.server.metrics import Metrics
+from shortlist.serving.server.inference.event_counts import EventCounts
 from shortlist.serving.server.prediction_log.feature_sample import NO_FEATURES, UsedFeatures
 from shortlist.serving.server.prediction_log.logged_columns import memory_bytes
 from shortlist.serving.server.request_inputs.input_reader import InputReader, Inputs, InputSpec
@@ -34,8 +33,9 @@ from shortlist.serving.server.requests.admission import Admission, AdmissionSlot
 from shortlist.serving.server.requests.headers import RequestContext, recommend_model
 from shortlist.serving.server.requests.request_errors import BadScoresError, UnknownModelError
 from shortlist.serving.server.requests.tensors import Tensor
+from shortlist.serving.server.runtime.metrics import Metrics
+from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.scoring.predictor import Predictor, Scores
-from shortlist.serving.server.settings import ServerSettings
 
 OK: Final = int(HTTPStatus.OK)
 

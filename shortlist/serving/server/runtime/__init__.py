@@ -1,0 +1,1 @@
+"""What a server process is told and what it reports: settings, metrics, health."""
