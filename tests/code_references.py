@@ -8,6 +8,7 @@ import functools
 import importlib
 import re
 import subprocess
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -86,7 +87,8 @@ def _imports(name: str) -> bool:
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:
-            value = importlib.import_module(".".join(parts[:length]))
+            with warnings.catch_warnings(action="ignore"):  # what a library says while it is imported
+                value = importlib.import_module(".".join(parts[:length]))
         except Exception:  # noqa: S112  (whatever an import of a library raises, it is no such module)
             continue
         return all((value := getattr(value, part, None)) is not None for part in parts[length:])
@@ -147,6 +149,8 @@ def _is_path(text: str, near: Path) -> bool:
                 return True
         except (ValueError, NotImplementedError):
             continue
+    if pattern.endswith((".py", ".md")):
+        return False
     parts = [part for name in pattern.split("/") for part in re.split(r"[.-]", name)]
     return all(not part or "*" in part or part.isdigit() or _is_known(part) for part in parts)
 
