@@ -11,6 +11,13 @@ class ShortlistError(ValueError):
     """A user's mistake or a refused input: what, where, got, wanted, next step. Shown without a traceback."""
 
 
+class NotMeasuredError(ShortlistError):
+    """A measurement failed: nothing is known of what it measures.
+
+    It is never a result of a gate; the next run measures again.
+    """
+
+
 class DataError(ShortlistError):
     """The data break a rule; the run stops and its findings stay on disk."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from shortlist.evaluation.export_validation import (
     BF16_MAX_AUC_DIFFERENCE,
@@ -62,12 +62,30 @@ def infra_gate(validation: ExportValidation | None, candidate: str, limits: Infr
     failures = [*_iter_load_failures(load_test, limits), *_iter_exceeded_limits(load_test, limits)]
     if load_test.failed:
         failures.insert(0, f"{format_count(load_test.failed)} of {format_count(load_test.requests)} requests failed")
+    if failures and load_test.other_cores is not None:
+        failures[-1] += f" (other processes used {load_test.other_cores:.1f} cores meanwhile)"
     passes = (
         f"p50 {load_test.p50_ms} ms, p99 {load_test.p99_ms} ms over {format_count(load_test.requests)} requests of"
         f" {format_count(load_test.rows_per_request)} rows, {load_test.memory_mib or 0:.0f} MiB,"
         f" ready in {load_test.cold_start_seconds or 0:.1f} s"
     )
     return GateResult.from_failures("infra", failures, passes, **load_test.model_dump(), limits=limits.model_dump())
+
+
+def exceeds_limits(load_test: LoadTestResult, limits: Infra) -> bool:
+    """Return whether requests failed, or a measurement is above its limit."""
+    return load_test.failed > 0 or any(_iter_exceeded_limits(load_test, limits))
+
+
+def depends_on_moment(results: Iterable[GateResult]) -> bool:
+    """Return whether a candidate is held by a measurement that another moment may change: of latency, or of answers.
+
+    Such a verdict is not reused from the cache. That the scores differ is the same at every moment.
+    """
+    results_by_name = {result.name: result for result in results if not result.passed}
+    parity, infra = (results_by_name.get(name) for name in ("parity", "infra"))
+    is_unanswered = parity is not None and bool(parity.numbers.get("triton", {}).get("problem"))
+    return is_unanswered or (infra is not None and bool(infra.numbers))
 
 
 def _find_unusable_reason(validation: ExportValidation | None, candidate: str) -> str:

@@ -69,6 +69,8 @@ class LoadTestResult(Record):
     """Peak resident memory of the server and its child processes."""
     cold_start_seconds: float | None = None
     """Time from start to ready."""
+    other_cores: float | None = None
+    """Processor cores that all other processes of the machine used meanwhile, on average."""
 
 
 class ExportValidation(Record):
@@ -79,3 +81,5 @@ class ExportValidation(Record):
     parity: Parity | None = None
     infra: LoadTestResult | None = None
     problem: str = ""
+    depends_on_moment: bool = False
+    """Whether a gate is held by what another moment may change (latency, unanswered requests): it is not reused."""

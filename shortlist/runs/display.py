@@ -41,6 +41,8 @@ class Display:
         """Step records by name; a step from the cache has {"cached": True}."""
         self.failed: dict[str, str] = {}
         """Messages of the steps that failed, by name."""
+        self.not_measured = False
+        """Whether a step failed because it could not measure."""
         self.current = ""
         """Name of the step that started last."""
         self.paths: dict[str, str] = {}
@@ -103,6 +105,7 @@ class Display:
         elif kind == "failed":
             self._running.pop(event["step"], None)
             self.failed[event["step"]] = event["message"]
+            self.not_measured |= event.get("not_measured", False)
             self._print_step(event["step"], "stopped")
 
     def _print_step(self, name: str, text: str) -> None:

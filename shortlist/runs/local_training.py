@@ -11,7 +11,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
 from models.base import DeclaredModel
 from monitoring.retraining.training_starts import begin_manual_training
@@ -36,6 +36,9 @@ from shortlist.system.progress import EVENTS_VARIABLE
 from shortlist.system.query_engine import prepare_engine
 from shortlist.tracking.pipeline_run import RUN_VARIABLE
 from shortlist.training.run_context import RunContext
+
+NOT_MEASURED: Final = 3
+"""Exit code of a run whose measurement failed: no candidate is judged, and the next run measures again."""
 
 
 def training_arguments(
@@ -230,6 +233,9 @@ def local_location(spec: Spec, data: Path | None) -> str:
 def run_child(pipeline: Path, run: Path, state: RunsFolder, display: Display) -> int:
     """Run a compiled pipeline in a process of its own, and show its progress; return the exit code.
 
+    It is 0 also when every candidate is held, 1 for a failed step, and `NOT_MEASURED` for a step that could not
+    measure.
+
     Args:
         pipeline: File with the compiled graph.
         run: Folder with its `arguments.json`; `pipeline.log` is written into it.
@@ -263,7 +269,9 @@ def run_child(pipeline: Path, run: Path, state: RunsFolder, display: Display) ->
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
-        return 1 if child.returncode else 0
+        if not child.returncode:
+            return 0
+        return NOT_MEASURED if display.not_measured else 1
 
 
 def write_failure(spec: str, run: Path, display: Display, started: datetime) -> None:

@@ -16,6 +16,7 @@ import yaml
 
 from models.base import DeclaredModel
 from monitoring.store.process_identity import RUN_PROCESS_VARIABLE
+from shortlist.contracts import Files
 from shortlist.report.titles import PER_MODEL
 from shortlist.runs.step_server import step_server, with_client
 from shortlist.system.progress import EVENTS_VARIABLE, emit
@@ -92,6 +93,26 @@ def roles_of(arguments: Mapping[str, Any]) -> dict[str, str]:
     return {model.name: model.role for model in models if not model.members}
 
 
+def depends_on_moment(output: Any) -> bool:
+    """Return whether an output of a step has an export validation that another moment may change."""
+    uri = getattr(output, "uri", "")
+    validations = Path(uri).rglob(Files.EXPORT_VALIDATION) if uri else ()
+    return any(json.loads(path.read_text())["depends_on_moment"] for path in validations)
+
+
+def skip_verdicts_of_moment() -> None:
+    """Keep what depends on the moment out of kfp.local's cache, so that the next run measures again."""
+    from kfp.local.cache import LocalCache
+
+    put = LocalCache.put
+
+    def put_if_reusable(cache: LocalCache, key: str, outputs: dict[str, Any]) -> None:
+        if not any(map(depends_on_moment, outputs.values())):
+            put(cache, key, outputs)
+
+    LocalCache.put = put_if_reusable
+
+
 def run_pipeline(pipeline: Path, arguments: dict[str, Any], root: Path) -> None:
     """Run a compiled pipeline; a failing task raises.
 
@@ -110,6 +131,7 @@ def run_pipeline(pipeline: Path, arguments: dict[str, Any], root: Path) -> None:
         enable_caching=True,
         cache_root=str(root / "cache"),
     )
+    skip_verdicts_of_moment()
     steps = task_steps(pipeline)
     graph = components.load_component_from_text(with_client(pipeline.read_text()))
     logging.getLogger().setLevel(logging.INFO)  # kfp.local logs cache hits at this level

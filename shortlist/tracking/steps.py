@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import NotMeasuredError, ShortlistError
 from shortlist.storage.artefacts import is_disk_full
 from shortlist.system.execution import EXECUTION
 from shortlist.system.progress import emit, read_events
@@ -63,7 +63,8 @@ def step(name: str, **paths: str) -> Iterator[RunningStep]:
         The step, with its record once the block has ended.
 
     A user's mistake (`ShortlistError`) and a full disk end the process with exit code 1 and their message only; any
-    other exception is a bug and keeps its traceback.
+    other exception is a bug and keeps its traceback. A failed measurement (`NotMeasuredError`) is marked as such in
+    the event: its run has an exit code of its own.
     """
     running_step = RunningStep(name)
     EXECUTION.clear()
@@ -72,6 +73,13 @@ def step(name: str, **paths: str) -> Iterator[RunningStep]:
     emit({"event": "step", "step": name, "paths": paths})
     try:
         yield running_step
+    except NotMeasuredError as error:
+        _stop(
+            name,
+            f"The step {name} could not measure: {error}\nNothing is judged. The next run measures again,"
+            " and reuses the finished steps.",
+            not_measured=True,
+        )
     except ShortlistError as error:
         _stop(name, str(error))
     except Exception as error:
@@ -104,8 +112,8 @@ def failure_of_run(stopped: str) -> str:
     return f"the step {failed[0]['step']} failed: {failed[0]['message']}"
 
 
-def _stop(name: str, message: str) -> NoReturn:
-    emit({"event": "failed", "step": name, "message": message})
+def _stop(name: str, message: str, *, not_measured: bool = False) -> NoReturn:
+    emit({"event": "failed", "step": name, "message": message, "not_measured": not_measured})
     sys.stderr.write(f"{message}\n")
     sys.stderr.flush()
     raise SystemExit(1)

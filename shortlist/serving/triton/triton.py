@@ -9,10 +9,11 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shortlist.serving.processes.errors import StackError, last_lines
 from shortlist.serving.processes.launch import clear_bytecode, clear_shared_memory
@@ -141,17 +142,33 @@ class RunningTriton:
         return f"{HOST}:{self.ports.grpc}"
 
     def memory_mib(self) -> float:
-        """Return the resident memory of its processes; shared memory counts once (PSS)."""
+        """Return the resident memory of its processes; shared memory counts once (PSS).
+
+        Raises:
+            StackError: It died.
+        """
+        return sum(self._of_processes(lambda process: float(process.memory_full_info().pss))) / _MIB
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time that its processes have used.
+
+        Raises:
+            StackError: It died.
+        """
+        return sum(self._of_processes(lambda process: float(sum(process.cpu_times()[:2]))))
+
+    def _of_processes(self, measure: Callable[[Any], float]) -> list[float]:
         import psutil  # type: ignore[import-untyped]
 
-        total = 0
         try:
             top = psutil.Process(self.pid)
-            for process in (top, *top.children(recursive=True)):
-                total += process.memory_full_info().pss
+            values = [measure(process) for process in (top, *top.children(recursive=True))]
+            # A killed process that is not waited for has no memory, which reads as 0 and raises nothing.
+            if top.status() == psutil.STATUS_ZOMBIE:
+                raise psutil.ZombieProcess(self.pid)
         except psutil.NoSuchProcess:
             raise StackError(f"Triton (pid {self.pid}) died; its log ends:\n{last_lines(self.log)}") from None
-        return total / _MIB
+        return values
 
 
 @contextmanager

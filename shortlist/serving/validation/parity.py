@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import NotMeasuredError, ShortlistError
 from shortlist.evaluation.export_validation import LargestDifference, ScoreParity
 from shortlist.evaluation.metrics import UnmeasurableError, auc
 from shortlist.serving.export.onnx_session import create_session
@@ -21,6 +21,7 @@ from shortlist.serving.traffic.ledger import LedgerEntry
 from shortlist.serving.traffic.load import DueRequest, Load
 from shortlist.serving.validation.edge_cases import Tensors
 from shortlist.serving.validation.served_rows import ServedBatch, ServedRows
+from shortlist.storage.artefacts import is_disk_full
 
 _CHUNK_ROWS: Final = 1_024
 _CONCURRENT_REQUESTS: Final = 2
@@ -38,11 +39,14 @@ def score_exported(model: Path, batches: list[ServedBatch]) -> Scores:
 
     Raises:
         ScoringError: The file does not run.
+        NotMeasuredError: There is no memory, or no space on a disk, to run it.
     """
     try:
         onnx_session = create_session(model / FOLDER)
         scores = [onnx_session.run([SCORE], chunk)[0].ravel() for chunk in _iter_chunks(batches)]
     except Exception as error:  # onnxruntime raises what it likes
+        if isinstance(error, MemoryError) or is_disk_full(error):
+            raise NotMeasuredError(f"gate 'parity' is not measured: {type(error).__name__}: {error}") from error
         raise ScoringError(f"the exported file does not run: {error}") from error
     return np.concatenate(scores).astype(np.float32)
 

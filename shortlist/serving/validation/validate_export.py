@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from shortlist.contracts import Files, ShortlistError
+from shortlist.contracts import Files, NotMeasuredError, ShortlistError
+from shortlist.evaluation.export_gates import depends_on_moment, infra_gate, parity_gate
 from shortlist.evaluation.export_validation import (
     BF16_MAX_SCORE_DIFFERENCE,
     ExportValidation,
@@ -22,7 +23,7 @@ from shortlist.serving.validation.parity import Scores, compare_scores, score_ex
 from shortlist.serving.validation.served_rows import ServedBatch, ServedRows, draw_reference_rows
 from shortlist.spec.gates import Gates
 from shortlist.spec.serving import Serving
-from shortlist.storage.artefacts import atomic_folder, folder_digest, write_json
+from shortlist.storage.artefacts import atomic_folder, folder_digest, is_disk_full, write_json
 
 _VERSION = 1
 """Version of the temporary repository; the registered version is not known yet."""
@@ -35,7 +36,8 @@ def validate_export(
 ) -> ExportValidation | None:
     """Write a candidate's `export_validation.json` into a folder, whole; the folder stays empty when there is no model.
 
-    A failure is recorded as the reason: the gates hold the candidate, and the run continues.
+    What the model does wrong is recorded as the reason: the gates hold the candidate, and the run continues. A failed
+    measurement is no result: nothing is written, so that no later run reuses it.
 
     Args:
         model: The model folder, its exported graph inside.
@@ -49,12 +51,21 @@ def validate_export(
 
     Returns:
         The validation; None when there is no model.
+
+    Raises:
+        NotMeasuredError: Triton did not start, or died, or a disk is full.
     """
-    with atomic_folder(out) as staging:
-        if not (model / Files.MODEL).exists():
-            return None
+    validation = None
+    if (model / Files.MODEL).exists():
         validation = _validate(model, scores, (valid_log, fitted), limits, serving, seed)
-        write_json(staging / Files.EXPORT_VALIDATION, validation.model_dump(mode="json"))
+    with atomic_folder(out) as staging:
+        if validation is not None:
+            gates = (
+                parity_gate(validation, validation.candidate, 0, limits),
+                infra_gate(validation, validation.candidate, limits.infra),
+            )
+            validation = validation.model_copy(update={"depends_on_moment": depends_on_moment(gates)})
+            write_json(staging / Files.EXPORT_VALIDATION, validation.model_dump(mode="json"))
     return validation
 
 
@@ -77,7 +88,12 @@ def _validate(
     )  # fmt: skip
     try:
         triton, infra = _on_triton(model, rows, limits, serving, parity.precision)
-    except ShortlistError as error:
+    except Exception as error:
+        if not isinstance(error, ShortlistError) and not is_disk_full(error):
+            raise
+        if not exported.problem:
+            raise NotMeasuredError(f"gates 'parity' and 'infra' are not measured: {error}") from error
+        # A file that does not run in this process either is a result: the model is wrong, not the moment.
         return ExportValidation(candidate=candidate, parity=parity, problem=str(error))
     return ExportValidation(candidate=candidate, parity=parity.model_copy(update={"triton": triton}), infra=infra)
 
@@ -93,6 +109,8 @@ class ComparedRows:
         """Return the agreement of scores with training's, or why there are no scores."""
         try:
             return compare_scores(self._served, self.batches, scores(), max_difference)
+        except NotMeasuredError:
+            raise
         except ShortlistError as error:
             return ScoreParity(problem=str(error))
 
@@ -111,4 +129,5 @@ def _on_triton(
         with running_triton(repository, seconds=_COLD_START_FACTOR * limits.infra.max_cold_start_seconds) as triton:
             max_difference = limits.max_score_difference if precision == "fp32" else BF16_MAX_SCORE_DIFFERENCE
             parity = rows.parity(lambda: score_on_triton(triton.ports.grpc, rows.model, rows.batches), max_difference)
+            triton.memory_mib()  # raises when it died: missing scores of a dead server are no result
             return parity, run_load_test(triton, rows.model, rows.batches, limits.infra)

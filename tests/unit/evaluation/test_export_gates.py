@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from shortlist.evaluation.export_gates import infra_gate, parity_gate
+from shortlist.evaluation.export_gates import depends_on_moment, infra_gate, parity_gate
 from shortlist.evaluation.export_validation import (
     ExportValidation,
     LargestDifference,
@@ -193,3 +193,28 @@ def _failure_reason(gate_result: GateResult) -> str:
     assert not gate_result.passed
     assert gate_result.message.startswith(f"Gate '{gate_result.name}' holds the candidate: ")
     return gate_result.reason
+
+
+def test_a_held_load_test_names_how_busy_the_machine_was() -> None:
+    slow = infra(proof(infra=load(p99_ms=9_000, other_cores=1.26)))
+    assert slow.reason.endswith("(max_p99_ms) (other processes used 1.3 cores meanwhile)")
+    assert "cores" not in infra(proof(infra=load(other_cores=1.26))).reason
+
+
+@pytest.mark.parametrize(
+    ("validation", "of_the_moment"),
+    [
+        (proof(), False),
+        (proof(infra=load(p99_ms=9_000)), True),
+        (proof(infra=load(failed=1)), True),
+        (proof(triton=ScoreParity(problem="Triton did not score 400 rows")), True),
+        (proof(triton=same(max_difference=0.1)), False),  # scores that differ do so at every moment
+        (proof(exported=ScoreParity(problem="the exported file does not run")), False),
+        (proof(parity=None, infra=None, problem="nothing to compare: scores.parquet is missing"), False),
+        (None, False),
+    ],
+)
+def test_only_a_verdict_that_another_moment_may_change_is_measured_again(
+    validation: ExportValidation | None, of_the_moment: bool
+) -> None:
+    assert depends_on_moment((parity(validation), infra(validation))) == of_the_moment

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kfp import dsl
 
 from models.base import DeclaredModel
-from shortlist.runs.runner import CacheHits, roles_of
+from shortlist.contracts import Files
+from shortlist.runs.runner import CacheHits, depends_on_moment, roles_of
 from shortlist.system.progress import EVENTS_VARIABLE, emit
 
 TITLES = {"ingest": "ingest", "train": "train", "validate_export": "validate_export"}
@@ -53,3 +55,14 @@ def test_the_roles_are_those_of_the_graphs_arguments() -> None:
     models = [DeclaredModel(name=name, section={"kind": "xgboost", "role": role}).text for name, role in ROLES.items()]
     assert list(roles_of({"models": models}).items()) == list(ROLES.items())
     assert roles_of({}) == {}
+
+
+@pytest.mark.parametrize("folder", ["", "blend/export_validation"])  # of a model, and of an ensemble
+@pytest.mark.parametrize("of_the_moment", [True, False])
+def test_an_output_with_a_verdict_of_the_moment_is_recognised(
+    tmp_path: Path, folder: str, *, of_the_moment: bool
+) -> None:
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    (tmp_path / folder / Files.EXPORT_VALIDATION).write_text(json.dumps({"depends_on_moment": of_the_moment}))
+    assert depends_on_moment(dsl.Dataset(uri=str(tmp_path))) == of_the_moment
+    assert not depends_on_moment("a parameter")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from shortlist.contracts import DataError
+from shortlist.contracts import DataError, NotMeasuredError
 from shortlist.system.execution import EXECUTION, count_cpu_operation
+from shortlist.system.progress import EVENTS_VARIABLE
 from shortlist.tracking.steps import failure_of_run, step
 
 
@@ -38,6 +40,20 @@ def test_a_users_mistake_has_no_traceback(capsys: pytest.CaptureFixture[str]) ->
         raise DataError("3 of 10 rows break 'range'")
     assert stopped.value.code == 1
     assert capsys.readouterr().err == "3 of 10 rows break 'range'\n"
+
+
+def test_a_failed_measurement_is_marked_and_names_the_step_and_what_the_next_run_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = tmp_path / "events.jsonl"
+    monkeypatch.setenv(EVENTS_VARIABLE, str(events))
+    for error in (NotMeasuredError("Triton died"), DataError("no rows")):
+        with pytest.raises(SystemExit), step("validate_export_trees"):
+            raise error
+    assert "The step validate_export_trees could not measure: Triton died\n" in capsys.readouterr().err
+    failed = [event for line in events.read_text().splitlines() if (event := json.loads(line))["event"] == "failed"]
+    assert [event["not_measured"] for event in failed] == [True, False]
+    assert "The next run measures again, and reuses the finished steps." in failed[0]["message"]
 
 
 def test_a_full_disk_is_a_message_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -13,7 +18,7 @@ import onnx
 import polars as pl
 import pytest
 
-from shortlist.contracts import Files
+from shortlist.contracts import Files, NotMeasuredError
 from shortlist.evaluation.export_gates import infra_gate, parity_gate
 from shortlist.evaluation.export_validation import ExportValidation
 from shortlist.evaluation.gate_inputs import read_record
@@ -23,6 +28,8 @@ from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, Signature
 from shortlist.serving.export.tree_walk import TREES
 from shortlist.serving.server.day_assembler import DayAssembler
+from shortlist.serving.triton.triton import RunningTriton, running_triton
+from shortlist.serving.validation import parity as parity_module
 from shortlist.serving.validation import validate_export
 from shortlist.spec.gates import Gates, Infra
 from shortlist.spec.serving import Batching, Scoring, Serving
@@ -245,11 +252,60 @@ def test_a_slow_server_fails_validation(judged: Judge, spoil: Spoil, limits: Gat
     assert re.match(r"p50 \d+\S* ms > 50 ms \(max_p50_ms\); p99 \S+ ms > 190 ms \(max_p99_ms\)", infra.reason)
 
 
-def test_a_server_that_crashes_on_load_fails_with_its_last_log_lines(judged: Judge, spoil: Spoil) -> None:
+def test_a_server_that_does_not_start_measures_nothing_and_shows_its_last_log_lines(
+    judged: Judge, spoil: Spoil, tmp_path: Path
+) -> None:
     spoil(replace_program("pass", initialize="raise ValueError('no such luck')"))
-    parity, infra = judged()
-    assert "no such luck" in parity.reason
-    assert "no such luck" in infra.reason
+    with pytest.raises(NotMeasuredError, match=r"(?s)^gates 'parity' and 'infra' are not measured: .*no such luck"):
+        judged()
+    assert not (tmp_path / "validation").exists()
+
+
+@pytest.mark.parametrize("measurement", ["score_on_triton", "run_load_test"])
+def test_a_triton_that_is_killed_during_the_validation_measures_nothing(
+    judged: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measurement: str
+) -> None:
+    started: list[RunningTriton] = []
+    measure = getattr(validate_export, measurement)
+
+    @contextmanager
+    def recorded(*arguments: Any, **options: Any) -> Iterator[RunningTriton]:
+        with running_triton(*arguments, **options) as triton:
+            started.append(triton)
+            yield triton
+
+    def kill_and_measure(*arguments: Any) -> Any:
+        kill = Timer(0.1 if measurement == "run_load_test" else 0, os.killpg, (started[0].pid, signal.SIGKILL))
+        kill.start()
+        if measurement == "score_on_triton":
+            kill.join()
+        return measure(*arguments)
+
+    monkeypatch.setattr(validate_export, "running_triton", recorded)
+    monkeypatch.setattr(validate_export, measurement, kill_and_measure)
+    with pytest.raises(
+        NotMeasuredError, match=r"^gates 'parity' and 'infra' are not measured: Triton \(pid \d+\) died"
+    ):
+        judged()
+    assert not (tmp_path / "validation").exists()
+    monkeypatch.undo()
+    assert all(gate.passed for gate in judged())
+
+
+@pytest.mark.parametrize("function", ["write_repository", "score_exported"])
+def test_a_full_disk_measures_nothing(
+    judged: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if function == "write_repository":
+        monkeypatch.setattr(validate_export, function, full)
+    else:
+        monkeypatch.setattr(parity_module, "create_session", full)
+    with pytest.raises(NotMeasuredError, match=r"not measured: .*No space left on device"):
+        judged()
+    assert not (tmp_path / "validation").exists()
 
 
 def test_a_model_that_dies_at_the_first_request_fails(judged: Judge, spoil: Spoil) -> None:
@@ -259,10 +315,18 @@ def test_a_model_that_dies_at_the_first_request_fails(judged: Judge, spoil: Spoi
     assert not infra.passed
 
 
-def test_a_server_that_starts_too_slowly_or_uses_too_much_memory_fails(judged: Judge, limits: Gates) -> None:
-    tight = Infra(**{**limits.infra.model_dump(), "max_memory_mib": 1, "max_cold_start_seconds": 0.2})
+def test_a_server_that_uses_too_much_memory_fails(judged: Judge, limits: Gates) -> None:
+    tight = Infra(**{**limits.infra.model_dump(), "max_memory_mib": 1})
     _, infra = judged(limits=limits.model_copy(update={"infra": tight}))
-    assert re.search(r"memory \S+ MiB > 1 MiB \(max_memory_mib\)", infra.reason) or "not ready" in infra.reason
+    assert re.search(r"memory \S+ MiB > 1 MiB \(max_memory_mib\)", infra.reason)
+
+
+def test_a_server_that_is_not_ready_in_twice_the_cold_start_limit_measures_nothing(
+    judged: Judge, limits: Gates
+) -> None:
+    tight = Infra(**{**limits.infra.model_dump(), "max_cold_start_seconds": 0.01})
+    with pytest.raises(NotMeasuredError, match=r"Triton was not ready within 0\.02 s"):
+        judged(limits=limits.model_copy(update={"infra": tight}))
 
 
 def test_a_file_that_does_not_run_holds(judged: Judge, copied: Callable[[], Path]) -> None:
