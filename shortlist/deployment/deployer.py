@@ -151,6 +151,8 @@ class Deployer:
             models=self._run.tracker.registry,
             observe=connection.observe,
             load_test=connection.load_failures,
+            answer_failures=connection.answer_failures,
+            keep_former_seconds=connection.keep_former_seconds,
             store=self.context.served_store,
             on_change=on_change,
             poll_seconds=connection.poll_seconds,

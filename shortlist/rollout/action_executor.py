@@ -22,6 +22,7 @@ from shortlist.rollout.actions import (
     SetTrafficSplit,
     StartServers,
     StopServers,
+    VerifyAnswers,
     VerifyCandidate,
     VerifyServedFiles,
 )
@@ -32,7 +33,7 @@ from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import RolloutError
 
 _ATTEMPTS: Final = 4
-_SHORT_CALLS: Final = (SetTrafficSplit, RouteAllTraffic, RemoveRoute, SetChampionAlias, StopServers)
+_SHORT_CALLS: Final = (SetTrafficSplit, RouteAllTraffic, RemoveRoute, SetChampionAlias, StopServers, VerifyAnswers)
 """Actions of one short call each. They are retried: a passing failure is not the candidate's fault."""
 
 
@@ -60,6 +61,7 @@ class ActionExecutor:
             VerifyCandidate: self._verify_candidate,
             EnsureServing: self._ensure_serving,
             StartServers: self._start_servers,
+            VerifyAnswers: self._verify_answers,
             LoadTestCandidate: self._load_test,
             VerifyServedFiles: self._verify_served_files,
             SetTrafficSplit: self._set_traffic_split,
@@ -109,6 +111,10 @@ class ActionExecutor:
         self._context.fleet.deploy(self._prepare_deployment(action.version))
         with nullcontext() if self._is_required else self._interruption.interruptible():
             self._context.fleet.wait_ready(action.version)
+
+    def _verify_answers(self, _: VerifyAnswers) -> None:
+        if reasons := self._context.answer_failures(self._prepare_deployment(self._state.candidate)):
+            raise RolloutError("; ".join(reasons))
 
     def _load_test(self, _: LoadTestCandidate) -> None:
         with self._interruption.interruptible():

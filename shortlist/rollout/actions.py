@@ -32,6 +32,11 @@ class StartServers:
 
 
 @dataclass(frozen=True)
+class VerifyAnswers:
+    """The candidate's servers are ready now, and score a row."""
+
+
+@dataclass(frozen=True)
 class LoadTestCandidate:
     """The candidate's running servers pass the declared load test."""
 
@@ -91,6 +96,7 @@ RolloutAction = (
     VerifyCandidate
     | EnsureServing
     | StartServers
+    | VerifyAnswers
     | LoadTestCandidate
     | VerifyServedFiles
     | SetTrafficSplit
@@ -121,8 +127,10 @@ def resume_actions(state: RolloutState) -> tuple[RolloutAction, ...]:
             return serving
         case Phase.SHIFTING | Phase.WATCHING:
             return (*serving, VerifyServedFiles(), SetTrafficSplit(state.percent, state.step))
+        case Phase.CONFIRMING:
+            return (*serving, VerifyServedFiles(), *_route_candidate(state))
         case Phase.DRAINING:
-            return (StartServers(state.candidate), RouteAllTraffic(state.candidate), SetChampionAlias(state.candidate))
+            return (StartServers(state.candidate), *_route_candidate(state))
         case _:
             return ()
 
@@ -131,7 +139,8 @@ def _rollback_actions(state: RolloutState) -> tuple[RolloutAction, ...]:
     if state.reached is Phase.VERIFYING:
         return ()
     if state.former is None:  # from promoting on the champion alias may point to it, although it is withdrawn
-        alias = (SetChampionAlias(None),) if state.reached in {Phase.PROMOTING, Phase.DRAINING} else ()
+        is_alias_moved = state.reached in {Phase.PROMOTING, Phase.CONFIRMING, Phase.DRAINING}
+        alias = (SetChampionAlias(None),) if is_alias_moved else ()
         return (RemoveRoute(), *alias, StopServers(state.candidate))
     if state.reached in {Phase.STARTING, Phase.LOAD_TESTING}:  # no user got the candidate: the route is unchanged
         return (EnsureServing(state.former), StopServers(state.candidate))
@@ -152,19 +161,33 @@ def _promoting_actions(state: RolloutState) -> tuple[RolloutAction, ...]:
     return (
         StartServers(state.candidate),
         VerifyServedFiles(),
-        RouteAllTraffic(state.candidate),
-        SetChampionAlias(state.candidate),
+        VerifyAnswers(),
+        *_route_candidate(state),
     )
+
+
+def _draining_actions(state: RolloutState) -> tuple[RolloutAction, ...]:
+    # The check is the last action before the deletion: afterwards no servers are left to return to.
+    return () if state.former is None else (DrainRequests(), VerifyAnswers(), StopServers(state.former))
+
+
+def _route_candidate(state: RolloutState) -> tuple[RolloutAction, ...]:
+    return (RouteAllTraffic(state.candidate), SetChampionAlias(state.candidate))
 
 
 _ACTIONS_BY_PHASE: Final[Mapping[Phase, Callable[[RolloutState], tuple[RolloutAction, ...]]]] = {
     Phase.VERIFYING: lambda _: (VerifyCandidate(),),
     Phase.STARTING: _starting_actions,
-    Phase.LOAD_TESTING: lambda _: (LoadTestCandidate(),),
-    Phase.SHIFTING: lambda state: (VerifyServedFiles(), SetTrafficSplit(state.percent, state.step)),
+    Phase.LOAD_TESTING: lambda _: (VerifyAnswers(), LoadTestCandidate()),
+    Phase.SHIFTING: lambda state: (
+        VerifyServedFiles(),
+        VerifyAnswers(),
+        SetTrafficSplit(state.percent, state.step),
+    ),
     Phase.WATCHING: lambda state: (AnalyzeStep(state.step),),
     Phase.PROMOTING: _promoting_actions,
-    Phase.DRAINING: lambda state: () if state.former is None else (DrainRequests(), StopServers(state.former)),
+    Phase.CONFIRMING: lambda state: () if state.former is None else (VerifyAnswers(),),
+    Phase.DRAINING: _draining_actions,
     Phase.ROLLING_BACK: _rollback_actions,
     Phase.ABORTING: _rollback_actions,
 }

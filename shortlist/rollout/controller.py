@@ -76,7 +76,9 @@ class Controller:
         phase_done = PhaseCompleted(state.phase, state.step)
         if state.phase not in WAITING_PHASES:
             return self._execute_required(actions(state)) or phase_done
-        return self._execute_or_fail(actions(state)) or self._analyze() or phase_done
+        if event := self._execute_or_fail(actions(state)) or self._analyze():
+            return event
+        return None if state.phase is Phase.CONFIRMING and self._is_former_kept() else phase_done
 
     def _execute_required(self, required_actions: tuple[RolloutAction, ...]) -> Event | None:
         """Execute actions that must succeed; return a command that interrupts them (never during a rollback)."""
@@ -123,6 +125,15 @@ class Controller:
             return Failed(f"{state.phase.value}: the canary analysis failed: {type(error).__name__}: {error}")
         self._record = record.with_observation(observation)
         return StepAnalyzed(state.step, observation.decision, observation.reason)
+
+    def _is_former_kept(self) -> bool:
+        """Whether the former servers have to run on; waits until the candidate's answers are to be checked again."""
+        seconds_left = self._context.keep_former_seconds - self._record_now().in_phase_seconds
+        if self._record.state.former is None or seconds_left <= 0:
+            return False
+        with suppress(Interrupted), self._interruption.interruptible():  # the signal is a pending command afterwards
+            self._context.sleep(min(self._context.poll_seconds, seconds_left))
+        return True
 
     def _pending_command(self) -> Event | None:
         """Return the event of a signal or of an operator's command, if it would still change the state."""

@@ -27,6 +27,10 @@ class ControllerContext:
     observe: Callable[[RolloutRecord], Observer]
     """Returns the observer of a rollout; called once by each controller."""
     load_test: LoadTester
+    answer_failures: LoadTester = lambda _: ()
+    """Returns the reasons why a version's servers do not answer now; asked often, so it sends one request only."""
+    keep_former_seconds: float = 0.0
+    """How long the former servers run on after a promotion, while the candidate's answers are checked."""
     store: Path | StorageConfig | None = None
     """Folder of the spec's Feast store, or its storage configuration."""
     on_change: Callable[[RolloutRecord], None] = lambda _: None

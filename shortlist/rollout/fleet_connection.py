@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,8 @@ from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.fleet import Fleet, Observer
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.paths import ServingPaths
-from shortlist.serving.validation.live_load_test import live_load_failures
+from shortlist.serving.traffic.requests import Array
+from shortlist.serving.validation.live_load_test import live_load_failures, live_row, live_row_failures
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving
@@ -71,6 +72,23 @@ class FleetContext:
         data = Preprocessing.load(deployment.model_folder / Files.PREPROCESSING).plan.declared.data
         return live_load_failures(port, self.spec, data, self.log_folder(), self.gates.infra, deployment.release, host)
 
+    @cached_property
+    def _rows_by_version(self) -> dict[int, Mapping[str, Array]]:
+        return {}
+
+    def answer_failures(self, deployment: Deployment, port: int, host: str = "127.0.0.1") -> list[str]:
+        """Send one row to the server of a version; return why it was not scored, or nothing.
+
+        Args:
+            deployment: The version.
+            port: HTTP port of its server.
+            host: Host of the server.
+        """
+        if deployment.version not in self._rows_by_version:  # the log is read once: the row is sent at every check
+            data = Preprocessing.load(deployment.model_folder / Files.PREPROCESSING).plan.declared.data
+            self._rows_by_version[deployment.version] = live_row(data, self.log_folder())
+        return live_row_failures(port, self.spec, self._rows_by_version[deployment.version], host)
+
 
 class FleetConnection(ABC):
     """A connected fleet, with the observer and the load test of its rollouts."""
@@ -107,6 +125,15 @@ class FleetConnection(ABC):
     @abstractmethod
     def load_failures(self, deployment: Deployment) -> Sequence[str]:
         """Return the reasons to hold a version whose servers run; none when it passes the declared load test."""
+
+    def answer_failures(self, deployment: Deployment) -> Sequence[str]:
+        """Return why the servers of a version do not answer now; none when they do, or are not asked."""
+        return ()
+
+    @property
+    def keep_former_seconds(self) -> float:
+        """How long the former servers run on after a promotion."""
+        return 0.0
 
     def traffic(self) -> AbstractContextManager[None]:
         """Return a context in which traffic is replayed, for a spec without users of its own."""

@@ -23,6 +23,8 @@ class Phase(StrEnum):
     """The canary analysis runs repeatedly."""
     PROMOTING = "promoting"
     """All users are routed to the candidate; it becomes the champion."""
+    CONFIRMING = "confirming"
+    """The former servers still run while the candidate is checked with all users; a failure rolls back."""
     DRAINING = "draining"
     """The former servers finish their requests and stop."""
     PROMOTED = "promoted"

@@ -98,6 +98,11 @@ class RolloutRecord(Record):
         """Time spent at the newest step."""
         return self.elapsed_seconds - self.steps[-1].began_seconds if self.steps else 0.0
 
+    @property
+    def in_phase_seconds(self) -> float:
+        """Time spent in the present phase."""
+        return self.elapsed_seconds - self.history[-1].elapsed_seconds if self.history else 0.0
+
     def with_elapsed(self, elapsed_seconds: float) -> Self:
         """Return the record at a later time."""
         return self.model_copy(update={"elapsed_seconds": max(elapsed_seconds, self.elapsed_seconds)})

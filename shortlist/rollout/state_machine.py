@@ -17,7 +17,8 @@ _NEXT: Final[Mapping[Phase, Phase]] = {
     Phase.VERIFYING: Phase.STARTING,
     Phase.STARTING: Phase.LOAD_TESTING,
     Phase.SHIFTING: Phase.WATCHING,  # which ends only by a decision of the analysis
-    Phase.PROMOTING: Phase.DRAINING,
+    Phase.PROMOTING: Phase.CONFIRMING,
+    Phase.CONFIRMING: Phase.DRAINING,
 }
 _ENDS: Final[Mapping[Phase, Phase]] = {Phase.ROLLING_BACK: Phase.ROLLED_BACK, Phase.ABORTING: Phase.ABORTED}
 

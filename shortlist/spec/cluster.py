@@ -167,6 +167,9 @@ class Cluster(Section):
     """Where the canary analysis reads metrics."""
     autoscaling: Autoscaling = Autoscaling()
     """Number of predictors."""
+    keep_former_seconds: float = Field(default=300, ge=0, le=86_400)
+    """How long the former version's servers run on after a promotion. The new version is checked meanwhile; users are
+    sent back when it does not answer."""
     log_volume: Quantity = "10Gi"
     """Disk for a server's prediction log until it is shipped; a pod that needs more is evicted."""
     serving: Task = Task(cpu="2", memory="4Gi")

@@ -74,6 +74,16 @@ def defaulted(service: Object) -> Object:
     return filled
 
 
+def conditions(is_transformer_ready: bool) -> list[Object]:
+    """Return the conditions of a cluster-local InferenceService whose predictor is ready.
+
+    `Ready` does not count the transformer, and a component with 0 of 0 replicas is ready.
+    """
+    transformer = {"type": "TransformerReady", "status": "True" if is_transformer_ready else "False"}
+    others = [{"type": kind, "status": "True"} for kind in ("IngressReady", "PredictorReady", "Ready")]
+    return [*others, transformer]
+
+
 def broken_pods(service: Object) -> str | None:
     """Return why the pods that KServe's controller makes of an InferenceService are refused; None when they are not."""
     for name, part in service["spec"].items():

@@ -1,9 +1,10 @@
 """A Kubernetes API server over real HTTP: few kinds, real schemas, real conflicts, and faults to order.
 
 It does what a rollout sees of a cluster: resource versions, generations, 404, 409, 422, defaults that are filled in,
-KServe's webhooks (`kserve_rules.py`), KServe that makes versions ready after a while (or never), a gateway that takes
-routes, roles (`kube_rbac.py`: a bearer token is the name of a service account), 403 while it starts. It watches its
-HTTPRoutes, too: whatever would be wrong for users is noted in `wrong`.
+KServe's webhooks (`kserve_rules.py`), KServe that makes versions ready after a while (or never) and says `Ready` before
+their transformers and without any replica, EndpointSlices, a gateway that takes routes, roles (`kube_rbac.py`: a
+bearer token is the name of a service account), 403 while it starts. It watches its HTTPRoutes, too: whatever would be
+wrong for users is noted in `wrong`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,6 +61,10 @@ class Behaviour:
 
     ready_after: float = 0.0
     """Seconds; infinite: never."""
+    transformer_after: float = 0.0
+    """Seconds that the transformer needs longer than the predictor."""
+    replicas: Mapping[str, int] = field(default_factory=lambda: {"predictor": 1, "transformer": 1})
+    """Pods of each component; KServe calls a component with 0 of 0 ready."""
     failing: bool = False
     gone_after: float = 0.0
     """Seconds that a deletion takes."""
@@ -149,7 +154,7 @@ class KubeServer:
     def ready(self) -> frozenset[str]:
         with self.lock:
             names = [name for kind, _, name in self.objects if kind == "InferenceService"]
-            return frozenset(name for name in names if self._is_ready(name) and name not in self._deleted_at)
+            return frozenset(name for name in names if self._answers(name) and name not in self._deleted_at)
 
     # --- requests
 
@@ -170,6 +175,8 @@ class KubeServer:
         self._authorize(account, method, group, resource, namespace, name)
         if resource == "deployments":
             return self._deployment(namespace, name)
+        if (group, version, resource, method) == ("discovery.k8s.io", "v1", "endpointslices", "GET"):
+            return self._endpoint_slices(query.get("labelSelector", ""))
         kind = KINDS.get((group, version, resource))
         if kind is None:
             raise RefusalError(404, "NotFound", "the server could not find the requested resource")
@@ -195,6 +202,19 @@ class KubeServer:
         if (namespace, name) not in self.deployments:
             raise RefusalError(404, "NotFound", f'deployments.apps "{name}" not found')
         return self.deployments[namespace, name]
+
+    def _endpoint_slices(self, selector: str) -> Object:
+        """Answer with the EndpointSlice of a Service; a Service without pods has one whose endpoints are null."""
+        backend = dict(pair.split("=", 1) for pair in selector.split(",") if pair)["kubernetes.io/service-name"]
+        service, _, component = backend.rpartition("-")
+        items = []
+        if service in self.named("InferenceService"):
+            pods = self.behaviour.get(service, self.default).replicas[component]
+            ready = self._component_is_ready(service, component)
+            endpoints = [{"addresses": [f"10.0.0.{pod}"], "conditions": {"ready": ready}} for pod in range(pods)]
+            metadata = {"name": f"{backend}-x7k2p", "labels": {"kubernetes.io/service-name": backend}}
+            items.append({"metadata": metadata, "addressType": "IPv4", "endpoints": endpoints or None, "ports": None})
+        return {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSliceList", "metadata": {}, "items": items}
 
     def fault(self, method: str, path: str) -> Fault | None:
         with self.lock:
@@ -338,11 +358,19 @@ class KubeServer:
         self.objects = {key: object_ for key, object_ in self.objects.items() if key[::2] != (kind, name)}
         return False
 
-    def _is_ready(self, name: str) -> bool:
+    def _component_is_ready(self, name: str, component: str) -> bool:
         behaviour = self.behaviour.get(name, self.default)
-        if self._broken(name):
+        if behaviour.failing or self._broken(name):
             return False
-        return not behaviour.failing and time.monotonic() >= self._times.get(name, 0.0) + behaviour.ready_after
+        seconds = behaviour.ready_after + (behaviour.transformer_after if component == "transformer" else 0.0)
+        return time.monotonic() >= self._times.get(name, 0.0) + seconds
+
+    def _answers(self, name: str) -> bool:
+        """Whether requests to the version are answered, whatever its conditions say."""
+        return all(
+            pods > 0 and self._component_is_ready(name, component)
+            for component, pods in self.behaviour.get(name, self.default).replicas.items()
+        )
 
     def _broken(self, name: str) -> str | None:
         broken = [
@@ -354,9 +382,9 @@ class KubeServer:
 
     def _service_status(self, service: Object) -> Object:
         name, generation = service["metadata"]["name"], service["metadata"]["generation"]
-        if self._is_ready(name):
-            conditions = [{"type": kind, "status": "True"} for kind in ("PredictorReady", "TransformerReady", "Ready")]
-            return {"observedGeneration": generation, "conditions": conditions}
+        if self._component_is_ready(name, "predictor"):
+            is_transformer_ready = self._component_is_ready(name, "transformer")
+            return {"observedGeneration": generation, "conditions": kserve_rules.conditions(is_transformer_ready)}
         message = "revision failed" if self.behaviour.get(name, self.default).failing else "waiting for pods"
         message = self._broken(name) or message
         conditions = [

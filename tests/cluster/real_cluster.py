@@ -206,11 +206,12 @@ def _pass(reading: socket.socket, writing: socket.socket) -> None:
 
 
 class PlayedControllers:
-    """Writes the statuses of KServe's controller and of the gateway, where these do not run."""
+    """Writes the statuses of KServe's controller and of the gateway, and EndpointSlices, where these do not run."""
 
     def __init__(self, cluster: RealCluster) -> None:
         self._cluster, self._stop = cluster, threading.Event()
         self.wrong: list[str] = []
+        self._backends: set[str] = set()
         self.shares: list[dict[str, int]] = []
         """Weights of the route by Service, each that was seen."""
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -231,6 +232,8 @@ class PlayedControllers:
         for service in services:
             conditions = [condition(kind, service) for kind in ("PredictorReady", "TransformerReady", "Ready")]
             self._write("serving.kserve.io/v1beta1", "inferenceservices", service, {"conditions": conditions})
+            for component in ("predictor", "transformer"):
+                self._play_endpoint(f"{service['metadata']['name']}-{component}")
         for route in self._list("gateway.networking.k8s.io/v1", "httproutes"):
             weights: dict[str, int] = {}
             for backend in route["spec"]["rules"][0]["backendRefs"]:
@@ -244,6 +247,20 @@ class PlayedControllers:
             parent = {"parentRef": {"name": "shortlist"}, "controllerName": "shortlist.dev/test"}
             status = {"parents": [{**parent, "conditions": conditions}]}
             self._write("gateway.networking.k8s.io/v1", "httproutes", route, status)
+
+    def _play_endpoint(self, backend: str) -> None:
+        """Put a ready endpoint behind a Service, once."""
+        if backend in self._backends:
+            return
+        labels = {"kubernetes.io/service-name": backend}
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{self._cluster.namespace}/endpointslices"
+        endpoint = {"addresses": ["192.0.2.1"], "conditions": {"ready": True}}
+        body = {
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": f"{backend}-played", "labels": labels}, "endpoints": [endpoint],
+        }  # fmt: skip
+        self._cluster.request("POST", path, body)
+        self._backends.add(backend)
 
     def _list(self, version: str, plural: str) -> list[Object]:
         path = f"/apis/{version}/namespaces/{self._cluster.namespace}/{plural}"

@@ -367,7 +367,7 @@ def bound(objects: list[Object], account: str) -> set[tuple[str, str]]:
 def test_each_account_has_exactly_the_rights_of_its_work(objects: list[Object]) -> None:
     rollout = {("inferenceservices", verb) for verb in ("list", "create", "delete")}
     rollout |= {("httproutes", verb) for verb in ("get", "create", "update", "delete")}
-    rollout |= {("pods", "list"), ("events", "list")}
+    rollout |= {("pods", "list"), ("events", "list"), ("endpointslices", "list")}
     assert bound(objects, "shortlist-rollout") == rollout
     steps = {("trainjobs", verb) for verb in ("create", "get", "delete")}
     steps |= {("workflowtaskresults", verb) for verb in ("create", "patch")}

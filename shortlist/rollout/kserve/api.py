@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ResourceKind:
-    """A kind of custom resource."""
+    """A kind of object, of which the client needs no methods of its own."""
 
     group: str
     version: str
@@ -56,6 +56,7 @@ class ResourceKind:
 
 INFERENCE_SERVICE: Final = ResourceKind("serving.kserve.io", "v1beta1", "inferenceservices", "InferenceService")
 HTTP_ROUTE: Final = ResourceKind("gateway.networking.k8s.io", "v1", "httproutes", "HTTPRoute")
+ENDPOINT_SLICE: Final = ResourceKind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 
 
 def connect() -> client.ApiClient:

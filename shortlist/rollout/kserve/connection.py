@@ -58,5 +58,18 @@ class KServeConnection(FleetConnection):
 
     def load_failures(self, deployment: Deployment) -> list[str]:
         """Return the reasons to hold a version; runs inside the cluster, as it sends requests to the Service."""
-        host = f"{self.fleet.service_of(deployment.version)}.{self.fleet.owner.namespace}"
-        return self._context.load_failures(deployment, _SERVICE_PORT, host)
+        return self._context.load_failures(deployment, _SERVICE_PORT, self._host(deployment))
+
+    def answer_failures(self, deployment: Deployment) -> list[str]:
+        """Return why the servers of a version do not answer now; runs inside the cluster, as the load test does."""
+        return self.fleet.readiness_failures(deployment.version) or self._context.answer_failures(
+            deployment, _SERVICE_PORT, self._host(deployment)
+        )
+
+    @property
+    def keep_former_seconds(self) -> float:
+        """How long the former servers run on after a promotion."""
+        return self._cluster.keep_former_seconds
+
+    def _host(self, deployment: Deployment) -> str:
+        return f"{self.fleet.service_of(deployment.version)}.{self.fleet.owner.namespace}"

@@ -8,7 +8,7 @@ from typing import Final
 
 from shortlist.rollout.checks import Health
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.kserve.api import INFERENCE_SERVICE, KubernetesAPI
+from shortlist.rollout.kserve.api import ENDPOINT_SLICE, INFERENCE_SERVICE, KubernetesAPI
 from shortlist.rollout.kserve.errors import ClusterError, ConflictError
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import (
@@ -35,6 +35,7 @@ READY_SECONDS: Final = 900.0
 """Longest wait for the servers of a version: nodes may be added, and images of gigabytes pulled."""
 _LOOK_SECONDS: Final = 2.0
 _PODS_OF: Final = "serving.kserve.io/inferenceservice"
+_SLICES_OF: Final = "kubernetes.io/service-name"
 
 
 class KubeFleet:
@@ -100,7 +101,7 @@ class KubeFleet:
                 raise
 
     def wait_ready(self, version: int) -> None:
-        """Wait until KServe reports that a version is ready.
+        """Wait until KServe reports that a version is ready, and each of its Services has a ready endpoint.
 
         Raises:
             ClusterError: It does not become ready; the message has the latest conditions and events.
@@ -108,7 +109,7 @@ class KubeFleet:
         deadline = time.monotonic() + self._ready_seconds
         while True:
             service = self._find(version)
-            if service is not None and is_ready(service):
+            if service is not None and not self._failures(service):
                 return
             if service is None or is_terminal_failure(service) or time.monotonic() >= deadline:
                 raise self._not_ready(version, service)
@@ -139,19 +140,21 @@ class KubeFleet:
         Returning all users to the stable version is always allowed.
         """
         services: dict[int, str] = {}
-        ready: dict[str, bool] = {}
+        objects_by_service: dict[str, Object] = {}
         for version in {route.stable, route.canary or route.stable}:
             version_service = self._find(version)
             if version_service is None:
                 raise ClusterError(f"version {version} is not deployed; nobody can be sent there. Deploy it first.")
             services[version] = version_service["metadata"]["name"]
-            ready[service_of(services[version])] = is_ready(version_service)
+            objects_by_service[service_of(services[version])] = version_service
         body = http_route(self.owner, self._cluster, route, services, self._serving.hold_seconds)
 
         def check(weights: Mapping[str, int], is_return: bool) -> None:
             for service, weight in weights_by_service(body).items():
                 current_weight = weights.get(service, 0)
-                if weight > current_weight and not ready[service] and not (is_return and current_weight):
+                if weight <= current_weight or (is_return and current_weight):
+                    continue
+                if self._failures(objects_by_service[service]):
                     effect_text = (
                         "nobody is sent there" if not current_weight else f"its share stays at {current_weight} %"
                     )
@@ -181,8 +184,15 @@ class KubeFleet:
     def health(self, version: int) -> Health:
         """Return the health of a version's servers."""
         service = self._find(version)
-        name = None if service is None else service["metadata"]["name"]
-        return health(service, [] if name is None else self._api.pods({_PODS_OF: name}))
+        if service is None:
+            return health([], ready=False)
+        pods = self._api.pods({_PODS_OF: service["metadata"]["name"]})
+        return health(pods, ready=not self._failures(service))
+
+    def readiness_failures(self, version: int) -> list[str]:
+        """Return why a version is not ready now; empty when it is."""
+        service = self._find(version)
+        return [f"version {version} is not deployed"] if service is None else self._failures(service)
 
     def service_of(self, version: int) -> str:
         """Return the Service of a version's servers.
@@ -194,6 +204,18 @@ class KubeFleet:
         if service is None:
             raise ClusterError(f"version {version} is not deployed")
         return service_of(service["metadata"]["name"])
+
+    def _failures(self, service: Object) -> list[str]:
+        """Return why an InferenceService is not ready: its conditions, and Services without a ready endpoint."""
+        name = service["metadata"]["name"]
+        if conditions := condition_failures(service):
+            return [f"InferenceService {self.owner.namespace}/{name}: {condition}" for condition in conditions]
+        backends = [f"{name}-{component}" for component in _components(service)]
+        return [
+            f"Service {self.owner.namespace}/{backend}: no ready endpoint"
+            for backend in backends
+            if not any(map(has_ready_endpoint, self._api.find(ENDPOINT_SLICE, {_SLICES_OF: backend})))
+        ]
 
     def _is_deployed(self, deployment: Deployment) -> bool:
         """Whether the version is deployed; waits until one that is being deleted is gone."""
@@ -237,7 +259,9 @@ class KubeFleet:
         if service is None:
             return ClusterError(f"version {version} is not deployed; it was deleted while it was waited for")
         name = service["metadata"]["name"]
-        cluster_text = describe(service, self._api.pods({_PODS_OF: name}), self._api.events(name))
+        cluster_text = describe(
+            service, self._api.pods({_PODS_OF: name}), self._api.events(name), self._failures(service)
+        )
         how_long = (
             "never becomes ready" if is_terminal_failure(service) else f"is not ready after {self._ready_seconds:g} s"
         )
@@ -252,6 +276,8 @@ _FATAL_REASONS: Final = frozenset(
     {"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "CreateContainerConfigError"}
 )
 _MOST_EVENTS: Final = 5
+_COMPONENTS: Final = ("predictor", "transformer")
+"""Parts of an InferenceService; KServe puts a Service `<name>-<component>` before each."""
 
 
 def is_being_deleted(service: Object) -> bool:
@@ -259,17 +285,33 @@ def is_being_deleted(service: Object) -> bool:
     return "deletionTimestamp" in service["metadata"]
 
 
-def is_ready(service: Object) -> bool:
-    """Whether KServe reports the present generation of the InferenceService as ready, and it is not being deleted."""
+def condition_failures(service: Object) -> list[str]:
+    """Return why KServe does not report the present generation of the InferenceService as ready; empty when it does.
+
+    `Ready` is not enough: of a cluster-local InferenceService it counts the predictor and the ingress only, and not the
+    transformer, to which users are sent.
+    """
     if is_being_deleted(service):
-        return False
+        return ["it is being deleted"]
     status = service.get("status") or {}
     generation = service["metadata"].get("generation", 0)
     if status.get("observedGeneration", generation) < generation:
-        return False
+        return [f"KServe has not seen generation {generation} yet"]
+    statuses = {condition["type"]: condition["status"] for condition in status.get("conditions", [])}
+    required = ("Ready", *(f"{component.capitalize()}Ready" for component in _components(service)))
+    return [f"{name} is {statuses.get(name, 'not reported')}" for name in required if statuses.get(name) != "True"]
+
+
+def has_ready_endpoint(endpoint_slice: Object) -> bool:
+    """Whether a server of an EndpointSlice takes requests; an unknown state counts as ready, as in Kubernetes."""
+    # `endpoints` is null, not empty, without replicas.
     return any(
-        condition["type"] == "Ready" and condition["status"] == "True" for condition in status.get("conditions", [])
+        (endpoint.get("conditions") or {}).get("ready") is not False for endpoint in endpoint_slice["endpoints"] or []
     )
+
+
+def _components(service: Object) -> list[str]:
+    return [component for component in _COMPONENTS if component in service["spec"]]
 
 
 def is_terminal_failure(service: Object) -> bool:
@@ -280,30 +322,28 @@ def is_terminal_failure(service: Object) -> bool:
     return model.get("transitionStatus") in _TERMINAL_REASONS
 
 
-def health(service: Object | None, pods: Sequence[Object]) -> Health:
+def health(pods: Sequence[Object], *, ready: bool) -> Health:
     """Return the health of a version's servers.
 
     Args:
-        service: Its InferenceService; None when it is gone.
         pods: Its pods.
+        ready: Whether the version is ready.
     """
     statuses = [status for pod in pods for status in _containers(pod)]
     return Health(
-        ready=service is not None and is_ready(service),
+        ready=ready,
         restarts=sum(int(status.get("restartCount", 0)) for status in statuses),
         fatal=tuple(sorted({str(status["name"]) for status in statuses if _waiting(status) in _FATAL_REASONS})),
     )
 
 
-def describe(service: Object | None, pods: Sequence[Object], events: Sequence[Object]) -> str:
-    """Return the latest conditions, failures and events, one indented line each."""
-    return "\n".join(f"  {line[:300]}" for line in _lines(service, pods, events)) or "  (the cluster says nothing)"
+def describe(service: Object, pods: Sequence[Object], events: Sequence[Object], failures: Sequence[str]) -> str:
+    """Return why the version is not ready, the latest conditions, failures and events, one indented line each."""
+    lines = [*failures, *_lines(service, pods, events)]
+    return "\n".join(f"  {line[:300]}" for line in lines) or "  (the cluster says nothing)"
 
 
-def _lines(service: Object | None, pods: Sequence[Object], events: Sequence[Object]) -> Iterator[str]:
-    if service is None:
-        yield "the InferenceService is gone"
-        return
+def _lines(service: Object, pods: Sequence[Object], events: Sequence[Object]) -> Iterator[str]:
     if is_being_deleted(service):
         yield f"somebody is deleting the InferenceService since {service['metadata']['deletionTimestamp']}"
     status = service.get("status") or {}

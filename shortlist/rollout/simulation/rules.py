@@ -145,7 +145,7 @@ class RolloutInvariants:
         state = record.state
         if route.stable == state.candidate:
             self.check_promotion(state)
-            is_recorded = state.phase in {Phase.PROMOTING, Phase.DRAINING}
+            is_recorded = state.phase in {Phase.PROMOTING, Phase.CONFIRMING, Phase.DRAINING}
             self.expect(is_recorded, "written down first", f"{route} in {state}")
             self.expect(route.stable in self._world.servers.ready, "servers", f"{route}: it is not ready")
             is_current = now is not None and route.stable == now.stable
@@ -230,7 +230,8 @@ class RolloutInvariants:
         self.expect(
             route == (world.route_before if untouched else expected_route), "alias and route", f"{route} after {state}"
         )
-        lost_alias = state.former is None and state.reached in {Phase.PROMOTING, Phase.DRAINING}
+        has_moved_alias = state.reached in {Phase.PROMOTING, Phase.CONFIRMING, Phase.DRAINING}
+        lost_alias = state.former is None and has_moved_alias
         champion = None if lost_alias else state.champion
         self.expect(alias == champion, "alias and route", f"champion {alias}, not {champion}, after {state.phase}")
         is_stopped = untouched or state.candidate not in world.servers.deployed

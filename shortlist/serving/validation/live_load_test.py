@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shortlist.serving.server.requests.headers import recommend_model
+from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Endpoint, connect
 from shortlist.serving.traffic.ledger import Ledger, percentiles
 from shortlist.serving.traffic.load import Load, repeat_requests
@@ -27,6 +28,10 @@ _DISTINCT_REQUESTS = 64
 _WARM_UP_REQUESTS = 10
 """Requests before the measured ones: the first ones of a process are slow."""
 _MAX_MEASUREMENTS = 3
+_ROW_SECONDS = 5.0
+"""Longest wait for the score of a single row."""
+_ROW_PATIENCE_SECONDS = 1.0
+"""How long connecting is tried for a single row."""
 _SLATE_ITEMS = 10
 """Items requested per slate."""
 
@@ -72,6 +77,34 @@ def live_load_failures(
     max_ms = {"p50": limits.max_slate_p50_ms, "p99": limits.max_slate_p99_ms}
     inputs = [_slate_inputs(session, section) for session in sessions]
     return _failures(_LiveLoad(endpoint, inputs, "slate", limits.slates_per_second, limits.seconds, max_ms))
+
+
+def live_row(data: Data, log: Path) -> Mapping[str, Array]:
+    """Return the inputs of a request for the score of one row of the log's newest day."""
+    return next(iter(Sessions(data, log, 1, 1))).inputs
+
+
+def live_row_failures(port: int, model: str, inputs: Mapping[str, Array], host: str = "127.0.0.1") -> list[str]:
+    """Return why running servers do not score a row now; empty when they do.
+
+    Args:
+        port: HTTP port of the servers.
+        model: Name of the model.
+        inputs: Inputs of the row, from `live_row`.
+        host: Host of the servers.
+    """
+    endpoint = Endpoint(
+        host=host, port=port, model=model, timeout_seconds=_ROW_SECONDS, patience_seconds=_ROW_PATIENCE_SECONDS
+    )
+    answer = asyncio.run(_ask(endpoint, inputs))
+    if answer.status == 200 and not answer.error:
+        return []
+    return [f"{host}:{port} does not score a row: {answer.error or f'status {answer.status}'}"]
+
+
+async def _ask(endpoint: Endpoint, inputs: Mapping[str, Array]) -> ClientResponse:
+    async with connect(endpoint) as client:
+        return await client.ask(client.prepare(inputs), "checking-0")
 
 
 def _slate_inputs(session: Session, section: Retrieval) -> dict[str, Array]:

@@ -118,6 +118,9 @@ class World:
         self.rollouts = Rollouts(folder / "rollouts", SPEC)
         self.observe: Callable[[RolloutRecord], Observer] = lambda _: Script()
         self.reasons: Sequence[str] = ()
+        self.row_reasons: Sequence[str] = ()
+        """Why a row is not scored."""
+        self.keep_former_seconds: float = changes.get("keep_former_seconds", 0.0)
         self.on_change: Callable[[RolloutRecord], None] = lambda _: None
         if not (folder / "registry").exists():
             self.models.add(1)
@@ -155,11 +158,14 @@ class World:
 
     def roll_out(self, policy: Canary = POLICY, labels: Mapping[str, FurtherLabel] | None = None) -> RolloutCommands:
         """A new controller, as a new process would have."""
+        fleet = self.fleet()
         tools = ControllerContext(
-            fleet=self.fleet(),
+            fleet=fleet,
             models=self.models,
             observe=self.observe,
             load_test=lambda _: self.reasons,
+            answer_failures=lambda deployment: fleet.readiness_failures(deployment.version) or self.row_reasons,
+            keep_former_seconds=self.keep_former_seconds,
             on_change=self.on_change,
             patience_seconds=0.01,
             poll_seconds=0.01,

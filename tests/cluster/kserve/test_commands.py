@@ -39,13 +39,14 @@ BUCKET = BucketObjects(kind="bucket", url="s3://models/shortlist")
 def deployer(tmp_path: Path, prometheus: PrometheusServer, monkeypatch: pytest.MonkeyPatch) -> Deployer:
     """Everything is real but the bucket, which is a folder, and the registry, which is one too."""
     stores = StorageConfig(folder=tmp_path / "stores", cluster="eu-1", objects=BUCKET.url, log_in_objects=True)
-    cluster = CLUSTER.model_copy(update={"prometheus": prometheus.url})
+    cluster = CLUSTER.model_copy(update={"prometheus": prometheus.url, "keep_former_seconds": 0})
     runtime = Runtime(target="kserve", objects=BUCKET, cluster=cluster)
     objects = FolderObjectStore(tmp_path / "objects")
     monkeypatch.setattr(connection, "open_object_store", lambda _: objects)
     monkeypatch.setattr(FleetContext, "served_store", None)
     monkeypatch.setattr(connection.KServeConnection, "poll_seconds", 0.01)
     monkeypatch.setattr(connection.KServeConnection, "load_failures", lambda *_: [])
+    monkeypatch.setattr(FleetContext, "answer_failures", lambda *_: [])
     monkeypatch.setattr(connection, "KubeObserver", partial(KubeObserver, settled_seconds=0))
     return Deployer(RunContext(name="demo", stores=str(stores)), Serving(canary=POLICY), Gates(min_auc=0.6), runtime)
 

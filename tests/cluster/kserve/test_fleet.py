@@ -14,12 +14,14 @@ from kube_server import Behaviour, Fault, KubeServer, Object
 from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.kserve.errors import ClusterError, ForeignError
 from shortlist.rollout.kserve.fetch import fetch
+from shortlist.rollout.kserve.fleet import has_ready_endpoint
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import DIGEST_ANNOTATION, RELEASE_ANNOTATION
 from shortlist.rollout.kserve.published import model_key, release_key
 from shortlist.spec.cluster import Cluster, Images, Task
 from shortlist.storage.artefacts import IntegrityError, folder_digest, write_manifest
 
+SERVICES = "/apis/serving.kserve.io/v1beta1/namespaces/ml/inferenceservices"
 ROLLOUT = "20261121-120000-demo-0000"
 FIVE = Route(stable=1, canary=2, percent=5, rollout=ROLLOUT, step=0)
 FIFTY = Route(stable=1, canary=2, percent=50, rollout=ROLLOUT, step=1)
@@ -70,6 +72,44 @@ def test_a_version_without_users_gets_none_before_it_is_ready(world: World, kube
     with pytest.raises(ClusterError, match=r"demo-v2-.*-transformer: not ready, so nobody is sent there"):
         world.fleet().route(FIVE)
     assert world.fleet().serving() == Route(stable=1)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "message"),
+    [
+        (Behaviour(transformer_after=1_000), "TransformerReady is False"),
+        (Behaviour(replicas={"predictor": 0, "transformer": 1}), "demo-v2-.*-predictor: no ready endpoint"),
+        (Behaviour(replicas={"predictor": 1, "transformer": 0}), "demo-v2-.*-transformer: no ready endpoint"),
+    ],
+)
+def test_a_version_that_kserve_calls_ready_and_that_cannot_answer_is_not_ready(
+    kube: KubeServer, tmp_path: Path, behaviour: Behaviour, message: str
+) -> None:
+    world = World(tmp_path, kube.url, ready_seconds=0.2)
+    world.serve(1)
+    kube.behaviour[world.name(2)] = behaviour
+    world.fleet().deploy(world.deployment(2))
+    conditions = kube.answer("GET", f"{SERVICES}/{world.name(2)}", None)["status"]["conditions"]
+    assert {"type": "Ready", "status": "True"} in conditions  # as KServe has it
+    with pytest.raises(ClusterError, match=rf"is not ready after 0.2 s; the cluster says:\n.*{message}"):
+        world.fleet().wait_ready(2)
+    assert not world.fleet().health(2).ready
+    with pytest.raises(ClusterError, match="not ready, so nobody is sent there"):
+        world.fleet().route(FIVE)
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "is_ready"),
+    [
+        (None, False),
+        ([], False),
+        ([{"addresses": ["10.0.0.1"], "conditions": {"ready": False}}], False),
+        ([{"addresses": ["10.0.0.1"], "conditions": {"ready": False}}, {"conditions": {"ready": True}}], True),
+        ([{"addresses": ["10.0.0.1"]}], True),  # unknown counts as ready
+    ],
+)
+def test_endpoints_are_read_as_kubernetes_writes_them(endpoints: list[Object] | None, is_ready: bool) -> None:
+    assert has_ready_endpoint({"endpoints": endpoints}) == is_ready
 
 
 def test_a_version_that_does_not_become_ready_says_what_the_cluster_says(kube: KubeServer, tmp_path: Path) -> None:

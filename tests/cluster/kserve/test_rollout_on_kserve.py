@@ -98,6 +98,46 @@ def slow_to_start(world: World, kube: KubeServer) -> None:
     kube.behaviour[world.name(2)] = Behaviour(ready_after=0.7)
 
 
+def slow_transformer(world: World, kube: KubeServer) -> None:
+    """KServe says Ready before the transformer, to which users are sent, is."""
+    kube.behaviour[world.name(2)] = Behaviour(transformer_after=0.7)
+
+
+def no_transformer(world: World, kube: KubeServer) -> None:
+    kube.behaviour[world.name(2)] = Behaviour(transformer_after=1_000)
+
+
+def no_predictors(world: World, kube: KubeServer) -> None:
+    """KServe calls 0 of 0 replicas ready."""
+    kube.behaviour[world.name(2)] = Behaviour(replicas={"predictor": 0, "transformer": 1})
+
+
+def loses_pods(phase: Phase, step: int = 2) -> Callable[[World, KubeServer], None]:
+    """Return a fault: all pods of the candidate go when a phase begins, and KServe still says Ready."""
+
+    def spoil(world: World, kube: KubeServer) -> None:
+        def on_change(record: RolloutRecord) -> None:
+            if (record.state.phase, record.state.step) == (phase, step):
+                kube.behaviour[world.name(2)] = Behaviour(replicas={"predictor": 0, "transformer": 0})
+
+        world.on_change = on_change
+
+    return spoil
+
+
+def scores_no_row(phase: Phase, step: int = 2) -> Callable[[World, KubeServer], None]:
+    """Return a fault: from a phase on the candidate, whose pods are all ready, scores no row."""
+
+    def spoil(world: World, kube: KubeServer) -> None:
+        def on_change(record: RolloutRecord) -> None:
+            if (record.state.phase, record.state.step) == (phase, step):
+                world.row_reasons = ["demo-v2:80 does not score a row: status 503"]
+
+        world.on_change = on_change
+
+    return spoil
+
+
 def slow_to_go(world: World, kube: KubeServer) -> None:
     kube.default = Behaviour(gone_after=0.01)
 
@@ -166,6 +206,15 @@ FAULTS: dict[str, tuple[Callable[[World, KubeServer], None], str, str]] = {
     "never ready": (never_ready, "back", "is not ready after"),
     "fails to load": (failing, "back", "never becomes ready"),
     "slow to start": (slow_to_start, "promoted", ""),
+    "Ready before its transformer": (slow_transformer, "promoted", ""),
+    "Ready without its transformer": (no_transformer, "back", "TransformerReady is False"),
+    "Ready with 0 of 0 replicas": (no_predictors, "back", "-predictor: no ready endpoint"),
+    "no row scored, not load-tested": (scores_no_row(Phase.LOAD_TESTING, 0), "back", "load_testing: demo-v2:80 does"),
+    "no row scored at a step": (scores_no_row(Phase.SHIFTING, 1), "back", "shifting: demo-v2:80 does not score a row"),
+    "pods lost before a step": (loses_pods(Phase.SHIFTING, 1), "back", "shifting: Service ml/demo-v2-"),
+    "pods lost before the promotion": (loses_pods(Phase.PROMOTING), "back", "is not ready after"),
+    "pods lost after the promotion": (loses_pods(Phase.CONFIRMING), "back", "confirming: Service ml/demo-v2-"),
+    "no row scored after the promotion": (scores_no_row(Phase.CONFIRMING), "back", "confirming: demo-v2:80 does not"),
     "slow to be deleted": (slow_to_go, "promoted", ""),
     "too slow under load": (proof_fails, "back", "p99 90 ms > 40 ms"),
     "conflicts": (conflicts, "promoted", ""),
@@ -173,7 +222,7 @@ FAULTS: dict[str, tuple[Callable[[World, KubeServer], None], str, str]] = {
     "500, 429, 503": (errors, "promoted", ""),
     "API away, within patience": (down_a_while, "promoted", ""),
     "API restarted": (restarted, "promoted", ""),
-    "candidate being deleted": (going, "back", "its share stays at 5 %"),
+    "candidate being deleted": (going, "back", "shifting: InferenceService ml/demo-v2-"),
     "candidate edited": (evicted, "back", "somebody changed it since it was made"),
     "weights moved by hand": (by_hand, "back", "somebody else changed it"),
 }
@@ -194,6 +243,49 @@ def test_fault_table(kube: KubeServer, tmp_path: Path, fault: str) -> None:
         assert is_back(world, kube)
     assert all(sent_route.weights for sent_route in kube.sent)
     assert kube.forbidden == []
+
+
+def test_the_former_version_is_kept_for_the_declared_time_and_takes_the_users_back(
+    kube: KubeServer, tmp_path: Path
+) -> None:
+    """The candidate answers when it is promoted, and no more some checks later."""
+    world = World(tmp_path, kube.url, keep_former_seconds=600)
+    world.serve(1)
+    checks: list[list[str]] = []
+
+    def on_change(record: RolloutRecord) -> None:
+        if record.state.phase is Phase.CONFIRMING:
+            checks.append(kube.named("InferenceService"))
+            if len(checks) == 5:
+                kube.behaviour[world.name(2)] = Behaviour(replicas={"predictor": 1, "transformer": 0})
+
+    world.on_change = on_change
+    record = world.roll_out().canary()
+    assert checks == [[world.name(1), world.name(2)]] * 5
+    assert "-transformer: no ready endpoint" in record.state.reason
+    assert (record.state.phase, is_back(world, kube)) == (Phase.ROLLED_BACK, True)
+
+
+def test_the_former_version_is_deleted_when_the_declared_time_is_over(kube: KubeServer, tmp_path: Path) -> None:
+    world = World(tmp_path, kube.url, keep_former_seconds=0.2)
+    world.serve(1)
+    record = world.roll_out().canary()
+    began = {change.phase: change.elapsed_seconds for change in record.history}
+    assert began[Phase.DRAINING] - began[Phase.CONFIRMING] >= 0.2
+    assert is_promoted(world, kube)
+
+
+def test_a_version_that_does_not_answer_right_before_the_deletion_leaves_the_former_running(
+    kube: KubeServer, tmp_path: Path
+) -> None:
+    world = World(tmp_path, kube.url, ready_seconds=2.0)
+    world.serve(1)
+    loses_pods(Phase.DRAINING)(world, kube)
+    with pytest.raises(RolloutError, match=r"VerifyAnswers failed 4 times \(Service .*no ready endpoint"):
+        world.roll_out().canary()
+    assert kube.named("InferenceService") == [world.name(1), world.name(2)]
+    assert world.roll_out().rollback().state.phase is Phase.ABORTED
+    assert is_back(world, kube)
 
 
 def test_the_role_allows_exactly_the_calls_of_a_rollout(kube: KubeServer, tmp_path: Path) -> None:
@@ -277,7 +369,9 @@ def controllers(world: World, zygote: Callable[[dict[str, Any]], str]) -> Callab
 
 
 FOREIGN_CLUSTER = {"shortlist/cluster": "us-1"}
-ON_THE_WAY = ("verifying", "starting", "load_testing", "shifting", "watching", "promoting", "draining", "promoted")
+ON_THE_WAY = (
+    "verifying", "starting", "load_testing", "shifting", "watching", "promoting", "confirming", "draining", "promoted",
+)  # fmt: skip
 BACK = ("rolling_back", "rolled_back")
 
 

@@ -14,7 +14,8 @@ from shortlist.rollout.phases import Phase
 def test_the_first_model_serves_everybody_once_its_servers_are_load_tested(stack_up: Any) -> None:
     first = stack_up.started
     assert first.state.phase is Phase.PROMOTED
-    assert [change.phase for change in first.history][2:5] == [Phase.LOAD_TESTING, Phase.PROMOTING, Phase.DRAINING]
+    phases = [change.phase for change in first.history]
+    assert phases[2:] == [Phase.LOAD_TESTING, Phase.PROMOTING, Phase.CONFIRMING, Phase.DRAINING, Phase.PROMOTED]
     assert (first.state.former, first.state.stable) == (None, stack_up.world.versions["first"])
 
 

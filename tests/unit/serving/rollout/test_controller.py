@@ -681,6 +681,7 @@ def during(world: World, phase: Phase, act: Callable[[], object]) -> None:
         Phase.SHIFTING,
         Phase.WATCHING,
         Phase.PROMOTING,
+        Phase.CONFIRMING,
         Phase.DRAINING,
     ],
 )
@@ -822,10 +823,13 @@ def test_rollback_of_a_promotion_with_no_former_version_is_refused(
     assert world.is_promoted()
 
 
+_PROMOTED = {Phase.PROMOTING, Phase.CONFIRMING, Phase.DRAINING}
+
+
 def test_a_command_resumes_the_rollout_of_a_dead_controller(worlds: Callable[[], World]) -> None:
     for world in worlds_after_each_kill(worlds, begin):
         unfinished = world.rollouts.unfinished()
-        if unfinished is None or unfinished.state.reached in {Phase.PROMOTING, Phase.DRAINING}:
+        if unfinished is None or unfinished.state.reached in _PROMOTED:
             continue
         record = world.roll_out().promote("I know it")
         assert world.is_promoted(), record.state

@@ -17,6 +17,7 @@ from shortlist.rollout.actions import (
     SetTrafficSplit,
     StartServers,
     StopServers,
+    VerifyAnswers,
     VerifyCandidate,
     VerifyServedFiles,
     actions,
@@ -88,7 +89,7 @@ def test_a_good_candidate_passes_every_step_and_is_promoted() -> None:
     assert phases == [
         ("verifying", 0), ("starting", 0), ("load_testing", 0),
         ("shifting", 5), ("watching", 5), ("shifting", 25), ("watching", 25), ("shifting", 100), ("watching", 100),
-        ("promoting", 100), ("draining", 100),
+        ("promoting", 100), ("confirming", 100), ("draining", 100),
     ]  # fmt: skip
     assert (state.phase, state.stable) == (Phase.PROMOTED, 2)
 
@@ -98,7 +99,7 @@ def test_the_first_model_is_promoted_after_the_load_test() -> None:
     while not state.final:
         phases.append(state.phase.value)
         state = complete_phase(state)
-    assert phases == ["verifying", "starting", "load_testing", "promoting", "draining"]
+    assert phases == ["verifying", "starting", "load_testing", "promoting", "confirming", "draining"]
     assert (state.phase, state.stable) == (Phase.PROMOTED, 2)
 
 
@@ -107,8 +108,8 @@ def test_the_first_model_is_promoted_after_the_load_test() -> None:
     [
         (Phase.VERIFYING, (VerifyCandidate(),)),
         (Phase.STARTING, (EnsureServing(1), VerifyCandidate(), StartServers(2))),
-        (Phase.LOAD_TESTING, (LoadTestCandidate(),)),
-        (Phase.SHIFTING, (VerifyServedFiles(), SetTrafficSplit(5, 0))),
+        (Phase.LOAD_TESTING, (VerifyAnswers(), LoadTestCandidate())),
+        (Phase.SHIFTING, (VerifyServedFiles(), VerifyAnswers(), SetTrafficSplit(5, 0))),
         (Phase.WATCHING, (AnalyzeStep(0),)),
     ],
 )
@@ -121,10 +122,12 @@ def test_a_promotion_stops_the_former_servers_last() -> None:
     assert actions(at(Phase.PROMOTING, 2)) == (
         StartServers(2),
         VerifyServedFiles(),
+        VerifyAnswers(),
         RouteAllTraffic(2),
         SetChampionAlias(2),
     )
-    assert actions(at(Phase.DRAINING, 2)) == (DrainRequests(), StopServers(1))
+    assert actions(at(Phase.CONFIRMING, 2)) == (VerifyAnswers(),)
+    assert actions(at(Phase.DRAINING, 2)) == (DrainRequests(), VerifyAnswers(), StopServers(1))
 
 
 @pytest.mark.parametrize(
@@ -180,6 +183,12 @@ def test_a_command_promotes_at_once_but_only_after_the_load_test() -> None:
     assert complete_phase(complete_phase(soon)).phase is Phase.PROMOTING
     assert advance_all(soon, Failed("crashed on load")).phase is Phase.ROLLING_BACK
     assert not advance_all(at(Phase.DRAINING, 2), Promote("again")).manual
+
+
+def test_a_promoted_version_that_does_not_answer_is_rolled_back_while_the_former_servers_run() -> None:
+    state, rollback_actions = advance(at(Phase.CONFIRMING, 2), Failed("no ready endpoint"))
+    assert (state.phase, state.reason) == (Phase.ROLLING_BACK, "no ready endpoint")
+    assert rollback_actions[:3] == (StartServers(1), RouteAllTraffic(1), SetChampionAlias(1))
 
 
 def test_a_failure_while_draining_does_not_undo_the_promotion() -> None:

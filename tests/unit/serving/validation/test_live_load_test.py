@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from aiohttp import web
 
 from shortlist.contracts import Columns, Files
-from shortlist.serving.validation.live_load_test import live_load_failures
+from shortlist.serving.validation.live_load_test import live_load_failures, live_row, live_row_failures
 from shortlist.spec.data import Data
 from shortlist.spec.gates import Infra
 from shortlist.storage.artefacts import write_json
@@ -127,6 +128,30 @@ def reasons(log: Path, behaviour: Behaviour) -> list[str]:
 def slate_reasons(log: Path, release: Path, slate: Behaviour, slates: list[bytes] | None = None) -> list[str]:
     with serving(well, slate, [] if slates is None else slates) as port:
         return live_load_failures(port, "m", DATA, log, LIMITS, release)
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_a_row_is_scored_or_the_failure_names_the_server(log: Path, status: int) -> None:
+    # The server of these tests answers with four scores.
+    inputs = {name: np.repeat(values, 4, axis=0) for name, values in live_row(DATA, log).items()}
+    with serving(lambda _: (status, 0.0), well, []) as port:
+        failures = live_row_failures(port, "m", inputs)
+    assert [f"127.0.0.1:{port} does not score a row: " in failure for failure in failures] == [True] * (status != 200)
+
+
+def test_an_answer_without_a_score_of_each_row_is_a_failure(log: Path) -> None:
+    with serving(well, well, []) as port:
+        assert live_row_failures(port, "m", live_row(DATA, log)) == [
+            f"127.0.0.1:{port} does not score a row: 4 scores for 1 rows"
+        ]
+
+
+def test_servers_that_are_gone_score_no_row(log: Path) -> None:
+    inputs = live_row(DATA, log)
+    with serving(well, well, []) as port:
+        pass
+    (failure,) = live_row_failures(port, "m", inputs)
+    assert f"127.0.0.1:{port} does not score a row: not sent" in failure
 
 
 def test_slate_requests_have_no_user_but_recent_items_and_the_declared_context(log: Path, release: Path) -> None:
