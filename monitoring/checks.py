@@ -107,13 +107,32 @@ def _coverage_problems(window: LiveWindow, limits: Window) -> Iterator[Problem]:
         )
 
 
+def clock_warnings(window: LiveWindow, limits: Checks) -> tuple[str, ...]:
+    """Return a sentence about rows in the future that are too few for a problem; nothing without such rows."""
+    if not window.future or _has_wrong_clocks(window, limits):
+        return ()
+    return (f"{_describe_future_rows(window, limits)}; they are left out.",)
+
+
 def _clock_problems(window: LiveWindow, limits: Checks) -> Iterator[Problem]:
-    if window.future:
+    if _has_wrong_clocks(window, limits):
         yield Problem(
             kind="clock",
-            reason=f"{window.future} rows lie more than {limits.max_clock_skew_minutes:g} minutes in the future, wanted"
-            " none. Set the clocks of clients and servers; training is held.",
+            reason=f"{_describe_future_rows(window, limits)}, wanted at most {limits.max_future_share:.1%}. Set the"
+            " clocks of clients and servers; training is held.",
         )
+
+
+def _has_wrong_clocks(window: LiveWindow, limits: Checks) -> bool:
+    # A share, because clients choose these times: a few wrong clocks among many must not hold the training.
+    return window.future > limits.max_future_share * window.answered_rows
+
+
+def _describe_future_rows(window: LiveWindow, limits: Checks) -> str:
+    return (
+        f"{window.future} of {window.answered_rows} rows lie more than {limits.max_clock_skew_minutes:g} minutes in the"
+        " future"
+    )
 
 
 def _sent_columns(reference: Reference, sent: Container[str] | None) -> dict[str, ColumnReference]:

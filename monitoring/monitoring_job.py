@@ -14,7 +14,7 @@ import polars as pl
 
 from monitoring.alerts.alerts import send_alerts
 from monitoring.alerts.webhook import read_token
-from monitoring.checks import check_window
+from monitoring.checks import check_window, clock_warnings
 from monitoring.drift.drift import find_drift
 from monitoring.exposition import write_metrics
 from monitoring.live_quality import early_warnings, measure_quality
@@ -260,11 +260,11 @@ class MonitoringJob:
         report = WindowReport(
             spec=self.name, start=window.start, end=window.end, made=now, champion=main_version,
             versions=rows_by_version, requests=window.requests, rows=window.rows.height, coverage=window.coverage,
-            late=window.late, duplicates=window.duplicates, orphans=window.orphans, volume_ratio=ratio,
-            problems=problems,
+            late=window.late, duplicates=window.duplicates, orphans=window.orphans, future=window.future,
+            volume_ratio=ratio, problems=problems,
             quality=measure_quality(window, references, self._slices, limits, min_rows),
             slates=measure_slate_traffic(slates, window.rows, main_version),
-            warnings=early_warnings(window, references, limits),
+            warnings=clock_warnings(window, self._settings.checks) + early_warnings(window, references, limits),
             # Broken data are not compared: every dependent column would be reported as drift.
             findings=() if problems or window.rows.height < min_rows else self._findings(window, watched),
         )  # fmt: skip

@@ -79,8 +79,8 @@ def comparable_masks(requests: pl.DataFrame, tiles: Tiles, until: datetime) -> t
         Two masks: comparable, and ahead. A request in neither waits for statistics that are not counted yet.
     """
     times = requests.select(
-        pl.col(Columns.TIME).list.min().fill_null(pl.col("time")).alias("first"),
-        pl.col(Columns.TIME).list.max().fill_null(pl.col("time")).alias("last"),
+        pl.min_horizontal("time", pl.col(Columns.TIME).list.min()).alias("first"),
+        pl.min_horizontal("time", pl.col(Columns.TIME).list.max()).alias("last"),
     )
     known_at = [tiles.known_at(time) for time in times["last"].to_list()]
     table_counted_until = [tiles.counted_until(tiles.known_at(time)) for time in times["first"].to_list()]

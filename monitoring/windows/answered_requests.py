@@ -66,20 +66,16 @@ def summarize_outcomes(log: pl.DataFrame) -> pl.DataFrame:
     return _summarize(log, pl.col("time"), pl.lit(0).sum())
 
 
-def count_future_rows(requests: pl.DataFrame, skew_minutes: float) -> int:
-    """Return how many rows lie later than their own answer by more than the allowed clock skew.
+def future_rows(skew_minutes: float) -> pl.Expr:
+    """Return how many rows of a request are later than its answer by more than the clock skew, as an expression.
 
     Args:
-        requests: Requests as `select_answered` returns them.
         skew_minutes: The allowed clock skew.
     """
-    latest_time = pl.col("time") + pl.duration(microseconds=round(skew_minutes * 60e6))
-    ahead_requests = requests.filter(pl.col(Columns.TIME).list.max() > latest_time)
-    if ahead_requests.is_empty():
-        return 0
-    rows_per_time = pl.when(pl.col(Columns.TIME).list.len() == 1).then(ROWS).otherwise(1).alias("counts")
-    times = ahead_requests.select("time", Columns.TIME, rows_per_time).explode(Columns.TIME)
-    return int(times.filter(pl.col(Columns.TIME) > latest_time)["counts"].sum())
+    times = pl.col(Columns.TIME).cast(pl.List(pl.Int64))  # microseconds: polars does not subtract from lists of times
+    latest_time = pl.col("time").cast(pl.Int64) + round(skew_minutes * 60e6)
+    ahead = (times - latest_time).list.eval(pl.element() > 0).list.sum().cast(pl.Int64)
+    return pl.when(times.list.len() == 1).then(ahead * ROWS).otherwise(ahead).fill_null(0)
 
 
 def _summarize(rows: pl.DataFrame, moment: pl.Expr, count: pl.Expr) -> pl.DataFrame:

@@ -82,7 +82,10 @@ def log_rows(requests: pl.DataFrame, declared: DeclaredColumns) -> pl.DataFrame:
     request_index = np.repeat(np.arange(requests.height), lengths)
     row = np.arange(len(request_index)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     unfold = ListUnfolder(request_index, row, lengths[request_index])
-    times = unfold(requests[Columns.TIME]).fill_null(requests["time"][request_index]).alias(Columns.TIME)
+    answered = requests["time"][request_index]
+    sent_times = unfold(requests[Columns.TIME]).fill_null(answered).alias(Columns.TIME)
+    # Servers score rows that are dated ahead as of the receipt of their request.
+    times = sent_times.zip_with(sent_times <= answered, answered)
     columns = [
         unfold(requests[logged_name(name)]).cast(column_type(column)).alias(name)
         for name, column in logged_inputs(data).items()

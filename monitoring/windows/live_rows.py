@@ -23,7 +23,7 @@ class RowExploder:
 
     Args:
         data: The log's declaration.
-        skew_minutes: Rows later than their own answer by more than this are left out.
+        skew_minutes: Rows later than their own answer by more than this are left out; others count at the answer.
         sampling: The logged share of answers that do not record it.
     """
 
@@ -64,7 +64,8 @@ class RowExploder:
             rows = rows.with_columns(pl.coalesce(Columns.USER, user.cast(pl.String)).alias(Columns.USER))
         row_columns = ("request_id", "row", Columns.USER, "version", "track", "score", Columns.LABEL)
         leading_columns = (*row_columns, Columns.TIME, Columns.WEIGHT)
-        return rows.filter(pl.col(Columns.TIME) <= pl.col("time") + self._skew).select(
+        rows = rows.filter(pl.col(Columns.TIME) <= pl.col("time") + self._skew)
+        return rows.with_columns(pl.min_horizontal("time", Columns.TIME).alias(Columns.TIME)).select(
             *leading_columns, *inputs, *(column.name for column in further_columns)
         )
 

@@ -36,8 +36,10 @@ class LiveWindow:
     orphans: int
     """Outcomes of this time whose request, or row, is not in the prediction log."""
     future: int
-    """Rows later than their own answer; they are left out."""
+    """Rows later than their own answer by more than the allowed clock skew; they are left out."""
     scored: pl.DataFrame
     """version (Int64), impression_weight, score (Float32) of answered rows, with outcomes or not; sampled as `rows`."""
     unreadable: tuple[str, ...] = ()
     """Files of the logs that cannot be read, each with the reason and the next step; their rows are missing above."""
+    answered_rows: int = 0
+    """Rows of the answered requests, with outcomes or not."""

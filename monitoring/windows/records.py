@@ -125,6 +125,8 @@ class WindowReport(_WindowRecord):
     """Outcomes of rows that already had one; the last one counts."""
     orphans: int = 0
     """Outcomes of requests that are not in the prediction log."""
+    future: int = 0
+    """Rows later than their own answer by more than the allowed clock skew; they are left out."""
     volume_ratio: float | None = None
     """Ratio of the requests to the median of earlier windows; None while there are too few."""
     problems: tuple[Problem, ...] = ()
@@ -133,7 +135,7 @@ class WindowReport(_WindowRecord):
     slates: tuple[SlateTraffic, ...] = ()
     """Slate statistics by version; empty where clients send their candidates."""
     warnings: tuple[str, ...] = ()
-    """Early warnings that need no labels; they do not change the verdict."""
+    """Early warnings that need no labels, and rows that were left out; they do not change the verdict."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property

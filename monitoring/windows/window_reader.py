@@ -15,7 +15,7 @@ from monitoring.windows.answered_requests import (
     MOMENT,
     REQUEST,
     ROWS,
-    count_future_rows,
+    future_rows,
     impression_weight,
     select_answered,
 )
@@ -32,6 +32,7 @@ from shortlist.spec.monitoring import Monitoring
 
 _MAX_CLOCK_DIFFERENCE: Final = timedelta(hours=1)
 """Longest time by which an outcome may precede its answer, because the clocks of two machines differ."""
+_FUTURE: Final = ":future"
 _MIN_LOOKBACK: Final = timedelta(days=1)
 """Requests answered up to this long before an outcome (longer in long windows) are searched before it is an orphan."""
 
@@ -73,6 +74,7 @@ class WindowReader:
             start=span.start, end=span.end, requests=requests.height, rows=rows, coverage=outcomes.coverage,
             late=outcomes.late, duplicates=outcomes.duplicates, orphans=orphans, future=future, scored=scored,
             unreadable=(*self.predictions.unreadable, *self.outcomes.unreadable),
+            answered_rows=int(requests[ROWS].sum()),
         )  # fmt: skip
 
     def _iter_answered(self, span: Span, columns: tuple[str, ...] | None) -> Iterator[pl.DataFrame]:
@@ -82,11 +84,13 @@ class WindowReader:
 
     def _requests(self, span: Span) -> tuple[pl.DataFrame, int]:
         """Return time, request, moment and rows of all requests, each id once, and the number of rows in the future."""
-        pieces, future = [select_answered(self.predictions.empty()).select("time", REQUEST, MOMENT, ROWS)], 0
-        for piece in self._iter_answered(span, ANSWER_COLUMNS):
-            future += count_future_rows(piece, self.settings.checks.max_clock_skew_minutes)
-            pieces.append(piece.select("time", REQUEST, MOMENT, ROWS))
-        return pl.concat(pieces).unique(REQUEST, keep="first", maintain_order=True), future
+        future = future_rows(self.settings.checks.max_clock_skew_minutes).alias(_FUTURE)
+        pieces = [
+            piece.select("time", REQUEST, MOMENT, ROWS, future)
+            for piece in (select_answered(self.predictions.empty()), *self._iter_answered(span, ANSWER_COLUMNS))
+        ]
+        requests = pl.concat(pieces).unique(REQUEST, keep="first", maintain_order=True)
+        return requests.drop(_FUTURE), int(requests[_FUTURE].sum())
 
     def _sample(self, requests: pl.DataFrame) -> pl.Series:
         """Return the requests whose scores are all kept: those with the smallest hashes, as many as fit."""

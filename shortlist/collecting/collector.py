@@ -23,7 +23,7 @@ from shortlist.collecting.live_labels import OutcomeLabels, read_labels
 from shortlist.collecting.live_log import MatureParts, covered_parts, live_folders, mature_parts
 from shortlist.collecting.live_rows import LiveRows, span_of_times
 from shortlist.contracts import Columns, DataError, ShortlistError
-from shortlist.data.base_rows import clock_failures
+from shortlist.data.base_rows import as_of_answer, clock_failures
 from shortlist.data.collected import REQUESTS, ROWS, BatchCounts, CollectedBatch, CollectedLog
 from shortlist.data.rules.failures import flag_failed_rows
 from shortlist.data.rules.row_rules import build_log_checks, find_broken_checks
@@ -187,6 +187,7 @@ class Collector:
         """Return the rows that pass the currently declared rules of the log."""
         if not rows.height:
             return rows
+        rows = as_of_answer(rows, self._data)
         broken = clock_failures(rows, self._data) + find_broken_checks(rows, build_log_checks(self._data))
         return rows.filter(~flag_failed_rows(rows.height, broken))
 

@@ -9,10 +9,11 @@ import polars as pl
 
 from shortlist.contracts import Columns, DataError
 from shortlist.data.collected import ANSWERED, CollectedRows
+from shortlist.data.reading.clock import event_days
 from shortlist.data.rules.failures import RowFailure, find_failures, flag_failed_rows, split_failures
 from shortlist.data.rules.quarantine import QuarantineWriter
-from shortlist.data.rules.row_rules import build_log_checks, find_broken_checks
-from shortlist.spec.data import Data, GeneratedSource
+from shortlist.data.rules.row_rules import CLIENT_CLOCK, build_log_checks, find_broken_checks
+from shortlist.spec.data import Data, EventClock, GeneratedSource
 from shortlist.spec.durations import parse_duration
 from shortlist.storage.tables import DayTableWriter
 
@@ -52,6 +53,10 @@ class BaseRows:
         tail_and_rows = pl.concat([self.tail, rows.select(Columns.TIME, Columns.IMPRESSION)])
         self.tail = _newest_days(tail_and_rows)
         return rows
+
+    def as_of_answer(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return collected rows `as_of_answer`."""
+        return as_of_answer(rows, self._data)
 
     def drop_before_since(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return collected rows without those before `data.live.since`."""
@@ -114,7 +119,7 @@ def append_collected(
     """
     good_rows = bad_rows = 0
     for batch_rows, lost_rows in collected.iter_frames():
-        rows, refused = base.split_clock_failures(base.drop_before_since(batch_rows))
+        rows, refused = base.split_clock_failures(base.drop_before_since(base.as_of_answer(batch_rows)))
         for quarantined in (lost_rows, refused):
             rejected.append(quarantined)
             bad_rows += quarantined.height
@@ -125,6 +130,28 @@ def append_collected(
         writer.append(log_rows)
         good_rows += rows.height
     return good_rows, bad_rows
+
+
+def as_of_answer(rows: pl.DataFrame, data: Data) -> pl.DataFrame:
+    """Return collected rows, in time order, with times up to the clock skew after the answer set to the answer.
+
+    Servers score such a row, and count it, as of the receipt of its request, which is the logged time of the answer.
+    Times beyond the clock skew stay as they were sent, for `clock_failures`.
+
+    Args:
+        rows: Collected rows. Batches of earlier versions, without `ANSWERED`, stay as they are.
+        data: The log's declaration.
+    """
+    if ANSWERED not in rows.columns:
+        return rows
+    times, answered = rows[Columns.TIME], rows[ANSWERED]
+    is_ahead = ((times > answered) & (times <= answered + parse_duration(data.live.max_clock_skew))).fill_null(False)
+    if not is_ahead.any():
+        return rows
+    assert isinstance(data.clock, EventClock)
+    counted_times = times.zip_with(~is_ahead, answered)
+    counted_rows = rows.with_columns(counted_times, event_days(counted_times, data.clock))
+    return counted_rows.sort(Columns.TIME, Columns.IMPRESSION)
 
 
 def clock_failures(rows: pl.DataFrame, data: Data) -> list[RowFailure]:
@@ -142,10 +169,12 @@ def clock_failures(rows: pl.DataFrame, data: Data) -> list[RowFailure]:
     skew, max_age = data.live.max_clock_skew, data.live.max_age
     times, answered = rows[Columns.TIME], rows[ANSWERED]
     expected = f"a time at most {skew} after the answer (live.max_clock_skew)"
-    failures = find_failures("clock", times > answered + parse_duration(skew), Columns.TIME, times, expected)
+    failures = find_failures(CLIENT_CLOCK, times > answered + parse_duration(skew), Columns.TIME, times, expected)
     if max_age is not None and not isinstance(data.source, GeneratedSource):
         expected = f"a time at most {max_age} before the answer (live.max_age)"
-        failures += find_failures("clock", times < answered - parse_duration(max_age), Columns.TIME, times, expected)
+        failures += find_failures(
+            CLIENT_CLOCK, times < answered - parse_duration(max_age), Columns.TIME, times, expected
+        )
     return failures
 
 

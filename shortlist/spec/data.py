@@ -361,7 +361,8 @@ class Live(Section):
     missing_outcome: Literal["negative", "leave_out"] = "negative"
     """A row without an outcome after `data.outcome_delay`: label 0, or no row (where not every candidate is shown)."""
     max_clock_skew: Duration = "5m"
-    """Largest difference between clocks: a row may be this much later than its answer, an outcome this much earlier."""
+    """Largest difference between clocks: a row may be this much later than its answer, at which it then counts, and an
+    outcome this much earlier."""
     max_age: Duration | None = "1d"
     """How long before its answer a row's time may be; an older one is quarantined, so that clients, who send the time,
     cannot add days to the log. null: any time. A generated log, whose days are all in the past, is replayed as if null

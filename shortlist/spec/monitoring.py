@@ -43,7 +43,9 @@ class Checks(Section):
     volume_windows: int = Field(default=3, ge=1)
     """Earlier windows needed to check the volume; the median is of the newest 14."""
     max_clock_skew_minutes: float = Field(default=5.0, ge=0)
-    """How far in the future a row may lie."""
+    """How far in the future a row may lie; rows further ahead are left out, counted and named in the report."""
+    max_future_share: Share = 0.01
+    """Largest share of such rows among all rows of a window; above it the clocks are considered wrong."""
 
 
 class DriftLimits(Section):

@@ -8,7 +8,7 @@ from typing import Final
 
 from shortlist.data.rules.day_rules import enough_days, label_rate, null_share, volume
 from shortlist.data.rules.log_facts import LogFacts, Problems, format_count, format_share
-from shortlist.data.rules.row_rules import DUPLICATE_ROW, FUTURE
+from shortlist.data.rules.row_rules import CLIENT_CLOCK, DUPLICATE_ROW, FUTURE
 from shortlist.spec.data import Data, SideTable
 
 HINTS: Final = {
@@ -20,7 +20,8 @@ HINTS: Final = {
 
 def quarantined_share(facts: LogFacts, data: Data) -> Problems:
     """The share of quarantined rows is at most the declared one."""
-    rows_by_rule = {rule: rows for rule, rows in facts.by_rule.items() if rule not in (DUPLICATE_ROW, FUTURE)}
+    exempt_rules = CLIENT_CLOCK, DUPLICATE_ROW, FUTURE
+    rows_by_rule = {rule: rows for rule, rows in facts.by_rule.items() if rule not in exempt_rules}
     rows, limit = sum(rows_by_rule.values()), data.rules.max_quarantined_share
     if rows > limit * facts.read_rows:
         rules = ", ".join(

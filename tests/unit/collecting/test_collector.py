@@ -78,7 +78,7 @@ def test_rows_that_break_a_rule_are_quarantined_with_file_and_line(shop: Shop) -
     shop.outcome({"request_id": "a", "row": 0})
     assert shop.collect().batches[0].counts.quarantined == 5
     quarantined = shop.quarantine().sort(Columns.SOURCE_FILE, Columns.SOURCE_LINE)
-    assert quarantined[Columns.RULE].to_list() == ["in_range", "not_null", "not_null", "clock", "clock"]
+    assert quarantined[Columns.RULE].to_list() == ["in_range", "not_null", "not_null", "client_clock", "client_clock"]
     assert quarantined[Columns.SOURCE_FILE][0] == "v3-1/part-000000.parquet"
     assert quarantined[Columns.SOURCE_LINE].to_list() == [1, 2, 2, 1, 1]
     assert shop.rows()["price"].to_list() == [2.0]
@@ -88,7 +88,7 @@ def test_quarantined_rows_return_when_the_rule_is_relaxed(shop: Shop) -> None:
     shop.answer({"request_id": "a", "price": [-1.0, 2.0], Columns.TIME: [NOON, NOON + minutes(6)]})
     shop.outcome({"request_id": "a", "row": 0})
     assert shop.collect().batches[0].counts.rows == 0
-    assert sorted(shop.quarantine()[Columns.RULE]) == ["clock", "in_range"]
+    assert sorted(shop.quarantine()[Columns.RULE]) == ["client_clock", "in_range"]
     columns = [{name: value for name, value in column.items() if name != "min"} for column in DECLARED["columns"]]
     shop.declared = {**DECLARED, "columns": columns, "live": {**DECLARED["live"], "max_clock_skew": "10m"}}
     assert shop.collect(minutes(60)).batches == []  # the batch is as it was

@@ -164,10 +164,42 @@ def test_a_row_later_than_its_answer_is_quarantined_beyond_the_clock_skew(log: P
     publish(stores, *TWO_DAYS)
     collected = publish(stores, NOON + timedelta(hours=1), behind=6)
     table, quarantine = ingest_and_validate(declare(**LIVE), log, collected)
-    assert (table.notes["collected_rows"], table.notes["by_rule"]) == (2, {"clock": 1})
+    assert (table.notes["collected_rows"], table.notes["by_rule"]) == (2, {"client_clock": 1})
     assert quarantine[Columns.DETAIL][0].endswith("a time at most 5m after the answer (live.max_clock_skew)")
     wider: dict[str, Any] = {**LIVE, "live": {"collect": True, "max_clock_skew": "6m"}}
     assert ingest_and_validate(declare(**wider), log, collected)[0].notes["collected_rows"] == 3
+
+
+def test_a_row_dated_ahead_within_the_clock_skew_counts_at_its_answer(log: Path, declare: Declare) -> None:
+    stores, midnight = f"{log.parent}/stores#1", NOON + timedelta(hours=12)
+    publish(stores, midnight - timedelta(minutes=1), midnight + timedelta(minutes=2), behind=4)
+    collected = publish(stores, *TWO_DAYS)
+    rows = ingest_and_validate(declare(**LIVE), log, collected)[0].scan().collect().tail(4)
+    answered = [
+        time - timedelta(minutes=4) for time in (midnight - timedelta(minutes=1), midnight + timedelta(minutes=2))
+    ]
+    assert rows[Columns.TIME].to_list()[:2] == answered
+    assert rows[Columns.DAY].to_list()[:2] == [NOON.date()] * 2
+
+
+def test_a_row_dated_ahead_does_not_pass_live_since_by_its_time(log: Path, declare: Declare) -> None:
+    """It would not be later than the log, which stops a training."""
+    stores = f"{log.parent}/stores#1"
+    publish(stores, NOON + timedelta(minutes=8), behind=4)
+    collected = publish(stores, *TWO_DAYS)
+    live: dict[str, Any] = {**LIVE, "live": {"collect": True, "since": (NOON + timedelta(minutes=6)).isoformat()}}
+    assert ingest_and_validate(declare(**live), log, collected)[0].notes["collected_rows"] == 2
+
+
+def test_rows_with_wrong_client_times_are_quarantined_and_never_stop_a_training(log: Path, declare: Declare) -> None:
+    stores = f"{log.parent}/stores#1"
+    publish(stores, *TWO_DAYS)
+    publish(stores, *(NOON + timedelta(hours=1, minutes=number) for number in range(40)), behind=10)
+    collected = publish(stores, *(NOON + timedelta(hours=3, minutes=number) for number in range(40)), behind=-25 * 60)
+    strict = {**LIVE, "rules": {**LENIENT_RULES, "max_quarantined_share": 0.0}}
+    table, quarantine = ingest_and_validate(declare(**strict), log, collected)
+    assert (table.notes["collected_rows"], table.notes["by_rule"]) == (2, {"client_clock": 80})
+    assert quarantine.height == 80
 
 
 def publish_rows_with_old_times(stores: str) -> str:
@@ -184,7 +216,7 @@ def test_a_row_long_before_its_answer_is_quarantined_without_a_new_day(log: Path
     collected = publish_rows_with_old_times(f"{log.parent}/stores#1")
     table, quarantine = ingest_and_validate(declare(**LIVE), log, collected)
     assert [part.rows for part in table.days] == [6, 1, 1]  # of 1, 2 and 3 January, as without these rows
-    assert (table.notes["collected_rows"], table.notes["by_rule"]) == (2, {"clock": 2})
+    assert (table.notes["collected_rows"], table.notes["by_rule"]) == (2, {"client_clock": 2})
     assert all(
         detail.endswith("a time at most 1d before the answer (live.max_age)") for detail in quarantine[Columns.DETAIL]
     )
@@ -200,7 +232,7 @@ def test_a_row_of_exactly_the_largest_age_counts(log: Path, declare: Declare) ->
     collected = publish(stores, NOON + timedelta(hours=1), behind=-24 * 60)
     assert ingest_and_validate(declare(**LIVE), log, collected)[0].notes["collected_rows"] == 3
     shorter: dict[str, Any] = {**LIVE, "live": {"collect": True, "max_age": "86399s"}}
-    assert ingest_and_validate(declare(**shorter), log, collected)[0].notes["by_rule"] == {"clock": 1}
+    assert ingest_and_validate(declare(**shorter), log, collected)[0].notes["by_rule"] == {"client_clock": 1}
 
 
 def test_rows_published_before_since_are_dropped_when_read(log: Path, declare: Declare) -> None:

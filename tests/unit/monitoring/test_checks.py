@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from monitoring.checks import check_window
+from monitoring.checks import check_window, clock_warnings
 from monitoring.reference.distributions import Bins, Kind
 from monitoring.reference.reference import ColumnReference, Reference
 from monitoring.windows.live_window import LiveWindow
@@ -235,9 +235,33 @@ def test_few_rows_alone_are_no_problem() -> None:
 
 
 def test_rows_in_the_future_are_a_problem_of_clocks() -> None:
-    (problem,) = problems_of(window_of(future=12))
+    (problem,) = problems_of(window_of(future=12, answered_rows=1_000))
     assert problem.kind == "clock"
-    assert problem.reason.startswith("12 rows lie more than 5 minutes in the future, wanted none.")
+    assert problem.reason.startswith(
+        "12 of 1000 rows lie more than 5 minutes in the future, wanted at most 1.0%. Set the clocks"
+    )
+
+
+@pytest.mark.parametrize("future", [1, 98])
+def test_few_rows_in_the_future_are_named_and_break_no_window(future: int) -> None:
+    window = window_of(future=future, answered_rows=9_893)  # 1 % are 98.93
+    assert problems_of(window) == ()
+    sentence = f"{future} of 9893 rows lie more than 5 minutes in the future; they are left out."
+    assert clock_warnings(window, SETTINGS.checks) == (sentence,)
+
+
+def test_every_window_with_rows_in_the_future_names_them_once() -> None:
+    broken = window_of(future=99, answered_rows=9_893)
+    assert [problem.kind for problem in problems_of(broken)] == ["clock"]
+    assert (
+        clock_warnings(broken, SETTINGS.checks) == clock_warnings(window_of(answered_rows=9_893), SETTINGS.checks) == ()
+    )
+
+
+def test_the_share_of_rows_in_the_future_is_declared() -> None:
+    strict = Monitoring(checks=Checks(max_future_share=0))
+    problems, _ = check_window(window_of(future=1, answered_rows=9_893), reference_of(), (), strict)
+    assert [problem.kind for problem in problems] == ["clock"]
 
 
 def test_a_log_that_cannot_be_read_is_a_problem() -> None:

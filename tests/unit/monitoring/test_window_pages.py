@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,7 +15,6 @@ from mlflow.tracking import MlflowClient
 from monitoring.monitoring_job import MonitoringJob
 from monitoring.versions import WatchedVersion
 from monitoring.windows.live_window import LiveWindow
-from monitoring.windows.records import WindowReport
 from shortlist.contracts import Files
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.spec.features import Features
@@ -50,12 +51,16 @@ def test_pages_are_drawn_for_a_version_whose_features_count_events_as_they_arriv
     stores = RunsFolder.open(tmp_path / "runs").storage_parameter(Runtime(engine="cpu"))
     job = MonitoringJob("shop", stores, Monitoring.model_validate({"pages": "all"}), ())
     run_id = job._tracker.open_run("training", {"shop": "1"})
-    window = live_window(100)
-    report = WindowReport(
-        spec="shop", start=window.start, end=window.end, made=window.end, champion=1, versions={1: 100}, requests=100,
-        rows=100, coverage=1.0,
-    )  # fmt: skip
-    job._draw(window, report, WatchedVersion(1, "xgboost", run_id, tmp_path, tmp_path / "reference"))
+    window, slates = (
+        replace(live_window(100), future=1, answered_rows=100),
+        pl.DataFrame(schema={"slate:asked": int, "version": int}),
+    )
+    versions: Any = {1: WatchedVersion(1, "xgboost", run_id, tmp_path, tmp_path / "reference")}
+    report = job._report(window, slates, versions, window.end, 1)
+    assert (report.future, report.warnings[0]) == (
+        1,
+        "1 of 100 rows lie more than 5 minutes in the future; they are left out.",
+    )
     (folder,) = (job.folder / "windows").iterdir()
     assert {page.name for page in folder.glob("*.html")} == {"drift.html", "quality.html"}
     client = MlflowClient(job._tracker.uri)

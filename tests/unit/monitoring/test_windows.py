@@ -454,8 +454,9 @@ def test_rows_in_the_future_are_counted_and_left_out(traffic: Traffic) -> None:
     windows = traffic.windows()
     assert windows.find().mature == (TODAY,)  # they are about the time of their answer
     window = windows.read(TODAY)
-    assert (window.requests, window.future) == (3, 3)
+    assert (window.requests, window.answered_rows, window.future) == (3, 6, 3)
     assert outcomes_of(window) == [("a", 0, 1), ("c", 0, 1), ("c", 1, 1)]
+    assert window.rows[Columns.TIME].max() == NOON  # row 0 of "a" counts at the answer
 
 
 def test_rows_have_version_and_track(traffic: Traffic) -> None:

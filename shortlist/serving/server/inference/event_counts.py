@@ -35,6 +35,7 @@ from shortlist.serving.log.log_reader import LogPartError, parts, read_parts
 from shortlist.serving.log.logs import item_type, outcome_schema
 from shortlist.serving.server.features.columns import Column, Ragged
 from shortlist.serving.server.request_inputs.input_reader import Inputs
+from shortlist.serving.server.request_inputs.input_types import request_times
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.spec.data import Data
 
@@ -169,7 +170,7 @@ class EventCounts:
             inputs: Of the request.
         """
         keys = {key: self._values(inputs, key) for key in self._streaming.columns if key in inputs.sent}
-        times = _times(inputs.columns[Columns.TIME])
+        times = self._counted_times(inputs, answered_at)
         try:
             await asyncio.wrap_future(self.append(AnsweredRequest(request_id, answered_at, times, keys, inputs.rows)))
         except EventLogError:
@@ -181,9 +182,8 @@ class EventCounts:
 
     def columns(self, inputs: Inputs) -> Mapping[str, Column]:
         """Return the features from open tiles for the rows of a request, by column: counts, and lists of events."""
-        latest = time.time_ns() // 1000 + self._streaming.clock_skew // timedelta(microseconds=1)
-        # A request with a time in the future must not close the tiles of today.
-        now = min(max(_times(inputs.columns[Columns.TIME])), latest)
+        # The counts of all clients move with this time: no client may set it later than the server's clock.
+        now = min(max(_times(inputs.columns[Columns.TIME])), time.time_ns() // 1000)
         columns: dict[str, Column] = {}
         with self._count_lock:
             closed = self._tiles.advance(now)
@@ -283,6 +283,15 @@ class EventCounts:
                 for outcome in outcomes[first : first + _REQUESTS_PER_LOCK]:
                     self._tiles.add_outcome(outcome)
         self.counted += len(outcomes)
+
+    def _counted_times(self, inputs: Inputs, answered_at: int) -> list[int]:
+        """Return the times at which rows count: those after the answer count at it.
+
+        Times beyond the clock skew stay as they were sent: `OpenTiles` leaves such rows out, and so does the log.
+        """
+        times = request_times(inputs.typed.get(Columns.TIME), answered_at)
+        is_refused = times > answered_at + self._streaming.clock_skew_us
+        return _times(np.where(is_refused, times, np.minimum(times, answered_at)))
 
     def _values(self, inputs: Inputs, key: str) -> list[Key | None]:
         sent: Any = inputs.sent.get(key, (None,))

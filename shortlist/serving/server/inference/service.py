@@ -256,7 +256,7 @@ class Service:
         self.check_model(request.model, request.version)
         if self.recommending is not None and self.recommends(request.model):
             return await self.recommending.answer(request, slot)
-        inputs = self.inputs.read(request.tensors, now)
+        inputs = self.inputs.read(request.tensors, now).as_of_receipt(now)
         if self._counts is not None:
             self._counts.check_record_length(inputs)
         request_id = request.context.request_id or request.id or uuid.uuid4().hex

@@ -60,6 +60,15 @@ class Inputs:
         """Digest of all values that were sent, in hexadecimal digits."""
         return _digest(self.typed)
 
+    def as_of_receipt(self, received: int) -> Inputs:
+        """Return the inputs with every time after the receipt set to it, because clients must not set the clock.
+
+        Args:
+            received: Microseconds since 1970-01-01 UTC, by the server's clock.
+        """
+        times = np.minimum(cast(Codes, self.columns[Columns.TIME]), received)
+        return replace(self, columns={**self.columns, Columns.TIME: times})
+
 
 @dataclass(frozen=True)
 class InputSpec:

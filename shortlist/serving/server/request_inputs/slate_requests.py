@@ -99,7 +99,7 @@ class SlateRequestReader:
                 slate_tensors[tensor.name] = tensor
         recent = self._recent_items(slate_tensors.get(RECENT_ITEMS))
         context += self._histories(recent, {tensor.name for tensor in context})
-        typed = self._reader.read([*context, self._tensor(self._null_item)], now)
+        typed = self._reader.read([*context, self._tensor(self._null_item)], now).as_of_receipt(now)
         values = {
             name: self._to_candidate_value(name, sent) for name, sent in typed.sent.items() if name != self._item.name
         }

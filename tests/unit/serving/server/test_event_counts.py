@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from shortlist.contracts import Columns, Files
+from shortlist.data.base_rows import as_of_answer
+from shortlist.data.collected import ANSWERED
 from shortlist.features.fit import fit
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.table import build_table
@@ -32,6 +34,7 @@ from shortlist.serving.log.logs import outcome_schema, prediction_schema
 from shortlist.serving.server.inference import event_counts
 from shortlist.serving.server.inference.service import InferenceRequest
 from shortlist.serving.server.raw_scorer import RawScorer
+from shortlist.serving.server.request_inputs.input_reader import Inputs
 from shortlist.serving.server.requests.headers import RequestContext
 from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.serving.server.runtime.settings import ServerSettings
@@ -485,8 +488,94 @@ def test_a_request_with_a_future_time_does_not_close_tiles(shop: Shop) -> None:
         await shop.close()
         return scores
 
-    # The clock of the request from next year counts as five minutes ahead (live.max_clock_skew), and no further.
+    # The time of the request from next year counts as the time of its receipt for the others.
     assert asyncio.run(served()) == [pytest.approx(np.log(2))]
+
+
+def seconds_now() -> float:
+    return (datetime.now(UTC) - START).total_seconds()
+
+
+def test_a_request_dated_ahead_within_the_clock_skew_leaves_the_counts_of_others_as_they_are(shop: Shop) -> None:
+    async def served() -> list[float]:
+        server = shop.server()
+        await shop.ask(server, (seconds_now() + 299, 9, ["x"], [0]), "ahead")  # live.max_clock_skew is 5 minutes
+        await shop.ask(server, (seconds_now() - 1.5, 1, ["home"], [0]), "a")
+        scores = await shop.ask(server, (seconds_now(), 1, ["other"], [0]), "b")
+        await shop.close()
+        return scores
+
+    assert asyncio.run(served()) == [pytest.approx(np.log(2))]
+
+
+def test_the_counts_never_move_past_the_servers_clock(shop: Shop) -> None:
+    async def served() -> list[float]:
+        server = shop.server()
+        ahead = microseconds(datetime.now(UTC) + timedelta(seconds=299))
+        tensors = [Tensor("page", "BYTES", (1,), ["x"]), Tensor(Columns.TIME, "INT64", (1,), np.array([ahead]))]
+        server.counts.columns(server.service.inputs.read(tensors, ahead))  # type: ignore[union-attr]
+        await shop.ask(server, (seconds_now() - 1.5, 1, ["home"], [0]), "a")
+        scores = await shop.ask(server, (seconds_now(), 1, ["other"], [0]), "b")
+        await shop.close()
+        return scores
+
+    assert asyncio.run(served()) == [pytest.approx(np.log(2))]
+
+
+def test_features_of_a_request_dated_ahead_are_as_of_its_receipt(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    scored_inputs: list[Inputs] = []
+
+    async def served() -> None:
+        server = shop.server()
+        score = server.service.score
+
+        def recorded_score(inputs: Inputs, *arguments: Any) -> Any:
+            scored_inputs.append(inputs)
+            return score(inputs, *arguments)
+
+        monkeypatch.setattr(server.service, "score", recorded_score)
+        await shop.ask(server, (seconds_now() + 299, 1, ["home"], [0]), "ahead")
+        await shop.close()
+
+    asyncio.run(served())
+    (received,) = read_log(shop.folder / "predictions", prediction_schema(DATA))["time"]
+    assert [list(inputs.columns[Columns.TIME]) for inputs in scored_inputs] == [[microseconds(received)]]
+
+
+def test_rows_dated_ahead_are_scored_with_the_values_that_training_computes(shop: Shop, tmp_path: Path) -> None:
+    """A row counts, and sees the counts, as of the receipt of its request; one beyond the clock skew never counts."""
+
+    async def served() -> list[float]:
+        server, scores = shop.server(), []
+        for name, ahead in [("a", 0.0), ("b", 299.0), ("beyond", 301.0)]:
+            scores += await shop.ask(server, (seconds_now() + ahead, 1, ["home"], [0]), name)
+        await asyncio.sleep(1.1)  # features.streaming.delay is a second
+        for name, ahead in [("c", 299.0), ("d", 0.0)]:
+            scores += await shop.ask(server, (seconds_now() + ahead, 1, ["home"], [0]), name)
+        await shop.close()
+        return scores
+
+    scores = asyncio.run(served())
+    logged = read_log(shop.folder / "predictions", prediction_schema(DATA))
+    sent = pl.DataFrame(
+        {
+            "name": logged["request_id"], Columns.TIME: logged[Columns.TIME].list.first(), ANSWERED: logged["time"],
+            Columns.DAY: logged["time"].dt.date(), Columns.IMPRESSION: range(logged.height),
+        }
+    )  # fmt: skip
+    collected = as_of_answer(sent, DATA).filter(pl.col("name") != "beyond")
+    assert collected["name"].to_list() == ["a", "b", "c", "d"]
+    seconds = [(time - START).total_seconds() for time in collected[Columns.TIME]]
+    later: list[LoggedRequest] = [(seconds[0] + day * 86_400.0, 9, ["x"], [0]) for day in (1, 2)]
+    requests: list[LoggedRequest] = [(at, 1, ["home"], [0]) for at in seconds]
+    log = written_log(tmp_path / "log", as_rows([*requests, *later]))
+    sections = DATA, FEATURES, None, Runtime(engine="cpu"), log, tmp_path / "fitted"
+    fit(*sections)
+    rows = build_table(*sections, tmp_path / "table").scan().sort(Columns.IMPRESSION).collect().head(4)
+    expected = sum((rows[name] * 10.0**number for number, name in enumerate(NAMES)), pl.zeros(rows.height, eager=True))
+    np.testing.assert_allclose([*scores[:2], *scores[3:]], expected, rtol=1e-5)
+    # The features user_now and page_now, of weights 1 and 100, count the two earlier rows.
+    assert scores[3] == scores[4] == pytest.approx(101 * np.log(3))
 
 
 def test_a_model_without_live_counts_logs_its_rows_for_other_models(shop: Shop, tmp_path: Path) -> None:

@@ -117,6 +117,15 @@ def test_recent_items_are_parsed_like_items(local: Shop) -> None:
     assert query.recent == ["item 1", "item 2"]
 
 
+def test_a_request_dated_ahead_is_answered_as_of_its_receipt(local: Shop) -> None:
+    reader = SlateRequestReader(local.parts().service.inputs, local.data, ())
+    received, ahead = 10**15, Tensor(Columns.TIME, "INT64", (1,), np.array([10**15 + 299_000_000]))
+    query = reader.read([*tensors(), ahead], received)
+    assert query.now == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=received)
+    assert query.inputs.columns[Columns.TIME].tolist() == [received]  # type: ignore[union-attr]
+    assert query.inputs.sent[Columns.TIME].tolist() == [10**15 + 299_000_000]  # type: ignore[union-attr]
+
+
 def test_a_recent_item_must_fit_into_64_bits(local: Shop) -> None:
     service = local.parts().service
     columns = [

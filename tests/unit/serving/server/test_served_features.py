@@ -16,11 +16,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from monitoring.served_features.comparison import ServedModelFiles
+from monitoring.served_features.comparison import ServedModelFiles, comparable_masks
 from monitoring.served_features.record import ServedFeaturesReport
 from monitoring.served_features.served_features import PublishedViews, compare_served_features
 from monitoring.windows.answered_requests import select_answered
-from monitoring.windows.feature_sample import drop_streamed_inputs
+from monitoring.windows.feature_sample import COUNTED_UNTIL, drop_streamed_inputs, log_rows
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.fit import fit
@@ -255,6 +255,21 @@ def test_rows_that_cannot_be_compared_are_counted_and_never_equal(shop: Any, mod
     smaller_signature = shop.signature.model_copy(update={"numbers": shop.signature.numbers[:-1]})
     other_comparison = compared(shop, model, whole, signature=smaller_signature)
     assert (other_comparison.rows, other_comparison.problems) == (0, ("version 3: 20 requests hold other columns",))
+
+
+def test_rows_dated_ahead_are_compared_as_of_the_receipt_of_their_request(shop: Any) -> None:
+    """Servers score them so."""
+    requests, tiles = requests_of(shop, shop.signature), Tiles(timezone="UTC")
+    requests = requests.with_columns(pl.lit(None, requests.schema[COUNTED_UNTIL]).alias(COUNTED_UNTIL))
+    received = requests.with_columns(pl.concat_list("time").alias(Columns.TIME))
+    ahead = requests.with_columns(pl.concat_list(pl.col("time") + pl.duration(days=2)).alias(Columns.TIME))
+    times = log_rows(ahead, shop.plan.declared)[Columns.TIME]
+    assert times.to_list() == requests["time"].gather(np.repeat(np.arange(20), 10)).to_list()
+    until = requests["time"].dt.offset_by("1h").max()
+    assert isinstance(until, datetime)
+    masks = [[mask.to_list() for mask in comparable_masks(sent, tiles, until)] for sent in (received, ahead)]
+    assert masks[0] == masks[1]
+    assert masks[0][0] == [True] * 20
 
 
 def test_scores_that_another_model_gave_are_named(shop: Any, model: Path) -> None:
