@@ -16,6 +16,10 @@ class StackError(ShortlistError):
     """A process of the stack failed or cannot be started."""
 
 
+class EndedEarlyError(StackError):
+    """A server process ended before it was ready."""
+
+
 class PortTakenError(StackError):
     """Another process listens on a requested port."""
 

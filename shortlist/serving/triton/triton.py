@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shortlist.serving.processes.errors import StackError, last_lines
+from shortlist.serving.processes.errors import EndedEarlyError, StackError, last_lines
 from shortlist.serving.processes.launch import clear_bytecode, clear_shared_memory
 from shortlist.serving.processes.orphan_processes import wait_for_group
 from shortlist.serving.processes.ports import HOST, free_ports
@@ -216,7 +216,7 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int, seconds: float, log
     deadline = time.monotonic() + seconds
     while not is_answered(port, READY):
         if process.poll() is not None:
-            raise StackError(
+            raise EndedEarlyError(
                 f"{repository}: Triton ended with code {process.returncode} before it was ready; its log ends:\n"
                 f"{last_lines(log)}"
             )

@@ -17,6 +17,7 @@ from shortlist.evaluation.export_validation import (
 )
 from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import FOLDER
+from shortlist.serving.processes.errors import EndedEarlyError
 from shortlist.serving.triton.triton import running_triton
 from shortlist.serving.validation.load_test import run_load_test
 from shortlist.serving.validation.parity import Scores, compare_scores, score_exported, score_on_triton
@@ -53,7 +54,7 @@ def validate_export(
         The validation; None when there is no model.
 
     Raises:
-        NotMeasuredError: Triton did not start, or died, or a disk is full.
+        NotMeasuredError: Triton was not ready in time, or died, or a disk is full.
     """
     validation = None
     if (model / Files.MODEL).exists():
@@ -64,7 +65,8 @@ def validate_export(
                 parity_gate(validation, validation.candidate, 0, limits),
                 infra_gate(validation, validation.candidate, limits.infra),
             )
-            validation = validation.model_copy(update={"depends_on_moment": depends_on_moment(gates)})
+            is_momentary = validation.depends_on_moment or depends_on_moment(gates)
+            validation = validation.model_copy(update={"depends_on_moment": is_momentary})
             write_json(staging / Files.EXPORT_VALIDATION, validation.model_dump(mode="json"))
     return validation
 
@@ -87,7 +89,13 @@ def _validate(
         precision=serving.scoring.precision if served.signature.runs_as == "network" else "fp32",
     )  # fmt: skip
     try:
-        triton, infra = _on_triton(model, rows, limits, serving, parity.precision)
+        try:
+            triton, infra = _on_triton(model, rows, limits, serving, parity.precision)
+        except EndedEarlyError:  # once may be the machine's moment
+            triton, infra = _on_triton(model, rows, limits, serving, parity.precision)
+    except EndedEarlyError as error:
+        # Twice in a row is a result: the model does not load. It is measured again in the next run all the same.
+        return ExportValidation(candidate=candidate, parity=parity, problem=str(error), depends_on_moment=True)
     except Exception as error:
         if not isinstance(error, ShortlistError) and not is_disk_full(error):
             raise

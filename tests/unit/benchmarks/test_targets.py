@@ -76,11 +76,11 @@ def test_a_program_that_fails_hides_no_other(
     for name, value in (("slow", 5.0), ("quick", 11.0)):
         (package / f"{name}.py").write_text(PROGRAM.format(path=str(results), entry=entry("load", name, value)))
     record([Line("load", "broken", 99.0, "M rows/s")], results)  # of another day
-    asked = [Target(name, name, "load", name, "value", ">=", 9.0) for name in ("broken", "slow", "quick")]
+    targets = [Target(name, name, "load", name, "value", ">=", 9.0) for name in ("broken", "slow", "quick")]
     monkeypatch.setattr(everything, "ROOT", tmp_path)
     monkeypatch.setattr(everything, "RESULTS", results)
     monkeypatch.setattr(everything, "PROGRAMS", ("broken", "slow", "quick"))
-    monkeypatch.setattr(everything, "ASKED", asked)
+    monkeypatch.setattr(everything, "TARGETS", targets)
     monkeypatch.setattr(sys, "argv", ["benchmarks"])
     assert everything.main() == 1
     said = capfd.readouterr()

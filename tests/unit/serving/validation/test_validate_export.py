@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -27,6 +28,7 @@ from shortlist.serving.export.graph_split import NETWORK_FILE
 from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, Signature
 from shortlist.serving.export.tree_walk import TREES
+from shortlist.serving.processes.errors import EndedEarlyError
 from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.serving.triton.triton import RunningTriton, running_triton
 from shortlist.serving.validation import parity as parity_module
@@ -252,13 +254,32 @@ def test_a_slow_server_fails_validation(judged: Judge, spoil: Spoil, limits: Gat
     assert re.match(r"p50 \d+\S* ms > 50 ms \(max_p50_ms\); p99 \S+ ms > 190 ms \(max_p99_ms\)", infra.reason)
 
 
-def test_a_server_that_does_not_start_measures_nothing_and_shows_its_last_log_lines(
+def test_a_model_that_triton_cannot_load_holds_shows_the_last_log_lines_and_is_measured_again(
     judged: Judge, spoil: Spoil, tmp_path: Path
 ) -> None:
     spoil(replace_program("pass", initialize="raise ValueError('no such luck')"))
-    with pytest.raises(NotMeasuredError, match=r"(?s)^gates 'parity' and 'infra' are not measured: .*no such luck"):
-        judged()
-    assert not (tmp_path / "validation").exists()
+    parity, infra = judged()
+    assert not parity.passed
+    assert "no such luck" in infra.reason
+    assert json.loads((tmp_path / "validation" / Files.EXPORT_VALIDATION).read_text())["depends_on_moment"]
+
+
+def test_a_triton_that_ends_once_before_it_is_ready_is_started_again(
+    judged: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = []
+
+    @contextmanager
+    def end_first(*arguments: Any, **options: Any) -> Iterator[RunningTriton]:
+        starts.append(arguments)
+        if len(starts) == 1:
+            raise EndedEarlyError("Triton ended with code -9 before it was ready")
+        with running_triton(*arguments, **options) as triton:
+            yield triton
+
+    monkeypatch.setattr(validate_export, "running_triton", end_first)
+    parity, infra = judged()
+    assert (parity.passed, infra.passed, len(starts)) == (True, True, 2)
 
 
 @pytest.mark.parametrize("measurement", ["score_on_triton", "run_load_test"])
