@@ -181,10 +181,10 @@ def test_what_the_package_needs_is_copied() -> None:
 
 def test_the_lock_files_pin_every_requirement() -> None:
     def pins(text: str) -> set[tuple[str, str]]:
-        matches = re.findall(r"^([\w.-]+)(?:\[.*\])?==([^\s\\]+)", text, re.MULTILINE)
+        matches = re.findall(r"^([\w.-]+)(?:\[.*\])?==([^\s\\;]+)", text, re.MULTILINE)
         return {(canonicalize_name(name), version) for name, version in matches}
 
-    for name in ("run", "cluster", "gpu", "triton"):
+    for name in ("run", "cluster", "gpu", "triton", "torch-cuda"):
         required, locked = ((ROOT / f"requirements/{folder}{name}.txt").read_text() for folder in ("", "lock/"))
         without_hash = pins(required) - pins(locked)
         assert {package for package, _ in without_hash} == ({"torch"} if name == "run" else set())

@@ -16,12 +16,16 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "requirements"
+IMAGE = {"python_full_version": "3.11.9", "python_version": "3.11"}
+"""Python of the image."""
 
 
 def pins() -> dict[str, str]:
     """Return what the image installs: run.txt without its XGBoost for CPUs, cluster.txt, gpu.txt."""
     text = "\n".join((FOLDER / name).read_text() for name in ("run.txt", "cluster.txt", "gpu.txt"))
-    matches = re.findall(r"^([\w.-]+)(?:\[.*\])?==(\S+)", text, re.MULTILINE)
+    lines = [line.partition(" #")[0] for line in text.splitlines() if re.match(r"[\w.-]+(\[.*\])?==", line)]
+    needed = [line for line in lines if (marker := Requirement(line).marker) is None or marker.evaluate(IMAGE)]
+    matches = re.findall(r"^([\w.-]+)(?:\[.*\])?==([^\s;]+)", "\n".join(needed), re.MULTILINE)
     return {canonicalize_name(name): version for name, version in matches if name != "xgboost-cpu"}
 
 
