@@ -52,7 +52,6 @@ DECLARE = """
 import sys
 from pathlib import Path
 from models.registry import MODEL_KINDS
-from models.saved_models import
 from shortlist.spec.load import parse_spec
 MODEL_KINDS["focal"] = "tests.unit.models.loss_kinds.focal:KIND"
 change = "models.focused={kind: focal, features: ['*'], focus: 1.5, role: baseline}"
