@@ -79,7 +79,7 @@ def round_up_rows(count: int) -> int:
     Libraries compile narrow products for every number of rows; with a new number in every batch, compiling takes more
     time than the products.
 
-    >>> [filled(count) for count in (0, 30, 1_000, 80_000)]
+    >>> [round_up_rows(count) for count in (0, 30, 1_000, 80_000)]
     [0, 30, 1024, 81920]
     """
     step = 1 << max(0, count.bit_length() - 5)

@@ -64,7 +64,7 @@ def with_empty_slots(starts: Tensor, batch_rows: int, rows: int, singles: int) -
         singles: Number of features with one id per row.
 
     >>> starts = torch.tensor([0, 1, 2, 5, 7])  # two rows: an id each, then a list of three and one of two
-    >>> with_empty_slots(starts, had=2, rows=3, singles=1).tolist()
+    >>> with_empty_slots(starts, batch_rows=2, rows=3, singles=1).tolist()
     [0, 1, 2, 2, 5, 7, 7]
     """
     missing, border = rows - batch_rows, batch_rows * singles

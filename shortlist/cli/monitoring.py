@@ -114,7 +114,7 @@ def parse_seconds(text: str) -> int:
     Raises:
         ShortlistError: The text is no duration.
 
-    >>> seconds_of("15m")
+    >>> parse_seconds("15m")
     900
     """
     match = re.fullmatch(r"([1-9][0-9]*)([smhd])", text)

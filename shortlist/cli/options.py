@@ -28,7 +28,7 @@ ObjectsOption = Annotated[str, typer.Option(help="Bucket of the cluster profile:
 def spec_changes(profile: str, objects: str, change: list[str] | None) -> list[str]:
     """Return the changes of a spec that the options make; an explicit change takes precedence.
 
-    >>> changes_of("cluster", "s3://models/shortlist", ["runtime.seed=3"])
+    >>> spec_changes("cluster", "s3://models/shortlist", ["runtime.seed=3"])
     ['runtime.profile=cluster', 'runtime.objects={kind: bucket, url: s3://models/shortlist}', 'runtime.seed=3']
     """
     changes = [f"runtime.profile={profile}"] if profile else []

@@ -16,7 +16,7 @@ Point = tuple[str, float, int]
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the leaves of nested mappings, their names joined by dots; characters that MLflow refuses become "_".
 
-    >>> flat({"a": {"b": 1, "tab=1": [2, 3]}, "d": None})
+    >>> flatten({"a": {"b": 1, "tab=1": [2, 3]}, "d": None})
     {'a.b': 1, 'a.tab_1': [2, 3], 'd': None}
     """
     leaves: dict[str, Any] = {}
@@ -29,7 +29,7 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def finite_numbers(leaves: Mapping[str, Any]) -> dict[str, float]:
     """Return the leaves that are finite numbers (True is 1); MLflow's metrics take no others.
 
-    >>> numbers_in({"auc": 0.7, "passed": True, "why": "ok", "missing": None, "nan": math.nan})
+    >>> finite_numbers({"auc": 0.7, "passed": True, "why": "ok", "missing": None, "nan": math.nan})
     {'auc': 0.7, 'passed': 1.0}
     """
     return {
@@ -40,7 +40,7 @@ def finite_numbers(leaves: Mapping[str, Any]) -> dict[str, float]:
 def bounded_text(value: object, longest: int) -> str:
     """Return a value as text of bounded length, JSON if it is no text.
 
-    >>> text(["a", "b"], 100), text("x" * 9, 5), text(None, 5)
+    >>> bounded_text(["a", "b"], 100), bounded_text("x" * 9, 5), bounded_text(None, 5)
     ('["a", "b"]', 'xxxx…', 'null')
     """
     written = value if isinstance(value, str) else json.dumps(value, default=str)
@@ -50,7 +50,7 @@ def bounded_text(value: object, longest: int) -> str:
 def metric_points(history: Sequence[Numbers]) -> list[Point]:
     """Return the numbers of a history with their steps: `epoch` or `round` of the record, else its position from 1.
 
-    >>> points([{"epoch": 3, "loss": 0.5, "auc": None}])
+    >>> metric_points([{"epoch": 3, "loss": 0.5, "auc": None}])
     [('loss', 0.5, 3)]
     """
     named_points: list[Point] = []

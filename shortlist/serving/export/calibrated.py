@@ -31,7 +31,7 @@ def calibrate(
         Calibrated log-odds, FP32, in the shape of `log_odds`.
 
     >>> line = [np.array([value], np.float32) for value in (0, -1e30, 1e30, 2, 0.5)]
-    >>> calibrated(np.array([-1, 3], np.float32), *line).tolist()
+    >>> calibrate(np.array([-1, 3], np.float32), *line).tolist()
     [-1.5, 6.5]
     """
     pieces = np.clip(log_odds[..., None] - offsets, lows, highs)

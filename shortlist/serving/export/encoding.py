@@ -51,7 +51,7 @@ def encode(rows: pl.DataFrame, signature: Signature, declared: DeclaredColumns) 
 def pad_lists(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return lists as one INT64 matrix, at least one column wide, padded with NO_CODE.
 
-    >>> padded(np.array([7, 8, 9]), np.array([1, 0, 2])).tolist() == [[7, NO_CODE], [NO_CODE, NO_CODE], [8, 9]]
+    >>> pad_lists(np.array([7, 8, 9]), np.array([1, 0, 2])).tolist() == [[7, NO_CODE], [NO_CODE, NO_CODE], [8, 9]]
     True
 
     Args:

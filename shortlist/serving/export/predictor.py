@@ -126,7 +126,7 @@ class TritonPythonModel:
 def widen_lists(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return list tensors padded to a common width.
 
-    >>> [part.tolist() for part in widened([np.array([[5]]), np.array([[6, 7]])])] == [[[5, NO_CODE]], [[6, 7]]]
+    >>> [part.tolist() for part in widen_lists([np.array([[5]]), np.array([[6, 7]])])] == [[[5, NO_CODE]], [[6, 7]]]
     True
     """
     widest = max(1, *(part.shape[1] for part in parts))

@@ -176,7 +176,7 @@ def padded_row_count(rows: int) -> int:
     That takes 5 ms, and its cache is limited: requests of 1 to 1 024 rows took twice the processor time. At most an
     eighth is added.
 
-    >>> [padded(rows) for rows in (1, 7, 9, 500, 513)]
+    >>> [padded_row_count(rows) for rows in (1, 7, 9, 500, 513)]
     [1, 7, 10, 512, 640]
     """
     step = max(1, (1 << (rows - 1).bit_length()) // 8)

@@ -146,7 +146,7 @@ def write_outputs(
 def encode_raw(values: NDArray[Any] | Sequence[str]) -> bytes:
     r"""Return values in binary form: little-endian numbers, or texts preceded by their lengths.
 
-    >>> raw_of(["ab"])
+    >>> encode_raw(["ab"])
     b'\x02\x00\x00\x00ab'
     """
     if isinstance(values, np.ndarray):

@@ -19,7 +19,7 @@ _SHORT.maxlevel = 3
 def shorten(value: object) -> str:
     """Return a client's value for an error message, cut where it is long or deeply nested.
 
-    >>> shown([[[[[1]]]]]), len(shown("x" * 1_000_000))
+    >>> shorten([[[[[1]]]]]), len(shorten("x" * 1_000_000))
     ('[[[[...]]]]', 80)
     """
     return _SHORT.repr(value)
