@@ -160,17 +160,13 @@ def code_version() -> str:
 
 @cache
 def run_code_version() -> str:
-    """Return a digest of all code that a run may execute: `code_version`, and the packages that extend Shortlist.
+    """Return a digest of `code_version` and of the installed packages that add gates.
 
-    A run with another gate, model kind or feature kind must not reuse results from the cache. It is equal to
-    `code_version` where no such package is installed.
+    A run with another gate must not reuse a verdict from the cache: no input of the step that gives it names the gates.
+    (Other extensions are named by the spec, which is an input.) It is equal to `code_version` where no package adds a
+    gate.
     """
-    points = {
-        point
-        for group in entry_points().groups
-        if group.startswith("shortlist.")
-        for point in entry_points(group=group)
-    }
+    points = set(entry_points(group="shortlist.gates"))
     if not points:
         return code_version()
     total = hashlib.sha256(code_version().encode())
