@@ -14,7 +14,7 @@ from installer.pythons import MAIN_VERSIONS, TRITON_VERSIONS, PythonBuild, versi
 
 MIN_GLIBC = (2, 35)
 """Oldest glibc that the wheel of Triton Inference Server (nvidia-pytriton 0.7.0) runs on."""
-CPU_DISK_GB = 3.0
+CPU_DISK_GB = 3.5
 """Free disk that both environments take with a CPU build of torch, and what is unpacked on the way."""
 MIN_NVIDIA_DRIVER = 580
 """Oldest NVIDIA driver that runs CUDA 13."""

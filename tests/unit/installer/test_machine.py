@@ -34,7 +34,7 @@ def python(version: str, has_venv: bool = True, has_shared_library: bool = True)
         ({"processor": "aarch64"}, r"Linux x86-64 \(this is linux aarch64\); next.*make container"),
         ({"glibc": (2, 34)}, r"glibc 2\.35 or later.*\(this machine has glibc 2\.34\); next.*make container"),
         ({"glibc": None}, r"this machine has another C library.*make container"),
-        ({"free_disk_gb": 1.2}, r"1\.2 GB of disk are free, the environments need 3\.0 GB; next: free some"),
+        ({"free_disk_gb": 1.2}, r"1\.2 GB of disk are free, the environments need 3\.5 GB; next: free some"),
     ],
 )
 def test_a_machine_that_cannot_run_it_is_refused_in_one_line(change: dict[str, object], message: str) -> None:
