@@ -82,7 +82,7 @@ def parse_expression(text: str, types: Mapping[str, pl.DataType], kind: Expressi
     """
     import polars as pl
 
-    excerpt = f"'{text[:80]}'"
+    excerpt = f"'{_one_line(text[:80])}'"
     if len(text) > MAX_CHARACTERS or text.count("(") > _MAX_OPEN_BRACKETS:
         raise ExpressionError(
             f"the expression {excerpt}... is too long: got {len(text):,} characters and {text.count('('):,} opening"
@@ -95,7 +95,7 @@ def parse_expression(text: str, types: Mapping[str, pl.DataType], kind: Expressi
     except pl.exceptions.ColumnNotFoundError as error:
         unknown_column = next(name for name in columns if name not in types)
         raise ExpressionError(
-            f"{excerpt} reads '{unknown_column}', which is no column of candidates"
+            f"{excerpt} reads '{_one_line(unknown_column)}', which is no column of candidates"
             f"{did_you_mean(unknown_column, types)}; there are {', '.join(types)}"
         ) from error
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -121,6 +121,10 @@ def _type_of(expression: pl.Expr, types: Mapping[str, pl.DataType]) -> pl.DataTy
     rows = {name: [[None] * 3 if isinstance(kind, pl.List) else None] * 2 for name, kind in types.items()}
     two = pl.DataFrame(rows, schema=dict(types)).select(expression.alias("value"))
     return empty.schema["value"] if (empty.height, two.height) == (0, 2) else None
+
+
+def _one_line(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _first_line(error: BaseException) -> str:
