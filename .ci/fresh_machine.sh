@@ -3,6 +3,7 @@
 # the other supported versions of Python that this machine has, each in a clone of its own. Root is needed (debootstrap).
 #
 # Usage: .ci/fresh_machine.sh [debian|pythons]    default: both
+#        .ci/fresh_machine.sh tests               make test on the minimal Debian: a quarter of an hour
 #   ROOT=/tmp/shortlist-debian   where the minimal system lies; made when it is not there
 set -euo pipefail
 checkout=$(git -C "$(dirname "$0")" rev-parse --show-toplevel)
@@ -67,6 +68,13 @@ try_debian() {
   du -sh "$root/root/project/.venv" "$root/root/project/.venv-triton"
 }
 
+try_debian_tests() {
+  make_debian
+  chroot "$root" bash -c 'apt-get update -qq && apt-get install -y -qq libpython3.11' > /dev/null 2>&1
+  echo "== minimal Debian 12: make test"
+  in_debian 'time make test'
+}
+
 # Only the package index: no folder of wheels, no further index.
 try_pythons() {
   for version in 3.12 3.13; do
@@ -84,6 +92,7 @@ try_pythons() {
 case ${1:-both} in
   debian) try_debian ;;
   pythons) try_pythons ;;
+  tests) try_debian_tests ;;
   both) try_debian; try_pythons ;;
   *) echo "usage: $0 [debian|pythons]" >&2; exit 2 ;;
 esac
