@@ -27,7 +27,6 @@ from rich.console import Console
 from benchmarks.bench import Line, console, cost, record, show
 from benchmarks.targets import exit_code
 from shortlist.rollout.analysis import analyze_step
-from shortlist.rollout.analysis_simulation import Faults, SimulatedRollout, SimulatedTraffic, play
 from shortlist.rollout.checks import Health
 from shortlist.rollout.evidence_access import AccessLog, rollout_requests
 from shortlist.rollout.evidence_reader import ACCESS_LOGS, EvidenceReader
@@ -36,6 +35,7 @@ from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
 from shortlist.spec.serving import KPI, Canary, Guard
+from tests.simulation.analysis_simulation import Faults, SimulatedRollout, SimulatedTraffic, play
 
 REQUESTS = 200_000
 POLICY = Canary()

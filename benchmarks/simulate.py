@@ -8,8 +8,8 @@ import time
 from functools import partial
 
 from benchmarks.bench import RESULTS, Line, record, show
-from shortlist.rollout.simulation.history import History
-from shortlist.rollout.simulation.world import play
+from tests.simulation.rollouts.history import History
+from tests.simulation.rollouts.world import play
 
 
 def main() -> int:

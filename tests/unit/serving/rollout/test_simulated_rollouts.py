@@ -32,9 +32,9 @@ from shortlist.rollout.events import Abort, Event, Failed, PhaseCompleted, Promo
 from shortlist.rollout.phases import REVERTING_PHASES, Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import RolloutError, Rollouts
-from shortlist.rollout.simulation.history import Fault, History
-from shortlist.rollout.simulation.rules import BrokenRuleError
-from shortlist.rollout.simulation.world import play
+from tests.simulation.rollouts.history import Fault, History
+from tests.simulation.rollouts.rules import BrokenRuleError
+from tests.simulation.rollouts.world import play
 
 Patch = pytest.MonkeyPatch
 SEEDS = 300

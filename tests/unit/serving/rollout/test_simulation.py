@@ -10,7 +10,6 @@ import pytest
 from scipy.special import chdtri
 from scipy.stats import beta
 
-from shortlist.rollout.analysis_simulation import Faults, SimulatedRollout, SimulatedTraffic, play
 from shortlist.rollout.checks_kpi import MIN_USERS
 from shortlist.rollout.sequential import (
     divergence_bound,
@@ -21,6 +20,7 @@ from shortlist.rollout.sequential import (
 )
 from shortlist.rollout.sequential_difference import UserValues, difference
 from shortlist.spec.serving import KPI, Canary
+from tests.simulation.analysis_simulation import Faults, SimulatedRollout, SimulatedTraffic, play
 
 pytestmark = pytest.mark.long
 

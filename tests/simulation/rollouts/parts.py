@@ -14,11 +14,11 @@ from shortlist.rollout.interruption import Interruption
 from shortlist.rollout.observations import Observation, RequestTotals
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import Rollouts
-from shortlist.rollout.simulation.rules import RolloutInvariants
 from shortlist.serving.processes.errors import StackError
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.records.store import LockedError
 from shortlist.tracking.registry import Alias, RegisteredModel
+from tests.simulation.rollouts.rules import RolloutInvariants
 
 T = TypeVar("T")
 

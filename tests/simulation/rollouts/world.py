@@ -19,8 +19,10 @@ from shortlist.rollout.operator_commands import COMMAND_FILE, OperatorCommand
 from shortlist.rollout.phases import REVERTING_PHASES, Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import STATE, RolloutError
-from shortlist.rollout.simulation.history import Fault, History
-from shortlist.rollout.simulation.parts import (
+from shortlist.spec.serving import Canary
+from shortlist.storage.storage_config import StorageConfig
+from tests.simulation.rollouts.history import Fault, History
+from tests.simulation.rollouts.parts import (
     SPEC,
     MemoryStore,
     ScriptedObserver,
@@ -29,9 +31,7 @@ from shortlist.rollout.simulation.parts import (
     SimulatedRegistry,
     SimulatedRollouts,
 )
-from shortlist.rollout.simulation.rules import BrokenRuleError, RolloutInvariants
-from shortlist.spec.serving import Canary
-from shortlist.storage.storage_config import StorageConfig
+from tests.simulation.rollouts.rules import BrokenRuleError, RolloutInvariants
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from zlib import crc32
 from shortlist.rollout.deployment import Route
 from shortlist.rollout.phases import REVERTING_PHASES, Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
-from shortlist.rollout.simulation.history import History
 from shortlist.rollout.verdict import EVIDENCE, RolloutVerdict
 from shortlist.spec.serving import Canary
+from tests.simulation.rollouts.history import History
 
 USERS = tuple(f"user {number}" for number in range(40))
 _TOLERANCE = 1e-6
