@@ -8,7 +8,7 @@ from components.compare_features import compare_features
 from components.find_served_features import find_served_features
 from components.publish_features import publish_features
 from components.recount_days import recount_days
-from pipelines.log_steps import log_in_one_pod
+from pipelines.log_steps import add_log_steps
 from pipelines.parameters import describe_parameters
 from pipelines.steps import add_step
 
@@ -34,7 +34,7 @@ def backfill(
     served = add_step(find_served_features, cached=False, **common_inputs)
     common: dict[str, Any] = {"runtime": runtime, "code": code}
     moments = {"now": served.outputs["now"], "until": ""}
-    log_steps = log_in_one_pod({"data": data, **common}, log, served.outputs["collected"], moments)
+    log_steps = add_log_steps({"data": data, **common}, log, served.outputs["collected"], moments)
     days = {"first_day": first_day, "last_day": last_day, "previous": served.outputs["previous"], "code": code}
     fitted = add_step(
         recount_days,

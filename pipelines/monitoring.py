@@ -10,7 +10,7 @@ from components.claim_moment import claim_moment
 from components.collect import collect
 from pipelines.parameters import parameter_names, with_parameters
 from pipelines.steps import add_step
-from pipelines.training import training, training_wide
+from pipelines.training import training
 
 
 def _parameters(train: Any, *, by_clock: bool) -> list[str]:
@@ -19,19 +19,18 @@ def _parameters(train: Any, *, by_clock: bool) -> list[str]:
     return [*shared, "cron"] if by_clock else shared
 
 
-def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any]:
+def monitoring_graph(*, by_clock: bool = False) -> Callable[..., Any]:
     """Return the monitoring graph, or that of scheduled trainings.
 
     Args:
-        wide: Whether its training graph is the wide one.
         by_clock: Whether the schedule decides, and not a check of live traffic. Both record the decision in the
             monitoring store, so that at most one training is running.
     """
-    train = training_wide if wide else training
+    train: Any = training
     base = "shortlist-scheduled-retraining" if by_clock else "shortlist-monitoring"
 
     @dsl.pipeline(
-        name=f"{base}-wide" if wide else base,
+        name=base,
         description=f"From {'the clock' if by_clock else 'live traffic'} to a decision, and to a new training",
     )
     @with_parameters(*_parameters(train, by_clock=by_clock))
@@ -55,7 +54,5 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
     return graph
 
 
-monitoring = monitoring_graph(wide=False)
-monitoring_wide = monitoring_graph(wide=True)
-scheduled_retraining = monitoring_graph(wide=False, by_clock=True)
-scheduled_retraining_wide = monitoring_graph(wide=True, by_clock=True)
+monitoring = monitoring_graph()
+scheduled_retraining = monitoring_graph(by_clock=True)

@@ -9,7 +9,7 @@ from components.find_served_features import find_served_features
 from components.fit_features import fit_features
 from components.publish_features import publish_features
 from components.refresh_releases import refresh_releases
-from pipelines.log_steps import log_in_one_pod
+from pipelines.log_steps import add_log_steps
 from pipelines.parameters import describe_parameters
 from pipelines.steps import add_step
 
@@ -40,7 +40,7 @@ def refresh(
     served = add_step(find_served_features, cached=False, **common_inputs, features=features).after(collected)
     common: dict[str, Any] = {"runtime": runtime, "code": code}
     moments = {"now": served.outputs["now"], "until": ""}
-    log_steps = log_in_one_pod({"data": data, **common}, log, served.outputs["collected"], moments)
+    log_steps = add_log_steps({"data": data, **common}, log, served.outputs["collected"], moments)
     fitted = add_step(
         fit_features,
         data=served.outputs["data"],

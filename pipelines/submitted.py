@@ -1,6 +1,5 @@
 """The graph of a submitted training: the training graph, run only where no other training is running."""
 
-from collections.abc import Callable
 from typing import Any
 
 from kfp import dsl
@@ -8,32 +7,19 @@ from kfp import dsl
 from components.claim_training import claim_training
 from pipelines.parameters import parameter_names, with_parameters
 from pipelines.steps import add_step
-from pipelines.training import training, training_wide
+from pipelines.training import training
+
+_TRAIN: Any = training
 
 
-def submitted_graph(*, wide: bool) -> Callable[..., Any]:
-    """Return the graph of a submitted training.
-
-    Args:
-        wide: Whether its training graph is the wide one.
-    """
-    train: Any = training_wide if wide else training
-
-    @dsl.pipeline(
-        name="shortlist-submitted-training-wide" if wide else "shortlist-submitted-training",
-        description="From a raw log to a blessed model in front of users, unless another training is running",
-    )
-    @with_parameters(*parameter_names(train.pipeline_func))
-    def submitted(**arguments: Any) -> None:
-        """Record the start of the training and run the training graph; end where another training is running."""
-        claim_inputs = {name: arguments[name] for name in ("name", "stores", "code", "cause")}
-        claimed = add_step(claim_training, cached=False, **claim_inputs)
-        with dsl.If(claimed.outputs["Output"] == True, name="train"):  # noqa: E712 - Kubeflow builds the condition from it
-            train(**{**arguments, "cause": claimed.outputs["cause"]})
-
-    graph: Callable[..., Any] = submitted
-    return graph
-
-
-submitted = submitted_graph(wide=False)
-submitted_wide = submitted_graph(wide=True)
+@dsl.pipeline(
+    name="shortlist-submitted-training",
+    description="From a raw log to a blessed model in front of users, unless another training is running",
+)
+@with_parameters(*parameter_names(_TRAIN.pipeline_func))
+def submitted(**arguments: Any) -> None:
+    """Record the start of the training and run the training graph; end where another training is running."""
+    claim_inputs = {name: arguments[name] for name in ("name", "stores", "code", "cause")}
+    claimed = add_step(claim_training, cached=False, **claim_inputs)
+    with dsl.If(claimed.outputs["Output"] == True, name="train"):  # noqa: E712 - Kubeflow builds the condition from it
+        _TRAIN(**{**arguments, "cause": claimed.outputs["cause"]})

@@ -6,8 +6,8 @@ from components.choose_settings import choose_settings
 from components.find_collected import find_collected
 from components.plan_trials import plan_trials
 from components.run_trials import run_trials
-from pipelines.feature_steps import features_in_one_pod
-from pipelines.log_steps import log_in_one_pod
+from pipelines.feature_steps import add_feature_steps
+from pipelines.log_steps import add_log_steps
 from pipelines.parameters import describe_parameters
 from pipelines.steps import add_step
 
@@ -34,8 +34,8 @@ def tuning(
     # As in a training: all trials of this run read the same batches, whatever is collected meanwhile.
     collected = add_step(find_collected, cached=False, name=name, data=data, stores=stores, code=code)
     moments = {"now": collected.outputs["now"], "until": ""}
-    read = log_in_one_pod(common, log, collected.outputs["collected"], moments)
-    feature_artefacts = features_in_one_pod(
+    read = add_log_steps(common, log, collected.outputs["collected"], moments)
+    feature_artefacts = add_feature_steps(
         {**common, "features": features, "slices": slices}, previous="", valid_log=read.valid_log
     )
     tracking_inputs = {"name": name, "stores": stores, "code": code}

@@ -21,7 +21,7 @@ GRAPHS: Final[tuple[GraphName, ...]] = (
     "training", "retraining", "monitoring", "scheduled-retraining", "refresh", "backfill",
 )  # fmt: skip
 """`training` and `backfill` are started by a person, `retraining` by a decision, the others on a schedule."""
-_NAMED_ALIKE: Final = ("refresh", "backfill")
+_SUBMITTED: Final = ("training", "retraining")
 _CACHED: Final = ("training", "backfill")
 
 
@@ -137,7 +137,7 @@ def _graphs(spec: Spec, images: ImageReferences) -> dict[GraphName, tuple[Any, A
     from google.protobuf import json_format
     from kfp.pipeline_spec import pipeline_spec_pb2 as ir
 
-    from pipelines.compile import monitoring_pipeline, pipelines, scheduled_pipeline, submitted_pipeline
+    from pipelines.compile import pipelines
     from pipelines.declared_steps import remove_steps, undeclared_steps
 
     cluster, generic = spec.runtime.cluster, dict[str, Any](pipelines())
@@ -145,8 +145,7 @@ def _graphs(spec: Spec, images: ImageReferences) -> dict[GraphName, tuple[Any, A
     check_step_names(cluster, {name: graph.pipeline_spec for name, graph in generic.items()}, models)
     compiled_graphs = {}
     for graph in GRAPHS:
-        named = {"monitoring": monitoring_pipeline, "scheduled-retraining": scheduled_pipeline}
-        name = graph if graph in _NAMED_ALIKE else named.get(graph, submitted_pipeline)(spec)
+        name = "submitted" if graph in _SUBMITTED else graph.replace("-", "_")
         graph_spec, platform = ir.PipelineSpec(), ir.PlatformSpec()
         plain = json_format.MessageToDict(generic[name].pipeline_spec)
         remove_steps(plain, undeclared_steps(spec))

@@ -17,7 +17,7 @@ from models.base import DeclaredModel
 from monitoring.retraining.training_starts import begin_manual_training
 from monitoring.store.monitoring_store import RetrainingState, open_monitoring_store
 from monitoring.windows.records import RetrainDecision
-from pipelines.compile import COMPILED, training_pipeline
+from pipelines.compile import COMPILED
 from pipelines.declared_steps import write_declared
 from shortlist.contracts import Files, ShortlistError
 from shortlist.report.assembly import build_summary, page_steps
@@ -173,7 +173,7 @@ def _run_training(
     spec: Spec, run: Path, runs: Path, state: RunsFolder, arguments: dict[str, Any], spec_argument: str
 ) -> int:
     started = datetime.now(UTC)
-    graph = write_declared(COMPILED / f"{training_pipeline(spec)}.yaml", spec, run / "graph.yaml")
+    graph = write_declared(COMPILED / "training.yaml", spec, run / "graph.yaml")
     with Display(run / "events.jsonl", graph, roles_of(arguments), spec_argument) as display:
         code = run_child(graph, run, state, display)
     return finish_training(spec, run, runs, display, code, started)

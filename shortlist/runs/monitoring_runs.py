@@ -15,7 +15,7 @@ from monitoring.exposition import serve_metrics
 from monitoring.monitoring_job import MonitoringJob
 from monitoring.retraining.training_starts import begin_scheduled_training, newest_scheduled_time
 from monitoring.windows.records import RetrainDecision
-from pipelines.compile import COMPILED, monitoring_pipeline
+from pipelines.compile import COMPILED
 from pipelines.declared_steps import write_declared
 from shortlist.collecting.collector import Collector, CollectorRun
 from shortlist.contracts import Files, ShortlistError
@@ -54,7 +54,7 @@ def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path) -> int:
     arguments = monitoring_arguments(spec, local_location(spec, data), stores)
     write_json(run / "arguments.json", arguments)
     started = datetime.now(UTC)
-    graph = write_declared(COMPILED / f"{monitoring_pipeline(spec)}.yaml", spec, run / "graph.yaml")
+    graph = write_declared(COMPILED / "monitoring.yaml", spec, run / "graph.yaml")
     with Display(run / "events.jsonl", graph, roles_of(arguments)) as display:
         code = run_child(graph, run, state, display)
     if "find_champion" in display.finished:  # a training started

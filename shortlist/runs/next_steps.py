@@ -16,7 +16,7 @@ _TUNE: Final = "make tune SPEC={spec} MODEL={model} MINUTES=10"
 _CHECK: Final = ".venv/bin/shortlist check {spec}{log}"
 _WIDEST: Final = 80
 """Longest command, in characters, that has its purpose beside it."""
-_READS_LOG: Final = frozenset(("ingest", "ingest_files", "join_raw_log", "validate", "validate_days", "join_valid_log"))
+_READS_LOG: Final = frozenset(("ingest", "validate"))
 _ADVICE: Final = {
     "data": (_CHECK, "list what is wrong with the log; then give more rows, or SET=data.split.test_days="),
     "skew": ("{page}#features", "the rows whose features differ between training and Feast"),

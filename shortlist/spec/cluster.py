@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -152,9 +152,6 @@ class Cluster(Section):
     """Secret with the token of the account that may change what is served; mounted only into the step `roll_out`."""
     ttl_hours: int = Field(default=72, ge=1)
     """A finished run's pods are removed after this time."""
-    partitions: int = Field(default=1, ge=1, le=64)
-    """Groups of files that are read, and of days that are validated, counted and turned into features, by pods of their
-    own; 1: one pod does it all."""
     workers: dict[str, Workers] = Field(default_factory=dict)
     """Name of a model -> the processes that train it together (Kubeflow Trainer)."""
     gateway: str = "shortlist"
@@ -174,6 +171,16 @@ class Cluster(Section):
     """Disk for a server's prediction log until it is shipped; a pod that needs more is evicted."""
     serving: Task = Task(cpu="2", memory="4Gi")
     """Resources of each serving container; its GPUs are for Triton alone and need `serving.placement.device: gpu`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_partitions(cls, section: Any) -> Any:
+        if isinstance(section, dict) and "partitions" in section:
+            raise ValueError(
+                f"partitions: got {section['partitions']}, and no step is divided among pods any more; delete the key,"
+                " and for a log that is too large for one machine declare runtime.features: {engine: ray}"
+            )
+        return section
 
     def task(self, name: str) -> Task:
         """Return the resources of a step's pod."""

@@ -10,27 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.compile import (
-    COMPILED,
-    compile_all,
-    monitoring_pipeline,
-    out_of_date,
-    scheduled_pipeline,
-    training_pipeline,
-)
+from pipelines.compile import COMPILED, compile_all, out_of_date
 from shortlist.report.titles import TITLES
 from shortlist.runs.runner import task_steps
-from shortlist.spec.load import load_spec
 from shortlist.spec.spec import Spec
 
 GRAPHS = ("training", "monitoring", "scheduled_retraining")
-NAMES = (*GRAPHS, *(f"{name}_wide" for name in GRAPHS), "refresh", "backfill")
+NAMES = (*GRAPHS, "refresh", "backfill")
 OF_REFRESH = {"find_served_features", "publish_features", "refresh_releases", "recount_days", "compare_features"}
-OF_GROUPS = {
-    "partition_files", "ingest_files", "join_raw_log", "validate_days", "join_valid_log",
-    "partition_days", "count_days", "merge_features", "build_days", "join_table",
-}  # fmt: skip
-IN_ONE_POD = {"ingest", "validate", "fit_features", "build_table"}
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kfp's own, while it compiles
 
 
@@ -45,7 +32,7 @@ def test_a_changed_file_is_reported(tmp_path: Path) -> None:
     assert out_of_date(tmp_path) == [path]
 
 
-TRAINS = [f"{name}{suffix}" for name in (*GRAPHS, "submitted") for suffix in ("", "_wide")]
+TRAINS = [*GRAPHS, "submitted"]
 
 
 @pytest.mark.parametrize("name", [*TRAINS, "refresh", "backfill"])
@@ -57,7 +44,7 @@ def test_every_training_graph_reads_the_rows_collected_before_it(name: str) -> N
         (tasks, task["inputs"]["parameters"]["collected"]["taskOutputParameter"])
         for tasks in (*dags, graph["root"]["dag"]["tasks"])
         for step, task in tasks.items()
-        if step in {"ingest", "join-raw-log"}
+        if step == "ingest"
     ]
     ((tasks, claim),) = reading
     finder = "find-champion" if name in TRAINS else "find-served-features"
@@ -66,38 +53,20 @@ def test_every_training_graph_reads_the_rows_collected_before_it(name: str) -> N
     collecting = graph["root"]["dag"]["tasks"]
     if name == "refresh":
         assert collecting[finder]["dependentTasks"] == ["collect"]
-    elif "submitted" not in name and name not in {"training", "training_wide", "backfill"}:
+    elif "submitted" not in name and name not in {"training", "backfill"}:
         (decides,) = (step for step, component in collecting.items() if component.get("dependentTasks") == ["collect"])
         assert decides in {"check-live-traffic", "claim-moment"}
 
 
 def test_every_step_that_a_person_sees_is_a_task() -> None:
     tasks = {name: set(task_steps(COMPILED / f"{name}.yaml").values()) for name in NAMES}
-    assert set(TITLES) - tasks["monitoring"] == OF_GROUPS | OF_REFRESH
-    assert set(TITLES) - tasks["monitoring_wide"] == IN_ONE_POD | OF_REFRESH
+    assert set(TITLES) - tasks["monitoring"] == OF_REFRESH
     published = {"ingest", "validate", "find_served_features", "publish_features"}
     assert tasks["refresh"] == published | {"collect", "fit_features", "refresh_releases"}
     assert tasks["backfill"] - {"publish"} == published | {"recount_days", "compare_features"}
-    for suffix in ("", "_wide"):  # the watching graph is a look before the training graph
-        assert (tasks[f"monitoring{suffix}"] - tasks[f"training{suffix}"]) & set(TITLES) == {
-            "collect",
-            "check_live_traffic",
-        }
-        assert tasks[f"scheduled_retraining{suffix}"] ^ tasks[f"monitoring{suffix}"] == {
-            "check_live_traffic",
-            "claim_moment",
-        }
-
-
-def test_a_spec_that_shares_days_out_gets_the_wide_graphs() -> None:
-    demo = Path(__file__).parents[3] / "pipelines/specs/demo.yaml"
-    one_partition, four = load_spec(demo), load_spec(demo, ["runtime.cluster.partitions=4"])
-    assert (training_pipeline(one_partition), monitoring_pipeline(one_partition)) == ("training", "monitoring")
-    assert (training_pipeline(four), monitoring_pipeline(four)) == ("training_wide", "monitoring_wide")
-    assert (scheduled_pipeline(one_partition), scheduled_pipeline(four)) == (
-        "scheduled_retraining",
-        "scheduled_retraining_wide",
-    )
+    # The monitoring graph is a check before the training graph.
+    assert (tasks["monitoring"] - tasks["training"]) & set(TITLES) == {"collect", "check_live_traffic"}
+    assert tasks["scheduled_retraining"] ^ tasks["monitoring"] == {"check_live_traffic", "claim_moment"}
 
 
 @pytest.mark.parametrize("name", [*NAMES, "tuning"])

@@ -17,8 +17,7 @@ ROOT = Path(__file__).parents[3]
 DEMO = (ROOT / "pipelines/specs/demo.yaml").read_text()
 SLATES = {"build_retrieval", "build_release", "evaluate_slates"}
 OPTIONAL = {"train_ensembles", *SLATES}
-WITH_TRAINING = ("training", "training_wide", "submitted", "submitted_wide", "monitoring", "monitoring_wide",
-                 "scheduled_retraining", "scheduled_retraining_wide")  # fmt: skip
+WITH_TRAINING = ("training", "submitted", "monitoring", "scheduled_retraining")
 
 
 def graph(name: str) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def test_the_moment_reaches_validation_before_anything_is_made_of_the_log() -> N
 
 
 def test_what_kubernetes_is_asked_for_makes_no_data_anew() -> None:
-    larger = load_spec(DEMO, ["runtime.cluster.tasks={train_dlrm: {memory: 64Gi}}", "runtime.cluster.partitions=4"])
+    larger = load_spec(DEMO, ["runtime.cluster.tasks={train_dlrm: {memory: 64Gi}}", "runtime.cluster.ttl_hours=4"])
     plain, on_cluster = training_arguments(SPEC, "", "stores"), training_arguments(larger, "", "stores")
     assert {name for name in plain if plain[name] != on_cluster[name]} == {"cluster"}
     assert steps_fed("cluster") == {"roll-out"}
