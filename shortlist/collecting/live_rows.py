@@ -86,6 +86,7 @@ class LiveRows:
                     event_days(times, self._clock),
                     _impression_ids(requests, request_index, row),
                     *self._declared_inputs(requests, unfold),
+                    *self._placement(requests, request_index, row),
                     requests["version"][request_index].cast(pl.Int64).alias(Columns.SERVED_VERSION),
                     requests["track"][request_index].alias(Columns.SERVED_TRACK),
                     requests["counts_delay_ms"][request_index].alias(Columns.COUNTS_DELAY),
@@ -108,6 +109,17 @@ class LiveRows:
                 values = requests["items" if column.name == self._data.item else logged_name(column.name)]
                 inputs.append(unfold(values).cast(column_type(column)).alias(column.name))
         return inputs
+
+    def _placement(self, requests: pl.DataFrame, request_index: Ints, row: Ints) -> list[pl.Series]:
+        """Return how each row was shown; null in rows of requests that brought their candidates."""
+        of_slate = requests["slate:release"].is_not_null()[request_index]
+        columns = {
+            "position": pl.Series(row + 1, dtype=pl.Int64),
+            "propensity": pl.repeat(None, len(row), dtype=pl.Float64(), eager=True),
+            "policy": requests["version"][request_index].cast(pl.String),
+            "randomized": requests["slate:explored"][request_index].cast(pl.Int64),
+        }
+        return [columns[role].set(~of_slate, None).alias(name) for role, name in self._data.placement.items()]
 
 
 def _impression_ids(requests: pl.DataFrame, request_index: Ints, row: Ints) -> pl.Series:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date
 from math import ceil
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AwareDatetime, BeforeValidator, Field, model_validator
 
@@ -26,6 +26,14 @@ LabelName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 """What a further label is called: in models, scores, the prediction log, reports and MLflow."""
 ColumnType = Literal["integer", "number", "string", "hex", "date", "tags", "vector"]
 FileFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet", "npz"]
+
+
+_PLACEMENT_TYPES: Final[dict[str, ColumnType]] = {
+    "position": "integer",
+    "propensity": "number",
+    "policy": "string",
+    "randomized": "integer",
+}
 
 
 def null_texts(declared: Iterable[str]) -> frozenset[str]:
@@ -413,6 +421,16 @@ class Data(Section):
     """An integer column with the impression's id, unique per row; by default the row's number."""
     request: str | None = None
     """A column with the id of the request whose answer held the row; many rows share it. Never a feature."""
+    position: str | None = None
+    """An integer column with the place, from 1, at which the row was shown, `known: after`. Like the three below, it
+    says how the row came to be shown; only a `training_only` feature reads it."""
+    propensity: str | None = None
+    """A number column with the probability, above 0, with which the row's policy puts this item at this place for this
+    request (the marginal one, over all slates that it may show). The value of releases is estimated with it."""
+    policy: str | None = None
+    """A string column that names what chose the row: a release, a recommender, an editor. `allowed` lists them."""
+    randomized: str | None = None
+    """An integer column, 1 where the row's slate was drawn at random, 0 elsewhere."""
     explode: Explode | None = None
     """Columns that hold lists, whose elements become rows."""
     slate: Slates | None = None
@@ -446,7 +464,8 @@ class Data(Section):
                 " would lack it. Move it into a side table"
             )
         for column in self.columns:
-            if column.known == "after" and not column.nullable and column.name != self.label:
+            is_outcome = column.name not in (self.label, *self.placement.values())
+            if column.known == "after" and not column.nullable and is_outcome:
                 raise ValueError(
                     f"live.collect: column '{column.name}' is known after the impression and never null; a row without"
                     " an outcome has no such value. Declare it nullable"
@@ -485,6 +504,7 @@ class Data(Section):
         self._check_further_labels()
         self._check_keys_of_rows()
         self._check_slate(names)
+        self._check_placement(names)
         return self
 
     def _check_label(self) -> None:
@@ -589,6 +609,28 @@ class Data(Section):
         if column in (self.label, self.impression):
             raise ValueError(f"slate.column '{column}' is the label or the impression; each row would be a slate")
 
+    def _check_placement(self, names: list[str]) -> None:
+        for role, name in self.placement.items():
+            if name not in names:
+                raise ValueError(f"{role} '{name}' is not a declared column{did_you_mean(name, names)}")
+            column, wanted_type = self.by_name[name], _PLACEMENT_TYPES[role]
+            if column.type != wanted_type:
+                raise ValueError(f"{role} '{name}' is of type {column.type}; wanted {wanted_type}")
+            if column.known != "after":
+                raise ValueError(
+                    f"{role} '{name}' says how a row was shown, which no request knows; declare it `known: after`"
+                )
+            if name in (self.label, self.slate.column if self.slate else None) or name in {
+                label.column for label in self.labels.values()
+            }:
+                raise ValueError(f"{role} '{name}' has another role too; declare a column of its own")
+        if len(set(self.placement.values())) < len(self.placement):
+            raise ValueError("position, propensity, policy and randomized are four columns; one is declared twice")
+        if self.propensity is not None and (self.position is None or self.item is None):
+            raise ValueError(
+                f"propensity '{self.propensity}' is the probability of an item at its place; declare item and position"
+            )
+
     def _check_side_tables(self, names: list[str]) -> None:
         names_in_use = set(names)
         available = set(names)
@@ -633,6 +675,17 @@ class Data(Section):
                 f"{description} is declared `known: after`; keys must be known before the impression. Declare another"
                 " column, or `known: before` if it is"
             )
+
+    @property
+    def placement(self) -> dict[str, str]:
+        """Declared columns that say how a row was shown, by role: position, propensity, policy, randomized."""
+        roles = {
+            "position": self.position,
+            "propensity": self.propensity,
+            "policy": self.policy,
+            "randomized": self.randomized,
+        }
+        return {role: name for role, name in roles.items() if name is not None}
 
     @property
     def live_outcome_delay(self) -> Duration | None:

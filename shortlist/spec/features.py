@@ -66,6 +66,7 @@ class Feature(Section):
         """
         for name in self.inputs:
             column = declared_column(name, data, self.title)
+            refuse_placement(name, data, self.title)
             if column.known == "after" or name == data.label:
                 raise ValueError(
                     f"{self.title}: '{name}' is known only after the impression; a feature of the same row would leak"
@@ -131,6 +132,14 @@ def declared_column(name: str, data: Data, location: str) -> Column:
     return data.by_name[name]
 
 
+def refuse_placement(name: str, data: Data, location: str) -> None:
+    """Raise ValueError for a column that says how a row was shown, which is no feature of this or of later rows."""
+    role = next((role for role, column in data.placement.items() if column == name), None)
+    if role is not None:
+        hint = f"; declare {{kind: training_only, each: {name}, serve: 1}}" if role == "position" else ""
+        raise ValueError(f"{location}: '{name}' is data.{role}, which says how a row was shown and is no feature{hint}")
+
+
 def owner_of(name: str, data: Data) -> SideTable | None:
     """Return the side table that declares a column; None for a column of the log."""
     return next((table for table in data.side_tables if name in {column.name for column in table.columns}), None)
@@ -138,6 +147,7 @@ def owner_of(name: str, data: Data) -> SideTable | None:
 
 def check_is_outcome(name: str, data: Data, location: str) -> None:
     """Raise ValueError where a column that may be an outcome is not a number."""
+    refuse_placement(name, data, location)
     if declared_column(name, data, location).type not in ("integer", "number"):
         raise ValueError(f"{location}: '{name}' is of type {data.by_name[name].type}; wanted integer or number")
 

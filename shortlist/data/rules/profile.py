@@ -53,7 +53,7 @@ class LogProfile:
         """Side table -> rows of the log whose key is in it."""
         self.collected_rows = 0
         """Rows collected from live traffic."""
-        self.sample = RowSample([Columns.LABEL, *self._columns])
+        self.sample = RowSample([Columns.LABEL, Columns.DAY, *self._columns])
 
     def add(self, day: date, rows: pl.DataFrame, hashes: Hashes) -> None:
         """Add valid rows of one day, with the hashes of their `row_columns`."""

@@ -74,6 +74,23 @@ def label_is_binary() -> RowCheck:
     return RowCheck("label_is_binary", Columns.LABEL, label.is_null() | ~label.is_between(0, 1), "0 or 1")
 
 
+def build_placement_checks(data: Data) -> list[RowCheck]:
+    """Return the checks of the columns that say how a row was shown; a row may lack them."""
+    checks = []
+    if data.position is not None:
+        checks.append(RowCheck("position_from_1", data.position, pl.col(data.position) < 1, "a place, from 1"))
+    if data.propensity is not None:
+        value, expected = pl.col(data.propensity), "a probability above 0 and at most 1"
+        # An item that was shown had a positive probability; 0 would be an infinite weight.
+        checks.append(RowCheck("propensity", data.propensity, ~((value > 0) & (value <= 1)), expected))
+        if data.policy is not None:
+            is_missing = pl.col(data.policy).is_null() & value.is_not_null()
+            checks.append(RowCheck("policy_of_propensity", data.policy, is_missing, "the policy of the propensity"))
+    if data.randomized is not None:
+        checks.append(RowCheck("randomized", data.randomized, ~pl.col(data.randomized).is_in([0, 1]), "0 or 1"))
+    return checks
+
+
 _COLUMN_RULES: tuple[Callable[[Column], RowCheck | None], ...] = (not_null, finite_number, in_range, allowed_value)
 
 
@@ -92,7 +109,8 @@ def build_log_checks(data: Data, until: datetime | None = None) -> list[RowCheck
     future = [] if until is None else [not_in_the_future(until)]
     feature_columns = [column for column in data.columns if column.name not in (data.label, data.impression)]
     impression = Column(name=Columns.IMPRESSION, type="integer", nullable=False)
-    return [*future, label_is_binary(), *build_column_checks([impression, *feature_columns])]
+    column_checks = build_column_checks([impression, *feature_columns])
+    return [*future, label_is_binary(), *column_checks, *build_placement_checks(data)]
 
 
 def build_side_checks(table: SideTable) -> list[RowCheck]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from shortlist.data.rules.day_rules import enough_days, label_rate, null_share, volume
 from shortlist.data.rules.log_facts import LogFacts, Problems, format_count, format_share
+from shortlist.data.rules.placement_rules import propensities_sum_to_one, randomized_rows_vary
 from shortlist.data.rules.row_rules import CLIENT_CLOCK, DUPLICATE_ROW, FUTURE
 from shortlist.spec.data import Data, SideTable
 
@@ -114,6 +115,8 @@ TABLE_RULES: tuple[Callable[[LogFacts, Data], Problems], ...] = (
     label_rate,
     freshness,
     leakage,
+    randomized_rows_vary,
+    propensities_sum_to_one,
     side_tables,
 )
 

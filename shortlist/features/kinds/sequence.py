@@ -24,7 +24,7 @@ from shortlist.features.vectors import Matrix, matrix, vector_series
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data, RowClock, SideTable
-from shortlist.spec.features import StreamedFeature, declared_column, owner_of
+from shortlist.spec.features import StreamedFeature, declared_column, owner_of, refuse_placement
 from shortlist.system.query_engine import Engine
 
 SECONDS_AGO: Final = "seconds_ago"
@@ -119,6 +119,7 @@ class SequenceFeature(FeatureKind, IdOutputs, VectorOutputs, EventListFeature, S
 
     def _check_column(self, name: str, data: Data) -> None:
         column_type, side_table = declared_column(name, data, self.title).type, _side_table_of(name, data)
+        refuse_placement(name, data, self.title)
         allowed_types: tuple[str, ...] = ("integer", "number")
         if name in (self.key, self.of):
             allowed_types = ("integer", "hex", "string")

@@ -12,7 +12,7 @@ from shortlist.contracts import Columns
 from shortlist.features.feature_kind import ColumnwiseFeature, Fitted, NumberQuery
 from shortlist.features.graph import Graph, constant_per_output
 from shortlist.spec.data import Data
-from shortlist.spec.features import LearningSettings, declared_column
+from shortlist.spec.features import LearningSettings, declared_column, refuse_placement
 from shortlist.system.query_engine import Engine
 
 
@@ -50,6 +50,8 @@ class TrainingOnlyFeature(ColumnwiseFeature, LearningSettings):
         """Check that the columns are numbers of the log that no request sends."""
         for name in self.each:
             declared = declared_column(name, data, self.title)
+            if name != data.position:
+                refuse_placement(name, data, self.title)
             if name == data.label or name not in {log_column.name for log_column in data.columns}:
                 raise ValueError(f"{self.title}: '{name}' is the label or no column of the log; wanted another column")
             if declared.known != "after":

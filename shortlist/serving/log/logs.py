@@ -143,11 +143,15 @@ def outcome_schema(item: pa.DataType, after_columns: Mapping[str, Column] | None
 
 
 def outcome_columns(data: Data) -> Mapping[str, Column]:
-    """Return the declared columns, besides the label, that are known after the impression, by name."""
+    """Return the declared columns, besides the label, that an outcome may bring, by name.
+
+    How a row was shown (`data.placement`) is known from the answer, not from its outcome.
+    """
+    excluded = (data.label, *data.placement.values())
     return {
         column.name: column
         for column in data.columns
-        if column.known == "after" and column.name != data.label and column.type != "vector"
+        if column.known == "after" and column.name not in excluded and column.type != "vector"
     }
 
 
