@@ -30,6 +30,7 @@ from shortlist.cli.tune import commands as tuning
 from shortlist.contracts import ShortlistError
 
 if TYPE_CHECKING:
+    from shortlist.data.sample_check import SampleReport
     from shortlist.spec.data import Data
 
 app = typer.Typer(
@@ -71,10 +72,19 @@ def _check_log(declared: Data, location: Path, rows: int) -> str:
     if not isinstance(declared.source, FileSource):
         raise ShortlistError("data.source: a generated log has no files to check; leave --data out")
     check = check_sample(declared, location, rows)
+    for notice in check.notices:
+        typer.echo(notice)
     if check.problems:
         numbered_problems = "".join(f"\n  {place}. {problem}" for place, problem in enumerate(check.problems, 1))
         raise ShortlistError(f"{location}: {len(check.problems)} problem(s){numbered_problems}")
-    return f"{location}: {'all' if check.is_complete else 'the first'} {check.rows:,} rows match the spec"
+    return f"{location}: {_checked_rows(check)} match the spec"
+
+
+def _checked_rows(check: SampleReport) -> str:
+    if check.is_complete:
+        return f"all {check.rows:,} rows"
+    days = f", and the days of all {check.facts.raw_rows:,} rows," if check.facts is not None else ""
+    return f"the first rows of every file, {check.rows:,} in all{days}"
 
 
 @app.command()

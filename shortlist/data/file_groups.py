@@ -114,9 +114,7 @@ def partition_files(data: Data, location: Path, runtime: Runtime, most: int) -> 
     if widths is None:
         return alone
     first = describe_first_file(files, layout)
-    rows = (
-        dict(zip([file.name for file in files], count_file_rows(files, layout.header), strict=True)) if by_order else {}
-    )
+    rows = dict(zip([file.name for file in files], count_file_rows(files, layout), strict=True)) if by_order else {}
     return _described(groups, first, widths, rows)
 
 

@@ -16,8 +16,17 @@ from shortlist.contracts import Columns, DataError, best_column
 from shortlist.data.base_rows import BaseRows, append_collected
 from shortlist.data.collected import CollectedRows
 from shortlist.data.file_groups import FileGroup
-from shortlist.data.reading.blocks import count_file_rows, read_blocks
+from shortlist.data.log_notices import LACKING, emit_notices, lacking_column_notices, unread_file_notices
+from shortlist.data.reading.blocks import (
+    check_shared_fields,
+    count_file_rows,
+    find_lacking_columns,
+    read_blocks,
+    read_first_blocks,
+)
+from shortlist.data.reading.layout import RowBlock
 from shortlist.data.reading.log_rows import LogRows, log_layout
+from shortlist.data.reading.sources import InputFile
 from shortlist.data.rules.quarantine import QuarantineWriter
 from shortlist.data.side_tables.ingest import ingest_side_table
 from shortlist.spec.data import Column, Data, FileSource, RowClock
@@ -37,6 +46,8 @@ TAIL: Final = "tail.parquet"
 SCHEMA: Final = "schema.parquet"
 """Schema of a group's rows (`BaseRows.schema`), as a file without rows; likewise."""
 
+_MIN_FILE_ROWS: Final = 200
+"""Fewest rows that are read of each file when only the first rows are."""
 _GENERATED = FileSource(path="impressions", format="parquet")
 _ALL_FILES = FileGroup(number=0, groups=1)
 
@@ -57,7 +68,7 @@ def ingest(
             the side tables' paths. A generated log needs none.
         out: Folder to write; it appears whole or not at all.
         runtime: Bounds the rows held at once.
-        max_rows: Skip the blocks of the log that begin after this row, to read only its beginning; None: read all.
+        max_rows: Read only the first rows of each file, about this many of all files together; None: read all.
         collected: Rows of live traffic that are appended to those of the files.
 
     Returns:
@@ -79,7 +90,10 @@ def ingest(
         notes = build_raw_notes(
             ingested.rows - ingested.base.left_out, rejected.by_rule, side_counts, live_counts if collected else None
         )
+        notes |= {LACKING: _lacking_counts(ingested)} if ingested.lacking else {}
         writer.close(notes if max_rows is None else {**notes, "whole": ingested.is_complete})
+    if max_rows is None:
+        emit_notices((*lacking_column_notices(notes), *unread_file_notices(data, location)))
     return DayTable.open(out, RAW_INDEX)
 
 
@@ -112,7 +126,12 @@ def ingest_files(data: Data, location: Path, group: FileGroup, out: Path, runtim
             ingested.base.tail.write_parquet(staging / TAIL)
             pl.DataFrame(schema=ingested.base.schema).write_parquet(staging / SCHEMA)
         notes = build_raw_notes(ingested.rows - ingested.base.left_out, rejected.by_rule, side_counts, None)
-        group_notes = {"group": group.model_dump(), "read_rows": ingested.rows, "place": inputs.place}
+        group_notes = {
+            "group": group.model_dump(),
+            "read_rows": ingested.rows,
+            "place": inputs.place,
+            LACKING: _lacking_counts(ingested),
+        }
         writer.close({**notes, **group_notes, APPENDED: appended_as_json(writer.appended)})
     return DayTable.open(out, RAW_INDEX)
 
@@ -198,6 +217,12 @@ class _IngestedLog(NamedTuple):
     """Whether all rows were read."""
     base: BaseRows
     """Schema and newest times, which collected rows are checked against."""
+    lacking: dict[str, list[str]]
+    """Files without a declared column, by the column's name in the files."""
+
+
+def _lacking_counts(ingested: _IngestedLog) -> dict[str, int]:
+    return {column: len(names) for column, names in sorted(ingested.lacking.items())}
 
 
 def _ingest_log(
@@ -213,15 +238,19 @@ def _ingest_log(
     files = group.files_of(inputs.source, inputs.folder)
     total = group.total_rows
     if isinstance(data.clock, RowClock) and not total:
-        total = sum(count_file_rows(files, layout.header))
+        total = sum(count_file_rows(files, layout))
+    lacking = find_lacking_columns(check_shared_fields(files, layout, group.first), layout)
     rows = LogRows(data, layout, total, group.first_row, group.widths)
     base = BaseRows(data)
-    is_complete, block_rows = True, min(runtime.chunk_rows, max_rows or runtime.chunk_rows)
-    for file, block in prefetch(read_blocks(files, layout, block_rows, group.first)):
-        if max_rows is not None and rows.rows >= max_rows:
+    is_complete = True
+    blocks: Iterator[tuple[InputFile, RowBlock | None]] = read_blocks(files, layout, runtime.chunk_rows, group.first)
+    if max_rows is not None:
+        blocks = read_first_blocks(files, layout, max(_MIN_FILE_ROWS, max_rows // len(files)))
+    for file, block in prefetch(blocks):
+        if block is None:
             is_complete = False
-            break
+            continue
         good_rows, rejected_rows = rows.convert_block(file, block)
         writer.append(base.prepare_rows(good_rows))
         rejected.append(rejected_rows)
-    return _IngestedLog(rows.rows, is_complete, base)
+    return _IngestedLog(rows.rows, is_complete, base, lacking)

@@ -14,6 +14,7 @@ from shortlist.data.base_rows import BaseRows, append_collected
 from shortlist.data.collected import CollectedRows
 from shortlist.data.file_groups import FileGroup
 from shortlist.data.ingest import RAW_INDEX, REJECTED, SCHEMA, TAIL, build_raw_notes, check_has_rows
+from shortlist.data.log_notices import LACKING, emit_notices, lacking_column_notices
 from shortlist.data.rules.quarantine import QuarantineWriter
 from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime
@@ -43,7 +44,7 @@ def join_raw_log(
 
     Raises:
         DataError: A group is missing, or holds other rows than were counted; the log has no rows; collected rows are
-            not later than every row of the files.
+            not later than every row of the files; a declared column is in none of them.
     """
     tables = _in_order([DayTable.open(group, RAW_INDEX) for group in groups])
     check_has_rows(sum(table.notes["read_rows"] for table in tables), tables[0].notes["place"])
@@ -62,9 +63,13 @@ def join_raw_log(
             by_rule = sum((Counter(table.notes["by_rule"]) for table in tables), rejected.by_rule)
         rows = sum(table.notes["raw_rows"] for table in tables)
         notes = build_raw_notes(rows, by_rule, tables[0].notes["side"], live)
+        lacking = sum((Counter(table.notes[LACKING]) for table in tables), Counter[str]())
+        _check_columns_present(lacking, tables)
+        notes |= {LACKING: dict(sorted(lacking.items()))} if lacking else {}
         join_parts(parts, staging, RAW_INDEX, runtime.chunk_rows, notes)
         _link_side_tables(tables[0].folder / SIDE_FOLDER, staging / SIDE_FOLDER)
         shutil.rmtree(scratch, ignore_errors=True)
+    emit_notices(lacking_column_notices(notes))
     return DayTable.open(out, RAW_INDEX)
 
 
@@ -108,6 +113,13 @@ def _base(data: Data, parts: list[TablePart]) -> BaseRows:
             tail = pl.read_parquet(part.table.folder / TAIL)
             base.add_tail(tail if part.changed is None else tail.with_columns(part.changed))
     return base
+
+
+def _check_columns_present(lacking: Counter[str], tables: list[DayTable]) -> None:
+    files = sum(len(_group_of(table).files) for table in tables)
+    for column, count in lacking.items():
+        if count == files:
+            raise DataError(f"{tables[0].notes['place']}: declared column '{column}' is missing in all {files} files")
 
 
 def _link_side_tables(source: Path, target: Path) -> None:

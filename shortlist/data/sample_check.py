@@ -1,4 +1,4 @@
-"""Check the first rows of a log before a run, and report all problems at once."""
+"""Check a log before a run: rows of every file, and the days and keys of all rows; report all problems at once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.data.ingest import ingest
+from shortlist.data.log_notices import age_notices, lacking_column_notices, unread_file_notices
 from shortlist.data.reading.blocks import check_shared_fields, read_blocks
 from shortlist.data.reading.clock import check_time_unit, event_times
 from shortlist.data.reading.convert import convert_columns, describe_type
@@ -30,49 +31,64 @@ from shortlist.spec.data import Data, FileSource
 from shortlist.spec.runtime import Runtime
 
 _PEEK_ROWS: Final = 10_000
-_MAX_FILES: Final = 5
-"""Most files of a table whose columns are compared with the spec."""
 _MAX_COUNTED_BYTES: Final = 2**31
 """Largest log whose days are all counted."""
 _COUNT_BLOCK_ROWS: Final = 250_000
 _MAX_FAILED_SHARE: Final = 0.9
+_MAX_SPELLINGS: Final = 1_000
+_WHOLE_FLOAT: Final = r"^-?\d+\.0+$"
 
 
 class SampleReport(NamedTuple):
-    """Problems of a log's first rows."""
+    """Problems of a log."""
 
     problems: tuple[str, ...]
     rows: int
     """Rows of the log that were read and validated; 0 when it could not be read."""
     is_complete: bool
     """Whether these are all rows of the log."""
+    notices: tuple[str, ...] = ()
+    """What is valid and should be known: columns that files lack, files that nothing reads, an old newest row."""
+    facts: LogFacts | None = None
+    """Days of the whole log; None where they were not counted."""
 
 
 def check_sample(data: Data, location: Path, max_rows: int = 100_000) -> SampleReport:
-    """Read the first rows of a log and its whole side tables, and return all their problems.
+    """Read rows of every file of a log and its whole side tables, and return all their problems.
 
     Args:
         data: The spec's section; its source is files.
         location: Data path of a run.
-        max_rows: Rows of the log that are read. For a longer log, rules about totals are not checked, and those about
-            days only by counting the days' labels.
+        max_rows: Rows of the log that are validated. Of a longer log, the first rows of every file are, rules about
+            totals are not checked, and those about days and keys by reading the clock, the label and the keys alone.
     """
     tables = list(_open_tables(data, location))
     problems = [problem for table in tables for problem in table.find_problems()]
     if any(not table.readable for table in tables):
         return SampleReport(tuple(problems), 0, is_complete=False)
     lenient_data = data.model_copy(update={"rules": data.rules.model_copy(update={"undeclared_columns": "ignore"})})
-    report = _validate_first_rows(lenient_data, location, max_rows)
-    if not report.is_complete:
-        problems += _find_day_problems(data, tables[0])
-    return SampleReport((*problems, *report.problems), report.rows, report.is_complete)
+    report = _validate_sample(lenient_data, location, max_rows)
+    problems += report.problems
+    facts = None
+    if report.rows:
+        scan = _KeyScan(data, tables[0])
+        facts = scan.read()
+        problems += scan.find_key_problems()
+        if facts is not None and not report.is_complete:
+            problems += [problem for rule in (enough_days, volume, label_rate) for problem in rule(facts, data)]
+    newest = facts.profile.newest if facts is not None else None
+    notices = (*report.notices, *unread_file_notices(data, location), *age_notices(newest, data, datetime.now(UTC)))
+    return SampleReport(tuple(problems), report.rows, report.is_complete, notices, facts)
 
 
 class _SampledTable:
     """The files of the log or of a side table, with their problems."""
 
-    def __init__(self, layout: FileLayout, files: list[InputFile], problem: str = "") -> None:
+    def __init__(
+        self, layout: FileLayout, files: list[InputFile], max_quarantined_share: float, problem: str = ""
+    ) -> None:
         self.layout, self.files, self._problem = layout, files, problem
+        self._max_quarantined_share = max_quarantined_share
         self.readable = not problem
 
     def find_problems(self) -> Iterator[str]:
@@ -80,20 +96,20 @@ class _SampledTable:
         if self._problem:
             yield self._problem
             return
-        for file in self.files[:_MAX_FILES]:
-            try:
-                check_shared_fields([file], self.layout)
-            except DataError as error:
-                yield str(error)
-                # Undeclared columns do not prevent reading the others.
-                self.readable &= _is_readable(file, replace(self.layout, undeclared="ignore"))
+        try:
+            check_shared_fields(self.files, self.layout)
+        except DataError as error:
+            yield str(error)
+            # Undeclared columns do not prevent reading the others.
+            self.readable = _is_readable(self.files, replace(self.layout, undeclared="ignore"))
         if self.readable:
             yield from self._find_type_problems()
 
     def _find_type_problems(self) -> Iterator[str]:
-        """Yield a problem for each column with values that are not of its type."""
+        """Yield a problem for each column of the first file with many values that are not of its type."""
+        layout = replace(self.layout, undeclared="ignore")
         try:
-            _, block = next(read_blocks(self.files[:1], replace(self.layout, undeclared="ignore"), _PEEK_ROWS))
+            _, block = next(read_blocks(self.files, layout, _PEEK_ROWS))
         except (DataError, StopIteration) as error:
             yield str(error) or f"{self.layout.table}: its files hold no rows"
             self.readable = False
@@ -101,11 +117,13 @@ class _SampledTable:
         yield from self._find_clock_problems(block)
         nulls = () if self.files[0].format in ("csv", "tsv") else self.layout.null_values
         columns = self.layout.row_columns
-        for name, flags in convert_columns(block.columns, columns, nulls).failed.items():
+        for name, flags in convert_columns(block.columns, columns, nulls, layout.keys).failed.items():
             column = next(column for column in columns if column.name == name)
             raw, failed = block.columns[column.source_name], int(flags.sum())
             values = len(raw) - raw.null_count()
-            (failure,) = find_failures("type", flags, column.source_name, raw, describe_type(column))
+            if failed <= self._max_quarantined_share * values:
+                continue  # a few rows for the quarantine
+            (failure,) = find_failures("type", flags, column.source_name, raw, describe_type(column, layout.keys))
             yield (
                 f"{self.files[0].name} ({self.layout.table}): {failed:,} of {values:,} values are not of type"
                 f" {column.type}: {failure.detail[0]}"
@@ -124,9 +142,9 @@ class _SampledTable:
             self.readable = False
 
 
-def _is_readable(file: InputFile, layout: FileLayout) -> bool:
+def _is_readable(files: list[InputFile], layout: FileLayout) -> bool:
     try:
-        check_shared_fields([file], layout)
+        check_shared_fields(files, layout)
     except DataError:
         return False
     return True
@@ -136,20 +154,21 @@ def _open_tables(data: Data, location: Path) -> Iterator[_SampledTable]:
     """Yield the log, then its side tables."""
     assert isinstance(data.source, FileSource)
     layout = log_layout(data, data.source)
-    yield _open_table(layout, lambda: log_files(data.source, location))
+    share = data.rules.max_quarantined_share
+    yield _open_table(layout, lambda: log_files(data.source, location), share)
     for table in data.side_tables:
-        yield _open_table(side_layout(table, data), lambda table=table: side_files(table, location))
+        yield _open_table(side_layout(table, data), lambda table=table: side_files(table, location), share)
 
 
-def _open_table(layout: FileLayout, find_files: Any) -> _SampledTable:
+def _open_table(layout: FileLayout, find_files: Any, max_quarantined_share: float) -> _SampledTable:
     try:
-        return _SampledTable(layout, find_files())
+        return _SampledTable(layout, find_files(), max_quarantined_share)
     except DataError as error:
-        return _SampledTable(layout, [], f"{layout.table}: {error}")
+        return _SampledTable(layout, [], max_quarantined_share, f"{layout.table}: {error}")
 
 
-def _validate_first_rows(data: Data, location: Path, max_rows: int) -> SampleReport:
-    """Ingest and validate the first rows as in a run, without rules that need all rows."""
+def _validate_sample(data: Data, location: Path, max_rows: int) -> SampleReport:
+    """Ingest and validate rows as in a run, without rules that need all rows."""
     runtime = Runtime(engine="cpu")
     with TemporaryDirectory(prefix="shortlist-check-") as scratch:
         raw, valid, quarantine = (Path(scratch) / name for name in ("raw", "valid", "quarantine"))
@@ -158,15 +177,16 @@ def _validate_first_rows(data: Data, location: Path, max_rows: int) -> SampleRep
         except DataError as error:
             return SampleReport((str(error),), 0, is_complete=False)
         read_rows, is_complete = notes["raw_rows"], notes["whole"]
+        notices = tuple(lacking_column_notices(notes))
         try:
             validate(
                 data if is_complete else _relax_total_rules(data), raw, valid, quarantine, runtime, datetime.now(UTC)
             )
         except LogRefusedError as error:
-            return SampleReport((*error.problems, *_describe_broken_rules(quarantine)), read_rows, is_complete)
+            return SampleReport((*error.problems, *_describe_broken_rules(quarantine)), read_rows, is_complete, notices)
         except DataError as error:
-            return SampleReport((str(error),), read_rows, is_complete)
-        return SampleReport((), read_rows, is_complete)
+            return SampleReport((str(error),), read_rows, is_complete, notices)
+        return SampleReport((), read_rows, is_complete, (*notices, *_describe_quarantine(quarantine)))
 
 
 def _relax_total_rules(data: Data) -> Data:
@@ -187,29 +207,70 @@ def _describe_broken_rules(quarantine: Path) -> Iterator[str]:
         yield f"{rows:,} rows break '{rule}', e.g. {location}: {first[Columns.DETAIL]}"
 
 
-def _find_day_problems(data: Data, log: _SampledTable) -> Iterator[str]:
-    """Yield problems of the days of a log that was not read whole: their number, volumes and label rates.
+def _describe_quarantine(quarantine: Path) -> Iterator[str]:
+    """Yield a sentence for every rule that a tolerated number of rows broke."""
+    for sentence in _describe_broken_rules(quarantine):
+        yield f"Quarantine: {sentence}"
 
-    Only the clock and the label are read.
-    """
-    clock = log.layout.clock
-    size = sum(file.path.stat().st_size for file in log.files)
-    if clock is None or not log.layout.header or size > _MAX_COUNTED_BYTES:
-        return
-    exploded = data.explode.columns if data.explode is not None else ()
-    label_columns = tuple(column for column in log.layout.columns if column.name in (data.label, *exploded))
-    label_layout = replace(log.layout, columns=label_columns, undeclared="ignore")
-    profile, rows = LogProfile(data, {}), LogRows(data, label_layout, 0)
-    try:
-        for file, block in read_blocks(log.files, label_layout, _COUNT_BLOCK_ROWS):
-            good_rows, _ = rows.convert_block(file, block)
-            counts = good_rows.filter(pl.col(Columns.LABEL).is_between(0, 1)).group_by(Columns.DAY)
-            for day, n, positives in counts.agg(pl.len(), pl.col(Columns.LABEL).cast(pl.Int64).sum()).rows():
-                day_profile = profile.days.setdefault(day, DayProfile())
-                day_profile.rows += n
-                day_profile.positives += positives
-    except DataError:
-        return  # problems in later rows are reported by a run
-    facts = LogFacts(rows.rows, {}, profile, {}, {}, datetime.now(UTC))
-    for rule in (enough_days, volume, label_rate):
-        yield from rule(facts, data)
+
+class _KeyScan:
+    """One pass over all rows of a log that reads only its clock, its label and its keys."""
+
+    def __init__(self, data: Data, log: _SampledTable) -> None:
+        exploded = data.explode.columns if data.explode is not None else ()
+        names = {data.label, data.impression, *exploded, *log.layout.keys}
+        columns = tuple(column for column in log.layout.columns if column.name in names)
+        self._data, self._files = data, log.files
+        self._layout = replace(log.layout, columns=columns, undeclared="ignore")
+        self._whole_floats: dict[str, set[str]] = {
+            column.name: set() for column in columns if column.name in log.layout.keys and column.type == "string"
+        }
+
+    @property
+    def _is_possible(self) -> bool:
+        size = sum(file.path.stat().st_size for file in self._files)
+        return self._layout.clock is not None and self._layout.header and size <= _MAX_COUNTED_BYTES
+
+    def read(self) -> LogFacts | None:
+        """Return rows and labels of every day; None where they cannot be counted."""
+        if not self._is_possible:
+            return None
+        profile, rows = LogProfile(self._data, {}), 0
+        try:
+            for block in self._read_rows():
+                rows += block.height
+                counts = block.filter(pl.col(Columns.LABEL).is_between(0, 1)).group_by(Columns.DAY)
+                for day, n, positives in counts.agg(pl.len(), pl.col(Columns.LABEL).cast(pl.Int64).sum()).rows():
+                    day_profile = profile.days.setdefault(day, DayProfile())
+                    day_profile.rows += n
+                    day_profile.positives += positives
+                newest = block[Columns.TIME].max()
+                if isinstance(newest, datetime):
+                    profile.newest = max(newest, profile.newest or newest)
+                for name, values in self._whole_floats.items():
+                    if len(values) < _MAX_SPELLINGS:
+                        is_whole_float = block[name].str.contains(_WHOLE_FLOAT).fill_null(False)
+                        values |= set(block[name].filter(is_whole_float).unique().to_list())
+        except DataError:
+            return None  # problems in later rows are reported by a run
+        return LogFacts(rows, {}, profile, {}, {}, datetime.now(UTC))
+
+    def find_key_problems(self) -> Iterator[str]:
+        """Yield a problem for each key of texts that writes one key in two ways: `101` and `101.0`."""
+        for name, values in self._whole_floats.items():
+            if not values:
+                continue
+            integers = sorted(value.partition(".")[0] for value in values)
+            for block in self._read_rows():
+                both = block[name].filter(block[name].is_in(integers)).unique()
+                if len(both):
+                    yield (
+                        f"key '{name}' is written in two ways: '{both[0]}' and '{both[0]}.0' are one key; write it in"
+                        " one way in all files, or declare type: integer, which reads both"
+                    )
+                    break
+
+    def _read_rows(self) -> Iterator[pl.DataFrame]:
+        rows = LogRows(self._data, self._layout, 0)
+        for file, block in read_blocks(self._files, self._layout, _COUNT_BLOCK_ROWS):
+            yield rows.convert_block(file, block)[0]

@@ -17,6 +17,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.data.ingest import RAW_INDEX, REJECTED
+from shortlist.data.log_notices import age_notices, emit_notices
 from shortlist.data.rules.failures import flag_failed_rows, split_failures
 from shortlist.data.rules.leakage import column_aucs
 from shortlist.data.rules.log_facts import LogFacts
@@ -189,6 +190,7 @@ def _split_log(
         if problems:
             raise LogRefusedError(_refusal_message(problems, quarantine, by_rule.total()), problems)
         writer.close(_build_notes(facts, source))
+    emit_notices(age_notices(profile.newest, data, now))
     return DayTable.open(valid, Files.LOG)
 
 

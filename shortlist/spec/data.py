@@ -25,6 +25,7 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 LabelName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 """What a further label is called: in models, scores, the prediction log, reports and MLflow."""
 ColumnType = Literal["integer", "number", "string", "hex", "date", "tags", "vector"]
+Delimiter = Annotated[str, Field(min_length=1, max_length=1, pattern=r"^[\t !#-~]$")]
 FileFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet", "npz"]
 
 
@@ -54,6 +55,8 @@ class FileSource(Section):
     """Whether the first line of a CSV or TSV names the columns; without it they come in declared order."""
     null_values: tuple[str, ...] = ("",)
     """Texts that mean "no value", in the log and in requests; an empty text always does."""
+    delimiter: Delimiter | None = None
+    """Character between the fields of a CSV or TSV file, such as `;` or `|`; null: a comma, in TSV a tab."""
 
 
 class Drift(Section):
@@ -298,6 +301,8 @@ class SideTable(Section):
     header: bool = True
     """As for the log."""
     null_values: tuple[str, ...] = ("",)
+    """As for the log."""
+    delimiter: Delimiter | None = None
     """As for the log."""
     key: str
     """Key column, also a column of the log."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from threading import Thread
+
+import polars as pl
 
 from shortlist.contracts import DataError
 from shortlist.data.reading.explode import explode_block
@@ -32,39 +34,52 @@ class FirstFile:
 def describe_first_file(files: list[InputFile], layout: FileLayout) -> FirstFile:
     """Return format and fields of the first file; raises like `check_shared_fields`."""
     fields = _read_fields(files[0], layout)
-    layout.check_fields(fields, files[0].name)
+    layout.check_fields(fields, files[0].name, layout.optional if len(files) > 1 else ())
     return FirstFile(files[0].name, files[0].format, tuple(fields))
 
 
-def check_shared_fields(files: list[InputFile], layout: FileLayout, first: FirstFile | None = None) -> list[str]:
-    """Check that all files have the same fields, as declared in the spec; return them.
+def check_shared_fields(
+    files: list[InputFile], layout: FileLayout, first: FirstFile | None = None
+) -> dict[str, list[str]]:
+    """Check that all files have the declared columns; return the columns of each file.
+
+    Logs gain columns as an application grows: files before the first one with a column may lack it, except the clock
+    and what the layout requires. A column that is there once is in all later files.
 
     Args:
         files: Files of a table, in order.
         layout: Declared layout of the files.
-        first: The table's first file, if it is not one of `files`; None: it is the first of them.
+        first: The table's first file, if it is not one of `files`, which are then not all; None: it is the first of
+            them, and they are all.
 
     Raises:
-        DataError: The files mix formats or columns, or their columns are not the declared ones.
+        DataError: The files mix formats, a declared column is in none of them, or a column is not declared.
     """
-    shared = first or describe_first_file(files, layout)
-    for file in files if first is not None else files[1:]:
-        if file.format != shared.format:
-            raise DataError(
-                f"{file.name} is {file.format}, {shared.name} is {shared.format}; narrow `path` with a glob"
-            )
-        fields = _read_fields(file, layout)
-        if file.format != "jsonl" and set(fields) != set(shared.fields):
-            differing = ", ".join(sorted(set(fields) ^ set(shared.fields)))
-            raise DataError(f"{file.name} has other columns than {shared.name}: {differing}. Read them as two logs.")
-        layout.check_fields(fields, file.name)
-    return list(shared.fields)
+    first_format, first_name = (first.format, first.name) if first else (files[0].format, files[0].name)
+    for file in files:
+        if file.format != first_format:
+            raise DataError(f"{file.name} is {file.format}, {first_name} is {first_format}; narrow `path` with a glob")
+    fields_by_file = {file.name: _read_fields(file, layout) for file in files}
+    in_any_file = {name for fields in fields_by_file.values() for name in fields}
+    optional = layout.optional - set(first.fields) if first else layout.optional & in_any_file
+    for name, fields in fields_by_file.items():
+        optional -= set(fields)
+        layout.check_fields(fields, name, optional)
+    return fields_by_file
+
+
+def find_lacking_columns(fields_by_file: Mapping[str, Collection[str]], layout: FileLayout) -> dict[str, list[str]]:
+    """Return the files that lack a declared column, by the column's name in the files."""
+    lacking = {
+        source: [name for name, fields in fields_by_file.items() if source not in fields] for source in layout.sources
+    }
+    return {source: names for source, names in lacking.items() if names}
 
 
 def read_blocks(
     files: list[InputFile], layout: FileLayout, rows_per_block: int, first: FirstFile | None = None
 ) -> Iterator[tuple[InputFile, RowBlock]]:
-    """Yield the rows of all files in blocks, in file order.
+    """Yield the rows of all files in blocks, in file order; a column that a file lacks is null in its rows.
 
     Args:
         files: See `check_shared_fields`.
@@ -75,18 +90,42 @@ def read_blocks(
     Raises:
         DataError: As `check_shared_fields`, and when a file cannot be read to its end.
     """
-    check_shared_fields(files, layout, first)
+    fields_by_file = check_shared_fields(files, layout, first)
     total = sum(file.path.stat().st_size for file in files) / _MEGABYTE
     with progress(f"read {layout.table}", total, "MB") as advance:
         for file in files:
             position = 0
-            for block in _read_file(file, layout, rows_per_block):
+            for block in _read_file(file, layout, fields_by_file[file.name], rows_per_block):
                 advance((block.position - position) / _MEGABYTE, file.name)
                 position = block.position
-                yield file, explode_block(block, layout)
+                yield file, block
 
 
-def count_file_rows(files: list[InputFile], header: bool) -> list[int]:
+def read_first_blocks(
+    files: list[InputFile], layout: FileLayout, max_file_rows: int
+) -> Iterator[tuple[InputFile, RowBlock | None]]:
+    """Yield about the first `max_file_rows` rows of each file in blocks, and None where a file has more.
+
+    Args:
+        files: See `check_shared_fields`.
+        layout: See `check_shared_fields`.
+        max_file_rows: Rows of a file after which no further block is read.
+
+    Raises:
+        DataError: As `read_blocks`.
+    """
+    fields_by_file = check_shared_fields(files, layout)
+    for file in files:
+        rows = 0
+        for block in _read_file(file, layout, fields_by_file[file.name], max_file_rows):
+            if rows >= max_file_rows:
+                yield file, None
+                break
+            rows += block.rows
+            yield file, block
+
+
+def count_file_rows(files: list[InputFile], layout: FileLayout) -> list[int]:
     """Return the number of rows of each file, including broken ones, counted in one fast pass.
 
     The compiled reader of large files is loaded in a thread meanwhile.
@@ -96,7 +135,7 @@ def count_file_rows(files: list[InputFile], header: bool) -> list[int]:
     with progress("count rows", len(files), "files") as advance:
         counts = []
         for file in files:
-            counts.append(_count_rows(file, header))
+            counts.append(_count_rows(file, layout))
             advance(1, file.name)
     return counts
 
@@ -109,18 +148,30 @@ def _read_fields(file: InputFile, layout: FileLayout) -> list[str]:
     return json_fields(file) if file.format == "jsonl" else text_fields(file, layout)
 
 
-def _read_file(file: InputFile, layout: FileLayout, rows_per_block: int) -> Iterator[RowBlock]:
+def _read_file(file: InputFile, layout: FileLayout, fields: list[str], rows_per_block: int) -> Iterator[RowBlock]:
+    missing = [source for source in layout.sources if source not in fields]
+    present = layout.restrict_to(fields) if missing else layout
+    nulls = [pl.lit(None, pl.String()).alias(source) for source in missing]
+    for block in _read_present_columns(file, present, fields, rows_per_block):
+        filled = replace(block, columns=block.columns.with_columns(nulls)) if missing else block
+        yield explode_block(filled, layout)
+
+
+def _read_present_columns(
+    file: InputFile, layout: FileLayout, fields: list[str], rows_per_block: int
+) -> Iterator[RowBlock]:
     if file.format == "parquet":
         return read_parquet(file, layout, rows_per_block)
     if file.format == "npz":
         return read_npz(file, layout, rows_per_block)
     if file.format == "jsonl":
         return read_json(file, layout, rows_per_block)
-    return read_text(file, layout, text_fields(file, layout), rows_per_block)
+    return read_text(file, layout, fields, rows_per_block)
 
 
-def _count_rows(file: InputFile, header: bool) -> int:
+def _count_rows(file: InputFile, layout: FileLayout) -> int:
     if file.format == "parquet":
         return parquet_rows(file)
-    rows = count_rows(file.path, file.name, SEPARATORS.get(file.format))
-    return rows - 1 if header and file.format != "jsonl" else rows
+    separator = layout.delimiter or SEPARATORS[file.format] if file.format in SEPARATORS else None
+    rows = count_rows(file.path, file.name, separator)
+    return rows - 1 if layout.header and file.format != "jsonl" else rows

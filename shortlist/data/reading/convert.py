@@ -11,6 +11,7 @@ from shortlist.spec.data import Column
 
 _LARGEST_EXACT = 2.0**53
 _FLAGS = {"true": 1, "false": 0}
+_LEADING_ZEROS = r"^\s*[+-]?0\d"
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,19 @@ class ConvertedColumns:
     """Declared name -> boolean, rows whose value is not of the type; only columns with such rows."""
 
 
-def convert_columns(raw: pl.DataFrame, columns: Sequence[Column], null_values: Collection[str]) -> ConvertedColumns:
+def convert_columns(
+    raw: pl.DataFrame, columns: Sequence[Column], null_values: Collection[str], keys: Collection[str] = ()
+) -> ConvertedColumns:
     """Return a table's columns in their declared types.
+
+    A key is the same in every file: in a column of texts, a whole floating-point number is written as the integer that
+    it is, and an integer key with leading zeros is refused, because it may be another key than the one without.
 
     Args:
         raw: Values as a reader returns them, under the file's names.
         columns: The declared columns.
         null_values: Texts that mean "no value".
+        keys: Names of the columns that hold keys.
     """
     raw = _replace_null_texts(raw, null_values)
     kinds = raw.schema
@@ -44,6 +51,9 @@ def convert_columns(raw: pl.DataFrame, columns: Sequence[Column], null_values: C
         raw_values, values = raw[column.source_name], converted[column.name]
         if values.null_count() > raw_values.null_count():
             values = _retry_rare_notations(column, raw_values, values)
+        if column.name in keys and column.type == "integer" and raw_values.dtype == pl.String():
+            values = values.set(raw_values.str.contains(_LEADING_ZEROS).fill_null(False), None)
+        if values.null_count() > raw_values.null_count():
             is_wrong = _has_value(raw_values, column) & values.is_null()
             if is_wrong.any():
                 failed[column.name] = is_wrong
@@ -51,8 +61,10 @@ def convert_columns(raw: pl.DataFrame, columns: Sequence[Column], null_values: C
     return ConvertedColumns(pl.DataFrame(final_columns), failed)
 
 
-def describe_type(column: Column) -> str:
+def describe_type(column: Column, keys: Collection[str] = ()) -> str:
     """Return a description of a column's valid values."""
+    if column.type == "integer" and column.name in keys:
+        return "an integer without leading zeros (type: string keeps them)"
     if column.type == "tags":
         return f"a list of {column.tag_type} values"
     if column.format is not None:
@@ -91,8 +103,15 @@ def _convert_expression(column: Column, kind: pl.DataType) -> pl.Expr:
     if column.type == "date":
         return _to_date(column, value, kind)
     if column.type == "string":
-        return pl.lit(None, pl.String()) if kind.is_nested() else value.cast(pl.String())
+        return _to_text(value, kind)
     return _to_vector(column, value, kind) if column.type == "vector" else _to_tags(column, value, kind)
+
+
+def _to_text(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    if kind.is_nested():
+        return pl.lit(None, pl.String())
+    text = value.cast(pl.String())
+    return pl.coalesce(_to_whole_number(value).cast(pl.String()), text) if kind.is_float() else text
 
 
 def _to_number(value: pl.Expr, kind: pl.DataType) -> pl.Expr:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import polars as pl
@@ -15,6 +16,9 @@ from shortlist.spec.log_shape import Explode
 _PARSED_TYPES: dict[str, pl.DataType] = {"integer": pl.Int64(), "number": pl.Float64()}
 _MAX_UNDECLARED_SHOWN = 200
 """Undeclared columns that a message names, so that all can be declared at once."""
+NAMELESS = "nameless column "
+"""Beginning of the names that readers give to columns without a name, such as the index that pandas writes; they are
+passed over."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,12 @@ class FileLayout:
     undeclared: Literal["refuse", "ignore"]
     explode: Explode | None = None
     """Columns whose lists become rows; read as text or lists."""
+    delimiter: str | None = None
+    """Character between the fields of a CSV or TSV file; None: that of the format."""
+    keys: frozenset[str] = frozenset()
+    """Declared names of keys, which must be written in one way in all files."""
+    required: frozenset[str] = frozenset()
+    """Declared names of columns that every file must have; of the others, a file may lack some."""
 
     @property
     def sources(self) -> list[str]:
@@ -49,7 +59,16 @@ class FileLayout:
             )
         if self.clock is not None:
             types[self.clock.column] = pl.String() if self.clock.is_text else pl.Float64()
-        return types | dict.fromkeys(self.exploded, pl.String())
+        # The text of a key is needed to find leading zeros.
+        keys = [column.source_name for column in self.columns if column.name in self.keys and column.type == "integer"]
+        return types | dict.fromkeys((*keys, *self.exploded), pl.String())
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """Names in the file of the columns that some files may lack."""
+        clock = {self.clock.column} if self.clock is not None else set()
+        required = {column.source_name for column in self.columns if column.name in self.required}
+        return frozenset(self.sources) - clock - required - set(self.exploded)
 
     @property
     def exploded(self) -> dict[str, list[Column]]:
@@ -101,21 +120,30 @@ class FileLayout:
             )
         return names
 
-    def check_fields(self, fields: list[str], file: str) -> None:
+    def restrict_to(self, fields: Collection[str]) -> FileLayout:
+        """Return the layout of a file that lacks declared columns: only the columns that it has."""
+        return replace(self, columns=tuple(column for column in self.columns if column.source_name in fields))
+
+    def check_fields(self, fields: list[str], file: str, optional: Collection[str] = ()) -> None:
         """Compare the columns of a file with the declared ones.
+
+        Args:
+            fields: Names of the file's columns.
+            file: Its name in messages.
+            optional: Declared columns that it may lack, by their names in files.
 
         Raises:
             DataError: A name occurs twice, a declared column is missing, or an undeclared column is refused.
         """
-        counts = Counter(fields)
+        counts = Counter(name for name in fields if not name.startswith(NAMELESS))
         problems = [f"column '{name}' occurs {n} times in the header" for name, n in counts.items() if n > 1]
         for name in self.sources:
-            if name not in fields:
+            if name not in fields and name not in optional:
                 suggestion = did_you_mean(name, set(fields) - set(self.sources))
                 problems.append(
                     f"declared column '{name}' is missing{suggestion} (the file has {_quote_names(fields)})"
                 )
-        undeclared_fields = [name for name in fields if name not in self.sources]
+        undeclared_fields = [name for name in counts if name not in self.sources]
         if undeclared_fields and self.undeclared == "refuse":
             problems.append(
                 f"column {_quote_names(undeclared_fields, _MAX_UNDECLARED_SHOWN)} is not declared; declare it, or set"

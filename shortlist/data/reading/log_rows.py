@@ -44,7 +44,19 @@ def log_layout(data: Data, source: FileSource, extra: tuple[Column, ...] = ()) -
     columns = [label if column.name == data.label else column for column in data.columns]
     # A generated log may have more columns than the declared ones.
     undeclared = data.rules.undeclared_columns if isinstance(data.source, FileSource) else "ignore"
-    return FileLayout("the log", (*columns, *extra), clock, source.header, source.null_values, undeclared, data.explode)
+    keys = (data.user, data.item, data.request, *(table.key for table in data.side_tables))
+    return FileLayout(
+        "the log",
+        (*columns, *extra),
+        clock,
+        source.header,
+        source.null_values,
+        undeclared,
+        data.explode,
+        source.delimiter,
+        frozenset(key for key in keys if key is not None),
+        frozenset(name for name in (data.label, data.impression) if name is not None),
+    )
 
 
 class LogRows:

@@ -11,7 +11,7 @@ import polars as pl
 import polars.exceptions
 
 from shortlist.contracts import DataError
-from shortlist.data.reading.layout import FileLayout, RowBlock
+from shortlist.data.reading.layout import NAMELESS, FileLayout, RowBlock
 from shortlist.data.reading.sources import InputFile
 from shortlist.data.reading.text.clean_text import CleanText
 from shortlist.data.reading.text.quoting import Text, count_of, line_ends
@@ -43,10 +43,13 @@ def text_fields(file: InputFile, layout: FileLayout) -> list[str]:
         block = next(text_blocks(stream, file.name, None, _FIRST_LINE_BYTES), None)
     first = block.data[: block.data.index(b"\n")] if block is not None else b""
     try:
-        fields = next(csv.reader([first.decode().rstrip("\r")], delimiter=SEPARATORS[file.format], strict=True), [])
+        delimiter = layout.delimiter or SEPARATORS[file.format]
+        fields = next(csv.reader([first.decode().rstrip("\r")], delimiter=delimiter, strict=True), [])
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file.name}, line 1: not a row of UTF-8 {file.format.upper()} ({error})") from None
-    return fields if layout.header else layout.names_by_position(len(fields), file.name)
+    if not layout.header:
+        return layout.names_by_position(len(fields), file.name)
+    return [name or f"{NAMELESS}{place}" for place, name in enumerate(fields)]
 
 
 def is_large(file: InputFile) -> bool:
@@ -78,7 +81,7 @@ def read_text(file: InputFile, layout: FileLayout, fields: list[str], rows_per_b
 
 class _Reader:
     def __init__(self, file: InputFile, layout: FileLayout, fields: list[str]) -> None:
-        self.separator = SEPARATORS[file.format]
+        self.separator = layout.delimiter or SEPARATORS[file.format]
         self._file = file
         self._layout = layout
         self._fields = fields

@@ -72,6 +72,23 @@ def embedding_model(column: Column, location: Path) -> Path:
     return path
 
 
+def visible_files(folder: Path, pattern: str = "") -> list[Path]:
+    """Return the files below a folder that a pattern matches, sorted by name; without a pattern, all.
+
+    Files and folders whose names begin with '.' or '_' are passed over.
+    """
+    return _visible_files(folder, folder.glob(pattern) if pattern else folder.rglob("*"))
+
+
+def has_known_format(path: Path) -> bool:
+    """Whether a file's name says that it holds a table."""
+    try:
+        _detect_format(path)
+    except DataError:
+        return False
+    return True
+
+
 def _find_files(folder: Path, pattern: str, declared: FileFormat) -> list[InputFile]:
     target = folder / pattern
     if target.is_file():

@@ -47,11 +47,12 @@ class TypedRows:
         _check_broken_share(file, block)
         # Null values of delimited text were replaced while parsing.
         null_values = () if file.format in ("csv", "tsv") else null_texts(self._layout.null_values)
-        converted = convert_columns(block.columns, self._columns, null_values)
+        converted = convert_columns(block.columns, self._columns, null_values, self._layout.keys)
         times, failures = self._read_times(file, block)
         for column in self._columns:
             if column.name in converted.failed:
-                failures += _find_type_failures(file, block, column, converted.failed[column.name])
+                flags = converted.failed[column.name]
+                failures += _find_type_failures(file, block, column, flags, describe_type(column, self._layout.keys))
             if column.type == "vector":
                 failures += self._find_width_failures(file, column, converted.columns[column.name])
         source_columns = [
@@ -88,9 +89,11 @@ def broken_rows(file: InputFile, block: RowBlock) -> pl.DataFrame:
     return block.broken.with_columns(pl.lit(file.name).alias(Columns.SOURCE_FILE)).select(QUARANTINE_SCHEMA.names())
 
 
-def _find_type_failures(file: InputFile, block: RowBlock, column: Column, flags: pl.Series) -> list[RowFailure]:
+def _find_type_failures(
+    file: InputFile, block: RowBlock, column: Column, flags: pl.Series, expected: str
+) -> list[RowFailure]:
     raw = block.columns[column.source_name]
-    failures = find_failures("type", flags, column.source_name, raw, describe_type(column))
+    failures = find_failures("type", flags, column.source_name, raw, expected)
     failed, values = int(flags.sum()), len(raw) - raw.null_count()
     if failed >= _MIN_FAILED_ROWS and failed > _MAX_FAILED_SHARE * values:
         raise DataError(

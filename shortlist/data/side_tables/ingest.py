@@ -74,6 +74,9 @@ def side_layout(table: SideTable, data: Data) -> FileLayout:
         table.header,
         table.null_values,
         data.rules.undeclared_columns,
+        delimiter=table.delimiter,
+        keys=frozenset((table.key,)),
+        required=frozenset((table.key,)),
     )
 
 

@@ -59,12 +59,16 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 
 def test_a_log_that_matches_its_spec_has_no_problems(write: Callable[..., Path]) -> None:
-    assert check_sample(build_data(), write(log(), items())) == ((), 3_000, True)
+    report = check_sample(build_data(), write(log(), items()))
+    assert report[:3] == ((), 3_000, True)
+    (notice,) = report.notices
+    assert notice.startswith("The log: its newest row is of 2025-10-13, ")
+    assert notice.endswith(" days ago; declare rules.max_age_hours to refuse a log that is too old.")
 
 
 def test_all_undeclared_columns_of_all_tables_are_named(write: Callable[..., Path]) -> None:
     log_with_extra_columns = log().with_columns(pl.lit(1).alias(f"extra{number}") for number in range(12))
-    problems, rows, _ = check_sample(
+    problems, rows, *_ = check_sample(
         build_data(), write(log_with_extra_columns, items().with_columns(color=pl.lit("red")))
     )
     assert len(problems) == 2
@@ -75,7 +79,7 @@ def test_all_undeclared_columns_of_all_tables_are_named(write: Callable[..., Pat
 
 def test_missing_columns_wrong_types_and_the_clock_are_named_together(write: Callable[..., Path]) -> None:
     wrong_log = log().drop("user_id").with_columns(time=pl.col("time") * 1_000)
-    problems, rows, _ = check_sample(build_data(), write(wrong_log, items().with_columns(item_id=pl.lit("x"))))
+    problems, rows, *_ = check_sample(build_data(), write(wrong_log, items().with_columns(item_id=pl.lit("x"))))
     assert "declared column 'user_id' is missing" in problems[0]
     assert rows == 0
     assert any("items.csv" in problem and "not of type integer: item_id: got 'x'" in problem for problem in problems)
@@ -102,7 +106,7 @@ def test_a_split_that_needs_more_days_than_the_log_has_is_named(most_rows: int, 
 def test_the_first_rows_of_a_longer_log_are_validated(write: Callable[..., Path]) -> None:
     folder = write(log(), items())
     log().write_parquet(folder / "log.parquet")
-    assert check_sample(build_data(source={"kind": "files", "path": "log.parquet"}), folder, 1_000) == (
+    assert check_sample(build_data(source={"kind": "files", "path": "log.parquet"}), folder, 1_000)[:3] == (
         (),
         1_000,
         False,

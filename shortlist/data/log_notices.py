@@ -1,0 +1,62 @@
+"""Notices about a valid log: files that nothing reads, columns that files lack, a newest row that is old."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from shortlist.contracts import DataError
+from shortlist.data.reading.sources import has_known_format, log_files, side_files, visible_files
+from shortlist.spec.data import Data, FileSource
+from shortlist.system.progress import emit
+
+LACKING: Final = "lacking_files"
+"""Number of files without a declared column, by the column's name in the files; in the raw log's notes where there are
+any."""
+STALE_AFTER: Final = timedelta(days=7)
+"""Age of the newest row from which a log without `rules.max_age_hours` is called old."""
+_MAX_FILES_SHOWN: Final = 3
+
+
+def emit_notices(sentences: Iterable[str]) -> None:
+    """Emit sentences that are printed below a run's results."""
+    for sentence in sentences:
+        emit({"event": "note", "text": sentence})
+
+
+def lacking_column_notices(notes: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each declared column that some files lack, from the notes of a raw log."""
+    for column, files in notes.get(LACKING, {}).items():
+        yield f"The log: column '{column}' is not in {files} of its files; it is null in their rows."
+
+
+def unread_file_notices(data: Data, location: Path) -> Iterator[str]:
+    """Yield a sentence on the files of a data folder that no declared path reads, if there are any."""
+    if not isinstance(data.source, FileSource) or not location.is_dir():
+        return
+    try:
+        files = [
+            *log_files(data.source, location),
+            *(f for table in data.side_tables for f in side_files(table, location)),
+        ]
+    except DataError:
+        return
+    read_paths = {file.path for file in files}
+    unread = [path for path in visible_files(location) if has_known_format(path) and path not in read_paths]
+    if unread:
+        names = ", ".join(path.relative_to(location).as_posix() for path in unread[:_MAX_FILES_SHOWN])
+        more = f" and {len(unread) - _MAX_FILES_SHOWN} more" if len(unread) > _MAX_FILES_SHOWN else ""
+        yield f"{location}: nothing reads {names}{more}; the log's path is '{data.source.path or '.'}' (data.source)."
+
+
+def age_notices(newest: datetime | None, data: Data, now: datetime) -> Iterator[str]:
+    """Yield a sentence on a log whose newest row is old, unless `rules.max_age_hours` judges its age."""
+    if newest is None or data.rules.max_age_hours is not None or not isinstance(data.source, FileSource):
+        return
+    if data.clock.kind == "column" and now - newest > STALE_AFTER:
+        yield (
+            f"The log: its newest row is of {newest:%Y-%m-%d}, {(now - newest).days} days ago; declare"
+            " rules.max_age_hours to refuse a log that is too old."
+        )
