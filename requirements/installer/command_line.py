@@ -20,7 +20,7 @@ from installer.machine import (
     read_nvidia_driver,
 )
 from installer.pythons import PYTHONS_FOLDER, PythonBuild, find_pythons, probe_python
-from installer.torch_builds import PROOF, choose_torch_sources, install_torch, list_torch_sources
+from installer.torch_builds import PROOF, choose_torch_sources, install_torch, list_torch_sources, remove_torch_tests
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LOCKS = CHECKOUT / "requirements" / "lock"
@@ -77,6 +77,7 @@ class Installer:
             sources = choose_torch_sources(sources, os.environ.get("TORCH", ""))
             free_disk_gb = read_machine(CHECKOUT).free_disk_gb
             install_torch(sources, self._try, lambda: self._proves_torch(requirement), free_disk_gb)
+            remove_torch_tests(next((self.venv / "lib").glob("python3.*")) / "site-packages")
         editable = (
             self.uv,
             "pip",

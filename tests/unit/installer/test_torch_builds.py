@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from installer.machine import SetupError
-from installer.torch_builds import TorchSource, choose_torch_sources, install_torch, list_torch_sources
+from installer.torch_builds import TorchSource, choose_torch_sources, install_torch, list_torch_sources, remove_torch_tests
 
 SOURCES = list_torch_sources("torch==2.13.0", "python", "uv", Path("lock"))
 
@@ -66,3 +66,13 @@ def test_the_cpu_build_has_the_local_version_and_the_cuda_build_is_hashed() -> N
     assert pip.command[-1] == "torch==2.13.0+cpu"
     assert uv.command[-3:] == ("--torch-backend", "cpu", "torch==2.13.0")
     assert "--require-hashes" in cuda.command
+
+
+def test_compiled_tests_of_torch_are_removed_and_its_programs_stay(tmp_path: Path) -> None:
+    for name in ("test/test_ops", "bin/TCPStoreTest", "bin/test_jit", "bin/protoc", "bin/torch_shm_manager"):
+        path = tmp_path / "torch" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    remove_torch_tests(tmp_path)
+    remaining = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert remaining == ["torch/bin/protoc", "torch/bin/torch_shm_manager"]
