@@ -41,11 +41,11 @@ def list_torch_sources(requirement: str, python: str, uv: str, lock_folder: Path
         uv: The environment's uv.
         lock_folder: Folder of the lock files.
     """
-    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps")
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-compile")
     uv_install = (uv, "pip", "install", "--quiet", "--python", python, "--no-deps")
     cuda_lock = str(lock_folder / "torch-cuda.txt")
     return (
-        TorchSource("pip", "torch, a CPU build where pip is told to look", (*pip, f"{requirement}+cpu")),
+        TorchSource("pip", "torch, a CPU build where pip is told to look", (*pip, "--no-deps", f"{requirement}+cpu")),
         TorchSource(
             "uv", "torch, a CPU build of torch's own index",
             (*uv_install, "--torch-backend", "cpu", requirement),
