@@ -80,8 +80,8 @@ async def _score_on_triton(port: int, model: str, batches: list[ServedBatch]) ->
         ]
         try:
             await Load(client, iter(requests), on_answer=record_scores).run_closed(_CONCURRENT_REQUESTS)
-        except* ScoringError as errors:
-            raise errors.exceptions[0] from None
+        except ExceptionGroup as errors:  # not `except*`: Python 3.11.2 wraps what it raises in another group
+            raise next((error for error in errors.exceptions if isinstance(error, ScoringError)), errors) from None
     return np.concatenate([scores_by_request[request.id] for request in requests])
 
 

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 from installer.machine import SetupError
-from installer.torch_builds import TorchSource, choose_torch_sources, install_torch, list_torch_sources, remove_torch_tests
+from installer.torch_builds import (
+    TorchSource,
+    choose_torch_sources,
+    install_torch,
+    list_torch_sources,
+    remove_torch_tests,
+)
 
 SOURCES = list_torch_sources("torch==2.13.0", "python", "uv", Path("lock"))
 
