@@ -1,0 +1,1 @@
+"""Append-only streams of records on the local disk, durable before they are acknowledged."""

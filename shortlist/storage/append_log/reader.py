@@ -1,0 +1,59 @@
+"""Reading a stream from an offset, while it is being written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from shortlist.storage.append_log.segments import Damage, FramedRecord, LogSegment, iter_frames, segments
+
+_MAX_DAMAGES: Final = 100
+
+
+class StreamReader:
+    """Reads the records of a stream once, in their order.
+
+    Args:
+        folder: Folder of the stream; it need not exist.
+        offset: Where to begin: 0, or the `end` of a record.
+    """
+
+    def __init__(self, folder: Path, offset: int = 0) -> None:
+        self.folder = folder
+        self.offset = offset
+        """Records before it were read."""
+        self.damages: list[Damage] = []
+        """Bytes that are no record and were left out, at most the first 100."""
+        self.is_behind = False
+        """Whether records were removed before they were read."""
+
+    def read_new(self) -> Iterator[FramedRecord]:
+        """Yield new records; one that is being written comes the next time.
+
+        `offset` moves behind a record when the next one is asked for: a record is read when it was used.
+        """
+        stream_segments = segments(self.folder)
+        for number, segment in enumerate(stream_segments):
+            is_last = number == len(stream_segments) - 1
+            if not is_last and stream_segments[number + 1].first <= self.offset:
+                continue
+            if segment.first > self.offset:
+                self.is_behind = self.is_behind or (number == 0 and self.offset > 0)
+                self.offset = segment.first
+            try:
+                yield from self._read_segment(segment)
+            except FileNotFoundError:  # it was removed, because it is old
+                self.is_behind = True
+
+    def _read_segment(self, segment: LogSegment) -> Iterator[FramedRecord]:
+        with segment.path.open("rb") as file:
+            file.seek(begin := max(0, self.offset - segment.first))
+            content = file.read()
+        for record, position, end in iter_frames(content):
+            if record is None:
+                if len(self.damages) < _MAX_DAMAGES:
+                    self.damages.append(Damage(segment.path, begin + position, end - position))
+            else:
+                yield FramedRecord(record, segment.first + begin + end)
+            self.offset = segment.first + begin + end
