@@ -18,7 +18,6 @@ import polars as pl
 from rich.table import Table
 
 from benchmarks.bench import Line, console, record
-from models.ranker import MemberFiles
 from monitoring.windows.known_columns import with_side_columns
 from shortlist.contracts import Columns
 from shortlist.data.ingest import ingest
@@ -26,6 +25,7 @@ from shortlist.data.validate import validate
 from shortlist.evaluation.comparison import ModelComparison, TrainedFiles, compare_models
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
+from shortlist.ranking.ranker import MemberFiles
 from shortlist.spec.data import Data
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.load import load_spec

@@ -26,8 +26,8 @@ from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
 from models.embedding.chunks import Chunk
 from models.embedding.layout import Layout
 from models.embedding.spill import Spill
-from models.inputs import LearningTable, features_matching
 from shortlist.contracts import Files
+from shortlist.ranking.inputs import LearningTable, features_matching
 from shortlist.storage.tables import DayTable
 
 ROWS: Final = 4_000_000

@@ -67,7 +67,7 @@ def load_batches(spec: Spec, folder: Path) -> None:
     from models.dlrm.section import DLRMModel
     from models.embedding.batches import BatchLoader, ChunkStore
     from models.embedding.layout import Layout
-    from models.inputs import LearningTable, features_matching
+    from shortlist.ranking.inputs import LearningTable, features_matching
 
     section = spec.models["dlrm"]
     assert isinstance(section, DLRMModel)

@@ -20,8 +20,6 @@ import polars as pl
 from benchmarks.bench import Line, console, record, show
 from benchmarks.targets import exit_code
 from models.dlrm.section import DLRMModel
-from models.record import read_record
-from models.saved_models import ranker_class
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
@@ -29,6 +27,8 @@ from shortlist.data.validate import validate
 from shortlist.evaluation.metrics import auc
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
+from shortlist.ranking.record import read_record
+from shortlist.ranking.saved_models import ranker_class
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.load import load_spec
 from shortlist.spec.spec import Spec

@@ -44,7 +44,7 @@ from shortlist.spec.load import load_spec
 from shortlist.spec.serving import Serving
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
-from shortlist.training.run_context import RunContext
+from shortlist.tracking.run_context import RunContext
 
 REQUESTS = 200_000
 WORKERS = 16

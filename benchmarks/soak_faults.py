@@ -42,7 +42,7 @@ from shortlist.serving.traffic.load import DueRequest, Load
 from shortlist.serving.traffic.sessions import Sessions
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
-from shortlist.training.run_context import RunContext
+from shortlist.tracking.run_context import RunContext
 
 _TRIES: Final = 3
 RATE: Final = 40.0

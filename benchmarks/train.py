@@ -46,11 +46,11 @@ from models.embedding.train import Training, score_batch
 from models.embedding_section import EmbeddingSection
 from models.finalnet.network import FinalNet
 from models.finalnet.section import FinalNetModel
-from models.inputs import LearningTable, features_matching
 from models.moments import standardisation
 from models.wide_deep.network import WideDeep
 from models.wide_deep.section import WideDeepModel
 from shortlist.contracts import Files
+from shortlist.ranking.inputs import LearningTable, features_matching
 from shortlist.storage.tables import DayTable
 
 SECTIONS: Final = {

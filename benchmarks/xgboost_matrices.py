@@ -23,12 +23,12 @@ from rich.console import Console
 from benchmarks.bench import Line, peak_mib, record, show
 from benchmarks.criteo_table import CHUNK_ROWS, write_table
 from benchmarks.targets import exit_code
-from models.inputs import LearningTable, features_matching
-from models.matrix import float_matrix, float_names
-from models.validation import validation_metrics
 from models.xgboost.matrices import binned_matrices
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Columns, Files
+from shortlist.ranking.inputs import LearningTable, features_matching
+from shortlist.ranking.matrix import float_matrix, float_names
+from shortlist.ranking.validation import validation_metrics
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 

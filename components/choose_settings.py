@@ -18,8 +18,8 @@ def choose_settings(
     """Write patch, trials and page of every model; return the best trial of each, as JSON. Nothing is applied."""
     from pathlib import Path
 
+    from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
-    from shortlist.training.run_context import RunContext
     from shortlist.training.tuning.batches import choose_best_trials
 
     with step("choose_settings", outcome=outcome.path):

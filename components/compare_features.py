@@ -27,8 +27,8 @@ def compare_features(
     from shortlist.storage.objects import local_copy
     from shortlist.storage.storage_config import StorageConfig
     from shortlist.tracking.artefact_metadata import write_metadata
+    from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import note, step
-    from shortlist.training.run_context import RunContext
     from shortlist.training.served_features import with_readers
 
     with step("compare_features", changes=changes.path) as running_step:

@@ -13,7 +13,7 @@ def finalize_run(name: str, stores: str, cause: dict, status: dsl.PipelineTaskFi
     with step("finalize_run"):
         if status.state != "SUCCEEDED":
             from monitoring.store.monitoring_store import open_monitoring_store
-            from shortlist.training.run_context import RunContext
+            from shortlist.tracking.run_context import RunContext
 
             reason = failure_of_run(status.error_message)
             RunContext(name=name, stores=stores).tracker.fail_pipeline(reason)

@@ -48,16 +48,16 @@ def find_champion(
     """
     from datetime import UTC, datetime
 
-    from models.base import DeclaredModel
     from shortlist.data.collected import CollectedRows
     from shortlist.data.until import freshness_moment
+    from shortlist.ranking.kind import DeclaredModel
     from shortlist.spec.data import Data
     from shortlist.spec.gates import Gates
     from shortlist.tracking.lineage import TrainingTrigger
+    from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
     from shortlist.training.champion_cache import champion_cache_key
     from shortlist.training.run_baseline import find_run_baseline
-    from shortlist.training.run_context import RunContext
 
     began = datetime.now(UTC)
     with step("find_champion") as running_step:

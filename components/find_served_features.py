@@ -30,8 +30,8 @@ def find_served_features(name: str, data: str, features: str, stores: str, code:
     from shortlist.data.until import freshness_moment
     from shortlist.spec.data import Data
     from shortlist.spec.features import Features
+    from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
-    from shortlist.training.run_context import RunContext
     from shortlist.training.served_features import find_served_features
 
     with step("find_served_features") as running_step:

@@ -14,8 +14,8 @@ def plan_trials(
 
     from shortlist.spec.runtime import Runtime
     from shortlist.spec.tune import Tune
+    from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
-    from shortlist.training.run_context import RunContext
     from shortlist.training.tuning.batches import plan_batches
 
     with step("plan_trials"):

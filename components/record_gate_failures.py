@@ -21,8 +21,8 @@ def record_gate_failures(
     from pathlib import Path
 
     from shortlist.deployment.registration import record_verdict
+    from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
-    from shortlist.training.run_context import RunContext
 
     with step("register") as running_step:
         runs = {model["model"]: model["mlflow_run"] for model in map(json.loads, trained + ensembles)}

@@ -23,8 +23,8 @@ def refresh_releases(
     from shortlist.spec.data import Data
     from shortlist.spec.engine import load_runtime
     from shortlist.tracking.artefact_metadata import write_metadata
+    from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
-    from shortlist.training.run_context import RunContext
 
     with step("refresh_releases") as running_step:
         context, inputs = RunContext(name=name, stores=stores), (Data.model_validate_json(data), Path(valid_log.path))

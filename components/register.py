@@ -26,9 +26,9 @@ def register(
 
     from shortlist.deployment.registration import register_blessed
     from shortlist.slates.step import RELEASE
+    from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
     from shortlist.training.champion_cache import ChampionCacheKey
-    from shortlist.training.run_context import RunContext
 
     with step("register") as running_step:
         runs = {model["model"]: model["mlflow_run"] for model in map(json.loads, trained + ensembles)}

@@ -46,9 +46,9 @@ def report(
     from shortlist.report.assembly import write_run
     from shortlist.tracking.artefact_metadata import artefacts_by_model, read_metadata
     from shortlist.tracking.lineage import run_lineage
+    from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
     from shortlist.training.ensembles import ensemble_artefacts
-    from shortlist.training.run_context import RunContext
 
     with step("report", page=page.path, summary=summary.path, comparison=comparison.path):
         trained = artefacts_by_model(models + ensemble_artefacts(ensembles, "model"))

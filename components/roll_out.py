@@ -26,8 +26,8 @@ def roll_out(
     from shortlist.spec.gates import Gates
     from shortlist.spec.runtime import Runtime
     from shortlist.spec.serving import Serving
+    from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import note, step
-    from shortlist.training.run_context import RunContext
 
     with step("roll_out"):
         runtime_section = Runtime.model_validate_json(runtime).model_copy(

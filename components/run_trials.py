@@ -19,8 +19,8 @@ def run_trials(
     from pathlib import Path
 
     from shortlist.spec.runtime import Runtime
+    from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
-    from shortlist.training.run_context import RunContext
     from shortlist.training.tuning.batches import TrialBatch, run_trial_batch
 
     with step("run_trials"):

@@ -34,9 +34,9 @@ def score_champion(
     from shortlist.spec.declared import DeclaredSections
     from shortlist.spec.engine import load_runtime
     from shortlist.tracking.artefact_metadata import write_metadata
+    from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
     from shortlist.training.champion import score_champion, serving_version
-    from shortlist.training.run_context import RunContext
 
     with step("score_champion") as running_step:
         paths = Path(valid_log.path), Path(fitted.path), Path(champion.path)

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.training.run_context; one task per declared model."""
+"""Kubeflow wrapper of shortlist.tracking.run_context; one task per declared model."""
 
 from kfp import dsl
 
@@ -27,13 +27,13 @@ def train(
     import json
     from pathlib import Path
 
-    from models.base import DeclaredModel
+    from shortlist.ranking.kind import DeclaredModel
     from shortlist.report.kubeflow_artefacts import show_metrics, training_numbers
     from shortlist.spec.runtime import Runtime
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.lineage import TrainingTrigger
+    from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
-    from shortlist.training.run_context import RunContext
     from shortlist.training.training import train_and_track
 
     declared_model = DeclaredModel.read(declared)

@@ -31,15 +31,15 @@ def train_ensembles(
     """
     from pathlib import Path
 
-    from models.ranker import MemberFiles
+    from shortlist.ranking.ranker import MemberFiles
     from shortlist.spec.gates import Gates
     from shortlist.spec.runtime import Runtime
     from shortlist.spec.serving import Serving
     from shortlist.tracking.artefact_metadata import read_metadata, write_metadata
     from shortlist.tracking.lineage import TrainingTrigger
+    from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
     from shortlist.training.ensembles import FeatureFolders, train_ensembles
-    from shortlist.training.run_context import RunContext
 
     with step("train_ensembles") as running_step:
         scored = {read_metadata(artefact, "model"): Path(artefact.path) for artefact in scores}

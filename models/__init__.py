@@ -1,7 +1,3 @@
-"""The ranking models, all with the interface of `models.ranker.Ranker`."""
+"""The ranking models, all with the interface of `shortlist.ranking.ranker.Ranker`."""
 
-import os
-
-# OpenMP threads (torch, XGBoost) otherwise spin at every barrier. Where cores are shared, with the loader's own thread
-# to begin with, that costs far more than sleeping. Read once, when the first of these libraries is loaded.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+import shortlist.ranking  # noqa: F401 - says how OpenMP threads wait, which torch reads once, when it is first imported

@@ -8,9 +8,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from models.inputs import TableFeature
-from models.matrix import float_names, infinite_values_error, null_ids_error, unknown_id_error, vector_type_error
 from shortlist.contracts import Columns
+from shortlist.ranking.inputs import TableFeature
+from shortlist.ranking.matrix import (
+    float_names,
+    infinite_values_error,
+    null_ids_error,
+    unknown_id_error,
+    vector_type_error,
+)
 from shortlist.system.execution import EXECUTION
 from shortlist.system.query_engine import Engine, EngineError
 

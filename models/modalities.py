@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.inputs import TableFeature
 from shortlist.contracts import DataError
 from shortlist.features.vectors import matrix, width_of
+from shortlist.ranking.inputs import TableFeature
 from shortlist.slates.retrieval.vector_content import EPSILON, Modality, VectorContent
 from shortlist.spec.vector_inputs import VectorInputs
 

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from models.inputs import LearningTable, Part, TableFeature
 from models.objective_section import ObjectiveSection
-from models.process_group import current_group
 from shortlist.contracts import Columns, DataError
+from shortlist.ranking.inputs import LearningTable, Part, TableFeature
+from shortlist.ranking.process_group import current_group
 from shortlist.storage.tables import DayTable
 
 _LIST_COLUMNS: Final = {Columns.SLATE: "slate", Columns.USER: "user"}

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from scipy import sparse
 
-from models.inputs import TableFeature
-from models.matrix import float_matrix, fused_lists, fused_rows
+from shortlist.ranking.inputs import TableFeature
+from shortlist.ranking.matrix import float_matrix, fused_lists, fused_rows
 
 
 @dataclass(frozen=True)

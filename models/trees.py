@@ -7,11 +7,11 @@ from typing import Any
 
 import polars as pl
 
-from models.inputs import LearningTable, TableFeature, features_matching
-from models.matrix import float_names
 from models.objective_section import ObjectiveSection
 from models.objectives import learning_lists
 from shortlist.contracts import Columns, ShortlistError
+from shortlist.ranking.inputs import LearningTable, TableFeature, features_matching
+from shortlist.ranking.matrix import float_names
 from shortlist.storage.tables import DayTable
 
 

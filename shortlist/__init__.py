@@ -1,7 +1,32 @@
 """Everything a ranking model's life needs that is not a pipeline, a component, a model or a monitor."""
 
 import gc
+from typing import Final
 
 # Python searches for garbage after every 700 objects: 0.35 s of processor time of a data step, 0.06 s of it while this
 # package and what it needs are imported.
 gc.set_threshold(20_000, 20, 20)
+
+ADDRESSES: Final = {
+    "model_kinds": "models.registry:MODEL_KINDS",
+    "model_sections": "shortlist.ranking.registry:sections",
+    "networks": "models.registry:NETWORKS",
+    "feature_kinds": "shortlist.features.kinds.registry:FEATURE_KINDS",
+    "online_stores": "shortlist.features.online_stores.registry:ONLINE_STORES",
+    "gates": "shortlist.evaluation.gates:GATES",
+    "sources": "shortlist.slates.retrieval.sources.registry:SOURCE_KINDS",
+    "filters": "shortlist.slates.filters.rules:FILTERS",
+    "ordering_rules": "shortlist.slates.ordering.rules:ORDERING_RULES",
+    "diversities": "shortlist.slates.ordering.diversity:DIVERSITIES",
+    "explorations": "shortlist.slates.ordering.exploration:EXPLORATIONS",
+    "check_slates": "shortlist.slates.candidate_columns:check_slates",
+    "check_scores": "shortlist.slates.candidate_columns:check_scores",
+    "object_stores": "shortlist.storage.objects:OBJECT_STORES",
+    "record_stores": "shortlist.storage.records.opening:RECORD_STORES",
+    "fleets": "shortlist.deployment.fleets:FLEETS",
+}
+"""`module:attribute` of the registries and functions that a lower layer uses, such as the kinds that a spec may name.
+
+Imports go down only, and so do all other names of modules in texts: this package, above all of its folders, is the
+single place that names them to lower layers. See `shortlist.system.registry.resolve_address`.
+"""

@@ -22,7 +22,7 @@ from models.embedding.cuda_graphs import make_step
 from models.embedding.precision import Precision
 from models.embedding.step import StepOptions, step_options
 from models.embedding.train import score_batch
-from models.validation import validation_metrics
+from shortlist.ranking.validation import validation_metrics
 
 TITLE: Final = "AUC against float32 on the CPU"
 TOLERANCE: Final = 1e-3

@@ -15,10 +15,10 @@ from benchmarks.gpu.setting import Setting
 from models.dlrm.section import DLRMModel
 from models.embedding.chunks import Batch, Lookups
 from models.embedding.layout import Layout
-from models.inputs import TableFeature
-from models.planning.plan import PUBLISHED
-from models.planning.plan_inputs import EmbeddingTable, ModelShape
 from shortlist.contracts import Columns, Files
+from shortlist.planning.model_shape import EmbeddingTable, ModelShape
+from shortlist.planning.plan import PUBLISHED
+from shortlist.ranking.inputs import TableFeature
 from shortlist.storage.tables import DayTable, DayTableWriter
 
 CARDINALITIES: Final = (

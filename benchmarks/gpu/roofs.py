@@ -20,9 +20,9 @@ from benchmarks.gpu.published import published
 from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.timing import seconds
 from models.embedding.precision import Precision, matmul_precision
-from models.planning.accelerators import ACCELERATORS
-from models.planning.plan import FLOAT, training_bytes, training_flops
-from models.planning.plan_inputs import ModelShape
+from shortlist.planning.accelerators import ACCELERATORS
+from shortlist.planning.model_shape import ModelShape
+from shortlist.planning.plan import FLOAT, training_bytes, training_flops
 
 TITLE: Final = "Roofs: gathered and scattered rows, products of the perceptrons"
 DTYPES: Final[dict[Precision, torch.dtype]] = {
@@ -106,12 +106,12 @@ def check(setting: Setting, findings: Findings) -> None:
 
 
 def device_name(setting: Setting) -> str:
-    """Return the device's key in `models.planning.accelerators`; empty for any other device, or a part of one."""
+    """Return the device's key in `shortlist.planning.accelerators`; empty for any other device, or a part of one."""
     return known_device(torch.cuda.get_device_name()) if setting.on_gpu else ""
 
 
 def known_device(name: str) -> str:
-    """Return the key of a device's name in `models.planning.accelerators`."""
+    """Return the key of a device's name in `shortlist.planning.accelerators`."""
     name_words = re.split(r"[\s-]", name)
     for key in ACCELERATORS:
         chip, _, size = key.partition("-")

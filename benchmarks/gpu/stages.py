@@ -16,7 +16,7 @@ from benchmarks.gpu.world import World
 from models.embedding.chunks import Batch
 from models.embedding.losses import batch_loss
 from models.embedding.step import StepOptions, row_optimizer
-from models.planning.plan import forward_bytes
+from shortlist.planning.plan import forward_bytes
 
 _UPDATES: Final = {
     "fused": StepOptions(fixed_shapes=True, fused=True),

@@ -12,7 +12,7 @@ from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.variants import declared, first_batches, learnt, rate
 from benchmarks.gpu.world import World
 from models.embedding.step import StepOptions
-from models.planning.plan_inputs import ModelShape
+from shortlist.planning.model_shape import ModelShape
 
 TITLE: Final = "DLRM training by the width of an embedding row, bf16"
 WIDTHS: Final = (16, 32, 64, 96, 100, 104, 128)

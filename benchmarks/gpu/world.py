@@ -19,9 +19,9 @@ from models.embedding.batches import BatchLoader
 from models.embedding.chunks import Batch
 from models.embedding.layout import Layout
 from models.embedding.loading import TrainingLoaders
-from models.inputs import LearningTable, features_matching
-from models.planning.plan import FLOAT
 from shortlist.contracts import Files
+from shortlist.planning.plan import FLOAT
+from shortlist.ranking.inputs import LearningTable, features_matching
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 

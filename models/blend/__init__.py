@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from models.base import ModelKind
 from models.blend.section import BlendModel
+from shortlist.ranking.kind import ModelKind
 
 KIND: Final = ModelKind(
     section=BlendModel, ranker="models.blend.ranker:BlendRanker", export="models.blend.export:add_members"

@@ -8,8 +8,8 @@ import numpy as np
 
 from models.blend.ranker import LARGEST_LOG_ODDS, MEMBERS, read_weights
 from models.blend.section import BlendModel
-from models.heads import add_label
-from models.record import TrainedModel, read_record
+from shortlist.ranking.heads import add_label
+from shortlist.ranking.record import TrainedModel, read_record
 from shortlist.serving.export.graph import FeatureGraph
 
 

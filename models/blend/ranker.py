@@ -10,13 +10,13 @@ import numpy as np
 import polars as pl
 
 from models.blend.section import BlendModel
-from models.inputs import LearningTable, features_of
-from models.ranker import DivergedError, FitOutcome, MemberFiles, OnEpoch, Ranker
-from models.saved_models import load_ranker
-from models.validation import probabilities, validation_metrics
 from shortlist.contracts import Columns, Files
 from shortlist.evaluation.metrics import UnmeasurableError
 from shortlist.evaluation.scores import ScoredRows, check_same_rows, read_scores
+from shortlist.ranking.inputs import LearningTable, features_of
+from shortlist.ranking.ranker import DivergedError, FitOutcome, MemberFiles, OnEpoch, Ranker
+from shortlist.ranking.saved_models import load_ranker
+from shortlist.ranking.validation import probabilities, validation_metrics
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import read_json, write_json
 from shortlist.storage.tables import DayTable

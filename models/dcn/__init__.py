@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from models.base import ModelKind, Tuning
 from models.dcn.section import DCNModel
 from models.embedding_section import EMBEDDING_SPACE
+from shortlist.ranking.kind import ModelKind, Tuning
 from shortlist.spec.tune import Dimension
 
 KIND: Final = ModelKind(
@@ -12,7 +12,7 @@ KIND: Final = ModelKind(
     ranker="models.dcn.ranker:DCNRanker",
     export="models.dcn.export:add_network",
     runs_as="network",
-    plan="models.planning.plan_inputs:shape_of",
+    plan="models.plan_inputs:shape_of",
     diagnosis="models.dcn.ranker:diagnose",
     tuning=Tuning(space={**EMBEDDING_SPACE, "cross_layers": Dimension(low=1, high=4)}),
 )

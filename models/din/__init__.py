@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from models.base import ModelKind, Tuning
 from models.din.section import DINModel
 from models.embedding_section import EMBEDDING_SPACE
+from shortlist.ranking.kind import ModelKind, Tuning
 
 KIND: Final = ModelKind(
     section=DINModel,

@@ -11,7 +11,7 @@ from models.din.network import DIN, MASKED_LOGIT, InterestNetwork
 from models.din.section import DINModel
 from models.embedding.layout import AttendedSequence
 from models.embedding.network_graph import NetworkGraph, read_model
-from models.record import TrainedModel
+from shortlist.ranking.record import TrainedModel
 from shortlist.serving.export.graph import FeatureGraph
 
 

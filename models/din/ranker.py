@@ -6,8 +6,8 @@ from models.din.network import DIN
 from models.din.section import DINModel
 from models.embedding.layout import AttendedSequence, Layout
 from models.embedding.ranker import EmbeddingRanker
-from models.inputs import TableFeature
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.inputs import TableFeature
 
 
 class DINRanker(EmbeddingRanker[DINModel]):

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from models.base import ModelKind, Tuning
 from models.dlrm.section import DLRMModel
+from shortlist.ranking.kind import ModelKind, Tuning
 from shortlist.spec.tune import Dimension
 
 KIND: Final = ModelKind(
@@ -12,7 +12,7 @@ KIND: Final = ModelKind(
     export="models.dlrm.export:add_network",
     runs_as="network",
     forms={"torchscript": "models.dlrm.export:write_torchscript"},
-    plan="models.planning.plan_inputs:shape_of",
+    plan="models.plan_inputs:shape_of",
     diagnosis="models.dlrm.ranker:diagnose",
     tuning=Tuning(
         space={

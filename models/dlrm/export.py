@@ -13,7 +13,7 @@ from models.dlrm.network import DLRM, InteractionNetwork
 from models.dlrm.section import DLRMModel
 from models.embedding.layout import Layout
 from models.embedding.network_graph import NetworkGraph, read_model
-from models.record import TrainedModel, read_record
+from shortlist.ranking.record import TrainedModel, read_record
 from shortlist.serving.export.calibration import Calibration
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import ExportError

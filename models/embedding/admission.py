@@ -18,9 +18,9 @@ from models.embedding.cached_embeddings import CachedTable
 from models.embedding.chunks import Lookups
 from models.embedding.fused_table import FusedTable
 from models.embedding.layout import Layout
-from models.hash_collisions import HashCollisions
-from models.inputs import LearningTable, TableFeature
-from models.record import read_record
+from shortlist.ranking.hash_collisions import HashCollisions
+from shortlist.ranking.inputs import LearningTable, TableFeature
+from shortlist.ranking.record import read_record
 
 _FILE: Final = "admission.safetensors"
 

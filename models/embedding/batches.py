@@ -19,8 +19,8 @@ from models.embedding.layout import Layout
 from models.embedding.lists import FileLists
 from models.embedding.pools import DecodedStore, Pool, PoolOrder, batch_edges, epoch_pools, list_edges
 from models.embedding.spill import Spill
-from models.inputs import LearningTable
 from models.objectives import read_sorted_by_list
+from shortlist.ranking.inputs import LearningTable
 
 _DECODERS = 2  # files of a pool decoded at once
 _POOL_BYTES = 2**27  # rows shuffled together: 800 000 of Criteo's; some files' worth, so that days mix

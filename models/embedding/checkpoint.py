@@ -19,7 +19,7 @@ TensorState = dict[str, Tensor]
 
 
 class CheckpointStorage(Protocol):
-    """Stores one checkpoint; see `models.checkpoints.CheckpointLocation`."""
+    """Stores one checkpoint; see `shortlist.ranking.checkpoints.CheckpointLocation`."""
 
     def save(self, file: Path) -> None:
         """Store a file, replacing the previous one."""

@@ -13,9 +13,9 @@ import torch
 
 from models.embedding.layout import Layout
 from models.embedding.weighted_labels import with_weights
-from models.inputs import TableFeature, weights_of
-from models.matrix import float_matrix, fused_lists, fused_rows
 from shortlist.contracts import Columns
+from shortlist.ranking.inputs import TableFeature, weights_of
+from shortlist.ranking.matrix import float_matrix, fused_lists, fused_rows
 
 
 class Lookups(NamedTuple):

@@ -11,7 +11,6 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 import torch
 
-from models.devices import torch_device
 from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
 from models.embedding.chunks import Batch
 from models.embedding.embedding_model import EmbeddingModel
@@ -22,9 +21,10 @@ from models.embedding.optimizer import RowWiseAdagrad
 from models.embedding.spill import Spill
 from models.embedding.train import Training
 from models.embedding_section import EmbeddingSection
-from models.inputs import features_matching
 from models.objectives import learning_lists
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.devices import torch_device
+from shortlist.ranking.inputs import features_matching
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 

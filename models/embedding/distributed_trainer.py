@@ -26,9 +26,9 @@ from models.embedding.sharded import ShardedAdagrad, ShardedTable
 from models.embedding.step import StepOptions, make_adam, step_options
 from models.embedding.train import Loaders, Training, ValidationRows, score_batch
 from models.embedding_section import EmbeddingSection
-from models.inputs import LearningTable
-from models.process_group import ProcessGroup
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.inputs import LearningTable
+from shortlist.ranking.process_group import ProcessGroup
 from shortlist.system.progress import progress
 
 

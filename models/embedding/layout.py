@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from models.inputs import TableFeature
-from models.matrix import float_names
 from shortlist.contracts import ShortlistError, label_column
+from shortlist.ranking.inputs import TableFeature
+from shortlist.ranking.matrix import float_names
 
 _MAX_ROWS = 2**31 - 1  # fused rows are int32: half the memory traffic of int64, and sorting them is twice as fast
 

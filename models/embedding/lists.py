@@ -9,9 +9,9 @@ from typing import Self
 import numpy as np
 import polars as pl
 
-from models.inputs import LearningTable
 from models.objectives import list_column, list_lengths, list_owner, sorted_by_list
 from shortlist.contracts import DataError
+from shortlist.ranking.inputs import LearningTable
 
 
 class FileLists:

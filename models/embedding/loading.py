@@ -18,8 +18,8 @@ from models.embedding.file_offsets import FileOffsets, read_chunk_size
 from models.embedding.layout import Layout
 from models.embedding.lists import FileLists
 from models.embedding.spill import Spill
-from models.inputs import LearningTable
 from models.objectives import read_sorted_by_list
+from shortlist.ranking.inputs import LearningTable
 from shortlist.spec.runtime import Runtime
 
 

@@ -8,8 +8,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from models.checkpoints import checkpoint_location
-from models.devices import torch_device
 from models.embedding.admission import BucketAdmission, start_admission
 from models.embedding.distributed_trainer import DistributedTrainer, gather_to_rank_zero
 from models.embedding.embedding_model import EmbeddingModel
@@ -21,10 +19,12 @@ from models.embedding.table_memory import make_table, rows_on_device
 from models.embedding.train import Loaders, Training
 from models.embedding.warm_start import copy_champion_weights
 from models.embedding_section import EmbeddingSection
-from models.inputs import LearningTable
 from models.moments import Moments, compute_moments, mean_and_scale, merge_moments
-from models.process_group import current_group
-from models.ranker import OnEpoch
+from shortlist.ranking.checkpoints import checkpoint_location
+from shortlist.ranking.devices import torch_device
+from shortlist.ranking.inputs import LearningTable
+from shortlist.ranking.process_group import current_group
+from shortlist.ranking.ranker import OnEpoch
 from shortlist.spec.runtime import Runtime
 
 WEIGHTS: Final = "weights.safetensors"

@@ -14,7 +14,7 @@ from models.embedding.heads import MixtureOfExperts
 from models.embedding.layout import AttendedSequence, Layout
 from models.embedding_section import EmbeddingSection
 from models.modalities import UnitLength, VectorColumns
-from models.record import TrainedModel
+from shortlist.ranking.record import TrainedModel
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.slates.retrieval.vector_content import EPSILON
 from shortlist.storage.artefacts import IntegrityError

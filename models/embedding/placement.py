@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 
 from models.embedding.layout import Layout
 from models.embedding_section import EmbeddingSection
-from models.planning.accelerators import Precision
-from models.planning.plan import FLOAT, step_bytes
-from models.planning.plan_inputs import EmbeddingTable, ModelShape
-from models.planning.sharding import RESERVED
 from shortlist.contracts import ShortlistError
+from shortlist.planning.accelerators import Precision
+from shortlist.planning.model_shape import EmbeddingTable, ModelShape
+from shortlist.planning.plan import FLOAT, step_bytes
+from shortlist.planning.sharding import RESERVED
 
 _LONGEST_LIST: Final = 64
 """Assumed most ids of a list, the default of `max_values` of a vocabulary."""

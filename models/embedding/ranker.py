@@ -16,12 +16,12 @@ from models.embedding.layout import Layout
 from models.embedding.network_fit import SCORING_ROWS, WEIGHTS, ChampionNetwork, NetworkFit
 from models.embedding.train import batch_log_odds
 from models.embedding_section import EmbeddingSection
-from models.inputs import LearningTable, TableFeature, features_matching
 from models.objectives import check_lists, learning_lists, list_column
-from models.ranker import FitOutcome, IncompatibleModelError, OnEpoch, Ranker
-from models.record import TrainedModel, read_record
-from models.validation import probabilities
 from shortlist.contracts import label_column
+from shortlist.ranking.inputs import LearningTable, TableFeature, features_matching
+from shortlist.ranking.ranker import FitOutcome, IncompatibleModelError, OnEpoch, Ranker
+from shortlist.ranking.record import TrainedModel, read_record
+from shortlist.ranking.validation import probabilities
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.tables import DayTable

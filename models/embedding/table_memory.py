@@ -14,8 +14,8 @@ from models.embedding.placement import Memory, cached_rows, memory_demand
 from models.embedding.precision import precision_of
 from models.embedding.sharded import ShardedTable
 from models.embedding_section import EmbeddingSection
-from models.planning.accelerators import Precision
-from models.process_group import ProcessGroup
+from shortlist.planning.accelerators import Precision
+from shortlist.ranking.process_group import ProcessGroup
 
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _MEMINFO: Final = Path("/proc/meminfo")

@@ -21,10 +21,10 @@ from models.embedding.step import AdmissionFilter, HostBackedTable, StepOptions,
 from models.embedding.training_progress import TrainingProgress
 from models.embedding.weighted_labels import without_weights
 from models.embedding_section import EmbeddingSection
-from models.ranker import DivergedError, OnEpoch
-from models.validation import probabilities, validation_metrics
 from shortlist.contracts import ShortlistError
 from shortlist.evaluation.ranking import mean_ndcg
+from shortlist.ranking.ranker import DivergedError, OnEpoch
+from shortlist.ranking.validation import probabilities, validation_metrics
 from shortlist.system.progress import progress
 
 _LOSS_CHECK_STEPS: Final = 100

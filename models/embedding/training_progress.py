@@ -8,7 +8,7 @@ import torch
 
 from models.embedding.embedding_model import EmbeddingModel
 from models.embedding_section import EmbeddingSection
-from models.validation import EarlyStopping
+from shortlist.ranking.validation import EarlyStopping
 
 
 class TrainingProgress:

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from models.embedding.embedding_model import EmbeddingModel
 from models.embedding.layout import Layout
-from models.ranker import IncompatibleModelError
+from shortlist.ranking.ranker import IncompatibleModelError
 
 
 @torch.no_grad()

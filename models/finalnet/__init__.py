@@ -2,16 +2,16 @@
 
 from typing import Final
 
-from models.base import ModelKind, Tuning
 from models.embedding_section import EMBEDDING_SPACE
 from models.finalnet.section import FinalNetModel
+from shortlist.ranking.kind import ModelKind, Tuning
 
 KIND: Final = ModelKind(
     section=FinalNetModel,
     ranker="models.finalnet.ranker:FinalNetRanker",
     export="models.finalnet.export:add_network",
     runs_as="network",
-    plan="models.planning.plan_inputs:shape_of",
+    plan="models.plan_inputs:shape_of",
     diagnosis="models.finalnet.ranker:diagnose",
     tuning=Tuning(space=EMBEDDING_SPACE),
 )

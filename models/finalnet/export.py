@@ -9,7 +9,7 @@ import numpy as np
 from models.embedding.network_graph import NetworkGraph, read_model
 from models.finalnet.network import Factorised, FinalNet, FinalNetwork
 from models.finalnet.section import FinalNetModel
-from models.record import TrainedModel
+from shortlist.ranking.record import TrainedModel
 from shortlist.serving.export.graph import FeatureGraph
 
 

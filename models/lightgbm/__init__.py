@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from models.base import ModelKind, Tuning
 from models.lightgbm.section import LightGBMModel
+from shortlist.ranking.kind import ModelKind, Tuning
 from shortlist.spec.tune import Dimension
 
 KIND: Final = ModelKind(

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from models.matrix import float_names
-from models.record import TrainedModel
+from shortlist.ranking.matrix import float_names
+from shortlist.ranking.record import TrainedModel
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import ML, ExportError
 

@@ -11,16 +11,16 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from models.inputs import LearningTable, Part, weights_of
 from models.lightgbm.export import WEIGHTS, leaf_values
 from models.lightgbm.section import LightGBMModel
-from models.matrix import float_matrix, float_names
 from models.objectives import check_lists, list_column, list_lengths, read_sorted_by_list
-from models.ranker import FitOutcome, IncompatibleModelError, OnEpoch, Ranker
-from models.record import TrainedModel, read_record
 from models.trees import gain_shares, labels_of, tree_learning_table
-from models.validation import probabilities, validation_metrics
 from shortlist.contracts import Columns
+from shortlist.ranking.inputs import LearningTable, Part, weights_of
+from shortlist.ranking.matrix import float_matrix, float_names
+from shortlist.ranking.ranker import FitOutcome, IncompatibleModelError, OnEpoch, Ranker
+from shortlist.ranking.record import TrainedModel, read_record
+from shortlist.ranking.validation import probabilities, validation_metrics
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import progress

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from models.base import ModelKind
 from models.logistic.section import LogisticModel
+from shortlist.ranking.kind import ModelKind
 
 KIND: Final = ModelKind(
     section=LogisticModel,

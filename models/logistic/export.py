@@ -9,7 +9,7 @@ import numpy as np
 
 from models.logistic.ranker import LogisticRanker
 from models.one_hot import OneHot, hash_ids, select_floats
-from models.record import TrainedModel
+from shortlist.ranking.record import TrainedModel
 from shortlist.serving.export.graph import FeatureGraph
 
 _LARGEST: Final = np.float32(np.finfo(np.float32).max)

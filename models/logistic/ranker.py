@@ -11,14 +11,14 @@ import polars as pl
 from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
-from models.inputs import LearningTable, Part, features_matching, weights_of
 from models.logistic.section import LogisticModel
-from models.matrix import float_matrix
 from models.moments import standardisation
 from models.one_hot import OneHot, bin_edges, select_floats
-from models.ranker import FitOutcome, OnEpoch, Ranker
-from models.validation import EarlyStopping, probabilities, validation_metrics
 from shortlist.contracts import Columns
+from shortlist.ranking.inputs import LearningTable, Part, features_matching, weights_of
+from shortlist.ranking.matrix import float_matrix
+from shortlist.ranking.ranker import FitOutcome, OnEpoch, Ranker
+from shortlist.ranking.validation import EarlyStopping, probabilities, validation_metrics
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import progress

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from models.base import ModelKind
 from models.popularity.section import PopularityModel
+from shortlist.ranking.kind import ModelKind
 
 KIND: Final = ModelKind(section=PopularityModel, ranker="models.popularity.ranker:PopularityRanker")

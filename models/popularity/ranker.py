@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from models.inputs import LearningTable
 from models.popularity.section import PopularityModel
-from models.ranker import FitOutcome, OnEpoch, Ranker
 from shortlist.contracts import Columns, DataError
+from shortlist.ranking.inputs import LearningTable
+from shortlist.ranking.ranker import FitOutcome, OnEpoch, Ranker
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import progress

@@ -2,16 +2,16 @@
 
 from typing import Final
 
-from models.base import ModelKind, Tuning
 from models.embedding_section import EMBEDDING_SPACE
 from models.wide_deep.section import WideDeepModel
+from shortlist.ranking.kind import ModelKind, Tuning
 
 KIND: Final = ModelKind(
     section=WideDeepModel,
     ranker="models.wide_deep.ranker:WideDeepRanker",
     export="models.wide_deep.export:add_network",
     runs_as="network",
-    plan="models.planning.plan_inputs:shape_of",
+    plan="models.plan_inputs:shape_of",
     diagnosis="models.wide_deep.ranker:diagnose",
     tuning=Tuning(space=EMBEDDING_SPACE),
 )

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from models.embedding.network_graph import NetworkGraph, read_model
-from models.record import TrainedModel
 from models.wide_deep.network import WideDeep, WideDeepNetwork
 from models.wide_deep.section import WideDeepModel
+from shortlist.ranking.record import TrainedModel
 from shortlist.serving.export.graph import FeatureGraph
 
 

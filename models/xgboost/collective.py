@@ -11,7 +11,7 @@ import numpy as np
 import xgboost as xgb
 from xgboost.tracker import RabitTracker
 
-from models.process_group import current_group
+from shortlist.ranking.process_group import current_group
 
 
 @contextmanager

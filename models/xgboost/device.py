@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.devices import choose_device
+from shortlist.ranking.devices import choose_device
 from shortlist.system.execution import EXECUTION
 from shortlist.system.query_engine import Engine
 

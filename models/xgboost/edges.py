@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from models.inputs import TableFeature
-from models.matrix import float_matrix, float_names, infinite_values_error
+from shortlist.ranking.inputs import TableFeature
+from shortlist.ranking.matrix import float_matrix, float_names, infinite_values_error
 from shortlist.system.prefetch import prefetch
 
 

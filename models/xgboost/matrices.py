@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 import xgboost as xgb
 
 from models.device_reading import CudfColumns, float_frame, reads_on_device
-from models.inputs import LearningTable, Part, weights_of
-from models.matrix import float_columns, float_matrix, float_names
 from models.objectives import ListNumbers, read_sorted_by_list
-from models.process_group import current_group
-from models.ranker import IncompatibleModelError
 from models.xgboost.device import xgboost_device
 from models.xgboost.edges import sampled_edges
 from shortlist.contracts import Columns
+from shortlist.ranking.inputs import LearningTable, Part, weights_of
+from shortlist.ranking.matrix import float_columns, float_matrix, float_names
+from shortlist.ranking.process_group import current_group
+from shortlist.ranking.ranker import IncompatibleModelError
 from shortlist.spec.runtime import Runtime
 
 Matrix = Callable[[tuple[Part, ...], xgb.DMatrix | None], xgb.DMatrix]

@@ -10,19 +10,19 @@ import numpy as np
 import polars as pl
 import xgboost as xgb
 
-from models.inputs import LearningTable, TableFeature
-from models.matrix import float_matrix, float_names
 from models.objectives import check_lists
-from models.process_group import current_group
-from models.ranker import FitOutcome, IncompatibleModelError, OnEpoch, Ranker
-from models.record import TrainedModel, read_record
 from models.trees import gain_shares, tree_learning_table
-from models.validation import probabilities, validation_metrics
 from models.xgboost.collective import all_gather_rows, xgboost_collective
 from models.xgboost.device import xgboost_device
 from models.xgboost.matrices import Matrix, binned_matrices, exact_matrices
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Columns
+from shortlist.ranking.inputs import LearningTable, TableFeature
+from shortlist.ranking.matrix import float_matrix, float_names
+from shortlist.ranking.process_group import current_group
+from shortlist.ranking.ranker import FitOutcome, IncompatibleModelError, OnEpoch, Ranker
+from shortlist.ranking.record import TrainedModel, read_record
+from shortlist.ranking.validation import probabilities, validation_metrics
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import progress

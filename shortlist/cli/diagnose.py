@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from models.registry import kind_of, known_kinds
 from shortlist.cli.options import RunsOption, SetOption, SpecArgument, find_spec
 from shortlist.contracts import Files, ShortlistError, did_you_mean
+from shortlist.ranking.registry import kind_of, known_kinds
 
 if TYPE_CHECKING:
     from shortlist.spec.spec import Spec
@@ -64,7 +64,7 @@ def newest_table(runs: Path, names: tuple[str, ...], spec: str) -> DayTable:
     Raises:
         ShortlistError: There is none.
     """
-    from models.inputs import features_of
+    from shortlist.ranking.inputs import features_of
     from shortlist.storage.tables import DayTable
 
     for path in sorted((runs / "cache").rglob(Files.TABLE), key=lambda path: path.stat().st_mtime, reverse=True):

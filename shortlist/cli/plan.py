@@ -30,9 +30,9 @@ def plan(
     change: SetOption = None,
 ) -> None:
     """Print what training the networks of a spec costs: tables, bytes, operations, memory, speed, and devices."""
-    from models.planning.accelerators import find_accelerator
-    from models.registry import kind_of
     from shortlist.cli.plan_view import fitted_sizes, print_plan, read_cardinalities
+    from shortlist.planning.accelerators import find_accelerator
+    from shortlist.ranking.registry import kind_of
     from shortlist.spec.load import load_spec
 
     devices = [find_accelerator(name) for name in gpu or ["H200"]]

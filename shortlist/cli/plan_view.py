@@ -9,18 +9,18 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from models.inputs import TableFeature, features_of
-from models.planning import plan
-from models.planning.accelerators import Accelerator, Precision
-from models.planning.plan_inputs import ModelShape
-from models.planning.sharding import (
+from shortlist.contracts import Files, ShortlistError
+from shortlist.planning import plan
+from shortlist.planning.accelerators import Accelerator, Precision
+from shortlist.planning.model_shape import ModelShape
+from shortlist.planning.sharding import (
     TablePlacement,
     row_wise_devices,
     smallest_sharding,
     too_many_ids,
     unplaceable_tables,
 )
-from shortlist.contracts import Files, ShortlistError
+from shortlist.ranking.inputs import TableFeature, features_of
 from shortlist.storage.artefacts import IntegrityError, read_json
 from shortlist.storage.tables import DayTable
 
@@ -191,7 +191,7 @@ def _multi_device_rows(shape: ModelShape, devices: Sequence[Accelerator], rows: 
 
 
 def _torchrec(shape: ModelShape, devices: Sequence[Accelerator]) -> Grid:
-    from models.planning.torchrec_plan import torchrec_placements
+    from shortlist.planning.torchrec_plan import torchrec_placements
 
     grid = _grid("TorchRec's planner", "device", "devices", "how", "tables")
     for device in (device for device in devices if device.name != "cpu"):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shortlist.deployment.local_deployer import LocalDeployer
     from shortlist.rollout.record import RolloutRecord
     from shortlist.spec.spec import Spec
-    from shortlist.training.run_context import RunContext
+    from shortlist.tracking.run_context import RunContext
 
 TargetOption = Annotated[
     str | None,
@@ -160,7 +160,7 @@ def export_(
     from shortlist.deployment.release import release, release_forms
     from shortlist.runs.runs_folder import open_runs_folder
     from shortlist.spec.load import load_spec
-    from shortlist.training.run_context import RunContext
+    from shortlist.tracking.run_context import RunContext
 
     if form not in release_forms():
         raise ShortlistError(f"--form: got '{form}'; wanted {', '.join(release_forms())}")
@@ -198,7 +198,7 @@ def _target_deployer(spec: str, target: str | None, runs: Path) -> Deployer:
 
 def _run_context(spec: Spec, runs: Path) -> RunContext:
     from shortlist.runs.runs_folder import open_runs_folder
-    from shortlist.training.run_context import RunContext
+    from shortlist.tracking.run_context import RunContext
 
     return RunContext(name=spec.name, stores=open_runs_folder(runs).storage_parameter(spec.runtime))
 

@@ -33,7 +33,7 @@ def tune(
     from shortlist.runs.runs_folder import open_runs_folder
     from shortlist.spec.load import load_spec
     from shortlist.storage.artefacts import write_json
-    from shortlist.training.run_context import RunContext
+    from shortlist.tracking.run_context import RunContext
     from shortlist.training.tuning.outcome import write_outcome
     from shortlist.training.tuning.search import SearchSettings, search
     from shortlist.training.tuning.tracked import TrackedSearch

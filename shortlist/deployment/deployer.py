@@ -19,7 +19,7 @@ from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving, check_guards
 from shortlist.storage.storage_config import StorageConfig
-from shortlist.training.run_context import RunContext
+from shortlist.tracking.run_context import RunContext
 
 OnChange = Callable[[RolloutRecord], None]
 

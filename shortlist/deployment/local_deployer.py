@@ -21,7 +21,7 @@ from shortlist.spec.gates import Gates
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import ReplayTraffic, Serving
-from shortlist.training.run_context import RunContext
+from shortlist.tracking.run_context import RunContext
 
 _ALL_DAYS: Final = 100_000
 

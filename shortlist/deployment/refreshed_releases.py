@@ -11,8 +11,8 @@ from shortlist.slates.refreshed_releases import announce_release, refresh_releas
 from shortlist.spec.data import Data
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.registry import RELEASE, Alias
+from shortlist.tracking.run_context import RunContext
 from shortlist.tracking.steps import note
-from shortlist.training.run_context import RunContext
 
 
 def refresh_releases(context: RunContext, data: Data, valid_log: Path, location: str, out: Path, seed: int) -> int:

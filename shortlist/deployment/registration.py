@@ -14,7 +14,7 @@ from shortlist.report.figures import write_plots
 from shortlist.report.report import model_plots
 from shortlist.storage.artefacts import read_json
 from shortlist.tracking.registry import BEST_CHAMPION, RELEASE
-from shortlist.training.run_context import RunContext
+from shortlist.tracking.run_context import RunContext
 
 
 def register_blessed(

@@ -8,15 +8,15 @@ from pkgutil import resolve_name
 from tempfile import TemporaryDirectory
 from typing import Final, cast, get_args
 
-from models.registry import kind_of, known_kinds
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.registry import kind_of, known_kinds
 from shortlist.serving.export.repository import Form, write_repository
 from shortlist.serving.export.signature import FOLDER
 from shortlist.spec.serving import Scoring, Serving
-from shortlist.training.run_context import RunContext
+from shortlist.tracking.run_context import RunContext
 
 WriteForm = Callable[[Path, int, Serving, Path], None]
-"""write(model folder, version, serving, out), as `models.base.ModelKind.forms` names it."""
+"""write(model folder, version, serving, out), as `shortlist.ranking.kind.ModelKind.forms` names it."""
 _COMMON_FORMS: Final[tuple[str, ...]] = get_args(Form)
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
-from models.saved_models import load_ranker
 from monitoring.monitoring_job import MonitoringJob
 from monitoring.pages.drill_page import Drill, drill_table, write_drill
 from monitoring.windows.records import RetrainDecision, Retraining, WindowReport
@@ -28,6 +27,7 @@ from shortlist.features.open_counts import with_open_events
 from shortlist.features.plan import Plan
 from shortlist.features.slates import whole_slates
 from shortlist.features.transform import Transformer
+from shortlist.ranking.saved_models import load_ranker
 from shortlist.rollout.local.lifecycle import stop_stack
 from shortlist.rollout.phases import Phase
 from shortlist.runs.local_training import run_locally
@@ -39,7 +39,7 @@ from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable
-from shortlist.training.run_context import RunContext
+from shortlist.tracking.run_context import RunContext
 
 TRAIN_DAYS = 10
 """Days that the first model is trained on; the next day is the first live one."""

@@ -25,7 +25,7 @@ BACKOFF_SECONDS = 30
 LONGEST_BACKOFF_SECONDS = 600
 ROLL_OUT = "roll_out"
 """The step that changes what is served. It gets a token of its own, for all steps of a run have one service account."""
-TOKEN_VARIABLE = "SHORTLIST_KUBERNETES_TOKEN"  # noqa: S105 - the name of a variable that shortlist.rollout.kserve.api reads
+TOKEN_VARIABLE = "SHORTLIST_KUBERNETES_TOKEN"  # noqa: S105 - the name of a variable that shortlist.system.kubernetes_api reads
 _ROLLOUT_FOLDER = "/var/run/shortlist/rollout"
 _RUN_ID_LABEL = "metadata.labels['pipeline/runid']"
 """Field with the run's id, a label that Kubeflow sets on the pods."""

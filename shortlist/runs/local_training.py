@@ -13,13 +13,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from models.base import DeclaredModel
 from monitoring.retraining.training_starts import begin_manual_training
 from monitoring.store.monitoring_store import RetrainingState, open_monitoring_store
 from monitoring.windows.records import RetrainDecision
 from pipelines.compile import COMPILED
 from pipelines.declared_steps import write_declared
 from shortlist.contracts import Files, ShortlistError
+from shortlist.ranking.kind import DeclaredModel
 from shortlist.report.assembly import build_summary, page_steps
 from shortlist.report.page import RunPage
 from shortlist.report.report import write_report
@@ -35,7 +35,7 @@ from shortlist.storage.artefacts import read_json, write_json
 from shortlist.system.progress import EVENTS_VARIABLE
 from shortlist.system.query_engine import prepare_engine
 from shortlist.tracking.pipeline_run import RUN_VARIABLE
-from shortlist.training.run_context import RunContext
+from shortlist.tracking.run_context import RunContext
 
 NOT_MEASURED: Final = 3
 """Exit code of a run whose measurement failed: no candidate is judged, and the next run measures again."""

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from models.base import DeclaredModel
-from models.registry import kind_of
 from shortlist.contracts import Files
 from shortlist.evaluation.records import LOWER_IS_BETTER, TITLES, Metric
+from shortlist.ranking.kind import DeclaredModel
+from shortlist.ranking.registry import kind_of
 
 _TUNE: Final = "make tune SPEC={spec} MODEL={model} MINUTES=10"
 _CHECK: Final = ".venv/bin/shortlist check {spec}{log}"

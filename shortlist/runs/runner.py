@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from models.base import DeclaredModel
 from monitoring.store.process_identity import RUN_PROCESS_VARIABLE
 from shortlist.contracts import Files
+from shortlist.ranking.kind import DeclaredModel
 from shortlist.report.titles import PER_MODEL
 from shortlist.runs.step_server import step_server, with_client
 from shortlist.system.progress import EVENTS_VARIABLE, emit

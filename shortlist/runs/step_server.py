@@ -28,7 +28,7 @@ PRELOADED: Final = (
     *("numpy", "polars", "pyarrow.parquet", "scipy.optimize", "matplotlib.figure"),
     *("mlflow", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store"),
     *("shortlist.tracking.steps", "shortlist.features.kinds.registry", "shortlist.features.transform"),
-    *("shortlist.training.run_context", "shortlist.report.kubeflow_artefacts"),
+    *("shortlist.tracking.run_context", "shortlist.report.kubeflow_artefacts"),
 )
 """Modules that at least a third of the steps import. Not torch, XGBoost and Feast: few steps need them.
 

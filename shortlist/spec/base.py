@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, reduce
 from itertools import pairwise
 from operator import or_
-from pkgutil import resolve_name
 from textwrap import dedent
 from typing import Annotated, Any, cast
 
@@ -25,7 +24,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from shortlist.system.registry import Registry
+from shortlist.system.registry import Registry, resolve_address
 
 
 class Section(BaseModel):
@@ -58,7 +57,7 @@ class RegisteredSection:
     that are added to it later, or by an installed package, are accepted at once.
 
     Attributes:
-        registry: `module:name` of a `Registry` of sections, at least two.
+        registry: Name in `shortlist.ADDRESSES` of a `Registry` of sections, at least two.
         by_name: Whether the name of a kind alone stands for its section with all defaults.
     """
 
@@ -68,7 +67,7 @@ class RegisteredSection:
     @property
     def kinds(self) -> Registry[type[Section]]:
         """The registered sections, by kind."""
-        return cast(Registry[type[Section]], resolve_name(self.registry))
+        return cast(Registry[type[Section]], resolve_address(self.registry))
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self._validate)

@@ -185,7 +185,7 @@ def _expand_key_placeholder(columns: object) -> object:
     return tuple(expanded)
 
 
-AnyFeature = Annotated[Feature, RegisteredSection("shortlist.features.kinds.registry:FEATURE_KINDS")]
+AnyFeature = Annotated[Feature, RegisteredSection("feature_kinds")]
 
 
 class Streaming(Section):

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from shortlist.spec.base import RegisteredSection, Section
 from shortlist.spec.retrieval import SourceName
 
-Rule = Annotated[Any, RegisteredSection("shortlist.slates.filters.rules:FILTERS")]
+Rule = Annotated[Any, RegisteredSection("filters")]
 
 
 class Filters(Section):

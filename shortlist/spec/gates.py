@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pkgutil import resolve_name
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
 from shortlist.contracts import did_you_mean
 from shortlist.spec.base import Names, Section
+from shortlist.system.registry import resolve_address
 
-_GATE_REGISTRY: Final = "shortlist.evaluation.gates:GATES"
 """Registry of the gates with their settings. Named, not imported, because it is in a layer above."""
 
 MIN_DEFAULT_GAUC_DROP: Final = 0.01
@@ -48,7 +47,7 @@ def _parse_gate_settings(settings_by_gate: object) -> object:
     """Return the settings of each gate, parsed by the section that the gate declares."""
     if not isinstance(settings_by_gate, Mapping) or not settings_by_gate:
         return settings_by_gate
-    sections = {name: gate.settings for name, gate in resolve_name(_GATE_REGISTRY).complete().items() if gate.settings}
+    sections = {name: gate.settings for name, gate in resolve_address("gates").complete().items() if gate.settings}
     for name in settings_by_gate:
         if name not in sections:
             raise ValueError(f"'{name}' is no gate with settings of its own{did_you_mean(str(name), sections)}")

@@ -1,28 +1,26 @@
 """The `models` section: keys that all kinds of models share, and access to the registered kinds.
 
-The kinds belong to the project (`models/<kind>/`), which this package does not import: their registry is loaded by
-name when a spec is first validated.
+The kinds belong to the project (`models/<kind>/`), which this package does not import: their sections are read from
+its registry when a spec is first validated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, Protocol, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, cast
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from shortlist.contracts import ShortlistError, did_you_mean
+from shortlist.contracts import did_you_mean
 from shortlist.spec.base import Section
+from shortlist.system.registry import resolve_address
 
 if TYPE_CHECKING:
     from shortlist.spec.data import Data
     from shortlist.spec.features import Features
 
-REGISTRY: Final = "models.registry"
-"""Module of the project with the registry of model kinds."""
 RESERVED: Final = ("champion",)
 """Names of models in reports that are not declared in the spec."""
 
@@ -153,29 +151,13 @@ def labels_of_all(sections: Sequence[ModelSection]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(label for section in sections for label in section.labels))
 
 
-class ModelRegistryModule(Protocol):
-    """Interface of the module `models.registry`."""
-
-    def sections(self) -> Mapping[str, type[ModelSection]]:
-        """Return the sections of all kinds, by the kind's name."""
-
-
 def model_sections() -> Mapping[str, type[ModelSection]]:
     """Return the sections of all kinds of models, by the kind's name.
 
     Raises:
         ShortlistError: The project's registry is not on the path, or holds something that is no kind.
     """
-    try:
-        registry = import_module(REGISTRY)
-    except ModuleNotFoundError as error:
-        if error.name is None or not REGISTRY.startswith(error.name):
-            raise
-        raise ShortlistError(
-            f"kinds of models: there is no module {REGISTRY} on Python's path; run from the root of the project, where"
-            " models/registry.py is"
-        ) from None
-    return cast(ModelRegistryModule, registry).sections()
+    return cast(Mapping[str, type[ModelSection]], resolve_address("model_sections")())
 
 
 class _AnyModelSchema:

@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 
 from shortlist.spec.base import RegisteredSection, Section
 
-Rule = Annotated[Any, RegisteredSection("shortlist.slates.ordering.rules:ORDERING_RULES")]
-DiversityKind = Annotated[Any, RegisteredSection("shortlist.slates.ordering.diversity:DIVERSITIES")]
-ExplorationKind = Annotated[Any, RegisteredSection("shortlist.slates.ordering.exploration:EXPLORATIONS")]
+Rule = Annotated[Any, RegisteredSection("ordering_rules")]
+DiversityKind = Annotated[Any, RegisteredSection("diversities")]
+ExplorationKind = Annotated[Any, RegisteredSection("explorations")]
 
 
 class Ordering(Section):

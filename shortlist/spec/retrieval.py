@@ -80,7 +80,7 @@ class Retrieval(Section):
     sources: Annotated[
         dict[
             SourceName,
-            Annotated[SourceSection, RegisteredSection("shortlist.slates.retrieval.sources.registry:SOURCE_KINDS")],
+            Annotated[SourceSection, RegisteredSection("sources")],
         ],
         Field(min_length=1, max_length=20),
     ]

@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from shortlist.spec.base import RegisteredSection, Section
 from shortlist.spec.cluster import Cluster
-from shortlist.system.registry import Registry
+from shortlist.system.registry import Registry, resolve_address
 
 Variable = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
 """Name of an environment variable that holds an address or a secret; the spec itself never holds one."""
 
-_OBJECT_STORES: Final = "shortlist.storage.objects:OBJECT_STORES"
 """Registry of the object stores. Named, not imported, because it is in a layer above."""
 _BUCKET_SCHEMES: Final = ("s3", "gs")
 _BUCKET_PATTERN: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*[A-Za-z0-9])?")
@@ -156,7 +154,7 @@ class BucketObjects(Section):
     @classmethod
     def _scheme_is_registered(cls, url: str) -> str:
         scheme, _, bucket_path = url.partition("://")
-        registered_stores: Registry[str] = resolve_name(_OBJECT_STORES)
+        registered_stores: Registry[str] = resolve_address("object_stores")
         if scheme == "file" or (scheme not in registered_stores and scheme not in registered_stores.complete()):
             schemes = " or ".join(f"{name}://" for name in registered_stores if name != "file")
             raise ValueError(f"no object store is known by '{scheme}'; wanted {schemes}")
@@ -199,9 +197,9 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 _SQLITE: Final[Any] = {"kind": "sqlite"}  # a default is read as a spec is
 _FILES: Final[Any] = {"kind": "files"}
 _STACK: Final[Any] = {"kind": "stack"}
-AnyOnlineStore = Annotated[OnlineStore, RegisteredSection("shortlist.features.online_stores.registry:ONLINE_STORES")]
-AnyDatabase = Annotated[Database, RegisteredSection("shortlist.storage.records.opening:RECORD_STORES")]
-AnyFleet = Annotated[FleetSection, RegisteredSection("shortlist.deployment.fleets:FLEETS", by_name=True)]
+AnyOnlineStore = Annotated[OnlineStore, RegisteredSection("online_stores")]
+AnyDatabase = Annotated[Database, RegisteredSection("record_stores")]
+AnyFleet = Annotated[FleetSection, RegisteredSection("fleets", by_name=True)]
 
 
 class Runtime(Section):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from pkgutil import resolve_name
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -22,9 +21,8 @@ from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving, check_guards
 from shortlist.spec.tune import Tune
+from shortlist.system.registry import resolve_address
 
-_CHECK_SLATES: Final = "shortlist.slates.candidate_columns:check_slates"
-_CHECK_SCORES: Final = "shortlist.slates.candidate_columns:check_scores"
 """Given by name, because expressions are type-checked in a layer above, and only where a section declares any."""
 
 
@@ -128,8 +126,8 @@ class Spec(Section):
             )
         if self.retrieval is not None and (self.filters is not None or self.ordering is not None):
             sections = self.filters or Filters(), self.ordering or Ordering()
-            resolve_name(_CHECK_SLATES)(self.data, self.retrieval, *sections)
-            resolve_name(_CHECK_SCORES)(sections[1], self.data, self.models)
+            resolve_address("check_slates")(self.data, self.retrieval, *sections)
+            resolve_address("check_scores")(sections[1], self.data, self.models)
         return self
 
     @model_validator(mode="after")

@@ -6,9 +6,15 @@ from importlib.metadata import EntryPoint, entry_points
 from pkgutil import resolve_name
 from typing import Any, Self, TypeVar
 
+import shortlist
 from shortlist.contracts import ShortlistError
 
 T = TypeVar("T")
+
+
+def resolve_address(name: str) -> Any:
+    """Import and return what `shortlist.ADDRESSES` names: a registry or function of a layer above the caller's."""
+    return resolve_name(shortlist.ADDRESSES[name])
 
 
 class Registry(dict[str, T]):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from models.saved_models import load_ranker
 from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.gate_inputs import BEST_CHAMPION_FOLDER
 from shortlist.evaluation.slates import SLATES
 from shortlist.features.fit import fit
 from shortlist.features.split import split_days
 from shortlist.features.table import build_table
+from shortlist.ranking.saved_models import load_ranker
 from shortlist.serving.validation.slates import evaluate_candidates
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.features import Features
@@ -19,7 +19,7 @@ from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder, folder_digest, read_json, write_json
 from shortlist.storage.tables import DayTable
 from shortlist.tracking.registry import BEST_CHAMPION
-from shortlist.training.run_context import RunContext
+from shortlist.tracking.run_context import RunContext
 from shortlist.training.scores import score
 
 

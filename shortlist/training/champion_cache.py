@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from shortlist.tracking.run_context import RunContext
 from shortlist.training.run_baseline import RunBaseline
-from shortlist.training.run_context import RunContext
 
 _MADE_FROM: Final = "made_from"
 _JUDGED_AGAINST: Final = "judged_against"

@@ -14,11 +14,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 from shortlist.contracts import ShortlistError
-from shortlist.rollout.kserve.api import KubernetesAPI, ResourceKind
-from shortlist.rollout.kserve.errors import ClusterError, ConflictError
 from shortlist.spec.cluster import Cluster, Workers
 from shortlist.storage.artefacts import folder_digest, sha256
 from shortlist.storage.objects import ObjectStore
+from shortlist.system.kubernetes_api import ClusterError, ConflictError, KubernetesAPI, ResourceKind
 from shortlist.system.progress import emit
 from shortlist.training.job import MODEL, DistributedJob, WorkerFailure
 from shortlist.training.train_job import train_job

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, Self
 
 import polars as pl
 
-from models.heads import HEADS
-from models.inputs import split_of
-from models.ranker import IncompatibleModelError, Ranker
-from models.record import TrainedModel, read_record
 from shortlist.contracts import Files
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.feature_interfaces import declared_ids
 from shortlist.features.feature_kind import declared_kinds
+from shortlist.ranking.heads import HEADS
+from shortlist.ranking.inputs import split_of
+from shortlist.ranking.ranker import IncompatibleModelError, Ranker
+from shortlist.ranking.record import TrainedModel, read_record
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features, streamed_columns
 from shortlist.spec.models import ModelSection

@@ -27,7 +27,7 @@ def distributed_launch_for(name: str, cluster: str, stores: str) -> DistributedL
         return None
     if "KUBERNETES_SERVICE_HOST" not in os.environ:
         return DistributedLaunch(world, train_locally, workers.wait_seconds)
-    from shortlist.rollout.kserve.api import KubernetesAPI, connect
+    from shortlist.system.kubernetes_api import KubernetesAPI, connect
     from shortlist.training.cluster_workers import TrainJobContext, train_on_cluster  # loads the cluster's client
 
     kubernetes = KubernetesAPI(connect(), declared.namespace)

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from models.base import DeclaredModel
-from models.ranker import MemberFiles
+from shortlist.ranking.kind import DeclaredModel
+from shortlist.ranking.ranker import MemberFiles
 from shortlist.serving.validation.validate_export import validate_export
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import read_json, write_json
-from shortlist.training.run_context import RunContext
+from shortlist.tracking.run_context import RunContext
 from shortlist.training.training import train_and_track
 
 _INDEX: Final = "ensembles.json"
@@ -54,7 +54,7 @@ def train_ensembles(
     """Train, score, track and validate every ensemble; return its metadata for later steps, as JSON.
 
     Args:
-        models: All declared models, each as JSON (`models.base.DeclaredModel`); those without members are skipped.
+        models: All declared models, each as the JSON of a `DeclaredModel`; those without members are skipped.
         folders: Outputs of earlier steps.
         sections: Sections of the spec.
         context: Spec, stores, log, code and cause.

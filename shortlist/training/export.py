@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from models.heads import add_labels
-from models.record import TrainedModel, read_record
-from models.registry import kind_of
 from shortlist.contracts import Files
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.training_log import LEARNT
+from shortlist.ranking.heads import add_labels
+from shortlist.ranking.record import TrainedModel, read_record
+from shortlist.ranking.registry import kind_of
 from shortlist.serving.export.calibration import Calibration
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import EXTERNAL_BYTES, ExportError, save

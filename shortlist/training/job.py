@@ -8,9 +8,9 @@ from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from models.inputs import MEAN_WEIGHT, features_matching, learning_split, mean_weight
-from models.ranker import IncompatibleModelError
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.inputs import MEAN_WEIGHT, features_matching, learning_split, mean_weight
+from shortlist.ranking.ranker import IncompatibleModelError
 from shortlist.spec.base import Section
 from shortlist.spec.cluster import Workers
 from shortlist.spec.runtime import Runtime

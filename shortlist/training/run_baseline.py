@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from models.base import DeclaredModel
-from models.registry import kind_of
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.features.previous_fit import newest_fit
+from shortlist.ranking.kind import DeclaredModel
+from shortlist.ranking.registry import kind_of
 from shortlist.storage.records.identity import claim
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.lineage import run_tags
+from shortlist.tracking.run_context import RunContext
 from shortlist.tracking.steps import note
 from shortlist.training.continued_training import find_previous_run
-from shortlist.training.run_context import RunContext
 
 
 class RunBaseline(NamedTuple):

@@ -12,12 +12,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.inputs import split_of
-from models.ranker import Ranker
 from shortlist.contracts import Columns, DataError, Files, best_column, label_column, score_column
 from shortlist.evaluation.metrics import auc
 from shortlist.evaluation.records import TrainingOnlyEffect
 from shortlist.evaluation.scores import LEARNT
+from shortlist.ranking.inputs import split_of
+from shortlist.ranking.ranker import Ranker
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import progress

@@ -6,19 +6,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from models.record import read_record
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.features.feature_changes import AffectedModel, FeatureChanges
 from shortlist.features.previous_fit import newest_fit
+from shortlist.ranking.record import read_record
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.load import canonical_json
 from shortlist.storage.artefacts import read_json
 from shortlist.storage.records.identity import claim
 from shortlist.storage.storage_config import StorageConfig
+from shortlist.tracking.run_context import RunContext
 from shortlist.tracking.steps import note
-from shortlist.training.run_context import RunContext
 
 
 class ServedFeatures(NamedTuple):

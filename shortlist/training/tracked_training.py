@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from models.inputs import split_of
-from models.record import TrainedModel
 from shortlist.features.scored_views import write_views_from
 from shortlist.features.view_index import ViewIndex
+from shortlist.ranking.inputs import split_of
+from shortlist.ranking.record import TrainedModel
 from shortlist.report.figures import write_plots
 from shortlist.report.report import training_plots
 from shortlist.serving.export.signature import FOLDER

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from models.ranker import MemberFiles
-from models.record import TrainedModel
-from models.saved_models import load_ranker, ranker_class
+from shortlist.ranking.ranker import MemberFiles
+from shortlist.ranking.record import TrainedModel
+from shortlist.ranking.saved_models import load_ranker, ranker_class
 from shortlist.spec.cluster import Workers
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime

@@ -8,21 +8,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from models.base import DeclaredModel
-from models.checkpoints import checkpoint_to
-from models.inputs import split_of
-from models.ranker import DivergedError, IncompatibleModelError, MemberFiles
-from models.record import TrainedModel
-from models.saved_models import ranker_class
 from shortlist.contracts import Files
+from shortlist.ranking.checkpoints import checkpoint_to
+from shortlist.ranking.inputs import split_of
+from shortlist.ranking.kind import DeclaredModel
+from shortlist.ranking.ranker import DivergedError, IncompatibleModelError, MemberFiles
+from shortlist.ranking.record import TrainedModel
+from shortlist.ranking.saved_models import ranker_class
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder, write_json, write_manifest
 from shortlist.tracking.lineage import ContinuedFrom
+from shortlist.tracking.run_context import RunContext
 from shortlist.tracking.steps import note
 from shortlist.training.continued_training import PreviousModel
 from shortlist.training.distributed_launch import distributed_launch_for
 from shortlist.training.export import export, pack
-from shortlist.training.run_context import RunContext
 from shortlist.training.tracked_training import log_training
 from shortlist.training.train import DistributedLaunch, train
 from shortlist.training.training_inputs import TrainingInputs

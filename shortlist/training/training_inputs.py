@@ -10,18 +10,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from models.base import DeclaredModel
-from models.checkpoints import CheckpointLocation
-from models.ranker import MemberFiles
-from models.registry import kind_of
 from shortlist.contracts import Files
+from shortlist.ranking.checkpoints import CheckpointLocation
+from shortlist.ranking.kind import DeclaredModel
+from shortlist.ranking.ranker import MemberFiles
+from shortlist.ranking.registry import kind_of
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import digest_of_files, file_digests
 from shortlist.storage.objects import open_object_store
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable
-from shortlist.training.run_context import RunContext
+from shortlist.tracking.run_context import RunContext
 
 
 class TrainingInputs(NamedTuple):

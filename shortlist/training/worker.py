@@ -6,10 +6,10 @@ import os
 import sys
 from pathlib import Path
 
-from models.devices import torch_device
-from models.process_group import join_group
-from models.saved_models import ranker_class
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.devices import torch_device
+from shortlist.ranking.process_group import join_group
+from shortlist.ranking.saved_models import ranker_class
 from shortlist.system.progress import EVENTS_VARIABLE
 from shortlist.training.job import MODEL, DistributedJob, WorkerFailure
 

@@ -22,7 +22,7 @@ from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import folder_digest, sha256
 from shortlist.storage.objects import local_copy
 from shortlist.storage.storage_config import StorageConfig
-from shortlist.training.run_context import RunContext
+from shortlist.tracking.run_context import RunContext
 
 pytestmark = pytest.mark.long
 

@@ -17,7 +17,7 @@ from models.embedding.fused_table import FusedTable
 from models.embedding.layout import Layout
 from models.embedding.step import step_options
 from models.embedding.table_memory import free_memory
-from models.inputs import TableFeature
+from shortlist.ranking.inputs import TableFeature
 
 pytestmark = pytest.mark.gpu
 

@@ -17,8 +17,8 @@ from models.embedding.device_batches import DeviceStore
 from models.embedding.file_offsets import read_chunk_size
 from models.embedding.layout import Layout
 from models.embedding.loading import cudf_decoder, host_decoder
-from models.inputs import LearningTable, features_matching
 from shortlist.contracts import Columns, Files
+from shortlist.ranking.inputs import LearningTable, features_matching
 from shortlist.storage.tables import DayTable, DayTableWriter
 
 pytestmark = pytest.mark.gpu
@@ -105,8 +105,8 @@ def test_trees_learn_from_cudf_frames_what_they_learn_from_the_host(learning: Le
     xgboost = pytest.importorskip("xgboost")
     if not xgboost.build_info()["USE_CUDA"]:
         pytest.skip("this XGBoost is built without CUDA")
-    from models.matrix import float_matrix
     from models.xgboost.matrices import binned_matrices
+    from shortlist.ranking.matrix import float_matrix
     from shortlist.spec.runtime import Runtime
 
     trees = LearningTable(learning._table, tuple(feature for feature in learning.features if feature.kind != "ids"))

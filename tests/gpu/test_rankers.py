@@ -15,15 +15,15 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from models.checkpoints import CheckpointLocation, checkpoint_to
 from models.dlrm.ranker import DLRMRanker
 from models.embedding import train as training_module
 from models.embedding.batches import BatchLoader
 from models.embedding.chunks import Batch
-from models.saved_models import ranker_class
 from shortlist.contracts import Columns
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
+from shortlist.ranking.checkpoints import CheckpointLocation, checkpoint_to
+from shortlist.ranking.saved_models import ranker_class
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.spec import Spec
 from shortlist.storage.objects_folder import FolderObjectStore

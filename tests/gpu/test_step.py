@@ -14,7 +14,7 @@ from models.embedding.cuda_graphs import make_step
 from models.embedding.layout import Layout
 from models.embedding.precision import precision_of
 from models.embedding.step import LossScale, StepOptions, TrainingStep, step_options
-from models.inputs import TableFeature
+from shortlist.ranking.inputs import TableFeature
 
 pytestmark = pytest.mark.gpu
 ROWS = 256

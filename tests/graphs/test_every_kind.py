@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from models.registry import KINDS, kind_of
+from models.registry import KINDS
 from shortlist.contracts import Files
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.evaluation.blessing import bless, read_blessing, write_blessing
 from shortlist.evaluation.records import Measures
+from shortlist.ranking.registry import kind_of
 from shortlist.rollout.local.lifecycle import stop_stack
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.verdict import EVIDENCE, RolloutVerdict
@@ -30,8 +31,8 @@ from shortlist.spec.serving import Serving
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
 from shortlist.tracking.mlflow_store import Tracker
+from shortlist.tracking.run_context import RunContext
 from shortlist.tracking.store_access import tracking_uri
-from shortlist.training.run_context import RunContext
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]  # two runs of nine models, each on a real Triton
 

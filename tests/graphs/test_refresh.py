@@ -24,7 +24,7 @@ from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import folder_digest, read_json, write_json
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable
-from shortlist.training.run_context import RunContext
+from shortlist.tracking.run_context import RunContext
 from shortlist.training.served_features import find_served_features
 
 pytestmark = pytest.mark.long

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import yaml
 
-from models.base import DeclaredModel
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
@@ -28,6 +27,7 @@ from shortlist.evaluation.records import Measures
 from shortlist.features.fit import fit
 from shortlist.features.publish import publish
 from shortlist.features.table import build_table
+from shortlist.ranking.kind import DeclaredModel
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, Signature
 from shortlist.serving.validation.validate_export import validate_export
 from shortlist.slates.release import write_release
@@ -43,8 +43,8 @@ from shortlist.storage.artefacts import folder_digest, write_manifest
 from shortlist.storage.tables import DayTable
 from shortlist.tracking.lineage import Lineage
 from shortlist.tracking.registry import RELEASE
+from shortlist.tracking.run_context import RunContext
 from shortlist.training.champion import score_champion
-from shortlist.training.run_context import RunContext
 from shortlist.training.training import train_and_track
 
 NAME = "small"

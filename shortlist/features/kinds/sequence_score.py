@@ -6,8 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, timedelta
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 import polars as pl
@@ -30,6 +29,7 @@ from shortlist.spec.data import Data
 from shortlist.spec.features import StreamedFeature
 from shortlist.storage.artefacts import IntegrityError, read_json
 from shortlist.system.query_engine import Engine
+from shortlist.system.registry import resolve_address
 from shortlist.tracking.steps import note
 
 KEY: Final = "key"
@@ -87,9 +87,6 @@ class SequenceScoreFeature(FeatureKind, EventListFeature, StreamedFeature, Train
     """Learning rate of Adam."""
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0)
     """Share of activations that are left out in a step."""
-
-    trainer: ClassVar[str] = "models.sequence.scores:train"
-    """Function (operation, events, seed, folder) that writes a model; it needs torch, which serving does not."""
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
@@ -243,7 +240,7 @@ class SequenceScoreFeature(FeatureKind, EventListFeature, StreamedFeature, Train
             shutil.copytree(training_log.previous_folder / start.isoformat(), folder)
             return True
         folder.mkdir()
-        trainer: Trainer = resolve_name(self.trainer)
+        trainer: Trainer = resolve_address("networks").load("train_sequence_score")
         trainer(self, known_events.select(KEY, VALUE), training_log.seed, folder)
         newest_event_us = known_events[Columns.TIME].dt.epoch("us").max()
         assert isinstance(newest_event_us, int)

@@ -8,15 +8,12 @@ from typing import Final
 
 from shortlist.rollout.checks import Health
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.kserve.api import ENDPOINT_SLICE, INFERENCE_SERVICE, KubernetesAPI
-from shortlist.rollout.kserve.errors import ClusterError, ConflictError
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import (
     DIGEST_ANNOTATION,
     RELEASE_ANNOTATION,
     REPOSITORY_ANNOTATION,
     VERSION_LABEL,
-    Object,
     ObjectOwner,
     annotations_of,
     was_modified,
@@ -30,6 +27,14 @@ from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.objects import ObjectStore
+from shortlist.system.kubernetes_api import (
+    ENDPOINT_SLICE,
+    INFERENCE_SERVICE,
+    ClusterError,
+    ConflictError,
+    KubernetesAPI,
+    Object,
+)
 
 READY_SECONDS: Final = 900.0
 """Longest wait for the servers of a version: nodes may be added, and images of gigabytes pulled."""

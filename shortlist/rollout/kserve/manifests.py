@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from shortlist.rollout.kserve.api import INFERENCE_SERVICE
 from shortlist.rollout.kserve.owner import (
     CLUSTER_ANNOTATION,
     DIGEST_ANNOTATION,
@@ -16,7 +15,6 @@ from shortlist.rollout.kserve.owner import (
     RELEASE_ANNOTATION,
     REPOSITORY_ANNOTATION,
     SPEC_ANNOTATION,
-    Object,
     ObjectOwner,
 )
 from shortlist.rollout.kserve.pods import (
@@ -36,6 +34,7 @@ from shortlist.rollout.kserve.settings import FILES, GRPC_PORT, HTTP_PORT, LOG, 
 from shortlist.serving.server.runtime.settings import SERVER_ENVIRONMENT
 from shortlist.spec.cluster import Cluster, Task
 from shortlist.spec.quantity import canonical_quantity
+from shortlist.system.kubernetes_api import INFERENCE_SERVICE, Object
 
 SHIPPER_PORT: Final = 8081
 """Port of the log shipper's metrics."""

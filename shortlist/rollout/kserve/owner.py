@@ -9,11 +9,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from shortlist.rollout.kserve.errors import ForeignError
 from shortlist.spec.quantity import same_quantity
-
-Object = dict[str, Any]
-"""A Kubernetes object as JSON."""
+from shortlist.system.kubernetes_api import ForeignError, Object
 
 SPEC_LABEL: Final = "shortlist/spec"
 VERSION_LABEL: Final = "shortlist/version"

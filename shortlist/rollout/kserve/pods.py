@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from shortlist.rollout.kserve.errors import ClusterError
-from shortlist.rollout.kserve.owner import Object
 from shortlist.rollout.kserve.settings import FILES, HTTP_PORT
 from shortlist.spec.cluster import Cluster, Secret, Task
+from shortlist.system.kubernetes_api import ClusterError, Object
 
 SERVICE_ACCOUNT: Final = "shortlist-server"
 """Service account of both pods: no rights in the cluster, perhaps an identity for the object store."""

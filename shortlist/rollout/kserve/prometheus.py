@@ -12,7 +12,7 @@ import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
-from shortlist.rollout.kserve.errors import ClusterError
+from shortlist.system.kubernetes_api import ClusterError
 
 PATIENCE_SECONDS: Final = 10.0
 """How long one query is retried while Prometheus restarts; the next analysis queries again anyway."""

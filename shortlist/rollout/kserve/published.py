@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from shortlist.contracts import Files
 from shortlist.rollout.deployment import Deployment
-from shortlist.rollout.kserve.errors import ForeignError
 from shortlist.rollout.kserve.owner import ObjectOwner
 from shortlist.serving.export.fil import write_fil_repository
 from shortlist.serving.export.repository import verify_repository, write_repository
@@ -18,6 +17,7 @@ from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import IntegrityError, digest_of_files, folder_digest, verify_manifest
 from shortlist.storage.objects import ObjectStore
 from shortlist.storage.objects_record import RECORD, read_record
+from shortlist.system.kubernetes_api import ForeignError
 
 _VERSION: Final = "version.json"
 

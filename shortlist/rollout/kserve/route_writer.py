@@ -10,18 +10,16 @@ from pydantic import ValidationError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from shortlist.rollout.deployment import Route
-from shortlist.rollout.kserve.api import HTTP_ROUTE, KubernetesAPI
-from shortlist.rollout.kserve.errors import ClusterError, ConflictError, ForeignError
 from shortlist.rollout.kserve.owner import (
     ROUTE_ANNOTATION,
     SPEC_ANNOTATION,
-    Object,
     ObjectOwner,
     annotations_of,
     contains,
     was_modified,
 )
 from shortlist.rollout.kserve.routing import weights_by_service
+from shortlist.system.kubernetes_api import HTTP_ROUTE, ClusterError, ConflictError, ForeignError, KubernetesAPI, Object
 
 ACCEPTED_SECONDS: Final = 60.0
 """Longest wait for the gateway to accept a route."""

@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from shortlist.rollout.deployment import Route
-from shortlist.rollout.kserve.api import HTTP_ROUTE
 from shortlist.rollout.kserve.owner import (
     CLUSTER_ANNOTATION,
     MANAGED_BY,
     ROUTE_ANNOTATION,
     SPEC_ANNOTATION,
     SPEC_LABEL,
-    Object,
     ObjectOwner,
 )
 from shortlist.serving.server.requests.headers import (
@@ -26,6 +24,7 @@ from shortlist.serving.server.requests.headers import (
     recommend_model,
 )
 from shortlist.spec.cluster import Cluster
+from shortlist.system.kubernetes_api import HTTP_ROUTE, Object
 
 SHARES: Final = 100
 """Total weight, which is constant: a user's hash modulo this is the user's position, whatever the weights."""

@@ -12,11 +12,11 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from shortlist.rollout.deployment import Deployment
-from shortlist.rollout.kserve.errors import ClusterError
 from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.spec.runtime import OnlineStore
 from shortlist.spec.serving import Serving
 from shortlist.storage.storage_config import StorageConfig
+from shortlist.system.kubernetes_api import ClusterError
 
 VARIABLE: Final = "SHORTLIST_SERVER"
 """Environment variable with the settings as JSON, without the predictor's address, which KServe passes."""

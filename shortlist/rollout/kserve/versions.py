@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from shortlist.rollout.kserve.api import KubernetesAPI
-from shortlist.rollout.kserve.errors import ClusterError
-from shortlist.rollout.kserve.owner import Object
 from shortlist.spec.cluster import Cluster
+from shortlist.system.kubernetes_api import ClusterError, KubernetesAPI, Object
 
 _LABEL: Final = "app.kubernetes.io/version"
 

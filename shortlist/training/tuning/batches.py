@@ -10,9 +10,9 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from models.base import DeclaredModel
-from models.registry import kind_of
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.kind import DeclaredModel
+from shortlist.ranking.registry import kind_of
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.tune import Tune
@@ -55,7 +55,7 @@ def plan_batches(models: Sequence[str], tune: Tune, runtime: Runtime, table: Pat
     """Return the batches of every candidate with a search space, as JSON; open their MLflow runs.
 
     Args:
-        models: The models, each as JSON (`models.base.DeclaredModel`).
+        models: The models, each as JSON (`shortlist.ranking.kind.DeclaredModel`).
         tune: The spec's `tune` section.
         runtime: The spec's `runtime` section.
         table: The feature table.

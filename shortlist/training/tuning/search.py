@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict
 
-from models.registry import kind_of
 from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.records import LOWER_IS_BETTER, TITLES
+from shortlist.ranking.registry import kind_of
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.tune import Dimension, Metric, Tune, apply_section_changes

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from models.registry import kind_of
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.registry import kind_of
 from shortlist.spec.models import ModelSection
 from shortlist.spec.spec import Spec
 from shortlist.spec.tune import Dimension, Tune, apply_section_changes, is_whole

@@ -21,12 +21,12 @@ import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict
 
-from models.inputs import split_of
-from models.saved_models import ranker_class
-from models.validation import validation_metrics
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.evaluation.measure import FEWEST_RANKED_USERS
 from shortlist.evaluation.ranking import auc_per_group, gauc
+from shortlist.ranking.inputs import split_of
+from shortlist.ranking.saved_models import ranker_class
+from shortlist.ranking.validation import validation_metrics
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.tune import Metric
 from shortlist.storage.artefacts import read_json, write_json

@@ -20,7 +20,6 @@ from shortlist.rollout.commands import RolloutCommands
 from shortlist.rollout.controller_context import ControllerContext
 from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.fleet import Observer
-from shortlist.rollout.kserve.api import KubernetesAPI
 from shortlist.rollout.kserve.fleet import KubeFleet
 from shortlist.rollout.observations import Observation, RequestTotals, TrackSummary
 from shortlist.rollout.record import RolloutRecord
@@ -32,6 +31,7 @@ from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Canary, Serving
 from shortlist.storage.artefacts import folder_digest, write_manifest
 from shortlist.storage.objects_folder import FolderObjectStore
+from shortlist.system.kubernetes_api import KubernetesAPI
 from shortlist.tracking.registry import Alias, RegisteredModel
 
 SPEC = "demo"

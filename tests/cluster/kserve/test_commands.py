@@ -19,8 +19,6 @@ from shortlist.contracts import ShortlistError
 from shortlist.deployment.deployer import Deployer
 from shortlist.rollout.fleet_connection import FleetContext
 from shortlist.rollout.kserve import connection
-from shortlist.rollout.kserve.api import TOKEN_VARIABLE, connect
-from shortlist.rollout.kserve.errors import ClusterError
 from shortlist.rollout.kserve.observer import KubeObserver
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
@@ -29,7 +27,8 @@ from shortlist.spec.runtime import BucketObjects, Runtime
 from shortlist.spec.serving import Serving
 from shortlist.storage.objects_folder import FolderObjectStore
 from shortlist.storage.storage_config import StorageConfig
-from shortlist.training.run_context import RunContext
+from shortlist.system.kubernetes_api import TOKEN_VARIABLE, ClusterError, connect
+from shortlist.tracking.run_context import RunContext
 
 __all__ = ["prometheus"]  # a fixture
 BUCKET = BucketObjects(kind="bucket", url="s3://models/shortlist")

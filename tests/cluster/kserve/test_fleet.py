@@ -12,7 +12,6 @@ from kserve_world import CLUSTER, DIGEST, World
 from kube_server import Behaviour, Fault, KubeServer, Object
 
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.kserve.errors import ClusterError, ForeignError
 from shortlist.rollout.kserve.fetch import fetch
 from shortlist.rollout.kserve.fleet import has_ready_endpoint
 from shortlist.rollout.kserve.manifests import Version, inference_service
@@ -20,6 +19,7 @@ from shortlist.rollout.kserve.owner import DIGEST_ANNOTATION, RELEASE_ANNOTATION
 from shortlist.rollout.kserve.published import model_key, release_key
 from shortlist.spec.cluster import Cluster, Images, Task
 from shortlist.storage.artefacts import IntegrityError, folder_digest, write_manifest
+from shortlist.system.kubernetes_api import ClusterError, ForeignError
 
 SERVICES = "/apis/serving.kserve.io/v1beta1/namespaces/ml/inferenceservices"
 ROLLOUT = "20261121-120000-demo-0000"

@@ -16,7 +16,6 @@ from kube_server import Object
 
 from shortlist.features.online_stores.redis import RedisOnline
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.kserve.errors import ClusterError
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import RELEASE_ANNOTATION, SPEC_ANNOTATION, ObjectOwner, contains
 from shortlist.rollout.kserve.routing import PLACES, SHARES, http_route, shares, weights_by_service
@@ -25,6 +24,7 @@ from shortlist.serving.server.runtime.settings import SERVER_ENVIRONMENT
 from shortlist.spec.cluster import Cluster, Secret, Task, Toleration
 from shortlist.spec.serving import Serving
 from shortlist.storage.storage_config import StorageConfig
+from shortlist.system.kubernetes_api import ClusterError
 
 OWNER = ObjectOwner(cluster="eu-1", namespace="ml", spec="demo")
 FULL = CLUSTER.model_copy(

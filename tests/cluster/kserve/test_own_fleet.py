@@ -24,7 +24,7 @@ from shortlist.runs.runs_folder import RunsFolder
 from shortlist.spec.load import load_spec
 from shortlist.spec.runtime import FleetSection
 from shortlist.storage.artefacts import IntegrityError, folder_digest
-from shortlist.training.run_context import RunContext
+from shortlist.tracking.run_context import RunContext
 
 ROOT = Path(__file__).parents[3]
 CANARY = {"steps": [25, 100], "interval_seconds": 1, "drain_seconds": 0}

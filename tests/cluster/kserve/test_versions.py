@@ -8,9 +8,9 @@ import pytest
 from kserve_world import World
 from kube_server import KubeServer
 
-from shortlist.rollout.kserve.errors import ClusterError
 from shortlist.rollout.kserve.versions import check_versions
 from shortlist.spec.cluster import Controllers
+from shortlist.system.kubernetes_api import ClusterError
 
 ENVOY = ("envoy-gateway-system", "envoy-gateway")
 KSERVE = ("kserve", "kserve-controller-manager")

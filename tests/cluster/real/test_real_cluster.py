@@ -23,14 +23,13 @@ from kubernetes.client.exceptions import ApiException
 from real_cluster import Gate, Object, PlayedControllers, RealCluster, eventually
 
 from shortlist.rollout.deployment import Route
-from shortlist.rollout.kserve.api import HTTP_ROUTE, INFERENCE_SERVICE
-from shortlist.rollout.kserve.errors import ClusterError
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import ObjectOwner
 from shortlist.rollout.kserve.routing import http_route
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.spec.cluster import Secret, Task, Toleration, Workers
+from shortlist.system.kubernetes_api import HTTP_ROUTE, INFERENCE_SERVICE, ClusterError
 from shortlist.training.train_job import train_job
 
 ROOT = Path(__file__).parents[3]

@@ -18,8 +18,8 @@ from models.embedding.fused_table import FusedTable
 from models.embedding.layout import Layout
 from models.embedding.optimizer import RowWiseAdagrad
 from models.embedding.sharded import ShardedAdagrad, ShardedTable
-from models.inputs import LearningTable, features_matching
-from models.process_group import join_group
+from shortlist.ranking.inputs import LearningTable, features_matching
+from shortlist.ranking.process_group import join_group
 from shortlist.training.job import DistributedJob
 
 

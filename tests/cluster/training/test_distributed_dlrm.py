@@ -25,11 +25,11 @@ from models.embedding.chunks import Batch, Lookups
 from models.embedding.layout import Layout
 from models.embedding.lists import FileLists
 from models.embedding.train import Loaders, Training
-from models.inputs import features_matching
 from models.moments import standardisation
 from models.objectives import learning_lists
-from models.saved_models import load_ranker
 from shortlist.contracts import Files, ShortlistError
+from shortlist.ranking.inputs import features_matching
+from shortlist.ranking.saved_models import load_ranker
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 from shortlist.training.job import DistributedJob

@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from models.saved_models import load_ranker, ranker_class
 from models.xgboost.ranker import XGBoostRanker
 from models.xgboost.section import XGBoostModel
+from shortlist.ranking.saved_models import load_ranker, ranker_class
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 from shortlist.training.job import DistributedJob

@@ -10,15 +10,15 @@ import sys
 import numpy as np
 import pytest
 
-from models.process_group import current_group, join_group
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.process_group import current_group, join_group
 
 pytestmark = pytest.mark.timeout(120)
 
 SECOND_PROCESS = """
 import os, signal
 import torch.distributed
-from models.process_group import join_group
+from shortlist.ranking.process_group import join_group
 print("ready", flush=True)
 with join_group(frozenset(), cuda=False, wait_seconds=60):
     os.kill(os.getpid(), signal.SIGSTOP)

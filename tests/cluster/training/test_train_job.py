@@ -14,16 +14,16 @@ from crd_schemas import problems
 from kubernetes import client
 from train_job_server import Object, TrainJobs, condition, running
 
-from models.ranker import IncompatibleModelError
-from models.saved_models import load_ranker
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
-from shortlist.rollout.kserve.api import KubernetesAPI
+from shortlist.ranking.ranker import IncompatibleModelError
+from shortlist.ranking.saved_models import load_ranker
 from shortlist.spec.cluster import Cluster, Workers
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.objects import open_object_store
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable
+from shortlist.system.kubernetes_api import KubernetesAPI
 from shortlist.system.progress import EVENTS_VARIABLE
 from shortlist.training.cluster_workers import TrainJobContext, job_name, train_on_cluster
 from shortlist.training.distributed_launch import distributed_launch_for

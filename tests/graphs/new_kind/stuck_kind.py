@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 from pydantic import Field
 
-from models.base import ModelKind
-from models.inputs import LearningTable, features_matching
-from models.matrix import float_matrix
-from models.ranker import FitOutcome, OnEpoch, Ranker
-from models.record import TrainedModel
-from models.validation import probabilities
+from shortlist.ranking.inputs import LearningTable, features_matching
+from shortlist.ranking.kind import ModelKind
+from shortlist.ranking.matrix import float_matrix
+from shortlist.ranking.ranker import FitOutcome, OnEpoch, Ranker
+from shortlist.ranking.record import TrainedModel
+from shortlist.ranking.validation import probabilities
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.spec.base import Names
 from shortlist.spec.models import ModelSection

@@ -11,12 +11,13 @@ import polars as pl
 import pytest
 import yaml
 
-from models.registry import KINDS, kind_of
+from models.registry import KINDS
 from shortlist.cli.compare import compare as shown
 from shortlist.cli.compare import newest_comparison
 from shortlist.contracts import ShortlistError
 from shortlist.evaluation.comparison import ModelComparison, TrainedFiles, compare_models
 from shortlist.evaluation.records import Role
+from shortlist.ranking.registry import kind_of
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import write_json
 

@@ -7,13 +7,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from models.inputs import TableFeature
 from models.logistic.ranker import LogisticRanker
 from models.logistic.section import LogisticModel
 from models.one_hot import OneHot, bin_edges, hash_ids
 from models.popularity.ranker import PopularityRanker
 from models.popularity.section import PopularityModel
 from shortlist.contracts import DataError
+from shortlist.ranking.inputs import TableFeature
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 

@@ -12,11 +12,11 @@ import pytest
 from models.blend.ranker import BlendRanker
 from models.blend.section import BlendModel
 from models.lightgbm.section import LightGBMModel
-from models.ranker import DivergedError, MemberFiles
-from models.saved_models import load_ranker
-from models.validation import validation_metrics
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Columns, Files
+from shortlist.ranking.ranker import DivergedError, MemberFiles
+from shortlist.ranking.saved_models import load_ranker
+from shortlist.ranking.validation import validation_metrics
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import read_json, write_json

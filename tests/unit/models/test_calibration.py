@@ -10,16 +10,16 @@ import onnxruntime
 import polars as pl
 import pytest
 
-from models.calibration import fit_calibration
-from models.ranker import DivergedError
-from models.saved_models import load_ranker
-from models.validation import probabilities
 from models.xgboost.ranker import XGBoostRanker
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Columns, DataError
 from shortlist.evaluation.gates import calibration_gate
 from shortlist.evaluation.measure import measure_rows
 from shortlist.evaluation.scores import read_scores
+from shortlist.ranking.calibration import fit_calibration
+from shortlist.ranking.ranker import DivergedError
+from shortlist.ranking.saved_models import load_ranker
+from shortlist.ranking.validation import probabilities
 from shortlist.serving.export.calibration import CALIBRATION_FILE, Calibration
 from shortlist.serving.export.graph_builder import GraphBuilder, tensor_info
 from shortlist.spec.gates import Gates

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
-from models.base import DeclaredModel
 from pipelines.compile import COMPILED
+from shortlist.ranking.kind import DeclaredModel
 from shortlist.storage.artefacts import write_json, write_manifest
 from shortlist.tracking.lineage import Lineage, TrainingTrigger
+from shortlist.tracking.run_context import RunContext
 from shortlist.training.champion import serving_version
 from shortlist.training.champion_cache import ChampionCacheKey, champion_cache_key
 from shortlist.training.run_baseline import RunBaseline
-from shortlist.training.run_context import RunContext
 
 DECLARED = ("data", "features", "serving", "gates", "code")
 MODELS = tuple(DeclaredModel(name=name, section={"kind": "xgboost", "role": "candidate"}) for name in ("deep", "flat"))

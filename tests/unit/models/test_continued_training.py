@@ -17,17 +17,17 @@ from safetensors.torch import load_file
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from models.base import DeclaredModel
 from models.dlrm.section import DLRMModel
 from models.embedding.layout import Layout
-from models.ranker import IncompatibleModelError
-from models.record import read_record
-from models.saved_models import ranker_class
 from models.xgboost.section import XGBoostModel
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
+from shortlist.ranking.kind import DeclaredModel
+from shortlist.ranking.ranker import IncompatibleModelError
+from shortlist.ranking.record import read_record
+from shortlist.ranking.saved_models import ranker_class
 from shortlist.spec.base import Section
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.gates import Gates
@@ -36,9 +36,9 @@ from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import folder_digest, write_json
 from shortlist.storage.tables import DayTable
 from shortlist.tracking.lineage import Lineage, TrainingTrigger
+from shortlist.tracking.run_context import RunContext
 from shortlist.training.continued_training import PreviousModel, find_previous_run
 from shortlist.training.run_baseline import find_run_baseline
-from shortlist.training.run_context import RunContext
 from shortlist.training.train import train
 from shortlist.training.training import TrackedRun, train_and_track
 

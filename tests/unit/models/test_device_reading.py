@@ -13,9 +13,9 @@ import torch
 
 from models import device_reading
 from models.device_reading import CudfColumns, float_frame, reads_on_device
-from models.inputs import TableFeature
-from models.matrix import float_matrix, fused_lists, fused_rows
 from shortlist.contracts import DataError
+from shortlist.ranking.inputs import TableFeature
+from shortlist.ranking.matrix import float_matrix, fused_lists, fused_rows
 from shortlist.system.execution import EXECUTION
 from shortlist.system.query_engine import EngineError
 

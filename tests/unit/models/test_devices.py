@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from models.devices import torch_device
 from models.xgboost.device import xgboost_device
+from shortlist.ranking.devices import torch_device
 from shortlist.system.execution import EXECUTION
 from shortlist.system.query_engine import EngineError
 
@@ -63,7 +63,7 @@ def test_a_library_built_without_cuda_is_named(machine: Machine, monkeypatch: py
 
 def test_a_gpu_is_taken_without_the_package_that_asks_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr("models.devices.find_spec", lambda _: None)
+    monkeypatch.setattr("shortlist.ranking.devices.find_spec", lambda _: None)
     torch_sees(monkeypatch, a_device=True)
     assert torch_device("gpu") == "cuda"
     assert EXECUTION.record() == {"name": "gpu"}

@@ -21,10 +21,10 @@ from models.embedding.chunks import Chunk, Lookups
 from models.embedding.layout import AttendedSequence, Layout
 from models.embedding.losses import batch_loss
 from models.embedding.step import silence_compiler
-from models.inputs import TableFeature
-from models.saved_models import load_ranker
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.evaluation.metrics import auc
+from shortlist.ranking.inputs import TableFeature
+from shortlist.ranking.saved_models import load_ranker
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable, DayTableWriter
 

@@ -17,12 +17,12 @@ from models.embedding.layout import Layout
 from models.embedding.ranker import EmbeddingRanker
 from models.embedding_section import EmbeddingSection
 from models.finalnet.network import Factorised
-from models.inputs import TableFeature
-from models.ranker import IncompatibleModelError
-from models.registry import kind_of
 from models.wide_deep.network import WideDeep
 from models.wide_deep.section import WideDeepModel
 from shortlist.evaluation.metrics import auc
+from shortlist.ranking.inputs import TableFeature
+from shortlist.ranking.ranker import IncompatibleModelError
+from shortlist.ranking.registry import kind_of
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 

@@ -13,11 +13,11 @@ import torch
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.embedding.heads import MixtureOfExperts
-from models.ranker import IncompatibleModelError, Ranker
-from models.registry import kind_of
-from models.saved_models import load_ranker
 from shortlist.contracts import DataError
 from shortlist.evaluation.metrics import auc
+from shortlist.ranking.ranker import IncompatibleModelError, Ranker
+from shortlist.ranking.registry import kind_of
+from shortlist.ranking.saved_models import load_ranker
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.tables import DayTable

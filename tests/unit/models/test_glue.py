@@ -13,7 +13,6 @@ import polars as pl
 import pytest
 import yaml
 
-from models.base import DeclaredModel
 from monitoring.versions import WatchedVersions
 from shortlist.contracts import Files, ShortlistError
 from shortlist.data.ingest import ingest
@@ -25,6 +24,7 @@ from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
 from shortlist.features.fit import fit
 from shortlist.features.publish import publish
 from shortlist.features.table import build_table
+from shortlist.ranking.kind import DeclaredModel
 from shortlist.serving.export.repository import verify_repository
 from shortlist.serving.validation.validate_export import validate_export
 from shortlist.spec.declared import DeclaredSections
@@ -33,8 +33,8 @@ from shortlist.spec.load import parse_spec
 from shortlist.spec.serving import Serving
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import IntegrityError, folder_digest
+from shortlist.tracking.run_context import RunContext
 from shortlist.training.champion import score_champion
-from shortlist.training.run_context import RunContext
 from shortlist.training.training import train_and_track
 
 ROOT = Path(__file__).parents[3]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.hash_collisions import HashCollisions, distinct_values
 from shortlist.features.hashing import with_buckets
+from shortlist.ranking.hash_collisions import HashCollisions, distinct_values
 
 
 @settings(max_examples=40, deadline=None)

@@ -6,10 +6,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from models.inputs import LearningTable, features_matching, features_of, split_of
 from models.logistic.ranker import LogisticRanker
 from models.logistic.section import LogisticModel
 from shortlist.contracts import DataError, ShortlistError
+from shortlist.ranking.inputs import LearningTable, features_matching, features_of, split_of
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayPart, DayTable
 from shortlist.training.job import DistributedJob

@@ -15,11 +15,11 @@ import torch
 from models import registry
 from models.embedding.layout import Layout
 from models.embedding.losses import batch_loss, weighted_row_losses
-from models.inputs import TableFeature
-from models.ranker import Ranker
-from models.registry import kind_of
-from models.saved_models import load_ranker
-from models.validation import auc
+from shortlist.ranking.inputs import TableFeature
+from shortlist.ranking.ranker import Ranker
+from shortlist.ranking.registry import kind_of
+from shortlist.ranking.saved_models import load_ranker
+from shortlist.ranking.validation import auc
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 from shortlist.training.train import train

@@ -13,10 +13,11 @@ from typing import Any, Literal
 import pytest
 
 from models import registry
-from models.base import DeclaredModel, ModelKind
-from models.ranker import Ranker
-from models.registry import KINDS, kind_of, sections
+from models.registry import KINDS
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.kind import DeclaredModel, ModelKind
+from shortlist.ranking.ranker import Ranker
+from shortlist.ranking.registry import kind_of, sections
 from shortlist.spec.models import ModelSection
 from shortlist.system import registry as system_registry
 from shortlist.system.registry import AddressRegistry

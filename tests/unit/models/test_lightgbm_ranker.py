@@ -12,8 +12,8 @@ import pytest
 from models.lightgbm.export import tree_attributes
 from models.lightgbm.ranker import LightGBMRanker
 from models.lightgbm.section import LightGBMModel
-from models.ranker import IncompatibleModelError
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.ranker import IncompatibleModelError
 from shortlist.serving.export.graph_builder import ML, ExportError, GraphBuilder, tensor_info
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable

@@ -4,9 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from models.inputs import TableFeature
-from models.matrix import check_columns, float_columns, float_matrix, fused_lists, fused_rows
 from shortlist.contracts import DataError
+from shortlist.ranking.inputs import TableFeature
+from shortlist.ranking.matrix import check_columns, float_columns, float_matrix, fused_lists, fused_rows
 
 AGE = TableFeature(name="age", kind="dense")
 TEXT = TableFeature(name="text", kind="vector", width=2)

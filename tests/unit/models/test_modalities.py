@@ -12,11 +12,11 @@ import torch
 
 from models.dlrm.section import DLRMModel
 from models.modalities import Modalities, item_vectors
-from models.ranker import Ranker
-from models.registry import kind_of
-from models.saved_models import load_ranker
 from shortlist.contracts import Columns, DataError
 from shortlist.evaluation.metrics import auc
+from shortlist.ranking.ranker import Ranker
+from shortlist.ranking.registry import kind_of
+from shortlist.ranking.saved_models import load_ranker
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.vector_inputs import VectorInputs
 from shortlist.storage.tables import DayTable

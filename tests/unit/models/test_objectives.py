@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 
 import models  # noqa: F401 - says how OpenMP threads wait
-from models.inputs import LearningTable, features_matching
 from models.objectives import ListNumbers, list_lengths, sorted_by_list
-from models.ranker import Ranker
-from models.registry import kind_of
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.evaluation.metrics import auc
+from shortlist.ranking.inputs import LearningTable, features_matching
+from shortlist.ranking.ranker import Ranker
+from shortlist.ranking.registry import kind_of
 from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable, DayTableWriter

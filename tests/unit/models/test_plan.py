@@ -18,15 +18,16 @@ from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
 from models.embedding.chunks import Lookups
 from models.embedding.layout import Layout
-from models.inputs import TableFeature
-from models.planning.accelerators import ACCELERATORS, find_accelerator
-from models.planning.plan import PUBLISHED, activation_bytes, exchange_bytes, model_costs, roofline, step_bytes
-from models.planning.plan_inputs import EmbeddingTable, ModelShape, shape_of
-from models.planning.sharding import row_wise_devices, smallest_sharding, too_many_ids, unplaceable_tables
+from models.plan_inputs import shape_of
 from shortlist.cli.commands import app
 from shortlist.cli.plan import plan
 from shortlist.cli.plan_view import fitted_sizes, read_cardinalities
 from shortlist.contracts import ShortlistError
+from shortlist.planning.accelerators import ACCELERATORS, find_accelerator
+from shortlist.planning.model_shape import EmbeddingTable, ModelShape
+from shortlist.planning.plan import PUBLISHED, activation_bytes, exchange_bytes, model_costs, roofline, step_bytes
+from shortlist.planning.sharding import row_wise_devices, smallest_sharding, too_many_ids, unplaceable_tables
+from shortlist.ranking.inputs import TableFeature
 from shortlist.spec.load import load_spec, parse_spec
 from shortlist.storage.tables import DayTable
 
@@ -209,7 +210,7 @@ def test_what_is_exchanged_is_what_is_not_at_hand() -> None:
 @pytest.mark.filterwarnings("ignore")  # its packages warn of each other when they are imported
 @pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="TorchRec is not installed")
 def test_torchrec_cuts_the_large_tables_and_leaves_the_others_whole() -> None:
-    from models.planning.torchrec_plan import torchrec_placements
+    from shortlist.planning.torchrec_plan import torchrec_placements
 
     placements = {
         placement.table.name: placement for placement in torchrec_placements(terabyte(), ACCELERATORS["L4"], "bf16", 8)
@@ -223,7 +224,7 @@ def test_torchrec_cuts_the_large_tables_and_leaves_the_others_whole() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("torchrec") is not None, reason="TorchRec is installed")
 def test_without_torchrec_its_planner_is_refused() -> None:
-    from models.planning.torchrec_plan import torchrec_placements
+    from shortlist.planning.torchrec_plan import torchrec_placements
 
     with pytest.raises(ShortlistError, match=r"TorchRec cannot be imported .* requirements/torchrec\.txt"):
         torchrec_placements(terabyte(), ACCELERATORS["L4"], "bf16", 8)

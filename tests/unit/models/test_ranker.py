@@ -15,10 +15,10 @@ from sklearn.metrics import roc_auc_score
 from models.dlrm.section import DLRMModel
 from models.logistic.section import LogisticModel
 from models.popularity.section import PopularityModel
-from models.ranker import Ranker
-from models.saved_models import load_ranker, ranker_class
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import DataError, ShortlistError
+from shortlist.ranking.ranker import Ranker
+from shortlist.ranking.saved_models import load_ranker, ranker_class
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import IntegrityError, folder_digest, read_json, sha256, write_manifest

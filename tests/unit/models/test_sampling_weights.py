@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from models.inputs import LearningTable, features_matching, weights_of
-from models.registry import kind_of
 from shortlist.contracts import Columns, Files
+from shortlist.ranking.inputs import LearningTable, features_matching, weights_of
+from shortlist.ranking.registry import kind_of
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable, DayTableWriter
 from shortlist.training.scores import score

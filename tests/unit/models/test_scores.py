@@ -9,9 +9,9 @@ import pytest
 
 from models.popularity.ranker import PopularityRanker
 from models.popularity.section import PopularityModel
-from models.saved_models import load_ranker
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import DataError
+from shortlist.ranking.saved_models import load_ranker
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 from shortlist.training.scores import score

@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 
 from models.dlrm.section import DLRMModel
-from models.inputs import MEAN_WEIGHT, LearningTable, features_matching, learning_split
 from models.moments import compute_moments, mean_and_scale, merge_moments, standardisation
-from models.process_group import current_group
-from models.ranker import IncompatibleModelError
 from shortlist.contracts import Columns, ShortlistError
+from shortlist.ranking.inputs import MEAN_WEIGHT, LearningTable, features_matching, learning_split
+from shortlist.ranking.process_group import current_group
+from shortlist.ranking.ranker import IncompatibleModelError
 from shortlist.spec.cluster import Workers
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable

@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 from scipy.stats import spearmanr
 
-from models.ranker import Ranker
-from models.registry import kind_of
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.data.world.generate import generate_log
 from shortlist.evaluation.measure import measure
+from shortlist.ranking.ranker import Ranker
+from shortlist.ranking.registry import kind_of
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates

@@ -13,9 +13,10 @@ import pytest
 import yaml
 from sklearn.metrics import roc_auc_score
 
-from models.base import DeclaredModel
-from models.registry import KINDS, kind_of
+from models.registry import KINDS
 from shortlist.contracts import Columns, Files, ShortlistError
+from shortlist.ranking.kind import DeclaredModel
+from shortlist.ranking.registry import kind_of
 from shortlist.spec.load import SpecError, parse_spec
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime

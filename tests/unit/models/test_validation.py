@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.moments import standardisation
-from models.validation import validation_metrics
+from shortlist.ranking.validation import validation_metrics
 
 
 def test_log_loss_is_the_mean_surprise_and_auc_the_share_of_ordered_pairs() -> None:

@@ -8,13 +8,13 @@ import polars as pl
 import pytest
 import xgboost
 
-from models.inputs import LearningTable, TableFeature, features_matching
-from models.process_group import ProcessGroup
 from models.xgboost.edges import quantile_edges, sampled_edges
 from models.xgboost.matrices import binned_matrices
 from models.xgboost.ranker import XGBoostRanker
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import DataError
+from shortlist.ranking.inputs import LearningTable, TableFeature, features_matching
+from shortlist.ranking.process_group import ProcessGroup
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 

@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 import xgboost
 
-from models.ranker import IncompatibleModelError
 from models.xgboost.ranker import XGBoostRanker
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import DataError, ShortlistError
+from shortlist.ranking.ranker import IncompatibleModelError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 from shortlist.system.query_engine import EngineError
@@ -213,8 +213,8 @@ def test_infinite_values_are_refused_by_name(table: DayTable, runtime: Runtime, 
 def test_a_declared_gpu_that_is_not_there_is_refused(kind: str, table: DayTable) -> None:
     import torch
 
-    from models.devices import torch_device
     from models.xgboost.device import xgboost_device
+    from shortlist.ranking.devices import torch_device
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from models.base import DeclaredModel
 from shortlist.evaluation.gates import GATES
+from shortlist.ranking.kind import DeclaredModel
 from shortlist.runs.next_steps import _ADVICE, advice_after_failure, next_steps
 
 MODELS = {

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from kfp import dsl
 
-from models.base import DeclaredModel
 from shortlist.contracts import Files
+from shortlist.ranking.kind import DeclaredModel
 from shortlist.runs.runner import CacheHits, depends_on_moment, roles_of
 from shortlist.system.progress import EVENTS_VARIABLE, emit
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from models.base import DeclaredModel
 from monitoring.windows.records import RetrainDecision
 from pipelines.compile import COMPILED
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.kind import DeclaredModel
 from shortlist.runs.local_training import training_arguments
 from shortlist.spec.cluster import Cluster
 from shortlist.spec.load import load_spec

@@ -25,7 +25,7 @@ from shortlist.storage.storage_config import StorageConfig
 from shortlist.system.progress import EVENTS_VARIABLE
 from shortlist.tracking.lineage import Lineage
 from shortlist.tracking.registry import RELEASE, ModelRegistry
-from shortlist.training.run_context import RunContext
+from shortlist.tracking.run_context import RunContext
 
 OLD: list[Row] = [(user, 10 * (1 + user % 3), 0, "home", 1) for user in range(30)]
 NEW: list[Row] = [(user, 40, 1, "home", 1) for user in range(30)]

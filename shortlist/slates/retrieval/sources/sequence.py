@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 import polars as pl
@@ -22,6 +21,7 @@ from shortlist.spec.base import Names
 from shortlist.spec.data import Data, RowClock
 from shortlist.spec.retrieval import check_columns, columns_of, item_tables
 from shortlist.spec.vector_inputs import VectorInputs
+from shortlist.system.registry import resolve_address
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -95,11 +95,6 @@ class SequenceSource(SourceKind):
     window_days: int | None = Field(default=None, ge=1, le=3_650)
     """Number of newest days whose positive rows are learnt; null: all."""
 
-    trainer: ClassVar[str] = "models.sequence.train:train"
-    """Function (section, `FitInputs`) -> `LearntSequences`; it needs torch, which serving does not."""
-    exporter: ClassVar[str] = "models.sequence.export:export"
-    """Function (encoder, file) that writes `ENCODER`."""
-
     @model_validator(mode="after")
     def _check_heads_divide_width(self) -> Self:
         if self.embedding_dim % self.heads:
@@ -121,11 +116,12 @@ class SequenceSource(SourceKind):
 
     def fit(self, inputs: FitInputs, folder: Path) -> None:
         """Train, and write the encoder, the items' vectors and their index."""
-        train: Callable[[SequenceSource, FitInputs], LearntSequences] = resolve_name(self.trainer)
+        networks = resolve_address("networks")
+        train: Callable[[SequenceSource, FitInputs], LearntSequences] = networks.load("train_sequence_source")
         learnt = train(self, inputs)
         if not np.isfinite(learnt.item_vectors).all():
             raise DataError("training diverged: items' vectors are not finite; declare a smaller learning_rate")
-        resolve_name(self.exporter)(learnt.encoder, folder / ENCODER)
+        networks.load("export_sequence_source")(learnt.encoder, folder / ENCODER)
         self._write(learnt.item_vectors, learnt.content, inputs, folder)
 
     def refresh(self, inputs: FitInputs, fitted_folder: Path, fitted_ids: pl.Series, folder: Path) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -23,6 +22,7 @@ from shortlist.spec.base import Names
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_columns, columns_of, item_tables, user_tables
 from shortlist.spec.vector_inputs import VectorInputs
+from shortlist.system.registry import resolve_address
 
 _TUNING_QUERIES = 500
 _CATEGORIES = ("integer", "string", "hex", "tags")
@@ -77,9 +77,6 @@ class TwoTower(SourceKind):
     window_days: int | None = Field(default=None, ge=1, le=3_650)
     """Number of newest days whose positive rows are learnt; null: all."""
 
-    trainer: ClassVar[str] = "models.two_tower.train:train"
-    """Function (section, `FitInputs`) -> `Towers`; it needs torch, which serving does not."""
-
     def check(self, data: Data) -> None:
         """Check the columns and the clock; see `SourceSection.check`."""
         check_columns(self.user_columns, columns_of(user_tables(data)), _CATEGORIES, "a side table of the users")
@@ -91,7 +88,7 @@ class TwoTower(SourceKind):
 
     def fit(self, inputs: FitInputs, folder: Path) -> None:
         """Train, and write the vectors of users and items, and the items' index."""
-        train: Callable[[TwoTower, FitInputs], Towers] = resolve_name(self.trainer)
+        train: Callable[[TwoTower, FitInputs], Towers] = resolve_address("networks").load("train_two_tower_source")
         self._write(train(self, inputs), inputs, folder)
 
     def refresh(self, inputs: FitInputs, fitted_folder: Path, fitted_ids: pl.Series, folder: Path) -> None:

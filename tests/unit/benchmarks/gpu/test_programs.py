@@ -19,8 +19,8 @@ from benchmarks.gpu import cached, features, inference, loading, machine, roofs,
 from benchmarks.gpu.published import CARDINALITIES, drawn_batch, published
 from benchmarks.gpu.setting import Findings, Setting
 from models.embedding.cached_embeddings import CachedTable
-from models.planning.plan import FLOAT, PUBLISHED, training_bytes, training_flops
 from shortlist.contracts import Files
+from shortlist.planning.plan import FLOAT, PUBLISHED, training_bytes, training_flops
 from shortlist.storage.tables import DayTable, DayTableWriter
 
 pytestmark = pytest.mark.long

@@ -11,8 +11,8 @@ from models.embedding.chunks import Lookups
 from models.embedding.fused_table import FusedTable
 from models.embedding.layout import Layout
 from models.embedding.perceptron import perceptron
-from models.inputs import TableFeature
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.inputs import TableFeature
 
 FEATURES = (
     TableFeature(name="tags", kind="ids", size=4),

@@ -20,9 +20,9 @@ from models.embedding.fused_table import FusedTable
 from models.embedding.layout import Layout
 from models.embedding.optimizer import RowWiseAdagrad
 from models.embedding.step import StepOptions, TrainingStep
-from models.inputs import TableFeature
-from models.record import TrainedModel
 from shortlist.contracts import Files
+from shortlist.ranking.inputs import TableFeature
+from shortlist.ranking.record import TrainedModel
 from shortlist.storage.artefacts import write_json, write_manifest
 
 DAY = date(2026, 3, 10)

@@ -12,7 +12,7 @@ import torch
 from models.embedding.batches import BatchLoader, ChunkStore
 from models.embedding.chunks import Batch, Chunk, RaggedRows
 from models.embedding.layout import Layout
-from models.inputs import LearningTable, features_matching
+from shortlist.ranking.inputs import LearningTable, features_matching
 from shortlist.storage.tables import DayTable
 
 BIG = 2**40

@@ -17,7 +17,7 @@ from models.embedding.layout import Layout
 from models.embedding.optimizer import RowWiseAdagrad
 from models.embedding.static_shape_adagrad import StaticShapeAdagrad
 from models.embedding.step import StepOptions, TrainingStep
-from models.inputs import TableFeature
+from shortlist.ranking.inputs import TableFeature
 
 WIDTH, ROWS = 8, 64
 SECTION = DLRMModel(features=("*",), embedding_dim=WIDTH, bottom_mlp=(8,), top_mlp=(8,), batch_size=ROWS)

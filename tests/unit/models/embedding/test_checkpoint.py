@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 import torch
 
-from models.checkpoints import CheckpointLocation, checkpoint_location, checkpoint_to
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.embedding import train as training_module
@@ -19,6 +18,7 @@ from models.embedding.batches import BatchLoader
 from models.embedding.checkpoint import Checkpoint
 from models.embedding.chunks import Batch
 from models.embedding.train import GpuFailureError, LossMonitor, NonFiniteLossError, Training, TrainingError
+from shortlist.ranking.checkpoints import CheckpointLocation, checkpoint_location, checkpoint_to
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.objects_folder import FolderObjectStore
 from shortlist.storage.tables import DayTable

@@ -19,7 +19,7 @@ from models.embedding.file_offsets import read_chunk_size
 from models.embedding.layout import Layout
 from models.embedding.loading import TrainingLoaders, host_decoder
 from models.embedding.pools import epoch_pools
-from models.inputs import LearningTable, TableFeature, features_matching
+from shortlist.ranking.inputs import LearningTable, TableFeature, features_matching
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 

@@ -24,8 +24,8 @@ from models.embedding.lists import FileLists
 from models.embedding.loading import host_decoder
 from models.embedding.order_loss import ORDER_LOSSES, listwise_loss, pairwise_loss
 from models.embedding.step import StepOptions, step_options
-from models.inputs import LearningTable, features_matching
 from shortlist.contracts import Columns, DataError
+from shortlist.ranking.inputs import LearningTable, features_matching
 from shortlist.storage.tables import DayTable
 
 RANKED: dict[str, Any] = {"features": ("*",), "objective": "listwise", "calibration": "platt"}

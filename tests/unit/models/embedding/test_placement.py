@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from models.dlrm.section import DLRMModel
 from models.embedding.layout import Layout
 from models.embedding.placement import Memory, MemoryDemand, PlacementError, cached_rows, memory_demand
-from models.inputs import TableFeature
-from models.planning.plan import PUBLISHED, step_bytes
+from shortlist.planning.plan import PUBLISHED, step_bytes
+from shortlist.ranking.inputs import TableFeature
 
 GB = 10**9
 SECTION = DLRMModel(features=("*",), embedding_dim=16, bottom_mlp=(64,), top_mlp=(128,), batch_size=1_000)

@@ -12,9 +12,9 @@ import pytest
 
 from models.dlrm.section import DLRMModel
 from models.embedding.train import Training
-from models.ranker import Ranker
-from models.registry import kind_of
-from models.saved_models import load_ranker
+from shortlist.ranking.ranker import Ranker
+from shortlist.ranking.registry import kind_of
+from shortlist.ranking.saved_models import load_ranker
 from shortlist.spec.load import SpecError, parse_spec
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable

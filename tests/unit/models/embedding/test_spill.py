@@ -18,7 +18,7 @@ from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
 from models.embedding.chunks import Chunk
 from models.embedding.layout import Layout
 from models.embedding.spill import Spill
-from models.inputs import LearningTable, TableFeature, features_matching
+from shortlist.ranking.inputs import LearningTable, TableFeature, features_matching
 from shortlist.storage.tables import DayTable
 
 Usage = namedtuple("Usage", "total used free")

@@ -18,8 +18,8 @@ from models.embedding.layout import Layout
 from models.embedding.padding import pad_batch
 from models.embedding.precision import matmul_precision, precision_of
 from models.embedding.step import COMPILE_MIN_ROWS, LossScale, StepOptions, TrainingStep, should_compile, step_options
-from models.inputs import TableFeature
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.inputs import TableFeature
 
 SECTION = DLRMModel(
     features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(16, 8), batch_size=16, learning_rate=0.01,

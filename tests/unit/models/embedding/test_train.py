@@ -16,7 +16,7 @@ from models.embedding.chunks import Batch
 from models.embedding.layout import Layout
 from models.embedding.precision import precision_of
 from models.embedding.train import Loaders, Training, TrainingError
-from models.inputs import LearningTable, features_matching
+from shortlist.ranking.inputs import LearningTable, features_matching
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 

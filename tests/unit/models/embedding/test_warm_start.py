@@ -12,8 +12,8 @@ from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.embedding.layout import Layout
 from models.embedding.warm_start import copy_champion_weights
-from models.inputs import TableFeature
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.inputs import TableFeature
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 

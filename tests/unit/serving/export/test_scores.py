@@ -17,12 +17,12 @@ from models.dlrm.export import export_torchscript
 from models.dlrm.section import DLRMModel
 from models.finalnet.section import FinalNetModel
 from models.lightgbm.section import LightGBMModel
-from models.registry import kind_of
-from models.saved_models import load_ranker
 from models.wide_deep.section import WideDeepModel
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
 from shortlist.evaluation.integrity import verify_model_folder
+from shortlist.ranking.registry import kind_of
+from shortlist.ranking.saved_models import load_ranker
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.fil import write_fil_repository
 from shortlist.serving.export.graph_builder import ExportError

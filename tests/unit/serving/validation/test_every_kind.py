@@ -9,12 +9,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from models.ranker import MemberFiles
-from models.registry import KINDS, kind_of
-from models.saved_models import load_ranker
+from models.registry import KINDS
 from shortlist.contracts import Files
 from shortlist.evaluation.export_gates import parity_gate
 from shortlist.evaluation.integrity import verify_model_folder
+from shortlist.ranking.ranker import MemberFiles
+from shortlist.ranking.registry import kind_of
+from shortlist.ranking.saved_models import load_ranker
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.validation.parity import compare_scores, score_exported
 from shortlist.serving.validation.served_rows import ServedRows, draw_reference_rows

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from models.base import ModelKind
+from shortlist.ranking.kind import ModelKind
 from tests.unit.models.loss_kinds.focal.section import FocalModel
 
 KIND: Final = ModelKind(section=FocalModel, ranker="tests.unit.models.loss_kinds.focal.ranker:FocalRanker")

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from models.base import ModelKind
+from shortlist.ranking.kind import ModelKind
 from tests.unit.models.loss_kinds.two_label.section import TwoLabelModel
 
 KIND: Final = ModelKind(section=TwoLabelModel, ranker="tests.unit.models.loss_kinds.two_label.ranker:TwoLabelRanker")

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from models.hash_collisions import HashCollisions
-from models.inputs import TableFeature
 from shortlist.contracts import Files
+from shortlist.ranking.hash_collisions import HashCollisions
+from shortlist.ranking.inputs import TableFeature
 from shortlist.storage.artefacts import IntegrityError, read_json, verify_manifest
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from models.record import TrainedModel, read_record
-from models.registry import kind_of
 from shortlist.contracts import Files
+from shortlist.ranking.record import TrainedModel, read_record
+from shortlist.ranking.registry import kind_of
 from shortlist.serving.export.calibration import Calibration
 from shortlist.serving.export.graph import FeatureGraph
 

@@ -18,8 +18,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_expone
 from urllib3.exceptions import HTTPError
 from yaml import YAMLError
 
-from shortlist.rollout.kserve.errors import ClusterError, ConflictError
-from shortlist.rollout.kserve.owner import Object
+from shortlist.contracts import ShortlistError
 
 PATIENCE_SECONDS: Final = 120.0
 """How long each call is retried while the API is unavailable, overloaded or restarting."""
@@ -37,6 +36,20 @@ _POLICY_REFUSAL: Final = re.compile(
 """Messages of a permanent 403: from an admission webhook, an admission policy or a quota, not from missing roles."""
 
 T = TypeVar("T")
+Object = dict[str, Any]
+"""A Kubernetes object as JSON."""
+
+
+class ClusterError(ShortlistError):
+    """The cluster refuses a call, does not answer, or does not reach the desired state."""
+
+
+class ConflictError(ClusterError):
+    """An object exists already, or was changed since it was read."""
+
+
+class ForeignError(ClusterError):
+    """An object belongs to another owner, or was changed by somebody else; it is never modified."""
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 import polars as pl
 
-from models.calibration import CalibrationMethod, fit_calibration
-from models.hash_collisions import HashCollisions
-from models.heads import HEADS
-from models.inputs import LearningTable, TableFeature
-from models.matrix import check_columns
-from models.process_group import current_group
-from models.record import TrainedModel, read_record
-from models.validation import probabilities
 from shortlist.contracts import Columns, DataError, Files, ShortlistError, label_column
+from shortlist.ranking.calibration import CalibrationMethod, fit_calibration
+from shortlist.ranking.hash_collisions import HashCollisions
+from shortlist.ranking.heads import HEADS
+from shortlist.ranking.inputs import LearningTable, TableFeature
+from shortlist.ranking.matrix import check_columns
+from shortlist.ranking.process_group import current_group
+from shortlist.ranking.record import TrainedModel, read_record
+from shortlist.ranking.validation import probabilities
 from shortlist.serving.export.calibration import Calibration
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from models.planning.accelerators import ACCELERATORS, Accelerator, Precision
-from models.planning.plan import FLOAT, state_bytes, step_bytes, table_bytes
-from models.planning.plan_inputs import EmbeddingTable, ModelShape
 from shortlist.contracts import ShortlistError
+from shortlist.planning.accelerators import ACCELERATORS, Accelerator, Precision
+from shortlist.planning.model_shape import EmbeddingTable, ModelShape
+from shortlist.planning.plan import FLOAT, state_bytes, step_bytes, table_bytes
 
 RESERVED: Final = 0.15
 """Share of a device's memory that is reserved, the default of TorchRec's planner."""

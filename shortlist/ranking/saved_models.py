@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from models.ranker import Ranker
-from models.record import read_record
-from models.registry import kind_of
 from shortlist.contracts import ShortlistError
+from shortlist.ranking.ranker import Ranker
+from shortlist.ranking.record import read_record
+from shortlist.ranking.registry import kind_of
 from shortlist.storage.artefacts import IntegrityError
 
 

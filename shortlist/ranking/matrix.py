@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from models.inputs import TableFeature
 from shortlist.contracts import DataError
+from shortlist.ranking.inputs import TableFeature
 
 _BLOCK_ROWS = 8_192
 

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
-from models.planning.accelerators import Accelerator, Precision
-from models.planning.plan import step_bytes
-from models.planning.plan_inputs import ModelShape
-from models.planning.sharding import RESERVED, Kind, TablePlacement
 from shortlist.contracts import ShortlistError
+from shortlist.planning.accelerators import Accelerator, Precision
+from shortlist.planning.model_shape import ModelShape
+from shortlist.planning.plan import step_bytes
+from shortlist.planning.sharding import RESERVED, Kind, TablePlacement
 
 _KINDS: Final[dict[str, Kind]] = {
     "table_wise": "table-wise",

@@ -38,13 +38,13 @@ class ModelKind:
 
     Attributes:
         section: Its section of a spec; the default of `kind` is the kind's name.
-        ranker: Its subclass of `models.ranker.Ranker`.
+        ranker: Its subclass of `shortlist.ranking.ranker.Ranker`.
         export: Function that adds a trained model to an ONNX graph (see `shortlist.training.export`); empty: the kind
             is never served.
         runs_as: What Triton runs of the exported graph; `graph`: ONNX Runtime runs all of it.
         forms: Further forms in which a registered version leaves for other servers: name -> function (see
             `shortlist.deployment.release`).
-        plan: Function (spec, name, cardinalities, fitted sizes) -> `models.planning.plan_inputs.Shape`, for
+        plan: Function (spec, name, cardinalities, fitted sizes) -> `models.plan_inputs.Shape`, for
             `shortlist plan`; empty: the kind cannot be planned.
         diagnosis: Function (table, section, runtime, steps) that finds the bottleneck of a training and gives its
             `lines`, for `shortlist diagnose`; empty: the kind cannot be diagnosed.

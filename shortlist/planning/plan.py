@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from models.planning.accelerators import ACCELERATORS, Accelerator, Precision
-from models.planning.plan_inputs import EmbeddingTable, ModelShape
+from shortlist.planning.accelerators import ACCELERATORS, Accelerator, Precision
+from shortlist.planning.model_shape import EmbeddingTable, ModelShape
 
 FLOAT: Final = 4
 """Bytes of a float32: embedding rows, accumulators, weights and gradients."""
