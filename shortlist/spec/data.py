@@ -17,6 +17,7 @@ from shortlist.spec.generated_options import (
     GeneratedLifetime,
     GeneratedLikes,
     GeneratedPositionBias,
+    GeneratedRecommender,
 )
 from shortlist.spec.log_shape import Explode, FurtherLabel, Positive
 from shortlist.spec.time_format import TimeFormat
@@ -105,6 +106,10 @@ class GeneratedChapters(Section):
     the first item. It then follows from the last items of a session only, not from sequences of whole days."""
 
 
+MIN_RECOMMENDED_ITEMS: Final = 50
+"""Fewest items of a world with a recommender: its slates hold ten published ones each."""
+
+
 class GeneratedSource(Section):
     """A generated log with planted click probabilities, so that the best possible score is known."""
 
@@ -136,6 +141,21 @@ class GeneratedSource(Section):
     """An earlier ranker that chose the positions; null: positions are independent of the items."""
     lifetime: GeneratedLifetime | None = None
     """Items that are shown for some hours only; null: an item is shown from its publication on, without end."""
+    recommender: GeneratedRecommender | None = None
+    """An old recommender that showed the items; null: they are drawn by popularity, without known propensities."""
+
+    @model_validator(mode="after")
+    def _check_recommender(self) -> Self:
+        if self.recommender is None:
+            return self
+        for option in ("chapters", "position_bias", "lifetime"):
+            if getattr(self, option) is not None:
+                raise ValueError(f"recommender: {option} chooses the shown items too; leave one out")
+        if self.items < MIN_RECOMMENDED_ITEMS:
+            raise ValueError(
+                f"recommender: needs at least {MIN_RECOMMENDED_ITEMS} items to fill slates; got {self.items}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _short_lives_fill_the_log(self) -> Self:

@@ -1,4 +1,4 @@
-"""Options of the generated world: item contents, likes, position bias, and items with a limited lifetime."""
+"""Options of the generated world: contents, likes, position bias, limited lifetimes, and its old recommender."""
 
 from __future__ import annotations
 
@@ -62,3 +62,20 @@ class GeneratedLifetime(Section):
     """How long an item is shown."""
     effect: float = Field(default=1.0, ge=0.0, le=10.0)
     """Standard deviation of the items' quality, as a multiple of the effect of an impression's time and place."""
+
+
+class GeneratedRecommender(Section):
+    """An old recommender that showed the log's items, with known probabilities.
+
+    Each page of a visit is a request: ten different items drawn one after another in proportion to their weights, seen
+    down to the depth at which the user leaves. Rows that were not seen are not in the log. A weight is the item's
+    popularity times an estimate of the appeal to the user's country and age group. The log gets the columns
+    `request_id`, `policy`, `propensity` (probability of the item at its position, over all draws) and `randomized`.
+    """
+
+    randomized: float = Field(default=0.15, ge=0.0, le=1.0)
+    """Share of requests that show items at random, each published item with the same probability."""
+    taste: float = Field(default=3.0, ge=0.0, le=5.0)
+    """Effect of the appeal to a segment on the logarithm of the weight; 0: popularity alone."""
+    noise: float = Field(default=0.5, ge=0.0, le=2.0)
+    """Standard deviation of the errors of the estimated appeal, as a multiple of the appeal's own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import polars as pl
 from shortlist.contracts import Columns, DataError, best_column, did_you_mean
 from shortlist.data.world.click_model import ClickModel
 from shortlist.data.world.like_model import LikeModel
+from shortlist.data.world.old_recommender import OldRecommender
 from shortlist.data.world.random_streams import Floats, Ints, random_stream
 from shortlist.data.world.synthetic_world import (
     AGE_GROUPS,
@@ -28,6 +30,8 @@ from shortlist.storage.artefacts import atomic_folder
 from shortlist.system.progress import progress
 
 FIRST_USER, FIRST_ITEM, FIRST_CREATOR = 100_001, 500_001, 9_001
+OLD_POLICY = "old"
+"""Policy of the rows of a generated log."""
 
 _USERS_PER_BLOCK = 20_000  # bounds memory
 BREAKABLE = ("user_id", "item_id", "surface", "device", "position", "duration", "watch_seconds", "is_click")
@@ -50,8 +54,8 @@ def generate_log(source: GeneratedSource, folder: Path) -> None:
     like_model = LikeModel.calibrate(source, click_model) if source.likes is not None else None
     parts = plan_parts(source)
     with atomic_folder(folder) as staging, progress("generate", sum(part.rows for part in parts)) as advance:
-        _build_users_table(source, world).write_parquet(staging / "users.parquet")
-        _build_items_table(source, world).write_parquet(staging / "items.parquet")
+        build_users_table(source, world).write_parquet(staging / "users.parquet")
+        build_items_table(source, world).write_parquet(staging / "items.parquet")
         (staging / "impressions").mkdir()
         for number, part in enumerate(parts):
             rows = draw_log_rows(source, click_model, part, like_model)
@@ -65,6 +69,9 @@ def draw_log_rows(
     """Return the rows of one part in time order."""
     world = click_model.world
     impressions = draw_impressions(source, world, part)
+    recommended: list[pl.Series] = []
+    if source.recommender is not None:
+        impressions, recommended = _recommend_items(source, world, part, impressions)
     probability = click_model.probability(impressions, part.day)
     random = random_stream(source.seed, "outcomes", part.day, part.first_row)
     clicked = random.random(part.rows) < probability
@@ -80,16 +87,35 @@ def draw_log_rows(
             "device": _decode_names(impressions.device, DEVICES),
             "position": impressions.position,
             "duration": pl.Series(duration).fill_nan(None),
-            "watch_seconds": _draw_watch_seconds(random, clicked, duration),
+            "watch_seconds": draw_watch_seconds(random, clicked, duration),
             "is_click": clicked.astype(np.int64),
             Columns.BEST: probability,
         },
     ).cast({"event_time": pl.Datetime("us", "UTC")})
-    rows = rows.with_columns(_option_columns(source, click_model, like_model, part, impressions, rows))
+    rows = rows.with_columns(*recommended, *_option_columns(source, click_model, like_model, part, impressions, rows))
     for place, drift in enumerate(source.drifts):
         if drift.kind == "broken_column" and drift.holds_on(part.day):
             rows = _break_column(rows, drift, random_stream(source.seed, "broken", place, part.day, part.first_row))
     return rows
+
+
+def _recommend_items(
+    source: GeneratedSource, world: SyntheticWorld, part: LogPart, impressions: GeneratedImpressions
+) -> tuple[GeneratedImpressions, list[pl.Series]]:
+    """Return the impressions with the items of an old recommender's slates, and the columns that describe the draws."""
+    first_rows, request = np.unique(impressions.request, return_inverse=True)
+    recommender = OldRecommender.on_day(source, world, part.day)
+    slates = recommender.draw(
+        impressions.user[first_rows], random_stream(source.seed, "recommended", part.day, part.first_row)
+    )
+    place = impressions.position - 1
+    columns = [
+        pl.Series("request_id", part.first_row + impressions.request),
+        pl.Series("policy", [OLD_POLICY], dtype=pl.String).new_from_index(0, part.rows),
+        pl.Series("propensity", slates.propensities[request, place]),
+        pl.Series("randomized", slates.randomized[request].astype(np.int64)),
+    ]
+    return replace(impressions, item=slates.items[request, place]), columns
 
 
 def _option_columns(
@@ -120,7 +146,7 @@ def _option_columns(
     return columns
 
 
-def _draw_watch_seconds(random: np.random.Generator, clicked: np.ndarray, duration: Floats) -> Floats:
+def draw_watch_seconds(random: np.random.Generator, clicked: np.ndarray, duration: Floats) -> Floats:
     """Draw seconds watched: a large part of its length for a clicked item, about a second for others."""
     length = np.nan_to_num(duration, nan=30.0)
     watched = np.where(clicked, length * random.beta(2.0, 1.2, clicked.size), random.exponential(1.0, clicked.size))
@@ -140,7 +166,8 @@ def _check_drift_column(drift: Drift) -> None:
         )
 
 
-def _build_users_table(source: GeneratedSource, world: SyntheticWorld) -> pl.DataFrame:
+def build_users_table(source: GeneratedSource, world: SyntheticWorld) -> pl.DataFrame:
+    """Return the side table of users, one row each."""
     users = world.users
     return pl.DataFrame(
         {
@@ -153,7 +180,8 @@ def _build_users_table(source: GeneratedSource, world: SyntheticWorld) -> pl.Dat
     )
 
 
-def _build_items_table(source: GeneratedSource, world: SyntheticWorld) -> pl.DataFrame:
+def build_items_table(source: GeneratedSource, world: SyntheticWorld) -> pl.DataFrame:
+    """Return the side table of items, one row each, also those of later days."""
     items = world.items
     tag_names = np.array([*TOPICS, "challenge", ""])[items.tags]
     tags = pl.Series(tag_names.reshape(-1)).reshape((-1, TAGS_PER_ITEM)).arr.to_list()

@@ -18,7 +18,7 @@ SURFACES = ("home", "related", "search", "notification")
 SLOTS = 10
 
 _SURFACE_SHARE = np.array([0.55, 0.22, 0.15, 0.08])
-_SECONDS_BETWEEN_IMPRESSIONS = 35.0
+SECONDS_BETWEEN_IMPRESSIONS = 35.0
 _DAY_US = 86_400_000_000
 # Visits per hour of the day: a quiet night, lunch, a long evening; later and more even at the weekend.
 _WORKDAY = np.array([3, 2, 1, 1, 1, 2, 4, 6, 6, 5, 5, 6, 8, 7, 6, 6, 6, 7, 9, 11, 13, 13, 10, 6], float)
@@ -49,6 +49,8 @@ class GeneratedImpressions:
     position: Ints
     previous: Ints
     """Previous item of the same session; -1 for the first one."""
+    request: Ints
+    """Row of the first impression of the same page of a visit, which is one request."""
 
 
 def plan_parts(source: GeneratedSource) -> list[LogPart]:
@@ -72,10 +74,8 @@ def draw_impressions(source: GeneratedSource, world: SyntheticWorld, part: LogPa
     visit, place = _draw_sessions(random, part.rows)
     visits = int(visit[-1]) + 1
     visitor = _draw_weighted(random, np.where(world.users.registered <= part.day, world.users.activity, 0.0), visits)
-    surface = random.choice(len(SURFACES), visits, p=_SURFACE_SHARE)
-    own_device = random.random(visits) < 0.85
-    device = np.where(own_device, world.users.device[visitor], random.integers(0, len(DEVICES), visits))
-    time_us = _draw_times(random, _hourly_visits(source, part.day), part.share, visit, place)
+    surface, device = draw_contexts(random, world, visitor)
+    time_us = _draw_times(random, hourly_visits(source, part.day), part.share, visit, place)
     order = np.argsort(time_us, kind="stable")
     visit, place = visit[order], place[order]
     if world.lifetimes is None:
@@ -87,7 +87,18 @@ def draw_impressions(source: GeneratedSource, world: SyntheticWorld, part: LogPa
     if source.position_bias is not None:
         item = _reorder_pages(source, world, part, visit, place, item)
     slots, previous = place % SLOTS + 1, _previous_items(visit, place, item)
-    return GeneratedImpressions(time_us[order], visitor[visit], item, surface[visit], device[visit], slots, previous)
+    pages = visit * part.rows + place // SLOTS
+    _, first_row, page = np.unique(pages, return_index=True, return_inverse=True)
+    return GeneratedImpressions(
+        time_us[order], visitor[visit], item, surface[visit], device[visit], slots, previous, first_row[page]
+    )
+
+
+def draw_contexts(random: np.random.Generator, world: SyntheticWorld, users: Ints) -> tuple[Ints, Ints]:
+    """Draw the surface and the device of each visit, shape (visits,) each."""
+    surface = random.choice(len(SURFACES), users.size, p=_SURFACE_SHARE)
+    own_device = random.random(users.size) < 0.85
+    return surface, np.where(own_device, world.users.device[users], random.integers(0, len(DEVICES), users.size))
 
 
 def _draw_volumes(source: GeneratedSource) -> list[int]:
@@ -111,7 +122,8 @@ def _draw_sessions(random: np.random.Generator, rows: int) -> tuple[Ints, Ints]:
     return visit, np.arange(rows) - (ends - lengths)[visit]
 
 
-def _hourly_visits(source: GeneratedSource, day: int) -> Floats:
+def hourly_visits(source: GeneratedSource, day: int) -> Floats:
+    """Return the relative number of visits in each hour of a day, shape (24,)."""
     weekend = (source.start + timedelta(days=day)).weekday() >= 5
     return _WEEKEND if weekend else _WORKDAY
 
@@ -123,7 +135,7 @@ def _draw_times(
     cumulated = np.concatenate([[0.0], np.cumsum(hours)]) / hours.sum()
     border = np.interp(share, cumulated, np.arange(25) / 24) * _DAY_US
     start = np.interp(random.uniform(*share, int(visit[-1]) + 1), cumulated, np.arange(25) / 24) * _DAY_US
-    gaps = np.where(place > 0, random.exponential(_SECONDS_BETWEEN_IMPRESSIONS * 1e6, visit.size) + 1e6, 0.0)
+    gaps = np.where(place > 0, random.exponential(SECONDS_BETWEEN_IMPRESSIONS * 1e6, visit.size) + 1e6, 0.0)
     elapsed = np.cumsum(gaps)
     first = np.flatnonzero(place == 0)
     elapsed -= elapsed[first][visit]
