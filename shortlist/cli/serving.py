@@ -165,7 +165,7 @@ def export_(
     if form not in release_forms():
         raise ShortlistError(f"--form: got '{form}'; wanted {', '.join(release_forms())}")
     loaded = load_spec(find_spec(spec))
-    run = RunContext(name=loaded.name, stores=open_runs_folder(runs).storage_parameter(loaded.runtime))
+    run = RunContext(name=loaded.name, stores=open_runs_folder(runs, loaded.runtime).storage_parameter(loaded.runtime))
     typer.echo(f"{out}: version {release(run, version, form, loaded.serving, out)} ({form})")
 
 
@@ -200,7 +200,7 @@ def _run_context(spec: Spec, runs: Path) -> RunContext:
     from shortlist.runs.runs_folder import open_runs_folder
     from shortlist.tracking.run_context import RunContext
 
-    return RunContext(name=spec.name, stores=open_runs_folder(runs).storage_parameter(spec.runtime))
+    return RunContext(name=spec.name, stores=open_runs_folder(runs, spec.runtime).storage_parameter(spec.runtime))
 
 
 def _print_verdict(deployer: Deployer, rollout: RolloutRecord) -> int:

@@ -40,7 +40,7 @@ def tune(
 
     loaded = load_spec(find_spec(spec), change or ())
     names = tuned_models(loaded, model)
-    state = open_runs_folder(runs)
+    state = open_runs_folder(runs, loaded.runtime)
     table = newest_matching_table(loaded, runs, spec)
     tracker = RunContext(name=loaded.name, stores=state.storage_parameter(loaded.runtime)).tracker
     outcome_by_model = {}

@@ -48,7 +48,7 @@ def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path) -> int:
     Raises:
         ShortlistError: No model was trained here, or the data are not named or do not exist.
     """
-    state = open_runs_folder(runs)
+    state = open_runs_folder(runs, spec.runtime)
     run = state.new_run(f"{spec.name}-watch")
     stores = state.storage_parameter(spec.runtime)
     arguments = monitoring_arguments(spec, local_location(spec, data), stores)
@@ -88,7 +88,7 @@ def collect_locally(spec: Spec, runs: Path) -> CollectorRun:
     Raises:
         ShortlistError: No model was trained here, the spec collects nothing, or its logs are malformed.
     """
-    stores = open_runs_folder(runs).storage_parameter(spec.runtime)
+    stores = open_runs_folder(runs, spec.runtime).storage_parameter(spec.runtime)
     return Collector(spec.name, stores, spec.data, spec.serving, spec.runtime.chunk_rows).collect()
 
 
@@ -106,7 +106,7 @@ def run_monitoring_periodically(spec: Spec, data: Path | None, runs: Path, secon
         ShortlistError: No model was trained here, or the data are not named or do not exist.
     """
     console = Console(highlight=False)
-    watch = _monitoring_job(spec, open_runs_folder(runs))
+    watch = _monitoring_job(spec, open_runs_folder(runs, spec.runtime))
     since = datetime.now(UTC)
     with serve_metrics(watch.monitoring_store, port) as at:
         console.print(f"Monitoring every {seconds} s. Metrics: http://127.0.0.1:{at}/metrics   Stop: Ctrl-C")

@@ -49,7 +49,7 @@ def run_refresh_locally(spec: Spec, data: Path | None, runs: Path) -> int:
         ShortlistError: No version serves here, the data are not named or do not exist, or a step failed; servers then
             keep the statistics that they have.
     """
-    stores = open_runs_folder(runs).storage_parameter(spec.runtime)
+    stores = open_runs_folder(runs, spec.runtime).storage_parameter(spec.runtime)
     return _run_graph("refresh", spec, refresh_arguments(spec, local_location(spec, data), stores), runs)
 
 
@@ -88,7 +88,7 @@ def run_backfill_locally(spec: Spec, data: Path | None, runs: Path, corrected: D
         ShortlistError: No version serves here, the data are not named or do not exist, or a step failed; servers then
             keep the statistics that they have.
     """
-    stores = open_runs_folder(runs).storage_parameter(spec.runtime)
+    stores = open_runs_folder(runs, spec.runtime).storage_parameter(spec.runtime)
     arguments = backfill_arguments(spec, local_location(spec, data), stores, corrected, publish=publish)
     code = _run_graph("backfill", spec, arguments, runs, {"changes": runs / "backfill" / spec.name / "changes.json"})
     if not publish and not code:
@@ -108,7 +108,7 @@ def _run_graph(
         runs: Folder of runs and stores.
         copies: Destination of files that steps write, by the name under which the steps announce them.
     """
-    state = open_runs_folder(runs)
+    state = open_runs_folder(runs, spec.runtime)
     run = state.new_run(f"{spec.name}-{graph}")
     write_json(run / "arguments.json", arguments)
     compiled = write_declared(COMPILED / f"{graph}.yaml", spec, run / "graph.yaml")

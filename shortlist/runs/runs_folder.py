@@ -118,12 +118,17 @@ def _keeps_nothing_local(runtime: Runtime) -> bool:
     return features and len(_server_addresses(runtime)) == 3 and serving
 
 
-def open_runs_folder(runs: Path) -> RunsFolder:
-    """Return the runs folder of earlier runs.
+def open_runs_folder(runs: Path, runtime: Runtime | None = None) -> RunsFolder:
+    """Return the runs folder of earlier runs; a new one where every store of the spec is on a server.
+
+    Args:
+        runs: The folder.
+        runtime: The spec's section; None for a command that shows this machine's runs.
 
     Raises:
-        ShortlistError: There are no runs yet.
+        ShortlistError: There are no runs yet, and something would be in the folder.
     """
-    if not (runs / "stores").is_dir():
+    is_needed = runtime is None or not _keeps_nothing_local(runtime)
+    if is_needed and not (runs / "stores").is_dir():
         raise ShortlistError(f"{runs}: no runs yet; make run first")
     return RunsFolder.open(runs)

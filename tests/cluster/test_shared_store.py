@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from monitoring.alerts.alert import Alert
 from monitoring.alerts.alert_queue import AlertQueue
@@ -20,10 +21,13 @@ from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_s
 from monitoring.store.process_identity import ProcessIdentity
 from monitoring.store.record_files import RecordError
 from monitoring.windows.records import RetrainDecision, WindowReport
+from shortlist.cli import main
 from shortlist.rollout.operator_commands import OperatorCommand
 from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import RolloutError, Rollouts, open_rollouts
+from shortlist.runs.runs_folder import RunsFolder
+from shortlist.spec.load import load_spec
 from shortlist.spec.serving import Canary
 from shortlist.storage.objects import open_object_store
 from shortlist.storage.records.opening import open_record_store
@@ -31,6 +35,7 @@ from shortlist.storage.records.store import LockedError
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.pipeline_run import RUN_ID_VARIABLE
 
+ROOT = Path(__file__).resolve().parents[2]
 FIRST, DAY = datetime(2026, 1, 19, tzinfo=UTC), timedelta(days=1)
 BEGIN = """
 import sys, time
@@ -335,3 +340,31 @@ def test_a_book_reads_a_year_of_windows_in_one_question(
     began = time.monotonic()
     assert len(store.reports()) == 365
     assert time.monotonic() - began < 5
+
+
+def test_a_fresh_machine_shows_the_rollout_that_another_one_recorded(
+    s3: Any,
+    postgres: str,
+    redis: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    addresses = {"SHORTLIST_DATABASE": postgres, "SHORTLIST_REDIS": redis, "MLFLOW_TRACKING_URI": "http://mlflow"}
+    for name, address in addresses.items():
+        monkeypatch.setenv(name, address)
+    declared = yaml.safe_load((ROOT / "pipelines/specs/demo.yaml").read_text())
+    declared["runtime"] = {"profile": "cluster", "objects": {"kind": "bucket", "url": s3.url}}
+    spec = tmp_path / "demo.yaml"
+    spec.write_text(yaml.safe_dump(declared))
+    other_machine = RunsFolder.open(tmp_path / "other").storage_parameter(load_spec(spec).runtime)
+    other_rollouts = open_rollouts(other_machine, "demo")
+    record = rollout(other_rollouts.new_id())
+    aborted = record.state.model_copy(update={"phase": Phase.ABORTED, "reason": "aborted by hand"})
+    other_rollouts.save(record.with_state(aborted))
+    command = ["canary-status", str(spec), "--target", "cluster", "--runs", str(tmp_path / "fresh")]
+    monkeypatch.setattr(sys, "argv", ["shortlist", *command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code or 0) == 0
+    assert "aborted by hand" in capsys.readouterr().out

@@ -11,7 +11,7 @@ import pytest
 
 from shortlist.contracts import ShortlistError
 from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.runs.runs_folder import RunsFolder
+from shortlist.runs.runs_folder import RunsFolder, open_runs_folder
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.storage_config import StorageConfig
 
@@ -76,3 +76,18 @@ def test_a_store_on_a_server_leaves_the_others_in_the_folder(tmp_path: Path, mon
     assert (config.folder, config.tracking_variable) == (state.stores, "MLFLOW_TRACKING_URI")
     assert StorageConfig.parse(str(config)) == config
     assert spec_feast_store_location(config, "demo").folder == state.stores / "feast/demo"
+
+
+REMOTE = {"profile": "cluster", "objects": {"kind": "bucket", "url": "s3://models/shortlist"}}
+
+
+def test_a_fresh_machine_needs_no_runs_where_every_store_is_on_a_server(tmp_path: Path) -> None:
+    assert open_runs_folder(tmp_path / "fresh", Runtime.model_validate(REMOTE)).root == tmp_path / "fresh"
+
+
+@pytest.mark.parametrize("local_store", [{"database": {"kind": "files"}}, {"tracking": {"kind": "sqlite"}}])
+def test_a_fresh_machine_is_refused_where_a_store_is_in_the_folder(
+    local_store: dict[str, object], tmp_path: Path
+) -> None:
+    with pytest.raises(ShortlistError, match="no runs yet; make run first"):
+        open_runs_folder(tmp_path / "fresh", Runtime.model_validate(REMOTE | local_store))
