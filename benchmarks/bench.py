@@ -25,7 +25,6 @@ RUN_VARIABLE: Final = "SHORTLIST_BENCHMARK_RUN"
 """Names the run of all programs that a program belongs to; its entries say it."""
 _FEATURES: Final = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 RESULTS: Final = Path(__file__).parent / "results" / "latest.json"
-FUZZING_RESULTS = RESULTS.with_name("fuzz.json")
 
 
 class Cost(NamedTuple):
@@ -143,22 +142,6 @@ def record(
     results.write_text(
         json.dumps(sorted(unchanged + fresh, key=lambda measurement: measurement["work"]), indent=2) + "\n"
     )
-
-
-def record_fuzzing(subject: str, trials: int, failed: int, results: Path = FUZZING_RESULTS) -> None:
-    """Put what a fuzzer found into the results of fuzzers, unless a longer try is recorded and this one found nothing.
-
-    Args:
-        subject: It tried: specs, logs or requests.
-        trials: How many.
-        failed: Of them, how many ended in neither a result nor a message.
-        results: The file.
-    """
-    lines = [Line("fuzz", f"{subject} tried", trials, subject), Line("fuzz", f"{subject} failed", failed, subject)]
-    previous = json.loads(results.read_text()) if results.exists() else []
-    longest = max((measurement["value"] for measurement in previous if measurement["name"] == lines[0].name), default=0)
-    if failed or trials >= longest:
-        record(lines, results)
 
 
 def key_of(measurement: Mapping[str, Any]) -> tuple[Any, ...]:

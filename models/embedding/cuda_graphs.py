@@ -91,7 +91,7 @@ class CudaGraphStep(TrainingStep):
         self._warm = 0
 
     def __call__(self, batch: Batch, admitted: Tensor | None = None) -> Tensor:
-        """Learn from a batch; see `Step`. The loss is overwritten by the next step."""
+        """Learn from a batch; see `TrainingStep`. The loss is overwritten by the next step."""
         if self._buffers is None or not self._buffers.holds(batch):
             self._graph = None  # frees its memory before the next one is allocated
             self._buffers = StepBuffers(batch, self._batch_rows, self._model.network.singles)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import benchmarks.__main__ as everything
-from benchmarks.bench import Line, record, record_fuzzing, show
+from benchmarks.bench import Line, record, show
 from benchmarks.targets import TARGETS, Target, exit_code, missed_names, summary
 
 FAST = Target("loading", "loader", "load", "ours, batch *", "value", ">=", 9.0)
@@ -129,15 +129,3 @@ def test_a_work_that_is_recorded_as_a_whole_keeps_no_older_name(tmp_path: Path) 
         ("lists", "ours"),
         ("load", "ours"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("tried", "failed", "kept"), [(150, 0, (10_000, 0)), (150, 1, (150, 1)), (20_000, 0, (20_000, 0))]
-)
-def test_a_short_try_of_a_fuzzer_that_finds_nothing_does_not_take_the_place_of_a_longer_one(
-    tmp_path: Path, tried: int, failed: int, kept: tuple[int, int]
-) -> None:
-    results = tmp_path / "fuzz.json"
-    record_fuzzing("logs", 10_000, 0, results)
-    record_fuzzing("logs", tried, failed, results)
-    assert tuple(one["value"] for one in json.loads(results.read_text())) == kept

@@ -18,9 +18,9 @@ import pytest
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc as services
 
-from benchmarks.fuzz.cases import INFER, MODEL
-from benchmarks.fuzz.running import free_ports, running_envoy
 from shortlist.spec.serving import Limits, Serving
+from tests.fuzz.running import free_ports, running_envoy
+from tests.fuzz.world import INFER, MODEL
 
 LONGEST = 100_000
 TOO_LONG = {"error": f"the body: wanted at most {LONGEST} bytes (serving.limits.max_request_bytes)"}

@@ -18,12 +18,12 @@ import pytest
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc as services
 
-from benchmarks.fuzz.cases import INFER, MODEL
-from benchmarks.fuzz.running import VERSION, free_ports, running_envoy
 from shortlist.rollout.deployment import Route
 from shortlist.rollout.evidence_access import AccessLog
 from shortlist.rollout.local.envoy import FLUSH_MS
 from shortlist.spec.serving import Overload, Serving
+from tests.fuzz.running import VERSION, free_ports, running_envoy
+from tests.fuzz.world import INFER, MODEL
 
 ECHO = Path(__file__).with_name("echo_server.py")
 SLOW = b"take your time"  # answered after 200 ms

@@ -16,10 +16,9 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from benchmarks.fuzz.cases import INFER
-from benchmarks.fuzz.running import running_envoy, running_server
-from benchmarks.fuzz.world import fuzz_world
 from shortlist.spec.serving import Limits, Serving
+from tests.fuzz.running import running_envoy, running_server
+from tests.fuzz.world import INFER, fuzz_world
 
 pytestmark = [
     pytest.mark.long,

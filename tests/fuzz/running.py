@@ -18,14 +18,13 @@ from typing import Any, Final
 
 import psutil
 
-from benchmarks.fuzz.cases import MODEL
-from benchmarks.fuzz.world import FuzzWorld
 from shortlist.rollout.deployment import Route
 from shortlist.rollout.local.envoy import CLUSTERS_FILE, ROUTES_FILE, bootstrap, envoy_program, is_ready
 from shortlist.rollout.local.record import VersionPorts
 from shortlist.rollout.local.routes import clusters, routes
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import write_json
+from tests.fuzz.world import MODEL, FuzzWorld
 
 VERSION: Final = 3
 _ALL: Final = Route(stable=VERSION)
@@ -59,7 +58,7 @@ class Running:
 
 @contextmanager
 def running_server(
-    folder: Path, world: FuzzWorld, serving: Mapping[str, Any], module: str = "benchmarks.fuzz.server"
+    folder: Path, world: FuzzWorld, serving: Mapping[str, Any], module: str = "tests.fuzz.server"
 ) -> Iterator[Running]:
     """Run a server until the end of the block."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +73,7 @@ def running_server(
     log = folder / "server.log"
     with log.open("wb") as output:
         command = [sys.executable, "-m", module, str(folder / "settings.json")]
-        process = subprocess.Popen(  # noqa: S603 - our own server
+        process = subprocess.Popen(
             command, stdout=output, stderr=output, cwd=Path(__file__).parents[2],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         )  # fmt: skip
@@ -108,7 +107,7 @@ def running_envoy(folder: Path, http: int, grpc: int, serving: Serving, route: R
         program = envoy_program("envoy-a", folder / "envoy.json")
         log = folder / "envoy.log"
         with log.open("wb") as output:
-            process = subprocess.Popen(program.command, env=program.environment, stdout=output, stderr=output)  # noqa: S603
+            process = subprocess.Popen(program.command, env=program.environment, stdout=output, stderr=output)
         try:
             _until(lambda: is_ready(admin) and _listens(port), log)
             yield port

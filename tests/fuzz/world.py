@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from benchmarks.fuzz.cases import MODEL
 from shortlist.contracts import Columns, Files
 from shortlist.features.fit import fit
 from shortlist.features.online_stores.sqlite import SQLiteOnline
@@ -30,8 +29,12 @@ from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable, DayTableWriter
 
-SCORES: Final = (1.0, -2.5)
-"""Of `cases.good_request`: the weights of its two items."""
+MODEL: Final = "shop"
+INFER: Final = f"/v2/models/{MODEL}/infer"
+RECOMMEND: Final = f"{MODEL}.recommend"
+RECOMMEND_INFER: Final = f"/v2/models/{RECOMMEND}/infer"
+SCORES: Final = [1.0, -2.5]
+"""Of `requests.valid_request`: the weights of its two items."""
 _DAYS: Final = [date(2026, 1, 5) + timedelta(days=number) for number in range(4)]
 _ROWS: Final = 60
 _SIDES: Final[list[dict[str, Any]]] = [

@@ -1,4 +1,4 @@
-"""The server under test, its model a stand-in: `python -m benchmarks.fuzz.server SETTINGS.json`."""
+"""The server under test, its model a stand-in: `python -m tests.fuzz.server SETTINGS.json`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,0 @@
-"""Fuzzing: wrong requests to a real server, none of which may be its failure."""
