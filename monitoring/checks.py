@@ -48,7 +48,7 @@ def check_window(
     Returns:
         The problems, those of the whole window first. The ratio is None while there are too few earlier windows.
     """
-    usual_requests = _usual_requests(window, reports, settings.checks.volume_windows)
+    usual_requests = _usual_requests(window, reports, reference, settings.checks)
     problems = [
         *(Problem(kind="schema", reason=reason) for reason in window.unreadable),
         *_volume_problems(window, usual_requests, settings.checks),
@@ -59,21 +59,57 @@ def check_window(
     return tuple(problems), window.requests / usual_requests if usual_requests else None
 
 
-def _usual_requests(window: LiveWindow, reports: Sequence[WindowReport], min_windows: int) -> float | None:
+def _usual_requests(
+    window: LiveWindow, reports: Sequence[WindowReport], reference: Reference, limits: Checks
+) -> float | None:
     """Return the usual number of requests in a window of this length: the median of the newest at its time of day.
 
+    Windows of other weekdays count as much more or less as the training days of the two weekdays differ. Where that
+    number is unusual and windows of the same weekday are not, the median of those is returned: a week repeats itself.
     Windows with a volume problem are left out, so that a collapse does not become the usual number.
     """
-    comparable = [
-        report.requests / ((report.end - report.start) / _HOUR)
+    earlier = [
+        report
         for report in sorted(reports, key=lambda report: report.start)
         if report.start < window.start
         and _same_time_of_day(report.start, window.start)
         and all(problem.kind != "volume" for problem in report.problems)
     ]
-    if len(comparable) < min_windows:
+    if len(earlier) < limits.volume_windows:
         return None
-    return median(comparable[-MEDIAN_WINDOWS:]) * ((window.end - window.start) / _HOUR) or None
+    hours, weights = (window.end - window.start) / _HOUR, _weekday_weights(reference)
+    comparable = [(_requests_per_hour(report), _middle(report).weekday()) for report in earlier[-MEDIAN_WINDOWS:]]
+    weekday = _middle(window).weekday()
+    usual = hours * median(requests / weights[day] for requests, day in comparable) * weights[weekday]
+    same_weekday = [requests for requests, day in comparable if day == weekday]
+    if same_weekday and not _is_usual(window.requests, usual, limits):
+        usual_of_weekday = hours * median(same_weekday)
+        usual = usual_of_weekday if _is_usual(window.requests, usual_of_weekday, limits) else usual
+    return usual or None
+
+
+def _weekday_weights(reference: Reference) -> list[float]:
+    """Return the rows of each weekday's training days as a multiple of their mean; 1 where they miss a weekday."""
+    rows_by_weekday: dict[int, list[int]] = {weekday: [] for weekday in range(7)}
+    columns = [column for column in reference.columns.values() if column.bins.kind != "tags"]
+    column = min(columns, key=lambda column: column.nulls, default=None)
+    for day, counts in zip(reference.days, column.counts if column is not None else (), strict=False):
+        rows_by_weekday[day.weekday()].append(sum(counts))
+    means = [sum(rows) / len(rows) if rows else 0.0 for rows in rows_by_weekday.values()]
+    return [7 * mean / sum(means) for mean in means] if all(means) else [1.0] * 7
+
+
+def _requests_per_hour(report: WindowReport) -> float:
+    return report.requests / ((report.end - report.start) / _HOUR)
+
+
+def _middle(window: LiveWindow | WindowReport) -> datetime:
+    # Windows follow the log's timezone: at noon of a day there, the date in UTC is the same in most timezones.
+    return window.start + (window.end - window.start) / 2
+
+
+def _is_usual(requests: int, usual: float, limits: Checks) -> bool:
+    return limits.min_volume_ratio * usual <= requests <= limits.max_volume_ratio * usual
 
 
 def _same_time_of_day(moment: datetime, other_moment: datetime) -> bool:
@@ -83,7 +119,7 @@ def _same_time_of_day(moment: datetime, other_moment: datetime) -> bool:
 
 
 def _volume_problems(window: LiveWindow, usual_requests: float | None, limits: Checks) -> Iterator[Problem]:
-    if usual_requests is None or limits.min_volume_ratio <= window.requests / usual_requests <= limits.max_volume_ratio:
+    if usual_requests is None or _is_usual(window.requests, usual_requests, limits):
         return
     min_ratio, max_ratio = limits.min_volume_ratio, limits.max_volume_ratio
     is_low = window.requests < usual_requests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,9 @@ def init(
     data: Annotated[Path, typer.Argument(help="A log, or a folder with a log and tables about its users and items.")],
     out: Annotated[Path, typer.Option(help="Spec to write.")] = Path("mine.yaml"),
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: take the likeliest, and print why.")] = False,
+    max_left_out: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Largest share of the bytes in files that the spec leaves out.")
+    ] = 0.2,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Inspect a log and write a first spec for it: types, clock, user, item, label, side tables, features."""
@@ -28,24 +32,34 @@ def init(
 
     if out.exists() and not force:
         raise ShortlistError(f"{out}: exists already; give another --out, or --force to replace it")
-    draft = draft_spec(data, _take_likeliest if yes else _ask)
+    draft = draft_spec(data, _take_likeliest if yes else _ask, max_left_out)
     for table, reason in draft.left_out.items():
         typer.echo(f"  left out   {table}: {reason}")
+    for column, comment in draft.comments.items():
+        typer.echo(f"  column     {column}: {comment}")
     for side in draft.sides:
         typer.echo(
             f"  side table {side.name}: {side.table.path}, by {side.key}; {side.coverage:.0%} of the rows find it"
         )
     for column, reason in draft.outcomes.items():
         typer.echo(f"  outcome    {column}: {reason}")
-    text, problems = write_spec(draft, _spec_name(out))
+    written = write_spec(draft, _spec_name(out))
+    for rule, (value, reason) in draft.rules.items():
+        typer.echo(f"  loosened   {rule}: {value}: {reason}")
+    for notice in written.notices:
+        typer.echo(f"  notice     {notice}")
     temporary = out.with_name(f".{out.name}.part")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_text(written.text, encoding="utf-8")
     temporary.replace(out)
     typer.echo(f"\nWritten: {out}")
-    if problems:
-        numbered_problems = "".join(f"\n  {place}. {problem}" for place, problem in enumerate(problems, 1))
-        raise ShortlistError(f"{out}: the log does not match it yet; {len(problems)} problem(s){numbered_problems}")
-    typer.echo(f"Next:    make run SPEC={out} DATA={data}")
+    if written.problems:
+        numbered_problems = "".join(f"\n  {place}. {problem}" for place, problem in enumerate(written.problems, 1))
+        raise ShortlistError(
+            f"{out}: the log does not match it yet; {len(written.problems)} problem(s){numbered_problems}\nA day that"
+            " stands apart from the others loosens no rule: leave its rows out of the data until they are complete, or"
+            f" change `rules` in {out} yourself"
+        )
+    typer.echo(f"Next:    make run SPEC={shlex.quote(str(out))} DATA={shlex.quote(str(data))}")
 
 
 def _take_likeliest(question: str, choice: RoleChoice) -> str | None:

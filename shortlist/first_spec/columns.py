@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
 
 from shortlist.contracts import DataError
 from shortlist.data.reading.clock import event_times, likely_notations
-from shortlist.spec.data import ColumnType, EventClock
+from shortlist.data.reading.convert import convert_columns
+from shortlist.spec.data import Column, ColumnType, EventClock
 
-NULLS: Final = ("\\N", "NULL", "null", "NA", "N/A", "NaN", "nan", "None", "none")
-"""Texts that usually mean "no value"."""
+_NO_VALUE: Final = ("\\N", "NULL", "null", "NaN", "nan")
+"""Texts that mean "no value" in any column."""
+_NO_NUMBER: Final = (*_NO_VALUE, "NA", "N/A", "n/a", "None", "none", "")
+"""Texts that mean "no value" among numbers, and may be a value among texts."""
 _RECBOLE_NAME: Final = re.compile(r"^(?P<name>.+):(?P<kind>token|float|token_seq|float_seq)$")
 """As RecBole writes headers: `user_id:token`."""
 _PAIRS_PATTERN: Final = r"^\S+-[01]( +\S+-[01])*$"
 _SEPARATORS: Final = ("|", ",", ";", " ")
-_MAX_INVALID_SHARE: Final = 0.02
+_MAX_INVALID_SHARE: Final = 0.005
+"""Largest share of values that are not of a column's type; their rows end in quarantine, which takes 1 %."""
 _SAMPLE_ROWS: Final = 2_000
+_NUMBER_TYPES: Final[tuple[ColumnType, ...]] = ("integer", "number")
+_BOUND: Final = f"text, because integers end at 2^63 - 1 = {2**63 - 1}"
+_SIGNED_LIMIT: Final = 2**63 - 1
+_KEY_NAME: Final = r"(^|_)(u?id|uuid|guid|key|code|sku|asin|hash|zip|phone)$|user|item|product|session|visitor|customer"
+_LEADING_ZEROS: Final = r"^[+-]?0\d"
+_BEYOND_INTEGERS: Final = r"^[+-]?[1-9]\d{18,}$"
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +57,9 @@ class ColumnProfile:
     pairs: bool = False
     """Whether each value lists items with what became of them: `N12-0 N7-1`."""
     note: str = ""
-    """What is odd about it."""
+    """What is odd about it, so that it becomes no feature."""
+    comment: str = ""
+    """What the spec says of its values."""
 
     @property
     def rows(self) -> int:
@@ -81,11 +94,21 @@ def profile_column(source: str, raw: pl.Series, typed: bool) -> ColumnProfile:
         return _profile_lists(source, name, raw)
     if raw.dtype.is_nested():
         return ColumnProfile(source, name, "string", raw, 0, raw.null_count(), note="nested values cannot be read")
+    if raw.dtype in (pl.Categorical, pl.Enum):
+        raw = raw.cast(pl.String())
     if raw.dtype == pl.String():
         return _profile_texts(source, name, raw, kind, typed)
+    return _profile_typed(source, name, raw)
+
+
+def _profile_typed(source: str, name: str, raw: pl.Series) -> ColumnProfile:
+    if raw.dtype.is_nested() or raw.dtype == pl.Null() or isinstance(raw.dtype, pl.Binary | pl.Time | pl.Duration):
+        return ColumnProfile(source, name, "string", raw, 0, raw.null_count(), note=f"{raw.dtype} cannot be read")
     if isinstance(raw.dtype, pl.Datetime | pl.Date):
         clock = _likely_clock(source, raw)
         return ColumnProfile(source, name, "date", raw.cast(pl.Date()), raw.n_unique(), raw.null_count(), clock=clock)
+    if raw.dtype == pl.UInt64() and _is_beyond(raw.max()):
+        return replace(_profile_strings(source, name, raw.cast(pl.String()), ()), comment=_BOUND)
     if raw.dtype == pl.Boolean() or raw.dtype.is_integer():
         return _profile_numbers(source, name, raw.cast(pl.Int64(), strict=False), "integer")
     return _profile_numbers(source, name, raw.cast(pl.Float64(), strict=False), "number")
@@ -109,24 +132,58 @@ def _profile_numbers(
 
 def _profile_texts(source: str, name: str, raw: pl.Series, kind: str, typed: bool) -> ColumnProfile:
     text = raw.str.strip_chars()
-    null_texts = tuple(sorted(set(text.unique().to_list()) & set(NULLS)))
-    texts = text.set(text.is_in([*null_texts, ""]).fill_null(False), None)
-    filled = texts.drop_nulls()
-    if filled.is_empty():
-        return ColumnProfile(source, name, "string", texts, 0, texts.null_count(), null_texts, note="has no values")
-    sample = filled.head(_SAMPLE_ROWS)
+    values = text.set(text.is_in(_NO_NUMBER).fill_null(False), None)
+    if values.drop_nulls().is_empty():
+        return ColumnProfile(source, name, "string", values, 0, values.null_count(), note="has no values")
+    texts = text.set(text.is_in(["", *_NO_VALUE]).fill_null(False), None)
+    null_texts = _texts_among(text, _NO_VALUE)
     if kind in ("token_seq", "float_seq"):
         return _profile_tags(source, name, texts, null_texts, " ", is_vector=kind == "float_seq")
-    if not typed:
-        # Ids with leading zeros are texts.
-        has_leading_zeros = sample.str.contains(r"^0\d").any()
-        for number_type, dtype in (("integer", pl.Int64()), ("number", pl.Float64())):
-            numbers = texts.cast(dtype, strict=False)
-            if not has_leading_zeros and numbers.null_count() - texts.null_count() <= 0:
-                return _profile_numbers(
-                    source, name, numbers, "integer" if number_type == "integer" else "number", null_texts
-                )
-    return _profile_strings(source, name, texts, null_texts)
+    if not typed and (numbers := _profile_as_numbers(source, name, values)) is not None:
+        return replace(numbers, null_texts=_texts_among(text, _NO_NUMBER))
+    profile = _profile_strings(source, name, texts, null_texts)
+    return replace(profile, comment=_describe_texts(values)) if profile.type == "string" and not typed else profile
+
+
+def _profile_as_numbers(source: str, name: str, values: pl.Series) -> ColumnProfile | None:
+    """Return the profile of texts that a run reads as numbers; None where they are no numbers."""
+    filled = values.drop_nulls()
+    # Codes with leading zeros and integers beyond 64 bits are keys, not numbers.
+    if bool(filled.str.contains(_LEADING_ZEROS).any()) or bool(filled.str.contains(_BEYOND_INTEGERS).any()):
+        return None
+    for kind in _NUMBER_TYPES:
+        converted = convert_columns(values.to_frame(source), [Column(name=name, source=source, type=kind)], ())
+        failed = converted.failed.get(name)
+        if failed is None:
+            return _profile_numbers(source, name, converted.columns[name], kind)
+        wrong = values.filter(failed)
+        if len(wrong) > _MAX_INVALID_SHARE * len(filled):
+            continue
+        if re.search(_KEY_NAME, name):
+            return None
+        profile = _profile_numbers(source, name, converted.columns[name], kind)
+        rows = "row of" if len(wrong) == 1 else "rows of"
+        comment = f"{len(wrong)} {rows} {len(values):,} looked at hold no number, such as '{wrong[0]}': quarantined"
+        return replace(profile, comment=comment)
+    return None
+
+
+def _describe_texts(values: pl.Series) -> str:
+    """Return why texts of digits are no numbers; empty where they are other texts."""
+    digits = values.drop_nulls().str.contains(r"^[+-]?\d+$")
+    if not digits.all():
+        return ""
+    if values.drop_nulls().str.contains(_LEADING_ZEROS).any():
+        return "text, because of leading zeros: '0101' and '101' are two"
+    return _BOUND
+
+
+def _is_beyond(value: object) -> bool:
+    return isinstance(value, int) and value > _SIGNED_LIMIT
+
+
+def _texts_among(text: pl.Series, words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(text.unique().drop_nulls().to_list()) & set(words) - {""}))
 
 
 def _profile_strings(source: str, name: str, texts: pl.Series, null_texts: tuple[str, ...]) -> ColumnProfile:
@@ -198,7 +255,7 @@ def _likely_clock(source: str, values: pl.Series) -> EventClock | None:
             times = event_times(filled.head(_SAMPLE_ROWS), clock)
         except DataError:
             continue
-        if times.null_count() <= _MAX_INVALID_SHARE * len(times):
+        if times.null_count() <= 4 * _MAX_INVALID_SHARE * len(times):
             return clock
     if filled.dtype.is_integer() and filled.n_unique() < 50_000:
         texts = filled.cast(pl.String())

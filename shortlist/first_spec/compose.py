@@ -14,6 +14,8 @@ import polars as pl
 from shortlist.first_spec.columns import ColumnProfile
 from shortlist.first_spec.draft import IS_POSITIVE, SHOWN_ITEM, SideTableDraft, SpecDraft
 from shortlist.first_spec.roles import label_values
+from shortlist.first_spec.sample import DELIMITERS
+from shortlist.first_spec.tables import TableSample
 from shortlist.system.project import project_root
 
 _PLAIN_TEXT: Final = re.compile(r"^[A-Za-z_][A-Za-z0-9_./-]*$")
@@ -58,8 +60,8 @@ def _data_lines(draft: SpecDraft) -> Iterator[str]:
         source["path"] = log.path
     yield "data:"
     settings = ", ".join(f"{key}: {_yaml_text(value)}" for key, value in source.items())
-    declared_format = log.format if log.declared_format else ""
-    yield f"  source: {{{settings}{_reading_options(declared_format, log.header, _null_texts(log.columns))}}}"
+    options = "".join(f", {option}" for option in _reading_options(log))
+    yield f"  source: {{{settings}{options}}}"
     yield "  columns:"
     for column in draft.columns:
         yield from _log_column_lines(column, draft)
@@ -92,11 +94,15 @@ def _data_lines(draft: SpecDraft) -> Iterator[str]:
     yield ""
 
 
-def _reading_options(declared_format: str, header: bool, nulls: list[str]) -> str:
-    parts = [f"format: {declared_format}"] if declared_format else []
-    parts += [] if header else ["header: false"]
-    parts += [f"null_values: {json.dumps(['', *nulls])}"] if nulls else []
-    return "".join(f", {part}" for part in parts)
+def _reading_options(table: TableSample) -> list[str]:
+    nulls = _null_texts(table.columns)
+    form = table.form
+    return [
+        *([f"format: {form.format}"] if table.declared_format else []),
+        *([f"delimiter: {json.dumps(form.delimiter)}"] if form.delimiter != DELIMITERS.get(form.format, ",") else []),
+        *([] if form.header else ["header: false"]),
+        *([f"null_values: {json.dumps(['', *nulls])}"] if nulls else []),
+    ]
 
 
 def _log_column_lines(column: ColumnProfile, draft: SpecDraft) -> Iterator[str]:
@@ -106,7 +112,15 @@ def _log_column_lines(column: ColumnProfile, draft: SpecDraft) -> Iterator[str]:
         return
     reason = draft.outcomes.get(column.source)
     known_key = {"known": "after"} if reason is not None else {}
-    yield "    - " + _column_declaration(column, draft.name_of(column), known_key, reason or column.note)
+    yield "    - " + _column_declaration(
+        column, draft.name_of(column), known_key, reason or _column_comment(column, draft)
+    )
+
+
+def _column_comment(column: ColumnProfile, draft: SpecDraft) -> str:
+    files = draft.log.lacking.get(column.source, 0)
+    lacking = f"null in {files} of {len(draft.log.files)} files, which lack it" if files else ""
+    return "; ".join(part for part in (column.note, column.comment, lacking, draft.comments.get(column.source)) if part)
 
 
 def _column_declaration(column: ColumnProfile, name: str, further_keys: dict[str, str], comment: str) -> str:
@@ -131,7 +145,7 @@ def _clock_lines(draft: SpecDraft) -> Iterator[str]:
     clock = draft.log.column(draft.clock).clock
     assert clock is not None
     place = draft.clock
-    if not draft.log.header:
+    if not draft.log.form.header:
         place = str([column.source for column in draft.log.columns].index(draft.clock))
     parts = [f"column: {json.dumps(place) if not _PLAIN_TEXT.match(place) else place}"]
     parts.append(f"unit: {clock.unit}" if clock.unit is not None else f"format: {json.dumps(clock.format)}")
@@ -145,20 +159,16 @@ def _side_table_lines(side: SideTableDraft, draft: SpecDraft) -> Iterator[str]:
     table = side.table
     coverage = "" if side.coverage >= 0.6 else f", min_coverage: {side.coverage * 0.9:.2f}"
     yield f"    # {side.coverage:.0%} of the rows looked at find their {side.key}."
-    declared = table.format if table.declared_format else ""
     yield f"    - name: {side.name}"
     yield f"      path: {_yaml_text(table.path)}"
-    reading_options = _reading_options(declared, table.header, _null_texts(table.columns)).removeprefix(", ")
-    for part in reading_options.split(", ", 1 if declared else 0):
-        if part:
-            yield f"      {part}"
+    yield from (f"      {option}" for option in _reading_options(table))
     key = next(draft.name_of(column, side) for column in table.columns if column.source == side.key)
     yield f"      key: {key}"
     if coverage:
         yield f"      {coverage.removeprefix(', ')}"
     yield "      columns:"
     for column in table.columns:
-        yield "        - " + _column_declaration(column, draft.name_of(column, side), {}, column.note)
+        yield "        - " + _column_declaration(column, draft.name_of(column, side), {}, column.note or column.comment)
 
 
 def _rule_lines(draft: SpecDraft) -> Iterator[str]:
@@ -178,7 +188,7 @@ def _model_lines(patterns: list[str]) -> Iterator[str]:
 
 def _gate_lines(draft: SpecDraft) -> Iterator[str]:
     """Give limits that a test set of this size can hold: a small one makes every figure uncertain."""
-    rows = draft.test_rows if draft.log.is_complete else max(draft.test_rows, 2_000)
+    rows = draft.test_rows
     labels = label_values(draft.log.column(draft.label), draft.positive)
     rate = int((labels == 1).sum()) / max(1, labels.len() - labels.null_count()) if labels is not None else 0.1
     noise = 3 * sqrt((1 - rate) / max(rate * rows, 1))
@@ -343,9 +353,7 @@ def _holds_items(column: ColumnProfile, item: ColumnProfile) -> bool:
 
 
 def _null_texts(columns: tuple[ColumnProfile, ...]) -> list[str]:
-    return sorted(
-        {text for column in columns for text in column.null_texts if column.type != "string" or len(text) < 3}
-    )
+    return sorted({text for column in columns for text in column.null_texts})
 
 
 def _yaml_number(value: object) -> str:

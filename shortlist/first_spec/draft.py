@@ -17,6 +17,8 @@ from shortlist.spec.log_shape import Positive
 _TEST_SHARE = 0.12
 _MAX_TEST_DAYS_SHARE = 0.25
 _DAYS_WITHOUT_CLOCK = 7
+MIN_DAYS = 4
+"""Fewest days of a log: one each to warm up, to train, to validate and to test."""
 SHOWN_ITEM, IS_POSITIVE = "shown_item", "is_click"
 """Names of the two columns that are cut out of `N12-0 N7-1`."""
 
@@ -51,6 +53,8 @@ class SpecDraft:
     sides: list[SideTableDraft] = field(default_factory=list)
     rules: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Rule -> its value as YAML, and why it is not the default."""
+    comments: dict[str, str] = field(default_factory=dict)
+    """What the spec says of a column of the log, by its source name."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Tables that are no part of the spec, and why."""
 
@@ -58,6 +62,11 @@ class SpecDraft:
     def columns(self) -> list[ColumnProfile]:
         """The log's columns that are declared: all but the clock."""
         return [column for column in self.log.columns if column.source != self.clock]
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of the log, as far as they were counted."""
+        return sum(rows for _, rows in self.day_rows)
 
     @property
     def is_paired(self) -> bool:
@@ -87,9 +96,17 @@ class SpecDraft:
         }
         return f"{side.name}_{name}" if name in names_in_use else name
 
+    days: tuple[tuple[date, int], ...] = ()
+    """Rows of every day of the whole log, once they were counted."""
+
     @property
     def day_rows(self) -> list[tuple[date, int]]:
-        """Rows of every day, in order; of a log without a clock, those of its equal parts."""
+        """Rows of every day, in order: of the whole log once they were counted, else of the rows looked at.
+
+        Of a log without a clock, those of its equal parts.
+        """
+        if self.days:
+            return list(self.days)
         rows = self.log.rows.height
         if self.clock is None:
             return [(date(2000, 1, 3 + day), rows // _DAYS_WITHOUT_CLOCK) for day in range(_DAYS_WITHOUT_CLOCK)]
@@ -108,8 +125,14 @@ class SpecDraft:
             DataError: The log has too few days.
         """
         counts = [n for _, n in self.day_rows]
-        if len(counts) < 4:
-            raise DataError(f"the log has {len(counts)} day(s); a split by days needs 4 at least")
+        if len(counts) < MIN_DAYS:
+            names = ", ".join(str(day) for day, _ in self.day_rows)
+            raise DataError(
+                f"{self.location}: the log has {len(counts)} day(s) ({names}); a split by days needs {MIN_DAYS}: one to"
+                " warm up the statistics, and one each to train, validate and test. Collect more days; or, if the days"
+                " do not matter, declare `clock: {kind: row_order, days: 7}`, which cuts the rows in file order into"
+                " equal parts (docs/data.md)"
+            )
         max_days = max(1, int(_MAX_TEST_DAYS_SHARE * len(counts)))
         test = _count_test_days(counts, max_days)
         validation = _count_test_days(counts[:-test], max_days)
@@ -118,7 +141,7 @@ class SpecDraft:
 
     @property
     def test_rows(self) -> int:
-        """Rows of the test days that were seen."""
+        """Rows of the test days."""
         return sum(n for _, n in self.day_rows[-self.split[2] :])
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
-from typing import Final
+from statistics import median
+from typing import Final, NamedTuple
 
 from shortlist.contracts import DataError
+from shortlist.data.rules.day_rules import fill_missing_days, unusual_label_rates, unusual_volumes
+from shortlist.data.rules.log_facts import LogFacts
 from shortlist.data.sample_check import check_sample
 from shortlist.first_spec import roles
 from shortlist.first_spec.compose import compose_spec
 from shortlist.first_spec.draft import SideTableDraft, SpecDraft
 from shortlist.first_spec.roles import RoleChoice
 from shortlist.first_spec.tables import TableSample, find_tables
+from shortlist.spec.data import Data
 from shortlist.spec.load import parse_spec
 
 Ask = Callable[[str, RoleChoice], str | None]
@@ -21,18 +26,32 @@ Ask = Callable[[str, RoleChoice], str | None]
 
 _MAX_TRIES: Final = 5
 _LEAK_PATTERN: Final = re.compile(r"column '(?P<name>\w+)' alone orders the labels")
+_MIN_UNUSUAL_DAYS: Final = 3
+_MIN_UNUSUAL_SHARE: Final = 0.15
+_LEAST_MAX_RATIO: Final = 5.0
 _SHARE_PATTERN: Final = re.compile(r"\((?P<percent>[0-9.]+)%\)")
 
 
-def draft_spec(location: Path, ask: Ask) -> SpecDraft:
+class WrittenSpec(NamedTuple):
+    """A first spec, and what the log under it is like."""
+
+    text: str
+    problems: tuple[str, ...]
+    """What is still wrong with the log."""
+    notices: tuple[str, ...]
+    """What is valid and should be known."""
+
+
+def draft_spec(location: Path, ask: Ask, max_left_out: float = 0.2) -> SpecDraft:
     """Return the decisions about the log at a path.
 
     Args:
         location: A file, or a folder with the log and tables about users and items.
         ask: Decides what names and values only suggest.
+        max_left_out: Largest share of the bytes that may be in files that are no part of the spec.
 
     Raises:
-        DataError: There is no log, no label, or too little of either.
+        DataError: There is no log, no label, too little of either, or more would be left out.
     """
     log, *side_tables = _sort_log_first(find_tables(location))
     clock = ask("clock: the time of the impression", roles.choose_clock(log))
@@ -53,23 +72,27 @@ def draft_spec(location: Path, ask: Ask) -> SpecDraft:
     labels = roles.label_values(column, draft.positive)
     draft.outcomes = roles.find_outcomes(log, label, labels, draft.roles)
     _add_sides(draft, side_tables)
+    _check_left_out([log, *side_tables], draft, max_left_out)
     return draft
 
 
-def write_spec(draft: SpecDraft, name: str) -> tuple[str, list[str]]:
-    """Return the spec's text, and what is still wrong with the log under it.
+def write_spec(draft: SpecDraft, name: str) -> WrittenSpec:
+    """Return the spec's text, what is still wrong with the log under it, and what should be known.
 
-    Rules that the log breaks as a whole are loosened by what was measured, each with the figure beside it; a column
-    that alone orders the labels is declared an outcome.
+    A rule that the log breaks on many of its days is loosened, with the figures beside it; a day that stands apart from
+    the others is a problem and loosens nothing. A column that alone orders the labels is declared an outcome.
     """
-    problems: list[str] = []
     for _ in range(_MAX_TRIES):
         text = compose_spec(draft, name)
-        problems = list(check_sample(parse_spec(text, name).data, draft.location).problems)
-        has_loosened = [_loosen_rule(problem, draft) for problem in problems]
-        if not any(has_loosened):
+        data = parse_spec(text, name).data
+        report = check_sample(data, draft.location)
+        days = tuple((day, profile.rows) for day, profile in report.facts.days) if report.facts is not None else ()
+        has_new_days = bool(days) and days != draft.days
+        draft.days = days or draft.days
+        has_loosened = [_loosen_rule(problem, draft, data, report.facts) for problem in report.problems]
+        if not any(has_loosened) and not has_new_days:
             break
-    return text, problems
+    return WrittenSpec(text, report.problems, report.notices)
 
 
 def choose_likeliest(_: str, choice: RoleChoice) -> str | None:
@@ -102,6 +125,22 @@ def _add_sides(draft: SpecDraft, side_tables: list[TableSample]) -> None:
         draft.sides.append(SideTableDraft(table, _table_name(table, draft), source, coverage))
 
 
+def _check_left_out(tables: Sequence[TableSample], draft: SpecDraft, limit: float) -> None:
+    left_out = [table for table in tables if table.path in draft.left_out]
+    share = sum(table.bytes for table in left_out) / max(1, sum(table.bytes for table in tables))
+    if share > limit:
+        names = "; ".join(
+            f"{table.path} ({len(table.files)} files with {', '.join(column.source for column in table.columns[:12])}):"
+            f" {draft.left_out[table.path]}"
+            for table in left_out
+        )
+        raise DataError(
+            f"{draft.location}: {share:.0%} of the bytes would be left out, --max-left-out is {limit:.0%}. The log is"
+            f" {draft.log.path or draft.location} ({len(draft.log.files)} files). Left out: {names}. Give the files of"
+            " the log the same columns, or move other files away"
+        )
+
+
 def _table_name(table: TableSample, draft: SpecDraft) -> str:
     stem = re.sub(r"[^a-z0-9]+", "_", Path(table.path).name.split(".")[0].replace("*", "").lower()).strip("_")
     stem = stem if stem and stem[0].isalpha() else f"table_{stem}".strip("_")
@@ -112,25 +151,43 @@ def _table_name(table: TableSample, draft: SpecDraft) -> str:
     return stem if stem not in names else f"{stem}_{len(names) + 1}"
 
 
-def _loosen_rule(problem: str, draft: SpecDraft) -> bool:
+def _loosen_rule(problem: str, draft: SpecDraft, data: Data, facts: LogFacts | None) -> bool:
     """Make one problem of the log an exception of its spec; whether there was a way."""
-    if problem.startswith("volume:"):
-        return _set_rule(draft, "min_volume_ratio", "0", "days of this log differ much") and _set_rule(
-            draft, "max_volume_ratio", "1000", "the same"
-        )
-    if problem.startswith("label rate:"):
-        return _set_rule(draft, "max_label_rate_change", "1.0", "so do their label rates")
+    if problem.startswith(("volume:", "label rate:")):
+        return facts is not None and _loosen_day_rule(problem, draft, data, facts)
     if "rows copy an earlier one" in problem and (share := _SHARE_PATTERN.search(problem)):
         copies = float(share["percent"])
-        return _set_rule(draft, "max_duplicate_share", f"{min(1.0, copies / 50):.2f}", f"{copies:g} % are exact copies")
+        reason = f"{copies:g} % of the rows looked at are exact copies of earlier ones"
+        return _set_rule(draft, "max_duplicate_share", f"{min(1.0, copies / 50):.2f}", reason)
     if problem.startswith("only ") and "valid rows; rules.min_rows" in problem:
-        return _set_rule(draft, "min_rows", str(max(1, draft.log.rows.height // 2)), "a short log")
+        return _set_rule(draft, "min_rows", str(max(1, draft.total_rows // 2)), f"{draft.total_rows:,} rows are there")
     if leak := _LEAK_PATTERN.search(problem):
         for column in draft.columns:
             if draft.name_of(column) == leak["name"] and column.source not in draft.roles:
                 draft.outcomes[column.source] = "alone it orders the labels almost perfectly, as only outcomes do"
                 return True
     return False
+
+
+def _loosen_day_rule(problem: str, draft: SpecDraft, data: Data, facts: LogFacts) -> bool:
+    if problem.startswith("label rate:"):
+        rates = [profile.rate for _, profile in facts.days]
+        reason = f"label rates of days are {min(rates):.2%} to {max(rates):.2%}, half of them above {median(rates):.2%}"
+        is_spread = _is_spread(unusual_label_rates(facts, data), facts)
+        return is_spread and _set_rule(draft, "max_label_rate_change", "1.0", reason)
+    if not _is_spread(unusual_volumes(facts, data), facts):
+        return False
+    counts = [rows for _, rows in fill_missing_days(facts.days)]
+    usual = median(count for count in counts if count)
+    reason = f"days of this log have {min(counts):,} to {max(counts):,} rows, half of them above {usual:,.0f}"
+    return _set_rule(draft, "min_volume_ratio", f"{min(counts) / usual / 2:.2g}", reason) | _set_rule(
+        draft, "max_volume_ratio", f"{max(_LEAST_MAX_RATIO, max(counts) / usual * 2):.3g}", "the same"
+    )
+
+
+def _is_spread(unusual: Mapping[date, str], facts: LogFacts) -> bool:
+    """Whether so many days are unusual that they are as usual as the others; fewer are faults."""
+    return len(unusual) >= max(_MIN_UNUSUAL_DAYS, _MIN_UNUSUAL_SHARE * len(facts.days))
 
 
 def _set_rule(draft: SpecDraft, name: str, value: str, reason: str) -> bool:

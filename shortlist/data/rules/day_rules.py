@@ -50,37 +50,67 @@ def null_share(facts: LogFacts, data: Data) -> Problems:
 def volume(facts: LogFacts, data: Data) -> Problems:
     """No day has far fewer or far more rows than the days before it; days without rows count.
 
-    The rule allows for chance, which makes days of a sparse log differ, and for the usual spread of a log with bursts.
+    The rule allows for chance, which makes days of a sparse log differ, for the usual spread of a log with bursts, and
+    for the week: a day may be as the log's other days of its weekday are.
 
     A day that is cut short because later rows may not be read can have too many rows, but not too few.
     """
-    low, high, exceeding = data.rules.min_volume_ratio, data.rules.max_volume_ratio, []
-    counts = _fill_missing_days(facts.days)
+    unusual = unusual_volumes(facts, data)
+    if unusual:
+        low, high = data.rules.min_volume_ratio, data.rules.max_volume_ratio
+        advice = "" if all(rows for _, rows in fill_missing_days(facts.days)) else _GAP_ADVICE
+        exceeding = _join_days(unusual.values())
+        yield f"volume: {exceeding}; rules.min_volume_ratio is {low:g}, max_volume_ratio {high:g}{advice}"
+
+
+def unusual_volumes(facts: LogFacts, data: Data) -> dict[date, str]:
+    """Return the days that break the rule `volume`, each with its rows and those of the days before."""
+    low, high, unusual = data.rules.min_volume_ratio, data.rules.max_volume_ratio, {}
+    counts = fill_missing_days(facts.days)
     spread = _daily_deviation([log(rows + 0.5) for _, rows in counts])
     for place, (day, rows) in enumerate(counts[1:], 1):
         median_rows = median([n for _, n in counts[:place] if n])
         # The first day may be partial, so that the second is never compared with it for too many rows.
         is_outside = (rows < low * median_rows and day != facts.cut_day) or (rows > high * median_rows and place > 1)
-        if is_outside and _is_unusual(rows, median_rows, spread):
+        weekday_rows = _weekday_median(day, [(other, float(n)) for other, n in counts if n])
+        is_usual_weekday = weekday_rows is not None and rows > 0 and low <= rows / weekday_rows <= high
+        if is_outside and not is_usual_weekday and _is_unusual(rows, median_rows, spread):
             ratio = f"{rows / median_rows:.2g} times the median {format_count(median_rows)} before"
-            exceeding.append(f"{format_count(rows)} rows on {day} ({ratio})")
-    if exceeding:
-        advice = "" if all(rows for _, rows in counts) else _GAP_ADVICE
-        yield f"volume: {_join_days(exceeding)}; rules.min_volume_ratio is {low:g}, max_volume_ratio {high:g}{advice}"
+            unusual[day] = f"{format_count(rows)} rows on {day} ({ratio})"
+    return unusual
 
 
 def label_rate(facts: LogFacts, data: Data) -> Problems:
-    """No day's label rate is far from those of the days before it, allowing for chance and their usual spread."""
-    limit, exceeding = data.rules.max_label_rate_change, []
+    """No day's label rate is far from those of the days before it.
+
+    The rule allows for chance, for the usual spread, and for the rates of the log's other days of its weekday.
+    """
+    unusual = unusual_label_rates(facts, data)
+    if unusual:
+        limit = data.rules.max_label_rate_change
+        yield f"label rate: {_join_days(unusual.values())}; rules.max_label_rate_change is {limit:.0%}"
+
+
+def unusual_label_rates(facts: LogFacts, data: Data) -> dict[date, str]:
+    """Return the days that break the rule `label_rate`, each with its rate and that of the days before."""
+    limit, unusual = data.rules.max_label_rate_change, {}
     spread = _daily_deviation([profile.rate for _, profile in facts.days])
     for place, (day, profile) in enumerate(facts.days[1:], 1):
         earlier_profiles = [past for _, past in facts.days[:place]]
         median_rate = median(past.rate for past in earlier_profiles)
         rows = sum(past.rows for past in earlier_profiles)
+        weekday_rate = _weekday_median(day, [(other, other_profile.rate) for other, other_profile in facts.days])
+        if weekday_rate and profile.positives and abs(profile.rate - weekday_rate) <= limit * weekday_rate:
+            continue
         if abs(profile.rate - median_rate) > limit * median_rate and _beyond_chance(profile, median_rate, rows, spread):
-            exceeding.append(f"{profile.rate:.4f} on {day} (median {median_rate:.4f} before)")
-    if exceeding:
-        yield f"label rate: {_join_days(exceeding)}; rules.max_label_rate_change is {limit:.0%}"
+            unusual[day] = f"{profile.rate:.4f} on {day} (median {median_rate:.4f} before)"
+    return unusual
+
+
+def _weekday_median(day: date, values: Iterable[tuple[date, float]]) -> float | None:
+    """Return the median of the other days of a weekday; None without any."""
+    others = [value for other, value in values if other != day and other.weekday() == day.weekday()]
+    return median(others) if others else None
 
 
 def _join_days(texts: Iterable[str]) -> str:
@@ -90,7 +120,7 @@ def _join_days(texts: Iterable[str]) -> str:
     )
 
 
-def _fill_missing_days(days: list[tuple[date, DayProfile]]) -> list[tuple[date, int]]:
+def fill_missing_days(days: list[tuple[date, DayProfile]]) -> list[tuple[date, int]]:
     """Return the rows of every calendar day from the first to the last."""
     rows = {day: profile.rows for day, profile in days}
     span = range((max(rows) - min(rows)).days + 1) if rows else range(0)

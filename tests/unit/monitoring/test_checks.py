@@ -209,6 +209,38 @@ def test_volume_is_compared_at_the_same_time_of_day() -> None:
     assert (problem.kind, ratio) == ("volume", 0.1)
 
 
+def weekly_reference(weekend_rows: int) -> Reference:
+    """Return the reference of 14 training days whose weekends have fewer rows."""
+    days = tuple(date(2026, 1, 5) + day * DAY for day in range(14))
+    rows = [weekend_rows if day.weekday() > 4 else 1_000 for day in days]
+    counts = tuple((count, *[0] * (BINS["numeric"].size - 1)) for count in rows)
+    columns = {"duration": ColumnReference(bins=BINS["numeric"], counts=counts, nulls=0, rows=sum(rows))}
+    return Reference("demo", days, columns, {}, {}, pl.DataFrame())
+
+
+def test_the_first_weekend_is_compared_with_the_weekends_of_the_training_days() -> None:
+    saturday = START + 5 * DAY
+    weekdays = [report_of(START + DAY * day, 400) for day in range(5)]
+    weekend = window_of(requests=140, start=saturday, end=saturday + DAY)
+    problems, ratio = check_window(weekend, weekly_reference(350), weekdays, SETTINGS)
+    assert problems == () and ratio == pytest.approx(1.0)
+    (problem,), _ = check_window(weekend, weekly_reference(1_000), weekdays, SETTINGS)
+    assert problem.kind == "volume"
+    collapsed = replace(weekend, requests=20)
+    (problem,), _ = check_window(collapsed, weekly_reference(350), weekdays, SETTINGS)
+    assert problem.kind == "volume" and "0.14 times the usual 140" in problem.reason
+
+
+def test_a_weekend_is_compared_with_the_weekend_before() -> None:
+    counts = [400, 400, 400, 400, 400, 140, 140, 400, 400, 400, 400, 400]
+    reports = [report_of(START + DAY * day, count) for day, count in enumerate(counts)]
+    saturday = START + 12 * DAY
+    weekend = window_of(requests=140, start=saturday, end=saturday + DAY)
+    assert check_window(weekend, reference_of(), reports, SETTINGS) == ((), 1.0)
+    (problem,), _ = check_window(replace(weekend, requests=20), reference_of(), reports, SETTINGS)
+    assert problem.kind == "volume"
+
+
 def test_volume_is_per_hour_when_summer_time_changes_a_windows_length() -> None:
     # A day of 23 hours that starts an hour later than those before.
     reports = daily_reports(480, 480, 480)

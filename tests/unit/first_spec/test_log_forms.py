@@ -1,0 +1,270 @@
+"""`shortlist init` reads logs as people have them: in many files, with late surprises; the truth of each is known."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from shortlist.contracts import DataError
+from shortlist.data.reading.sources import log_files
+from shortlist.data.sample_check import check_sample
+from shortlist.first_spec.draft import SpecDraft
+from shortlist.first_spec.write import WrittenSpec, choose_likeliest, draft_spec, write_spec
+from shortlist.spec.data import EventClock, FileSource
+from shortlist.spec.load import parse_spec
+from shortlist.spec.spec import Spec
+
+START = datetime(2026, 2, 2, tzinfo=UTC)
+DAYS = 14
+
+
+def clicks(rows: int = 4_200, days: int = DAYS, start: datetime = START) -> pl.DataFrame:
+    """Return a log of 300 users and 120 items, in time order."""
+    draw = np.random.default_rng(1)
+    seconds = np.sort(draw.integers(0, days * 86_400, rows))
+    items = draw.integers(1, 121, rows)
+    return pl.DataFrame(
+        {
+            "user_id": draw.integers(1, 301, rows),
+            "item_id": items,
+            "category": [f"c{item % 7}" for item in items],
+            "device": draw.choice(["ios", "android", "web"], rows),
+            "price": np.round(np.exp(draw.normal(2.5, 0.7, rows)), 2),
+            "clicked": (draw.random(rows) < 0.2 + 0.1 * (items % 3)).astype(np.int8),
+            "time": [start + timedelta(seconds=int(second)) for second in seconds],
+        }
+    )
+
+
+def by_day(log: pl.DataFrame) -> list[tuple[date, pl.DataFrame]]:
+    days = log.group_by(pl.col("time").dt.date(), maintain_order=True)
+    return [(day, frame) for (day,), frame in days if isinstance(day, date)]
+
+
+def first_spec(location: Path) -> tuple[SpecDraft, WrittenSpec, Spec]:
+    draft = draft_spec(location, choose_likeliest)
+    written = write_spec(draft, "mine")
+    spec = parse_spec(written.text)
+    assert check_sample(spec.data, location).problems == written.problems
+    return draft, written, spec
+
+
+def test_leading_zeros_that_come_late_make_a_key_text(tmp_path: Path) -> None:
+    late = (
+        pl.when((pl.int_range(pl.len()) > 3_000) & (pl.col("item_id") % 2 == 1)).then(pl.lit("0")).otherwise(pl.lit(""))
+    )
+    log = clicks().with_columns(item_id=late + pl.col("item_id").cast(pl.String))
+    log.write_csv(tmp_path / "log.csv")
+    draft, _, spec = first_spec(tmp_path)
+    assert spec.data.by_name["item_id"].type == "string"
+    assert draft.log.column("item_id").distinct == log["item_id"].n_unique() > 120
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_unsigned_ids_of_64_bits_are_keys_of_text(ending: str, tmp_path: Path) -> None:
+    hashes = pl.Series(np.random.default_rng(3).integers(0, 2**64, 301, dtype=np.uint64))
+    log = clicks().with_columns(user_id=pl.col("user_id").map_elements(lambda user: hashes[user], pl.UInt64))
+    log.write_csv(tmp_path / "log.csv") if ending == "csv" else log.write_parquet(tmp_path / "log.parquet")
+    draft, written, spec = first_spec(tmp_path)
+    assert (spec.data.user, spec.data.by_name["user_id"].type) == ("user_id", "string")
+    assert draft.log.column("user_id").distinct == log["user_id"].n_unique()
+    assert f"# text, because integers end at 2^63 - 1 = {2**63 - 1}" in written.text
+
+
+def test_ids_that_are_integers_floats_and_texts_in_different_files_are_the_same_keys(tmp_path: Path) -> None:
+    kinds = (pl.Int64, pl.Float64, pl.String)
+    for place, (day, frame) in enumerate(by_day(clicks())):
+        frame.cast({"item_id": kinds[place % 3]}).write_parquet(tmp_path / f"{day}.parquet")
+    draft, _, spec = first_spec(tmp_path)
+    assert spec.data.by_name["item_id"].type == "string" and draft.log.column("item_id").distinct == 120
+
+
+def test_a_column_that_comes_later_leaves_no_day_out(tmp_path: Path) -> None:
+    for place, (day, frame) in enumerate(by_day(clicks())):
+        (frame if place > 8 else frame.drop("device")).write_csv(tmp_path / f"{day}.csv")
+    draft, written, spec = first_spec(tmp_path)
+    assert len(draft.days) == DAYS and sum(rows for _, rows in draft.days) == 4_200
+    assert "# null in 9 of 14 files, which lack it" in written.text and spec.data.by_name["device"].type == "string"
+    assert any("'device' is not in 9 of its files" in notice for notice in written.notices)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "kind"),
+    [("price", "-", "number"), ("clicked", "?", "integer"), ("clicked", "clicked", "integer")],
+)
+def test_one_bad_value_among_thousands_keeps_the_type_and_is_quarantined(
+    column: str, value: str, kind: str, tmp_path: Path
+) -> None:
+    bad = pl.when(pl.int_range(pl.len()) == 4_000).then(pl.lit(value)).otherwise(pl.col(column).cast(pl.String))
+    clicks().with_columns(bad.alias(column)).write_csv(tmp_path / "log.csv")
+    draft, written, spec = first_spec(tmp_path)
+    assert (spec.data.label, spec.data.by_name[column].type) == ("clicked", kind) and written.problems == ()
+    assert any("1 rows break 'type', e.g. log.csv, line 4002" in notice for notice in written.notices)
+    assert (
+        f"1 row of 4,200 looked at hold no number, such as '{value}': quarantined" in draft.log.column(column).comment
+    )
+
+
+def test_files_that_were_put_together_with_their_headers_are_one_log(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("".join(frame.write_csv() for _, frame in by_day(clicks())))
+    _, written, spec = first_spec(tmp_path)
+    assert (spec.data.label, spec.data.by_name["price"].type) == ("clicked", "number")
+    assert any(notice.startswith("Quarantine: 13 rows break") for notice in written.notices)
+
+
+def test_true_and_false_are_a_label(tmp_path: Path) -> None:
+    flag = pl.when(pl.col("clicked") == 1).then(pl.lit("true")).otherwise(pl.lit("False"))
+    clicks().with_columns(clicked=flag).write_csv(tmp_path / "log.csv")
+    _, _, spec = first_spec(tmp_path)
+    assert (spec.data.label, spec.data.by_name["clicked"].type) == ("clicked", "integer")
+
+
+def test_na_is_no_value_among_numbers_and_a_value_among_texts(tmp_path: Path) -> None:
+    every_ninth = pl.int_range(pl.len()) % 9 == 0
+    country = pl.when(every_ninth).then(pl.lit("NA")).otherwise(pl.lit("DE"))
+    clicks().with_columns(country=country).write_csv(tmp_path / "log.csv")
+    _, _, spec = first_spec(tmp_path)
+    assert isinstance(spec.data.source, FileSource) and spec.data.source.null_values == ("",)
+    price = pl.when(every_ninth).then(pl.lit("NA")).otherwise(pl.col("price").cast(pl.String))
+    clicks().with_columns(price=price).write_csv(tmp_path / "log.csv")
+    _, _, spec = first_spec(tmp_path)
+    assert isinstance(spec.data.source, FileSource) and spec.data.source.null_values == ("", "NA")
+    assert spec.data.by_name["price"].type == "number"
+
+
+def test_the_index_column_that_pandas_writes_is_left_out(tmp_path: Path) -> None:
+    clicks().with_row_index("").write_csv(tmp_path / "log.csv")
+    _, written, spec = first_spec(tmp_path)
+    assert written.problems == () and set(spec.data.by_name) == {*clicks().columns} - {"time"}
+
+
+def test_a_log_without_a_header_keeps_its_first_row(tmp_path: Path) -> None:
+    clicks().write_csv(tmp_path / "log.csv", include_header=False)
+    draft, _, spec = first_spec(tmp_path)
+    assert isinstance(spec.data.source, FileSource) and not spec.data.source.header
+    assert draft.log.rows.height == 4_200
+    assert isinstance(spec.data.clock, EventClock) and spec.data.clock.column == "6"
+    assert (spec.data.user, spec.data.item, spec.data.label) == ("column_1", "column_2", "column_6")
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "name"), [(";", "log.csv"), ("|", "log.csv"), ("\t", "log.txt"), (";", "log.data")]
+)
+def test_the_delimiter_is_found(delimiter: str, name: str, tmp_path: Path) -> None:
+    clicks().write_csv(tmp_path / name, separator=delimiter)
+    _, written, spec = first_spec(tmp_path)
+    assert written.problems == () and spec.data.user == "user_id"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_another_encoding_is_named_with_the_command_that_converts_it(encoding: str, tmp_path: Path) -> None:
+    text = clicks().with_columns(category=pl.lit("Möbel")).write_csv()
+    (tmp_path / "log.csv").write_bytes(text.encode(encoding))
+    with pytest.raises(DataError, match=r"log\.csv: the text is .*; wanted UTF-8\. Convert it: iconv -f"):
+        draft_spec(tmp_path, choose_likeliest)
+
+
+def names_of(spec: Spec, location: Path) -> list[str]:
+    assert isinstance(spec.data.source, FileSource)
+    return [file.name for file in log_files(spec.data.source, location)]
+
+
+def in_months(folder: Path, frame: pl.DataFrame, day: date) -> None:
+    (folder / f"month={day:%Y-%m}" / f"day={day.day}").mkdir(parents=True, exist_ok=True)
+    frame.write_csv(folder / f"month={day:%Y-%m}" / f"day={day.day}" / "part-0.csv")
+
+
+def beside_items(folder: Path, frame: pl.DataFrame, day: date) -> None:
+    if not (folder / "items.csv").exists():
+        pl.DataFrame({"item_id": range(1, 121), "brand": [f"b{item % 9}" for item in range(120)]}).write_csv(
+            folder / "items.csv"
+        )
+    frame.write_csv(folder / f"{day}.csv")
+
+
+def packed(folder: Path, frame: pl.DataFrame, day: date) -> None:
+    (folder / f"clicks {day:%b %d}.csv.gz").write_bytes(gzip.compress(frame.write_csv().encode()))
+
+
+@pytest.mark.parametrize("write", [in_months, beside_items, packed])
+def test_files_of_later_days_are_read_without_another_spec(
+    write: Callable[[Path, pl.DataFrame, date], None], tmp_path: Path
+) -> None:
+    days = by_day(clicks(rows=9_000, days=30, start=datetime(2026, 2, 10, tzinfo=UTC)))
+    for day, frame in days[:18]:
+        write(tmp_path, frame, day)
+    _, written, spec = first_spec(tmp_path)
+    before = names_of(spec, tmp_path)
+    assert len(before) == 18 and written.problems == ()
+    for day, frame in days[18:]:
+        write(tmp_path, frame, day)
+    assert len(names_of(spec, tmp_path)) == 30 and set(before) < set(names_of(spec, tmp_path))
+
+
+def test_a_sample_is_taken_of_all_days_of_a_log_in_many_files(tmp_path: Path) -> None:
+    for day, frame in by_day(clicks(rows=60_000, days=30)):
+        pl.concat([frame] * 10).write_parquet(tmp_path / f"{day}.parquet")
+    draft, _, spec = first_spec(tmp_path)
+    assert not draft.log.is_complete
+    assert len(draft.days) == 30 and sum(rows for _, rows in draft.days) == 600_000
+    assert spec.data.split.test_days == 4
+
+
+def test_a_newest_day_without_outcomes_is_named_and_loosens_nothing(tmp_path: Path) -> None:
+    last = START.date() + timedelta(days=DAYS - 1)
+    late = pl.when(pl.col("time").dt.date() == last).then(0).otherwise(pl.col("clicked"))
+    clicks(rows=14_000).with_columns(clicked=late).write_csv(tmp_path / "log.csv")
+    draft, written, _ = first_spec(tmp_path)
+    assert draft.rules == {}
+    (problem,) = written.problems
+    assert problem.startswith(f"label rate: 0.0000 on {last} (median 0.")
+
+
+def test_days_that_differ_throughout_loosen_the_volume_rule_with_the_figures(tmp_path: Path) -> None:
+    quiet = [START.date() + timedelta(days=day) for day in (3, 8, 13, 18)]  # four weekdays
+    log = clicks(rows=20_000, days=20)
+    log.filter(~pl.col("time").dt.date().is_in(quiet) | (pl.int_range(pl.len()) % 12 == 0)).write_csv(
+        tmp_path / "log.csv"
+    )
+    draft, written, _ = first_spec(tmp_path)
+    assert written.problems == ()
+    value, reason = draft.rules["min_volume_ratio"]
+    assert float(value) < 0.1 and reason.startswith("days of this log have 8") and ", half of them above " in reason
+
+
+def test_weekends_with_a_tenth_of_the_rows_are_usual(tmp_path: Path) -> None:
+    log = clicks(rows=40_000, days=28)
+    log = log.filter((pl.col("time").dt.weekday() < 6) | (pl.int_range(pl.len()) % 10 == 0))
+    log.write_csv(tmp_path / "log.csv")
+    draft, written, _ = first_spec(tmp_path)
+    assert draft.rules == {} and written.problems == ()
+    collapsed = log.filter((pl.col("time").dt.date() != date(2026, 2, 28)) | (pl.int_range(pl.len()) % 20 == 0))
+    collapsed.write_csv(tmp_path / "log.csv")
+    _, written, _ = first_spec(tmp_path)
+    assert ["on 2026-02-28" in problem for problem in written.problems] == [True]
+
+
+def test_a_log_of_two_days_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    clicks(days=2).write_csv(tmp_path / "log.csv")
+    message = r"the log has 2 day\(s\) \(2026-02-02, 2026-02-03\); a split by days needs 4: .*row_order"
+    with pytest.raises(DataError, match=message):
+        first_spec(tmp_path)
+
+
+def test_a_log_of_which_much_would_be_left_out_is_refused(tmp_path: Path) -> None:
+    days = by_day(clicks())
+    for day, frame in days[:9]:
+        frame.write_csv(tmp_path / f"{day}.csv")
+    for day, frame in days[9:]:
+        frame.select(buyer="user_id", sku="item_id", amount="price", at="time").write_csv(tmp_path / f"{day}.csv")
+    with pytest.raises(
+        DataError, match=r"3\d% of the bytes would be left out, --max-left-out is 20%.* 5 files with buyer"
+    ):
+        draft_spec(tmp_path, choose_likeliest)
+    assert len(draft_spec(tmp_path, choose_likeliest, max_left_out=0.5).left_out) == 1
