@@ -29,8 +29,8 @@ from benchmarks.bench import Line, record, show
 from shortlist.contracts import Columns
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
-from shortlist.evaluation.intervals import bootstrap_mean
-from shortlist.evaluation.list_metrics import ListMetrics, list_metrics
+from shortlist.evaluation.metrics.intervals import bootstrap_mean
+from shortlist.evaluation.metrics.list_metrics import ListMetrics, list_metrics
 from shortlist.features.split import split_days
 from shortlist.slates.retrieval.catalogue import Rows
 from shortlist.slates.retrieval.evaluate import TestUsers, item_popularity, read_test_users

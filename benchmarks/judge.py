@@ -26,11 +26,11 @@ from rich.console import Console
 
 from benchmarks.bench import Line, console, cost, record, show
 from benchmarks.targets import exit_code
-from shortlist.rollout.analysis import analyze_step
-from shortlist.rollout.checks import Health
-from shortlist.rollout.evidence_access import AccessLog, rollout_requests
-from shortlist.rollout.evidence_reader import ACCESS_LOGS, EvidenceReader
-from shortlist.rollout.sequential import mixture_radius
+from shortlist.rollout.checks.analysis import analyze_step
+from shortlist.rollout.checks.health import Health
+from shortlist.rollout.evidence.access_log import AccessLog, rollout_requests
+from shortlist.rollout.evidence.reader import ACCESS_LOGS, EvidenceReader
+from shortlist.rollout.evidence.sequential import mixture_radius
 from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data

@@ -22,10 +22,10 @@ from rich.console import Console
 from benchmarks.bench import Line, in_turn, peak_mib, record, show
 from benchmarks.criteo_table import CHUNK_ROWS, write_table
 from benchmarks.targets import exit_code
-from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
-from models.embedding.chunks import Chunk
-from models.embedding.layout import Layout
-from models.embedding.spill import Spill
+from models.embedding.reading.batches import BatchLoader, ChunkStore, pool_rows
+from models.embedding.reading.chunks import Chunk
+from models.embedding.reading.layout import Layout
+from models.embedding.reading.spill import Spill
 from shortlist.contracts import Files
 from shortlist.ranking.inputs import LearningTable, features_matching
 from shortlist.storage.tables import DayTable

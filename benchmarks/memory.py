@@ -65,8 +65,8 @@ def build_table(spec: Spec, folder: Path) -> None:
 def load_batches(spec: Spec, folder: Path) -> None:
     """Hand every training row to torch once, shuffled, as DLRM's training does."""
     from models.dlrm.section import DLRMModel
-    from models.embedding.batches import BatchLoader, ChunkStore
-    from models.embedding.layout import Layout
+    from models.embedding.reading.batches import BatchLoader, ChunkStore
+    from models.embedding.reading.layout import Layout
     from shortlist.ranking.inputs import LearningTable, features_matching
 
     section = spec.models["dlrm"]

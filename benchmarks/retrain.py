@@ -24,7 +24,7 @@ from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
-from shortlist.evaluation.metrics import auc
+from shortlist.evaluation.metrics.pointwise import auc
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
 from shortlist.ranking.record import read_record

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.bench import ROUNDS, Line
 from benchmarks.serve_world import CANDIDATES, World, rows_with_labels
-from shortlist.evaluation.metrics import auc
+from shortlist.evaluation.metrics.pointwise import auc
 from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import FOLDER, SCORE

@@ -18,7 +18,7 @@ from benchmarks.bench import Line, record, show
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
-from shortlist.evaluation.slates import SimulatedRequests
+from shortlist.evaluation.gates.slates import SimulatedRequests
 from shortlist.features.split import split_days
 from shortlist.serving.validation.slates import read_requests
 from shortlist.slates import step as releasing

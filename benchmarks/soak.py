@@ -31,8 +31,8 @@ from benchmarks.targets import exit_code
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.features.feast_store_location import SERVING
 from shortlist.rollout.local.envoy import ENVOYS
-from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.states.phases import Phase
 from shortlist.runs.local_training import run_locally
 from shortlist.runs.runs_folder import open_runs_folder
 from shortlist.serving.log.log_reader import read_log

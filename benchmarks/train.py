@@ -36,13 +36,13 @@ from models.din.network import DIN
 from models.din.section import DINModel
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
-from models.embedding.chunks import Batch
-from models.embedding.embedding_model import EmbeddingModel
-from models.embedding.layout import AttendedSequence, Layout
-from models.embedding.precision import narrow_dtype, precision_of
-from models.embedding.step import compile_obstacle
-from models.embedding.train import Training, score_batch
+from models.embedding.network.embedding_model import EmbeddingModel
+from models.embedding.reading.batches import BatchLoader, ChunkStore, pool_rows
+from models.embedding.reading.chunks import Batch
+from models.embedding.reading.layout import AttendedSequence, Layout
+from models.embedding.table.precision import narrow_dtype, precision_of
+from models.embedding.training.step import compile_obstacle
+from models.embedding.training.train import Training, score_batch
 from models.embedding_section import EmbeddingSection
 from models.finalnet.network import FinalNet
 from models.finalnet.section import FinalNetModel

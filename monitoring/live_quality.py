@@ -14,11 +14,11 @@ from monitoring.windows.kpi import ROUNDS, SCORE, measure_rates
 from monitoring.windows.records import Measure, Quality
 from monitoring.windows.sampling import assign_clusters
 from shortlist.contracts import Columns, label_column, score_column
-from shortlist.evaluation.calibration import rate_error
-from shortlist.evaluation.intervals import bootstrap
-from shortlist.evaluation.metrics import UnmeasurableError, check_classes, check_scores
-from shortlist.evaluation.records import ConfidenceInterval
-from shortlist.evaluation.scores import ScoredRows, read_weights
+from shortlist.evaluation.metrics.calibration import rate_error
+from shortlist.evaluation.metrics.intervals import bootstrap
+from shortlist.evaluation.metrics.pointwise import UnmeasurableError, check_classes, check_scores
+from shortlist.evaluation.metrics.records import ConfidenceInterval
+from shortlist.evaluation.metrics.scores import ScoredRows, read_weights
 from shortlist.spec.monitoring import QualityLimits
 
 if TYPE_CHECKING:

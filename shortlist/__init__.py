@@ -13,7 +13,7 @@ ADDRESSES: Final = {
     "networks": "models.registry:NETWORKS",
     "feature_kinds": "shortlist.features.kinds.registry:FEATURE_KINDS",
     "online_stores": "shortlist.features.online_stores.registry:ONLINE_STORES",
-    "gates": "shortlist.evaluation.gates:GATES",
+    "gates": "shortlist.evaluation.gates.gates:GATES",
     "sources": "shortlist.slates.retrieval.sources.registry:SOURCE_KINDS",
     "filters": "shortlist.slates.filters.rules:FILTERS",
     "ordering_rules": "shortlist.slates.ordering.rules:ORDERING_RULES",

@@ -20,10 +20,10 @@ from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.variants import declared, sustained
 from benchmarks.gpu.world import SEED, World
 from models.dlrm.network import DLRM
-from models.embedding.cached_embeddings import CachedTable
-from models.embedding.chunks import Batch
-from models.embedding.fused_table import FusedTable
-from models.embedding.train import Training
+from models.embedding.reading.chunks import Batch
+from models.embedding.table.cached_embeddings import CachedTable
+from models.embedding.table.fused_table import FusedTable
+from models.embedding.training.train import Training
 
 TITLE: Final = "DLRM training with cached embeddings, bf16, loader included"
 SHARES: Final = (1.0, 0.5, 0.2, 0.1, 0.05)

@@ -23,8 +23,8 @@ from benchmarks.gpu.timing import latency_p50, seconds
 from benchmarks.gpu.variants import declared
 from benchmarks.gpu.world import untrained
 from models.dlrm.network import DLRM
-from models.embedding.chunks import Batch, Lookups
-from models.embedding.step import StepOptions
+from models.embedding.reading.chunks import Batch, Lookups
+from models.embedding.training.step import StepOptions
 
 TITLE: Final = "DLRM scoring, look-ups and network"
 SIZES: Final = (1_024, 8_192, 32_768, 65_536)

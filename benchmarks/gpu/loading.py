@@ -19,13 +19,13 @@ from benchmarks.gpu.published import published
 from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.timing import ROUNDS, seconds, wall_s
 from benchmarks.gpu.world import SEED, World
-from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
-from models.embedding.chunks import Batch
-from models.embedding.device_batches import DeviceStore
-from models.embedding.device_chunks import DeviceChunk
-from models.embedding.file_offsets import read_chunk_size
-from models.embedding.loading import cudf_decoder, host_decoder
-from models.embedding.pools import DecodedStore
+from models.embedding.reading.batches import BatchLoader, ChunkStore, pool_rows
+from models.embedding.reading.chunks import Batch
+from models.embedding.reading.device_batches import DeviceStore
+from models.embedding.reading.device_chunks import DeviceChunk
+from models.embedding.reading.file_offsets import read_chunk_size
+from models.embedding.reading.loading import cudf_decoder, host_decoder
+from models.embedding.reading.pools import DecodedStore
 
 TITLE: Final = "Rows to the device, in shuffled batches"
 _PEER: Final = "host decodes once, pageable copies"

@@ -102,7 +102,7 @@ def _export(configuration: Configuration, model: DLRM, path: Path) -> None:
 
 @torch.no_grad()
 def _scores(configuration: Configuration, model: DLRM, floats: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    from models.embedding.chunks import Lookups
+    from models.embedding.reading.chunks import Lookups
 
     rows = torch.from_numpy((ids + np.array(configuration.layout.starts)).astype(np.int32).ravel())
     lookups = Lookups(rows, torch.arange(len(rows) + 1, dtype=torch.int32), None)

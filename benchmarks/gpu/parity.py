@@ -18,10 +18,10 @@ from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.world import SEED, World
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.embedding.cuda_graphs import make_step
-from models.embedding.precision import Precision
-from models.embedding.step import StepOptions, step_options
-from models.embedding.train import score_batch
+from models.embedding.table.precision import Precision
+from models.embedding.training.cuda_graphs import make_step
+from models.embedding.training.step import StepOptions, step_options
+from models.embedding.training.train import score_batch
 from shortlist.ranking.validation import validation_metrics
 
 TITLE: Final = "AUC against float32 on the CPU"

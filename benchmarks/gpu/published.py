@@ -13,8 +13,8 @@ from torch import Tensor
 
 from benchmarks.gpu.setting import Setting
 from models.dlrm.section import DLRMModel
-from models.embedding.chunks import Batch, Lookups
-from models.embedding.layout import Layout
+from models.embedding.reading.chunks import Batch, Lookups
+from models.embedding.reading.layout import Layout
 from shortlist.contracts import Columns, Files
 from shortlist.planning.model_shape import EmbeddingTable, ModelShape
 from shortlist.planning.plan import PUBLISHED

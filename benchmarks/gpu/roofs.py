@@ -19,7 +19,7 @@ from benchmarks.bench import Line
 from benchmarks.gpu.published import published
 from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.timing import seconds
-from models.embedding.precision import Precision, matmul_precision
+from models.embedding.table.precision import Precision, matmul_precision
 from shortlist.planning.accelerators import ACCELERATORS
 from shortlist.planning.model_shape import ModelShape
 from shortlist.planning.plan import FLOAT, training_bytes, training_flops
@@ -172,7 +172,7 @@ def _products(device: str, shape: ModelShape, dtype: torch.dtype) -> Iterator[Ca
     v = random(shape.batch, shape.vectors, shape.width)
     s = random(shape.batch, shape.vectors, shape.vectors)
     yield lambda: torch.bmm(v, v.transpose(1, 2))
-    # Autograd's two products of the interaction's backward pass; ours is one (`models.embedding.interaction`).
+    # Autograd's two products of the interaction's backward pass; ours is one (`models.embedding.network.interaction`).
     yield lambda: torch.bmm(s, v)
     yield lambda: torch.bmm(s.transpose(1, 2), v)
 

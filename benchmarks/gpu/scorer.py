@@ -9,9 +9,9 @@ from torch import Tensor
 
 from benchmarks.gpu.roofs import DTYPES
 from models.dlrm.network import DLRM
-from models.embedding.chunks import Batch, Lookups
-from models.embedding.precision import matmul_precision
-from models.embedding.step import StepOptions
+from models.embedding.reading.chunks import Batch, Lookups
+from models.embedding.table.precision import matmul_precision
+from models.embedding.training.step import StepOptions
 
 _WARM_UPS = 3
 

@@ -13,9 +13,9 @@ from benchmarks.gpu.roofs import Roofs
 from benchmarks.gpu.timing import seconds
 from benchmarks.gpu.variants import declared
 from benchmarks.gpu.world import World
-from models.embedding.chunks import Batch
-from models.embedding.losses import batch_loss
-from models.embedding.step import StepOptions, row_optimizer
+from models.embedding.reading.chunks import Batch
+from models.embedding.training.losses import batch_loss
+from models.embedding.training.step import StepOptions, row_optimizer
 from shortlist.planning.plan import forward_bytes
 
 _UPDATES: Final = {

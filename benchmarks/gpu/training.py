@@ -17,9 +17,9 @@ from benchmarks.gpu.setting import Findings, Setting, release
 from benchmarks.gpu.stages import stages
 from benchmarks.gpu.variants import Learnt, declared, first_batches, learnt, rate
 from benchmarks.gpu.world import World
-from models.embedding.chunks import Batch
-from models.embedding.precision import Precision
-from models.embedding.step import StepOptions
+from models.embedding.reading.chunks import Batch
+from models.embedding.table.precision import Precision
+from models.embedding.training.step import StepOptions
 
 TITLE: Final = "DLRM training, loader included"
 A100: Final = {"fp32": 2.88e6, "tf32": 2.88e6, "bf16": 4.02e6, "fp16": 4.02e6}

@@ -14,10 +14,10 @@ from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.timing import ROUNDS, wall_s
 from benchmarks.gpu.world import World
 from models.dlrm.section import DLRMModel
-from models.embedding.chunks import Batch
-from models.embedding.precision import Precision
-from models.embedding.step import StepOptions, compile_obstacle
-from models.embedding.train import Training
+from models.embedding.reading.chunks import Batch
+from models.embedding.table.precision import Precision
+from models.embedding.training.step import StepOptions, compile_obstacle
+from models.embedding.training.train import Training
 
 LOSS_TOLERANCE: Final = {"fp32": 1e-3, "tf32": 5e-3, "bf16": 4e-2, "fp16": 5e-3}
 """Of the mean loss of a batch, over the first steps. bf16 has three bits less than fp16: eight times its tolerance."""

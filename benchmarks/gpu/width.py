@@ -11,7 +11,7 @@ from benchmarks.gpu.roofs import measured
 from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.variants import declared, first_batches, learnt, rate
 from benchmarks.gpu.world import World
-from models.embedding.step import StepOptions
+from models.embedding.training.step import StepOptions
 from shortlist.planning.model_shape import ModelShape
 
 TITLE: Final = "DLRM training by the width of an embedding row, bf16"

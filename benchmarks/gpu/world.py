@@ -15,10 +15,10 @@ from benchmarks.gpu.published import Configuration, write_table
 from benchmarks.gpu.setting import Setting
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.embedding.batches import BatchLoader
-from models.embedding.chunks import Batch
-from models.embedding.layout import Layout
-from models.embedding.loading import TrainingLoaders
+from models.embedding.reading.batches import BatchLoader
+from models.embedding.reading.chunks import Batch
+from models.embedding.reading.layout import Layout
+from models.embedding.reading.loading import TrainingLoaders
 from shortlist.contracts import Files
 from shortlist.planning.plan import FLOAT
 from shortlist.ranking.inputs import LearningTable, features_matching

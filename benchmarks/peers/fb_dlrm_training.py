@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from models.dlrm.network import DLRM
-from models.embedding.chunks import Batch
+from models.embedding.reading.chunks import Batch
 
 
 class Naumov(nn.Module):

@@ -11,8 +11,8 @@ import polars as pl
 
 from models.blend.section import BlendModel
 from shortlist.contracts import Columns, Files
-from shortlist.evaluation.metrics import UnmeasurableError
-from shortlist.evaluation.scores import ScoredRows, check_same_rows, read_scores
+from shortlist.evaluation.metrics.pointwise import UnmeasurableError
+from shortlist.evaluation.metrics.scores import ScoredRows, check_same_rows, read_scores
 from shortlist.ranking.inputs import LearningTable, features_of
 from shortlist.ranking.ranker import DivergedError, FitOutcome, MemberFiles, OnEpoch, Ranker
 from shortlist.ranking.saved_models import load_ranker

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from models.dcn.network import DCN, Cross, CrossNetwork
 from models.dcn.section import DCNModel
-from models.embedding.network_graph import NetworkGraph, read_model
+from models.embedding.network.network_graph import NetworkGraph, read_model
 from shortlist.ranking.record import TrainedModel
 from shortlist.serving.export.graph import FeatureGraph
 

@@ -15,9 +15,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from models.dcn.section import DCNModel
-from models.embedding.embedding_model import EmbeddingModel, EmbeddingNetwork
-from models.embedding.heads import last_layer, scorer
-from models.embedding.layout import Layout
+from models.embedding.network.embedding_model import EmbeddingModel, EmbeddingNetwork
+from models.embedding.network.heads import last_layer, scorer
+from models.embedding.reading.layout import Layout
 
 
 class Cross(nn.Module):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from models.dcn.network import DCN
 from models.dcn.section import DCNModel
-from models.embedding.diagnosis import Diagnosis, diagnose_table
 from models.embedding.ranker import EmbeddingRanker
+from models.embedding.training.diagnosis import Diagnosis, diagnose_table
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from models.din.network import DIN, MASKED_LOGIT, InterestNetwork
 from models.din.section import DINModel
-from models.embedding.layout import AttendedSequence
-from models.embedding.network_graph import NetworkGraph, read_model
+from models.embedding.network.network_graph import NetworkGraph, read_model
+from models.embedding.reading.layout import AttendedSequence
 from shortlist.ranking.record import TrainedModel
 from shortlist.serving.export.graph import FeatureGraph
 

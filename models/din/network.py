@@ -16,11 +16,11 @@ from torch.nn import functional
 
 from models.din.section import DINModel
 from models.dlrm.network import InteractionNetwork
-from models.embedding.chunks import Lookups
-from models.embedding.embedding_model import EmbeddingModel
-from models.embedding.interaction import Interaction
-from models.embedding.layout import Layout
-from models.embedding.perceptron import perceptron
+from models.embedding.network.embedding_model import EmbeddingModel
+from models.embedding.network.interaction import Interaction
+from models.embedding.network.perceptron import perceptron
+from models.embedding.reading.chunks import Lookups
+from models.embedding.reading.layout import Layout
 
 
 class Attention(nn.Module):

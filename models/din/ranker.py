@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from models.din.network import DIN
 from models.din.section import DINModel
-from models.embedding.layout import AttendedSequence, Layout
 from models.embedding.ranker import EmbeddingRanker
+from models.embedding.reading.layout import AttendedSequence, Layout
 from shortlist.contracts import ShortlistError
 from shortlist.ranking.inputs import TableFeature
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from models.dlrm.network import DLRM, InteractionNetwork
 from models.dlrm.section import DLRMModel
-from models.embedding.layout import Layout
-from models.embedding.network_graph import NetworkGraph, read_model
+from models.embedding.network.network_graph import NetworkGraph, read_model
+from models.embedding.reading.layout import Layout
 from shortlist.ranking.record import TrainedModel, read_record
 from shortlist.serving.export.calibration import Calibration
 from shortlist.serving.export.graph import FeatureGraph

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from models.dlrm.section import DLRMModel
-from models.embedding.embedding_model import EmbeddingModel, EmbeddingNetwork
-from models.embedding.heads import last_layer, scorer
-from models.embedding.interaction import Interaction
-from models.embedding.layout import Layout
-from models.embedding.perceptron import perceptron
+from models.embedding.network.embedding_model import EmbeddingModel, EmbeddingNetwork
+from models.embedding.network.heads import last_layer, scorer
+from models.embedding.network.interaction import Interaction
+from models.embedding.network.perceptron import perceptron
+from models.embedding.reading.layout import Layout
 
 
 class InteractionNetwork(EmbeddingNetwork):

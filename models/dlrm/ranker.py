@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.embedding.diagnosis import Diagnosis, diagnose_table
 from models.embedding.ranker import EmbeddingRanker
+from models.embedding.training.diagnosis import Diagnosis, diagnose_table
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 

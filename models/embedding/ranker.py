@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 from safetensors.torch import load_file, save_file
 
-from models.embedding.admission import BucketAdmission
-from models.embedding.chunks import Chunk
-from models.embedding.embedding_model import EmbeddingModel
-from models.embedding.layout import Layout
-from models.embedding.network_fit import SCORING_ROWS, WEIGHTS, ChampionNetwork, NetworkFit
-from models.embedding.train import batch_log_odds
+from models.embedding.network.embedding_model import EmbeddingModel
+from models.embedding.reading.chunks import Chunk
+from models.embedding.reading.layout import Layout
+from models.embedding.table.admission import BucketAdmission
+from models.embedding.training.network_fit import SCORING_ROWS, WEIGHTS, ChampionNetwork, NetworkFit
+from models.embedding.training.train import batch_log_odds
 from models.embedding_section import EmbeddingSection
 from models.objectives import check_lists, learning_lists, list_column
 from shortlist.contracts import label_column

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.embedding.network_graph import NetworkGraph, read_model
+from models.embedding.network.network_graph import NetworkGraph, read_model
 from models.finalnet.network import Factorised, FinalNet, FinalNetwork
 from models.finalnet.section import FinalNetModel
 from shortlist.ranking.record import TrainedModel

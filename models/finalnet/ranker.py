@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from models.embedding.diagnosis import Diagnosis, diagnose_table
 from models.embedding.ranker import EmbeddingRanker
+from models.embedding.training.diagnosis import Diagnosis, diagnose_table
 from models.finalnet.network import FinalNet
 from models.finalnet.section import FinalNetModel
 from shortlist.spec.runtime import Runtime

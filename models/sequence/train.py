@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.embedding.optimizer import sum_by_row
+from models.embedding.table.optimizer import sum_by_row
 from models.modalities import ItemModalities
 from models.sequence.network import Encoder
 from models.two_tower.entities import Entities, make_lookups

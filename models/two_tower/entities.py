@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.embedding.chunks import Lookups
+from models.embedding.reading.chunks import Lookups
 from models.modalities import ItemModalities
 from shortlist.slates.retrieval.item_content import (
     ENTITY,

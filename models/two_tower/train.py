@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-from models.embedding.fused_table import FusedTable
-from models.embedding.optimizer import RowWiseAdagrad
+from models.embedding.table.fused_table import FusedTable
+from models.embedding.table.optimizer import RowWiseAdagrad
 from models.modalities import ItemModalities
 from models.two_tower.entities import Entities, make_lookups
 from shortlist.contracts import DataError

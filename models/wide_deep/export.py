@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.embedding.network_graph import NetworkGraph, read_model
+from models.embedding.network.network_graph import NetworkGraph, read_model
 from models.wide_deep.network import WideDeep, WideDeepNetwork
 from models.wide_deep.section import WideDeepModel
 from shortlist.ranking.record import TrainedModel

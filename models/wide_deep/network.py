@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.embedding.embedding_model import EmbeddingModel, EmbeddingNetwork
-from models.embedding.heads import last_layer, scorer
-from models.embedding.layout import Layout
+from models.embedding.network.embedding_model import EmbeddingModel, EmbeddingNetwork
+from models.embedding.network.heads import last_layer, scorer
+from models.embedding.reading.layout import Layout
 from models.wide_deep.section import WideDeepModel
 
 

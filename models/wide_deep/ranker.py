@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from models.embedding.diagnosis import Diagnosis, diagnose_table
 from models.embedding.ranker import EmbeddingRanker
+from models.embedding.training.diagnosis import Diagnosis, diagnose_table
 from models.wide_deep.network import WideDeep
 from models.wide_deep.section import WideDeepModel
 from shortlist.spec.runtime import Runtime

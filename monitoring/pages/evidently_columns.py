@@ -13,7 +13,7 @@ from monitoring.drift.drift_statistics import population_stability_index
 from monitoring.reference.distributions import Kind
 from monitoring.windows.known_columns import WINDOW_COLUMNS
 from monitoring.windows.kpi import REQUEST, SCORE
-from shortlist.evaluation.metrics import Floats
+from shortlist.evaluation.metrics.pointwise import Floats
 
 if TYPE_CHECKING:
     from monitoring.reference.reference import ColumnReference, Reference

@@ -10,8 +10,8 @@ from functools import cached_property
 from monitoring.retraining.alarm import Alarm, evaluate_alarm, reports_of_current_model
 from monitoring.served_features.record import ServedFeaturesReport
 from monitoring.windows.records import RetrainDecision, Retraining, WindowReport
-from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.states.phases import Phase
 from shortlist.spec.monitoring import RetrainPolicy
 
 

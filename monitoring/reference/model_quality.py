@@ -14,10 +14,10 @@ from monitoring.reference.distributions import make_bins
 from monitoring.reference.reference_parts import ColumnReference, ModelReference
 from monitoring.windows.kpi import REQUEST, ROW, SCORE, hit_rate
 from shortlist.contracts import Columns
-from shortlist.evaluation.measure import scores_file
-from shortlist.evaluation.metrics import UnmeasurableError, auc, log_loss
-from shortlist.evaluation.ranking import gauc, mean_ndcg
-from shortlist.evaluation.scores import ScoredRows, read_scores, read_weights
+from shortlist.evaluation.metrics.measure import scores_file
+from shortlist.evaluation.metrics.pointwise import UnmeasurableError, auc, log_loss
+from shortlist.evaluation.metrics.ranking import gauc, mean_ndcg
+from shortlist.evaluation.metrics.scores import ScoredRows, read_scores, read_weights
 from shortlist.serving.traffic.sessions import in_session_order, session_bounds
 from shortlist.spec.data import Data
 from shortlist.spec.monitoring import Monitoring

@@ -16,8 +16,8 @@ from monitoring.windows.answered_requests import ROWS
 from monitoring.windows.feature_sample import select_readable
 from shortlist.contracts import ShortlistError
 from shortlist.features.view_index import ViewIndex
-from shortlist.spec.durations import parse_duration
 from shortlist.spec.monitoring import ServedFeaturesLimits
+from shortlist.spec.text.durations import parse_duration
 
 _MAX_WINDOWS: Final = 7
 _MAX_ROWS: Final = 50_000

@@ -10,10 +10,10 @@ import polars as pl
 
 from monitoring.windows.sampling import Ints, assign_clusters
 from shortlist.contracts import Columns
-from shortlist.evaluation.intervals import FEWEST_CLUSTERS
-from shortlist.evaluation.metrics import Floats, UnmeasurableError
-from shortlist.evaluation.records import ConfidenceInterval
-from shortlist.evaluation.scores import read_weights
+from shortlist.evaluation.metrics.intervals import FEWEST_CLUSTERS
+from shortlist.evaluation.metrics.pointwise import Floats, UnmeasurableError
+from shortlist.evaluation.metrics.records import ConfidenceInterval
+from shortlist.evaluation.metrics.scores import read_weights
 
 Rate = Literal["hit_rate", "label_rate", "mean_score", "rate_error"]
 REQUEST: Final = "request_id"

@@ -14,7 +14,7 @@ from rich.table import Table
 from shortlist.cli.options import RunsOption, SetOption, SpecArgument, find_spec
 from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.comparison import ComparedModel, ModelComparison
-from shortlist.evaluation.records import TITLES, Metric
+from shortlist.evaluation.metrics.records import TITLES, Metric
 from shortlist.storage.artefacts import IntegrityError, read_json
 
 commands = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -208,7 +208,7 @@ def _print_verdict(deployer: Deployer, rollout: RolloutRecord) -> int:
     from rich.console import Console
 
     from shortlist.rollout.page import PAGE
-    from shortlist.rollout.phases import Phase
+    from shortlist.rollout.states.phases import Phase
     from shortlist.rollout.terminal import verdict_table
     from shortlist.rollout.verdict import EVIDENCE
 

@@ -32,8 +32,8 @@ from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
-from shortlist.spec.durations import parse_duration
 from shortlist.spec.serving import ReplayTraffic, Serving
+from shortlist.spec.text.durations import parse_duration
 from shortlist.storage.artefacts import sha256
 
 _MAX_ATTEMPTS: Final = 50

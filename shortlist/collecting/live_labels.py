@@ -16,7 +16,7 @@ from shortlist.contracts import Columns
 from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import item_type, outcome_columns, outcome_name, outcome_schema
 from shortlist.spec.data import Data
-from shortlist.spec.durations import parse_duration
+from shortlist.spec.text.durations import parse_duration
 
 _WRITTEN_LATER: Final = timedelta(hours=1)
 """Longest time by which the clock of an outcome file may be behind the outcomes in it."""

@@ -14,7 +14,7 @@ from shortlist.data.rules.failures import RowFailure, find_failures, flag_failed
 from shortlist.data.rules.quarantine import QuarantineWriter
 from shortlist.data.rules.row_rules import CLIENT_CLOCK, build_log_checks, find_broken_checks
 from shortlist.spec.data import Data, EventClock, GeneratedSource
-from shortlist.spec.durations import parse_duration
+from shortlist.spec.text.durations import parse_duration
 from shortlist.storage.tables import DayTableWriter
 
 _TAIL: Final = timedelta(days=2)

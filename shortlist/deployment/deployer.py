@@ -11,9 +11,9 @@ from shortlist.deployment.registration import promote
 from shortlist.rollout.commands import RolloutCommands
 from shortlist.rollout.controller_context import ControllerContext
 from shortlist.rollout.fleet_connection import FleetConnection, FleetContext
-from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import open_rollouts
+from shortlist.rollout.states.phases import Phase
 from shortlist.spec.gates import Gates
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.runtime import Runtime

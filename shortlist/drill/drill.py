@@ -21,7 +21,7 @@ from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.drill.drill_report import EXPECTED_ACTIONS, ChampionChange, DrillDay, summarize_drill
 from shortlist.drill.users import DrillUsers
 from shortlist.drill.world import DrillWorld
-from shortlist.evaluation.metrics import auc
+from shortlist.evaluation.metrics.pointwise import auc
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.features.open_counts import with_open_events
 from shortlist.features.plan import Plan
@@ -29,13 +29,13 @@ from shortlist.features.slates import whole_slates
 from shortlist.features.transform import Transformer
 from shortlist.ranking.saved_models import load_ranker
 from shortlist.rollout.local.lifecycle import stop_stack
-from shortlist.rollout.phases import Phase
+from shortlist.rollout.states.phases import Phase
 from shortlist.runs.local_training import run_locally
 from shortlist.runs.monitoring_runs import collect_locally, run_monitoring_locally
 from shortlist.runs.runs_folder import RunsFolder
-from shortlist.spec.durations import parse_duration
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.spec import Spec
+from shortlist.spec.text.durations import parse_duration
 from shortlist.storage.artefacts import read_json
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable

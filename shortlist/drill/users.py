@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.drill.world import DrillWorld
-from shortlist.rollout.phases import Phase
+from shortlist.rollout.states.phases import Phase
 from shortlist.serving.log.log_reader import parts
 from shortlist.spec.serving import ReplayTraffic
 

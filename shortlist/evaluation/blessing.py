@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from shortlist.evaluation.choice import CandidateChoice
-from shortlist.evaluation.gate_report import GateReport
-from shortlist.evaluation.integrity import verify_model_folder
-from shortlist.evaluation.records import Measures, Record
+from shortlist.evaluation.gates.gate_report import GateReport
+from shortlist.evaluation.gates.integrity import verify_model_folder
+from shortlist.evaluation.metrics.records import Measures, Record
 from shortlist.storage.artefacts import IntegrityError, read_json, write_json
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from shortlist.evaluation.intervals import Resampled, paired_differences, resample
-from shortlist.evaluation.measure import scores_file
-from shortlist.evaluation.metrics import UnmeasurableError
-from shortlist.evaluation.records import TITLES, Metric, MetricDifference, Record
-from shortlist.evaluation.scores import check_same_rows, read_scores
+from shortlist.evaluation.metrics.intervals import Resampled, paired_differences, resample
+from shortlist.evaluation.metrics.measure import scores_file
+from shortlist.evaluation.metrics.pointwise import UnmeasurableError
+from shortlist.evaluation.metrics.records import TITLES, Metric, MetricDifference, Record
+from shortlist.evaluation.metrics.scores import check_same_rows, read_scores
 from shortlist.spec.gates import Gates
 
 

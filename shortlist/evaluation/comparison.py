@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from shortlist.contracts import Files
-from shortlist.evaluation.export_validation import ExportValidation
-from shortlist.evaluation.gate_inputs import read_record
-from shortlist.evaluation.measure import ScoredModel, compare, deciding_metric, measure
-from shortlist.evaluation.records import LOWER_IS_BETTER, TITLES, Metric, MetricDifference, Record, Role
+from shortlist.evaluation.gates.export_validation import ExportValidation
+from shortlist.evaluation.gates.gate_inputs import read_record
+from shortlist.evaluation.metrics.measure import ScoredModel, compare, deciding_metric, measure
+from shortlist.evaluation.metrics.records import LOWER_IS_BETTER, TITLES, Metric, MetricDifference, Record, Role
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import read_json
 

@@ -10,21 +10,21 @@ from typing import NamedTuple
 from shortlist.contracts import Files
 from shortlist.evaluation.blessing import bless, write_blessing
 from shortlist.evaluation.choice import choose_candidate
-from shortlist.evaluation.export_validation import ExportValidation
-from shortlist.evaluation.gate_inputs import (
+from shortlist.evaluation.gates.export_validation import ExportValidation
+from shortlist.evaluation.gates.gate_inputs import (
     GateInputs,
     read_gate_inputs,
     read_record,
     read_retrieval,
     validation_log_loss,
 )
-from shortlist.evaluation.gate_report import GateReport
-from shortlist.evaluation.gates import GATES, Case
-from shortlist.evaluation.measure import ScoredModel, best_possible, compare, measure
-from shortlist.evaluation.metrics import UnmeasurableError
-from shortlist.evaluation.records import Measures, PairedComparison, SliceComparison
-from shortlist.evaluation.slates import SLATES, SlateMeasures, measure_slates
-from shortlist.evaluation.slices import compare_slices
+from shortlist.evaluation.gates.gate_report import GateReport
+from shortlist.evaluation.gates.gates import GATES, Case
+from shortlist.evaluation.gates.slates import SLATES, SlateMeasures, measure_slates
+from shortlist.evaluation.metrics.measure import ScoredModel, best_possible, compare, measure
+from shortlist.evaluation.metrics.pointwise import UnmeasurableError
+from shortlist.evaluation.metrics.records import Measures, PairedComparison, SliceComparison
+from shortlist.evaluation.metrics.slices import compare_slices
 from shortlist.evaluation.verdict import GateVerdict
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import atomic_folder, folder_digest, write_json

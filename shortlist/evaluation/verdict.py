@@ -8,8 +8,10 @@ from typing import Any, Self
 from pydantic import Field
 
 from shortlist.contracts import Files
-from shortlist.evaluation.gate_report import GateReport
-from shortlist.evaluation.records import (
+from shortlist.evaluation.gates.gate_report import GateReport
+from shortlist.evaluation.gates.retrieval import RetrievalMeasures
+from shortlist.evaluation.gates.slates import SlateMeasures
+from shortlist.evaluation.metrics.records import (
     Champion,
     ConfidenceInterval,
     Measures,
@@ -20,8 +22,6 @@ from shortlist.evaluation.records import (
     SkewMeasures,
     SliceComparison,
 )
-from shortlist.evaluation.retrieval import RetrievalMeasures
-from shortlist.evaluation.slates import SlateMeasures
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import read_json
 

@@ -26,9 +26,9 @@ from shortlist.features.static_view_plan import MeanView, StaticView, static_vie
 from shortlist.features.tiles import WHOLE_DAYS, Tiles
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.spec.data import Data
-from shortlist.spec.durations import parse_duration
 from shortlist.spec.features import Features, streamed_columns
 from shortlist.spec.gates import Gates
+from shortlist.spec.text.durations import parse_duration
 
 
 @dataclass(frozen=True)

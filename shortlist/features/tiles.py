@@ -11,8 +11,8 @@ import polars as pl
 
 from shortlist.contracts import Columns
 from shortlist.spec.data import Data
-from shortlist.spec.durations import parse_duration
 from shortlist.spec.features import Features
+from shortlist.spec.text.durations import parse_duration
 
 TILE: Final = ":tile"
 """Moment at which a row's tile ends, in microseconds since 1970-01-01 UTC."""

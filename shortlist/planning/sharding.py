@@ -17,7 +17,7 @@ _MIN_SHARD_WIDTH: Final = 32
 _MAX_DEVICES: Final = 4096
 
 MAX_ROWS: Final = 2**31 - 1
-"""Most rows of the fused table of `models.embedding.layout`."""
+"""Most rows of the fused table of `models.embedding.reading.layout`."""
 
 Kind = Literal["whole", "table-wise", "column-wise", "row-wise", "copied"]
 
@@ -81,7 +81,7 @@ def smallest_sharding(shape: ModelShape, device: Accelerator, precision: Precisi
 def row_wise_devices(shape: ModelShape, device: Accelerator, precision: Precision) -> int | None:
     """Return the fewest devices, a power of two, when every table is split by rows; None: the most are too few.
 
-    Workers of a distributed training split tables in this way (`models.embedding.sharded`).
+    Workers of a distributed training split tables in this way (`models.embedding.table.sharded`).
     """
     total = sum(_size(table, shape.width) for table in shape.tables)
     for exponent in range(_MAX_DEVICES.bit_length()):

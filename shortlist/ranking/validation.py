@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shortlist.evaluation.metrics import auc, log_loss
+from shortlist.evaluation.metrics.pointwise import auc, log_loss
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:
@@ -32,7 +32,7 @@ def validation_metrics(
         `validation_log_loss` and `validation_auc`; the AUC is None with a single class, where it is undefined.
 
     Raises:
-        UnmeasurableError: See `shortlist.evaluation.metrics.check_scores`.
+        UnmeasurableError: See `shortlist.evaluation.metrics.pointwise.check_scores`.
     """
     labels_f64, scores_f64 = labels.astype(np.float64), scores.astype(np.float64)
     varies = labels_f64.min() != labels_f64.max()

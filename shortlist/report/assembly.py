@@ -11,8 +11,8 @@ from typing import Any
 from shortlist.contracts import Files
 from shortlist.evaluation.blessing import read_blessing
 from shortlist.evaluation.comparison import TrainedFiles, compare_models
-from shortlist.evaluation.embeddings import read_embedding_numbers
-from shortlist.evaluation.measure import measure
+from shortlist.evaluation.metrics.embeddings import read_embedding_numbers
+from shortlist.evaluation.metrics.measure import measure
 from shortlist.evaluation.verdict import GateVerdict
 from shortlist.report.page import PageStep, RunPage
 from shortlist.report.page_facts import split_rows

@@ -12,10 +12,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from shortlist.contracts import Files
-from shortlist.evaluation.export_validation import ExportValidation
-from shortlist.evaluation.measure import scores_file
-from shortlist.evaluation.metrics import UnmeasurableError, check_classes
-from shortlist.evaluation.scores import ScoredRows, read_scores
+from shortlist.evaluation.gates.export_validation import ExportValidation
+from shortlist.evaluation.metrics.measure import scores_file
+from shortlist.evaluation.metrics.pointwise import UnmeasurableError, check_classes
+from shortlist.evaluation.metrics.scores import ScoredRows, read_scores
 from shortlist.evaluation.verdict import GateVerdict, measured_numbers
 from shortlist.report.summary import best_epoch_record
 from shortlist.storage.artefacts import read_json, write_json

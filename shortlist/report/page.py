@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from shortlist.evaluation.records import Measures, Record
+from shortlist.evaluation.metrics.records import Measures, Record
 from shortlist.report.summary import EngineNumbers, RunFailure
 
 

@@ -11,7 +11,7 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.contracts import Columns, Files
-from shortlist.evaluation.records import Record
+from shortlist.evaluation.metrics.records import Record
 from shortlist.storage.tables import DayTable
 
 _SAMPLES = 3

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from shortlist.evaluation.records import Curves, Measures, Role, Scores
-from shortlist.evaluation.retrieval import RetrievalMeasures, StageNumbers
+from shortlist.evaluation.gates.retrieval import RetrievalMeasures, StageNumbers
+from shortlist.evaluation.metrics.records import Curves, Measures, Role, Scores
 from shortlist.report.figures import DASHES, GRID, INK, MARKERS, MUTED, SERIES, Plot, figure_panels, plot
 
 if TYPE_CHECKING:

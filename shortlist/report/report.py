@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from shortlist.contracts import Files
 from shortlist.evaluation.blessing import Blessing, read_blessing
-from shortlist.evaluation.calibration import rate_error
-from shortlist.evaluation.records import TITLES, Measures, Scores
-from shortlist.evaluation.slates import SlateMeasures
+from shortlist.evaluation.gates.slates import SlateMeasures
+from shortlist.evaluation.metrics.calibration import rate_error
+from shortlist.evaluation.metrics.records import TITLES, Measures, Scores
 from shortlist.evaluation.verdict import GateVerdict
 from shortlist.report import plots
 from shortlist.report.figures import Plot

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from shortlist.evaluation.embeddings import EmbeddingNumbers
-from shortlist.evaluation.gate_report import GateReport
-from shortlist.evaluation.records import ConfidenceInterval, Measures, Metric, Record, Scores
-from shortlist.evaluation.retrieval import RetrievalMeasures, StageNumbers
-from shortlist.evaluation.slates import FILTERING, SlateMeasures
+from shortlist.evaluation.gates.gate_report import GateReport
+from shortlist.evaluation.gates.retrieval import RetrievalMeasures, StageNumbers
+from shortlist.evaluation.gates.slates import FILTERING, SlateMeasures
+from shortlist.evaluation.metrics.embeddings import EmbeddingNumbers
+from shortlist.evaluation.metrics.records import ConfidenceInterval, Measures, Metric, Record, Scores
 from shortlist.storage.artefacts import write_json
 
 Count = int | None

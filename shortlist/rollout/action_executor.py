@@ -11,7 +11,12 @@ from typing import Any, Final
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from shortlist.rollout.actions import (
+from shortlist.rollout.controller_context import ControllerContext
+from shortlist.rollout.deployment import Deployment, Route
+from shortlist.rollout.interruption import Interruption
+from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.rollouts import RolloutError
+from shortlist.rollout.states.actions import (
     DrainRequests,
     EnsureServing,
     LoadTestCandidate,
@@ -26,11 +31,6 @@ from shortlist.rollout.actions import (
     VerifyCandidate,
     VerifyServedFiles,
 )
-from shortlist.rollout.controller_context import ControllerContext
-from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.interruption import Interruption
-from shortlist.rollout.record import RolloutRecord
-from shortlist.rollout.rollouts import RolloutError
 
 _ATTEMPTS: Final = 4
 _SHORT_CALLS: Final = (SetTrafficSplit, RouteAllTraffic, RemoveRoute, SetChampionAlias, StopServers, VerifyAnswers)

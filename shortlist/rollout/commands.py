@@ -9,10 +9,10 @@ from typing import Final, Literal
 from shortlist.rollout.candidates import newest_candidate
 from shortlist.rollout.controller import Controller
 from shortlist.rollout.controller_context import ControllerContext
-from shortlist.rollout.operator_commands import OperatorCommand
-from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import RolloutError, Rollouts
+from shortlist.rollout.states.operator_commands import OperatorCommand
+from shortlist.rollout.states.phases import Phase, RolloutState
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.serving import Canary
 

@@ -9,15 +9,22 @@ from typing import Final
 
 from shortlist.contracts import ShortlistError
 from shortlist.rollout.action_executor import ActionExecutor
-from shortlist.rollout.actions import AnalyzeStep, RolloutAction, RouteAllTraffic, StartServers, actions, resume_actions
 from shortlist.rollout.controller_context import ControllerContext
-from shortlist.rollout.events import Abort, Event, Failed, PhaseCompleted, StepAnalyzed
 from shortlist.rollout.fleet import Observer
 from shortlist.rollout.interruption import Interrupted, Interruption
-from shortlist.rollout.phases import REVERTING_PHASES, WAITING_PHASES, Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import FAULTS, RolloutError, Rollouts
-from shortlist.rollout.state_machine import advance
+from shortlist.rollout.states.actions import (
+    AnalyzeStep,
+    RolloutAction,
+    RouteAllTraffic,
+    StartServers,
+    actions,
+    resume_actions,
+)
+from shortlist.rollout.states.events import Abort, Event, Failed, PhaseCompleted, StepAnalyzed
+from shortlist.rollout.states.phases import REVERTING_PHASES, WAITING_PHASES, Phase
+from shortlist.rollout.states.state_machine import advance
 from shortlist.rollout.verdict import make_verdict
 from shortlist.storage.records.store import RecordStoreError
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from shortlist.rollout.checks.observations import Observation
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.observations import Observation, RequestTotals
+from shortlist.rollout.evidence.counts import RequestTotals
 from shortlist.tracking.registry import Alias, RegisteredModel
 
 

@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from shortlist.evaluation.records import ConfidenceInterval
+from shortlist.evaluation.metrics.records import ConfidenceInterval
 from shortlist.report.figures import DASHES, INK, MUTED, SERIES, Plot, figure_panels, plot
 from shortlist.report.templates import page_environment
-from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import PlotSample, RolloutRecord
+from shortlist.rollout.states.phases import Phase
 from shortlist.spec.serving import Guard
 from shortlist.storage.artefacts import write_text
 

@@ -7,9 +7,10 @@ from typing import Final, Self
 
 from pydantic import Field
 
-from shortlist.evaluation.records import ConfidenceInterval, Record
-from shortlist.rollout.observations import Observation, RequestTotals
-from shortlist.rollout.phases import Phase, RolloutState
+from shortlist.evaluation.metrics.records import ConfidenceInterval, Record
+from shortlist.rollout.checks.observations import Observation
+from shortlist.rollout.evidence.counts import RequestTotals
+from shortlist.rollout.states.phases import Phase, RolloutState
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.serving import Canary
 

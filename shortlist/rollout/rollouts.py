@@ -16,9 +16,9 @@ from typing import Final
 from pydantic import BaseModel, ValidationError
 
 from shortlist.contracts import ShortlistError
-from shortlist.rollout.operator_commands import COMMAND_FILE, OperatorCommand
 from shortlist.rollout.page import PAGE, write_page
 from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.states.operator_commands import COMMAND_FILE, OperatorCommand
 from shortlist.rollout.verdict import EVIDENCE, RolloutVerdict
 from shortlist.storage.artefacts import IntegrityError, write_text
 from shortlist.storage.objects import ObjectStore, open_object_store

@@ -12,7 +12,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from shortlist.rollout.observations import RequestTotals
+from shortlist.rollout.evidence.counts import RequestTotals
 from shortlist.rollout.page import (
     NO_NUMBER,
     format_change,
@@ -26,8 +26,8 @@ from shortlist.rollout.page import (
     format_three_decimals,
     headline,
 )
-from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord, RolloutStep
+from shortlist.rollout.states.phases import Phase
 from shortlist.system.progress import EVENTS_VARIABLE, emit
 
 _PAIRS = ("p99 ms", "KPI", "KPI gain")

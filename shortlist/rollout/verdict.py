@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from shortlist.evaluation.records import Record
-from shortlist.rollout.events import Decision
-from shortlist.rollout.observations import GuardedRates, Observation, RequestTotals, VerdictTotals
-from shortlist.rollout.phases import Phase
+from shortlist.evaluation.metrics.records import Record
+from shortlist.rollout.checks.observations import Decision, GuardedRates, Observation
+from shortlist.rollout.evidence.counts import RequestTotals, VerdictTotals
 from shortlist.rollout.record import RolloutRecord, RolloutStep
+from shortlist.rollout.states.phases import Phase
 
 EVIDENCE: Final = "evidence.json"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shortlist.contracts import Files
-from shortlist.evaluation.records import LOWER_IS_BETTER, TITLES, Metric
+from shortlist.evaluation.metrics.records import LOWER_IS_BETTER, TITLES, Metric
 from shortlist.ranking.kind import DeclaredModel
 from shortlist.ranking.registry import kind_of
 

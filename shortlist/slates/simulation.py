@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from shortlist.evaluation.slates import SimulatedRequests
+from shortlist.evaluation.gates.slates import SimulatedRequests
 from shortlist.slates.candidate_columns import SCORE
 from shortlist.slates.filters.base import UserHistory
 from shortlist.slates.past_items import merge_histories

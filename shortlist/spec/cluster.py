@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from shortlist.spec.base import Section
-from shortlist.spec.quantity import PATTERN, canonical_quantity
+from shortlist.spec.text.quantity import PATTERN, canonical_quantity
 
 Quantity = Annotated[str, Field(pattern=PATTERN), AfterValidator(canonical_quantity)]
 """A Kubernetes quantity, e.g. `500m` or `16Gi`; kept as the API server writes it: `0.5` becomes `500m`."""

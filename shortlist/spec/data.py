@@ -11,7 +11,6 @@ from pydantic import AwareDatetime, BeforeValidator, Field, model_validator
 
 from shortlist.contracts import LIVE_COLUMNS, RESERVED, did_you_mean, label_column, score_column
 from shortlist.spec.base import Section, expand_names
-from shortlist.spec.durations import Duration
 from shortlist.spec.generated_options import (
     GeneratedContent,
     GeneratedLifetime,
@@ -20,7 +19,8 @@ from shortlist.spec.generated_options import (
     GeneratedRecommender,
 )
 from shortlist.spec.log_shape import Explode, FurtherLabel, Positive
-from shortlist.spec.time_format import TimeFormat
+from shortlist.spec.text.durations import Duration
+from shortlist.spec.text.time_format import TimeFormat
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 LabelName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]

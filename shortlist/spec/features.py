@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from shortlist.contracts import LIVE_COLUMNS, Columns, did_you_mean
 from shortlist.spec.base import RegisteredSection, Section, expand_names
 from shortlist.spec.data import Column, Data, SideTable
-from shortlist.spec.durations import Duration, parse_duration
+from shortlist.spec.text.durations import Duration, parse_duration
 
 _LEARNING_DEFAULTS: Final = {"admit_after": 1, "evict_after_days": None}
 """Learning settings of a feature's ids, with their default values."""

@@ -14,10 +14,10 @@ from pydantic_core import ErrorDetails
 
 from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.spec.base import RegisteredSection
-from shortlist.spec.changes import apply_change, split_changes
 from shortlist.spec.models import ModelSection, model_sections
 from shortlist.spec.spec import Spec
-from shortlist.spec.yaml_text import YamlError, read_yaml
+from shortlist.spec.text.changes import apply_change, split_changes
+from shortlist.spec.text.yaml_text import YamlError, read_yaml
 
 _MAX_VALUE_LENGTH: Final = 200
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, HttpUrl, model_validator
 
 from shortlist.spec.base import Names, Section
-from shortlist.spec.durations import Duration
+from shortlist.spec.text.durations import Duration
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 

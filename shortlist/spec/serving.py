@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from shortlist.contracts import did_you_mean
 from shortlist.spec.base import Section
-from shortlist.spec.durations import Duration
 from shortlist.spec.log_shape import FurtherLabel
+from shortlist.spec.text.durations import Duration
 
 Percent = Annotated[int, Field(ge=1, le=100)]
 MAX_REPLICAS: Final = 8

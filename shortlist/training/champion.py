@@ -6,8 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shortlist.contracts import Files, ShortlistError
-from shortlist.evaluation.gate_inputs import BEST_CHAMPION_FOLDER
-from shortlist.evaluation.slates import SLATES
+from shortlist.evaluation.gates.gate_inputs import BEST_CHAMPION_FOLDER
+from shortlist.evaluation.gates.slates import SLATES
 from shortlist.features.fit import fit
 from shortlist.features.split import split_days
 from shortlist.features.table import build_table

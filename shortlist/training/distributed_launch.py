@@ -8,7 +8,7 @@ from functools import partial
 from shortlist.spec.cluster import Cluster
 from shortlist.storage.objects import open_object_store
 from shortlist.storage.storage_config import StorageConfig
-from shortlist.training.local_workers import train_locally
+from shortlist.training.distributed.local_workers import train_locally
 from shortlist.training.train import DistributedLaunch
 
 
@@ -28,7 +28,10 @@ def distributed_launch_for(name: str, cluster: str, stores: str) -> DistributedL
     if "KUBERNETES_SERVICE_HOST" not in os.environ:
         return DistributedLaunch(world, train_locally, workers.wait_seconds)
     from shortlist.system.kubernetes_api import KubernetesAPI, connect
-    from shortlist.training.cluster_workers import TrainJobContext, train_on_cluster  # loads the cluster's client
+    from shortlist.training.distributed.cluster_workers import (  # loads the cluster's client
+        TrainJobContext,
+        train_on_cluster,
+    )
 
     kubernetes = KubernetesAPI(connect(), declared.namespace)
     return DistributedLaunch(

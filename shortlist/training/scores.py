@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shortlist.contracts import Columns, DataError, Files, best_column, label_column, score_column
-from shortlist.evaluation.metrics import auc
-from shortlist.evaluation.records import TrainingOnlyEffect
-from shortlist.evaluation.scores import LEARNT
+from shortlist.evaluation.metrics.pointwise import auc
+from shortlist.evaluation.metrics.records import TrainingOnlyEffect
+from shortlist.evaluation.metrics.scores import LEARNT
 from shortlist.ranking.inputs import split_of
 from shortlist.ranking.ranker import Ranker
 from shortlist.storage.artefacts import atomic_folder, write_json

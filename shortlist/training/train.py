@@ -14,7 +14,7 @@ from shortlist.spec.cluster import Workers
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
-from shortlist.training.job import DistributedJob
+from shortlist.training.distributed.job import DistributedJob
 from shortlist.training.scores import score
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from shortlist.spec.quantity import canonical_quantity
+from shortlist.spec.text.quantity import canonical_quantity
 
 Object = dict[str, Any]
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")

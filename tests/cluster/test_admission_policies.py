@@ -15,7 +15,7 @@ from kserve_world import CLUSTER
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import ObjectOwner
 from shortlist.spec.cluster import Secret, Task, Workers
-from shortlist.training.train_job import train_job
+from shortlist.training.distributed.train_job import train_job
 
 Object = dict[str, Any]
 FILE = Path(__file__).parents[2] / "deploy" / "k8s" / "admission-policy.yaml"

@@ -39,7 +39,7 @@ from shortlist.serving.server.requests.headers import (
 from shortlist.spec.cluster import Autoscaling, Cluster, Images
 from shortlist.spec.serving import Limits, Overload
 from shortlist.spec.spec import Spec
-from shortlist.training.train_job import API_VERSION, RUNTIME
+from shortlist.training.distributed.train_job import API_VERSION, RUNTIME
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "k8s"

@@ -22,10 +22,10 @@ from monitoring.store.process_identity import ProcessIdentity
 from monitoring.store.record_files import RecordError
 from monitoring.windows.records import RetrainDecision, WindowReport
 from shortlist.cli import main
-from shortlist.rollout.operator_commands import OperatorCommand
-from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import RolloutError, Rollouts, open_rollouts
+from shortlist.rollout.states.operator_commands import OperatorCommand
+from shortlist.rollout.states.phases import Phase, RolloutState
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.spec.load import load_spec
 from shortlist.spec.serving import Canary

@@ -9,14 +9,14 @@ import torch
 
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.embedding.admission import BucketAdmission
-from models.embedding.cached_embeddings import CachedTable
-from models.embedding.chunks import Batch, Lookups
-from models.embedding.cuda_graphs import make_step
-from models.embedding.fused_table import FusedTable
-from models.embedding.layout import Layout
-from models.embedding.step import step_options
-from models.embedding.table_memory import free_memory
+from models.embedding.reading.chunks import Batch, Lookups
+from models.embedding.reading.layout import Layout
+from models.embedding.table.admission import BucketAdmission
+from models.embedding.table.cached_embeddings import CachedTable
+from models.embedding.table.fused_table import FusedTable
+from models.embedding.table.table_memory import free_memory
+from models.embedding.training.cuda_graphs import make_step
+from models.embedding.training.step import step_options
 from shortlist.ranking.inputs import TableFeature
 
 pytestmark = pytest.mark.gpu

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from models.embedding.chunks import Lookups
-from models.embedding.optimizer import RowWiseAdagrad
+from models.embedding.reading.chunks import Lookups
+from models.embedding.table.optimizer import RowWiseAdagrad
 
 pytest.importorskip("triton")
 
-from models.embedding import fused_adagrad
-from models.embedding.fused_adagrad import FusedAdagrad
+from models.embedding.table import fused_adagrad
+from models.embedding.table.fused_adagrad import FusedAdagrad
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"

@@ -10,7 +10,7 @@ import os
 import pytest
 import torch
 
-from models.embedding.interaction import Interaction
+from models.embedding.network.interaction import Interaction
 
 pytest.importorskip("triton")
 

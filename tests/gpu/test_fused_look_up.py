@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from models.embedding.fused_look_up import look_up_rows
+from models.embedding.table.fused_look_up import look_up_rows
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"

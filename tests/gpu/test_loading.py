@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 import torch
 
-from models.embedding.batches import BatchLoader, ChunkStore
-from models.embedding.chunks import Batch
-from models.embedding.device_batches import DeviceStore
-from models.embedding.file_offsets import read_chunk_size
-from models.embedding.layout import Layout
-from models.embedding.loading import cudf_decoder, host_decoder
+from models.embedding.reading.batches import BatchLoader, ChunkStore
+from models.embedding.reading.chunks import Batch
+from models.embedding.reading.device_batches import DeviceStore
+from models.embedding.reading.file_offsets import read_chunk_size
+from models.embedding.reading.layout import Layout
+from models.embedding.reading.loading import cudf_decoder, host_decoder
 from shortlist.contracts import Columns, Files
 from shortlist.ranking.inputs import LearningTable, features_matching
 from shortlist.storage.tables import DayTable, DayTableWriter

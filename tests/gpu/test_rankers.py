@@ -16,9 +16,9 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from models.dlrm.ranker import DLRMRanker
-from models.embedding import train as training_module
-from models.embedding.batches import BatchLoader
-from models.embedding.chunks import Batch
+from models.embedding.reading.batches import BatchLoader
+from models.embedding.reading.chunks import Batch
+from models.embedding.training import train as training_module
 from shortlist.contracts import Columns
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
@@ -108,8 +108,8 @@ def test_a_resumed_training_gives_the_same_weights_bit_by_bit(
 
 LOSING = """
 import torch
-from models.embedding.train import gpu_failure
-from models.embedding.training_progress import TrainingProgress
+from models.embedding.training.train import gpu_failure
+from models.embedding.training.training_progress import TrainingProgress
 try:
     torch.zeros(3, device="cuda")[torch.tensor([7], device="cuda")]
     torch.cuda.synchronize()

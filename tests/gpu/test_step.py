@@ -9,11 +9,11 @@ import torch
 
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.embedding.chunks import Batch, Lookups
-from models.embedding.cuda_graphs import make_step
-from models.embedding.layout import Layout
-from models.embedding.precision import precision_of
-from models.embedding.step import LossScale, StepOptions, TrainingStep, step_options
+from models.embedding.reading.chunks import Batch, Lookups
+from models.embedding.reading.layout import Layout
+from models.embedding.table.precision import precision_of
+from models.embedding.training.cuda_graphs import make_step
+from models.embedding.training.step import LossScale, StepOptions, TrainingStep, step_options
 from shortlist.ranking.inputs import TableFeature
 
 pytestmark = pytest.mark.gpu

@@ -19,10 +19,10 @@ from models.registry import KINDS
 from shortlist.contracts import Files
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.evaluation.blessing import bless, read_blessing, write_blessing
-from shortlist.evaluation.records import Measures
+from shortlist.evaluation.metrics.records import Measures
 from shortlist.ranking.registry import kind_of
 from shortlist.rollout.local.lifecycle import stop_stack
-from shortlist.rollout.phases import Phase
+from shortlist.rollout.states.phases import Phase
 from shortlist.rollout.verdict import EVIDENCE, RolloutVerdict
 from shortlist.runs.local_training import run_locally
 from shortlist.serving.processes.orphan_processes import orphan_processes

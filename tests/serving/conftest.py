@@ -20,10 +20,10 @@ from shortlist.data.validate import validate
 from shortlist.deployment.registration import register_blessed
 from shortlist.evaluation.blessing import bless, write_blessing
 from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
-from shortlist.evaluation.gate_report import GateReport
-from shortlist.evaluation.gate_result import GateResult
-from shortlist.evaluation.gates import GATES
-from shortlist.evaluation.records import Measures
+from shortlist.evaluation.gates.gate_report import GateReport
+from shortlist.evaluation.gates.gate_result import GateResult
+from shortlist.evaluation.gates.gates import GATES
+from shortlist.evaluation.metrics.records import Measures
 from shortlist.features.fit import fit
 from shortlist.features.publish import publish
 from shortlist.features.table import build_table

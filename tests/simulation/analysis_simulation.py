@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shortlist.rollout.analysis import StepAnalysis, analyze_step
-from shortlist.rollout.checks import Health
-from shortlist.rollout.events import Decision
-from shortlist.rollout.evidence import Floats, RolloutEvidence, StepEvidence, TrackEvidence
-from shortlist.rollout.evidence_latency import BUCKETS, Latencies, bucket_numbers
-from shortlist.rollout.sequential_difference import Bools, UserValues, difference
-from shortlist.rollout.track_counter import MAX_SAMPLED_SCORES
+from shortlist.rollout.checks.analysis import StepAnalysis, analyze_step
+from shortlist.rollout.checks.health import Health
+from shortlist.rollout.checks.observations import Decision
+from shortlist.rollout.evidence.latency import BUCKETS, Latencies, bucket_numbers
+from shortlist.rollout.evidence.rollout_evidence import Floats, RolloutEvidence, StepEvidence, TrackEvidence
+from shortlist.rollout.evidence.sequential_difference import Bools, UserValues, difference
+from shortlist.rollout.evidence.track_counter import MAX_SAMPLED_SCORES
 from shortlist.spec.serving import Canary
 
 

@@ -153,7 +153,7 @@ REPLACED = {
     "shortlist/features/store.py: sys.modules",
     "shortlist/features/store.py: typeguard.typechecked",
     # The module of a compiled loop is entered as importlib's documentation says ("importing a source file directly").
-    "shortlist/serving/export/compiling.py: sys.modules",
+    "shortlist/serving/export/program/compiling.py: sys.modules",
     # kfp.local has no hook that keeps the outputs of one task out of its cache.
     "shortlist/runs/runner.py: kfp.local.cache.LocalCache.put",
     # A process that is to die in the middle of a call.

@@ -64,8 +64,8 @@ def test_evaluation_imports_neither_sklearn_nor_scipy_stats() -> None:
     code = """
 import sys
 import numpy as np
-from shortlist.evaluation.calibration import wilson_interval
-from shortlist.evaluation.metrics import auc, roc_points
+from shortlist.evaluation.metrics.calibration import wilson_interval
+from shortlist.evaluation.metrics.pointwise import auc, roc_points
 labels, scores = np.array([0.0, 1.0]), np.array([0.2, 0.3])
 print(auc(labels, scores), roc_points(labels, scores), wilson_interval(1, 2, 0.9))
 print(*({"sklearn", "scipy.stats", "pandas"} & set(sys.modules)))

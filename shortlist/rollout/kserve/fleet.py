@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from shortlist.rollout.checks import Health
+from shortlist.rollout.checks.health import Health
 from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import (

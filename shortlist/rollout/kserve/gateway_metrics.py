@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from shortlist.rollout.checks import MAX_RATIO_TO_STABLE, SLOW_SHARE, CheckResult
-from shortlist.rollout.evidence import RolloutEvidence, StepEvidence, TrackEvidence
+from shortlist.rollout.checks.health import MAX_RATIO_TO_STABLE, SLOW_SHARE, CheckResult
+from shortlist.rollout.evidence.rollout_evidence import RolloutEvidence, StepEvidence, TrackEvidence
+from shortlist.rollout.evidence.sequential import lower_bound
 from shortlist.rollout.kserve.owner import ObjectOwner
 from shortlist.rollout.kserve.prometheus import Prometheus
 from shortlist.rollout.kserve.routing import PLACES
-from shortlist.rollout.sequential import lower_bound
 from shortlist.spec.serving import Canary
 
 MIN_KNOWN_SHARE: Final = 0.5

@@ -33,7 +33,7 @@ from shortlist.rollout.kserve.published import model_key, release_key, repositor
 from shortlist.rollout.kserve.settings import FILES, GRPC_PORT, HTTP_PORT, LOG, RELEASE, VARIABLE
 from shortlist.serving.server.runtime.settings import SERVER_ENVIRONMENT
 from shortlist.spec.cluster import Cluster, Task
-from shortlist.spec.quantity import canonical_quantity
+from shortlist.spec.text.quantity import canonical_quantity
 from shortlist.system.kubernetes_api import INFERENCE_SERVICE, Object
 
 SHIPPER_PORT: Final = 8081

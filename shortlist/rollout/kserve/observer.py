@@ -12,11 +12,14 @@ from typing import Final
 import polars as pl
 
 from shortlist.contracts import ShortlistError
-from shortlist.rollout.analysis import analyze_step
-from shortlist.rollout.analysis_observer import make_observation
-from shortlist.rollout.checks import CheckResult
-from shortlist.rollout.evidence_access import SCHEMA
-from shortlist.rollout.evidence_reader import EvidenceReader
+from shortlist.rollout.checks.analysis import analyze_step
+from shortlist.rollout.checks.analysis_observer import make_observation
+from shortlist.rollout.checks.health import CheckResult
+from shortlist.rollout.checks.observations import Observation
+from shortlist.rollout.evidence.access_log import SCHEMA
+from shortlist.rollout.evidence.counts import RequestTotals
+from shortlist.rollout.evidence.log_parts import PartReader, is_routed_by_user
+from shortlist.rollout.evidence.reader import EvidenceReader
 from shortlist.rollout.kserve.fleet import KubeFleet
 from shortlist.rollout.kserve.gateway_metrics import (
     GatewayMetrics,
@@ -25,8 +28,6 @@ from shortlist.rollout.kserve.gateway_metrics import (
     merge_gateway_metrics,
 )
 from shortlist.rollout.kserve.prometheus import Prometheus, PrometheusUnavailableError
-from shortlist.rollout.log_parts import PartReader, is_routed_by_user
-from shortlist.rollout.observations import Observation, RequestTotals
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.log.log_keys import log_key
 from shortlist.serving.log.log_mirror import mirror

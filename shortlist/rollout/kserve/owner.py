@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from shortlist.spec.quantity import same_quantity
+from shortlist.spec.text.quantity import same_quantity
 from shortlist.system.kubernetes_api import ForeignError, Object
 
 SPEC_LABEL: Final = "shortlist/spec"

@@ -6,11 +6,11 @@ import time
 from functools import partial
 from typing import Final
 
-from shortlist.rollout.analysis_observer import AnalysisObserver
-from shortlist.rollout.checks import Health
-from shortlist.rollout.evidence_reader import EvidenceReader
+from shortlist.rollout.checks.analysis_observer import AnalysisObserver
+from shortlist.rollout.checks.health import Health
+from shortlist.rollout.evidence.counts import RequestTotals
+from shortlist.rollout.evidence.reader import EvidenceReader
 from shortlist.rollout.local.stack import Stack
-from shortlist.rollout.observations import RequestTotals
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.log.log_writer import is_sampled
 

@@ -8,8 +8,8 @@ from typing import Final, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from shortlist.serving.export.calibrated import CALIBRATION, calibrate
 from shortlist.serving.export.graph_builder import GraphBuilder
+from shortlist.serving.export.program.calibrated import CALIBRATION, calibrate
 from shortlist.storage.artefacts import IntegrityError, read_json, write_json
 
 CALIBRATION_FILE: Final = "calibration.json"

@@ -112,7 +112,7 @@ def _copy_program(serving: Path, folder: Path, signature: Signature, scoring: Sc
 
 def _copy_sources(files: dict[str, str], folder: Path) -> None:
     for name, source_name in files.items():
-        shutil.copyfile(Path(__file__).with_name(source_name), folder / name)
+        shutil.copyfile(Path(__file__).parent / "program" / source_name, folder / name)
 
 
 def _copy_graph(serving: Path, folder: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from shortlist.contracts import ShortlistError
 from shortlist.serving.export.graph_split import read_graph
-from shortlist.serving.export.tree_walk import TOP_EXITS, TOP_NODES, TREES
+from shortlist.serving.export.program.tree_walk import TOP_EXITS, TOP_NODES, TREES
 from shortlist.storage.artefacts import IntegrityError
 
 _OPERATION: Final = "TreeEnsembleRegressor"

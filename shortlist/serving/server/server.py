@@ -40,8 +40,8 @@ from shortlist.serving.server.runtime.metrics import Metrics, age_seconds
 from shortlist.serving.server.runtime.settings import ServerSettings
 from shortlist.serving.server.scoring.predictor import Predictor
 from shortlist.slates.release import open_release
-from shortlist.spec.durations import parse_duration
 from shortlist.spec.serving import Limits
+from shortlist.spec.text.durations import parse_duration
 from shortlist.storage.artefacts import read_json
 
 _GRACE_SECONDS: Final = 30

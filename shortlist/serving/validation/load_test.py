@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import numpy as np
 
-from shortlist.evaluation.export_gates import exceeds_limits
-from shortlist.evaluation.export_validation import LoadTestResult
+from shortlist.evaluation.gates.export_gates import exceeds_limits
+from shortlist.evaluation.gates.export_validation import LoadTestResult
 from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Endpoint, connect
 from shortlist.serving.traffic.ledger import Ledger, LedgerEntry, percentiles

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shortlist.contracts import NotMeasuredError, ShortlistError
-from shortlist.evaluation.export_validation import LargestDifference, ScoreParity
-from shortlist.evaluation.metrics import UnmeasurableError, auc
+from shortlist.evaluation.gates.export_validation import LargestDifference, ScoreParity
+from shortlist.evaluation.metrics.pointwise import UnmeasurableError, auc
 from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import FOLDER, SCORE
 from shortlist.serving.traffic.answers import ClientResponse

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files, score_column
-from shortlist.evaluation.measure import scores_file
-from shortlist.evaluation.scores import ScoredRows, read_scores
+from shortlist.evaluation.metrics.measure import scores_file
+from shortlist.evaluation.metrics.scores import ScoredRows, read_scores
 from shortlist.features.open_counts import with_open_events
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.slates import SLATE, whole_slates

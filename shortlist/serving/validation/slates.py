@@ -14,10 +14,8 @@ import polars as pl
 
 from shortlist.contracts import Columns, Files
 from shortlist.data.world.best_candidates import best_candidates
-from shortlist.evaluation.list_metrics import Relevant, coverage, list_metrics
-from shortlist.evaluation.ranking import NDCG_AT
-from shortlist.evaluation.retrieval import ALL_SOURCES, BEST_POSSIBLE, PER_USER, EvaluatedList
-from shortlist.evaluation.slates import (
+from shortlist.evaluation.gates.retrieval import ALL_SOURCES, BEST_POSSIBLE, PER_USER, EvaluatedList
+from shortlist.evaluation.gates.slates import (
     FILTERING,
     ORDERING,
     POPULARITY,
@@ -27,6 +25,8 @@ from shortlist.evaluation.slates import (
     SimulatedRequests,
     SlatesEvaluation,
 )
+from shortlist.evaluation.metrics.list_metrics import Relevant, coverage, list_metrics
+from shortlist.evaluation.metrics.ranking import NDCG_AT
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.split import split_days
 from shortlist.features.view_index import ViewIndex

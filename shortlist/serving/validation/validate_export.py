@@ -7,8 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shortlist.contracts import Files, NotMeasuredError, ShortlistError
-from shortlist.evaluation.export_gates import depends_on_moment, infra_gate, parity_gate
-from shortlist.evaluation.export_validation import (
+from shortlist.evaluation.gates.export_gates import depends_on_moment, infra_gate, parity_gate
+from shortlist.evaluation.gates.export_validation import (
     BF16_MAX_SCORE_DIFFERENCE,
     ExportValidation,
     LoadTestResult,

@@ -12,7 +12,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.slates.filters.base import Filter, FilterRequest
-from shortlist.spec.durations import Duration, parse_duration
+from shortlist.spec.text.durations import Duration, parse_duration
 from shortlist.system.registry import Registry
 from shortlist.system.row_expressions import compile_expression, parse_expression
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from shortlist.contracts import Columns
 from shortlist.data.world.best_candidates import best_candidates
 from shortlist.data.world.generate import FIRST_USER
-from shortlist.evaluation.list_metrics import ListMetrics, Relevant, coverage, list_metrics
-from shortlist.evaluation.retrieval import (
+from shortlist.evaluation.gates.retrieval import (
     ALL_SOURCES,
     BEST_POSSIBLE,
     EVALUATION_FILE,
@@ -23,6 +22,7 @@ from shortlist.evaluation.retrieval import (
     EvaluatedList,
     RetrievalEvaluation,
 )
+from shortlist.evaluation.metrics.list_metrics import ListMetrics, Relevant, coverage, list_metrics
 from shortlist.slates.retrieval.catalogue import Rows
 from shortlist.slates.retrieval.retriever import Retriever
 from shortlist.slates.retrieval.source import ROW, Queries, read_user_tables

@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shortlist.contracts import Columns, DataError
-from shortlist.evaluation.retrieval import ALL_SOURCES
+from shortlist.evaluation.gates.retrieval import ALL_SOURCES
 from shortlist.slates.retrieval.catalogue import Catalogue, Rows, find_positions, write_mappable
 from shortlist.slates.retrieval.source import ROW, FitInputs, Queries, RankedItems, Source
 from shortlist.slates.retrieval.union import Candidates, fuse_candidates

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shortlist.contracts import Files, ShortlistError
-from shortlist.evaluation.intervals import FEWEST_CLUSTERS, bootstrap_mean
-from shortlist.evaluation.list_metrics import list_metrics
-from shortlist.evaluation.records import ConfidenceInterval
-from shortlist.evaluation.retrieval import BEST_POSSIBLE
+from shortlist.evaluation.gates.retrieval import BEST_POSSIBLE
+from shortlist.evaluation.metrics.intervals import FEWEST_CLUSTERS, bootstrap_mean
+from shortlist.evaluation.metrics.list_metrics import list_metrics
+from shortlist.evaluation.metrics.records import ConfidenceInterval
 from shortlist.features.split import split_days
 from shortlist.features.view_index import ViewIndex
 from shortlist.serving.validation.slates import PairScorer, read_requests, slate_rows

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 import yaml
 
-from shortlist.evaluation.records import LOWER_IS_BETTER, TITLES
+from shortlist.evaluation.metrics.records import LOWER_IS_BETTER, TITLES
 from shortlist.report.figures import INK, MUTED, SERIES, Plot, figure_panels, plot
 from shortlist.report.templates import page_environment
 from shortlist.spec.tune import Metric

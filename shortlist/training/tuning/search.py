@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict
 
 from shortlist.contracts import Files, ShortlistError
-from shortlist.evaluation.records import LOWER_IS_BETTER, TITLES
+from shortlist.evaluation.metrics.records import LOWER_IS_BETTER, TITLES
 from shortlist.ranking.registry import kind_of
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime

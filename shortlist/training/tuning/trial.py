@@ -22,8 +22,8 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from shortlist.contracts import Columns, Files, ShortlistError
-from shortlist.evaluation.measure import FEWEST_RANKED_USERS
-from shortlist.evaluation.ranking import auc_per_group, gauc
+from shortlist.evaluation.metrics.measure import FEWEST_RANKED_USERS
+from shortlist.evaluation.metrics.ranking import auc_per_group, gauc
 from shortlist.ranking.inputs import split_of
 from shortlist.ranking.saved_models import ranker_class
 from shortlist.ranking.validation import validation_metrics

@@ -12,16 +12,17 @@ from kubernetes import client
 from real_cluster import configuration_of
 
 from shortlist.evaluation.blessing import bless, write_blessing
-from shortlist.evaluation.gate_report import GateReport
-from shortlist.evaluation.gate_result import GateResult
-from shortlist.evaluation.gates import GATES
-from shortlist.evaluation.records import Measures
+from shortlist.evaluation.gates.gate_report import GateReport
+from shortlist.evaluation.gates.gate_result import GateResult
+from shortlist.evaluation.gates.gates import GATES
+from shortlist.evaluation.metrics.records import Measures
+from shortlist.rollout.checks.observations import Observation, TrackSummary
 from shortlist.rollout.commands import RolloutCommands
 from shortlist.rollout.controller_context import ControllerContext
 from shortlist.rollout.deployment import Deployment, Route
+from shortlist.rollout.evidence.counts import RequestTotals
 from shortlist.rollout.fleet import Observer
 from shortlist.rollout.kserve.fleet import KubeFleet
-from shortlist.rollout.observations import Observation, RequestTotals, TrackSummary
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import Rollouts
 from shortlist.serving.export.signature import MODEL_FILE, Signature

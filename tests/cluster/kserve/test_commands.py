@@ -20,8 +20,8 @@ from shortlist.deployment.deployer import Deployer
 from shortlist.rollout.fleet_connection import FleetContext
 from shortlist.rollout.kserve import connection
 from shortlist.rollout.kserve.observer import KubeObserver
-from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.states.phases import Phase
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import BucketObjects, Runtime
 from shortlist.spec.serving import Serving

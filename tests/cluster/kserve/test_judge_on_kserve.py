@@ -17,12 +17,12 @@ from kube_server import Behaviour, KubeServer
 from prometheus_server import PrometheusServer
 
 from shortlist.contracts import ShortlistError
-from shortlist.rollout.evidence import StepEvidence, TrackEvidence
+from shortlist.rollout.evidence.rollout_evidence import StepEvidence, TrackEvidence
 from shortlist.rollout.kserve.gateway_metrics import GatewayMetrics, gateway_check
 from shortlist.rollout.kserve.observer import KubeObserver, ServedRequests
 from shortlist.rollout.kserve.prometheus import Prometheus, PrometheusUnavailableError
-from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.states.phases import Phase
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.log_shape import FurtherLabel, Positive
 from shortlist.spec.serving import KPI, Canary, Guard, Guardrails

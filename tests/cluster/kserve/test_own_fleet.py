@@ -18,8 +18,8 @@ from shortlist.deployment.fleets import FLEETS
 from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.fleet import Observer
 from shortlist.rollout.fleet_connection import FleetConnection, FleetContext
-from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.states.phases import Phase
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.spec.load import load_spec
 from shortlist.spec.runtime import FleetSection

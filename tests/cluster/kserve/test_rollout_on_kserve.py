@@ -21,9 +21,9 @@ from kube_server import Behaviour, Fault, KubeServer
 
 from shortlist.rollout.deployment import Route
 from shortlist.rollout.kserve.versions import check_versions
-from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import RolloutError
+from shortlist.rollout.states.phases import Phase
 
 
 def shares_of(kube: KubeServer, service: str) -> list[int]:

@@ -26,11 +26,11 @@ from shortlist.rollout.deployment import Route
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import ObjectOwner
 from shortlist.rollout.kserve.routing import http_route
-from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.states.phases import Phase
 from shortlist.spec.cluster import Secret, Task, Toleration, Workers
 from shortlist.system.kubernetes_api import HTTP_ROUTE, INFERENCE_SERVICE, ClusterError
-from shortlist.training.train_job import train_job
+from shortlist.training.distributed.train_job import train_job
 
 ROOT = Path(__file__).parents[3]
 K8S = ROOT / "deploy" / "k8s"

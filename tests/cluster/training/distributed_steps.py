@@ -11,16 +11,16 @@ import numpy as np
 import torch
 
 from models.dlrm.ranker import DLRMRanker
-from models.embedding.batches import ChunkStore
-from models.embedding.chunks import Batch
-from models.embedding.distributed_trainer import DistributedTrainer
-from models.embedding.fused_table import FusedTable
-from models.embedding.layout import Layout
-from models.embedding.optimizer import RowWiseAdagrad
-from models.embedding.sharded import ShardedAdagrad, ShardedTable
+from models.embedding.reading.batches import ChunkStore
+from models.embedding.reading.chunks import Batch
+from models.embedding.reading.layout import Layout
+from models.embedding.table.fused_table import FusedTable
+from models.embedding.table.optimizer import RowWiseAdagrad
+from models.embedding.table.sharded import ShardedAdagrad, ShardedTable
+from models.embedding.training.distributed_trainer import DistributedTrainer
 from shortlist.ranking.inputs import LearningTable, features_matching
 from shortlist.ranking.process_group import join_group
-from shortlist.training.job import DistributedJob
+from shortlist.training.distributed.job import DistributedJob
 
 
 def record_steps() -> list[float]:

@@ -20,11 +20,11 @@ import torch
 from models.dlrm.network import DLRM
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
-from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
-from models.embedding.chunks import Batch, Lookups
-from models.embedding.layout import Layout
-from models.embedding.lists import FileLists
-from models.embedding.train import Loaders, Training
+from models.embedding.reading.batches import BatchLoader, ChunkStore, pool_rows
+from models.embedding.reading.chunks import Batch, Lookups
+from models.embedding.reading.layout import Layout
+from models.embedding.reading.lists import FileLists
+from models.embedding.training.train import Loaders, Training
 from models.moments import standardisation
 from models.objectives import learning_lists
 from shortlist.contracts import Files, ShortlistError
@@ -32,8 +32,8 @@ from shortlist.ranking.inputs import features_matching
 from shortlist.ranking.saved_models import load_ranker
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
-from shortlist.training.job import DistributedJob
-from shortlist.training.local_workers import torchrun, train_locally
+from shortlist.training.distributed.job import DistributedJob
+from shortlist.training.distributed.local_workers import torchrun, train_locally
 from shortlist.training.train import DistributedLaunch, train
 
 SECTION = DLRMModel(
@@ -180,7 +180,7 @@ def _is_worker(folder: Path, job: Path) -> bool:
         command = (folder / "cmdline").read_bytes()
     except OSError:
         return False
-    return b"shortlist.training.worker" in command and str(job).encode() in command
+    return b"shortlist.training.distributed.worker" in command and str(job).encode() in command
 
 
 def _is_rank_1(folder: Path, job: Path) -> list[int]:

@@ -13,8 +13,8 @@ from models.xgboost.section import XGBoostModel
 from shortlist.ranking.saved_models import load_ranker, ranker_class
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
-from shortlist.training.job import DistributedJob
-from shortlist.training.local_workers import train_locally
+from shortlist.training.distributed.job import DistributedJob
+from shortlist.training.distributed.local_workers import train_locally
 
 # Processes that wait for each other must not hold up all other tests.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]

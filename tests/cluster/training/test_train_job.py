@@ -25,10 +25,10 @@ from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable
 from shortlist.system.kubernetes_api import KubernetesAPI
 from shortlist.system.progress import EVENTS_VARIABLE
-from shortlist.training.cluster_workers import TrainJobContext, job_name, train_on_cluster
+from shortlist.training.distributed.cluster_workers import TrainJobContext, job_name, train_on_cluster
+from shortlist.training.distributed.job import DistributedJob
+from shortlist.training.distributed.train_job import train_job
 from shortlist.training.distributed_launch import distributed_launch_for
-from shortlist.training.job import DistributedJob
-from shortlist.training.train_job import train_job
 
 pytestmark = pytest.mark.timeout(240)  # processes that wait for each other must not hold up all other tests
 

@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import Field
 
 from shortlist.contracts import Columns
-from shortlist.evaluation.gate_result import GateResult
-from shortlist.evaluation.gates import Case, Gate
+from shortlist.evaluation.gates.gate_result import GateResult
+from shortlist.evaluation.gates.gates import Case, Gate
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.feature_kind import Fitted, KeyedFeature, NumberQuery, view_column, view_number
 from shortlist.features.graph import Graph

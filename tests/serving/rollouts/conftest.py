@@ -25,11 +25,11 @@ import psutil
 import pytest
 
 from shortlist.deployment.local_deployer import LocalDeployer
-from shortlist.rollout.evidence_access import SCHEMA
+from shortlist.rollout.evidence.access_log import SCHEMA
 from shortlist.rollout.local.lifecycle import stop_stack
 from shortlist.rollout.local.stack import Stack
-from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.states.phases import Phase
 from shortlist.rollout.verdict import EVIDENCE, RolloutVerdict
 from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import prediction_schema

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shortlist.rollout.phases import Phase
+from shortlist.rollout.states.phases import Phase
 from shortlist.spec.log_shape import FurtherLabel, Positive
 from shortlist.storage.artefacts import IntegrityError
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from shortlist.rollout.phases import Phase
+from shortlist.rollout.states.phases import Phase
 
 pytestmark = pytest.mark.long
 

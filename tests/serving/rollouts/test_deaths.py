@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.rollout.phases import Phase
 from shortlist.rollout.rollouts import RolloutError
+from shortlist.rollout.states.phases import Phase
 
 pytestmark = pytest.mark.long
 

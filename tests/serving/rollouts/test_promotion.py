@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from shortlist.rollout.page import PAGE
-from shortlist.rollout.phases import Phase
+from shortlist.rollout.states.phases import Phase
 
 
 def test_the_first_model_serves_everybody_once_its_servers_are_load_tested(stack_up: Any) -> None:

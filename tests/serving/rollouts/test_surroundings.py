@@ -14,8 +14,8 @@ from benchmarks import harm
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.rollout.local.stack import Stack
-from shortlist.rollout.phases import Phase
 from shortlist.rollout.rollouts import RolloutError
+from shortlist.rollout.states.phases import Phase
 from shortlist.tracking.registry import UnknownVersionError
 
 pytestmark = pytest.mark.long

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from shortlist.contracts import ShortlistError
+from shortlist.rollout.checks.observations import Observation
 from shortlist.rollout.deployment import Deployment, Route
+from shortlist.rollout.evidence.counts import RequestTotals
 from shortlist.rollout.interruption import Interruption
-from shortlist.rollout.observations import Observation, RequestTotals
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import Rollouts
 from shortlist.serving.processes.errors import StackError

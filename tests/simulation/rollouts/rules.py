@@ -6,8 +6,8 @@ from typing import Protocol
 from zlib import crc32
 
 from shortlist.rollout.deployment import Route
-from shortlist.rollout.phases import REVERTING_PHASES, Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.states.phases import REVERTING_PHASES, Phase, RolloutState
 from shortlist.rollout.verdict import EVIDENCE, RolloutVerdict
 from shortlist.spec.serving import Canary
 from tests.simulation.rollouts.history import History

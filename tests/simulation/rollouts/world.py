@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from shortlist.contracts import ShortlistError
+from shortlist.rollout.checks.observations import Decision, Observation
 from shortlist.rollout.commands import RolloutCommands
 from shortlist.rollout.controller_context import ControllerContext
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.events import Decision
-from shortlist.rollout.observations import Observation
-from shortlist.rollout.operator_commands import COMMAND_FILE, OperatorCommand
-from shortlist.rollout.phases import REVERTING_PHASES, Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import STATE, RolloutError
+from shortlist.rollout.states.operator_commands import COMMAND_FILE, OperatorCommand
+from shortlist.rollout.states.phases import REVERTING_PHASES, Phase
 from shortlist.spec.serving import Canary
 from shortlist.storage.storage_config import StorageConfig
 from tests.simulation.rollouts.history import Fault, History

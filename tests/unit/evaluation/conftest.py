@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import Files
-from shortlist.evaluation.export_validation import ExportValidation, LoadTestResult, Parity, ScoreParity
+from shortlist.evaluation.gates.export_validation import ExportValidation, LoadTestResult, Parity, ScoreParity
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import folder_digest, write_json
 

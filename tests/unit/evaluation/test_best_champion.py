@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
-from shortlist.evaluation.gates import champion_gate
-from shortlist.evaluation.metrics import auc
-from shortlist.evaluation.records import Champion, PairedComparison
+from shortlist.evaluation.gates.gates import champion_gate
+from shortlist.evaluation.metrics.pointwise import auc
+from shortlist.evaluation.metrics.records import Champion, PairedComparison
 from shortlist.evaluation.verdict import GateVerdict
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import write_json, write_manifest

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from shortlist.evaluation.blessing import bless, read_blessing, verify_blessing, write_blessing
-from shortlist.evaluation.gate_report import ALWAYS_REQUIRED, GateReport
-from shortlist.evaluation.gate_result import GateResult
-from shortlist.evaluation.gates import GATES, Gate, required_gates
-from shortlist.evaluation.records import ConfidenceInterval, Measures
+from shortlist.evaluation.gates.gate_report import ALWAYS_REQUIRED, GateReport
+from shortlist.evaluation.gates.gate_result import GateResult
+from shortlist.evaluation.gates.gates import GATES, Gate, required_gates
+from shortlist.evaluation.metrics.records import ConfidenceInterval, Measures
 from shortlist.storage.artefacts import IntegrityError, folder_digest, write_json, write_manifest
 
 

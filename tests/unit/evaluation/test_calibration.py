@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from shortlist.evaluation.calibration import (
+from shortlist.evaluation.metrics.calibration import (
     calibration_bins,
     calibration_error,
     calibration_noise,
     rate_error,
     wilson_interval,
 )
-from shortlist.evaluation.metrics import UnmeasurableError
+from shortlist.evaluation.metrics.pointwise import UnmeasurableError
 
 
 def test_two_bins_by_hand() -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from shortlist.evaluation.blessing import Blessing, bless
 from shortlist.evaluation.choice import choose_candidate
-from shortlist.evaluation.gate_report import GateReport
-from shortlist.evaluation.gate_result import GateResult
-from shortlist.evaluation.gates import GATES
-from shortlist.evaluation.records import Measures
+from shortlist.evaluation.gates.gate_report import GateReport
+from shortlist.evaluation.gates.gate_result import GateResult
+from shortlist.evaluation.gates.gates import GATES
+from shortlist.evaluation.metrics.records import Measures
 from shortlist.spec.gates import Gates
 
 Frame = Callable[..., pl.DataFrame]

@@ -16,7 +16,7 @@ from shortlist.cli.compare import compare as shown
 from shortlist.cli.compare import newest_comparison
 from shortlist.contracts import ShortlistError
 from shortlist.evaluation.comparison import ModelComparison, TrainedFiles, compare_models
-from shortlist.evaluation.records import Role
+from shortlist.evaluation.metrics.records import Role
 from shortlist.ranking.registry import kind_of
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import write_json

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shortlist.contracts import Files
-from shortlist.evaluation.embeddings import EmbeddingNumbers, read_embedding_numbers
+from shortlist.evaluation.metrics.embeddings import EmbeddingNumbers, read_embedding_numbers
 from shortlist.report.assembly import build_summary
 from shortlist.report.page import RunPage
 from shortlist.report.report import render

@@ -13,8 +13,8 @@ from pydantic import Field, ValidationError
 
 from shortlist.evaluation.blessing import read_blessing, verify_blessing
 from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
-from shortlist.evaluation.gate_result import GateResult
-from shortlist.evaluation.gates import GATES, Case, Gate
+from shortlist.evaluation.gates.gate_result import GateResult
+from shortlist.evaluation.gates.gates import GATES, Case, Gate
 from shortlist.evaluation.verdict import GateVerdict
 from shortlist.report.assembly import gate_lines
 from shortlist.spec.base import Section

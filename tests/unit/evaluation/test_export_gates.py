@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from shortlist.evaluation.export_gates import depends_on_moment, infra_gate, parity_gate
-from shortlist.evaluation.export_validation import (
+from shortlist.evaluation.gates.export_gates import depends_on_moment, infra_gate, parity_gate
+from shortlist.evaluation.gates.export_validation import (
     ExportValidation,
     LargestDifference,
     LoadTestResult,
     Parity,
     ScoreParity,
 )
-from shortlist.evaluation.gate_result import GateResult
+from shortlist.evaluation.gates.gate_result import GateResult
 from shortlist.spec.gates import Gates, Infra
 
 LIMITS = Gates()

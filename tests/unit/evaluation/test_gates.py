@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from shortlist.evaluation.gate_report import GateReport
-from shortlist.evaluation.gate_result import GateResult
-from shortlist.evaluation.gates import (
+from shortlist.evaluation.gates.gate_report import GateReport
+from shortlist.evaluation.gates.gate_result import GateResult
+from shortlist.evaluation.gates.gates import (
     GATES,
     absolute_gate,
     calibration_gate,
@@ -21,7 +21,7 @@ from shortlist.evaluation.gates import (
     skew_gate,
     slices_gate,
 )
-from shortlist.evaluation.records import (
+from shortlist.evaluation.metrics.records import (
     Champion,
     ConfidenceInterval,
     Measures,

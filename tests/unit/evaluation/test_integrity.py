@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from shortlist.evaluation.integrity import verify_model_folder
+from shortlist.evaluation.gates.integrity import verify_model_folder
 from shortlist.storage.artefacts import IntegrityError, write_manifest
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from shortlist.evaluation.intervals import FEWEST_CLUSTERS, SortedScores, bootstrap, bootstrap_differences
-from shortlist.evaluation.metrics import UnmeasurableError
-from shortlist.evaluation.scores import ScoredRows
+from shortlist.evaluation.metrics.intervals import FEWEST_CLUSTERS, SortedScores, bootstrap, bootstrap_differences
+from shortlist.evaluation.metrics.pointwise import UnmeasurableError
+from shortlist.evaluation.metrics.scores import ScoredRows
 
 OPTIONS = {"confidence": 0.95, "rounds": 100, "seed": 5}
 

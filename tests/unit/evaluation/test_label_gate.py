@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from shortlist.evaluation.label_gate import LabelLimits, labels_gate
-from shortlist.evaluation.measure import ScoredModel, measure
-from shortlist.evaluation.metrics import UnmeasurableError
-from shortlist.evaluation.scores import further_labels, read_scores
+from shortlist.evaluation.gates.label_gate import LabelLimits, labels_gate
+from shortlist.evaluation.metrics.measure import ScoredModel, measure
+from shortlist.evaluation.metrics.pointwise import UnmeasurableError
+from shortlist.evaluation.metrics.scores import further_labels, read_scores
 from shortlist.report.summary import label_numbers
 from shortlist.spec.gates import Gates
 

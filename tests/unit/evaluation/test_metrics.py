@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from shortlist.evaluation.metrics import (
+from shortlist.evaluation.metrics.pointwise import (
     UnmeasurableError,
     auc,
     constant_log_loss,

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import polars as pl
 import pytest
 
-from shortlist.evaluation.measure import measure
-from shortlist.evaluation.records import Measures, Scores
+from shortlist.evaluation.metrics.measure import measure
+from shortlist.evaluation.metrics.records import Measures, Scores
 from shortlist.report.figures import GRID, INK, MUTED, SERIES, Plot, write_plots
 from shortlist.report.plots import (
     auc_plot,

@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 from sklearn.metrics import ndcg_score, roc_auc_score
 
-from shortlist.evaluation.intervals import bootstrap, bootstrap_differences, resample
-from shortlist.evaluation.measure import measure
-from shortlist.evaluation.ranking import auc_per_group, gauc, mean_ndcg, ndcg_per_group
-from shortlist.evaluation.scores import ScoredRows, read_scores
+from shortlist.evaluation.metrics.intervals import bootstrap, bootstrap_differences, resample
+from shortlist.evaluation.metrics.measure import measure
+from shortlist.evaluation.metrics.ranking import auc_per_group, gauc, mean_ndcg, ndcg_per_group
+from shortlist.evaluation.metrics.scores import ScoredRows, read_scores
 from shortlist.spec.gates import Gates
 
 Frame = Callable[..., pl.DataFrame]

@@ -14,7 +14,7 @@ import pytest
 
 from shortlist.contracts import Files
 from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
-from shortlist.evaluation.records import Measures, Scores, TrainingOnlyEffect
+from shortlist.evaluation.metrics.records import Measures, Scores, TrainingOnlyEffect
 from shortlist.evaluation.verdict import GateVerdict
 from shortlist.report.page import PageStep, RunPage
 from shortlist.report.report import render, write_report

@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from shortlist.evaluation.metrics import UnmeasurableError
-from shortlist.evaluation.scores import check_same_rows, read_scores
+from shortlist.evaluation.metrics.pointwise import UnmeasurableError
+from shortlist.evaluation.metrics.scores import check_same_rows, read_scores
 
 SIX = pl.DataFrame(
     {

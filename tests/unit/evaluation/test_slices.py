@@ -6,10 +6,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from shortlist.evaluation.metrics import UnmeasurableError
-from shortlist.evaluation.records import MetricDifference, SliceComparison
-from shortlist.evaluation.scores import ScoredRows, read_scores
-from shortlist.evaluation.slices import compare_slices, correct_p_values, holm
+from shortlist.evaluation.metrics.pointwise import UnmeasurableError
+from shortlist.evaluation.metrics.records import MetricDifference, SliceComparison
+from shortlist.evaluation.metrics.scores import ScoredRows, read_scores
+from shortlist.evaluation.metrics.slices import compare_slices, correct_p_values, holm
 from shortlist.spec.gates import Gates
 
 Frame = Callable[..., pl.DataFrame]

@@ -7,9 +7,9 @@ import jsonschema
 import pytest
 from pydantic import ValidationError
 
-from shortlist.evaluation.gate_report import GateReport
-from shortlist.evaluation.gate_result import GateResult
-from shortlist.evaluation.records import ConfidenceInterval, Measures
+from shortlist.evaluation.gates.gate_report import GateReport
+from shortlist.evaluation.gates.gate_result import GateResult
+from shortlist.evaluation.metrics.records import ConfidenceInterval, Measures
 from shortlist.report.summary import (
     BestPossible,
     BlessedVersion,

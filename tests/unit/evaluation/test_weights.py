@@ -9,11 +9,11 @@ from sklearn.metrics import log_loss as log_loss_of_sklearn
 from sklearn.metrics import roc_auc_score
 
 from shortlist.contracts import Columns
-from shortlist.evaluation.intervals import SortedScores, bootstrap
-from shortlist.evaluation.measure import measure_rows
-from shortlist.evaluation.metrics import auc, log_loss
-from shortlist.evaluation.ranking import auc_per_group
-from shortlist.evaluation.scores import ScoredRows
+from shortlist.evaluation.metrics.intervals import SortedScores, bootstrap
+from shortlist.evaluation.metrics.measure import measure_rows
+from shortlist.evaluation.metrics.pointwise import auc, log_loss
+from shortlist.evaluation.metrics.ranking import auc_per_group
+from shortlist.evaluation.metrics.scores import ScoredRows
 from shortlist.spec.gates import Gates
 
 USERS, ROWS = 300, 60

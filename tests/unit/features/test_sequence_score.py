@@ -14,7 +14,7 @@ import pytest
 
 import models.sequence.scores
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.evaluation.metrics import auc
+from shortlist.evaluation.metrics.pointwise import auc
 from shortlist.features.fit import fit
 from shortlist.features.kinds.session_scores import FACTS_FILE, INDEX_FILE, SessionModel, SessionModelFacts
 from shortlist.features.training_log import LEARNT

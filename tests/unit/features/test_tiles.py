@@ -23,9 +23,9 @@ from shortlist.features.tiles import Tiles, start_of
 from shortlist.features.transform import Transformer
 from shortlist.features.view_index import ViewIndex
 from shortlist.spec.data import Data, RowClock
-from shortlist.spec.durations import parse_duration
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
+from shortlist.spec.text.durations import parse_duration
 from shortlist.storage.artefacts import folder_digest, read_json
 from shortlist.storage.tables import DayTable
 

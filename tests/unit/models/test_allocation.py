@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from models.embedding.train import keep_freed_memory
+from models.embedding.training.train import keep_freed_memory
 
 # 48 MiB is over the 32 MiB up to which glibc learns to keep blocks by itself.
 PROGRAM = """
 import ctypes, resource
-from models.embedding.train import keep_freed_memory
+from models.embedding.training.train import keep_freed_memory
 if {keep}: keep_freed_memory()
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]

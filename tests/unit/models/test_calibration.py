@@ -13,9 +13,9 @@ import pytest
 from models.xgboost.ranker import XGBoostRanker
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Columns, DataError
-from shortlist.evaluation.gates import calibration_gate
-from shortlist.evaluation.measure import measure_rows
-from shortlist.evaluation.scores import read_scores
+from shortlist.evaluation.gates.gates import calibration_gate
+from shortlist.evaluation.metrics.measure import measure_rows
+from shortlist.evaluation.metrics.scores import read_scores
 from shortlist.ranking.calibration import fit_calibration
 from shortlist.ranking.ranker import DivergedError
 from shortlist.ranking.saved_models import load_ranker

@@ -18,7 +18,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from models.dlrm.section import DLRMModel
-from models.embedding.layout import Layout
+from models.embedding.reading.layout import Layout
 from models.xgboost.section import XGBoostModel
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate

@@ -7,8 +7,8 @@ import pytest
 
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.embedding.chunks import Batch, Chunk
-from models.embedding.diagnosis import Diagnosis, diagnose, diagnose_table
+from models.embedding.reading.chunks import Batch, Chunk
+from models.embedding.training.diagnosis import Diagnosis, diagnose, diagnose_table
 from shortlist.contracts import ShortlistError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable

@@ -17,12 +17,12 @@ from models.din.ranker import DINRanker
 from models.din.section import DINModel
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
-from models.embedding.chunks import Chunk, Lookups
-from models.embedding.layout import AttendedSequence, Layout
-from models.embedding.losses import batch_loss
-from models.embedding.step import silence_compiler
+from models.embedding.reading.chunks import Chunk, Lookups
+from models.embedding.reading.layout import AttendedSequence, Layout
+from models.embedding.training.losses import batch_loss
+from models.embedding.training.step import silence_compiler
 from shortlist.contracts import Columns, Files, ShortlistError
-from shortlist.evaluation.metrics import auc
+from shortlist.evaluation.metrics.pointwise import auc
 from shortlist.ranking.inputs import TableFeature
 from shortlist.ranking.saved_models import load_ranker
 from shortlist.spec.runtime import Runtime

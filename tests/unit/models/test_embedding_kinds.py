@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from models.dcn.network import Cross, CrossNetwork
-from models.embedding.layout import Layout
 from models.embedding.ranker import EmbeddingRanker
+from models.embedding.reading.layout import Layout
 from models.embedding_section import EmbeddingSection
 from models.finalnet.network import Factorised
 from models.wide_deep.network import WideDeep
 from models.wide_deep.section import WideDeepModel
-from shortlist.evaluation.metrics import auc
+from shortlist.evaluation.metrics.pointwise import auc
 from shortlist.ranking.inputs import TableFeature
 from shortlist.ranking.ranker import IncompatibleModelError
 from shortlist.ranking.registry import kind_of

@@ -12,9 +12,9 @@ import torch
 
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
-from models.embedding.heads import MixtureOfExperts
+from models.embedding.network.heads import MixtureOfExperts
 from shortlist.contracts import DataError
-from shortlist.evaluation.metrics import auc
+from shortlist.evaluation.metrics.pointwise import auc
 from shortlist.ranking.ranker import IncompatibleModelError, Ranker
 from shortlist.ranking.registry import kind_of
 from shortlist.ranking.saved_models import load_ranker

@@ -12,7 +12,7 @@ from shortlist.contracts import DataError, ShortlistError
 from shortlist.ranking.inputs import LearningTable, features_matching, features_of, split_of
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayPart, DayTable
-from shortlist.training.job import DistributedJob
+from shortlist.training.distributed.job import DistributedJob
 
 
 def changed(table: DayTable, **notes: Any) -> DayTable:

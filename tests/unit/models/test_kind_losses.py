@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from models import registry
-from models.embedding.layout import Layout
-from models.embedding.losses import batch_loss, weighted_row_losses
+from models.embedding.reading.layout import Layout
+from models.embedding.training.losses import batch_loss, weighted_row_losses
 from shortlist.ranking.inputs import TableFeature
 from shortlist.ranking.ranker import Ranker
 from shortlist.ranking.registry import kind_of

@@ -13,7 +13,7 @@ import torch
 from models.dlrm.section import DLRMModel
 from models.modalities import Modalities, item_vectors
 from shortlist.contracts import Columns, DataError
-from shortlist.evaluation.metrics import auc
+from shortlist.evaluation.metrics.pointwise import auc
 from shortlist.ranking.ranker import Ranker
 from shortlist.ranking.registry import kind_of
 from shortlist.ranking.saved_models import load_ranker

@@ -13,7 +13,7 @@ import pytest
 import models  # noqa: F401 - says how OpenMP threads wait
 from models.objectives import ListNumbers, list_lengths, sorted_by_list
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.evaluation.metrics import auc
+from shortlist.evaluation.metrics.pointwise import auc
 from shortlist.ranking.inputs import LearningTable, features_matching
 from shortlist.ranking.ranker import Ranker
 from shortlist.ranking.registry import kind_of

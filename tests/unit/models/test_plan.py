@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.embedding.chunks import Lookups
-from models.embedding.layout import Layout
+from models.embedding.reading.chunks import Lookups
+from models.embedding.reading.layout import Layout
 from models.plan_inputs import shape_of
 from shortlist.cli.commands import app
 from shortlist.cli.plan import plan

@@ -14,7 +14,7 @@ from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
 from shortlist.contracts import Columns, Files
 from shortlist.data.world.generate import generate_log
-from shortlist.evaluation.metrics import auc
+from shortlist.evaluation.metrics.pointwise import auc
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
 from shortlist.spec.data import Data, GeneratedChapters, GeneratedSource

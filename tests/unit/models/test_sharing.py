@@ -17,7 +17,7 @@ from shortlist.ranking.ranker import IncompatibleModelError
 from shortlist.spec.cluster import Workers
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
-from shortlist.training.job import DistributedJob, WorkerFailure, first_failure
+from shortlist.training.distributed.job import DistributedJob, WorkerFailure, first_failure
 
 SECTION = DLRMModel(features=("*",))
 

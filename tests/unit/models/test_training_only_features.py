@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.data.world.generate import generate_log
-from shortlist.evaluation.measure import measure
+from shortlist.evaluation.metrics.measure import measure
 from shortlist.ranking.ranker import Ranker
 from shortlist.ranking.registry import kind_of
 from shortlist.spec.data import Data, GeneratedSource

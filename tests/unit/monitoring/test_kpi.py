@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitoring.windows.kpi import hit_rate, measure_rates
-from shortlist.evaluation.metrics import UnmeasurableError
-from shortlist.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
+from shortlist.evaluation.metrics.pointwise import UnmeasurableError
+from shortlist.rollout.evidence.outcomes import OUTCOMES, REQUESTS, OutcomeJoin
 
 
 def rows_of(*requests: tuple[str, list[float], list[int]]) -> pl.DataFrame:

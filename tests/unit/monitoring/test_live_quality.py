@@ -12,7 +12,7 @@ from monitoring.reference.reference import ColumnReference, ModelReference
 from monitoring.windows.kpi import hit_rate
 from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.records import Measure, Quality
-from shortlist.evaluation.metrics import auc, log_loss
+from shortlist.evaluation.metrics.pointwise import auc, log_loss
 from shortlist.spec.monitoring import QualityLimits
 
 LIMITS = QualityLimits()

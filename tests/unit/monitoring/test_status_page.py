@@ -27,8 +27,8 @@ from monitoring.windows.records import (
     WindowReport,
 )
 from shortlist.report.figures import GRID, INK, MUTED, SERIES
-from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.states.phases import Phase, RolloutState
 from shortlist.spec.monitoring import RetrainPolicy
 from shortlist.spec.serving import Canary
 from tests.page_rules import injected, planted, problems_of

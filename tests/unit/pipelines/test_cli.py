@@ -13,8 +13,8 @@ import pytest
 
 from shortlist.cli import main
 from shortlist.cli.options import find_spec
-from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.states.phases import Phase, RolloutState
 from shortlist.spec.serving import Canary
 
 ROOT = Path(__file__).parents[3]

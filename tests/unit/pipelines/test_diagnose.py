@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from models.embedding.diagnosis import Diagnosis
+from models.embedding.training.diagnosis import Diagnosis
 from shortlist.cli import diagnose as diagnose_cli
 from shortlist.cli import main
 from shortlist.contracts import Columns, Files, ShortlistError

@@ -17,7 +17,7 @@ from shortlist.contracts import ShortlistError
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.drill.users import DrillUsers
 from shortlist.drill.world import DrillWorld
-from shortlist.rollout.phases import Phase
+from shortlist.rollout.states.phases import Phase
 from shortlist.spec.serving import ReplayTraffic, Serving
 
 DAYS = 20

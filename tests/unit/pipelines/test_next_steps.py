@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shortlist.evaluation.gates import GATES
+from shortlist.evaluation.gates.gates import GATES
 from shortlist.ranking.kind import DeclaredModel
 from shortlist.runs.next_steps import _ADVICE, advice_after_failure, next_steps
 

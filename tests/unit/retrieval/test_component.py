@@ -9,8 +9,8 @@ from retrieval_log import Log, Row, declared
 
 from components.build_release import build_release
 from components.build_retrieval import build_retrieval
-from shortlist.evaluation.gate_inputs import read_retrieval
-from shortlist.evaluation.retrieval import RetrievalLimits, retrieval_gate
+from shortlist.evaluation.gates.gate_inputs import read_retrieval
+from shortlist.evaluation.gates.retrieval import RetrievalLimits, retrieval_gate
 from shortlist.slates.release import open_release
 from shortlist.spec.filters import Filters
 from shortlist.spec.gates import Gates

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from sklearn.metrics import ndcg_score
 
-from shortlist.evaluation.list_metrics import Relevant, list_metrics
+from shortlist.evaluation.metrics.list_metrics import Relevant, list_metrics
 from shortlist.slates.retrieval.catalogue import Catalogue, mark_repeats, write_mappable
 from shortlist.slates.retrieval.source import RankedItems, rank_items, top_positions
 from shortlist.slates.retrieval.union import fuse_candidates

@@ -16,8 +16,7 @@ from shortlist.data.world.click_model import ClickModel
 from shortlist.data.world.generate import FIRST_ITEM, FIRST_USER, generate_log
 from shortlist.data.world.synthetic_world import build_world
 from shortlist.data.world.traffic import GeneratedImpressions, LogPart, draw_impressions
-from shortlist.evaluation.intervals import bootstrap_mean
-from shortlist.evaluation.retrieval import (
+from shortlist.evaluation.gates.retrieval import (
     EVALUATION,
     EvaluatedList,
     RetrievalEvaluation,
@@ -27,6 +26,7 @@ from shortlist.evaluation.retrieval import (
     measure_retrieval,
     retrieval_gate,
 )
+from shortlist.evaluation.metrics.intervals import bootstrap_mean
 from shortlist.report.plots import funnel_plot
 from shortlist.report.summary import stage_lines
 from shortlist.slates.retrieval.evaluate import evaluate_retrieval

@@ -12,7 +12,7 @@ from models.sequence.export import export
 from models.sequence.network import Encoder
 from models.sequence.train import SequenceTrainer, TrainingSessions, train
 from shortlist.contracts import DataError
-from shortlist.evaluation.retrieval import EVALUATION_FILE
+from shortlist.evaluation.gates.retrieval import EVALUATION_FILE
 from shortlist.slates.retrieval.evaluate import evaluate_retrieval
 from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.slates.retrieval.source import Queries

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from retrieval_log import Log, declared
 
-from shortlist.evaluation.slates import SimulatedRequests
+from shortlist.evaluation.gates.slates import SimulatedRequests
 from shortlist.slates import recommender as recommender_module
 from shortlist.slates.filters.apply import FilteredCandidates, apply_filters
 from shortlist.slates.filters.base import FilterRequest

@@ -13,15 +13,15 @@ import yaml
 from retrieval_log import Log, declared
 
 from shortlist.contracts import ShortlistError
-from shortlist.evaluation.records import Champion
-from shortlist.evaluation.retrieval import PER_USER
-from shortlist.evaluation.slates import (
+from shortlist.evaluation.gates.retrieval import PER_USER
+from shortlist.evaluation.gates.slates import (
     SLATES_FILE,
     SlateLimits,
     SlateMeasures,
     measure_slates,
     slates_gate,
 )
+from shortlist.evaluation.metrics.records import Champion
 from shortlist.slates.candidate_columns import check_slates
 from shortlist.slates.recommender import Recommender, RemovedCandidates, Slate, SlateRequest
 from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval

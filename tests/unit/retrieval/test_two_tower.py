@@ -9,7 +9,7 @@ import torch
 from retrieval_log import Log, Row, declared, fit_data
 from torch.nn import functional
 
-from models.embedding.fused_table import FusedTable
+from models.embedding.table.fused_table import FusedTable
 from models.two_tower.entities import Entities, make_lookups
 from models.two_tower.train import softmax_loss, train
 from shortlist.contracts import DataError

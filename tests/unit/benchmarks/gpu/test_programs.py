@@ -18,7 +18,7 @@ import benchmarks.gpu.__main__ as entry
 from benchmarks.gpu import cached, features, inference, loading, machine, roofs, training, variants
 from benchmarks.gpu.published import CARDINALITIES, drawn_batch, published
 from benchmarks.gpu.setting import Findings, Setting
-from models.embedding.cached_embeddings import CachedTable
+from models.embedding.table.cached_embeddings import CachedTable
 from shortlist.contracts import Files
 from shortlist.planning.plan import FLOAT, PUBLISHED, training_bytes, training_flops
 from shortlist.storage.tables import DayTable, DayTableWriter

@@ -7,10 +7,10 @@ import torch
 
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.embedding.chunks import Lookups
-from models.embedding.fused_table import FusedTable
-from models.embedding.layout import Layout
-from models.embedding.perceptron import perceptron
+from models.embedding.network.perceptron import perceptron
+from models.embedding.reading.chunks import Lookups
+from models.embedding.reading.layout import Layout
+from models.embedding.table.fused_table import FusedTable
 from shortlist.contracts import ShortlistError
 from shortlist.ranking.inputs import TableFeature
 

@@ -13,13 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.embedding.admission import BucketAdmission
-from models.embedding.cached_embeddings import CachedTable
-from models.embedding.chunks import Batch, Lookups
-from models.embedding.fused_table import FusedTable
-from models.embedding.layout import Layout
-from models.embedding.optimizer import RowWiseAdagrad
-from models.embedding.step import StepOptions, TrainingStep
+from models.embedding.reading.chunks import Batch, Lookups
+from models.embedding.reading.layout import Layout
+from models.embedding.table.admission import BucketAdmission
+from models.embedding.table.cached_embeddings import CachedTable
+from models.embedding.table.fused_table import FusedTable
+from models.embedding.table.optimizer import RowWiseAdagrad
+from models.embedding.training.step import StepOptions, TrainingStep
 from shortlist.contracts import Files
 from shortlist.ranking.inputs import TableFeature
 from shortlist.ranking.record import TrainedModel

@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 import torch
 
-from models.embedding.batches import BatchLoader, ChunkStore
-from models.embedding.chunks import Batch, Chunk, RaggedRows
-from models.embedding.layout import Layout
+from models.embedding.reading.batches import BatchLoader, ChunkStore
+from models.embedding.reading.chunks import Batch, Chunk, RaggedRows
+from models.embedding.reading.layout import Layout
 from shortlist.ranking.inputs import LearningTable, features_matching
 from shortlist.storage.tables import DayTable
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.embedding.cache_policy import HALF_LIFE, WINDOW, CacheError, CacheState, CacheUpdate
+from models.embedding.table.cache_policy import HALF_LIFE, WINDOW, CacheError, CacheState, CacheUpdate
 
 Batches = list[list[int]]
 

@@ -9,14 +9,14 @@ from torch.nn import functional
 
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.embedding.cache_policy import CacheError
-from models.embedding.cached_embeddings import CachedTable
-from models.embedding.chunks import Batch, Lookups
-from models.embedding.fused_table import FusedTable
-from models.embedding.layout import Layout
-from models.embedding.optimizer import RowWiseAdagrad
-from models.embedding.static_shape_adagrad import StaticShapeAdagrad
-from models.embedding.step import StepOptions, TrainingStep
+from models.embedding.reading.chunks import Batch, Lookups
+from models.embedding.reading.layout import Layout
+from models.embedding.table.cache_policy import CacheError
+from models.embedding.table.cached_embeddings import CachedTable
+from models.embedding.table.fused_table import FusedTable
+from models.embedding.table.optimizer import RowWiseAdagrad
+from models.embedding.table.static_shape_adagrad import StaticShapeAdagrad
+from models.embedding.training.step import StepOptions, TrainingStep
 from shortlist.ranking.inputs import TableFeature
 
 WIDTH, ROWS = 8, 64

@@ -13,11 +13,11 @@ import torch
 
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
-from models.embedding import train as training_module
-from models.embedding.batches import BatchLoader
-from models.embedding.checkpoint import Checkpoint
-from models.embedding.chunks import Batch
-from models.embedding.train import GpuFailureError, LossMonitor, NonFiniteLossError, Training, TrainingError
+from models.embedding.reading.batches import BatchLoader
+from models.embedding.reading.chunks import Batch
+from models.embedding.training import train as training_module
+from models.embedding.training.checkpoint import Checkpoint
+from models.embedding.training.train import GpuFailureError, LossMonitor, NonFiniteLossError, Training, TrainingError
 from shortlist.ranking.checkpoints import CheckpointLocation, checkpoint_location, checkpoint_to
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.objects_folder import FolderObjectStore

@@ -11,14 +11,14 @@ import polars as pl
 import pytest
 import torch
 
-from models.embedding.batches import BatchLoader, ChunkStore
-from models.embedding.chunks import Batch, Chunk
-from models.embedding.device_batches import DeviceStore, row_residence
-from models.embedding.device_chunks import DeviceChunk, pad_rows
-from models.embedding.file_offsets import read_chunk_size
-from models.embedding.layout import Layout
-from models.embedding.loading import TrainingLoaders, host_decoder
-from models.embedding.pools import epoch_pools
+from models.embedding.reading.batches import BatchLoader, ChunkStore
+from models.embedding.reading.chunks import Batch, Chunk
+from models.embedding.reading.device_batches import DeviceStore, row_residence
+from models.embedding.reading.device_chunks import DeviceChunk, pad_rows
+from models.embedding.reading.file_offsets import read_chunk_size
+from models.embedding.reading.layout import Layout
+from models.embedding.reading.loading import TrainingLoaders, host_decoder
+from models.embedding.reading.pools import epoch_pools
 from shortlist.ranking.inputs import LearningTable, TableFeature, features_matching
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
@@ -204,8 +204,8 @@ def test_on_the_cpu_rows_are_kept_by_the_host(learning: LearningTable) -> None:
 
 def test_a_gpu_without_cudf_gets_rows_from_the_host(learning: LearningTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 2**30))
-    monkeypatch.setattr("models.embedding.loading.reads_on_device", lambda engine, device: False)
-    monkeypatch.setattr("models.embedding.device_batches.SideStream.__init__", lambda self, device: None)
+    monkeypatch.setattr("models.embedding.reading.loading.reads_on_device", lambda engine, device: False)
+    monkeypatch.setattr("models.embedding.reading.device_batches.SideStream.__init__", lambda self, device: None)
     loading = TrainingLoaders(
         learning, Layout.from_features(learning.features), Runtime(engine="auto"), "cuda", model_bytes=0
     )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.embedding.interaction import Interaction
+from models.embedding.network.interaction import Interaction
 
 ROWS, VECTORS, WIDTH = 5, 4, 8
 

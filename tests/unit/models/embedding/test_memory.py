@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from models.embedding.table_memory import free_host_bytes
+from models.embedding.table.table_memory import free_host_bytes
 
 MEMINFO = "MemTotal:       32000 kB\nMemFree:         1000 kB\nMemAvailable:   20000 kB\n"
 STAT = "anon 7\ninactive_file 500000\n"

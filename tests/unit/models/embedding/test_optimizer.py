@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from models.embedding.chunks import Lookups
-from models.embedding.optimizer import RowWiseAdagrad, sum_by_row
+from models.embedding.reading.chunks import Lookups
+from models.embedding.table.optimizer import RowWiseAdagrad, sum_by_row
 
 RATE, EPSILON = 0.1, 1e-8
 

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.embedding.batches import BatchLoader, ChunkStore
-from models.embedding.cuda_graphs import make_step
-from models.embedding.device_batches import DeviceStore
-from models.embedding.file_offsets import read_chunk_size
-from models.embedding.layout import Layout
-from models.embedding.lists import FileLists
-from models.embedding.loading import host_decoder
-from models.embedding.order_loss import ORDER_LOSSES, listwise_loss, pairwise_loss
-from models.embedding.step import StepOptions, step_options
+from models.embedding.reading.batches import BatchLoader, ChunkStore
+from models.embedding.reading.device_batches import DeviceStore
+from models.embedding.reading.file_offsets import read_chunk_size
+from models.embedding.reading.layout import Layout
+from models.embedding.reading.lists import FileLists
+from models.embedding.reading.loading import host_decoder
+from models.embedding.training.cuda_graphs import make_step
+from models.embedding.training.order_loss import ORDER_LOSSES, listwise_loss, pairwise_loss
+from models.embedding.training.step import StepOptions, step_options
 from shortlist.contracts import Columns, DataError
 from shortlist.ranking.inputs import LearningTable, features_matching
 from shortlist.storage.tables import DayTable

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.dlrm.section import DLRMModel
-from models.embedding.layout import Layout
-from models.embedding.placement import Memory, MemoryDemand, PlacementError, cached_rows, memory_demand
+from models.embedding.reading.layout import Layout
+from models.embedding.table.placement import Memory, MemoryDemand, PlacementError, cached_rows, memory_demand
 from shortlist.planning.plan import PUBLISHED, step_bytes
 from shortlist.ranking.inputs import TableFeature
 

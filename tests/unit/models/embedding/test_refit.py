@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from models.dlrm.section import DLRMModel
-from models.embedding.train import Training
+from models.embedding.training.train import Training
 from shortlist.ranking.ranker import Ranker
 from shortlist.ranking.registry import kind_of
 from shortlist.ranking.saved_models import load_ranker

@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 import torch
 
-from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
-from models.embedding.chunks import Chunk
-from models.embedding.layout import Layout
-from models.embedding.spill import Spill
+from models.embedding.reading.batches import BatchLoader, ChunkStore, pool_rows
+from models.embedding.reading.chunks import Chunk
+from models.embedding.reading.layout import Layout
+from models.embedding.reading.spill import Spill
 from shortlist.ranking.inputs import LearningTable, TableFeature, features_matching
 from shortlist.storage.tables import DayTable
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from models.embedding import static_shape_adagrad as fixed_rows
-from models.embedding.chunks import Lookups
-from models.embedding.optimizer import RowWiseAdagrad
-from models.embedding.static_shape_adagrad import StaticShapeAdagrad
+from models.embedding.reading.chunks import Lookups
+from models.embedding.table import static_shape_adagrad as fixed_rows
+from models.embedding.table.optimizer import RowWiseAdagrad
+from models.embedding.table.static_shape_adagrad import StaticShapeAdagrad
 
 ROWS, WIDTH, RATE = 23, 4, 0.1
 

@@ -11,13 +11,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.embedding import step
-from models.embedding.chunks import Batch, Lookups
-from models.embedding.cuda_graphs import StepBuffers, make_step
-from models.embedding.layout import Layout
-from models.embedding.padding import pad_batch
-from models.embedding.precision import matmul_precision, precision_of
-from models.embedding.step import COMPILE_MIN_ROWS, LossScale, StepOptions, TrainingStep, should_compile, step_options
+from models.embedding.reading.chunks import Batch, Lookups
+from models.embedding.reading.layout import Layout
+from models.embedding.reading.padding import pad_batch
+from models.embedding.table.precision import matmul_precision, precision_of
+from models.embedding.training import step
+from models.embedding.training.cuda_graphs import StepBuffers, make_step
+from models.embedding.training.step import (
+    COMPILE_MIN_ROWS,
+    LossScale,
+    StepOptions,
+    TrainingStep,
+    should_compile,
+    step_options,
+)
 from shortlist.contracts import ShortlistError
 from shortlist.ranking.inputs import TableFeature
 

@@ -11,11 +11,11 @@ import torch
 from models.dlrm.network import DLRM
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
-from models.embedding.batches import BatchLoader, ChunkStore
-from models.embedding.chunks import Batch
-from models.embedding.layout import Layout
-from models.embedding.precision import precision_of
-from models.embedding.train import Loaders, Training, TrainingError
+from models.embedding.reading.batches import BatchLoader, ChunkStore
+from models.embedding.reading.chunks import Batch
+from models.embedding.reading.layout import Layout
+from models.embedding.table.precision import precision_of
+from models.embedding.training.train import Loaders, Training, TrainingError
 from shortlist.ranking.inputs import LearningTable, features_matching
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable

@@ -10,8 +10,8 @@ import torch
 from models.dlrm.network import DLRM
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
-from models.embedding.layout import Layout
-from models.embedding.warm_start import copy_champion_weights
+from models.embedding.reading.layout import Layout
+from models.embedding.training.warm_start import copy_champion_weights
 from shortlist.contracts import ShortlistError
 from shortlist.ranking.inputs import TableFeature
 from shortlist.spec.runtime import Runtime

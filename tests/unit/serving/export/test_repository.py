@@ -18,7 +18,7 @@ from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.onnx_session import create_session, null_inputs
-from shortlist.serving.export.predictor import Failure, TritonPythonModel
+from shortlist.serving.export.program.predictor import Failure, TritonPythonModel
 from shortlist.serving.export.repository import verify_repository, write_repository
 from shortlist.serving.export.signature import NO_CODE, Signature
 from shortlist.serving.export.triton_config import from_text

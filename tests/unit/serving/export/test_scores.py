@@ -20,7 +20,7 @@ from models.lightgbm.section import LightGBMModel
 from models.wide_deep.section import WideDeepModel
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
-from shortlist.evaluation.integrity import verify_model_folder
+from shortlist.evaluation.gates.integrity import verify_model_folder
 from shortlist.ranking.registry import kind_of
 from shortlist.ranking.saved_models import load_ranker
 from shortlist.serving.export.encoding import encode

@@ -12,9 +12,9 @@ import xgboost as xgb
 
 from models.xgboost.export import tree_attributes
 from shortlist.contracts import ShortlistError
-from shortlist.serving.export import tree_walk
-from shortlist.serving.export.compiling import FOLDER, compile_function
 from shortlist.serving.export.graph_builder import ML, GraphBuilder, tensor_info
+from shortlist.serving.export.program import tree_walk
+from shortlist.serving.export.program.compiling import FOLDER, compile_function
 from shortlist.serving.export.trees import write_trees
 from shortlist.storage.artefacts import IntegrityError
 
@@ -179,7 +179,7 @@ def test_compiled_code_is_cached_for_every_process_and_copy_of_the_source(tmp_pa
     files = cached_files(tmp_path / "environment")
     assert {path.suffix for path in files} == {".py", ".nbi", ".nbc"}
     program = (
-        "import sys; from pathlib import Path; from shortlist.serving.export.compiling import compile_function;"
+        "import sys; from pathlib import Path; from shortlist.serving.export.program.compiling import compile_function;"
         "twice = compile_function(Path(sys.argv[1]), 'twice', Path(sys.argv[2]));"
         "print(twice(5), sum(twice.stats.cache_hits.values()))"
     )

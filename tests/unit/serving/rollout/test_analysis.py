@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shortlist.rollout.analysis import CANARY_CHECKS, CheckInputs, StepAnalysis, analyze_step
-from shortlist.rollout.analysis_observer import AnalysisObserver, make_observation
-from shortlist.rollout.checks import CheckResult, CheckStatus, Health, stability_index
-from shortlist.rollout.checks_kpi import kpi_interval
-from shortlist.rollout.counts import TRACK_COUNTS, USER_COUNTS
-from shortlist.rollout.evidence import RolloutEvidence, StepEvidence, TrackEvidence
-from shortlist.rollout.evidence_latency import Latencies
-from shortlist.rollout.evidence_reader import EvidenceReader
-from shortlist.rollout.observations import Observation
-from shortlist.rollout.sequential_difference import TrackDifference
+from shortlist.rollout.checks.analysis import CANARY_CHECKS, CheckInputs, StepAnalysis, analyze_step
+from shortlist.rollout.checks.analysis_observer import AnalysisObserver, make_observation
+from shortlist.rollout.checks.health import CheckResult, CheckStatus, Health, stability_index
+from shortlist.rollout.checks.kpi import kpi_interval
+from shortlist.rollout.checks.observations import Observation
+from shortlist.rollout.evidence.counts import TRACK_COUNTS, USER_COUNTS
+from shortlist.rollout.evidence.latency import Latencies
+from shortlist.rollout.evidence.reader import EvidenceReader
+from shortlist.rollout.evidence.rollout_evidence import RolloutEvidence, StepEvidence, TrackEvidence
+from shortlist.rollout.evidence.sequential_difference import TrackDifference
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.serving import KPI, Canary
 

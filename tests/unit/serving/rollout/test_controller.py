@@ -15,18 +15,19 @@ import pytest
 
 from shortlist.contracts import ShortlistError
 from shortlist.evaluation.blessing import bless, write_blessing
-from shortlist.evaluation.gate_report import GateReport
-from shortlist.evaluation.gate_result import GateResult
-from shortlist.evaluation.gates import GATES, Gate
-from shortlist.evaluation.records import Measures
+from shortlist.evaluation.gates.gate_report import GateReport
+from shortlist.evaluation.gates.gate_result import GateResult
+from shortlist.evaluation.gates.gates import GATES, Gate
+from shortlist.evaluation.metrics.records import Measures
+from shortlist.rollout.checks.observations import Observation, TrackSummary
 from shortlist.rollout.commands import RolloutCommands
 from shortlist.rollout.controller_context import ControllerContext
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.observations import Observation, RequestTotals, TrackSummary
+from shortlist.rollout.evidence.counts import RequestTotals
 from shortlist.rollout.page import PAGE
-from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import FAULTS, RolloutError, Rollouts
+from shortlist.rollout.states.phases import Phase
 from shortlist.rollout.verdict import EVIDENCE, RolloutVerdict
 from shortlist.serving.processes.errors import StackError
 from shortlist.spec.serving import Canary

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shortlist.rollout import log_parts as evidence_parts
-from shortlist.rollout.evidence import RolloutEvidence
-from shortlist.rollout.evidence_access import AccessLog
-from shortlist.rollout.evidence_latency import Latencies
-from shortlist.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
-from shortlist.rollout.evidence_reader import EvidenceReader, RequestAccountant
-from shortlist.rollout.evidence_users import UserTable
+from shortlist.rollout.evidence import log_parts as evidence_parts
+from shortlist.rollout.evidence.access_log import AccessLog
+from shortlist.rollout.evidence.latency import Latencies
+from shortlist.rollout.evidence.outcomes import OUTCOMES, REQUESTS, OutcomeJoin
+from shortlist.rollout.evidence.reader import EvidenceReader, RequestAccountant
+from shortlist.rollout.evidence.rollout_evidence import RolloutEvidence
+from shortlist.rollout.evidence.users import UserTable
 from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data

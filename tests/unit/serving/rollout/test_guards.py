@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shortlist.rollout.analysis import StepAnalysis, analyze_step
-from shortlist.rollout.analysis_observer import make_observation
-from shortlist.rollout.checks import CheckResult, Health
-from shortlist.rollout.checks_kpi import guard_interval, kpi_interval
-from shortlist.rollout.evidence import RolloutEvidence, StepEvidence, TrackEvidence
-from shortlist.rollout.evidence_latency import Latencies
-from shortlist.rollout.evidence_reader import EvidenceReader
-from shortlist.rollout.sequential_difference import (
+from shortlist.rollout.checks.analysis import StepAnalysis, analyze_step
+from shortlist.rollout.checks.analysis_observer import make_observation
+from shortlist.rollout.checks.health import CheckResult, Health
+from shortlist.rollout.checks.kpi import guard_interval, kpi_interval
+from shortlist.rollout.evidence.latency import Latencies
+from shortlist.rollout.evidence.reader import EvidenceReader
+from shortlist.rollout.evidence.rollout_evidence import RolloutEvidence, StepEvidence, TrackEvidence
+from shortlist.rollout.evidence.sequential_difference import (
     NO_DIFFERENCE,
     Bools,
     Floats,

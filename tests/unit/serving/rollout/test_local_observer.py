@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shortlist.rollout.checks import Health
+from shortlist.rollout.checks.health import Health
 from shortlist.rollout.local import observer as watcher
 from shortlist.rollout.local.health import ProgramHealth, ReplicaHealth, VersionHealth
 from shortlist.rollout.local.observer import health_of

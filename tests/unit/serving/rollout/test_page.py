@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from shortlist.evaluation.records import ConfidenceInterval
-from shortlist.rollout.events import Abort, Event, PhaseCompleted, StepAnalyzed
-from shortlist.rollout.observations import CheckRecord, GuardedRates, Observation, RequestTotals, TrackSummary
+from shortlist.evaluation.metrics.records import ConfidenceInterval
+from shortlist.rollout.checks.observations import CheckRecord, GuardedRates, Observation, TrackSummary
+from shortlist.rollout.evidence.counts import RequestTotals
 from shortlist.rollout.page import headline, render, rollout_plot, write_page
-from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
-from shortlist.rollout.state_machine import advance
+from shortlist.rollout.states.events import Abort, Event, PhaseCompleted, StepAnalyzed
+from shortlist.rollout.states.phases import Phase, RolloutState
+from shortlist.rollout.states.state_machine import advance
 from shortlist.rollout.terminal import show_progress, status_line, verdict_table
 from shortlist.rollout.verdict import make_verdict
 from shortlist.spec.serving import Canary, Guard

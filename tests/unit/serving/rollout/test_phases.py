@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shortlist.rollout.actions import (
+from shortlist.rollout.states.actions import (
     AnalyzeStep,
     DrainRequests,
     EnsureServing,
@@ -23,9 +23,9 @@ from shortlist.rollout.actions import (
     actions,
     resume_actions,
 )
-from shortlist.rollout.events import Abort, Event, Failed, PhaseCompleted, Promote, StepAnalyzed
-from shortlist.rollout.phases import FINAL_PHASES, REVERTING_PHASES, Phase, RolloutState
-from shortlist.rollout.state_machine import advance
+from shortlist.rollout.states.events import Abort, Event, Failed, PhaseCompleted, Promote, StepAnalyzed
+from shortlist.rollout.states.phases import FINAL_PHASES, REVERTING_PHASES, Phase, RolloutState
+from shortlist.rollout.states.state_machine import advance
 
 STEPS = (5, 25, 100)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from shortlist.rollout.observations import Observation, TrackSummary
-from shortlist.rollout.operator_commands import COMMAND_FILE, OperatorCommand
-from shortlist.rollout.phases import Phase, RolloutState
+from shortlist.rollout.checks.observations import Observation, TrackSummary
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import STATE, RolloutError, Rollouts
+from shortlist.rollout.states.operator_commands import COMMAND_FILE, OperatorCommand
+from shortlist.rollout.states.phases import Phase, RolloutState
 from shortlist.rollout.verdict import RolloutVerdict, make_verdict
 from shortlist.spec.serving import Canary
 from shortlist.storage.artefacts import IntegrityError

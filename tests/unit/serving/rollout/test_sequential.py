@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta
 
-from shortlist.rollout.sequential import lower_bound, mixture_interval, share_evidence, split_evidence
-from shortlist.rollout.sequential_difference import UserValues, difference
+from shortlist.rollout.evidence.sequential import lower_bound, mixture_interval, share_evidence, split_evidence
+from shortlist.rollout.evidence.sequential_difference import UserValues, difference
 
 COUNTS = st.integers(1, 5_000).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total)))
 
@@ -142,7 +142,7 @@ def test_the_declared_split_gives_no_evidence_for_another() -> None:
 @pytest.mark.parametrize("multiple", [0.7, 1.0, 1.6])
 def test_values_of_one_user_on_both_tracks_are_correlated(monkeypatch: pytest.MonkeyPatch, multiple: float) -> None:
     """The variance is that of each user's residuals, summed over steps before they are squared."""
-    monkeypatch.setattr("shortlist.rollout.sequential_difference.PSEUDO_RESIDUALS", 0.0)
+    monkeypatch.setattr("shortlist.rollout.evidence.sequential_difference.PSEUDO_RESIDUALS", 0.0)
     random = np.random.default_rng(5)
     value = (random.random((400, 2)) < 0.1 + 0.8 * random.random((400, 1))).astype(float)  # of the same user alike
     canary = random.random((400, 1)) < np.array([0.2, 0.6])

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from shortlist.rollout import action_executor as performer
-from shortlist.rollout import actions as asked
 from shortlist.rollout import commands, controller
-from shortlist.rollout import state_machine as machine
-from shortlist.rollout.actions import (
+from shortlist.rollout.deployment import Route
+from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.rollouts import RolloutError, Rollouts
+from shortlist.rollout.states import actions as asked
+from shortlist.rollout.states import state_machine as machine
+from shortlist.rollout.states.actions import (
     AnalyzeStep,
     DrainRequests,
     EnsureServing,
@@ -27,11 +30,8 @@ from shortlist.rollout.actions import (
     StopServers,
     VerifyServedFiles,
 )
-from shortlist.rollout.deployment import Route
-from shortlist.rollout.events import Abort, Event, Failed, PhaseCompleted, Promote, StepAnalyzed
-from shortlist.rollout.phases import REVERTING_PHASES, Phase, RolloutState
-from shortlist.rollout.record import RolloutRecord
-from shortlist.rollout.rollouts import RolloutError, Rollouts
+from shortlist.rollout.states.events import Abort, Event, Failed, PhaseCompleted, Promote, StepAnalyzed
+from shortlist.rollout.states.phases import REVERTING_PHASES, Phase, RolloutState
 from tests.simulation.rollouts.history import Fault, History
 from tests.simulation.rollouts.rules import BrokenRuleError
 from tests.simulation.rollouts.world import play

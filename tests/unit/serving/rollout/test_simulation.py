@@ -10,15 +10,15 @@ import pytest
 from scipy.special import chdtri
 from scipy.stats import beta
 
-from shortlist.rollout.checks_kpi import MIN_USERS
-from shortlist.rollout.sequential import (
+from shortlist.rollout.checks.kpi import MIN_USERS
+from shortlist.rollout.evidence.sequential import (
     divergence_bound,
     mixture_interval,
     mixture_radius,
     share_evidence,
     split_evidence,
 )
-from shortlist.rollout.sequential_difference import UserValues, difference
+from shortlist.rollout.evidence.sequential_difference import UserValues, difference
 from shortlist.spec.serving import KPI, Canary
 from tests.simulation.analysis_simulation import Faults, SimulatedRollout, SimulatedTraffic, play
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shortlist.rollout.analysis import StepAnalysis, analyze_step
-from shortlist.rollout.analysis_observer import make_observation
-from shortlist.rollout.checks import Health
-from shortlist.rollout.checks_kpi import kpi_interval
-from shortlist.rollout.evidence import RolloutEvidence
-from shortlist.rollout.evidence_reader import EvidenceReader
-from shortlist.rollout.sequential_difference import UserValues, difference
+from shortlist.rollout.checks.analysis import StepAnalysis, analyze_step
+from shortlist.rollout.checks.analysis_observer import make_observation
+from shortlist.rollout.checks.health import Health
+from shortlist.rollout.checks.kpi import kpi_interval
+from shortlist.rollout.evidence.reader import EvidenceReader
+from shortlist.rollout.evidence.rollout_evidence import RolloutEvidence
+from shortlist.rollout.evidence.sequential_difference import UserValues, difference
 from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc as services
 
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.evidence_access import AccessLog, rollout_requests
+from shortlist.rollout.evidence.access_log import AccessLog, rollout_requests
 from shortlist.rollout.local.envoy import ENVOYS
 from shortlist.rollout.local.stack import Stack
 from shortlist.serving.paths import ServingPaths

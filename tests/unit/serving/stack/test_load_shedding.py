@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc as services
 
 from shortlist.rollout.deployment import Route
-from shortlist.rollout.evidence_access import AccessLog
+from shortlist.rollout.evidence.access_log import AccessLog
 from shortlist.rollout.local.envoy import FLUSH_MS
 from shortlist.spec.serving import Overload, Serving
 from tests.fuzz.running import VERSION, free_ports, running_envoy

@@ -24,7 +24,7 @@ from aiohttp import web
 from filelock import FileLock
 
 from shortlist.contracts import Columns, Files, ShortlistError
-from shortlist.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
+from shortlist.rollout.evidence.outcomes import OUTCOMES, REQUESTS, OutcomeJoin
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import outcome_schema
 from shortlist.serving.traffic import replay as replay_module

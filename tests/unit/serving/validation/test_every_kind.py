@@ -11,8 +11,8 @@ import pytest
 
 from models.registry import KINDS
 from shortlist.contracts import Files
-from shortlist.evaluation.export_gates import parity_gate
-from shortlist.evaluation.integrity import verify_model_folder
+from shortlist.evaluation.gates.export_gates import parity_gate
+from shortlist.evaluation.gates.integrity import verify_model_folder
 from shortlist.ranking.ranker import MemberFiles
 from shortlist.ranking.registry import kind_of
 from shortlist.ranking.saved_models import load_ranker

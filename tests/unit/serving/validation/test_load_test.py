@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shortlist.evaluation.export_validation import LoadTestResult
+from shortlist.evaluation.gates.export_validation import LoadTestResult
 from shortlist.serving.validation import load_test
 from shortlist.spec.gates import Infra
 

@@ -17,8 +17,8 @@ from models.din.section import DINModel
 from shortlist.contracts import Columns, Files
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.view_index import ViewIndex
+from shortlist.serving.export.program.scorers import HISTORY
 from shortlist.serving.export.repository import write_repository
-from shortlist.serving.export.scorers import HISTORY
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.serving.server.scoring.triton_client import TritonClient

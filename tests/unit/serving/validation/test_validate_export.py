@@ -20,14 +20,14 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import Files, NotMeasuredError
-from shortlist.evaluation.export_gates import infra_gate, parity_gate
-from shortlist.evaluation.export_validation import ExportValidation
-from shortlist.evaluation.gate_inputs import read_record
-from shortlist.evaluation.gate_result import GateResult
+from shortlist.evaluation.gates.export_gates import infra_gate, parity_gate
+from shortlist.evaluation.gates.export_validation import ExportValidation
+from shortlist.evaluation.gates.gate_inputs import read_record
+from shortlist.evaluation.gates.gate_result import GateResult
 from shortlist.serving.export.graph_split import NETWORK_FILE
+from shortlist.serving.export.program.tree_walk import TREES
 from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, Signature
-from shortlist.serving.export.tree_walk import TREES
 from shortlist.serving.processes.errors import EndedEarlyError
 from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.serving.triton.triton import RunningTriton, running_triton

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.embedding.embedding_model import EmbeddingModel, EmbeddingNetwork
-from models.embedding.layout import Layout
-from models.embedding.perceptron import perceptron
+from models.embedding.network.embedding_model import EmbeddingModel, EmbeddingNetwork
+from models.embedding.network.perceptron import perceptron
 from models.embedding.ranker import EmbeddingRanker
+from models.embedding.reading.layout import Layout
 from tests.unit.models.loss_kinds.focal.section import FocalModel
 
 

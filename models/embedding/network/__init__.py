@@ -1,0 +1,1 @@
+"""The layers of networks over embedded ids, and their exported graph."""

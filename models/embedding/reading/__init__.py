@@ -1,0 +1,1 @@
+"""Batches of a feature table for networks over embedded ids."""

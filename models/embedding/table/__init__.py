@@ -1,0 +1,1 @@
+"""Embedding tables: layout on devices, cache, optimizers."""

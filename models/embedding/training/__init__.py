@@ -1,0 +1,1 @@
+"""Training steps and fits of networks over embedded ids."""

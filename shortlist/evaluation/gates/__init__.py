@@ -1,0 +1,1 @@
+"""The gates that a candidate must pass, with their inputs and results."""

@@ -1,0 +1,179 @@
+"""Scored rows of the validation and test days, as a training step wrote them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from shortlist.contracts import Columns, Files, best_column, label_column, score_column
+from shortlist.evaluation.metrics.pointwise import Floats, UnmeasurableError, check_scores
+from shortlist.storage.artefacts import IntegrityError, read_json
+
+SPLIT = "split"
+SCORE = "score"
+REQUEST = "request_id"
+LEARNT = "learnt"
+"""Column: whether the model that gave the score has learnt the row."""
+_REQUIRED_COLUMNS = (Columns.IMPRESSION, Columns.LABEL, SPLIT, SCORE)
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """The rows of one split, ordered by impression."""
+
+    frame: pl.DataFrame
+    """All columns of the scores file but the score; for a further label, `label` holds that label."""
+    labels: Floats
+    scores: Floats
+    clusters: npt.NDArray[np.intp]
+    """Dense number of the row's user; the row's own number when the log names no users."""
+
+    @property
+    def users(self) -> npt.NDArray[np.intp] | None:
+        """The row's cluster where it names its user, else -1; None when the log names no users."""
+        if Columns.USER not in self.frame.columns:
+            return None
+        return np.where(self.frame[Columns.USER].is_null().to_numpy(), -1, self.clusters)
+
+    @property
+    def lists(self) -> npt.NDArray[np.intp] | None:
+        """Dense number of the list in which the row was ranked, -1 for a row of no list; None when no list is known.
+
+        A list is a request where rows name theirs, as live ones do; a slate where the log declares slates; otherwise
+        a user's rows of a day.
+        """
+        users = self.users
+        if users is not None and REQUEST in self.frame.columns:
+            return _dense_numbers(self.frame[REQUEST])
+        if Columns.SLATE in self.frame.columns:
+            return _dense_numbers(self.frame.select(pl.struct(Columns.DAY, Columns.SLATE).rank("dense")).to_series())
+        if users is None or Columns.DAY not in self.frame.columns:
+            return users
+        days = _dense_numbers(self.frame[Columns.DAY])
+        return np.where((users < 0) | (days < 0), -1, users * (days.max(initial=0) + 1) + days)
+
+    @property
+    def weights(self) -> Floats | None:
+        """See `read_weights`."""
+        return read_weights(self.frame)
+
+    @property
+    def learnt(self) -> bool:
+        """Whether the model that scored the rows has learnt some of them, so that they cannot judge it."""
+        return LEARNT in self.frame.columns and bool(self.frame[LEARNT].any())
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.labels.size
+
+    @property
+    def positives(self) -> int:
+        """Rows with label 1."""
+        return int(self.labels.sum())
+
+    def filter_rows(self, mask: npt.NDArray[np.bool_]) -> ScoredRows:
+        """Return the rows where `mask`, shape (rows,), is true; users are numbered again."""
+        clusters = np.unique(self.clusters[mask], return_inverse=True)[1]
+        return ScoredRows(self.frame.filter(mask), self.labels[mask], self.scores[mask], clusters)
+
+
+def read_weights(frame: pl.DataFrame) -> Floats | None:
+    """Return the number of impressions that each row stands for; None where all stand for the same number."""
+    if Columns.WEIGHT not in frame.columns:
+        return None
+    weights = frame[Columns.WEIGHT].cast(pl.Float64).fill_null(1.0).to_numpy()
+    return None if weights.size == 0 or (weights == weights[0]).all() else weights
+
+
+def further_labels(path: Path) -> tuple[str, ...]:
+    """Return the further labels that a scores file has scores of; none where it cannot be read."""
+    if not path.is_file():
+        return ()
+    prefix, names = score_column(""), pl.scan_parquet(path).collect_schema().names()
+    return tuple(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+
+
+def read_scores(path: Path, split: Literal["validation", "test"], label: str = "") -> ScoredRows:
+    """Return the rows of a split in a scores file.
+
+    Args:
+        path: The scores file.
+        split: Part of the split to read.
+        label: A further label; empty: the main label.
+
+    Raises:
+        UnmeasurableError: The file or a column is missing, there are no rows, an impression occurs twice, or a label or
+            score is not valid.
+    """
+    if not path.is_file():
+        raise UnmeasurableError(_find_missing_reason(path))
+    columns = pl.scan_parquet(path).collect_schema().names()
+    label_columns = (label_column(label), score_column(label)) if label else ()
+    for name in (*_REQUIRED_COLUMNS, *label_columns):
+        if name not in columns:
+            raise UnmeasurableError(f"{path.name} has no column '{name}'")
+    scores_frame = pl.scan_parquet(path)
+    if label:
+        scores_frame = _select_label(scores_frame, columns, label)
+    frame = scores_frame.filter(pl.col(SPLIT) == split).collect().sort(Columns.IMPRESSION)
+    if not frame.height:
+        raise UnmeasurableError(f"{path.name} holds no {split} rows")
+    if frame[Columns.LABEL].null_count() or frame[Columns.IMPRESSION].null_count():
+        raise UnmeasurableError(f"{path.name} holds {split} rows without a label or an impression")
+    if not frame[Columns.IMPRESSION].is_unique().all():
+        raise UnmeasurableError(f"{path.name} scores an impression twice")
+    labels = frame[Columns.LABEL].cast(pl.Float64).to_numpy()
+    scores = frame[SCORE].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    check_scores(labels, scores)
+    return ScoredRows(frame.drop(SCORE), labels, scores, _number_clusters(frame))
+
+
+def _select_label(scores_frame: pl.LazyFrame, columns: list[str], label: str) -> pl.LazyFrame:
+    """Return the rows with the columns of a further label in place of those of the main label."""
+    renames = {label_column(label): Columns.LABEL, score_column(label): SCORE, best_column(label): Columns.BEST}
+    return scores_frame.drop(set(renames.values()) & set(columns)).rename(renames, strict=False)
+
+
+def check_same_rows(candidate: ScoredRows, reference: ScoredRows) -> None:
+    """Raise where two models were scored on different rows.
+
+    Raises:
+        UnmeasurableError: The impressions or their labels differ.
+    """
+    candidate_impressions, reference_impressions = (
+        candidate.frame[Columns.IMPRESSION],
+        reference.frame[Columns.IMPRESSION],
+    )
+    if not candidate_impressions.equals(reference_impressions):
+        common = candidate_impressions.is_in(reference_impressions.implode()).sum()
+        raise UnmeasurableError(
+            f"they were not scored on the same rows: {candidate_impressions.len()} and {reference_impressions.len()}"
+            f" impressions, {common} in common"
+        )
+    if not np.array_equal(candidate.labels, reference.labels):
+        raise UnmeasurableError("the same impressions carry different labels")
+
+
+def _find_missing_reason(path: Path) -> str:
+    try:
+        return str(read_json(path.with_name(Files.PROBLEM))["problem"])
+    except (IntegrityError, KeyError):
+        return f"{path.name} is missing; the model was not scored"
+
+
+def _number_clusters(frame: pl.DataFrame) -> npt.NDArray[np.intp]:
+    if Columns.USER not in frame.columns:
+        return np.arange(frame.height)
+    # Rows without a user form one cluster: nothing shows that they are independent.
+    return np.unique(_dense_numbers(frame[Columns.USER]), return_inverse=True)[1]
+
+
+def _dense_numbers(values: pl.Series) -> npt.NDArray[np.intp]:
+    """Return a number per value, from 0; -1 for null."""
+    return values.rank("dense").cast(pl.Int64).fill_null(0).to_numpy() - 1

@@ -1,0 +1,1 @@
+"""Checks of a canary and the analysis that decides."""

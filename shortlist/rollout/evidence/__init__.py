@@ -1,0 +1,1 @@
+"""Evidence of a rollout: counts, logs, outcomes, sequential statistics."""

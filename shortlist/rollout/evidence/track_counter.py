@@ -1,0 +1,100 @@
+"""Incremental counter of one track at one step."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from shortlist.rollout.evidence.counts import TrackCounts, UserCounts
+from shortlist.rollout.evidence.latency import BUCKETS, Latencies, bucket_numbers
+from shortlist.rollout.evidence.rollout_evidence import TrackEvidence
+
+MAX_SAMPLED_SCORES: Final = 5_000
+"""Most sampled scores per step and track."""
+ROWS_SAMPLED: Final = 32
+"""Number of first scores of one request that may enter the sample."""
+
+
+def _no_sample() -> pl.DataFrame:
+    return pl.DataFrame(schema={"draw": pl.UInt64, "user": pl.UInt64, "score": pl.Float64})
+
+
+@dataclass
+class TrackCounter:
+    """Incremental counter of one track at one step."""
+
+    counts: TrackCounts = field(default_factory=TrackCounts)
+    anonymous: UserCounts = field(default_factory=UserCounts)
+    """Requests without a user; each counts as one user."""
+    latencies: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, dtype=np.int64))
+    sample: pl.DataFrame = field(default_factory=_no_sample)
+
+    def add_requests(self, rows: pl.DataFrame) -> None:
+        """Count requests of the access logs: columns of `rollout_requests`, and to_log."""
+        self.counts += TrackCounts.sum_columns(rows.with_columns(requests=pl.lit(1)))
+        anonymous = TrackCounts.sum_columns(rows.filter(pl.col("user").is_null()))
+        self.add_anonymous(disconnected_users=anonymous.disconnected, refused_users=anonymous.client_errors)
+        numbers = bucket_numbers(rows.filter("answered")["us"].drop_nulls().to_numpy())
+        self.latencies += np.bincount(numbers, minlength=BUCKETS)
+
+    def add_anonymous(self, **counts: int) -> None:
+        """Count requests without a user, each as one user, by the names of `UserCounts`."""
+        self.anonymous = self.anonymous.plus(UserCounts(**counts))
+
+    def add_predictions(self, rows: pl.DataFrame) -> None:
+        """Count rows of the prediction log, with a column good; the scores of good rows may enter the sample."""
+        good, scores = pl.col("good").fill_null(value=False), pl.col("scores").list
+        rankable = good & (scores.len() > 1)
+        self.counts += TrackCounts.sum_columns(
+            rows.with_columns(
+                logged=pl.lit(1), bad=~good, rankable=rankable, flat=rankable & (scores.max() == scores.min())
+            )
+        )
+        self.sample = pl.concat([self.sample, _sample_scores(rows.filter("good"))]).bottom_k(
+            MAX_SAMPLED_SCORES, by="draw"
+        )
+
+    def add_outcomes(self, changes: pl.DataFrame) -> None:
+        """Count changes by new outcomes; columns with_outcomes, slates, hits, clicks."""
+        self.counts += TrackCounts.sum_columns(changes)
+
+    def evidence(self, user_counts: UserCounts, kpi: float | None, kpi_users: int) -> TrackEvidence:
+        """Return the counts as evidence, together with the numbers of users and the KPI."""
+        return TrackEvidence(
+            **asdict(self.counts),
+            **asdict(user_counts.plus(self.anonymous)),
+            anonymous=self.anonymous.users,
+            latencies=Latencies(self.latencies.copy()),
+            kpi=kpi,
+            kpi_users=kpi_users,
+            scores=np.sort(self.sample["score"].to_numpy()),
+            score_users=_effective_users(self.sample["user"]),
+        )
+
+    def __add__(self, addend: TrackCounter) -> TrackCounter:
+        return TrackCounter(
+            counts=self.counts + addend.counts,
+            anonymous=self.anonymous.plus(addend.anonymous),
+            latencies=self.latencies + addend.latencies,
+            sample=pl.concat([self.sample, addend.sample]).bottom_k(MAX_SAMPLED_SCORES, by="draw"),
+        )
+
+
+def _effective_users(users: pl.Series) -> float:
+    # Effective sample size, n^2 / sum of squares (Kish, 1965): scores of one user are not independent.
+    scores_per_user = users.value_counts()["count"].to_numpy().astype(np.float64)
+    return float(users.len() ** 2 / (scores_per_user**2).sum()) if users.len() else 0.0
+
+
+def _sample_scores(good: pl.DataFrame) -> pl.DataFrame:
+    # The scores with the smallest hashes are a random sample of all, in whatever order they arrive.
+    first_scores = good.select("request", "user", score=pl.col("scores").list.head(ROWS_SAMPLED))
+    scores = first_scores.with_row_index("number").explode("score").filter(pl.col("score").is_not_null())
+    row = pl.int_range(pl.len()).over("number").cast(pl.UInt64)
+    return scores.select(
+        draw=pl.struct("request", row.alias("row")).hash(), user="user", score=pl.col("score").cast(pl.Float64)
+    ).bottom_k(MAX_SAMPLED_SCORES, by="draw")

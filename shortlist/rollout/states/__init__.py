@@ -1,0 +1,1 @@
+"""The state machine of a rollout: phases, events, actions."""

@@ -1,0 +1,1 @@
+"""Modules that lie beside a model in Triton's repository and score there, with numpy and ONNX Runtime alone."""

@@ -1,0 +1,1 @@
+"""Training by several processes, on this machine or as a Kubernetes job."""
