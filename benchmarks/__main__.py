@@ -33,7 +33,7 @@ PROGRAMS: Final = ("features", "loader", "xgboost_matrices", "train", "serve", "
 FURTHER_PROGRAMS: Final = (
     "candidates", "criteo_layout", "drift", "freshness", "gpu", "index", "judge",
     "list_metrics", "overload", "recommend", "retrain", "sequences", "simulate", "simulate_slates", "soak",
-    "soak_faults", "tile_costs", "two_tower",
+    "soak_faults", "tile_costs", "two_tower", "value",
 )  # fmt: skip
 """Run by their name only."""
 PEERS: Final = {"features": "peers", "recommend": "peers-recommend", "sequences": "peers-sequences"}

@@ -64,6 +64,17 @@ class Target(NamedTuple):
         return f"{subject}{self.comparison} {self.limit:g}{suffix}"
 
 
+VALUE_TARGETS: Final[tuple[tuple[str, str, Literal["<=", "<", ">="], float], ...]] = (
+    ("value, intervals hold the truth", "all corners: interval holds the truth", ">=", 0.93),
+    ("value, worst corner", "*%, *: interval holds the truth", ">=", 0.87),
+    ("value is given, 5 % explored", "5%, *, 20000: value is given", ">=", 0.9),
+    ("value is given, 20 % explored", "20%, *, 20000: value is given", ">=", 0.9),
+    ("value is given, 20 % of 2 000 slates", "20%, *, 2000: value is given", ">=", 0.8),
+    ("12 % worse is held, 5 % explored", "5%, *, 20000: 12 % worse is held", ">=", 0.6),
+    ("12 % worse is held, 20 % explored", "20%, *, 20000: 12 % worse is held", ">=", 0.9),
+    ("equal is held", "*%, *, 20000: equal is held", "<=", 0.04),
+)
+"""Row, name in the results, comparison and limit of the estimates of value; a group of worlds is a `Corner`."""
 TARGETS: Final = (
     Target(
         "text to features, times text to Parquet", "features", "features", "all steps, 2 M rows", "ratio", "<=", 2.0
@@ -181,6 +192,11 @@ TARGETS: Final = (
     ),
     Target("sequences, RecTools' nDCG@10", "sequences", "sequences", "*, unseen_ndcg_at_10", "ratio", ">=", 0.95),
     Target("two towers, plain torch's rate", "two_tower", "two_tower", "ours", "ratio", ">=", 1.5),
+    *(
+        Target(row, "value", "value", name, "value", comparison, limit)
+        for row, name, comparison, limit in VALUE_TARGETS
+    ),
+    Target("error of the default estimator", "value", "value", "error of doubly_robust *", "ratio", "<=", 1.05),
     Target("a refresh of one day, time", "tile_costs", "freshness", "refresh of 1 day, time", "ratio", "<=", 0.9),
 )
 
