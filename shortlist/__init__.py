@@ -12,6 +12,7 @@ ADDRESSES: Final = {
     "model_sections": "shortlist.ranking.registry:sections",
     "networks": "models.registry:NETWORKS",
     "feature_kinds": "shortlist.features.kinds.registry:FEATURE_KINDS",
+    "feature_engines": "shortlist.features.engines.registry:FEATURE_ENGINES",
     "online_stores": "shortlist.features.online_stores.registry:ONLINE_STORES",
     "gates": "shortlist.evaluation.gates.gates:GATES",
     "sources": "shortlist.slates.retrieval.sources.registry:SOURCE_KINDS",

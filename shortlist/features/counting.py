@@ -71,7 +71,7 @@ class LogCounter:
 
     def count(self, days: Iterable[DayPart], advance: Advance) -> dict[date, DayRecord]:
         """Write the statistics of days, reading them part by part; return the record of each."""
-        parts_by_day = groupby(prefetch(self._parts(days)), key=itemgetter(0))
+        parts_by_day = groupby(prefetch(self.parts(days)), key=itemgetter(0))
         counts = [self._key_count(view) for view in self.plan.counted_views]
         return {day.day: self._count(day, (rows for _, rows in parts), counts, advance) for day, parts in parts_by_day}
 
@@ -90,10 +90,16 @@ class LogCounter:
             for key_count, statistics in zip(other_counts, part_statistics, strict=True):
                 key_count.add(statistics)
             self._spill_largest(counts)
-            _collect_into(moments, self._moments(rows))
-            _collect_into(totals, sizes(countable_rows, self.plan.counted_views))
+            collect_into(moments, self.moments(rows))
+            collect_into(totals, sizes(countable_rows, self.plan.counted_views))
             advance(rows.height, str(day.day))
         self._finish(day, counts)
+        return self.record(day, moments, totals)
+
+    def record(
+        self, day: DayPart, moments: Mapping[str, Sequence[NumberMoments]], totals: Mapping[str, Sequence[float]]
+    ) -> DayRecord:
+        """Return the record of a day, from the moments and the sizes of its parts in order."""
         return DayRecord(
             rows=day.rows,
             moments={name: sum_moments(parts) for name, parts in moments.items()},
@@ -121,7 +127,8 @@ class LogCounter:
         for _ in chain(parallel_map(finish, in_memory, self.engine), map(finish, on_disk)):
             pass
 
-    def _parts(self, days: Iterable[DayPart]) -> Iterator[tuple[DayPart, pl.DataFrame]]:
+    def parts(self, days: Iterable[DayPart]) -> Iterator[tuple[DayPart, pl.DataFrame]]:
+        """Yield the rows of days part by part, with the columns of their side tables."""
         columns = list(self.plan.counted_columns)
         for day in days:
             for name in day.files:
@@ -137,7 +144,8 @@ class LogCounter:
             rows = rows.hstack(gather_answers(side.view, keys, side.answer(keys, day), rows.height))
         return rows
 
-    def _moments(self, rows: pl.DataFrame) -> dict[str, NumberMoments]:
+    def moments(self, rows: pl.DataFrame) -> dict[str, NumberMoments]:
+        """Return the moments of the standardised numbers of some rows, by feature name."""
         count_cpu_operation("moments of numbers")
         numbers = [number.value.alias(number.output) for number in self.plan.standardised_numbers]
         return {column.name: NumberMoments.from_values(column) for column in rows.select(numbers)}
@@ -166,6 +174,7 @@ def day_digest(data: Data, log: DayTable, day: DayPart) -> str:
 T = TypeVar("T")
 
 
-def _collect_into(lists: dict[str, list[T]], values: Mapping[str, T]) -> None:
+def collect_into(lists: dict[str, list[T]], values: Mapping[str, T]) -> None:
+    """Append each value to the list of its name."""
     for name, value in values.items():
         lists.setdefault(name, []).append(value)

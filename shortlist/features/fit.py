@@ -67,8 +67,8 @@ def fit(  # noqa: PLR0913 - the sections and folders of one step
     table = DayTable.open(log, Files.LOG)
     previous_fit = PreviousFit.load(previous, planned, table, corrected)
     split_days([*previous_fit.records, *table.by_day], data.split)  # too few days are reported before any is counted
-    with atomic_folder(out) as staging:
-        fitting = Fitting(planned, runtime, table, staging)
+    with atomic_folder(out) as staging, runtime.features.open() as partitions:
+        fitting = Fitting(planned, runtime, table, staging, partitions)
         sizes = fitting.write_side_tables(planned.static_views)
         previous_fit.check_compatible(planned, fitting.views, table)
         counted = fitting.count(table.by_day.keys() - previous_fit.records.keys())

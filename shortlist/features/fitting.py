@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,8 @@ from shortlist.features.integer_count import is_large
 from shortlist.features.keyed import KeyedView
 from shortlist.features.lookup import ViewFile
 from shortlist.features.parallel_map import parallel_map, workers
+from shortlist.features.partitioned_counts import CountedLog, count_partitioned
+from shortlist.features.partitioned_views import build_vocabularies, write_views
 from shortlist.features.plan import Plan, PlannedView
 from shortlist.features.ranges import write_frames
 from shortlist.features.split import SplitDays
@@ -32,6 +34,7 @@ from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import write_json
 from shortlist.storage.side_tables import SIDE_FOLDER
 from shortlist.storage.tables import DayTable
+from shortlist.system.partitions import InProcess, PartitionEngine
 from shortlist.system.progress import progress
 
 
@@ -43,6 +46,7 @@ class Fitting:
     runtime: Runtime
     log: DayTable
     out: Path
+    partitions: PartitionEngine = field(default_factory=InProcess)
 
     @property
     def scratch(self) -> Path:
@@ -86,16 +90,24 @@ class Fitting:
 
         The side tables with columns to be counted must have been written.
         """
+        days_to_count = [part for part in self.log.days if part.day in days]
+        if self.partitions.partitions > 1:
+            counted_log = CountedLog(
+                self.plan, self.log.folder, self.views, self.runtime.chunk_rows, self.runtime.engine
+            )
+            return count_partitioned(self.partitions, counted_log, days_to_count, self.statistics)
         engine, timezone = self.runtime.engine, self.plan.declared.timezone
         sides = [ViewFile(self._file(view), view, 0, timezone, engine) for view in self.plan.counted_sides]
         rows = self.runtime.chunk_rows
         counter = LogCounter(self.plan, self.log, sides, self.statistics, self.scratch, rows, engine)
-        parts = [part for part in self.log.days if part.day in days]
-        with progress("counting days", sum(part.rows for part in parts)) as advance:
-            return counter.count(parts, advance)
+        with progress("counting days", sum(part.rows for part in days_to_count)) as advance:
+            return counter.count(days_to_count, advance)
 
     def write_vocabularies(self, days: Sequence[date], previous: Path | None) -> None:
         """Write the vocabularies of the values seen on some days."""
+        if self.partitions.partitions > 1:
+            self._write_partitioned_vocabularies(days, previous)
+            return
         rows = -(-self.runtime.chunk_rows // workers(self.runtime.engine))  # they share the memory
         write = partial(self._write_vocabulary, days=days, previous=previous, rows=rows)
         with progress("vocabularies", len(self.plan.vocabularies), "columns") as advance:
@@ -105,14 +117,31 @@ class Fitting:
     def _write_vocabulary(
         self, limits: VocabularyLimits, days: Sequence[date], previous: Path | None, rows: int
     ) -> str:  # fmt: skip
-        column = limits.column
-        key = self.plan.declared.key((column,))
-        counted = [day_file(self.statistics, f"by_{key[0]}", day) for day in days]
-        compiled = is_large(self.log.rows, self.plan.counted_views, self.plan.declared, self.runtime.engine)
-        vocabulary = build_vocabulary(counted, key[0], limits, rows, self.runtime.engine, compiled=compiled)
-        file = Path("vocabularies") / f"{column}.parquet"
+        key, counted = self._statistics_of(limits, days)
+        engine = self.runtime.engine
+        vocabulary = build_vocabulary(counted, key, limits, rows, engine, compiled=self._is_compiled)
+        self._save_vocabulary(limits, vocabulary, previous)
+        return limits.column
+
+    def _write_partitioned_vocabularies(self, days: Sequence[date], previous: Path | None) -> None:
+        keys = [(limits, *self._statistics_of(limits, days)) for limits in self.plan.vocabularies]
+        rows, engine = self.runtime.chunk_rows, self.runtime.engine
+        vocabularies = build_vocabularies(self.partitions, keys, rows, engine, compiled=self._is_compiled)
+        for limits, vocabulary in zip(self.plan.vocabularies, vocabularies, strict=True):
+            self._save_vocabulary(limits, vocabulary, previous)
+
+    def _statistics_of(self, limits: VocabularyLimits, days: Sequence[date]) -> tuple[str, list[Path]]:
+        """Return the key of a vocabulary's column, and its statistics on some days."""
+        (key,) = self.plan.declared.key((limits.column,))
+        return key, [day_file(self.statistics, f"by_{key}", day) for day in days]
+
+    @property
+    def _is_compiled(self) -> bool:
+        return is_large(self.log.rows, self.plan.counted_views, self.plan.declared, self.runtime.engine)
+
+    def _save_vocabulary(self, limits: VocabularyLimits, vocabulary: pl.DataFrame, previous: Path | None) -> None:
+        file = Path("vocabularies") / f"{limits.column}.parquet"
         write_vocabulary(self.out / file, vocabulary, previous / file if previous is not None else None)
-        return column
 
     def write_trained(self, split: SplitDays, digests: Mapping[date, str], previous: Path | None) -> None:
         """Train the features that learn from the log, and write their models.
@@ -145,11 +174,14 @@ class Fitting:
             self.statistics, days, self.plan.declared.timezone, self.runtime.chunk_rows * 2, self.runtime.engine,
             self.plan.tiles.delay,
         )  # fmt: skip
+        for view in keyed:
+            for history in view.histories:
+                self._histories().write_count(view, history, history_file(self.statistics, view.name, history))
+        if self.partitions.partitions > 1:
+            return write_views(self.partitions, writer, [(view, self._file(view)) for view in keyed])
         sizes = {}
         with progress("views", len(keyed), "views") as advance:
             for view in keyed:
-                for history in view.histories:
-                    self._histories().write_count(view, history, history_file(self.statistics, view.name, history))
                 sizes[view.name] = writer.write(view, self._file(view))
                 advance(1, view.name)
         return sizes

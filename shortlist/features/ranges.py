@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import polars as pl
 import pyarrow as pa
@@ -50,14 +50,17 @@ def scan_all(files: Sequence[Path]) -> pl.LazyFrame:
 
 
 def write_frames(path: Path, frames: Iterable[pl.DataFrame], compression: Literal["zstd", "none"] = "zstd") -> int:
-    """Write frames, one after the other, into one Parquet file; return the number of rows."""
+    """Write frames, one after the other, into one Parquet file; return the number of rows.
+
+    The bytes depend on the rows alone, not on how they are cut into frames.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     writer: pq.ParquetWriter | None = None
     rows = 0
     # Buffered, because every system call takes time: 0.3 ms per file and not 0.6.
     with pa.output_stream(str(path), buffer_size=_BUFFER_BYTES) as file:
         try:
-            for frame in frames:
+            for frame in _row_groups(frames):
                 table: pa.Table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
                 writer = writer or pq.ParquetWriter(
                     file, table.schema, compression=compression, version="2.6", **_encoding(table)
@@ -68,6 +71,20 @@ def write_frames(path: Path, frames: Iterable[pl.DataFrame], compression: Litera
             if writer is not None:
                 writer.close()
     return rows
+
+
+def _row_groups(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield the same rows in frames of whole row groups; the last one holds the rest, or no row."""
+    remaining, has_rows = cast(pl.DataFrame | None, None), False
+    for frame in frames:
+        rows = frame if remaining is None or not remaining.height else pl.concat([remaining, frame])
+        whole = rows.height - rows.height % _ROW_GROUP_ROWS
+        if whole:
+            yield rows.head(whole).rechunk()
+            has_rows = True
+        remaining = rows.slice(whole)
+    if remaining is not None and (remaining.height or not has_rows):
+        yield remaining.rechunk()
 
 
 def _encoding(table: pa.Table) -> dict[str, Any]:

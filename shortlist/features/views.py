@@ -65,12 +65,11 @@ class ViewWriter:
 
     def write(self, view: KeyedView, path: Path) -> ViewSize:
         """Write a view: per key one row for each moment at which its values change, in time order."""
-        events = 1 + (len(window_lengths(view)) if view.newest is None else view.newest.max_events)
-        ranges = key_ranges(self._files(view), view.keys[0], max(1, self.rows // events))
+        ranges = self.ranges(view)
         pieces = [path.with_name(f"{path.name}.{number}") for number in range(len(ranges))]
         keys = 0
         for piece, key_range in zip(pieces, ranges, strict=True):
-            values = self._values(view, key_range)
+            values = self.values(view, key_range)
             keys += int(values[FIRST].sum())
             write_frames(piece, [values.drop(FIRST)])
         if len(pieces) == 1:
@@ -80,11 +79,17 @@ class ViewWriter:
             piece.unlink()
         return ViewSize(rows, keys)
 
+    def ranges(self, view: KeyedView) -> list[pl.Expr]:
+        """Return filters that together cover every key once, each of so many that their values fit into memory."""
+        events = 1 + (len(window_lengths(view)) if view.newest is None else view.newest.max_events)
+        return key_ranges(self._files(view), view.keys[0], max(1, self.rows // events))
+
     def _files(self, view: KeyedView) -> list[Path]:
         histories = [history_file(self.statistics, view.name, name) for name in view.histories]
         return [day_file(self.statistics, view.name, day) for day in self.days] + histories
 
-    def _values(self, view: KeyedView, key_range: pl.Expr) -> pl.DataFrame:
+    def values(self, view: KeyedView, key_range: pl.Expr) -> pl.DataFrame:
+        """Return the rows of a view for a range of keys, in time order, with `FIRST`."""
         changes = pl.concat(list(self._changes(view, key_range)))
         if view.newest is not None:
             values = running_newest(changes.collect(), view)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -56,14 +55,42 @@ def build_vocabulary(
         engine: Executor of the queries.
         compiled: Whether to load compiled loops for integers, to the same result.
     """
-    if TILE in pl.read_parquet_schema(days[0]):
-        compiled = False
-    integers = compiled and pl.read_parquet_schema(days[0])[key] == pl.Int64 and resolve_engine(engine) == "cpu"
-    find_reaching = _reaching_integers if integers else partial(_reaching, engine=engine)
-    frequent = [find_reaching(days, key, key_range, limits.min_rows) for key_range in key_ranges(days, key, rows)]
-    ordered = pl.concat(frequent).sort([_DAY, Columns.ROWS, VALUE], descending=[False, True, False])
-    kept_values = ordered.select(VALUE).head(limits.max_size - 1)
-    return kept_values.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.UInt32).alias(ID))
+    ranges = key_ranges(days, key, rows)
+    return number_values(
+        [frequent_values(days, key, key_range, limits, engine, compiled=compiled) for key_range in ranges], limits
+    )
+
+
+def frequent_values(
+    days: Sequence[Path], key: str, key_range: pl.Expr, limits: VocabularyLimits, engine: Engine, *, compiled: bool
+) -> pl.DataFrame:
+    """Return the values of a range of keys that may get an id, in the order of `number_values`.
+
+    Args:
+        days: See `build_vocabulary`; likewise the others.
+        key: See there.
+        key_range: The range, of `key_ranges`.
+        limits: See there.
+        engine: See there.
+        compiled: See there.
+    """
+    schema = pl.read_parquet_schema(days[0])
+    if compiled and TILE not in schema and schema[key] == pl.Int64 and resolve_engine(engine) == "cpu":
+        frequent = _reaching_integers(days, key, key_range, limits.min_rows)
+    else:
+        frequent = _reaching(days, key, key_range, limits.min_rows, engine)
+    return _in_id_order(frequent, limits)
+
+
+def number_values(frequent: Sequence[pl.DataFrame], limits: VocabularyLimits) -> pl.DataFrame:
+    """Return the vocabulary of the frequent values of all ranges of keys."""
+    values = _in_id_order(pl.concat(frequent), limits).select(VALUE)
+    return values.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.UInt32).alias(ID))
+
+
+def _in_id_order(frequent: pl.DataFrame, limits: VocabularyLimits) -> pl.DataFrame:
+    ordered = frequent.sort([_DAY, Columns.ROWS, VALUE], descending=[False, True, False])
+    return ordered.head(limits.max_size - 1)
 
 
 def write_vocabulary(path: Path, vocabulary: pl.DataFrame, previous_path: Path | None) -> None:

@@ -111,8 +111,6 @@ class EngineNumbers(Record):
     driver: str = ""
     device_mib: int | None = Field(default=None, ge=0)
     """Memory of the device."""
-    executor: str = ""
-    """single, ray or dask; empty where nothing was queried."""
     queries: int = Field(default=0, ge=0)
     """Number of queries that cuDF ran."""
     on_cpu: dict[str, int] = Field(default_factory=dict)
@@ -263,7 +261,7 @@ def best_epoch_record(history: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]
 
 def combine_engines(engines: Iterable[EngineNumbers | None]) -> EngineNumbers | None:
     """Return the engine of a run, with the counts of its steps added up."""
-    engines_used = sorted(filter(None, engines), key=lambda engine: (engine.name == "gpu", bool(engine.executor)))
+    engines_used = sorted(filter(None, engines), key=lambda engine: (engine.name == "gpu", bool(engine.queries)))
     if not engines_used:
         return None
     on_cpu = sum((Counter(engine.on_cpu) for engine in engines_used), Counter[str]())

@@ -50,7 +50,7 @@ class Section(BaseModel):
 
 @dataclass(frozen=True)
 class RegisteredSection:
-    """Annotation of a field that holds a section of any registered kind; its key `kind` selects the section's class.
+    """Annotation of a field that holds a section of any registered kind; its key selects the section's class.
 
     Sections of extensible kinds (features, online stores) are defined in layers above this one, beside their
     implementations. Their registry is therefore given by name, and imported when the first section is validated. Kinds
@@ -59,10 +59,12 @@ class RegisteredSection:
     Attributes:
         registry: Name in `shortlist.ADDRESSES` of a `Registry` of sections, at least two.
         by_name: Whether the name of a kind alone stands for its section with all defaults.
+        key: The key that holds the name of the kind.
     """
 
     registry: str
     by_name: bool = False
+    key: str = "kind"
 
     @property
     def kinds(self) -> Registry[type[Section]]:
@@ -73,21 +75,21 @@ class RegisteredSection:
         return core_schema.no_info_plain_validator_function(self._validate)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        sections = handler(_union_adapter(tuple(self.kinds.complete().values())).core_schema)
+        sections = handler(_union_adapter(tuple(self.kinds.complete().values()), self.key).core_schema)
         names = {"enum": list(self.kinds), "type": "string"}
         return {"anyOf": [names, sections]} if self.by_name else sections
 
     def _validate(self, value: Any) -> Any:
         if self.by_name and isinstance(value, str):
-            value = {"kind": value}
-        kind = value.get("kind") if isinstance(value, dict) else None
+            value = {self.key: value}
+        kind = value.get(self.key) if isinstance(value, dict) else None
         kinds = self.kinds if not isinstance(kind, str) or kind in self.kinds else self.kinds.complete()
-        return _union_adapter(tuple(kinds.values())).validate_python(value)
+        return _union_adapter(tuple(kinds.values()), self.key).validate_python(value)
 
 
 @lru_cache(maxsize=16)
-def _union_adapter(kinds: tuple[type[Section], ...]) -> TypeAdapter[Any]:
-    union: Any = Annotated[reduce(or_, kinds), Field(discriminator="kind")]
+def _union_adapter(kinds: tuple[type[Section], ...], key: str) -> TypeAdapter[Any]:
+    union: Any = Annotated[reduce(or_, kinds), Field(discriminator=key)]
     return TypeAdapter(union)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
@@ -11,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from shortlist.spec.base import RegisteredSection, Section
 from shortlist.spec.cluster import Cluster
+from shortlist.system.partitions import PartitionEngine
 from shortlist.system.registry import Registry, resolve_address
 
 Variable = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
@@ -22,11 +24,8 @@ _BUCKET_PATTERN: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0
 
 
 class Gpu(Section):
-    """How feature queries use GPUs, where `engine` selects one."""
+    """How feature queries use the first visible GPU, where `engine` selects one."""
 
-    executor: Literal["single", "ray", "dask"] = "single"
-    """`single`: the first visible GPU. `ray` and `dask`: all visible GPUs, by cudf-polars' engines of these names; a
-    running cluster of either is used."""
     memory_mib: int | None = Field(default=None, ge=256)
     """Device memory that queries may use on each GPU, in MiB; refused before any work where it is not free. null:
     cudf-polars' default, which spills to host memory where the driver supports it."""
@@ -178,6 +177,21 @@ class FleetSection(Section):
     and each server knows only its own answers."""
 
 
+class FeatureEngine(Section):
+    """The engine that makes features of the raw log; the kinds are in `shortlist.features.engines`."""
+
+    if TYPE_CHECKING:  # a field of every kind
+        engine: str
+
+    def open(self) -> AbstractContextManager[PartitionEngine]:
+        """Return a context in which the engine can be used.
+
+        Raises:
+            EngineError: It cannot be reached, is too small, or has other versions.
+        """
+        raise NotImplementedError
+
+
 Profile = Literal["laptop", "cluster"]
 
 _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -197,7 +211,9 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 _SQLITE: Final[Any] = {"kind": "sqlite"}  # a default is read as a spec is
 _FILES: Final[Any] = {"kind": "files"}
 _STACK: Final[Any] = {"kind": "stack"}
+_LOCAL: Final[Any] = {"engine": "local"}
 AnyOnlineStore = Annotated[OnlineStore, RegisteredSection("online_stores")]
+AnyFeatureEngine = Annotated[FeatureEngine, RegisteredSection("feature_engines", key="engine")]
 AnyDatabase = Annotated[Database, RegisteredSection("record_stores")]
 AnyFleet = Annotated[FleetSection, RegisteredSection("fleets", by_name=True)]
 
@@ -212,6 +228,8 @@ class Runtime(Section):
     """Engine of feature queries; `auto` uses a GPU when there is one."""
     gpu: Gpu = Gpu()
     """How GPUs are used."""
+    features: AnyFeatureEngine = _LOCAL
+    """What makes features of the raw log: `local`, the process of the step, or `ray`, tasks on many machines."""
     memory_budget_mib: int = Field(default=2_048, ge=64)
     """Size above which a training table is read from disk in chunks."""
     chunk_rows: int = Field(default=250_000, ge=1_000)

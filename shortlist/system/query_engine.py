@@ -16,23 +16,12 @@ from shortlist.system.execution import EXECUTION, unsupported_operations
 __all__ = ["Engine", "EngineError", "GpuOptions", "collect", "collect_all", "prepare_engine", "resolve_engine"]
 
 Engine = Literal["auto", "cpu", "gpu"]
-Executor = Literal["single", "ray", "dask"]
-_MULTI_GPU_ENGINES: Final = {
-    "ray": ("cudf_polars.engine.ray", "RayEngine"),
-    "dask": ("cudf_polars.engine.dask", "DaskEngine"),
-}
-"""Module and class of cudf-polars' engines for many GPUs (cudf-polars 26.06)."""
-_REQUIRED_PACKAGES: Final = {"ray": "ray", "dask": "distributed"}
 _CONVERSION_FAILURE: Final = "'cuda' conversion failed"
 """Text in Polars' error when cudf-polars refused the plan."""
 
 
 class GpuOptions(Protocol):
     """Options of queries on a GPU, implemented by `shortlist.spec.runtime.Gpu`."""
-
-    @property
-    def executor(self) -> Executor:
-        """One GPU, or many through Ray or Dask."""
 
     @property
     def memory_mib(self) -> int | None:
@@ -45,7 +34,6 @@ class GpuOptions(Protocol):
 
 @dataclass(frozen=True)
 class _Options:
-    executor: Executor = "single"
     memory_mib: int | None = None
     fallback: Literal["report", "refuse"] = "report"
 
@@ -70,14 +58,9 @@ def prepare_engine(engine: Engine, options: GpuOptions) -> str:
             f"runtime.gpu.memory_mib: wanted {memory_mib:,} MiB, but {gpu.free_bytes >> 20:,} of"
             f" {gpu.total_bytes >> 20:,} MiB of {gpu.name} are free. Stop what else runs on it, or declare less."
         )
-    if (package := _REQUIRED_PACKAGES.get(options.executor)) and find_spec(package) is None:
-        raise EngineError(
-            f"runtime.gpu.executor is {options.executor}, but the package {package} is not installed. Install"
-            " requirements/gpu.txt, or declare executor: single."
-        )
     _options = options
-    EXECUTION.set_engine("gpu", executor=options.executor, **gpu.facts)
-    return f"Engine: gpu ({gpu.name}, {gpu.total_bytes >> 20:,} MiB, driver {gpu.driver}, {options.executor})"
+    EXECUTION.set_engine("gpu", **gpu.facts)
+    return f"Engine: gpu ({gpu.name}, {gpu.total_bytes >> 20:,} MiB, driver {gpu.driver})"
 
 
 @cache
@@ -108,7 +91,7 @@ def collect(query: pl.LazyFrame, engine: Engine = "auto") -> pl.DataFrame:
     if resolve_engine(engine) == "cpu":
         return query.collect()
     try:
-        rows = query.collect(engine=_gpu_engine(_options.executor, _options.memory_mib))
+        rows = query.collect(engine=_gpu_engine(_options.memory_mib))
     except pl.exceptions.ComputeError as error:
         if _CONVERSION_FAILURE not in str(error):
             raise
@@ -156,19 +139,11 @@ def _raise_gpu_failure(error: Exception) -> NoReturn:
 
 
 @cache
-def _gpu_engine(executor: Executor, memory_mib: int | None) -> pl.GPUEngine:
-    """Return the engine of this process; multi-GPU engines start their workers here and stop them at exit."""
+def _gpu_engine(memory_mib: int | None) -> pl.GPUEngine:
+    """Return the engine of this process."""
     memory = {} if memory_mib is None else {"memory_resource_config": _memory_resource_config(memory_mib)}
-    if executor == "single":
-        # In memory, because our queries read one part of a table at a time: nothing needs streaming.
-        return pl.GPUEngine(executor="in-memory", raise_on_fail=True, **memory)
-    import atexit
-    from importlib import import_module
-
-    module, name = _MULTI_GPU_ENGINES[executor]
-    engine: Any = getattr(import_module(module), name)(engine_options={"raise_on_fail": True, **memory})
-    atexit.register(engine.shutdown)
-    return engine  # type: ignore[no-any-return]
+    # In memory, because our queries read one part of a table at a time: nothing needs streaming.
+    return pl.GPUEngine(executor="in-memory", raise_on_fail=True, **memory)
 
 
 def _memory_resource_config(memory_mib: int) -> Any:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import polars as pl
@@ -54,7 +54,7 @@ def cudf_polars(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
     """A machine with a GPU and cudf-polars."""
     machine({"name": "NVIDIA H200", "total_mib": 143_771, "free_mib": 100_000})
     fake_cudf = CudfPolars()
-    names = ["cudf_polars", "cudf_polars.utils", "cudf_polars.utils.config", "cudf_polars.engine.ray", "ray"]
+    names = ["cudf_polars", "cudf_polars.utils", "cudf_polars.utils.config"]
     modules = {name: ModuleType(name) for name in names}
     for name, module in modules.items():
         module.__spec__ = ModuleSpec(name, None)
@@ -62,14 +62,6 @@ def cudf_polars(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
     vars(modules["cudf_polars"])["execute_with_cudf"] = fake_cudf.execute_with_cudf
     vars(modules["cudf_polars.utils.config"])["MemoryResourceConfig"] = lambda *arguments: arguments
 
-    class RayEngine(pl.GPUEngine):
-        def __init__(self, *, engine_options: dict[str, Any]) -> None:
-            super().__init__(executor="streaming", **engine_options)
-
-        def shutdown(self) -> None:
-            pass
-
-    vars(modules["cudf_polars.engine.ray"])["RayEngine"] = RayEngine
     monkeypatch.setattr(frames, "_options", Gpu())
     caches = (resolve_engine, frames._gpu_engine)
     for cached_function in caches:
@@ -110,12 +102,12 @@ def test_a_driver_that_is_too_old_stops_the_step_before_it_reads(cudf_polars: Cu
 @pytest.mark.parametrize("engine", ["auto", "gpu"])
 def test_a_query_runs_on_the_gpu_and_is_counted(cudf_polars: CudfPolars, engine: frames.Engine) -> None:
     message = prepare_engine(engine, Gpu())
-    assert message == "Engine: gpu (NVIDIA H200, 143,771 MiB, driver 580.65.06, single)"
+    assert message == "Engine: gpu (NVIDIA H200, 143,771 MiB, driver 580.65.06)"
     assert collect(QUERY, engine).item() == -1
     assert [rows.item() for rows in collect_all([QUERY, QUERY], engine)] == [-1, -1]
     assert cudf_polars.calls[0] == {"executor": "in-memory", "raise_on_fail": True}
     assert execution_record() == {
-        "name": "gpu", "executor": "single", "device": "NVIDIA H200", "driver": "580.65.06", "device_mib": 143_771,
+        "name": "gpu", "device": "NVIDIA H200", "driver": "580.65.06", "device_mib": 143_771,
         "queries": 3,
     }  # fmt: skip
 
@@ -189,16 +181,3 @@ def test_insufficient_gpu_memory_is_refused_before_any_work(cudf_polars: CudfPol
     collect(QUERY, "gpu")
     name, limit = cudf_polars.calls[0]["memory_resource_config"]
     assert (name, limit["allocation_limit"]) == ("rmm.mr.LimitingResourceAdaptor", 90_000 * 2**20)
-
-
-def test_several_gpus_need_one_setting(cudf_polars: CudfPolars) -> None:
-    prepare_engine("gpu", Gpu(executor="ray"))
-    assert collect(QUERY, "gpu").item() == -1
-    assert cudf_polars.calls == [{"executor": "streaming", "raise_on_fail": True}]
-    assert execution_record()["executor"] == "ray"
-
-
-def test_many_gpus_without_their_package_are_refused(cudf_polars: CudfPolars, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "find_spec", lambda name: None if name == "distributed" else SimpleNamespace())
-    with pytest.raises(EngineError, match=r"executor is dask, but the package distributed is not installed"):
-        prepare_engine("gpu", Gpu(executor="dask"))

@@ -120,7 +120,7 @@ def page(tmp_path: Path, frame: Frame, limits: Gates, validate_export: Callable[
 
 def test_page_names_the_engine_and_its_operations_on_the_cpu() -> None:
     engine = EngineNumbers(
-        name="gpu", device="NVIDIA H200", driver="580.65.06", device_mib=143_771, executor="single", queries=1_200,
+        name="gpu", device="NVIDIA H200", driver="580.65.06", device_mib=143_771, queries=1_200,
         on_cpu={"ids of texts (<numpy>)": 48},
     )  # fmt: skip
     text = Outline(render(RunPage(spec="demo", steps=(PageStep(name="build_table", engine=engine),)))).text

@@ -141,7 +141,7 @@ def test_a_model_that_could_not_be_measured_has_no_numbers() -> None:
     )
 
 
-GPU = EngineNumbers(name="gpu", device="NVIDIA H200", driver="580.65.06", device_mib=143_771, executor="single")
+GPU = EngineNumbers(name="gpu", device="NVIDIA H200", driver="580.65.06", device_mib=143_771)
 
 
 def test_engine_of_a_run_sums_the_operations_on_the_cpu() -> None:
@@ -150,7 +150,7 @@ def test_engine_of_a_run_sums_the_operations_on_the_cpu() -> None:
     trained = EngineNumbers(name="gpu", device="NVIDIA H200")
     whole = combine_engines([EngineNumbers(name="cpu"), counted, None, joined, trained])
     assert whole is not None
-    assert (whole.name, whole.device, whole.executor) == ("gpu", "NVIDIA H200", "single")
+    assert (whole.name, whole.device) == ("gpu", "NVIDIA H200")
     assert (whole.queries, whole.on_cpu) == (12, {"clip": 3, "ids of texts": 4})
 
 

@@ -1,0 +1,1 @@
+"""Features on Ray: the section of a spec, the cluster, and the tasks that run there."""
