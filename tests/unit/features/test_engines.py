@@ -61,7 +61,9 @@ class SlicedEngine(FeatureEngine):
     """An engine that is no part of the product: partitions, one after the other."""
 
     engine: Literal["sliced"]
+    """No other process."""
     partitions: int = 3
+    """Number of partitions."""
 
     @contextmanager
     def open(self) -> Iterator[PartitionEngine]:

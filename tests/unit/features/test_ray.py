@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
 
 pytest.importorskip("ray", reason="requirements/cluster.txt is not installed")
 
-from shortlist.features.engines.ray.cluster import RaySettings, check_versions, connect_cluster
-from shortlist.spec.runtime import Runtime
-from shortlist.storage.artefacts import file_digests
-from shortlist.system.accelerator import EngineError
-from shortlist.system.partitions import PartitionEngine, map_partitions, transpose
+from shortlist.features.engines.ray.cluster import RaySettings, connect_cluster
+from shortlist.system.partitions import PartitionEngine, transpose
 
 pytestmark = pytest.mark.xdist_group("ray")
 
