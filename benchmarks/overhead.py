@@ -10,18 +10,18 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from kfp import compiler, dsl
+from kfp import dsl
 
 from benchmarks.bench import ROUNDS, Line, console, cost, in_turn, record, show
 from benchmarks.targets import exit_code
-from components.image import PIPELINE_IMAGE
+from shortlist.runs.runner import graph_builder, run_pipeline
+from shortlist.spec.load import load_spec
 from shortlist.system.progress import EVENTS_VARIABLE
 
 ROOT: Final = Path(__file__).parents[1]
@@ -32,7 +32,6 @@ COMPARED_KEYS: Final = ("models", "gates", "blessed", "rows")
 """Parts of a run's summary that nothing but a change may change."""
 
 
-@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
 def return_number(number: int) -> int:
     """Return the number."""
     return number
@@ -44,57 +43,70 @@ def nothing_by_default(number: int) -> int:
     return number
 
 
-def pipeline_of(task: Callable[..., Any], tasks: int, path: Path, *, cached: bool) -> Path:
-    """Write a compiled pipeline of some tasks, one after another."""
+def run_tasks(by_default: bool, task_count: int, cached: bool, root: Path) -> None:
+    """Run a pipeline of some tasks, one after another, as a local run does.
 
-    @dsl.pipeline(name="overhead")
+    Args:
+        by_default: Whether the tasks are made as kfp makes them; else as a graph's steps.
+        task_count: Number of tasks.
+        cached: Whether they may be found in the cache.
+        root: Folder for artefacts and the cache.
+    """
+    builder = graph_builder(load_spec(ROOT / "pipelines/specs/demo.yaml"))
+
+    @builder.pipeline("overhead", "Tasks in turn", ())
     def tasks_in_turn() -> None:
         previous = None
-        for number in range(tasks):
-            current_task = task(number=number).set_caching_options(cached)
-            if previous is not None:
-                current_task.after(previous)
-            previous = current_task
+        for number in range(task_count):
+            if by_default:
+                current_task = nothing_by_default(number=number).set_caching_options(cached)
+                if previous is not None:
+                    current_task.after(previous)
+                previous = current_task
+            else:
+                previous = builder.add(
+                    return_number, cached=cached, after=[previous] if previous else (), number=number
+                )
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # kfp's own deprecations
-        compiler.Compiler().compile(tasks_in_turn, str(path))
-    return path
+    run_pipeline(tasks_in_turn, builder, {}, root)
 
 
-def run(pipeline: Path, root: Path, tasks: int, *, cached: bool = False) -> None:
-    """Run a compiled pipeline as `make run` does, and see that every task did what it should."""
-    arguments, events = root / "arguments.json", root / "events.jsonl"
+def run(root: Path, task_count: int, *, by_default: bool, cached: bool) -> None:
+    """Run tasks in a process, and see that every task did what it should."""
+    events = root / "events.jsonl"
     root.mkdir(exist_ok=True)
-    arguments.write_text("{}")
     events.write_text("")
+    call = f"run_tasks({by_default}, {task_count}, {cached}, Path({str(root)!r}))"
     completed = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-m", "shortlist.runs.runner", str(pipeline), str(arguments), str(root)],
+        [sys.executable, "-c", f"from pathlib import Path; from benchmarks.overhead import run_tasks; {call}"],
         cwd=ROOT,
         check=True,
         capture_output=True,
         text=True,
         env={**os.environ, EVENTS_VARIABLE: str(events)},
     )
-    reused, executed = events.read_text().count("cached"), (completed.stdout + completed.stderr).count("Executing task")
-    assert (reused, executed) == ((tasks, 0) if cached else (0, tasks)), f"{executed} tasks ran, {reused} were reused"
+    reused, executed = (
+        events.read_text().count('"cached"'),
+        (completed.stdout + completed.stderr).count("Executing task"),
+    )
+    assert reused + executed == task_count, f"{executed} tasks ran, {reused} were reused"
 
 
 def tasks(scratch: Path) -> list[Line]:
     """Measure what one more task adds: ours, ours from the cache, and as kfp makes it by default."""
     kinds = {
-        "ours": (return_number, False),
-        "from the cache": (return_number, True),
-        "by default": (nothing_by_default, False),
+        "ours": (False, False),
+        "from the cache": (False, True),
+        "by default": (True, False),
     }
     works: dict[str, Callable[[], object]] = {}
-    for kind, (task, cached) in kinds.items():
+    for kind, (by_default, cached) in kinds.items():
         for task_count in (1, 1 + ADDED_TASKS):
             name = f"{kind}, {task_count}"
-            path = pipeline_of(task, task_count, scratch / f"{name}.yaml", cached=cached)
-            run(path, scratch / name, task_count)  # warms up; fills the cache
-            works[name] = lambda path=path, name=name, task_count=task_count, cached=cached: run(
-                path, scratch / name, task_count, cached=cached
+            options = {"by_default": by_default, "cached": cached}
+            run(scratch / name, task_count, **options)  # warms up; fills the cache
+            works[name] = lambda name=name, task_count=task_count, options=options: run(
+                scratch / name, task_count, **options
             )
     spent = {name: cost.wall_s for name, cost in in_turn(works, ROUNDS).items()}
     added = {kind: (spent[f"{kind}, {1 + ADDED_TASKS}"] - spent[f"{kind}, 1"]) / ADDED_TASKS for kind in kinds}

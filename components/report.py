@@ -1,13 +1,10 @@
-"""Kubeflow wrapper of shortlist.report.assembly: the page and the summary of a run."""
+"""The step that writes the page and the summary of a run."""
 
 from typing import List  # noqa: UP035 - Kubeflow reads this spelling alone
 
 from kfp import dsl
 
-from components.image import PIPELINE_IMAGE
 
-
-@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
 def report(
     name: str,
     gates: str,

@@ -1,45 +1,58 @@
-"""Compiles the pipelines into the files that a cluster gets and that run on this machine."""
+"""Builds the graphs of a spec, and compiles the committed examples: the graphs of the demo."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
-COMPILED = Path(__file__).parent / "compiled"
-"""Folder of the committed files."""
+from pipelines.backfill import build_backfill
+from pipelines.graph import GraphTarget, PipelineBuilder
+from pipelines.monitoring import build_monitoring, build_scheduled_retraining
+from pipelines.refresh import build_refresh
+from pipelines.submitted import build_submitted
+from pipelines.training import build_training
+from pipelines.tuning import build_tuning
+from shortlist.spec.load import load_spec
+from shortlist.spec.spec import Spec
+
+GraphName = Literal["training", "submitted", "monitoring", "scheduled_retraining", "refresh", "backfill", "tuning"]
+GRAPHS: Final[dict[GraphName, Callable[..., Any]]] = {
+    "training": build_training,
+    "submitted": build_submitted,
+    "monitoring": build_monitoring,
+    "scheduled_retraining": build_scheduled_retraining,
+    "refresh": build_refresh,
+    "backfill": build_backfill,
+    "tuning": build_tuning,
+}
+"""Function that builds each graph, by name."""
+COMPILED: Final = Path(__file__).parent / "compiled"
+"""Folder of the committed examples."""
+_EXAMPLE: Final = Path(__file__).parent / "specs/demo.yaml"
 
 
-def pipelines() -> dict[str, Callable[..., Any]]:
-    """Return every pipeline by the name of its file."""
-    from pipelines.backfill import backfill
-    from pipelines.monitoring import monitoring, scheduled_retraining
-    from pipelines.refresh import refresh
-    from pipelines.submitted import submitted
-    from pipelines.training import training
-    from pipelines.tuning import tuning
+def build_graph(name: GraphName, spec: Spec, target: GraphTarget | None = None) -> Any:
+    """Return a graph of a spec, with the steps that the spec needs.
 
-    return {
-        "training": training,
-        "submitted": submitted,
-        "monitoring": monitoring,
-        "scheduled_retraining": scheduled_retraining,
-        "refresh": refresh,
-        "backfill": backfill,
-        "tuning": tuning,
-    }
+    Args:
+        name: Name of the graph.
+        spec: The declaration.
+        target: What runs it.
+    """
+    return GRAPHS[name](PipelineBuilder(spec, target))
 
 
 def compile_all(folder: Path = COMPILED) -> list[Path]:
-    """Compile every pipeline into a folder; return the files."""
+    """Compile the graphs of the demo into a folder; return the files."""
     from kfp import compiler
 
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, pipeline in pipelines().items():
+    spec, paths = load_spec(_EXAMPLE), []
+    for name in GRAPHS:
         paths.append(folder / f"{name}.yaml")
-        compiler.Compiler().compile(pipeline, str(paths[-1]))
+        compiler.Compiler().compile(build_graph(name, spec), str(paths[-1]))
     return paths
 
 

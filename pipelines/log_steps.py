@@ -1,32 +1,35 @@
-"""Steps from the user's files to a valid log."""
+"""Stage: from the user's files to a valid log."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from components.ingest import ingest
-from components.validate import validate
-from pipelines.steps import add_step
+from components.log import ingest, validate
+from pipelines.graph import PipelineBuilder
+from pipelines.graph_step import StepOutput
 
 
 class LogArtefacts(NamedTuple):
     """Artefacts that later steps read."""
 
-    raw_log: Any
+    raw_log: StepOutput
     """The typed rows."""
-    valid_log: Any
+    valid_log: StepOutput
     """The rows that passed all rules."""
-    quarantine: Any
+    quarantine: StepOutput
     """The rows that failed a rule."""
 
 
-def add_log_steps(common: dict[str, Any], files: Any, collected: Any, moments: dict[str, Any]) -> LogArtefacts:
+def add_log_steps(
+    graph: PipelineBuilder, collected: StepOutput, now: StepOutput, until: StepOutput | str = ""
+) -> LogArtefacts:
     """Add the step that reads every file, and the one that validates every day.
 
     Args:
-        common: Parameters that define the log: `data`, `runtime` and `code`.
-        files: Location of its files: the graph's parameter `log`.
+        graph: The graph.
         collected: The rows collected from live traffic.
-        moments: `now` and `until`.
+        now: Reference of freshness rules.
+        until: Time at and after which no row is read.
     """
-    log = add_step(ingest, **common, log=files, collected=collected)
-    valid = add_step(validate, **common, **moments, raw_log=log.outputs["raw_log"])
-    return LogArtefacts(log.outputs["raw_log"], valid.outputs["valid_log"], valid.outputs["quarantine"])
+    with graph.stage("log"):
+        read = graph.add(ingest, collected=collected)
+        valid = graph.add(validate, now=now, until=until, raw_log=read["raw_log"])
+    return LogArtefacts(read["raw_log"], valid["valid_log"], valid["quarantine"])

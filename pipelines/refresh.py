@@ -2,73 +2,44 @@
 
 from typing import Any
 
-from kfp import dsl
-
-from components.collect import collect
-from components.find_served_features import find_served_features
-from components.fit_features import fit_features
-from components.publish_features import publish_features
-from components.refresh_releases import refresh_releases
+from components.features import find_served_features, fit_features, publish_features
+from components.live import collect
+from components.release import refresh_releases
+from pipelines.graph import PipelineBuilder
 from pipelines.log_steps import add_log_steps
-from pipelines.parameters import describe_parameters
-from pipelines.steps import add_step
+
+_PARAMETERS = ("name", "data", "features", "slices", "serving", "skew_rows", "runtime", "log", "stores", "code")
 
 
-@dsl.pipeline(name="shortlist-refresh", description="Newer statistics and candidates for the champion")
-@describe_parameters
-def refresh(
-    name: str,
-    data: str,
-    features: str,
-    slices: list,
-    serving: str,
-    skew_rows: int,
-    runtime: str,
-    log: dict,
-    stores: str,
-    code: str,
-) -> None:
-    """Collect rows of live traffic that are due, count new days of the log, and publish the statistics.
+def build_refresh(graph: PipelineBuilder, name: str = "shortlist-refresh") -> Any:
+    """Return the refresh graph.
 
-    They go to Feast's online store and to the snapshot of every server.
-
-    Then the sources of candidates are updated to the same log, so that a new item is scored with its own features.
+    Args:
+        graph: Builder of the spec's graphs.
+        name: Name of the pipeline.
     """
-    common_inputs: dict[str, Any] = {"name": name, "data": data, "stores": stores, "code": code}
-    collected = add_step(collect, cached=False, **common_inputs, serving=serving, runtime=runtime)
-    # Its parameters do not contain which rows were collected, nor what servers read.
-    served = add_step(find_served_features, cached=False, **common_inputs, features=features).after(collected)
-    common: dict[str, Any] = {"runtime": runtime, "code": code}
-    moments = {"now": served.outputs["now"], "until": ""}
-    log_steps = add_log_steps({"data": data, **common}, log, served.outputs["collected"], moments)
-    fitted = add_step(
-        fit_features,
-        data=served.outputs["data"],
-        features=served.outputs["features"],
-        slices=slices,
-        previous=served.outputs["previous"],
-        **common,
-        valid_log=log_steps.valid_log,
-    )
-    published = add_step(
-        publish_features,
-        cached=False,
-        name=name,
-        skew_rows=skew_rows,
-        stores=stores,
-        version=served.outputs["version"],
-        **common,
-        valid_log=log_steps.valid_log,
-        fitted=fitted.outputs["fitted"],
-    )
-    # Its parameters do not contain which releases there are.
-    add_step(
-        refresh_releases,
-        cached=False,
-        name=name,
-        data=served.outputs["data"],
-        log=log,
-        stores=stores,
-        **common,
-        valid_log=log_steps.valid_log,
-    ).after(published)
+
+    @graph.pipeline(name, "Newer statistics and candidates for the champion", _PARAMETERS)
+    def refresh() -> None:
+        """Collect rows of live traffic that are due, count new days of the log, and publish the statistics.
+
+        They go to Feast's online store and to the snapshot of every server. Then the sources of candidates are updated
+        to the same log, so that a new item is scored with its own features.
+        """
+        collected = graph.add(collect, cached=False)
+        # Its parameters do not contain which rows were collected, nor what servers read.
+        served = graph.add(find_served_features, cached=False, after=[collected])
+        log = add_log_steps(graph, served["collected"], served["now"])
+        declared: dict[str, Any] = {
+            "data": served["data"],
+            "features": served["features"],
+            "previous": served["previous"],
+        }
+        fitted = graph.add(fit_features, **declared, valid_log=log.valid_log)["fitted"]
+        published = graph.add(
+            publish_features, cached=False, version=served["version"], valid_log=log.valid_log, fitted=fitted
+        )
+        if graph.spec.retrieval:  # the step's parameters do not contain which releases there are
+            graph.add(refresh_releases, cached=False, data=served["data"], valid_log=log.valid_log, after=[published])
+
+    return refresh

@@ -4,263 +4,160 @@ from typing import Any
 
 from kfp import dsl
 
-from components.build_reference_profile import build_reference_profile
-from components.build_release import build_release
-from components.build_retrieval import build_retrieval
-from components.evaluate_gates import evaluate_gates
-from components.evaluate_slates import evaluate_slates
-from components.finalize_run import finalize_run
-from components.find_champion import find_champion
-from components.materialize_features import materialize_features
-from components.record_gate_failures import record_gate_failures
-from components.register import register
+from components.features import build_table, fit_features, materialize_features
+from components.gates import build_reference_profile, evaluate_gates, score_champion, validate_export
+from components.release import build_release, record_gate_failures, register, roll_out
 from components.report import report
-from components.roll_out import roll_out
-from components.score_champion import score_champion
-from components.train import train
-from components.train_ensembles import train_ensembles
-from components.validate_export import validate_export
-from pipelines.feature_steps import add_feature_steps
-from pipelines.log_steps import add_log_steps
-from pipelines.parameters import describe_parameters
-from pipelines.steps import add_step
+from components.retrieval import build_retrieval, evaluate_slates
+from components.training import finalize_run, find_champion, train, train_ensembles
+from pipelines.graph import PipelineBuilder
+from pipelines.graph_step import GraphStep
+from pipelines.log_steps import LogArtefacts, add_log_steps
+from shortlist.spec.spec import Spec
+
+SLATE_PARAMETERS = ("retrieval", "filters", "ordering", "lists")
+"""Parameters that only a spec with retrieval has."""
+
+Artefacts = dict[str, Any]
+"""Outputs of steps, by the name of the input that reads them."""
 
 
-@dsl.pipeline(name="shortlist-training", description="From a raw log to a blessed model in front of users")
-@describe_parameters
-def training(
-    name: str,
-    data: str,
-    features: str,
-    models: list,
-    retrieval: str,
-    filters: str,
-    ordering: str,
-    lists: str,
-    gates: str,
-    serving: str,
-    monitoring: str,
-    runtime: str,
-    cluster: str,
-    log: dict,
-    stores: str,
-    code: str,
-    cause: dict = {},  # noqa: B006 - Kubeflow reads the default, nobody changes it
-) -> None:
-    """Run every step; each gets only the sections that it reads, and a changed section re-runs only its readers.
+def training_parameters(spec: Spec) -> tuple[str, ...]:
+    """Return the parameters of a spec's training graph."""
+    return (
+        *("name", "data", "features", "models"),
+        *(SLATE_PARAMETERS if spec.retrieval else ()),
+        *("gates", "serving", "monitoring", "runtime", "cluster", "log", "stores", "code", "cause"),
+    )
 
-    Cached steps get parts of a parameter from `find_champion`.
+
+def build_training(graph: PipelineBuilder, name: str = "shortlist-training") -> Any:
+    """Return the training graph.
+
+    Each step gets only the sections that it reads, and a changed section re-runs only its readers. Cached steps get
+    parts of a parameter from `find_champion`.
+
+    Args:
+        graph: Builder of the spec's graphs.
+        name: Name of the pipeline.
     """
-    closing = add_step(finalize_run, cached=False, name=name, stores=stores, cause=cause)
-    with dsl.ExitHandler(closing):
-        # Gets all inputs of the verdict. The others can change only the candidates' files, which are inputs of
-        # score_champion.
-        baseline = add_step(
-            find_champion,
-            cached=False,
-            name=name,
-            data=data,
-            features=features,
-            models=models,
-            gates=gates,
-            serving=serving,
-            runtime=runtime,
-            code=code,
-            log=log,
-            stores=stores,
-            cause=cause,
-        )
-        common: dict[str, Any] = {"data": data, "runtime": runtime, "code": code}
-        collected = baseline.outputs["collected"]
-        moments = {"now": baseline.outputs["now"], "until": baseline.outputs["until"]}
-        made_log = add_log_steps(common, log, collected, moments)
-        declared: dict[str, Any] = {**common, "features": features, "slices": baseline.outputs["slices"]}
-        feature_artefacts = add_feature_steps(
-            declared, previous=baseline.outputs["previous"], valid_log=made_log.valid_log
-        )
-        features_of: dict[str, Any] = {"valid_log": made_log.valid_log, "fitted": feature_artefacts.fitted}
 
-        candidates = add_step(
-            build_retrieval, declared=retrieval, data=data, runtime=runtime, code=code, valid_log=made_log.valid_log
-        )
-        released = add_step(
-            build_release,
-            filters=filters,
-            ordering=ordering,
-            lists=lists,
-            data=data,
-            log=log,
-            code=code,
-            valid_log=made_log.valid_log,
-            retrieval=candidates.outputs["retrieval"],
-        )
-        skew = add_step(
-            materialize_features,
-            name=name,
-            runtime=runtime,
-            skew_rows=baseline.outputs["skew_rows"],
-            stores=stores,
-            code=code,
-            table=feature_artefacts.table,
-            **features_of,
-        )
-        # Sequential on one machine; parallel on a cluster (`shortlist.kubeflow.cluster_graph`).
-        with dsl.ParallelFor(items=baseline.outputs["Output"], name="models", parallelism=1) as declared_model:
-            trained = add_step(
-                train,
-                declared=declared_model,
-                name=name,
-                runtime=runtime,
-                log=log,
-                stores=stores,
-                cause=cause,
-                code=code,
-                fitted=feature_artefacts.fitted,
-                table=feature_artefacts.table,
-            )
-            validated = add_step(
-                validate_export,
-                gates=gates,
-                serving=serving,
-                runtime=runtime,
-                code=code,
-                **features_of,
-                model=trained.outputs["model"],
-                scores=trained.outputs["scores"],
-            )
-        # Kubeflow modifies its arguments: every reader gets lists of its own.
-        per_model = {"models": trained.outputs["model"], "scores": trained.outputs["scores"]}
-        per_model["validations"] = validated.outputs["export_validation"]
+    @graph.pipeline(name, "From a raw log to a blessed model in front of users", training_parameters(graph.spec))
+    def training() -> None:
+        """Train every declared model, judge the candidates, and roll the blessed one out."""
+        closing = graph.add(finalize_run, cached=False)
+        with dsl.ExitHandler(closing.task):
+            # Gets all inputs of the verdict. The others can change only the candidates' files, which are inputs of
+            # score_champion.
+            baseline = graph.add(find_champion, cached=False)
+            log = add_log_steps(graph, baseline["collected"], baseline["now"], baseline["until"])
+            made: Artefacts = {"valid_log": log.valid_log}
+            made |= _add_feature_steps(graph, baseline, log)
+            if graph.spec.retrieval:
+                made |= _add_retrieval_steps(graph, log)
+            made |= _add_model_steps(graph, baseline, made)
+            made |= _add_gate_steps(graph, baseline, made)
+            _add_release_steps(graph, baseline, log, made)
 
-        def all_of(*names: str) -> dict[str, Any]:
-            return {name: dsl.Collected(per_model[name]) for name in names}
+    return training
 
-        combined = add_step(
-            train_ensembles,
-            declared=models,
-            name=name,
-            gates=gates,
-            serving=serving,
-            runtime=runtime,
-            log=log,
-            stores=stores,
-            cause=cause,
-            code=code,
-            **features_of,
-            table=feature_artefacts.table,
-            **all_of("models", "scores"),
+
+def _add_feature_steps(graph: PipelineBuilder, baseline: GraphStep, log: LogArtefacts) -> Artefacts:
+    declared: dict[str, Any] = {"slices": baseline["slices"], "valid_log": log.valid_log}
+    with graph.stage("features"):
+        fitted = graph.add(fit_features, previous=baseline["previous"], **declared)["fitted"]
+        table = graph.add(build_table, fitted=fitted, **declared)["table"]
+        stored = graph.add(
+            materialize_features, skew_rows=baseline["skew_rows"], valid_log=log.valid_log, fitted=fitted, table=table
         )
-        ensembles = combined.outputs["ensembles"]
-        champion = add_step(
-            score_champion,
-            version=baseline.outputs["version"],
-            name=name,
-            stores=stores,
-            retrieval=retrieval,
-            **declared,
-            **features_of,
-            **all_of("models"),
-            ensembles=ensembles,
-        )
-        slates = add_step(
-            evaluate_slates,
-            data=data,
-            runtime=runtime,
-            code=code,
-            **features_of,
-            release=released.outputs["release"],
-            **all_of("models"),
-            ensembles=ensembles,
-        )
-        judged = add_step(
-            evaluate_gates,
-            gates=gates,
-            runtime=runtime,
-            code=code,
-            valid_log=made_log.valid_log,
-            skew=skew.outputs["skew"],
-            champion=champion.outputs["champion"],
-            retrieval=candidates.outputs["retrieval"],
-            slates=slates.outputs["slates"],
-            **all_of("models", "scores", "validations"),
-            ensembles=ensembles,
-        )
-        profile = add_step(
-            build_reference_profile,
-            name=name,
-            data=data,
-            features=features,
-            monitoring=monitoring,
-            code=code,
-            **features_of,
-            **all_of("scores"),
-            ensembles=ensembles,
-        )
-        registration = {"name": name, "stores": stores, "code": code, "verdict": judged.outputs["verdict"]}
-        registration["ensembles"] = combined.outputs["Output"]
-        with dsl.If(judged.outputs["Output"] != "none", name="blessed"):
-            champion_inputs = {
-                "version_to_beat": baseline.outputs["version"],
-                "made_from": baseline.outputs["made_from"],
-            }
-            # Kubeflow cannot resolve a OneOf whose producers are all cached, which start no launcher.
-            registered = add_step(
-                register,
-                cached=False,
-                **registration,
-                **champion_inputs,
-                trained=dsl.Collected(trained.outputs["Output"]),
-                reference=profile.outputs["reference"],
-                release=released.outputs["release"],
-            )
-        with dsl.Else(name="held"):
-            unregistered = add_step(
-                record_gate_failures,
-                cached=False,
-                **registration,
-                trained=dsl.Collected(trained.outputs["Output"]),
-            )
-        version = dsl.OneOf(registered.outputs["version"], unregistered.outputs["version"])
-        page = add_step(
-            report,
+    return {"fitted": fitted, "table": table, "skew": stored["skew"]}
+
+
+def _add_retrieval_steps(graph: PipelineBuilder, log: LogArtefacts) -> Artefacts:
+    sources = graph.add(build_retrieval, declared=graph.parameter("retrieval"), valid_log=log.valid_log)["retrieval"]
+    release = graph.add(build_release, valid_log=log.valid_log, retrieval=sources)["release"]
+    return {"retrieval": sources, "release": release}
+
+
+def _add_model_steps(graph: PipelineBuilder, baseline: GraphStep, made: Artefacts) -> Artefacts:
+    """Add the steps of every model; ensembles are trained afterwards, in one step."""
+    features: Artefacts = {name: made[name] for name in ("valid_log", "fitted")}
+    models = baseline["Output"].channel
+    with dsl.ParallelFor(items=models, name="models", parallelism=None if graph.target.is_parallel else 1) as declared:
+        trained = graph.add(train, declared=declared, fitted=made["fitted"], table=made["table"])
+        validated = graph.add(validate_export, **features, model=trained["model"], scores=trained["scores"])
+    outputs: Artefacts = {
+        "models": trained["model"].collected,
+        "scores": trained["scores"].collected,
+        "validations": validated["export_validation"].collected,
+        "trained": trained["Output"].collected,
+    }
+    if any(model.members for model in graph.spec.models.values()):
+        members: Artefacts = {name: outputs[name] for name in ("models", "scores")}
+        declared_models = graph.parameter("models")
+        combined = graph.add(train_ensembles, declared=declared_models, **features, table=made["table"], **members)
+        outputs |= {"ensembles": combined["ensembles"], "trained_ensembles": combined["Output"]}
+    return outputs
+
+
+def _add_gate_steps(graph: PipelineBuilder, baseline: GraphStep, made: Artefacts) -> Artefacts:
+    features: Artefacts = {name: made[name] for name in ("valid_log", "fitted")}
+    candidates: Artefacts = {"models": made["models"], "ensembles": made.get("ensembles")}
+    measures: Artefacts = {name: made[name] for name in ("scores", "validations", "skew")}
+    champion = graph.add(
+        score_champion,
+        version=baseline["version"],
+        slices=baseline["slices"],
+        slates=graph.spec.retrieval is not None,
+        **features,
+        **candidates,
+    )
+    slates = None
+    if graph.spec.retrieval:
+        slates = graph.add(evaluate_slates, **features, release=made["release"], **candidates)["slates"]
+    judged = graph.add(
+        evaluate_gates,
+        valid_log=made["valid_log"],
+        champion=champion["champion"],
+        retrieval=made.get("retrieval"),
+        slates=slates,
+        **measures,
+        **candidates,
+    )
+    profile = graph.add(build_reference_profile, **features, scores=made["scores"], ensembles=made.get("ensembles"))
+    judgement = {"champion": champion["champion"], "verdict": judged["verdict"], "blessed": judged["Output"]}
+    return judgement | {"reference": profile["reference"]} | ({"slates": slates} if slates else {})
+
+
+def _add_release_steps(graph: PipelineBuilder, baseline: GraphStep, log: LogArtefacts, made: Artefacts) -> None:
+    verdict: Artefacts = {"verdict": made["verdict"], "ensembles": made.get("trained_ensembles")}
+    with dsl.If(made["blessed"].channel != "none", name="blessed"):
+        # Kubeflow cannot resolve a OneOf whose producers are all cached, which start no launcher.
+        registered = graph.add(
+            register,
             cached=False,
-            name=name,
-            gates=gates,
-            runtime=runtime,
-            stores=stores,
-            log=log,
-            cause=cause,
-            code=code,
-            version=version,
-            started=baseline.outputs["started"],
-            baseline_step=baseline.outputs["step"],
-            registered=dsl.OneOf(registered.outputs["step"], unregistered.outputs["step"]),
-            raw_log=made_log.raw_log,
-            valid_log=made_log.valid_log,
-            quarantine=made_log.quarantine,
-            fitted=feature_artefacts.fitted,
-            table=feature_artefacts.table,
-            skew=skew.outputs["skew"],
-            retrieval=candidates.outputs["retrieval"],
-            release=released.outputs["release"],
-            champion=champion.outputs["champion"],
-            slates=slates.outputs["slates"],
-            verdict=judged.outputs["verdict"],
-            **all_of("models", "scores", "validations"),
-            ensembles=ensembles,
+            version_to_beat=baseline["version"],
+            made_from=baseline["made_from"],
+            trained=made["trained"],
+            reference=made["reference"],
+            release=made.get("release"),
+            **verdict,
         )
-        rolled = add_step(
-            roll_out,
-            cached=False,
-            version=version,
-            name=name,
-            data=data,
-            serving=serving,
-            gates=gates,
-            runtime=runtime,
-            cluster=cluster,
-            stores=stores,
-            cause=cause,
-            code=code,
-        )
-        rolled.after(page)
+    with dsl.Else(name="held"):
+        unregistered = graph.add(record_gate_failures, cached=False, trained=made["trained"], **verdict)
+    version = dsl.OneOf(registered["version"].channel, unregistered["version"].channel)
+    shown = ("valid_log", "fitted", "table", "skew", "champion", "verdict", "models", "scores", "validations")
+    optional = ("retrieval", "release", "slates", "ensembles")
+    artefacts: Artefacts = {name: made[name] for name in shown} | {name: made.get(name) for name in optional}
+    page = graph.add(
+        report,
+        cached=False,
+        version=version,
+        started=baseline["started"],
+        baseline_step=baseline["step"],
+        registered=dsl.OneOf(registered["step"].channel, unregistered["step"].channel),
+        raw_log=log.raw_log,
+        quarantine=log.quarantine,
+        **artefacts,
+    )
+    graph.add(roll_out, cached=False, version=version, after=[page])

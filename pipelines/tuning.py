@@ -1,56 +1,41 @@
 """The tuning graph: from a raw log to a patch with better settings."""
 
+from typing import Any
+
 from kfp import dsl
 
-from components.choose_settings import choose_settings
-from components.find_collected import find_collected
-from components.plan_trials import plan_trials
-from components.run_trials import run_trials
-from pipelines.feature_steps import add_feature_steps
+from components.features import build_table, fit_features
+from components.log import find_collected
+from components.tuning import choose_settings, plan_trials, run_trials
+from pipelines.graph import PipelineBuilder
 from pipelines.log_steps import add_log_steps
-from pipelines.parameters import describe_parameters
-from pipelines.steps import add_step
+
+_PARAMETERS = ("name", "data", "features", "models", "tune", "slices", "runtime", "log", "stores", "code")
 
 
-@dsl.pipeline(name="shortlist-tuning", description="From a raw log to a patch with better settings")
-@describe_parameters
-def tuning(
-    name: str,
-    data: str,
-    features: str,
-    models: list,
-    tune: str,
-    slices: list,
-    runtime: str,
-    log: dict,
-    stores: str,
-    code: str,
-) -> None:
-    """Build the feature table as a training does, run the trials in parallel, and choose the best settings.
+def build_tuning(graph: PipelineBuilder, name: str = "shortlist-tuning") -> Any:
+    """Return the tuning graph.
 
-    Steps of an earlier training are found in the cache. Nothing is trained for serving, registered or applied.
+    Args:
+        graph: Builder of the spec's graphs.
+        name: Name of the pipeline.
     """
-    common = {"data": data, "runtime": runtime, "code": code}
-    # As in a training: all trials of this run read the same batches, whatever is collected meanwhile.
-    collected = add_step(find_collected, cached=False, name=name, data=data, stores=stores, code=code)
-    moments = {"now": collected.outputs["now"], "until": ""}
-    read = add_log_steps(common, log, collected.outputs["collected"], moments)
-    feature_artefacts = add_feature_steps(
-        {**common, "features": features, "slices": slices}, previous="", valid_log=read.valid_log
-    )
-    tracking_inputs = {"name": name, "stores": stores, "code": code}
-    # Trials depend on the speed of the machine: a repeated step plans others.
-    planned = add_step(
-        plan_trials,
-        cached=False,
-        **tracking_inputs,
-        models=models,
-        tune=tune,
-        runtime=runtime,
-        table=feature_artefacts.table,
-    )
-    with dsl.ParallelFor(items=planned.output, name="batches") as batch:
-        trials = add_step(
-            run_trials, cached=False, **tracking_inputs, batch=batch, runtime=runtime, table=feature_artefacts.table
-        )
-    add_step(choose_settings, cached=False, **tracking_inputs, studies=dsl.Collected(trials.outputs["study"]))
+
+    @graph.pipeline(name, "From a raw log to a patch with better settings", _PARAMETERS)
+    def tuning() -> None:
+        """Build the feature table as a training does, run the trials in parallel, and choose the best settings.
+
+        Steps of an earlier training are found in the cache. Nothing is trained for serving, registered or applied.
+        """
+        # As in a training: all trials of this run read the same batches, whatever is collected meanwhile.
+        collected = graph.add(find_collected, cached=False)
+        log = add_log_steps(graph, collected["collected"], collected["now"])
+        fitted = graph.add(fit_features, previous="", valid_log=log.valid_log)["fitted"]
+        table = graph.add(build_table, valid_log=log.valid_log, fitted=fitted)["table"]
+        # Trials depend on the speed of the machine: a repeated step plans others.
+        planned = graph.add(plan_trials, cached=False, table=table)
+        with dsl.ParallelFor(items=planned["Output"].channel, name="batches") as batch:
+            trials = graph.add(run_trials, cached=False, batch=batch, table=table)
+        graph.add(choose_settings, cached=False, studies=trials["study"].collected)
+
+    return tuning

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict
 
 from components.image import ImageReferences, resolve_images
+from pipelines.compile import GRAPHS as BUILDERS
+from pipelines.compile import GraphName as BuilderName
+from pipelines.graph import PipelineBuilder
 from shortlist.contracts import ShortlistError
-from shortlist.kubeflow.cluster_graph import check_step_names, configure_graph
+from shortlist.kubeflow.cluster_pods import ClusterPods, check_step_names
 from shortlist.spec.runtime import Runtime, ServerTracking
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import atomic_folder
@@ -34,6 +38,12 @@ class CompiledGraphs(BaseModel):
     digest: str
     """Digest of this package's code and of the compiled graphs, images included; 16 hexadecimal digits."""
     folder: Path
+    parameters: dict[GraphName, tuple[str, ...]]
+    """Names of the parameters of each graph."""
+
+    def arguments(self, graph: GraphName, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a graph's parameters; others are left out."""
+        return {name: value for name, value in values.items() if name in self.parameters[graph]}
 
     def pipeline_name(self, graph: GraphName) -> str:
         """Return the name of a graph's pipeline in Kubeflow."""
@@ -65,26 +75,28 @@ class CompiledGraphs(BaseModel):
         from shortlist.tracking.lineage import code_version
 
         check_variables_set(spec.runtime)
-        graphs = _graphs(spec, resolve_images(spec.runtime.cluster.images))
+        graphs = _build_graphs(spec, resolve_images(spec.runtime.cluster.images))
         total = hashlib.sha256(code_version().encode())
         for name in sorted(graphs):
-            for part in graphs[name]:
+            for part in (graphs[name].pipeline_spec, graphs[name].platform_spec):
                 total.update(part.SerializeToString(deterministic=True))
         digest = total.hexdigest()[:16]
-        compiled = cls(spec=spec.name, digest=digest, folder=folder / f"{spec.name}-{digest}")
+        parameters = {name: tuple(graph.component_spec.inputs) for name, graph in graphs.items()}
+        compiled = cls(spec=spec.name, digest=digest, folder=folder / f"{spec.name}-{digest}", parameters=parameters)
         if not compiled.folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
             with atomic_folder(compiled.folder) as staging:
                 compiled.model_copy(update={"folder": staging})._write(graphs, spec.runtime.cluster.namespace)
         return compiled
 
-    def _write(self, graphs: dict[GraphName, tuple[Any, Any]], namespace: str) -> None:
+    def _write(self, graphs: dict[GraphName, Any], namespace: str) -> None:
         from google.protobuf import json_format
         from kfp.compiler.pipeline_spec_builder import extract_comments_from_pipeline_spec
 
         self.manifest_path(GRAPHS[0]).parent.mkdir()
-        for graph, messages in graphs.items():
+        for graph, built in graphs.items():
             description = f"Shortlist: {graph} of spec '{self.spec}'"
+            messages = built.pipeline_spec, built.platform_spec
             pipeline, platform = (json_format.MessageToDict(message) for message in messages)
             comments = extract_comments_from_pipeline_spec(pipeline, description)
             self.path(graph).write_text(comments + _yaml([pipeline, platform]))
@@ -133,27 +145,16 @@ def check_variables_set(runtime: Runtime) -> None:
             )
 
 
-def _graphs(spec: Spec, images: ImageReferences) -> dict[GraphName, tuple[Any, Any]]:
-    from google.protobuf import json_format
-    from kfp.pipeline_spec import pipeline_spec_pb2 as ir
-
-    from pipelines.compile import pipelines
-    from pipelines.declared_steps import remove_steps, undeclared_steps
-
-    cluster, generic = spec.runtime.cluster, dict[str, Any](pipelines())
-    models = list(spec.models)
-    check_step_names(cluster, {name: graph.pipeline_spec for name, graph in generic.items()}, models)
-    compiled_graphs = {}
+def _build_graphs(spec: Spec, images: ImageReferences) -> dict[GraphName, Any]:
+    """Return the graphs of a spec for its cluster, as kfp's pipelines."""
+    cluster, models = spec.runtime.cluster, list(spec.models)
+    built, steps = {}, set[str]()
     for graph in GRAPHS:
-        name = "submitted" if graph in _SUBMITTED else graph.replace("-", "_")
-        graph_spec, platform = ir.PipelineSpec(), ir.PlatformSpec()
-        plain = json_format.MessageToDict(generic[name].pipeline_spec)
-        remove_steps(plain, undeclared_steps(spec))
-        json_format.ParseDict(plain, graph_spec)
-        platform.CopyFrom(generic[name].platform_spec)
-        # Kubeflow keeps cached results by pipeline name: two specs must not share one.
-        graph_spec.pipeline_info.name = f"{spec.name}-{graph}"
         # Scheduled runs read the data as they are then: no step may be answered from an earlier run.
-        configure_graph(graph_spec, platform, cluster, images, cached=graph in _CACHED, models=models)
-        compiled_graphs[graph] = (graph_spec, platform)
-    return compiled_graphs
+        builder = PipelineBuilder(spec, ClusterPods(cluster, images, models, cached=graph in _CACHED))
+        build = BUILDERS["submitted" if graph in _SUBMITTED else cast("BuilderName", graph.replace("-", "_"))]
+        # Kubeflow keeps cached results by pipeline name: two specs must not share one.
+        built[graph] = build(builder, f"{spec.name}-{graph}")
+        steps |= {step for names in builder.steps.values() for step in names}
+    check_step_names(cluster, steps, models)
+    return built

@@ -13,8 +13,7 @@ from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.client import KubeflowClient
 from shortlist.kubeflow.cluster_compile import CompiledGraphs, GraphName
 from shortlist.kubeflow.training_runs import ensure_pipeline_version, remote_location, storage_config, submission_digest
-from shortlist.runs.monitoring_runs import monitoring_arguments
-from shortlist.runs.refresh_runs import refresh_arguments
+from shortlist.runs.local_training import graph_arguments
 from shortlist.spec.spec import Spec
 
 SCHEDULE_SWITCH_SECONDS: Final = 30
@@ -85,17 +84,17 @@ def declared_recurring_runs(spec: Spec, data: str, compiled: CompiledGraphs) -> 
         ShortlistError: The spec is not one for a cluster, or Kubeflow has no equivalent of its cron expression.
     """
     location, stores = remote_location(spec, data), str(storage_config(spec.runtime))
-    watching = monitoring_arguments(spec, location, stores, read_later=True)
+    values = graph_arguments(spec, location, stores, read_later=True)
     # Each run claims its scheduled time in the monitoring store, and trains only if no other training is running.
-    retraining = watching | {"cron": spec.schedule.retrain or ""}
-    declared: list[tuple[GraphName, str | None, dict[str, Any]]] = [
-        ("scheduled-retraining", spec.schedule.retrain, retraining),
-        ("monitoring", spec.schedule.watch, watching),
-        ("refresh", spec.schedule.refresh, refresh_arguments(spec, location, stores, read_later=True)),
+    declared: list[tuple[GraphName, str | None]] = [
+        ("scheduled-retraining", spec.schedule.retrain),
+        ("monitoring", spec.schedule.watch),
+        ("refresh", spec.schedule.refresh),
     ]
     recurring_runs = []
-    for graph, cron, parameters in declared:
+    for graph, cron in declared:
         if cron is not None:
+            parameters = compiled.arguments(graph, values)
             digest = submission_digest(compiled.digest, {"cron": six_fields(cron), **parameters})
             recurring_runs.append(RecurringRun(graph, cron, parameters, digest, owner_prefix(spec)))
     return recurring_runs

@@ -14,7 +14,7 @@ from shortlist.contracts import ShortlistError
 from shortlist.features.previous_fit import DayRange
 from shortlist.kubeflow.client import KubeflowClient
 from shortlist.kubeflow.cluster_compile import CompiledGraphs, GraphName
-from shortlist.runs.local_training import training_arguments
+from shortlist.runs.local_training import graph_arguments
 from shortlist.runs.refresh_runs import backfill_arguments
 from shortlist.spec.data import GeneratedSource
 from shortlist.spec.runtime import Runtime, ServerTracking
@@ -82,9 +82,10 @@ def prepare_training(
     """
     location, stores = remote_location(spec, data), str(storage_config(spec.runtime))
     reads_data_later = read_later or decision is not None
-    arguments = training_arguments(spec, location, stores, decision=decision, read_later=reads_data_later)
+    values = graph_arguments(spec, location, stores, decision=decision, read_later=reads_data_later)
     compiled = CompiledGraphs.compile(spec, compiled_folder)
     graph: GraphName = "retraining" if reads_data_later else "training"
+    arguments = compiled.arguments(graph, values)
     suffix = f"-{attempt}" if attempt > 1 else ""
     # A decision is carried out once: its run is found after a crash, too, even if the code or the text of its reasons
     # has changed since.
@@ -112,8 +113,9 @@ def prepare_backfill(
         ShortlistError: The spec is not one for a cluster, or the data do not exist.
     """
     location, stores = remote_location(spec, data), str(storage_config(spec.runtime))
-    arguments = backfill_arguments(spec, location, stores, corrected, publish=publish)
+    values = graph_arguments(spec, location, stores) | backfill_arguments(corrected, publish=publish)
     compiled = CompiledGraphs.compile(spec, compiled_folder)
+    arguments = compiled.arguments("backfill", values)
     return Submission(
         compiled,
         "backfill",

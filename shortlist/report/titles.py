@@ -32,7 +32,7 @@ TITLES: Final = {
     "report": "Write the page",
     "roll_out": "Roll out",
 }
-"""Titles of the steps, in the order of reports."""
+"""Titles of the steps, in the order of reports; another step is shown by its name, after these."""
 _OTHER_TITLES: Final = {
     "claim_moment": "Claim the scheduled training",
     "claim_training": "Claim the submitted training",
@@ -46,6 +46,10 @@ _OTHER_TITLES: Final = {
 """Titles of steps that only graphs show."""
 PER_MODEL: Final = ("train", "validate_export")
 """Steps that run once for every declared model, as `<step>_<model>`."""
+
+
+def _default_title(step: str) -> str:
+    return step.replace("_", " ").capitalize()
 
 
 def find_step(name: str) -> str:
@@ -64,7 +68,8 @@ def step_title(name: str) -> str:
     ('Train trees', 'Gates')
     """
     step = find_step(name)
-    return f"{TITLES[step]} {name.removeprefix(f'{step}_')}" if step != name else TITLES[name]
+    title = TITLES.get(step, _default_title(step))
+    return f"{title} {name.removeprefix(f'{step}_')}" if step != name else title
 
 
 def graph_title(step: str) -> str:
@@ -73,16 +78,18 @@ def graph_title(step: str) -> str:
     >>> graph_title("validate_export"), graph_title("finalize_run")
     ('Validate on a real Triton', 'Finish the run')
     """
-    return ({**TITLES, **_OTHER_TITLES})[step].removesuffix(":")
+    return {**TITLES, **_OTHER_TITLES}.get(step, _default_title(step)).removesuffix(":")
 
 
 def sort_steps(names: Collection[str]) -> list[str]:
-    """Return the steps among some names, in the order of reports; steps of several models in the given order.
+    """Return the steps that reports show, in their order; steps of several models, and those without a title, as given.
 
-    >>> sort_steps(["evaluate_gates", "train_b", "train_a", "something else"])
-    ['train_b', 'train_a', 'evaluate_gates']
+    >>> sort_steps(["count_words", "evaluate_gates", "train_b", "train_a", "finalize_run"])
+    ['train_b', 'train_a', 'evaluate_gates', 'count_words']
     """
-    return [name for step in TITLES for name in names if find_step(name) == step]
+    places = {step: place for place, step in enumerate(TITLES)}
+    shown = [name for name in names if name not in _OTHER_TITLES]
+    return sorted(shown, key=lambda name: places.get(find_step(name), len(places)))
 
 
 def list_graph_steps(declared: Collection[str], roles: Mapping[str, str]) -> list[str]:

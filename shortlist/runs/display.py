@@ -16,9 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shortlist.contracts import Files
-from shortlist.report.titles import TITLES, find_step, list_graph_steps, step_title
+from shortlist.report.titles import list_graph_steps, sort_steps, step_title
 from shortlist.runs.next_steps import advice_after_failure, next_steps
-from shortlist.runs.runner import task_steps
 
 _REFRESH_SECONDS = 0.1
 
@@ -26,14 +25,11 @@ _REFRESH_SECONDS = 0.1
 class Display:
     """Follows the events of a run's steps; draws a table in a terminal, prints a line per step otherwise."""
 
-    def __init__(
-        self, events: Path, pipeline: Path, models: Mapping[str, str] | None = None, spec_argument: str = ""
-    ) -> None:
+    def __init__(self, events: Path, models: Mapping[str, str] | None = None, spec_argument: str = "") -> None:
         """Follow a file of events.
 
         Args:
             events: File of events.
-            pipeline: File with the compiled graph.
             models: Role of every declared model, by name.
             spec_argument: The spec as the user named it, by name or path; the spec's name by default.
         """
@@ -55,7 +51,8 @@ class Display:
         self._spec_argument = spec_argument
         self._offset = 0
         self._running: dict[str, dict[str, Any]] = {}
-        self._steps = list_graph_steps(set(task_steps(pipeline).values()), models or {})
+        self._models = dict(models or {})
+        self._steps: list[str] = []
         self._printed_steps = 0
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, refresh_per_second=8, transient=False)
@@ -87,7 +84,9 @@ class Display:
 
     def _handle_event(self, event: dict[str, Any]) -> None:
         kind = event["event"]
-        if kind == "step":
+        if kind == "graph":
+            self._steps = list_graph_steps(event["steps"], self._models)
+        elif kind == "step":
             self.current = event["step"]
             self._running[self.current] = {"since": time.monotonic()}
             self.paths |= event["paths"]
@@ -109,7 +108,7 @@ class Display:
             self._print_step(event["step"], "stopped")
 
     def _print_step(self, name: str, text: str) -> None:
-        if not self._console.is_terminal and find_step(name) in TITLES:
+        if not self._console.is_terminal and sort_steps([name]):
             self._printed_steps += 1
             place = f"[{self._printed_steps:>2}/{max(len(self._steps), self._printed_steps)}]"
             self._console.print(f"{place} {step_title(name):<34} {text}", markup=False, soft_wrap=True)

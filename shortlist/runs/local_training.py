@@ -11,13 +11,11 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from monitoring.retraining.training_starts import begin_manual_training
 from monitoring.store.monitoring_store import RetrainingState, open_monitoring_store
 from monitoring.windows.records import RetrainDecision
-from pipelines.compile import COMPILED
-from pipelines.declared_steps import write_declared
 from shortlist.contracts import Files, ShortlistError
 from shortlist.ranking.kind import DeclaredModel
 from shortlist.report.assembly import build_summary, page_steps
@@ -31,17 +29,20 @@ from shortlist.spec.cluster import Cluster
 from shortlist.spec.data import GeneratedSource
 from shortlist.spec.load import canonical_json
 from shortlist.spec.spec import Spec
-from shortlist.storage.artefacts import read_json, write_json
+from shortlist.storage.artefacts import read_json, write_json, write_text
 from shortlist.system.progress import EVENTS_VARIABLE
 from shortlist.system.query_engine import prepare_engine
 from shortlist.tracking.pipeline_run import RUN_VARIABLE
 from shortlist.tracking.run_context import RunContext
 
+if TYPE_CHECKING:  # importing kfp takes seconds, which only the child process needs
+    from pipelines.compile import GraphName
+
 NOT_MEASURED: Final = 3
 """Exit code of a run whose measurement failed: no candidate is judged, and the next run measures again."""
 
 
-def training_arguments(
+def graph_arguments(
     spec: Spec,
     location: str,
     stores: str,
@@ -50,7 +51,9 @@ def training_arguments(
     *,
     read_later: bool = False,
 ) -> dict[str, Any]:
-    """Return the training pipeline's parameters: one per section, so that a changed section re-runs only its readers.
+    """Return the parameters of a spec's graphs: one per section, so that a changed section re-runs only its readers.
+
+    Each graph takes those that it declares.
 
     Args:
         spec: The spec.
@@ -91,15 +94,11 @@ def training_arguments(
         **{name: canonical_json(section) if section is not None else "" for name, section in stages.items()},
         # A run that reads the log later reads the lists then; a changed list changes the release.
         "lists": "" if read_later else lists_digest(spec.filters, location),
+        "slices": list(spec.gates.slices),
+        "skew_rows": spec.gates.skew_rows,
+        "tune": canonical_json(spec.search),
+        "cron": spec.schedule.retrain or "",
     }
-
-
-def tuning_arguments(spec: Spec, location: str, stores: str) -> dict[str, Any]:
-    """Return the tuning pipeline's parameters; see `training_arguments`."""
-    shared = ("name", "data", "features", "models", "runtime", "log", "stores", "code")
-    training = training_arguments(spec, location, stores)
-    tuning_sections = {"slices": list(spec.gates.slices), "tune": canonical_json(spec.search)}
-    return {name: training[name] for name in shared} | tuning_sections
 
 
 def declared_models(spec: Spec) -> list[DeclaredModel]:
@@ -136,8 +135,8 @@ def run_locally(
         spec: The spec.
         data: The user's files; None for a generated log.
         runs: Folder of runs and stores.
-        until: See `training_arguments`.
-        decision: See `training_arguments`.
+        until: See `graph_arguments`.
+        decision: See `graph_arguments`.
         spec_argument: The spec as the user named it, by name or path, for the printed commands; its name by default.
 
     Raises:
@@ -147,7 +146,7 @@ def run_locally(
     sys.stdout.write(f"{prepare_engine(spec.runtime.engine, spec.runtime.gpu)}\n")
     state = RunsFolder.open(runs)
     stores = state.storage_parameter(spec.runtime)
-    arguments = training_arguments(spec, location, stores, until, decision)
+    arguments = graph_arguments(spec, location, stores, until, decision)
     run = state.new_run(spec.name)
     write_json(run / "arguments.json", arguments)
     monitoring_store, decision_of_run = open_monitoring_store(stores, spec.name), None
@@ -173,9 +172,8 @@ def _run_training(
     spec: Spec, run: Path, runs: Path, state: RunsFolder, arguments: dict[str, Any], spec_argument: str
 ) -> int:
     started = datetime.now(UTC)
-    graph = write_declared(COMPILED / "training.yaml", spec, run / "graph.yaml")
-    with Display(run / "events.jsonl", graph, roles_of(arguments), spec_argument) as display:
-        code = run_child(graph, run, state, display)
+    with Display(run / "events.jsonl", roles_of(arguments), spec_argument) as display:
+        code = run_child("training", spec, run, state, display)
     return finish_training(spec, run, runs, display, code, started)
 
 
@@ -230,19 +228,23 @@ def local_location(spec: Spec, data: Path | None) -> str:
     return str(data.resolve())
 
 
-def run_child(pipeline: Path, run: Path, state: RunsFolder, display: Display) -> int:
-    """Run a compiled pipeline in a process of its own, and show its progress; return the exit code.
+def run_child(graph: GraphName, spec: Spec, run: Path, state: RunsFolder, display: Display) -> int:
+    """Run a graph in a process of its own, and show its progress; return the exit code.
 
     It is 0 also when every candidate is held, 1 for a failed step, and `NOT_MEASURED` for a step that could not
     measure.
 
     Args:
-        pipeline: File with the compiled graph.
-        run: Folder with its `arguments.json`; `pipeline.log` is written into it.
+        graph: Name of the graph.
+        spec: The declaration.
+        run: Folder with its `arguments.json`; `spec.json` and `pipeline.log` are written into it.
         state: Runs folder with the cache.
         display: Display that follows the run.
     """
-    command = [sys.executable, "-m", "shortlist.runs.runner", str(pipeline), str(run / "arguments.json")]
+    declaration = run / "spec.json"
+    write_text(declaration, canonical_json(spec))
+    files = [str(declaration), str(run / "arguments.json"), str(state.root / "cache")]
+    command = [sys.executable, "-m", "shortlist.runs.runner", graph, *files]
     # kfp.local leaves a folder per task behind; in a temporary folder they are deleted with the run.
     with TemporaryDirectory(prefix="shortlist-") as scratch, (run / "pipeline.log").open("w") as log:
         # Threads that spin at barriers take cores from other processes: 20 times slower on a busy machine.
@@ -251,7 +253,7 @@ def run_child(pipeline: Path, run: Path, state: RunsFolder, display: Display) ->
         run_variables = {EVENTS_VARIABLE: str(run / "events.jsonl"), RUN_VARIABLE: name, "TMPDIR": scratch}
         environment = {**calm, **os.environ, **run_variables}
         child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [*command, str(state.root / "cache")],
+            command,
             stdout=log,
             stderr=subprocess.STDOUT,
             env=environment,

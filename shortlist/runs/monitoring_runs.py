@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 
@@ -15,12 +15,10 @@ from monitoring.exposition import serve_metrics
 from monitoring.monitoring_job import MonitoringJob
 from monitoring.retraining.training_starts import begin_scheduled_training, newest_scheduled_time
 from monitoring.windows.records import RetrainDecision
-from pipelines.compile import COMPILED
-from pipelines.declared_steps import write_declared
 from shortlist.collecting.collector import Collector, CollectorRun
 from shortlist.contracts import Files, ShortlistError
 from shortlist.runs.display import Display
-from shortlist.runs.local_training import finish_training, local_location, run_child, run_locally, training_arguments
+from shortlist.runs.local_training import finish_training, graph_arguments, local_location, run_child, run_locally
 from shortlist.runs.refresh_runs import refresh_is_due, run_refresh_locally
 from shortlist.runs.runner import roles_of
 from shortlist.runs.runs_folder import RunsFolder, open_runs_folder
@@ -29,12 +27,6 @@ from shortlist.storage.artefacts import read_json, write_json
 
 _INTERRUPTED: Final = 130
 """Exit code of a run that the user stopped."""
-
-
-def monitoring_arguments(spec: Spec, location: str, stores: str, *, read_later: bool = False) -> dict[str, Any]:
-    """Return the monitoring pipeline's parameters; see `training_arguments`."""
-    arguments = training_arguments(spec, location, stores, read_later=read_later)
-    return {name: value for name, value in arguments.items() if name != "cause"}  # its first step returns the cause
 
 
 def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path) -> int:
@@ -51,12 +43,11 @@ def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path) -> int:
     state = open_runs_folder(runs, spec.runtime)
     run = state.new_run(f"{spec.name}-watch")
     stores = state.storage_parameter(spec.runtime)
-    arguments = monitoring_arguments(spec, local_location(spec, data), stores)
+    arguments = graph_arguments(spec, local_location(spec, data), stores)
     write_json(run / "arguments.json", arguments)
     started = datetime.now(UTC)
-    graph = write_declared(COMPILED / "monitoring.yaml", spec, run / "graph.yaml")
-    with Display(run / "events.jsonl", graph, roles_of(arguments)) as display:
-        code = run_child(graph, run, state, display)
+    with Display(run / "events.jsonl", roles_of(arguments)) as display:
+        code = run_child("monitoring", spec, run, state, display)
     if "find_champion" in display.finished:  # a training started
         code = finish_training(spec, run, runs, display, code, started)
         keep_served_features(spec, state)

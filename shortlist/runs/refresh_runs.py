@@ -7,34 +7,26 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
 from monitoring.retraining.training_starts import newest_scheduled_time
-from pipelines.compile import COMPILED
-from pipelines.declared_steps import write_declared
 from shortlist.contracts import ShortlistError
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.features.previous_fit import DayRange
 from shortlist.runs.display import Display
-from shortlist.runs.local_training import local_location, run_child, training_arguments
+from shortlist.runs.local_training import graph_arguments, local_location, run_child
 from shortlist.runs.runs_folder import open_runs_folder
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import write_json
 from shortlist.storage.storage_config import StorageConfig
 
+if TYPE_CHECKING:  # importing kfp takes seconds, which only the child process needs
+    from pipelines.compile import GraphName
+
 _INTERRUPTED: Final = 130
 """Exit code of a run that the user stopped."""
-_PARAMETERS: Final = ("name", "data", "features", "runtime", "log", "stores", "code")
-"""Parameters that the training graph and the refresh graph share."""
-
-
-def refresh_arguments(spec: Spec, location: str, stores: str, *, read_later: bool = False) -> dict[str, Any]:
-    """Return the refresh pipeline's parameters; see `training_arguments`."""
-    arguments = training_arguments(spec, location, stores, read_later=read_later)
-    gate_arguments = {"slices": list(spec.gates.slices), "skew_rows": spec.gates.skew_rows}
-    return {name: arguments[name] for name in (*_PARAMETERS, "serving")} | gate_arguments
 
 
 def run_refresh_locally(spec: Spec, data: Path | None, runs: Path) -> int:
@@ -50,26 +42,17 @@ def run_refresh_locally(spec: Spec, data: Path | None, runs: Path) -> int:
             keep the statistics that they have.
     """
     stores = open_runs_folder(runs, spec.runtime).storage_parameter(spec.runtime)
-    return _run_graph("refresh", spec, refresh_arguments(spec, local_location(spec, data), stores), runs)
+    return _run_graph("refresh", spec, graph_arguments(spec, local_location(spec, data), stores), runs)
 
 
-def backfill_arguments(
-    spec: Spec, location: str, stores: str, corrected: DayRange, *, publish: bool, read_later: bool = False
-) -> dict[str, Any]:
-    """Return the backfill pipeline's parameters.
+def backfill_arguments(corrected: DayRange, *, publish: bool) -> dict[str, Any]:
+    """Return the parameters that only the backfill graph has.
 
     Args:
-        spec: The spec.
-        location: Path of the user's data; empty for a generated log.
-        stores: Location of MLflow's and Feast's files (see `RunsFolder.storage_parameter`).
         corrected: The days whose rows, or the rules for them, were corrected.
         publish: Whether the result is published to the servers.
-        read_later: Whether only the run reads the data, so that there is no digest of them yet.
     """
-    arguments = refresh_arguments(spec, location, stores, read_later=read_later)
-    del arguments["serving"]  # it collects nothing
-    days = {"first_day": corrected.first.isoformat(), "last_day": corrected.last.isoformat()}
-    return {**arguments, **days, "publish": publish}
+    return {"first_day": corrected.first.isoformat(), "last_day": corrected.last.isoformat(), "publish": publish}
 
 
 def run_backfill_locally(spec: Spec, data: Path | None, runs: Path, corrected: DayRange, *, publish: bool) -> int:
@@ -89,7 +72,9 @@ def run_backfill_locally(spec: Spec, data: Path | None, runs: Path, corrected: D
             keep the statistics that they have.
     """
     stores = open_runs_folder(runs, spec.runtime).storage_parameter(spec.runtime)
-    arguments = backfill_arguments(spec, local_location(spec, data), stores, corrected, publish=publish)
+    arguments = graph_arguments(spec, local_location(spec, data), stores) | backfill_arguments(
+        corrected, publish=publish
+    )
     code = _run_graph("backfill", spec, arguments, runs, {"changes": runs / "backfill" / spec.name / "changes.json"})
     if not publish and not code:
         sys.stdout.write("Nothing is published. The same command with --publish serves it.\n")
@@ -97,12 +82,12 @@ def run_backfill_locally(spec: Spec, data: Path | None, runs: Path, corrected: D
 
 
 def _run_graph(
-    graph: str, spec: Spec, arguments: Mapping[str, Any], runs: Path, copies: Mapping[str, Path] | None = None
+    graph: GraphName, spec: Spec, arguments: Mapping[str, Any], runs: Path, copies: Mapping[str, Path] | None = None
 ) -> int:
     """Run a graph that writes no page, and print the notes of its steps.
 
     Args:
-        graph: Name of the compiled file.
+        graph: Name of the graph.
         spec: The spec.
         arguments: Arguments of the graph.
         runs: Folder of runs and stores.
@@ -111,9 +96,8 @@ def _run_graph(
     state = open_runs_folder(runs, spec.runtime)
     run = state.new_run(f"{spec.name}-{graph}")
     write_json(run / "arguments.json", arguments)
-    compiled = write_declared(COMPILED / f"{graph}.yaml", spec, run / "graph.yaml")
-    with Display(run / "events.jsonl", compiled) as display:
-        code = run_child(compiled, run, state, display)
+    with Display(run / "events.jsonl") as display:
+        code = run_child(graph, spec, run, state, display)
     if code and not display.interrupted:
         raise ShortlistError("\n".join(display.failed.values()) or display.internal_error(run))
     for name, path in (copies or {}).items():

@@ -25,7 +25,7 @@ DECLINED = 0
 
 
 def main() -> None:
-    """Run `python -I -S step_client.py -m MODULE ARGUMENTS...`; end with the step's exit code or signal."""
+    """Run `python -I -S -c CODE_OF_THIS_FILE -m MODULE ARGUMENTS...`; end with the step's exit code or signal."""
     command = sys.argv[1:]
     status = _run(command[1:]) if command[0] == "-m" else None
     if status is None:

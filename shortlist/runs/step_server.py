@@ -24,7 +24,7 @@ from shortlist.runs import step_client
 from shortlist.runs.step_client import CLIENT_VARIABLE, DECLINED, NUMBER, SOCKET_VARIABLE, receive
 
 PRELOADED: Final = (
-    *("kfp.dsl.executor", "kfp.dsl.kfp_config", "kfp.dsl.utils"),
+    "kfp.dsl.executor",
     *("numpy", "polars", "pyarrow.parquet", "scipy.optimize", "matplotlib.figure"),
     *("mlflow", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store"),
     *("shortlist.tracking.steps", "shortlist.features.kinds.registry", "shortlist.features.transform"),
@@ -36,17 +36,19 @@ None of them starts a Python thread, opens a connection or uses the GPU when it 
 """
 THREADS_OF_ALLOCATORS: Final = "jemalloc_bg_thd"
 """Thread name of Polars' and Arrow's allocator; it registers fork handlers, as OpenBLAS does for its threads."""
+STEP_COMMAND: Final = (
+    *("python3", "-I", "-S", "-c"),
+    f"import os; exec(open(os.environ['{CLIENT_VARIABLE}']).read())  # in place of kfp.dsl.executor_main",
+    "-m",
+)
+"""Command of a step, before its module: the client. It names the program that kfp.local looks for in a command."""
 _SHELL_VARIABLES: Final = frozenset({"_", "PWD", "OLDPWD", "SHLVL"})
 """Variables that the shell around a step sets; no library reads them."""
+_KFP_RUNTIME: Final = "_KFP_RUNTIME"
+"""Variable of every step: kfp then imports less."""
 _LONGEST_PATH: Final = 100
 """Longest path of a socket, in bytes; Linux allows 107."""
 _SECONDS_TO_ASK: Final = 60.0
-
-
-def with_client(pipeline: str) -> str:
-    """Return the text of a compiled pipeline whose steps are started by `step_client` instead of a new interpreter."""
-    started = "python3 -m kfp.dsl.executor_main"
-    return pipeline.replace(started, started.replace("-m", f'-I -S "${CLIENT_VARIABLE}" -m'))
 
 
 @contextmanager
@@ -72,7 +74,7 @@ def step_server(modules: Sequence[str] = PRELOADED) -> Iterator[None]:
             server = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [sys.executable, "-m", "shortlist.runs.step_server", str(listener.fileno()), *modules],
                 stdin=subprocess.PIPE,
-                env={**os.environ, "_KFP_RUNTIME": "true"},  # set for every step; kfp then imports less
+                env={**os.environ, _KFP_RUNTIME: "true"},
                 pass_fds=[listener.fileno()],
             )
         try:
@@ -194,7 +196,7 @@ def _environment_difference(request: StepRequest, environment: Mapping[str, str]
 
     Libraries read variables while they are imported: OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES, MLFLOW_TRACKING_URI.
     """
-    names = {*request.environment, *environment} - _SHELL_VARIABLES
+    names = {*request.environment, *environment} - _SHELL_VARIABLES - {_KFP_RUNTIME}
     different = sorted(name for name in names if request.environment.get(name) != environment.get(name))
     if different:
         return f"its environment differs in {', '.join(different)}"

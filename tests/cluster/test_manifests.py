@@ -22,7 +22,7 @@ from jsonschema import Draft202012Validator
 from kfp.compiler import Compiler
 
 from monitoring.alerts.alerts import ALARM
-from pipelines.monitoring import monitoring
+from pipelines.compile import build_graph
 from shortlist.kubeflow import monitoring_cronjob as watch_job
 from shortlist.kubeflow import trigger_service
 from shortlist.kubeflow.retraining_starter import HOST_VARIABLE, read_specs
@@ -37,6 +37,7 @@ from shortlist.serving.server.requests.headers import (
     VERSION_HEADER,
 )
 from shortlist.spec.cluster import Autoscaling, Cluster, Images
+from shortlist.spec.load import load_spec
 from shortlist.spec.serving import Limits, Overload
 from shortlist.spec.spec import Spec
 from shortlist.training.distributed.train_job import API_VERSION, RUNTIME
@@ -410,7 +411,11 @@ def kfp_group(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The API group of Kubeflow Pipelines, as its own compiler writes it into a manifest."""
 
     file = tmp_path_factory.mktemp("compiled") / "monitoring.yaml"
-    Compiler().compile(monitoring, str(file), kubernetes_manifest_format=True)
+    Compiler().compile(
+        build_graph("monitoring", load_spec(ROOT / "pipelines/specs/demo.yaml")),
+        str(file),
+        kubernetes_manifest_format=True,
+    )
     return str(yaml.safe_load(file.read_text())["apiVersion"]).partition("/")[0]
 
 

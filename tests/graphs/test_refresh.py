@@ -17,7 +17,7 @@ from shortlist.features.feast_store_location import SERVING, spec_feast_store_lo
 from shortlist.features.store import connect
 from shortlist.features.view_index import ViewIndex
 from shortlist.runs.monitoring_runs import run_monitoring_locally
-from shortlist.runs.refresh_runs import refresh_arguments, refresh_is_due, run_refresh_locally
+from shortlist.runs.refresh_runs import refresh_is_due, run_refresh_locally
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.load import parse_spec
@@ -117,4 +117,3 @@ def test_a_refresh_of_nothing_is_refused(finished: Any, tmp_path: Path) -> None:
     spec = parse_spec(yaml.safe_dump(finished.spec))
     with pytest.raises(ShortlistError, match="make run"):
         run_refresh_locally(spec, None, tmp_path / "runs")
-    assert "models" not in refresh_arguments(spec, "", "{}")

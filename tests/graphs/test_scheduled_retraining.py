@@ -14,12 +14,11 @@ from served_days import Served
 
 from monitoring.retraining.training_starts import begin_scheduled_training, newest_scheduled_time
 from monitoring.store.monitoring_store import open_monitoring_store
-from pipelines.compile import COMPILED
+from pipelines.compile import GraphName
 from shortlist.contracts import Columns
 from shortlist.data.collected import CollectedLog
 from shortlist.runs.display import Display
-from shortlist.runs.local_training import run_child, run_locally, training_arguments
-from shortlist.runs.monitoring_runs import monitoring_arguments
+from shortlist.runs.local_training import graph_arguments, run_child, run_locally
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.spec.load import load_spec, parse_spec
 from shortlist.storage.artefacts import write_json
@@ -47,10 +46,11 @@ def test_the_clocks_run_and_a_persons_learn_from_collected_rows_before_their_mom
 
     state = RunsFolder.open(finished.runs)
     stores = state.storage_parameter(spec.runtime)
-    run, graph = state.new_run(spec.name), COMPILED / "scheduled_retraining.yaml"
-    write_json(run / "arguments.json", monitoring_arguments(spec, "", stores) | {"cron": cron})
-    with Display(run / "events.jsonl", graph) as display:
-        assert run_child(graph, run, state, display) == 0, (run / "pipeline.log").read_text()[-4000:]
+    run = state.new_run(spec.name)
+    graph: GraphName = "scheduled_retraining"
+    write_json(run / "arguments.json", graph_arguments(spec, "", stores) | {"cron": cron})
+    with Display(run / "events.jsonl") as display:
+        assert run_child(graph, spec, run, state, display) == 0, (run / "pipeline.log").read_text()[-4000:]
     by_clock = json.loads(Path(display.paths["summary"]).read_text())["rows"]
     assert by_clock["collected"] == rows_before + shown_rows.height
     # Rows from the moment on were collected, too, and are not read.
@@ -74,10 +74,11 @@ def test_while_another_training_is_running_the_clocks_run_ends_at_once(tmp_path:
         open_monitoring_store(stores, spec.name), CRON, spec.monitoring.retrain, datetime.now(UTC)
     )
     assert run_id
-    run, graph = state.new_run(spec.name), COMPILED / "scheduled_retraining.yaml"
-    write_json(run / "arguments.json", monitoring_arguments(spec, "", stores) | {"cron": CRON})
-    with Display(run / "events.jsonl", graph) as display:
-        assert run_child(graph, run, state, display) == 0, (run / "pipeline.log").read_text()[-4000:]
+    run = state.new_run(spec.name)
+    graph: GraphName = "scheduled_retraining"
+    write_json(run / "arguments.json", graph_arguments(spec, "", stores) | {"cron": CRON})
+    with Display(run / "events.jsonl") as display:
+        assert run_child(graph, spec, run, state, display) == 0, (run / "pipeline.log").read_text()[-4000:]
     (note,) = display.notes
     assert note.startswith("Nothing is trained: the retraining of ")
     assert "there is one at a time" in note
@@ -91,10 +92,11 @@ def test_while_another_training_is_running_a_submitted_run_ends_without_an_error
     stores = state.storage_parameter(spec.runtime)
     store = open_monitoring_store(stores, spec.name)
     assert begin_scheduled_training(store, CRON, spec.monitoring.retrain, datetime.now(UTC))[0]
-    run, graph = state.new_run(spec.name), COMPILED / "submitted.yaml"
-    write_json(run / "arguments.json", training_arguments(spec, "", stores) | {"cause": {"key": "0123456789abcdef"}})
-    with Display(run / "events.jsonl", graph) as display:
-        assert run_child(graph, run, state, display) == 0, (run / "pipeline.log").read_text()[-4000:]
+    run = state.new_run(spec.name)
+    graph: GraphName = "submitted"
+    write_json(run / "arguments.json", graph_arguments(spec, "", stores) | {"cause": {"key": "0123456789abcdef"}})
+    with Display(run / "events.jsonl") as display:
+        assert run_child(graph, spec, run, state, display) == 0, (run / "pipeline.log").read_text()[-4000:]
     (note,) = display.notes
     assert "there is one at a time" in note
     assert len(store.retrainings()) == 1

@@ -10,12 +10,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from pipelines.compile import COMPILED
 from shortlist.cli.commands import app
 from shortlist.cli.tune import newest_matching_table
 from shortlist.contracts import ShortlistError
 from shortlist.runs.display import Display
-from shortlist.runs.local_training import run_child, tuning_arguments
+from shortlist.runs.local_training import graph_arguments, run_child
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import write_json
@@ -60,10 +59,10 @@ def test_the_graph_makes_trials_in_batches_and_takes_features_from_the_cache(fin
     spec = parse_spec(yaml.safe_dump(finished.spec), changes=["tune.trials=2", "tune.minutes=null", "tune.batches=2"])
     state = RunsFolder.open(finished.runs)
     run = state.new_run("tuning")
-    arguments = tuning_arguments(spec, "", state.storage_parameter(spec.runtime))
+    arguments = graph_arguments(spec, "", state.storage_parameter(spec.runtime))
     write_json(run / "arguments.json", arguments)
-    with Display(run / "events.jsonl", COMPILED / "tuning.yaml") as display:
-        code = run_child(COMPILED / "tuning.yaml", run, state, display)
+    with Display(run / "events.jsonl") as display:
+        code = run_child("tuning", spec, run, state, display)
     assert code == 0, (run / "pipeline.log").read_text()[-3_000:]
     assert all(display.finished[step].get("cached") for step in ("ingest", "validate", "fit_features", "build_table"))
     outcome = Path(display.paths["outcome"]) / "xgboost"

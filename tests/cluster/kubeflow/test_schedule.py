@@ -24,7 +24,7 @@ from shortlist.kubeflow.schedule import (
     six_fields,
 )
 from shortlist.kubeflow.training_runs import remote_location, storage_config
-from shortlist.runs.refresh_runs import refresh_arguments
+from shortlist.runs.local_training import graph_arguments
 from shortlist.spec.spec import Spec
 
 BOTH_CRONS = {"retrain": "0 3 * * *", "watch": "*/15 * * * *"}
@@ -120,7 +120,8 @@ def test_a_declared_refresh_has_its_own_recurring_run(
     stores = str(storage_config(spec.runtime))
     parameters = recurring_run_by_name["demo-refresh"]["runtime_config"]["parameters"]
     # Data and settings as declared; each run reads the log when its time has come. Nothing of a training is in it.
-    assert parameters == refresh_arguments(spec, remote_location(spec, ""), stores, read_later=True)
+    values = graph_arguments(spec, remote_location(spec, ""), stores, read_later=True)
+    assert parameters == {name: values[name] for name in parameters}
     assert not {"models", "gates", "cause", "cron"} & set(parameters)
     assert schedule({})[0] == "no longer declared: refresh at '0 20 * * * *'"
     assert recurring_runs(server) == {}

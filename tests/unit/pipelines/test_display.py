@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.compile import COMPILED
 from shortlist.runs.display import Display
 
 
 def display_of(folder: Path, *events: dict[str, Any], spec_argument: str = "") -> Display:
-    display = Display(folder / "events.jsonl", COMPILED / "training.yaml", spec_argument=spec_argument)
+    display = Display(folder / "events.jsonl", spec_argument=spec_argument)
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     display.refresh()
     return display

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
+from kfp.local import SubprocessRunner
+from kfp.local.subprocess_task_handler import SubprocessTaskHandler
 
-from pipelines.compile import COMPILED
-from shortlist.runs.step_client import CLIENT_VARIABLE, SOCKET_VARIABLE
-from shortlist.runs.step_server import PRELOADED, step_server, with_client
+from shortlist.runs.step_client import SOCKET_VARIABLE
+from shortlist.runs.step_server import PRELOADED, STEP_COMMAND, step_server
 
 FORKED = "forked = 'shortlist.runs.step_server' in sys.orig_argv"
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -31,7 +31,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     def start(code: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         module = f"step_{len(started)}"
         (tmp_path / f"{module}.py").write_text(f"import os, sys\n{FORKED}\n{code}\n")
-        command = ["sh", "-ec", f'_KFP_RUNTIME=true "$0" -I -S "${CLIENT_VARIABLE}" -m {module} "$@"', sys.executable]
+        command = [sys.executable, *STEP_COMMAND[1:], module]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         step = subprocess.Popen([*command, *arguments], env={**os.environ, **variables}, **streams)  # type: ignore[call-overload]
         started.append(step)
@@ -159,11 +159,9 @@ print(np.random.random(), len(booster.get_dump()))
     assert numbers[0][0] != numbers[1][0]  # a random state of its own
 
 
-@pytest.mark.parametrize("graph", sorted(path.name for path in COMPILED.glob("*.yaml")))
-def test_every_step_of_every_graph_is_started_by_the_client(graph: str) -> None:
-    text = (COMPILED / graph).read_text()
-    pipeline = next(yaml.load_all(with_client(text), yaml.CSafeLoader))
-    executors = pipeline["deploymentSpec"]["executors"].values()
-    assert executors
-    for executor in executors:
-        assert f'python3 -I -S "${CLIENT_VARIABLE}" -m kfp.dsl.executor_main' in executor["container"]["command"][2]
+def test_kfp_local_takes_the_command_for_that_of_a_python_component() -> None:
+    command = [*STEP_COMMAND, "components.pod", "components.log:ingest", "--executor_input", "{}"]
+    handler = SubprocessTaskHandler("python", command, "root", SubprocessRunner(use_venv=False))
+    assert handler.full_command == command
+    with pytest.raises(RuntimeError, match="only supports running Lightweight Python Components"):
+        SubprocessTaskHandler("python", ["python3", "-m", "components.pod"], "root", SubprocessRunner(use_venv=False))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from retrieval_log import Log, Row, declared
 
-from components.build_release import build_release
-from components.build_retrieval import build_retrieval
+from components.release import build_release
+from components.retrieval import build_retrieval
 from shortlist.evaluation.gates.gate_inputs import read_retrieval
 from shortlist.evaluation.gates.retrieval import RetrievalLimits, retrieval_gate
 from shortlist.slates.release import open_release
@@ -29,7 +29,7 @@ def artefact(path: Path) -> Any:
 def built(section: str, data: str, log: Path, out: Path) -> tuple[bool, Any]:
     retrieval = artefact(out)
     runtime = canonical_json(Runtime())
-    is_built = build_retrieval.python_func(
+    is_built = build_retrieval(
         declared=section, data=data, runtime=runtime, code="", valid_log=artefact(log), retrieval=retrieval
     )
     return is_built, retrieval
@@ -60,7 +60,7 @@ def released(
     retrieval: Path, log: Path, data: str, out: Path, filters: str = "", ordering: str = ""
 ) -> tuple[bool, Any]:
     release = artefact(out)
-    is_built = build_release.python_func(
+    is_built = build_release(
         filters=filters, ordering=ordering, lists="", data=data, log={"location": ""}, code="",
         valid_log=artefact(log), retrieval=artefact(retrieval), release=release,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from retrieval_log import Log, Row, days, declared
 
-from components.refresh_releases import refresh_releases
+from components.release import refresh_releases
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.slates.refreshed_releases import RefreshedRelease, announced_releases
 from shortlist.slates.release import write_release
@@ -64,7 +64,7 @@ class Shop:
 
     def refresh(self) -> int:
         self.log.write([*OLD, *NEW])
-        release_count: int = refresh_releases.python_func(
+        release_count: int = refresh_releases(
             name="shop", data=canonical_json(declared()), runtime=canonical_json(Runtime()), log={"location": ""},
             stores=self.origin.stores, code="", valid_log=SimpleNamespace(path=str(self.log.folder)),
             releases=SimpleNamespace(path=str(self.folder / "out"), metadata={}),

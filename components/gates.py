@@ -1,0 +1,168 @@
+"""Steps that measure candidates and decide which of them may be released."""
+
+from typing import List  # noqa: UP035 - Kubeflow reads this spelling alone
+
+from kfp import dsl
+
+
+def validate_export(
+    gates: str,
+    serving: str,
+    runtime: str,
+    code: str,
+    valid_log: dsl.Input[dsl.Dataset],
+    fitted: dsl.Input[dsl.Dataset],
+    model: dsl.Input[dsl.Model],
+    scores: dsl.Input[dsl.Dataset],
+    export_validation: dsl.Output[dsl.Dataset],
+    metrics: dsl.Output[dsl.Metrics],
+    classification: dsl.Output[dsl.ClassificationMetrics],
+) -> None:
+    """Score test rows in-process, by the exported file and by a real Triton, and put it under load.
+
+    Draws the ROC curve and the confusion matrix of the test rows. A baseline, which is never served, gets only those.
+    """
+    from pathlib import Path
+
+    from shortlist.report.kubeflow_artefacts import export_numbers, show_classification, show_metrics
+    from shortlist.serving.validation.validate_export import validate_export
+    from shortlist.spec.gates import Gates
+    from shortlist.spec.runtime import Runtime
+    from shortlist.spec.serving import Serving
+    from shortlist.tracking.artefact_metadata import read_metadata, write_metadata
+    from shortlist.tracking.steps import step
+
+    model_metadata = {name: read_metadata(model, name) for name in ("model", "kind", "role")}
+    limits = Gates.model_validate_json(gates)
+    show_classification(classification, Path(scores.path), limits.decision_threshold)
+    if model_metadata["role"] != "candidate":
+        show_metrics(metrics, {})
+        Path(export_validation.path).mkdir(parents=True, exist_ok=True)
+        write_metadata(export_validation, **model_metadata)
+        return
+    with step(f"validate_export_{model_metadata['model']}") as running_step:
+        inputs = Path(model.path), Path(scores.path), Path(valid_log.path), Path(fitted.path)
+        section, seed = Serving.model_validate_json(serving), Runtime.model_validate_json(runtime).seed
+        validation = validate_export(*inputs, limits, section, seed, Path(export_validation.path))
+    show_metrics(metrics, export_numbers(validation))
+    write_metadata(export_validation, **model_metadata, step=running_step.record)
+
+
+def score_champion(
+    version: str,
+    name: str,
+    data: str,
+    features: str,
+    slices: list,
+    runtime: str,
+    stores: str,
+    code: str,
+    slates: bool,
+    valid_log: dsl.Input[dsl.Dataset],
+    fitted: dsl.Input[dsl.Dataset],
+    models: dsl.Input[List[dsl.Model]],  # noqa: UP006
+    champion: dsl.Output[dsl.Dataset],
+    ensembles: dsl.Input[dsl.Model] = None,
+) -> None:
+    """Score the validation and test rows with the champion; record when there is none or it cannot score them.
+
+    A cached result is valid for the same version to beat and the same models' files only, which are inputs for this
+    reason. The step scores the version that serves when it runs (see shortlist.training.champion_cache).
+    """
+    from pathlib import Path
+
+    from shortlist.spec.declared import DeclaredSections
+    from shortlist.spec.engine import load_runtime
+    from shortlist.tracking.artefact_metadata import write_metadata
+    from shortlist.tracking.run_context import RunContext
+    from shortlist.tracking.steps import step
+    from shortlist.training.champion import score_champion, serving_version
+
+    with step("score_champion") as running_step:
+        paths = Path(valid_log.path), Path(fitted.path), Path(champion.path)
+        declared, options = DeclaredSections.parse(data, features, slices), load_runtime(runtime)
+        context = RunContext(name=name, stores=stores)
+        score_champion(serving_version(context), context, declared, options, *paths, slates=slates)
+    write_metadata(champion, step=running_step.record)
+
+
+def evaluate_gates(
+    gates: str,
+    runtime: str,
+    code: str,
+    valid_log: dsl.Input[dsl.Dataset],
+    skew: dsl.Input[dsl.Dataset],
+    champion: dsl.Input[dsl.Dataset],
+    models: dsl.Input[List[dsl.Model]],  # noqa: UP006
+    scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
+    validations: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
+    verdict: dsl.Output[dsl.Dataset],
+    metrics: dsl.Output[dsl.Metrics],
+    retrieval: dsl.Input[dsl.Dataset] = None,
+    slates: dsl.Input[dsl.Dataset] = None,
+    ensembles: dsl.Input[dsl.Model] = None,
+) -> str:
+    """Return the name of the blessed model, or "none"; the verdict folder holds every reason and the blessing."""
+    from pathlib import Path
+
+    from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
+    from shortlist.report.kubeflow_artefacts import show_metrics, verdict_numbers
+    from shortlist.spec.gates import Gates
+    from shortlist.spec.runtime import Runtime
+    from shortlist.tracking.artefact_metadata import artefacts_by_model, read_metadata, write_metadata
+    from shortlist.tracking.steps import step
+    from shortlist.training.ensembles import ensemble_artefacts
+
+    with step("evaluate_gates") as running_step:
+        limits, seed = Gates.model_validate_json(gates), Runtime.model_validate_json(runtime).seed
+        scored = artefacts_by_model(scores + ensemble_artefacts(ensembles, "scores"))
+        validated = artefacts_by_model(validations + ensemble_artefacts(ensembles, "export_validation"))
+        trained = artefacts_by_model(models, "candidate") | artefacts_by_model(ensemble_artefacts(ensembles, "model"))
+        members = {model: tuple(read_metadata(artefact, "members", ())) for model, artefact in trained.items()}
+        candidates = {
+            model: Candidate(Path(artefact.path), Path(scored[model].path), Path(validated[model].path), members[model])
+            for model, artefact in trained.items()
+        }
+        evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), Path(scored[limits.baseline or ""].path)
+        stages = (Path(artefact.path) if artefact else None for artefact in (retrieval, slates))
+        blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path), *stages)
+    write_metadata(verdict, step=running_step.record, blessed=blessed or "none")
+    show_metrics(metrics, verdict_numbers(Path(verdict.path)))
+    return blessed or "none"
+
+
+def build_reference_profile(
+    name: str,
+    data: str,
+    features: str,
+    monitoring: str,
+    code: str,
+    valid_log: dsl.Input[dsl.Dataset],
+    fitted: dsl.Input[dsl.Dataset],
+    scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
+    reference: dsl.Output[dsl.Dataset],
+    ensembles: dsl.Input[dsl.Model] = None,
+) -> None:
+    """Build the distributions of the training data, and every candidate's scores and quality on its test days."""
+    from pathlib import Path
+
+    from monitoring.reference.reference import build_reference
+    from shortlist.spec.data import Data
+    from shortlist.spec.features import Features
+    from shortlist.spec.monitoring import Monitoring
+    from shortlist.tracking.artefact_metadata import read_metadata, write_metadata
+    from shortlist.tracking.steps import step
+    from shortlist.training.ensembles import ensemble_artefacts
+
+    with step("build_reference_profile") as running_step:
+        declared = Data.model_validate_json(data), Features.model_validate_json(features)
+        scores = scores + ensemble_artefacts(ensembles, "scores")
+        served = {
+            read_metadata(artefact, "model"): Path(artefact.path)
+            for artefact in scores
+            if read_metadata(artefact, "role") == "candidate"
+        }
+        settings = Monitoring.model_validate_json(monitoring)
+        inputs = Path(valid_log.path), Path(fitted.path)
+        build_reference(name, *declared, settings, *inputs, served, Path(reference.path))
+    write_metadata(reference, step=running_step.record)

@@ -1,0 +1,170 @@
+"""Configures the pods of a graph while it is built: image, resources, secrets, retries and time limits."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from kfp import dsl, kubernetes
+
+from components.image import ImageReferences
+from pipelines.graph import GraphTarget
+from shortlist.contracts import ShortlistError, did_you_mean
+from shortlist.report.titles import PER_MODEL
+from shortlist.spec.cluster import Cluster, Task
+from shortlist.tracking.pipeline_run import RUN_ID_VARIABLE
+
+BACKOFF: Final = "30s"
+"""Wait before the first retry; it doubles."""
+LONGEST_BACKOFF: Final = "600s"
+ROLL_OUT: Final = "roll_out"
+"""The step that changes what is served. It gets a token of its own, for all steps of a run have one service account."""
+TOKEN_VARIABLE: Final = "SHORTLIST_KUBERNETES_TOKEN"  # noqa: S105 - the name of a variable that shortlist.system.kubernetes_api reads
+_ROLLOUT_FOLDER: Final = "/var/run/shortlist/rollout"
+_RUN_ID_LABEL: Final = "metadata.labels['pipeline/runid']"
+"""Field with the run's id, a label that Kubeflow sets on the pods."""
+
+
+class ClusterPods(GraphTarget):
+    """Pods as `runtime.cluster` declares them.
+
+    Args:
+        cluster: The section.
+        images: Images of the steps.
+        models: Names of the declared models.
+        cached: Whether a step may be answered from an earlier run's results.
+    """
+
+    is_parallel = True
+
+    def __init__(self, cluster: Cluster, images: ImageReferences, models: Sequence[str], *, cached: bool) -> None:
+        self.is_cached = cached
+        self.config = dsl.PipelineConfig(ttl_seconds_after_finished=cluster.ttl_hours * 3_600)
+        self._cluster = cluster
+        self._images = images
+        self._models = tuple(models)
+
+    def configure(self, task: Any, steps: Sequence[str]) -> None:
+        """Set image, resources, environment, secrets, place, time limit and retries of a pod.
+
+        Args:
+            task: kfp's task.
+            steps: Names of the steps that it runs.
+
+        Raises:
+            ShortlistError: The pod has a GPU, and there is no GPU image.
+        """
+        settings = largest_settings([self._step_settings(step) for step in steps])
+        for name, value in thread_variables(settings).items():
+            task.set_env_variable(name, value)
+        task.set_container_image(self._images.require("gpu" if settings.gpus else "pipeline"))
+        # Requests equal limits, so that other pods cannot take the step's share.
+        task.set_cpu_request(settings.cpu).set_cpu_limit(settings.cpu)
+        task.set_memory_request(settings.memory).set_memory_limit(settings.memory)
+        if settings.gpus:
+            task.set_accelerator_type(settings.accelerator).set_accelerator_limit(settings.gpus)
+        if settings.retries:
+            task.set_retry(settings.retries, BACKOFF, 2.0, LONGEST_BACKOFF)
+        kubernetes.set_image_pull_policy(task, "IfNotPresent")
+        kubernetes.set_timeout(task, settings.timeout_minutes * 60)
+        kubernetes.use_field_path_as_env(task, RUN_ID_VARIABLE, _RUN_ID_LABEL)
+        for label, value in settings.node_selector.items():
+            kubernetes.add_node_selector(task, label, value)
+        for taint in settings.tolerations:
+            kubernetes.add_toleration(task, taint.key, taint.operator, taint.value, taint.effect)
+        for secret in self._cluster.secrets:
+            for variable, key in secret.variables.items():
+                kubernetes.use_secret_as_env(task, secret.name, {key: variable})
+        if ROLL_OUT in steps:
+            task.set_env_variable(TOKEN_VARIABLE, f"{_ROLLOUT_FOLDER}/token")
+            # Optional: a pod without it starts, and fails where it needs the token.
+            kubernetes.use_secret_as_volume(task, self._cluster.rollout_token, _ROLLOUT_FOLDER, optional=True)
+
+    def _step_settings(self, step: str) -> Task:
+        """Return the resources and limits of a step.
+
+        All models share the pod template of a step that runs once per model: each amount is the largest declared.
+        """
+        settings = self._cluster.task(step)
+        if step not in PER_MODEL:
+            return settings
+        return largest_settings([self._cluster.tasks.get(f"{step}_{model}", settings) for model in self._models])
+
+
+def check_step_names(cluster: Cluster, steps: Iterable[str], models: Sequence[str] = ()) -> None:
+    """Check that every name in `runtime.cluster.tasks` is a step of some graph.
+
+    Args:
+        cluster: The section `runtime.cluster` of the spec.
+        steps: Steps of all graphs.
+        models: Names of the declared models.
+
+    Raises:
+        ShortlistError: A name is no step.
+    """
+    step_names = set(steps)
+    step_names |= {f"{step}_{model}" for step in PER_MODEL if step in step_names for model in models}
+    for name in cluster.tasks:
+        if name not in step_names | {"default"}:
+            near = did_you_mean(name, sorted(step_names))
+            raise ShortlistError(
+                f"runtime.cluster.tasks: no step is called '{name}'{near} (known: {', '.join(sorted(step_names))})"
+            )
+
+
+def largest_settings(tasks: Sequence[Task]) -> Task:
+    """Return the settings that are enough for each of several pods: the largest of every amount.
+
+    Raises:
+        ShortlistError: Two pods have different node selectors or accelerators.
+    """
+    maximum = {
+        "cpu": max((task.cpu for task in tasks), key=amount_of),
+        "memory": max((task.memory for task in tasks), key=amount_of),
+        "gpus": max(task.gpus for task in tasks),
+        "timeout_minutes": max(task.timeout_minutes for task in tasks),
+        "retries": max(task.retries for task in tasks),
+        "tolerations": tuple(dict.fromkeys(taint for task in tasks for taint in task.tolerations)),
+    }
+    for field in ("node_selector", "accelerator"):
+        values = {
+            json.dumps(getattr(task, field))
+            for task in tasks
+            if getattr(task, field) and (task.gpus or field != "accelerator")
+        }
+        if len(values) > 1:
+            raise ShortlistError(
+                f"runtime.cluster.tasks: steps share one pod template and have different values of {field}:"
+                f" {', '.join(sorted(values))}; declare one"
+            )
+        if values:
+            maximum[field] = json.loads(values.pop())
+    return Task.model_validate(maximum)
+
+
+def amount_of(quantity: str) -> float:
+    """Return the number that a Kubernetes quantity stands for.
+
+    >>> amount_of("500m"), amount_of("2"), amount_of("1.5Gi")
+    (0.5, 2.0, 1610612736.0)
+    """
+    number, unit = re.fullmatch(r"([\d.]+)(\w*)", quantity).groups()  # type: ignore[union-attr] # the spec checks it
+    if unit.endswith("i"):
+        return float(number) * float(1024 ** ("KMGT".index(unit[0]) + 1))
+    return float(number) * {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[unit]
+
+
+def thread_variables(task: Task) -> dict[str, str]:
+    """Return the variables that limit libraries to the pod's cores; without them they use as many threads as the node.
+
+    Raises:
+        ShortlistError: `cpu` is no number of cores.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(m?)", task.cpu)
+    if match is None:
+        raise ShortlistError(f"runtime.cluster.tasks: cpu: got '{task.cpu}', wanted cores such as 2, 0.5 or 500m")
+    cores = str(max(1, math.floor(float(match[1]) / (1_000 if match[2] else 1))))
+    return {"OMP_NUM_THREADS": cores, "POLARS_MAX_THREADS": cores, "OMP_WAIT_POLICY": "PASSIVE"}

@@ -1,0 +1,174 @@
+"""Pods of a graph get what `runtime.cluster` declares while the graph is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+
+from components.image import ImageReferences
+from pipelines.compile import GRAPHS, GraphName
+from pipelines.graph import PipelineBuilder
+from shortlist.contracts import ShortlistError
+from shortlist.kubeflow.cluster_pods import ClusterPods, check_step_names
+from shortlist.spec.cluster import Cluster
+from shortlist.spec.load import load_spec
+
+CPU, GPU = (f"registry/{name}@sha256:{digit * 64}" for name, digit in (("cpu", "a"), ("gpu", "b")))
+IMAGES = ImageReferences(pipeline=CPU, gpu=GPU, triton="")
+DEMO = load_spec(Path(__file__).parents[3] / "pipelines/specs/demo.yaml")
+MODELS = list(DEMO.models)
+CLUSTER = {
+    "ttl_hours": 2,
+    "secrets": [{"name": "stores", "variables": {"SHORTLIST_REDIS": "redis", "SHORTLIST_DATABASE": "postgres"}}],
+    "tasks": {
+        "default": {"cpu": "500m", "memory": "2Gi", "timeout_minutes": 30, "retries": 1},
+        "train_dlrm": {
+            "cpu": "8",
+            "memory": "64Gi",
+            "gpus": 2,
+            "timeout_minutes": 600,
+            "retries": 3,
+            "node_selector": {"pool": "gpu"},
+            "tolerations": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}],
+        },
+    },
+}
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kfp's own, while it compiles
+
+
+class Built:
+    """A graph of the demo, built for a cluster, as plain data."""
+
+    def __init__(
+        self,
+        cluster: dict[str, Any],
+        name: GraphName = "training",
+        *,
+        cached: bool = True,
+        images: ImageReferences = IMAGES,
+    ) -> None:
+        builder = PipelineBuilder(DEMO, ClusterPods(Cluster.model_validate(cluster), images, MODELS, cached=cached))
+        graph = GRAPHS[name](builder)
+        self.spec = json_format.MessageToDict(graph.pipeline_spec)
+        self.platform = json_format.MessageToDict(graph.platform_spec)["platforms"]["kubernetes"]
+        self.containers = {
+            label: executor["container"] for label, executor in self.spec["deploymentSpec"]["executors"].items()
+        }
+        self.pods = self.platform["deploymentSpec"]["executors"]
+        groups = [self.spec["root"], *self.spec["components"].values()]
+        self.tasks = {name: task for group in groups for name, task in group.get("dag", {}).get("tasks", {}).items()}
+
+    def pods_of(self, step: str) -> list[str]:
+        """Return the labels of the pods that run a step."""
+        return [label for label, container in self.containers.items() if f":{step}" in " ".join(container["args"])]
+
+
+@pytest.fixture(scope="module")
+def built() -> Built:
+    return Built(CLUSTER)
+
+
+def test_every_pod_has_its_image_resources_secrets_and_limits(built: Built) -> None:
+    (ingest,) = built.pods_of("ingest")
+    container, pod = built.containers[ingest], built.pods[ingest]
+    assert container["image"] == CPU
+    resources = container["resources"]
+    assert {resources[f"resource{kind}"] for kind in ("CpuRequest", "CpuLimit")} == {"500m"}
+    assert {resources[f"resource{kind}"] for kind in ("MemoryRequest", "MemoryLimit")} == {"2Gi"}
+    environment = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert environment == {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    assert pod["activeDeadlineSeconds"] == "1800" and pod["imagePullPolicy"] == "IfNotPresent"
+    keys = {item["envVar"]: item["secretKey"] for secret in pod["secretAsEnv"] for item in secret["keyToEnv"]}
+    assert keys == {"SHORTLIST_REDIS": "redis", "SHORTLIST_DATABASE": "postgres"}
+    assert {secret["secretName"] for secret in pod["secretAsEnv"]} == {"stores"}
+    assert pod["fieldPathAsEnv"] == [{"name": "KFP_RUN_ID", "fieldPath": "metadata.labels['pipeline/runid']"}]
+    assert set(built.pods) == set(built.containers)
+    assert built.platform["pipelineConfig"] == {"resourceTtlOnCompletion": 7_200}
+
+
+def test_the_steps_of_models_get_the_most_that_any_of_them_declares(built: Built) -> None:
+    (train,) = built.pods_of("train")
+    resources = built.containers[train]["resources"]
+    assert (resources["resourceCpuLimit"], resources["resourceMemoryLimit"]) == ("8", "64Gi")
+    assert resources["accelerator"] == {
+        "type": "nvidia.com/gpu", "count": "2", "resourceType": "nvidia.com/gpu", "resourceCount": "2"
+    }  # fmt: skip
+    assert built.containers[train]["image"] == GPU
+    assert built.pods[train]["nodeSelector"] == {"labels": {"pool": "gpu"}}
+    (toleration,) = built.pods[train]["tolerations"]
+    assert toleration == {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    policy = built.tasks["train"]["retryPolicy"]
+    assert (policy["maxRetryCount"], policy["backoffDuration"], policy["backoffMaxDuration"]) == (3, "30s", "600s")
+    assert built.tasks["ingest"]["retryPolicy"]["maxRetryCount"] == 1
+
+
+def test_two_variables_of_one_key_are_both_set() -> None:
+    secret = {"name": "stores", "variables": {"A": "key", "B": "key"}}
+    pod = next(iter(Built({"secrets": [secret]}, "refresh").pods.values()))
+    assert {item["envVar"] for mapped in pod["secretAsEnv"] for item in mapped["keyToEnv"]} == {"A", "B"}
+
+
+def test_no_step_is_cached_if_caching_is_off() -> None:
+    spec = Built({}, cached=False)
+    assert not any(task.get("cachingOptions") for name, task in spec.tasks.items() if f"exec-{name}" in spec.containers)
+    assert any(task.get("cachingOptions") for task in Built({}).tasks.values())
+
+
+@pytest.mark.parametrize("name", ["submitted", "monitoring"])
+def test_steps_of_a_nested_training_are_configured_too(name: GraphName) -> None:
+    nested = Built({"tasks": {"train": {"cpu": "7"}}}, name)
+    assert {container["image"] for container in nested.containers.values()} == {CPU}
+    assert set(nested.pods) == set(nested.containers)
+    (train,) = nested.pods_of("train")
+    assert nested.containers[train]["resources"]["resourceCpuLimit"] == "7"
+
+
+def test_a_gpu_without_an_image_is_refused() -> None:
+    images = ImageReferences(pipeline=CPU, gpu="", triton="")
+    with pytest.raises(ShortlistError, match=r"images\.gpu: this spec needs that image and none is configured"):
+        Built(CLUSTER, images=images)
+
+
+def test_cores_that_are_no_number_are_refused() -> None:
+    with pytest.raises(ShortlistError, match=r"cpu: got '2Gi', wanted cores such as 2, 0\.5 or 500m"):
+        Built({"tasks": {"default": {"cpu": "2Gi"}}})
+
+
+def test_a_step_that_does_not_exist_is_refused() -> None:
+    cluster = Cluster.model_validate({"tasks": {"train_dlmr": {}, "validate_export_dlrm": {}}})
+    with pytest.raises(ShortlistError, match=r"no step is called 'train_dlmr'; did you mean 'train_dlrm'\?"):
+        check_step_names(cluster, ["train", "validate_export"], ["dlrm"])
+    check_step_names(Cluster.model_validate(CLUSTER), ["train"], ["dlrm"])
+
+
+def test_models_are_trained_in_turn_here_and_at_the_same_time_on_a_cluster(built: Built) -> None:
+    def limits(spec: dict[str, Any]) -> list[Any]:
+        groups = [spec["root"], *spec["components"].values()]
+        tasks = [task for group in groups for task in group.get("dag", {}).get("tasks", {}).values()]
+        return [task["iteratorPolicy"] for task in tasks if "iteratorPolicy" in task]
+
+    here = GRAPHS["training"](PipelineBuilder(DEMO))
+    assert limits(json_format.MessageToDict(here.pipeline_spec)) == [{"parallelismLimit": 1}]
+    assert limits(built.spec) == []
+
+
+def test_models_with_different_node_selectors_are_refused() -> None:
+    tasks = {f"train_{name}": {"node_selector": {"pool": name}} for name in ("dlrm", "xgboost")}
+    with pytest.raises(ShortlistError, match=r"steps share one pod template and have different .*node_selector"):
+        Built({"tasks": tasks})
+
+
+def test_only_the_rollout_step_gets_the_rollout_token(built: Built) -> None:
+    """Kubeflow has one account for all steps of a run, so the right travels as a file."""
+    seeing = {}
+    for label, container in built.containers.items():
+        names = {variable["name"]: variable["value"] for variable in container["env"]}
+        mounts = built.pods[label].get("secretAsVolume", [])
+        if mounts or "SHORTLIST_KUBERNETES_TOKEN" in names:
+            seeing[label] = (names["SHORTLIST_KUBERNETES_TOKEN"], mounts[0]["secretName"], mounts[0]["mountPath"])
+            assert mounts[0]["optional"] is True
+    folder = "/var/run/shortlist/rollout"
+    assert seeing == {"exec-roll-out": (f"{folder}/token", "shortlist-rollout-token", folder)}
