@@ -1,4 +1,4 @@
-"""Prometheus metrics of a monitoring store: the newest window, decisions, retrainings and the outbox."""
+"""Prometheus metrics of a monitoring store: the newest window, decisions, retrainings and alerts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from monitoring.alerts.alert_queue import AlertQueue
+from monitoring.alerts.alert_records import AlertRecords
 from monitoring.store.monitoring_store import MonitoringStore, RetrainingState
 from monitoring.windows.records import RetrainAction, RetrainDecision, Verdict, WindowReport
 from shortlist.contracts import ShortlistError
@@ -45,7 +45,7 @@ class MonitoringCollector(Collector):
             self._served_features,
             self._decisions,
             self._retrainings,
-            self._outbox,
+            self._alerts,
         ):
             try:
                 yield from list(collect_group())
@@ -166,11 +166,9 @@ class MonitoringCollector(Collector):
         yield self._counters("retrainings", "Retrainings by how they ended", ("state",), counters)
         yield self._gauge("retraining_running", "Retrainings that run now", float(states["running"]))
 
-    def _outbox(self) -> Iterator[Metric]:
-        outbox = AlertQueue(self._store.records)
-        yield self._gauge("outbox_waiting", "Alerts that no endpoint has taken yet", float(outbox.count("waiting")))
-        yield self._counters("outbox_sent", "Alerts that an endpoint took", (), [((), outbox.count("sent"))])
-        yield self._counters("outbox_lost", "Alerts that were given up", (), [((), outbox.count("lost"))])
+    def _alerts(self) -> Iterator[Metric]:
+        waiting = sum(len(record.waiting) for record in AlertRecords(self._store.records).read().values())
+        yield self._gauge("alerts_waiting", "Deliveries of alerts that no destination has accepted yet", float(waiting))
 
     def _gauge(self, name: str, help_text: str, value: float) -> Metric:
         return self._gauges(name, help_text, (), [((), value)])

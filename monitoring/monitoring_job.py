@@ -13,7 +13,7 @@ from typing import Final
 import polars as pl
 
 from monitoring.alerts.alerts import send_alerts
-from monitoring.alerts.webhook import read_token
+from monitoring.alerts.destinations import open_destinations
 from monitoring.checks import check_window, clock_warnings
 from monitoring.drift.drift import find_drift
 from monitoring.exposition import write_metrics
@@ -131,7 +131,7 @@ class MonitoringJob:
         self.monitoring_store = open_monitoring_store(stores, name)
         self.folder = self.monitoring_store.folder
         self.page = self.folder / PAGE
-        read_token(monitoring.alerts.token_env)  # a missing token fails here, not at the first alert
+        self._destinations = open_destinations(monitoring.alerts)  # a missing secret fails here, not at the first alert
         self._settings = monitoring
         self._slices = tuple(slices)
         self._sampling = sampling
@@ -161,7 +161,7 @@ class MonitoringJob:
             self._compare_served(windows, available.mature, versions, now)
             decision = self._decide(now)
             delivery = send_alerts(
-                self.monitoring_store, decision, self._settings.alerts, now, self.address or self.page.as_uri()
+                self.monitoring_store, decision, self._destinations, now, self.address or self.page.as_uri()
             )
             claimed = decision is not None and self.monitoring_store.claim(decision)
             self.monitoring_store.record_run_time()

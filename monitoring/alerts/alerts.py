@@ -6,57 +6,126 @@ Three alerts, each with the labels `alertname`, `spec` and `severity`, each fire
 - `ShortlistPage` (critical): a person must act, because no training will help; fired again for every window.
 - `ShortlistRetrainingFailed` (warning): a retraining led to no new champion; resolved by the next one that does.
 
-Sent alerts are kept in the outbox, so that every process computes the same alerts and none is sent twice.
+The newest alert of each name is recorded before it is sent, so that a restarted process sends what its predecessor
+could not, and none is sent twice. An alert that a destination does not accept is sent again by each monitoring run
+until it is accepted, or until a newer alert of the same name takes its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from monitoring.alerts.alert import Alert, digest
-from monitoring.alerts.alert_queue import AlertQueue
-from monitoring.alerts.alert_sender import AlertSender, Delivery
+from monitoring.alerts.alert_records import AlertRecord, AlertRecords
+from monitoring.alerts.destinations import DeliveryError, Destination, TemporaryDeliveryError
 from monitoring.retraining.alarm import format_utc
 from monitoring.retraining.retrain_blockers import UNSUCCESSFUL_STATES
 from monitoring.store.monitoring_store import MonitoringStore
 from monitoring.windows.records import RetrainDecision, Retraining
-from shortlist.spec.monitoring import Alerts
+from shortlist.storage.records.store import LockedError
 
 ALARM: Final = "ShortlistAlarm"
 PAGE: Final = "ShortlistPage"
 RETRAINING_FAILED: Final = "ShortlistRetrainingFailed"
-_SEVERITY: Final = {ALARM: "warning", PAGE: "critical", RETRAINING_FAILED: "warning"}
+TEST: Final = "ShortlistTest"
+_SEVERITY: Final = {ALARM: "warning", PAGE: "critical", RETRAINING_FAILED: "warning", TEST: "none"}
+_LOCK_SECONDS: Final = 60.0
+"""Wait for another process that sends alerts."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Numbers of deliveries in one monitoring run."""
+
+    sent: int = 0
+    waiting: int = 0
+    """Deliveries that the next monitoring run tries again."""
+    problems: tuple[str, ...] = ()
+    """Why destinations did not accept alerts, a sentence each."""
 
 
 def send_alerts(
-    monitoring_store: MonitoringStore, decision: RetrainDecision | None, alerts: Alerts, now: datetime, link: str = ""
+    monitoring_store: MonitoringStore,
+    decision: RetrainDecision | None,
+    destinations: Mapping[str, Destination],
+    now: datetime,
+    link: str = "",
 ) -> Delivery:
-    """Queue new alerts, send all queued ones, and return the numbers of sent and waiting alerts.
+    """Send new alerts and those that were not accepted before.
 
-    Calling it again, or in ten processes at once, sends no alert twice. An alert that its endpoint does not accept now
-    is sent by the next call.
+    Calling it again, or in ten processes at once, sends no alert twice. A destination that got an alert just before a
+    crash gets it again: receivers recognise it by its fingerprint and times.
 
     Args:
-        monitoring_store: The store with the outbox and the retrainings; the newest ended retraining is reported.
+        monitoring_store: The store with the alerts and the retrainings; the newest ended retraining is reported.
         decision: The new decision; None when there is none.
-        alerts: The declared alerts.
+        destinations: The declared destinations, by digest.
         now: The present moment.
         link: Address of the status page.
-
-    Raises:
-        ShortlistError: The declared token is not in the environment.
     """
-    outbox = AlertQueue(monitoring_store.records)
-    sender = AlertSender(outbox, alerts)
-    latest = outbox.latest()
-    if decision is not None:
-        sender.put(decision_alerts(decision, latest, link))
+    records = AlertRecords(monitoring_store.records)
     ended = [retraining for retraining in monitoring_store.retrainings() if retraining.state != "running"]
-    if ended:
-        sender.put(retraining_alerts(monitoring_store.spec, ended[-1], latest, now, link))
-    return sender.deliver()
+    if not destinations:
+        return Delivery()
+    try:
+        with records.lock(_LOCK_SECONDS):
+            latest = {name: record.alert for name, record in records.read().items()}
+            alerts = [*(decision_alerts(decision, latest, link) if decision is not None else ())]
+            alerts += retraining_alerts(monitoring_store.spec, ended[-1], latest, now, link) if ended else ()
+            for alert in alerts:
+                if latest.get(alert.name) is None or latest[alert.name].id != alert.id:
+                    records.write(AlertRecord(alert=alert, waiting=dict.fromkeys(destinations, "")))
+            return _deliver(records, destinations)
+    except LockedError:
+        return Delivery(problems=("another process is sending alerts; the next monitoring run sends what is left",))
+
+
+def send_test_alert(spec: str, destinations: Mapping[str, Destination], now: datetime) -> dict[str, str]:
+    """Send a test alert to every destination, firing and then resolved; return each refusal, empty when accepted.
+
+    Args:
+        spec: Name of the spec.
+        destinations: The declared destinations, by digest.
+        now: The present moment.
+    """
+    notes = {"summary": f"{spec}: a test of the alerts", "description": "Nothing is wrong."}
+    alerts = [_alert(TEST, spec, now.isoformat(), notes, (now, ends), "") for ends in (None, now)]
+    answers = {}
+    for destination in destinations.values():
+        try:
+            for alert in alerts:
+                destination.send(alert)
+            answers[str(destination)] = ""
+        except DeliveryError as error:
+            answers[str(destination)] = str(error)
+    return answers
+
+
+def _deliver(records: AlertRecords, destinations: Mapping[str, Destination]) -> Delivery:
+    """Send what waits, oldest incident first; a destination that does not answer is not asked again in this run."""
+    sent, problems = 0, dict[str, str]()
+    for record in sorted(records.read().values(), key=lambda record: (record.alert.starts, record.alert.name)):
+        waiting = {}
+        for digest_of_url in sorted(record.waiting.keys() & destinations.keys()):
+            if digest_of_url not in problems:
+                try:
+                    destinations[digest_of_url].send(record.alert)
+                    sent += 1
+                    continue
+                except TemporaryDeliveryError as error:
+                    problems[digest_of_url] = str(error)
+                except DeliveryError as error:
+                    waiting[digest_of_url] = str(error)
+                    continue
+            waiting[digest_of_url] = problems[digest_of_url]
+        if waiting != record.waiting:
+            records.write(record.model_copy(update={"waiting": waiting}))
+    left = [record.waiting for record in records.read().values()]
+    reasons = dict.fromkeys(problem for waiting in left for problem in waiting.values() if problem)
+    return Delivery(sent, sum(map(len, left)), tuple(reasons))
 
 
 def decision_alerts(decision: RetrainDecision, latest: Mapping[str, Alert], link: str = "") -> tuple[Alert, ...]:

@@ -1,8 +1,9 @@
-"""The commands of monitoring: `shortlist watch|collect|refresh|backfill|drill`."""
+"""The commands of monitoring: `shortlist watch|alerts|collect|refresh|backfill|drill`."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +35,43 @@ def watch(
     if interval is None:
         raise typer.Exit(run_monitoring_locally(loaded, data, runs))
     run_monitoring_periodically(loaded, data, runs, parse_seconds(interval), metrics_port)
+
+
+@commands.command()
+def alerts(
+    spec: SpecArgument,
+    test: Annotated[bool, typer.Option("--test", help="Send a test alert to every declared destination.")] = False,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Show the newest alerts and which wait for a destination; with --test, exit code 1 when one does not accept."""
+    from monitoring.alerts.alert_records import AlertRecords
+    from monitoring.alerts.alerts import send_test_alert
+    from monitoring.alerts.destinations import open_destinations
+    from monitoring.store.monitoring_store import open_monitoring_store
+    from shortlist.runs.runs_folder import open_runs_folder
+    from shortlist.spec.load import load_spec
+
+    loaded = load_spec(find_spec(spec))
+    destinations = open_destinations(loaded.monitoring.alerts)
+    if not destinations:
+        raise ShortlistError(
+            "monitoring.alerts.urls: no destination is declared; add an address, such as https://host/path or"
+            " mailtos://user:${SMTP_PASSWORD}@example.org?to=team@example.org"
+        )
+    if test:
+        answers = send_test_alert(loaded.name, destinations, datetime.now(UTC))
+        typer.echo(
+            "\n".join(f"accepted  {name}" if not said else f"refused   {said}" for name, said in answers.items())
+        )
+        raise typer.Exit(1 if any(answers.values()) else 0)
+    stores = open_runs_folder(runs, loaded.runtime).storage_parameter(loaded.runtime)
+    for record in AlertRecords(open_monitoring_store(stores, loaded.name).records).read().values():
+        alert = record.alert
+        typer.echo(f"{alert.status}  {alert.starts:%Y-%m-%d %H:%M}  {alert.annotations.get('summary', alert.name)}")
+        for url_digest, problem in record.waiting.items():
+            typer.echo(
+                f"  waiting  {problem or destinations.get(url_digest, 'for a destination of another declaration')}"
+            )
 
 
 @commands.command()

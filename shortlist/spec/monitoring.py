@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, HttpUrl, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from shortlist.spec.base import Names, Section
 from shortlist.spec.text.durations import Duration
@@ -127,17 +128,29 @@ class RetrainPolicy(Section):
         return self
 
 
-class Alerts(Section):
-    """Receivers of alerts."""
+def _check_address(address: str) -> str:
+    scheme, mark, rest = address.partition("://")
+    if not (mark and rest and re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme)):
+        raise ValueError("wanted an address such as https://host/path or mailto://user@host")
+    if scheme in {"http", "https"} and not rest.strip("/"):
+        raise ValueError("wanted a host after http(s)://")
+    return address
 
-    urls: tuple[HttpUrl, ...] = ()
-    """Endpoints that accept Alertmanager's webhook format."""
+
+AlertAddress = Annotated[str, AfterValidator(_check_address)]
+
+
+class Alerts(Section):
+    """Destinations of alerts."""
+
+    urls: tuple[AlertAddress, ...] = ()
+    """Addresses: http(s):// for endpoints that accept Alertmanager's webhook format, and those of Apprise, such as
+    mailtos://user:${SMTP_PASSWORD}@example.org?to=team@example.org or slack://${SLACK_TOKENS}/#alerts.
+    ${NAME} stands for an environment variable: secrets are never written here."""
     token_env: str | None = Field(default=None, pattern=r"^[A-Z_][A-Z0-9_]*$")
-    """Name of the environment variable that holds a bearer token for them; never the token itself."""
+    """Name of the environment variable that holds a bearer token for the webhooks; never the token itself."""
     timeout_seconds: float = Field(default=5.0, gt=0)
-    """Timeout of an endpoint."""
-    keep_hours: float = Field(default=72.0, gt=0)
-    """How long an undelivered alert is retried."""
+    """Timeout of a destination."""
 
 
 class Monitoring(Section):

@@ -19,7 +19,7 @@ import pytest
 import uvicorn
 
 from monitoring.alerts.alert import Alert
-from monitoring.alerts.webhook import Webhook
+from monitoring.alerts.destinations import Webhook
 from monitoring.receiver import app as receiver_module
 from monitoring.receiver.app import receiver_app
 from monitoring.receiver.bearer import BearerTokens
@@ -448,7 +448,7 @@ def test_every_spec_is_shown_to_prometheus_once_per_number(
 def test_what_our_own_watcher_sends_is_understood(client: httpx.Client, kubeflow: Kubeflow) -> None:
     labels = {"alertname": "ShortlistAlarm", "spec": "demo", "severity": "warning"}
     alert = Alert(id="0" * 16, labels=labels, annotations={"summary": "demo: the alarm is raised"}, starts=FIRST)
-    Webhook(str(client.base_url.join("/alerts")), TOKEN, timeout_seconds=30, pause_seconds=0.01).post(alert.webhook())
+    Webhook(str(client.base_url.join("/alerts")), TOKEN, timeout_seconds=30, pause_seconds=0.01).send(alert)
     assert len(kubeflow.started) == 1
 
 

@@ -1,4 +1,4 @@
-"""Monitoring store, outbox and rollouts on PostgreSQL: concurrent decisions of machines are carried out once."""
+"""Monitoring store, alerts and rollouts on PostgreSQL: concurrent decisions of machines are carried out once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from monitoring.alerts.alert import Alert
-from monitoring.alerts.alert_queue import AlertQueue
+from monitoring.alerts.alert_records import AlertRecord, AlertRecords
 from monitoring.retraining.retrain_policy import decision_key
 from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
 from monitoring.store.process_identity import ProcessIdentity
@@ -206,31 +206,22 @@ def test_an_owner_outside_a_cluster_keeps_its_format() -> None:
     assert set(ProcessIdentity.this_process(FIRST).model_dump()) == {"place", "pid", "born", "since"}
 
 
-def test_an_alert_waits_until_it_is_sent_and_is_never_put_twice(store: MonitoringStore) -> None:
+def test_the_newest_alert_of_a_name_is_shared(stores: str, store: MonitoringStore) -> None:
     alert = Alert(
         id="0123456789abcdef", labels={"alertname": "ShortlistPage", "spec": "demo", "severity": "critical"},
         annotations={"summary": "look"}, starts=FIRST, ends=None, link="",
     )  # fmt: skip
-    outbox, urls = AlertQueue(store.records), ["http://one.example/", "http://two.example/"]
-    assert (outbox.put(alert, urls, FIRST), outbox.put(alert, urls, FIRST)) == (2, 0)
-    first, second = outbox.waiting()
-    outbox.sent(first)
-    outbox.delayed(second, "no answer")
-    assert outbox.waiting() == (second.model_copy(update={"problem": "no answer"}),)
-    outbox.lost(second, "given up")
-    assert [outbox.count(place) for place in ("waiting", "sent", "lost")] == [0, 1, 1]
-    assert outbox.put(alert, urls, FIRST) == 0
-    assert outbox.latest() == {"ShortlistPage": alert}
+    record = AlertRecord(alert=alert, waiting={"0" * 12: ""})
+    AlertRecords(store.records).write(record)
+    assert AlertRecords(open_monitoring_store(stores, "demo").records).read() == {"ShortlistPage": record}
 
 
-def test_one_process_delivers_at_a_time(stores: str, store: MonitoringStore) -> None:
-    with (
-        AlertQueue(store.records).delivering(0.0) as first,
-        AlertQueue(open_monitoring_store(stores, "demo").records).delivering(0.0) as second,
-    ):
-        assert (first, second) == (True, False)
-    with AlertQueue(store.records).delivering(0.0) as second_delivery:
-        assert second_delivery
+def test_one_process_sends_alerts_at_a_time(stores: str, store: MonitoringStore) -> None:
+    other = AlertRecords(open_monitoring_store(stores, "demo").records)
+    with AlertRecords(store.records).lock(0.0), pytest.raises(LockedError), other.lock(0.0):
+        pass
+    with other.lock(0.0):
+        pass
 
 
 def rollout(name: str) -> RolloutRecord:

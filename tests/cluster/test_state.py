@@ -99,12 +99,12 @@ def test_a_removed_record_can_be_created_again(state: RecordStore) -> None:
 
 
 def test_a_moved_text_has_one_name(state: RecordStore) -> None:
-    state.replace("outbox/waiting/a.json", "new")
-    state.replace("outbox/sent/a.json", "old")
-    state.move("outbox/waiting/a.json", "outbox/sent/a.json")
-    state.move("outbox/waiting/a.json", "outbox/sent/a.json")  # as after a lost answer: nothing more happens
-    assert state.names("outbox/") == ["outbox/sent/a.json"]
-    assert state.read("outbox/sent/a.json") == "new"
+    state.replace("reports/new/a.json", "new")
+    state.replace("reports/old/a.json", "old")
+    state.move("reports/new/a.json", "reports/old/a.json")
+    state.move("reports/new/a.json", "reports/old/a.json")  # as after a lost answer: nothing more happens
+    assert state.names("reports/") == ["reports/old/a.json"]
+    assert state.read("reports/old/a.json") == "new"
 
 
 def test_names_are_those_below_a_prefix_sorted_as_python_sorts(state: RecordStore) -> None:

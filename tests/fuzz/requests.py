@@ -109,7 +109,10 @@ def requests(draw: st.DrawFn, slate: bool) -> Tree:
         inputs.append({"name": "k", "datatype": "INT64", "shape": [1], "data": [k]})
         recent = draw(st.lists(st.none() | _TEXTS, max_size=40))
         inputs.append({"name": "recent_items", "datatype": "BYTES", "shape": [len(recent)], "data": recent})
-    extra = draw(st.sampled_from(({}, {"id": "mine", "parameters": {"binary_data_output": True}})))
+    outputs = [{"name": "score", "parameters": {"binary_data": True}}]
+    extra = draw(
+        st.sampled_from(({}, {"id": "mine", "parameters": {"binary_data_output": True}}, {"outputs": outputs}))
+    )
     return {"inputs": draw(st.permutations(inputs)), **extra}
 
 

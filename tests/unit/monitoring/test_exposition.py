@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitoring.alerts.alert import Alert
-from monitoring.alerts.alert_queue import AlertQueue
+from monitoring.alerts.alert_records import AlertRecord, AlertRecords
 from monitoring.exposition import metrics_text, serve_metrics, write_metrics
 from monitoring.retraining.retrain_policy import decision_key
 from monitoring.served_features.record import ServedColumn, ServedFeaturesReport
@@ -169,20 +169,15 @@ def test_scheduled_decisions_do_not_change_the_alarm_metric(store: MonitoringSto
 
 
 def test_alerts_that_were_not_delivered_are_counted(store: MonitoringStore) -> None:
-    outbox = AlertQueue(store.records)
     alert = Alert(id="0" * 16, labels={"alertname": "ShortlistPage", "spec": "demo"}, annotations={}, starts=FIRST)
-    outbox.put(alert, ["http://one.example/", "http://two.example/", "http://three.example/"], FIRST)
-    lost, sent, _ = outbox.waiting()
-    outbox.lost(lost, "refused")
-    outbox.sent(sent)
-    samples = numbers(metrics_text(store))
-    assert [samples[name] for name in ("outbox_waiting", "outbox_lost_total", "outbox_sent_total")] == [1, 1, 1]
+    AlertRecords(store.records).write(AlertRecord(alert=alert, waiting={"0" * 12: "HTTP 500", "1" * 12: ""}))
+    assert numbers(metrics_text(store))["alerts_waiting"] == 2
 
 
 def test_counters_of_an_empty_store_start_at_zero(store: MonitoringStore) -> None:
     samples = numbers(metrics_text(store))
     assert samples["retrainings_total{state=failed}"] == 0
-    assert samples["outbox_lost_total"] == 0
+    assert samples["alerts_waiting"] == 0
     assert samples["store_broken"] == 0
     assert "last_run_timestamp_seconds" not in samples
     assert not store.folder.exists()
