@@ -8,7 +8,7 @@ Files below `<runs>/monitoring/<spec>`, or rows of PostgreSQL:
 - `owners/<key>.json`: the process that claimed the decision
 - `last_run`: empty; its time of writing is the end of the last monitoring run
 - `served_features.json`: the newest `ServedFeatures`
-- `outbox/`: alerts, see `monitoring.alerts.alert_queue`
+- `alerts/<name>.json`: an `AlertRecord`
 """
 
 from __future__ import annotations
