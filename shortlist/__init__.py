@@ -22,6 +22,7 @@ ADDRESSES: Final = {
     "explorations": "shortlist.slates.ordering.exploration:EXPLORATIONS",
     "check_slates": "shortlist.slates.candidate_columns:check_slates",
     "check_scores": "shortlist.slates.candidate_columns:check_scores",
+    "check_declared_checks": "shortlist.rollout.checks.declared:check_declared_checks",
     "object_stores": "shortlist.storage.objects:OBJECT_STORES",
     "record_stores": "shortlist.storage.records.opening:RECORD_STORES",
     "fleets": "shortlist.deployment.fleets:FLEETS",

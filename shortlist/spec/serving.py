@@ -12,10 +12,12 @@ from shortlist.contracts import did_you_mean
 from shortlist.spec.base import Section
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.text.durations import Duration
+from shortlist.system.registry import resolve_address
 
 Percent = Annotated[int, Field(ge=1, le=100)]
 MAX_REPLICAS: Final = 8
 Rows = Annotated[int, Field(ge=1)]
+CheckName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 
 
 class Batching(Section):
@@ -209,6 +211,30 @@ class Guardrails(Section):
     """Confidence level of the bounds that are compared with these limits."""
 
 
+class DeclaredCheck(Section):
+    """A further canary check without code: a condition over the evidence of a step, or over a query of Prometheus.
+
+    Conditions are SQL expressions. They read the numbers of both tracks at the step, such as `degraded`, `hits` and
+    `p99_ms`, after the track and an underscore. A condition on a number that is not known yet holds the rollout.
+    """
+
+    breach: str
+    """Condition that rolls the canary back, such as "canary_degraded > 0.02 * canary_logged". It allows nothing for
+    chance: compare large counts."""
+    wait: str | None = None
+    """Condition that holds the rollout, such as "canary_logged < 500"; checked before `breach`."""
+    query: str | None = None
+    """PromQL with one value, which the conditions read as `value`; `$version` stands for the canary's version."""
+    prometheus: str | None = Field(default=None, pattern=r"^https?://\S+$")
+    """Address of the Prometheus that is asked."""
+
+    @model_validator(mode="after")
+    def _has_prometheus_with_query(self) -> Self:
+        if (self.query is None) != (self.prometheus is None):
+            raise ValueError("wanted query and prometheus together, or neither")
+        return self
+
+
 class Canary(Section):
     """A canary rollout: steps, durations, limits."""
 
@@ -230,6 +256,8 @@ class Canary(Section):
     """Limits for the drop of further labels (`data.labels`), such as `like: {max_relative_drop: 0.1}`."""
     guardrails: Guardrails = Guardrails()
     """Limits of errors, latency and score shift."""
+    checks: dict[CheckName, DeclaredCheck] = Field(default={}, max_length=16)
+    """Further checks by name, each with a condition."""
 
     @property
     def alpha_per_test(self) -> float:
@@ -246,6 +274,8 @@ class Canary(Section):
             raise ValueError(
                 f"deadline_seconds {self.deadline_seconds:g} is shorter than interval_seconds {self.interval_seconds:g}"
             )
+        if self.checks:  # type-checked in a layer above
+            resolve_address("check_declared_checks")(self.checks)
         return self
 
 

@@ -64,13 +64,16 @@ def compile_expression(text: str) -> RowExpression:
     return RowExpression(text, tuple(dict.fromkeys(_expression(text).meta.root_names())))
 
 
-def parse_expression(text: str, types: Mapping[str, pl.DataType], kind: ExpressionKind) -> RowExpression:
+def parse_expression(
+    text: str, types: Mapping[str, pl.DataType], kind: ExpressionKind, rows: str = "candidates"
+) -> RowExpression:
     """Return an expression that gives one value for each row.
 
     Args:
         text: In Polars' SQL: `stock > 0 AND region = user_region`.
         types: Types of the columns that it may read.
         kind: Whether it has to be a condition or a number.
+        rows: What the rows are, for messages.
 
     Raises:
         ExpressionError: It is no expression, reads an unknown column, mixes types, or is of another kind.
@@ -95,15 +98,13 @@ def parse_expression(text: str, types: Mapping[str, pl.DataType], kind: Expressi
     except pl.exceptions.ColumnNotFoundError as error:
         unknown_column = next(name for name in columns if name not in types)
         raise ExpressionError(
-            f"{excerpt} reads '{_one_line(unknown_column)}', which is no column of candidates"
+            f"{excerpt} reads '{_one_line(unknown_column)}', which is no column of {rows}"
             f"{did_you_mean(unknown_column, types)}; there are {', '.join(types)}"
         ) from error
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise ExpressionError(
-            f"{excerpt} is no expression over the columns of candidates: {_first_line(error)}"
-        ) from error
+        raise ExpressionError(f"{excerpt} is no expression over the columns of {rows}: {_first_line(error)}") from error
     if value_type is None or not columns:
-        raise ExpressionError(f"{excerpt} gives one value for all candidates; wanted one for each, from its columns")
+        raise ExpressionError(f"{excerpt} gives one value for all {rows}; wanted one for each, from its columns")
     has_kind = value_type == pl.Boolean() if kind == "condition" else value_type.is_numeric()
     if not has_kind:
         raise ExpressionError(

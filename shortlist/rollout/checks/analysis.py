@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from shortlist.rollout.checks.declared import run_declared_check
 from shortlist.rollout.checks.health import (
     CheckResult,
     Health,
@@ -255,6 +256,10 @@ CANARY_CHECKS: Final = Registry[CanaryCheck](
         "distribution": lambda inputs: distribution(inputs.evidence, inputs.policy, inputs.step),
         "kpi": lambda inputs: kpi(inputs.evidence, inputs.policy, inputs.step),
         "guards": lambda inputs: guards(inputs.evidence, inputs.policy, inputs.step),
+        "declared": lambda inputs: tuple(
+            run_declared_check(name, check, inputs.step_evidence, inputs.health.version)
+            for name, check in inputs.policy.checks.items()
+        ),
     },
 )
 """Canary checks by name, in order of precedence: the first breach gives the reason. Those of installed packages (entry

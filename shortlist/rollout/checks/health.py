@@ -34,6 +34,8 @@ class Health:
     """Number of restarts of these servers since the rollout began."""
     fatal: tuple[str, ...] = ()
     """Programs that the supervisor no longer restarts."""
+    version: int = 0
+    """Version of the canary, which the metrics of its servers are labelled with."""
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.fleet_connection import FleetConnection, FleetContext
 from shortlist.rollout.kserve.fleet import KubeFleet
 from shortlist.rollout.kserve.observer import KubeObserver
-from shortlist.rollout.kserve.prometheus import Prometheus
 from shortlist.rollout.kserve.versions import check_versions
 from shortlist.rollout.record import RolloutRecord
 from shortlist.storage.objects import open_object_store
 from shortlist.system.kubernetes_api import KubernetesAPI, connect
+from shortlist.system.prometheus import Prometheus
 
 _SERVICE_PORT: Final = 80
 

@@ -190,9 +190,9 @@ class KubeFleet:
         """Return the health of a version's servers."""
         service = self._find(version)
         if service is None:
-            return health([], ready=False)
+            return health([], version, ready=False)
         pods = self._api.pods({_PODS_OF: service["metadata"]["name"]})
-        return health(pods, ready=not self._failures(service))
+        return health(pods, version, ready=not self._failures(service))
 
     def readiness_failures(self, version: int) -> list[str]:
         """Return why a version is not ready now; empty when it is."""
@@ -327,15 +327,17 @@ def is_terminal_failure(service: Object) -> bool:
     return model.get("transitionStatus") in _TERMINAL_REASONS
 
 
-def health(pods: Sequence[Object], *, ready: bool) -> Health:
+def health(pods: Sequence[Object], version: int, *, ready: bool) -> Health:
     """Return the health of a version's servers.
 
     Args:
         pods: Its pods.
+        version: Number of the version.
         ready: Whether the version is ready.
     """
     statuses = [status for pod in pods for status in _containers(pod)]
     return Health(
+        version=version,
         ready=ready,
         restarts=sum(int(status.get("restartCount", 0)) for status in statuses),
         fatal=tuple(sorted({str(status["name"]) for status in statuses if _waiting(status) in _FATAL_REASONS})),

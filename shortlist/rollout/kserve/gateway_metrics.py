@@ -10,9 +10,9 @@ from shortlist.rollout.checks.health import MAX_RATIO_TO_STABLE, SLOW_SHARE, Che
 from shortlist.rollout.evidence.rollout_evidence import RolloutEvidence, StepEvidence, TrackEvidence
 from shortlist.rollout.evidence.sequential import lower_bound
 from shortlist.rollout.kserve.owner import ObjectOwner
-from shortlist.rollout.kserve.prometheus import Prometheus
 from shortlist.rollout.kserve.routing import PLACES
 from shortlist.spec.serving import Canary
+from shortlist.system.prometheus import Prometheus
 
 MIN_KNOWN_SHARE: Final = 0.5
 """Smallest share of the served requests in the gateway's metrics, which lag behind by a scrape."""

@@ -27,12 +27,12 @@ from shortlist.rollout.kserve.gateway_metrics import (
     gateway_metrics,
     merge_gateway_metrics,
 )
-from shortlist.rollout.kserve.prometheus import Prometheus, PrometheusUnavailableError
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.log.log_keys import log_key
 from shortlist.serving.log.log_mirror import mirror
 from shortlist.serving.paths import ServingPaths
 from shortlist.storage.objects import ObjectStore
+from shortlist.system.prometheus import Prometheus, PrometheusUnavailableError
 
 SETTLED_SECONDS: Final = 20.0
 """Age at which the rows of all pods are expected in the object store, after flush, shipping and a retry.

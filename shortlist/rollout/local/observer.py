@@ -53,6 +53,7 @@ def health_of(stack: Stack, version: int) -> Health:
         time.sleep(_ASK_AGAIN_SECONDS)
         health = stack.health(version)
     return Health(
+        version=version,
         ready=health.ready,
         restarts=health.restarts,
         fatal=tuple(program.program for program in health.programs if program.state == "FATAL"),

@@ -20,12 +20,12 @@ from shortlist.contracts import ShortlistError
 from shortlist.rollout.evidence.rollout_evidence import StepEvidence, TrackEvidence
 from shortlist.rollout.kserve.gateway_metrics import GatewayMetrics, gateway_check
 from shortlist.rollout.kserve.observer import KubeObserver, ServedRequests
-from shortlist.rollout.kserve.prometheus import Prometheus, PrometheusUnavailableError
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.states.phases import Phase
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.log_shape import FurtherLabel, Positive
 from shortlist.spec.serving import KPI, Canary, Guard, Guardrails
+from shortlist.system.prometheus import Prometheus, PrometheusUnavailableError
 
 POLICY = Canary(
     steps=(50, 100), interval_seconds=0.05, deadline_seconds=60, drain_seconds=0, min_requests=100, min_users=50,

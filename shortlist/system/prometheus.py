@@ -12,14 +12,14 @@ import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
-from shortlist.system.kubernetes_api import ClusterError
+from shortlist.contracts import ShortlistError
 
 PATIENCE_SECONDS: Final = 10.0
 """How long one query is retried while Prometheus restarts; the next analysis queries again anyway."""
 _TIMEOUT_SECONDS: Final = 5.0
 
 
-class PrometheusUnavailableError(ClusterError):
+class PrometheusUnavailableError(ShortlistError):
     """Prometheus does not answer, or not with a vector."""
 
 
@@ -61,13 +61,24 @@ class Prometheus:
         Raises:
             PrometheusUnavailableError: It does not answer, or not with a vector.
         """
+        return {labels.get(label, ""): value for labels, value in self._query(query)}
+
+    def query_values(self, query: str) -> list[float]:
+        """Return the finite values of a vector.
+
+        Raises:
+            PrometheusUnavailableError: It does not answer, or not with a vector.
+        """
+        return [value for _, value in self._query(query)]
+
+    def _query(self, query: str) -> list[tuple[Mapping[str, str], float]]:
         answer = self._ask(query)
         if answer.status != "success" or answer.data.resultType != "vector":
             raise PrometheusUnavailableError(
                 f"{self.url}: got {answer.status}, {answer.data.resultType}; wanted a vector of '{query}'"
             )
-        values = {sample.metric.get(label, ""): float(sample.value[1]) for sample in answer.data.result}
-        return {name: value for name, value in values.items() if math.isfinite(value)}
+        samples = [(sample.metric, float(sample.value[1])) for sample in answer.data.result]
+        return [(labels, value) for labels, value in samples if math.isfinite(value)]
 
     def _ask(self, query: str) -> _Answer:
         retrying = Retrying(
