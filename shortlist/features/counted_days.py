@@ -1,54 +1,28 @@
-"""Counted days whose statistics are in a folder: that of a group of days, or of an earlier fit."""
+"""Counted days of an earlier fit, whose statistics are in its folder."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from shortlist.contracts import DataError
 from shortlist.features.counting import DayRecord
 from shortlist.features.plan import Plan
 from shortlist.features.views import day_file
-from shortlist.storage.artefacts import read_json, write_json
 from shortlist.storage.tables import link_or_copy
 
 STATISTICS: Final = "statistics"
-"""Folder of the statistics per key and day, below a fitted artefact or a group's."""
-_INDEX: Final = "counted.json"
+"""Folder of the statistics per key and day, below a fitted artefact."""
 
 
 @dataclass(frozen=True)
 class CountedDays:
-    """Some counted days of a log, with the folder of their statistics."""
+    """Some counted days of a log, with the folder of the fit that counted them."""
 
     folder: Path
     records: Mapping[date, DayRecord]
-    widths: Mapping[str, Sequence[int]] | None = None
-    """The different widths of the vectors on these days, by column of the log (see `widths_on`); None: unknown."""
-
-    @classmethod
-    def load(cls, folder: Path, plan: Plan) -> Self:
-        """Return what `save` wrote.
-
-        Raises:
-            DataError: The counts are for other features than those of the plan.
-        """
-        saved = read_json(folder / _INDEX)
-        if saved["counting"] != plan.counting():
-            raise DataError(f"{folder}: counted for other features than the declared ones; count again")
-        return cls(folder, read_day_records(saved), saved["widths"])
-
-    def save(self, plan: Plan) -> None:
-        """Write the records of the days."""
-        days = {day.isoformat(): record.to_json() for day, record in self.records.items()}
-        write_json(self.folder / _INDEX, {"counting": plan.counting(), "days": days, "widths": self.widths})
-
-    def select_days(self, days: Collection[date]) -> Self:
-        """Return the same with these days only."""
-        return replace(self, records={day: record for day, record in self.records.items() if day in days})
 
     def missing(self, plan: Plan) -> Path | None:
         """Return a missing file of statistics; None when all are there."""
@@ -70,5 +44,5 @@ class CountedDays:
 
 
 def read_day_records(saved: Mapping[str, Any]) -> dict[date, DayRecord]:
-    """Return the records that a fit or a group saved, by day."""
+    """Return the records that a fit saved, by day."""
     return {date.fromisoformat(day): DayRecord.from_json(record) for day, record in saved["days"].items()}

@@ -77,17 +77,17 @@ def fit(  # noqa: PLR0913 - the sections and folders of one step
         records = dict(sorted({**previous_fit.records, **counted}.items()))
         widths = widths_on(table.by_day, planned.read, table, planned.declared)
         previous_ids = previous_fit.folder if corrected is None else None
-        save_fit(
-            DeclaredSections(data, features, gates), fitting, sizes, records, [widths], previous_ids, learning=learning
+        _save_fit(
+            DeclaredSections(data, features, gates), fitting, sizes, records, widths, previous_ids, learning=learning
         )
 
 
-def save_fit(
+def _save_fit(
     declared: DeclaredSections,
     fitting: Fitting,
     sizes: Mapping[str, ViewSize],
     records: Mapping[date, DayRecord],
-    widths: Iterable[Mapping[str, Iterable[int]]],
+    widths: Mapping[str, Iterable[int]],
     previous: Path | None,
     *,
     learning: bool = True,
@@ -99,7 +99,7 @@ def save_fit(
         fitting: Writer of the fit's folder.
         sizes: Sizes of the side tables' views, which were written before.
         records: Records of all days, in time order.
-        widths: Results of `widths_on` for days that together are the log's.
+        widths: Result of `widths_on` for the days of the log.
         previous: The earlier fit, whose ids are kept.
         learning: Whether trained features are trained.
 

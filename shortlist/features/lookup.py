@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import polars as pl
 
@@ -23,6 +23,18 @@ _MAX_HELD_KEYS: Final = 100_000
 _KEY_NUMBER: Final = ":asked"
 
 
+def is_large_view(keys: int) -> bool:
+    """Return whether a view of so many keys is too large to be held in memory."""
+    return keys > _MAX_HELD_KEYS
+
+
+class ViewAnswers(Protocol):
+    """Answers keys of a view."""
+
+    def answer(self, keys: pl.DataFrame, day: date) -> pl.DataFrame:
+        """Return the features for each row of keys, in order; see `ViewFile.answer`."""
+
+
 class ViewFile:
     """The values of one view, read a bounded number of rows at a time."""
 
@@ -33,7 +45,7 @@ class ViewFile:
         self._engine = engine
         moments = pl.scan_parquet(path).group_by(Columns.VALID_FROM).agg(pl.len().alias(Columns.ROWS))
         self._moments = moments.sort(Columns.VALID_FROM).collect()
-        self._is_small = keys <= _MAX_HELD_KEYS
+        self._is_small = not is_large_view(keys)
         self._rows_read = 0
         self._newest = self._rows(0, 0)
 

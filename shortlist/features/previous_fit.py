@@ -97,11 +97,6 @@ class PreviousFit:
                 raise IncompatibleFitError(f"{folder}: {part.day} {problem}. {_REFIT_ADVICE}")
         return cls(folder, records)
 
-    @staticmethod
-    def load_unchecked(folder: Path) -> CountedDays:
-        """Return the days of an earlier fit that was checked by an earlier step."""
-        return CountedDays(folder, read_day_records(_read_fit(folder)))
-
     def check_compatible(self, plan: Plan, views: Path, log: DayTable) -> None:
         """Check that this fit can extend the earlier one: no file is missing, no side table changed for counted rows.
 

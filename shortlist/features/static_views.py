@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import date
-from itertools import chain
 from pathlib import Path
 
 import polars as pl
@@ -71,29 +70,24 @@ def widths_on(
 
 
 def vector_widths(
-    read: Iterable[str], on_days: Iterable[Mapping[str, Iterable[int]]], side: Path, declared: DeclaredColumns
+    read: Iterable[str], log_widths: Mapping[str, Iterable[int]], side: Path, declared: DeclaredColumns
 ) -> dict[str, int]:
     """Return the width of every vector column that is read.
 
     Args:
         read: Columns that are read.
-        on_days: Results of `widths_on` for days that together are the log's.
+        log_widths: Result of `widths_on` for the days of the log.
         side: Folder of the side tables.
         declared: The declared columns.
 
     Raises:
         DataError: The vectors of a column differ in width, or there is none.
     """
-    widths_by_part = list(on_days)
     widths: dict[str, int] = {}
     for name in read:
         if declared.column(name).type == "vector":
             table = declared.side_table_of(name)
-            column_widths = (
-                _widths(side / f"{table.name}.parquet", name)
-                if table
-                else chain(*(part_widths[name] for part_widths in widths_by_part))
-            )
+            column_widths = _widths(side / f"{table.name}.parquet", name) if table else log_widths[name]
             widths[name] = common_width(name, column_widths)
             if not widths[name]:
                 raise DataError(f"vector column '{name}' holds no vector at all; leave it out of the features")

@@ -14,7 +14,7 @@ from shortlist.contracts import Columns, ShortlistError, did_you_mean
 from shortlist.features.derived_columns import with_derived_columns
 from shortlist.features.feature_kind import NumberQuery
 from shortlist.features.joined_lists import with_joined_lists
-from shortlist.features.lookup import ViewFile, gather_answers, lookup_keys
+from shortlist.features.lookup import ViewAnswers, ViewFile, gather_answers, lookup_keys
 from shortlist.features.lookup_table import LookupTable
 from shortlist.features.plan import Plan, PlannedView
 from shortlist.features.preprocessing import Preprocessing
@@ -29,7 +29,7 @@ class Transformer:
     """Computes fitted features; the same for a table, for Feast's answers and for a single row."""
 
     preprocessing: Preprocessing
-    files: Mapping[str, ViewFile]
+    files: Mapping[str, ViewAnswers]
     engine: Engine
     tables: dict[str, LookupTable] = field(default_factory=dict)
     """Look-up tables of integers, by output, built when first needed."""

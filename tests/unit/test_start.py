@@ -25,7 +25,6 @@ STEPS = (
     "shortlist.data.validate",
     "shortlist.features.fit",
     "shortlist.storage.groups",
-    "shortlist.features.fan_out",
     "shortlist.features.table",
     "shortlist.storage.tables",
     "shortlist.tracking.steps",

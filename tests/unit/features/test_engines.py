@@ -15,14 +15,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from shortlist.contracts import Files
+from shortlist.features import lookup
 from shortlist.features.engines.registry import FEATURE_ENGINES
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
+from shortlist.spec.data import Data
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import FeatureEngine, Runtime
 from shortlist.storage.artefacts import file_digests
+from shortlist.storage.tables import DayTable
 from shortlist.system.partitions import InProcess, PartitionEngine
 
 COLUMNS = [
@@ -93,9 +97,13 @@ def rows_of(world: Any, days: Sequence[Sequence[dict[str, Any]]]) -> list[dict[s
 class Maker:
     """Makes features of a log with some engine."""
 
-    def __init__(self, world: Any, columns: Sequence[dict[str, Any]], **features: Any) -> None:
+    def __init__(
+        self, world: Any, columns: Sequence[dict[str, Any]], data: dict[str, Any] | None = None, **features: Any
+    ) -> None:
         self.declared = DeclaredSections(
-            world.data, Features.model_validate({"columns": list(columns), **features}), Gates(slices=("page",))
+            Data.model_validate({**world.data.model_dump(), **(data or {})}),
+            Features.model_validate({"columns": list(columns), **features}),
+            Gates(slices=("page",)),
         )
         self.folder = world.folder
 
@@ -115,9 +123,9 @@ def in_slices(partitions: int) -> Runtime:
 
 
 @several
-@given(days=FIVE_DAYS, partitions=st.integers(2, 5), timed=st.booleans())
+@given(days=FIVE_DAYS, partitions=st.integers(2, 5), timed=st.booleans(), most_held_keys=st.sampled_from([0, 2, 99]))
 def test_partitions_give_the_bytes_of_one_process(
-    fresh: Any, sliced: None, days: Sequence[Any], partitions: int, timed: bool
+    fresh: Any, sliced: None, days: Sequence[Any], partitions: int, timed: bool, most_held_keys: int
 ) -> None:
     world = fresh()
     log = world.log(rows_of(world, days), chunk_rows=2)
@@ -125,6 +133,10 @@ def test_partitions_give_the_bytes_of_one_process(
     whole = maker.fit(log, "whole", LOCAL)
     parts = maker.fit(log, "parts", in_slices(partitions))
     assert file_digests(parts) == file_digests(whole)
+    with pytest.MonkeyPatch.context() as patch:
+        table = maker.table(log, whole, "table", LOCAL)
+        patch.setattr(lookup, "_MAX_HELD_KEYS", most_held_keys)
+        assert file_digests(maker.table(log, parts, "sliced", in_slices(partitions))) == file_digests(table)
 
 
 def many_rows(world: Any, rows: int, days: int = 4) -> list[dict[str, Any]]:
@@ -140,6 +152,7 @@ def many_rows(world: Any, rows: int, days: int = 4) -> list[dict[str, Any]]:
     return [{**row, "impression_id": number} for number, row in enumerate(made)]
 
 
+RATE = {"kind": "target", "key": "user_id", "name": "rate"}
 USER_COLUMNS = [
     {"kind": "vocabulary", "each": ["user_id"], "min_rows": 2},
     {"kind": "target", "key": ["user_id"], "name": "rate", "prior": 3.0},
@@ -150,12 +163,72 @@ USER_COLUMNS = [
 
 
 @pytest.mark.parametrize("tile", ["1d", "6h"])
-def test_views_of_many_keys_are_shuffled_by_key_and_by_moment(world: Any, sliced: None, tile: str) -> None:
+def test_views_of_many_keys_are_shuffled_by_key_and_by_moment(
+    world: Any, sliced: None, tile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = world.log(many_rows(world, 9_000), chunk_rows=1_000)
     maker = Maker(world, USER_COLUMNS, tile=tile)
     whole = maker.fit(log, "whole", LOCAL)
     assert pl.scan_parquet(whole / "views/by_user_id.parquet").select(pl.len()).collect().item() > 3 * 2_000
     assert file_digests(maker.fit(log, "parts", in_slices(5))) == file_digests(whole)
+    table = maker.table(log, whole, "table", LOCAL)
+    monkeypatch.setattr(lookup, "_MAX_HELD_KEYS", 1_000)
+    assert file_digests(maker.table(log, whole, "sliced", in_slices(5))) == file_digests(table)
+
+
+@pytest.mark.parametrize(
+    ("columns", "data", "features"),
+    [
+        (
+            [RATE, {"kind": "slate", "feature": "rate", "gives": ["rank"]}],
+            {"slate": {"column": "page"}}, {},
+        ),
+        (
+            [{"kind": "current", "key": ["user_id"], "name": "shown"}, {**RATE, "key": "page"}],
+            {"outcome_delay": "10m"}, {"tile": "1h", "streaming": {"delay": "1m"}},
+        ),
+        ([{"kind": "sequence", "of": "item_id", "key": "user_id", "last": 3, "name": "history"}], {}, {}),
+    ],
+    ids=["slates", "open tiles", "sequences"],
+)  # fmt: skip
+def test_whole_days_and_lists_are_partitioned_too(
+    world: Any, sliced: None, monkeypatch: pytest.MonkeyPatch, columns: Any, data: Any, features: Any
+) -> None:
+    rows = [
+        {**row, "page": f"request {number // 4}", "user_id": row["user_id"] % 40, "item_id": 10 * (1 + number % 3)}
+        for number, row in enumerate(many_rows(world, 2_400))
+    ]
+    log = world.log(rows, chunk_rows=500)
+    maker = Maker(world, columns, data, **features)
+    table = maker.table(log, maker.fit(log, "whole", LOCAL), "table", LOCAL)
+    monkeypatch.setattr(lookup, "_MAX_HELD_KEYS", 10)
+    sliced_table = maker.table(log, maker.fit(log, "parts", in_slices(3)), "sliced", in_slices(3))
+    assert file_digests(sliced_table) == file_digests(table)
+
+
+def test_an_earlier_fit_is_extended_by_partitions(world: Any, sliced: None) -> None:
+    rows = many_rows(world, 1_500, days=5)
+    log, before = world.log(rows), world.log([row for row in rows if row["day"] < rows[-1]["day"]], "before")
+    maker = Maker(world, USER_COLUMNS)
+    previous = maker.fit(before, "previous", LOCAL)
+    assert file_digests(maker.fit(log, "parts", in_slices(3), previous)) == file_digests(maker.fit(log, "whole", LOCAL))
+
+
+def test_the_files_of_a_day_do_not_depend_on_the_days_before(world: Any) -> None:
+    """A file holds 1 000 rows: 600 of one day and the first 700 of the next are too many to hold."""
+    heights = [600, 900, 900, 900]
+    log = world.log(
+        rows_of(world, [[{"user_id": user} for user in range(height)] for height in heights]), chunk_rows=700
+    )
+    maker = Maker(world, [RATE])
+    fitted = maker.fit(log, "fitted", LOCAL)
+    whole = DayTable.open(maker.table(log, fitted, "whole", LOCAL), Files.TABLE)
+    assert [len(part.files) for part in whole.days] == [1, 1, 1, 1]
+    second = whole.days[1]
+    days = frozenset([second.day])
+    alone = build_table(*maker.declared, LOCAL, log, fitted, world.folder / "alone", only_days=days)
+    assert alone.days == (second,)
+    assert alone.paths()[0].read_bytes() == whole.paths({second.day})[0].read_bytes()
 
 
 def test_an_unknown_engine_is_refused() -> None:
