@@ -157,7 +157,7 @@ submit: $(READY_CLUSTER) ## start SPEC's training on a cluster, once: make submi
 schedule: $(READY_CLUSTER) ## make a cluster's recurring runs what SPEC's schedule says: make schedule HOST=http://... [DATA=s3://...] [DRY_RUN=1]
 	@$(BIN)/shortlist schedule $(ON_CLUSTER)
 
-# The warning that is left out says what docs/adr/0038 says: MkDocs 2 will not run this theme; both are pinned.
+# The warning that is left out says what docs/adr/0037 says: MkDocs 2 will not run this theme; both are pinned.
 docs: $(READY_DOCS) ## build the documentation site in build/site; a dead link is an error
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
 	@echo "Documentation: build/site/index.html"
