@@ -12,12 +12,11 @@ from shortlist.evaluation.gates.export_validation import ExportValidation
 from shortlist.evaluation.gates.gate_inputs import GateInputs
 from shortlist.evaluation.gates.gate_result import GateResult, format_count
 from shortlist.evaluation.gates.integrity import verify_model_folder
-from shortlist.evaluation.gates.label_gate import LabelLimits, labels_gate
+from shortlist.evaluation.gates.label_gate import LabelLimits, compare_with_constant_rate, labels_gate
 from shortlist.evaluation.gates.retrieval import RetrievalLimits, retrieval_gate
 from shortlist.evaluation.gates.slates import SlateLimits, SlateMeasures, slates_gate
 from shortlist.evaluation.metrics.calibration import rate_error
 from shortlist.evaluation.metrics.measure import ScoredModel
-from shortlist.evaluation.metrics.pointwise import constant_log_loss
 from shortlist.evaluation.metrics.records import (
     TITLES,
     Champion,
@@ -116,10 +115,21 @@ def data_gate(log: Mapping[str, Any] | None, candidate: Measures, limits: Gates)
         failures.append(candidate.problem)
     passes = (
         f"{format_count(valid)} valid rows, {format_count(quarantined)} in quarantine,"
-        f" {format_count(candidate.rows)} test rows"
+        f" {format_count(candidate.rows)} test rows{_describe_heavy_users(candidate)}"
     )
     counts = {"raw_rows": raw, "valid_rows": valid, "quarantined_rows": quarantined, "test_rows": candidate.rows}
-    return GateResult.from_failures("data", failures, passes, **counts, min_test_rows=limits.min_test_rows)
+    heavy_users = [user.model_dump() for user in candidate.heavy_users]
+    return GateResult.from_failures(
+        "data", failures, passes, **counts, min_test_rows=limits.min_test_rows, heavy_users=heavy_users
+    )
+
+
+def _describe_heavy_users(measures: Measures) -> str:
+    users = ", ".join(
+        f"user {heavy.user} has {heavy.share:.1%} of them, {heavy.label_rate:.1%} positive"
+        for heavy in measures.heavy_users[:3]
+    )
+    return f"; {users}: a crawler's rows are best left out of the log" if users else ""
 
 
 def skew_gate(skew: SkewMeasures | None, test_rows: int, limits: Gates) -> GateResult:
@@ -174,21 +184,24 @@ def absolute_gate(
             "absolute", [f"no numbers: {candidate.problem or 'not measured'}"], "", **numbers
         )
     level = f"{limits.confidence:.0%} bound, {format_count(candidate.rows)} test rows"
-    ceiling = constant_log_loss(candidate.label_rate) if limits.max_log_loss is None else limits.max_log_loss
     failures = []
     if candidate.auc.low < limits.min_auc:
         failures.append(f"AUC {candidate.auc.low:.4f} < {limits.min_auc:.4f} (min_auc; {level})")
-    if candidate.log_loss.high >= ceiling:
-        name = "log loss of a constant rate" if limits.max_log_loss is None else "max_log_loss"
-        failures.append(f"log loss {candidate.log_loss.high:.4f} >= {ceiling:.4f} ({name}; {level})")
+    is_better, log_losses = compare_with_constant_rate(candidate)
+    if limits.max_log_loss is not None:
+        is_better = candidate.log_loss.high < limits.max_log_loss
+        sign = "<" if is_better else ">="
+        log_losses = f"log loss {candidate.log_loss.high:.4f} {sign} {limits.max_log_loss:.4f} (max_log_loss)"
+    if not is_better:
+        failures.append(f"{log_losses} ({level})")
     failures += _iter_gain_failures(gain, metric, limits)
     failures += _iter_member_failures(members, metric, limits)
     intervals = {
         name: interval.model_dump()
-        for name in ("auc", "log_loss", "gauc", "ndcg_at_10")
+        for name in ("auc", "log_loss", "constant_rate_gap", "gauc", "ndcg_at_10")
         if (interval := _measured_interval(candidate, name))
     }
-    numbers |= {**intervals, "ceiling": ceiling, "baseline": gain.reference}
+    numbers |= {**intervals, "baseline": gain.reference}
     numbers |= {f"{name}_gain": difference.model_dump() for name, difference in gain.differences.items()}
     leads = {member.reference: member.differences[metric] for member in members if metric in member.differences}
     numbers |= {"members": {name: lead.model_dump() for name, lead in leads.items()}} if members else {}
@@ -197,7 +210,7 @@ def absolute_gate(
         for name, difference in _differences_with_floors(gain, metric, limits)
     )
     passes = (
-        f"AUC {candidate.auc.low:.4f} >= {limits.min_auc:.4f}, log loss {candidate.log_loss.high:.4f} < {ceiling:.4f}"
+        f"AUC {candidate.auc.low:.4f} >= {limits.min_auc:.4f}, {log_losses}"
         f"{gains} over {gain.reference}"
         f"{''.join(f', {TITLES[metric]} lead {lead.low:+.4f} over {name}' for name, lead in leads.items())} ({level})"
     )

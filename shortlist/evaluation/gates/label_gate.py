@@ -10,7 +10,6 @@ from pydantic import Field
 from shortlist.evaluation.gates.gate_result import GateResult, format_count
 from shortlist.evaluation.metrics.calibration import rate_error
 from shortlist.evaluation.metrics.measure import ScoredModel, compare
-from shortlist.evaluation.metrics.pointwise import constant_log_loss
 from shortlist.evaluation.metrics.records import Measures, PairedComparison
 from shortlist.spec.base import Section
 from shortlist.spec.gates import Gates
@@ -71,6 +70,21 @@ def labels_gate(
     return GateResult.from_failures("labels", failures, "; ".join(passes) + level, **numbers)
 
 
+def compare_with_constant_rate(measures: Measures) -> tuple[bool, str]:
+    """Return whether a log loss is below that of the constant label rate, by the upper bound of the paired difference.
+
+    Returns:
+        Whether it is, and a phrase with both figures.
+    """
+    gap, log_loss = measures.constant_rate_gap, measures.log_loss
+    if gap is None or log_loss is None:
+        return False, "log loss: not compared with that of a constant rate"
+    difference = f"difference {gap.value:+.4f}, upper bound {gap.high:+.4f} {'<' if gap.high < 0 else '>='} 0"
+    return gap.high < 0, (
+        f"log loss {log_loss.value:.4f} against {log_loss.value - gap.value:.4f} of a constant rate ({difference})"
+    )
+
+
 def _iter_label_failures(
     head: Measures,
     baseline_comparison: PairedComparison | None,
@@ -80,11 +94,11 @@ def _iter_label_failures(
     if head.auc is None or head.log_loss is None or head.label_rate is None or head.mean_score is None:
         yield f"no numbers: {head.problem or 'not measured'}"
         return
-    ceiling = constant_log_loss(head.label_rate)
     if head.auc.low < label_limits.min_auc:
         yield f"AUC {head.auc.low:.4f} < {label_limits.min_auc:.4f} (min_auc)"
-    if head.log_loss.high >= ceiling:
-        yield f"log loss {head.log_loss.high:.4f} >= {ceiling:.4f} (log loss of a constant rate)"
+    is_better, log_losses = compare_with_constant_rate(head)
+    if not is_better:
+        yield log_losses
     relative_rate_error = rate_error(head.mean_score, head.label_rate)
     if relative_rate_error is None or relative_rate_error > label_limits.max_rate_error:
         rates = f"mean score {head.mean_score:.4f}, label rate {head.label_rate:.4f}"

@@ -103,6 +103,23 @@ def resample(rows: ScoredRows, rounds: int, seed: int) -> dict[Metric, Resampled
     return resampled
 
 
+def constant_rate_gap(rows: ScoredRows, confidence: float, rounds: int, seed: int) -> ConfidenceInterval:
+    """Return the log loss minus that of a constant score, the label rate of these rows, over resampled users.
+
+    A user with very many rows moves both together, and not their difference.
+
+    Raises:
+        UnmeasurableError: There are too few users.
+    """
+    clusters = _count_clusters(rows)
+    row_weights = np.ones(rows.rows) if rows.weights is None else rows.weights
+    constant = np.full(rows.rows, np.average(rows.labels, weights=rows.weights))
+    gaps = log_losses(rows.labels, rows.scores) - log_losses(rows.labels, constant)
+    sums = _Sums.by_cluster(rows.clusters, gaps, row_weights, clusters)
+    values = np.array([sums.mean(weights) for weights in _iter_resample_weights(clusters, rounds, seed)])
+    return Resampled(sums.mean(np.ones(clusters)), values).interval(confidence)
+
+
 def paired_differences(
     candidate: Mapping[Metric, Resampled], reference: Mapping[Metric, Resampled], confidence: float, rows: int
 ) -> dict[Metric, MetricDifference]:

@@ -12,7 +12,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, Files
 from shortlist.evaluation.metrics.calibration import calibration_bins, calibration_error, calibration_noise
-from shortlist.evaluation.metrics.intervals import Resampled, paired_differences, resample
+from shortlist.evaluation.metrics.intervals import Resampled, constant_rate_gap, paired_differences, resample
 from shortlist.evaluation.metrics.pointwise import UnmeasurableError, auc, log_loss, roc_points, score_histogram
 from shortlist.evaluation.metrics.ranking import auc_per_group, gauc
 from shortlist.evaluation.metrics.records import (
@@ -23,6 +23,7 @@ from shortlist.evaluation.metrics.records import (
     Role,
     Scores,
     TrainingOnlyEffect,
+    UserShare,
 )
 from shortlist.evaluation.metrics.scores import ScoredRows, check_same_rows, further_labels, read_scores
 from shortlist.spec.gates import Gates
@@ -46,6 +47,8 @@ class ScoredModel:
     """Test rows and measures of its further labels, by label."""
 
 
+HEAVY_USER_SHARE: Final = 0.03
+"""Share of the rows above which a user is named."""
 FEWEST_RANKED_USERS: Final = 100
 """Fewest users with rows of both classes with which GAUC decides, where the spec declares no deciding metric."""
 
@@ -149,6 +152,8 @@ def measure_rows(model: str, role: Role, rows: ScoredRows, limits: Gates, seed: 
     numbers: dict[str, Any] = {
         **{metric: resampled_metric.interval(limits.confidence) for metric, resampled_metric in resampled.items()},
         **_ranked_users(rows),
+        "constant_rate_gap": constant_rate_gap(rows, limits.confidence, limits.bootstrap_rounds, seed),
+        "heavy_users": _find_heavy_users(rows),
         "calibration_error": calibration_error(curves.calibration),
         "calibration_noise": calibration_noise(curves.calibration),
         "curves": curves,
@@ -162,6 +167,19 @@ def _ranked_users(rows: ScoredRows) -> dict[str, int]:
         return {}
     by_user = auc_per_group(rows.labels, rows.scores, rows.users)
     return {"ranked_users": by_user.groups.size, "one_class_users": by_user.one_class}
+
+
+def _find_heavy_users(rows: ScoredRows) -> tuple[UserShare, ...]:
+    if rows.users is None:
+        return ()
+    shares = (
+        rows.frame.filter(pl.col(Columns.USER).is_not_null())
+        .group_by(Columns.USER)
+        .agg((pl.len() / rows.rows).alias("share"), pl.col(Columns.LABEL).mean().alias("label_rate"))
+        .filter(pl.col("share") > HEAVY_USER_SHARE)
+        .sort("share", descending=True)
+    )
+    return tuple(UserShare(user=str(user), share=share, label_rate=rate) for user, share, rate in shares.rows())
 
 
 def best_possible(rows: ScoredRows) -> Scores | None:

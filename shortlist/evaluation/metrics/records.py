@@ -61,6 +61,15 @@ class Curves(Record):
     histogram_shares: tuple[float, ...]
 
 
+class UserShare(Record):
+    """A user with so many of the test rows that figures depend on this user."""
+
+    user: str
+    share: float
+    """Share of the rows."""
+    label_rate: float
+
+
 class TrainingOnlyEffect(Record):
     """Effect of a feature with a fixed value in serving on a model's scores of the test rows."""
 
@@ -85,6 +94,8 @@ class Measures(Record):
     positives: int = 0
     auc: ConfidenceInterval | None = None
     log_loss: ConfidenceInterval | None = None
+    constant_rate_gap: ConfidenceInterval | None = None
+    """Log loss minus that of the test rows' label rate as the score of every row, on the same resampled users."""
     gauc: ConfidenceInterval | None = None
     """AUC within each user, weighted by the user's rows; None where the log names no users, or too few have both
     classes."""
@@ -94,6 +105,8 @@ class Measures(Record):
     """Number of users with rows of both classes: those that GAUC counts."""
     one_class_users: int | None = None
     """Number of users that GAUC leaves out, because all their labels are equal."""
+    heavy_users: tuple[UserShare, ...] = ()
+    """Users with more than 3 % of the rows, such as crawlers; they widen every interval."""
     calibration_error: float | None = None
     """Expected calibration error, 20 equal-count bins."""
     calibration_noise: float | None = None

@@ -30,6 +30,7 @@ from shortlist.evaluation.metrics.records import (
     PairedComparison,
     SkewMeasures,
     SliceComparison,
+    UserShare,
 )
 from shortlist.spec.gates import Gates
 
@@ -46,6 +47,7 @@ def measures(**changed: Any) -> Measures:
         "positives": 1_000,
         "auc": ConfidenceInterval(low=0.70, value=0.72, high=0.74),
         "log_loss": ConfidenceInterval(low=0.48, value=0.50, high=0.52),
+        "constant_rate_gap": ConfidenceInterval(low=-0.07, value=-0.06, high=-0.05),
         "calibration_error": 0.02,
         "calibration_noise": 0.01,
         "mean_score": 0.255,
@@ -88,6 +90,12 @@ class TestData:
         gate_result = data_gate(LOG, measures(), LIMITS)
         assert gate_result.passed
         assert gate_result.reason == "9 990 valid rows, 10 in quarantine, 4 000 test rows"
+
+    def test_names_users_with_many_rows(self) -> None:
+        crawler = UserShare(user="999999", share=0.231, label_rate=0.003)
+        gate_result = data_gate(LOG, measures(heavy_users=(crawler,)), LIMITS)
+        assert gate_result.passed
+        assert "; user 999999 has 23.1% of them, 0.3% positive: a crawler's rows" in gate_result.reason
 
     @pytest.mark.parametrize("log", [None, {}, {"raw_rows": 5, "valid_rows": 0, "quarantined_rows": 5}])
     def test_holds_without_validated_rows(self, log: dict[str, int] | None) -> None:
@@ -191,9 +199,12 @@ class TestAbsolute:
         assert reason == "AUC 0.5490 < 0.5500 (min_auc; 95% bound, 4 000 test rows)"
 
     def test_holds_a_log_loss_no_better_than_a_constant_rate(self) -> None:
-        useless = measures(log_loss=ConfidenceInterval(low=0.55, value=0.56, high=0.57))  # entropy of 0.25: 0.5623
+        useless = measures(constant_rate_gap=ConfidenceInterval(low=-0.02, value=-0.01, high=0.001))
         reason = _failure_reason(absolute_gate(useless, GAIN, "auc", LIMITS))
-        assert "log loss 0.5700 >= 0.5623 (log loss of a constant rate" in reason
+        expected = "of a constant rate (difference -0.0100, upper bound +0.0010 >= 0)"
+        assert reason.startswith(f"log loss 0.5000 against 0.5100 {expected}")
+        unknown = _failure_reason(absolute_gate(measures(constant_rate_gap=None), GAIN, "auc", LIMITS))
+        assert "not compared with that of a constant rate" in unknown
 
     def test_holds_a_log_loss_above_max_log_loss(self) -> None:
         strict = LIMITS.model_copy(update={"max_log_loss": 0.51})

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from shortlist.evaluation.gates.label_gate import LabelLimits, labels_gate
+from shortlist.evaluation.gates.label_gate import LabelLimits, compare_with_constant_rate, labels_gate
 from shortlist.evaluation.metrics.measure import ScoredModel, measure
 from shortlist.evaluation.metrics.pointwise import UnmeasurableError
 from shortlist.evaluation.metrics.scores import further_labels, read_scores
@@ -31,6 +31,29 @@ def labelled(frame: Frame) -> pl.DataFrame:
 
 def scored(write: Write, limits: Gates, name: str, rows: pl.DataFrame) -> ScoredModel:
     return measure(name, "candidate", write(name, rows), limits, 1)
+
+
+def test_a_crawler_widens_the_log_loss_and_not_its_distance_to_a_constant(
+    frame: Frame, write: Write, limits: Gates
+) -> None:
+    """A user with a quarter of the rows and no click: the bound of the log loss alone is above the constant's."""
+    rows = frame()
+    is_crawler = pl.int_range(pl.len()) >= rows.height * 3 // 4
+    rows = rows.with_columns(
+        pl.when(is_crawler).then(-1).otherwise("user").alias("user"),
+        pl.when(is_crawler).then(0).otherwise("label").cast(pl.Int8).alias("label"),
+        pl.when(is_crawler).then(0.01).otherwise("score").cast(pl.Float32).alias("score"),
+    )
+    measures = scored(write, limits, "net", rows).measures
+    assert measures.log_loss is not None and measures.constant_rate_gap is not None
+    constant_loss = measures.log_loss.value - measures.constant_rate_gap.value
+    assert measures.log_loss.high > constant_loss
+    is_better, phrase = compare_with_constant_rate(measures)
+    assert is_better and f"against {constant_loss:.4f} of a constant rate" in phrase
+    (crawler,) = measures.heavy_users
+    assert (crawler.user, crawler.share, crawler.label_rate) == ("-1", 0.25, 0.0)
+    useless = scored(write, limits, "rate", rows.with_columns(pl.col("label").mean().cast(pl.Float32).alias("score")))
+    assert not compare_with_constant_rate(useless.measures)[0]
 
 
 def constant(rows: pl.DataFrame) -> pl.DataFrame:
@@ -57,7 +80,7 @@ def test_a_good_score_of_every_label_passes(labelled: pl.DataFrame, write: Write
     ("score", "reason"),
     [
         (1 - pl.col("score_like"), r"like: AUC 0\.\d+ < 0\.5200 \(min_auc\)"),
-        (pl.lit(0.9).cast(pl.Float32), r"log loss 1\.\d+ >= 0\.\d+ \(log loss of a constant rate\)"),
+        (pl.lit(0.9).cast(pl.Float32), r"log loss 1\.\d+ against 0\.\d+ of a constant rate \(difference \+1"),
         (pl.col("score_like") / 2, r"rate error \d\d\.\d% > 20\.0%"),
         (pl.lit(float("nan")).cast(pl.Float32), r"like: no numbers: .*NaN|like: no numbers: .*finite"),
     ],
