@@ -20,6 +20,7 @@ _MIN_FAILED_ROWS = 20
 _UNITS = ("s", "ms", "us")
 _MAX_SAMPLE_VALUES = 1_000
 _MAX_MISFITS = 0.02
+_EARLIEST, _LATEST = date(2000, 1, 1), date(2100, 1, 1)
 _DATES = (
     "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d",
     "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%B %d, %Y", "%d/%m/%y", "%m/%d/%y", "%d.%m.%y",
@@ -63,8 +64,18 @@ def event_times(raw: pl.Series, clock: EventClock) -> pl.Series:
         times = _parse_texts(raw.cast(pl.String(), strict=False), clock)
     else:
         times = _parse_counts(raw, _MICROSECONDS.get(clock.unit or "", 1))
-    low, high = _time_limits(clock)
+    low, high = time_limits(clock)
     return times.set(~times.is_between(low, high, closed="left").fill_null(True), None).alias(Columns.TIME)
+
+
+def time_limits(clock: EventClock | RowClock) -> tuple[datetime, datetime]:
+    """Return the first valid time of a row, and the first that is not.
+
+    Without a time column a row may be from the log's first day, or 2000, to 2100.
+    """
+    if isinstance(clock, RowClock):
+        return _midnight(min(clock.start, _EARLIEST), "UTC"), _midnight(_LATEST, "UTC")
+    return _midnight(clock.earliest, clock.timezone), _midnight(clock.latest + timedelta(days=1), clock.timezone)
 
 
 def event_days(times: pl.Series, clock: EventClock) -> pl.Series:
@@ -151,12 +162,8 @@ def _describe_range(clock: EventClock) -> str:
     return f"a time from {clock.earliest} to {clock.latest}"
 
 
-def _time_limits(clock: EventClock) -> tuple[datetime, datetime]:
-    return _midnight(clock.earliest, clock), _midnight(clock.latest + timedelta(days=1), clock)
-
-
-def _midnight(day: date, clock: EventClock) -> datetime:
-    return datetime.combine(day, datetime.min.time(), ZoneInfo(clock.timezone)).astimezone(UTC)
+def _midnight(day: date, timezone: str) -> datetime:
+    return datetime.combine(day, datetime.min.time(), ZoneInfo(timezone)).astimezone(UTC)
 
 
 def _parse_counts(raw: pl.Series, factor: int) -> pl.Series:

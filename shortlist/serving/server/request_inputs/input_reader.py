@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns, did_you_mean
+from shortlist.data.reading.clock import time_limits
 from shortlist.features.derived_columns import DerivedColumn
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.server.features.columns import Codes, Column, Ragged, TextCodes
@@ -18,6 +19,7 @@ from shortlist.serving.server.features.feature_requirements import FeatureRequir
 from shortlist.serving.server.prediction_log.logged_columns import SentValues
 from shortlist.serving.server.request_inputs.input_types import (
     accepted_datatypes,
+    check_times,
     describe_datatypes,
     finite_numbers,
     parse_day,
@@ -107,6 +109,8 @@ class InputReader:
         self._texts = TextCodes()
         source = self._data.source
         self._nulls = null_texts(source.null_values if isinstance(source, FileSource) else ())
+        low, high = time_limits(self._data.clock)
+        self._time_limits = int(low.timestamp()) * 1_000_000, int(high.timestamp()) * 1_000_000
         request_columns = [
             column for column in self._data.columns if column.known == "before" and column.name != self._data.label
         ]
@@ -181,6 +185,7 @@ class InputReader:
             texts = cast(Sequence[str | None], sent[derived.source].data) if derived.source in sent else [None]
             model_columns[derived.row_column(self._requirements.declared)] = derive_column(derived, texts)
         self._check_histories(model_columns)
+        check_times(columns.get(Columns.TIME), self._time_limits)
         model_columns[Columns.TIME] = request_times(columns.get(Columns.TIME), now)
         return Inputs(rows, model_columns, keys, sent_values, columns)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any, Final, cast
 
 import numpy as np
@@ -19,7 +19,11 @@ from shortlist.spec.data import Column as Declaration
 _HEX: Final = re.compile("(0[xX])?[0-9a-fA-F]{1,256}")
 _DATE: Final = re.compile("(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8})([T ].{0,64})?")
 _EPOCH: Final = date(1970, 1, 1).toordinal()
-_LARGEST_TIME: Final = 253_402_300_799_000_000  # the year 9999, the last of Python's dates
+_OTHER_UNITS: Final = {"milliseconds": 1_000, "seconds": 1_000_000}
+
+
+TimeLimits = tuple[int, int]
+"""First valid time, and the first that is not; microseconds since 1970-01-01 UTC."""
 
 
 def accepted_datatypes(declared: Declaration) -> frozenset[str]:
@@ -95,15 +99,33 @@ def parse_day(text: str) -> int:
 
 
 def request_times(sent_times: Column | None, now: int) -> Codes:
-    """Return the times of a request's rows; the current time where none was sent.
-
-    Raises:
-        BadRequestError: A time is outside the years 1970 to 9999.
-    """
+    """Return the times of a request's rows; the current time where none was sent."""
     if sent_times is None:
         return np.full(1, now, np.int64)
     times = cast(Codes, sent_times)
-    times = np.where(times == NO_CODE, now, times)
-    if ((times < 0) | (times > _LARGEST_TIME)).any():
-        raise BadRequestError(f"input '{Columns.TIME}': got a time outside the years 1970 to 9999; wanted microseconds")
-    return times
+    return np.where(times == NO_CODE, now, times)
+
+
+def check_times(sent_times: Column | None, limits: TimeLimits) -> None:
+    """Check that the times that a request names lie within the limits of the log's times.
+
+    Args:
+        sent_times: Microseconds since 1970-01-01 UTC, or NO_CODE, shape (rows,); None where none was sent.
+        limits: First valid time, and the first that is not; both in microseconds.
+
+    Raises:
+        BadRequestError: One does not; the message says which unit it probably has.
+    """
+    if sent_times is None:
+        return
+    (low, high), times = limits, cast(Codes, sent_times)
+    wrong = times[(times != NO_CODE) & ((times < low) | (times >= high))]
+    if not wrong.size:
+        return
+    time = int(wrong[0])
+    unit = next((name for name, factor in _OTHER_UNITS.items() if low <= time * factor < high), "")
+    looks = f", which looks like {unit}" if unit else ""
+    first, last = (datetime.fromtimestamp(limit // 1_000_000, UTC).date() for limit in (low, high - 1))
+    raise BadRequestError(
+        f"input '{Columns.TIME}': got {time}{looks}; wanted microseconds since 1970-01-01 UTC, of {first} to {last}"
+    )

@@ -58,7 +58,15 @@ def read(reader: InputReader, *tensors: Tensor) -> Inputs:
         ),
         (tensor("code", "BYTES", ["xyz"]), "input 'code': got 'xyz'; wanted at most 16 hexadecimal digits"),
         (tensor("code", "BYTES", ["1" * 17]), "input 'code': got '11111111111111111'; wanted at most 16 hexadecimal"),
-        (tensor("event_time", "INT64", [-1]), "input 'event_time': got a time outside the years 1970 to 9999"),
+        (
+            tensor("event_time", "INT64", [-1]),
+            "input 'event_time': got -1; wanted microseconds since 1970-01-01 UTC, of 2000-01-01 to 2100-01-0",
+        ),
+        (
+            tensor("event_time", "INT64", [1_770_000_000_000]),
+            "input 'event_time': got 1770000000000, which looks like milliseconds; wanted microseconds",
+        ),
+        (tensor("event_time", "UINT32", [1_770_000_000]), "got 1770000000, which looks like seconds; wanted micro"),
     ],
 )
 def test_a_wrong_input_is_refused_with_one_sentence(reader: InputReader, wrong: Tensor, sentence: str) -> None:
@@ -162,7 +170,7 @@ def test_values_are_parsed_like_the_log(reader: InputReader) -> None:
         tensor("made", "BYTES", ["1970-01-02", "1969-12-31"]),
         tensor("price", "INT8", [3]),
         tensor("places", "INT64", [1, 2, 3, NO_CODE], [2, 2]),
-        tensor("event_time", "INT64", [None, 5]),
+        tensor("event_time", "INT64", [None, NOW - 5]),
     )
     assert np.asarray(inputs.columns["code"]).tolist() == [255, -1]
     assert np.asarray(inputs.columns["made"]).tolist() == [1, -1]
@@ -170,7 +178,7 @@ def test_values_are_parsed_like_the_log(reader: InputReader) -> None:
     places = inputs.columns["places"]
     assert isinstance(places, Ragged)
     assert (places.values.tolist(), places.lengths.tolist()) == ([1, 2, 3], [2, 1])
-    assert np.asarray(inputs.columns[Columns.TIME]).tolist() == [NOW, 5]
+    assert np.asarray(inputs.columns[Columns.TIME]).tolist() == [NOW, NOW - 5]
     # Integers stand for themselves: a hex column's bits, a date's days since 1970.
     same = read(reader, tensor("code", "UINT64", [255, 2**64 - 1]), tensor("made", "INT64", [1, -1]))
     assert np.asarray(same.columns["code"]).tolist() == [255, -1]
