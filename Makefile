@@ -105,8 +105,9 @@ test-gpu: $(READY_GPU) $(READY_TEST) ## the tests that need an NVIDIA GPU; skipp
 test-cluster: $(READY_TEST) ## server-side checks of all that is shipped or written, and rollouts with faults, on a cluster: make test-cluster KUBECONFIG=path
 	@SHORTLIST_TEST_KUBECONFIG="$(NAMED_CLUSTER)" $(BIN)/pytest -n 0 -rs tests/cluster/real/test_real_cluster.py
 
-check: lint ## lint, types, import contracts, compiled pipelines up to date
+check: lint ## lint, types, import contracts, compiled pipelines up to date; prints figures of the code's names and sizes
 	@$(BIN)/mypy
+	@$(BIN)/python -m tests.code_figures
 
 # lint, import contracts, compiled pipelines up to date: seconds
 lint: $(READY_TEST)

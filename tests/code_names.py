@@ -1,13 +1,11 @@
-"""Names of the code: how many say nothing, which classes share one. `python tests/code_names.py` prints the figures."""
+"""Names of the code: how many say nothing, which classes share one."""
 
 from __future__ import annotations
 
 import ast
 import re
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
-from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -165,29 +163,3 @@ def _defined_names(tree: ast.Module, path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name, node.lineno
-
-
-def _print_figures() -> None:
-    for title, folders in (("product and benchmarks", MEASURED), ("tests", ("tests",))):
-        figures = read_figures(python_files(folders))
-        frequent = ", ".join(
-            f"{name} {count}" for name, count in Counter(map(attrgetter("text"), figures.vague)).most_common(12)
-        )
-        print(  # noqa: T201
-            f"{title}: {len(figures.vague)} of {figures.assigned} assigned names are vague"
-            f" ({figures.vague_percent:.2f} %: {frequent or 'none'}); {len(figures.vague_definitions)} of"
-            f" {figures.definitions} functions, classes and modules end in a vague word"
-            f" ({figures.vague_definitions_percent:.2f} %); filler names: {len(figures.filler)}"
-        )
-    product = python_files(PRODUCT[:-1])
-    lines = sum(path.read_text().count("\n") for path in product)
-    nodes = sum(1 for path in product for _ in ast.walk(ast.parse(path.read_text())))
-    print(  # noqa: T201
-        f"product: {len(product)} modules, {lines} lines, {nodes} syntax nodes;"
-        f" public classes that share a name: {len(shared_class_names(product))};"
-        f" attributes described by 'Of ...': {len(attribute_docs_without_subject(product))}"
-    )
-
-
-if __name__ == "__main__":
-    _print_figures()

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import ast
-import re
-import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import find_spec
-from pathlib import Path
 
 import grimp
 import pytest
 
-PRODUCT = ("shortlist", "components", "pipelines", "models", "monitoring")
-ROOT = Path(__file__).parents[2]
-MODULE_NAME = re.compile(rf"({'|'.join(PRODUCT)})(\.\w+)+(:\w+)?")
+from tests.code_layers import PACKAGES, named_modules, product_modules, unread_modules, upward_names
 
 
 @pytest.fixture(scope="module")
 def imports() -> list[tuple[str, str]]:
     """Pairs of modules of which the first imports the second, also inside functions and for types alone."""
-    graph = grimp.build_graph(*PRODUCT, cache_dir=None)
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     return [
         (importer, imported)
         for importer in graph.modules
@@ -66,38 +60,9 @@ def test_a_cycle_is_detected() -> None:
     assert folder("monitoring.monitoring_job") == "monitoring"
 
 
-def layers() -> list[set[str]]:
-    """Return the packages of each layer, the highest first, as the first import contract declares them."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    return [set(re.split(r" [|:] ", layer)) for layer in contracts[0]["layers"]]
-
-
-def layer_of(module: str) -> int:
-    """Return the position of a module's layer, 0 for the highest."""
-    parts = module.split(".")
-    package = ".".join(parts[:2]) if parts[0] == "shortlist" else parts[0]
-    (position,) = (position for position, packages in enumerate(layers()) if package in packages)
-    return position
-
-
-def named_modules(source: str) -> Iterator[str]:
-    """Yield the modules that texts of a source name, as `package.module` or `package.module:attribute`."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE_NAME.fullmatch(node.value):
-            module = node.value.partition(":")[0]
-            if (ROOT / module.replace(".", "/")).is_dir() or (ROOT / f"{module.replace('.', '/')}.py").is_file():
-                yield module
-
-
-def upward_names(module: str, source: str) -> list[str]:
-    """Return the modules of higher layers that texts of a module name."""
-    return [name for name in named_modules(source) if layer_of(name) < layer_of(module)]
-
-
 def test_no_text_names_a_module_of_a_higher_layer() -> None:
     upward, names = {}, 0
-    for path in sorted(path for package in PRODUCT for path in (ROOT / package).rglob("*.py")):
-        module = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+    for module, path in product_modules().items():
         if module != "shortlist":  # above all of its folders
             names += len(list(named_modules(path.read_text())))
             upward[module] = upward_names(module, path.read_text())
@@ -110,3 +75,17 @@ def test_a_name_of_a_higher_layer_is_detected() -> None:
     assert upward_names("shortlist.spec.filters", source) == ["shortlist.slates.filters.rules"]
     assert upward_names("shortlist.deployment.fleets", source) == []
     assert upward_names("shortlist.slates.retrieval.sources.sequence", 'TRAIN = "models.sequence.train:train"')
+
+
+def test_a_module_for_tests_alone_is_detected() -> None:
+    sources = {
+        "shop.a": "from shop import b\nimport shop.c",
+        "shop.b": "from .d import read",
+        "shop.c": "PROGRAM = 'copied.py'",
+        "shop.d": "x = 1",
+        "shop.copied": "x = 1",
+        "shop.served": "x = 1",
+        "shop.program": 'if __name__ == "__main__": ...',
+        "shop.alone": "import shop.a",
+    }
+    assert unread_modules(sources, "args: [-m, shop.served]") == ["shop.alone"]
