@@ -152,6 +152,7 @@ class Deployer:
             observe=connection.observe,
             load_test=connection.load_failures,
             answer_failures=connection.answer_failures,
+            notices=connection.notices,
             keep_former_seconds=connection.keep_former_seconds,
             store=self.context.served_store,
             on_change=on_change,

@@ -99,6 +99,10 @@ class ActionExecutor:
         finally:
             self._is_required = False
 
+    def notices(self) -> tuple[str, ...]:
+        """Return what should be known of the candidate, whose servers run, before users get it."""
+        return tuple(self._context.notices(self._prepare_deployment(self._state.candidate)))
+
     def _verify_candidate(self, _: VerifyCandidate) -> None:
         self._prepare_deployment(self._state.candidate, refetch=True)
 

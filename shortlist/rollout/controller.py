@@ -85,6 +85,8 @@ class Controller:
             return self._execute_required(actions(state)) or phase_done
         if event := self._execute_or_fail(actions(state)) or self._analyze():
             return event
+        if state.phase is Phase.LOAD_TESTING:
+            self._add_notices()
         return None if state.phase is Phase.CONFIRMING and self._is_former_kept() else phase_done
 
     def _execute_required(self, required_actions: tuple[RolloutAction, ...]) -> Event | None:
@@ -112,6 +114,12 @@ class Controller:
             self._log_traceback()
             return Failed(f"{phase.value}: {type(error).__name__}: {error} (traceback in {self._fault_file})")
         return None
+
+    def _add_notices(self) -> None:
+        try:
+            self._record = self._record.model_copy(update={"notices": self._executor.notices()})
+        except Exception:  # a notice decides nothing
+            self._log_traceback()
 
     def _analyze(self) -> Event | None:
         """Return the decision of the canary analysis; None in phases without one."""

@@ -29,6 +29,8 @@ class ControllerContext:
     load_test: LoadTester
     answer_failures: LoadTester = lambda _: ()
     """Returns the reasons why a version's servers do not answer now; asked often, so it sends one request only."""
+    notices: LoadTester = lambda _: ()
+    """Returns what should be known of a version before users get it; its servers run."""
     keep_former_seconds: float = 0.0
     """How long the former servers run on after a promotion, while the candidate's answers are checked."""
     store: Path | StorageConfig | None = None

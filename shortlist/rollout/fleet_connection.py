@@ -130,6 +130,10 @@ class FleetConnection(ABC):
         """Return why the servers of a version do not answer now; none when they do, or are not asked."""
         return ()
 
+    def notices(self, deployment: Deployment) -> Sequence[str]:
+        """Return what should be known of a version before users get it, in sentences; its servers run."""
+        return ()
+
     @property
     def keep_former_seconds(self) -> float:
         """How long the former servers run on after a promotion."""

@@ -69,6 +69,8 @@ class RolloutRecord(Record):
     """The policy as declared when the rollout began; later changes of the spec have no effect."""
     labels: dict[str, FurtherLabel] = Field(default={})
     """Guarded labels by name, as declared when the rollout began."""
+    notices: tuple[str, ...] = ()
+    """What should be known before users get the candidate."""
     returning: bool = False
     """The rollout returns to a version that served before."""
     elapsed_seconds: float = 0.0

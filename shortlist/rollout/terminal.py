@@ -50,6 +50,7 @@ def verdict_table(record: RolloutRecord) -> Group:
     )
     reasons = [Text(_reason(step), "dim") for step in record.steps]
     parts = [Text(state.reason)] if state.reason else []
+    parts += [Text(notice, "yellow") for notice in record.notices]
     if record.requests is not None and record.steps:
         parts.append(Text(_describe_totals(record.requests), "dim"))
     guards = [Text(guard_line) for guard_line in _guards(record)]
@@ -126,13 +127,26 @@ def status_line(record: RolloutRecord) -> str:
 @contextmanager
 def show_progress() -> Iterator[Callable[[RolloutRecord], None]]:
     """Yield a function that shows the newest state of a rollout, for `ControllerContext.on_change`."""
+    console, printed_notices = Console(stderr=True), set[str]()
+
+    def print_notices(record: RolloutRecord) -> None:
+        for notice in record.notices:
+            if notice not in printed_notices:
+                printed_notices.add(notice)
+                console.print(f"Notice: {notice}.", style="yellow", highlight=False, soft_wrap=True)
+
     if os.environ.get(EVENTS_VARIABLE):
         yield _emit_progress
     elif sys.stderr.isatty():
-        with Status("rollout", console=Console(stderr=True)) as status:
-            yield lambda record: status.update(Text(status_line(record), overflow="ellipsis", no_wrap=True))
+        with Status("rollout", console=console) as status:
+
+            def show(record: RolloutRecord) -> None:
+                print_notices(record)
+                status.update(Text(status_line(record), overflow="ellipsis", no_wrap=True))
+
+            yield show
     else:
-        yield lambda _: None
+        yield print_notices
 
 
 def _emit_progress(record: RolloutRecord) -> None:

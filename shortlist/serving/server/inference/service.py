@@ -29,6 +29,7 @@ from shortlist.serving.server.inference.event_counts import EventCounts
 from shortlist.serving.server.prediction_log.feature_sample import NO_FEATURES, UsedFeatures
 from shortlist.serving.server.prediction_log.logged_columns import memory_bytes
 from shortlist.serving.server.request_inputs.input_reader import InputReader, Inputs, InputSpec
+from shortlist.serving.server.request_inputs.version_inputs import FOLDER, VersionInputs
 from shortlist.serving.server.requests.admission import Admission, AdmissionSlot, BufferedBytes
 from shortlist.serving.server.requests.headers import RequestContext, recommend_model
 from shortlist.serving.server.requests.request_errors import BadScoresError, UnknownModelError
@@ -167,7 +168,11 @@ class Service:
         self.settings = settings
         self.metrics = metrics
         serving = settings.serving
-        self.inputs = InputReader(assembler.requirements, assembler.widths, serving.max_rows, serving.limits)
+        version_inputs = VersionInputs(settings.predictions.with_name(FOLDER), settings.version, metrics)
+        self.inputs = InputReader(
+            assembler.requirements, assembler.widths, serving.max_rows, serving.limits, version_inputs.passes_over
+        )
+        version_inputs.write(self.inputs.accepted_names, [spec.name for spec in self.inputs.inputs])
         self._assembler = assembler
         self._refresh = refresh
         self._users = users

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
@@ -92,6 +92,7 @@ class InputReader:
         widths: Mapping[str, int],
         max_rows: int,
         limits: Limits | None = None,
+        passes_over: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """Prepare.
 
@@ -100,12 +101,15 @@ class InputReader:
             widths: Widths of the vectors that it reads, by column.
             max_rows: Most rows of a request.
             limits: Limits of texts and tags; None for no limits, used for rows of the log.
+            passes_over: Whether an input that this version does not know is left out, because another version on the
+                port knows it; by default none is.
         """
         self._requirements = requirements
         self._data = requirements.declared.data
         self._widths = widths
         self._max_rows = max_rows
         self._limits = limits
+        self._passes_over = passes_over
         self._texts = TextCodes()
         source = self._data.source
         self._nulls = null_texts(source.null_values if isinstance(source, FileSource) else ())
@@ -166,7 +170,8 @@ class InputReader:
         """
         sent: dict[str, Tensor] = {}
         for tensor in tensors:
-            self.check_name(tensor.name, self.accepted_names)
+            if not self.check_name(tensor.name, self.accepted_names):
+                continue
             if tensor.name in sent:
                 raise BadRequestError(f"input '{tensor.name}' is given twice; wanted once")
             sent[tensor.name] = self._without_null_texts(self._accepted_columns[tensor.name], tensor)
@@ -258,8 +263,8 @@ class InputReader:
         """Names of all columns that a request may contain, whether the model reads them or not."""
         return tuple(self._accepted_columns)
 
-    def check_name(self, name: str, accepted_names: Sequence[str]) -> None:
-        """Check that a request may contain an input.
+    def check_name(self, name: str, accepted_names: Sequence[str]) -> bool:
+        """Return whether an input is read; False: it is passed over, because another version knows it.
 
         Args:
             name: Name of the input.
@@ -269,7 +274,9 @@ class InputReader:
             BadRequestError: It may not; the message says why, or which inputs it may contain.
         """
         if name in accepted_names:
-            return
+            return True
+        if self._passes_over(name):
+            return False
         log_columns = {column.name for column in self._data.columns}
         if name in log_columns:
             raise BadRequestError(f"input '{name}' is known only after the impression; leave it out")

@@ -92,7 +92,7 @@ class SlateRequestReader:
         context = []
         for tensor in tensors:
             if tensor.name not in (K, RECENT_ITEMS):
-                context.append(self._check_context(tensor))
+                context += [tensor] if self._is_context(tensor) else []
             elif tensor.name in slate_tensors:
                 raise BadRequestError(f"input '{tensor.name}' is given twice; wanted once")
             else:
@@ -136,18 +136,20 @@ class SlateRequestReader:
         values: Any = items.to_list() if is_text else _codes(items)
         return Tensor(self._item.name, BYTES if is_text else "INT64", (len(items),), values)
 
-    def _check_context(self, tensor: Tensor) -> Tensor:
+    def _is_context(self, tensor: Tensor) -> bool:
+        """Return whether an input is part of the context; False: it is passed over. Raises `BadRequestError`."""
         if tensor.name == self._item.name:
             raise BadRequestError(
                 f"input '{tensor.name}': got candidates; this model retrieves the items itself: leave it out, or"
                 " request scores"
             )
-        self._reader.check_name(tensor.name, self._accepted_names)
+        if not self._reader.check_name(tensor.name, self._accepted_names):
+            return False
         if tensor.shape[0] != 1:
             raise BadRequestError(
                 f"input '{tensor.name}': got {tensor.shape[0]} rows; wanted 1, for a request has one user"
             )
-        return tensor
+        return True
 
     def _to_candidate_value(self, name: str, sent: SentValues) -> Any:
         """Return a sent value in the type of the candidates' columns; None for null."""

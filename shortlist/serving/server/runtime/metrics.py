@@ -32,6 +32,11 @@ class Metrics:
             "shortlist_degraded_answers", "Answers for which features counted as unknown", registry=self._registry
         )
 
+        self.passed_over = Counter(
+            "shortlist_inputs_passed_over",
+            "Requests with an input that another version on the port knows and this one does not, by input", ["input"],
+            registry=self._registry,
+        )  # fmt: skip
         self.slates = Counter("shortlist_slates", "Slates answered", registry=self._registry)
         self.short_slates = Counter(
             "shortlist_short_slates", "Slates of fewer items than were asked for", registry=self._registry

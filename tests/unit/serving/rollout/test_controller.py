@@ -215,6 +215,7 @@ class World:
         )
         self.rollouts = DyingRollouts(folder / "rollouts", self.death)
         self.load_test_reasons: Sequence[str] = ()
+        self.unread_log = False
         self.now = 0.0
         self.sleeps: list[float] = []
         self.on_change: Callable[[RolloutRecord], None] = lambda _: None
@@ -239,12 +240,18 @@ class World:
             models=self.models,
             observe=lambda _: self.observer,
             load_test=lambda _: self.load_test_reasons,
+            notices=self.notices,
             on_change=self.changed,
             patience_seconds=0.0,
             clock=lambda: self.now,
             sleep=self.sleep,
         )
         return RolloutCommands(self.rollouts, policy, tools)
+
+    def notices(self, deployment: Deployment) -> Sequence[str]:
+        if self.unread_log:
+            raise OSError("the prediction log cannot be read")
+        return [f"version {deployment.version} reads 'surface', which no request carries"]
 
     def changed(self, record: RolloutRecord) -> None:
         self.on_change(record)
@@ -282,6 +289,20 @@ def world(tmp_path: Path) -> World:
 
 
 # --- from the beginning to the end
+
+
+def test_what_should_be_known_is_in_the_record_before_users_get_the_candidate(world: World) -> None:
+    notices_by_percent: dict[int, tuple[str, ...]] = {}
+    world.on_change = lambda record: notices_by_percent.setdefault(record.state.percent, record.notices)
+    record = world.roll_out().canary()
+    assert record.notices == ("version 2 reads 'surface', which no request carries",) == notices_by_percent[5]
+    assert world.is_promoted()
+
+
+def test_a_log_that_gives_no_notices_ends_no_rollout(world: World) -> None:
+    world.unread_log = True
+    assert world.roll_out().canary().notices == ()
+    assert world.is_promoted()
 
 
 def test_a_good_candidate_is_promoted_step_by_step(world: World) -> None:

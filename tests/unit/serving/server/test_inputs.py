@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,14 @@ from shortlist.serving.export.signature import NO_CODE, Signature
 from shortlist.serving.server.features.columns import Ragged
 from shortlist.serving.server.features.feature_requirements import FeatureRequirements
 from shortlist.serving.server.request_inputs.input_reader import InputReader, Inputs
+from shortlist.serving.server.request_inputs.version_inputs import (
+    VersionInputs,
+    carried_inputs,
+    read_version_inputs,
+)
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.serving.server.requests.tensors import Tensor, TensorHead, from_values, validate_message
+from shortlist.serving.server.runtime.metrics import Metrics
 from shortlist.spec.serving import Limits
 
 NOW = 1_770_000_000_000_000
@@ -233,3 +240,23 @@ def _plain(columns: Any) -> dict[str, Any]:
         name: (column.values, column.lengths) if isinstance(column, Ragged) else column
         for name, column in columns.items()
     }  # fmt: skip
+
+
+def test_inputs_that_another_version_knows_are_passed_over_and_counted(shop: Any, tmp_path: Path) -> None:
+    requirements, metrics = FeatureRequirements.from_plan(shop.plan, shop.signature), Metrics()
+    surface = tensor("surface", "BYTES", ["feed"])
+    stable = VersionInputs(tmp_path, 1, metrics)
+    reader = InputReader(requirements, {"query": 2}, 5, passes_over=stable.passes_over)
+    stable.write(reader.accepted_names, ["item_id"])
+    with pytest.raises(BadRequestError, match="no input 'surface'"):
+        reader.read([ITEM, surface], NOW)
+    VersionInputs(tmp_path, 2, Metrics()).write([*reader.accepted_names, "surface"], ["item_id", "surface"])
+    stable._read_at = float("-inf")  # the folder is read again after a second
+    assert "surface" not in reader.read([ITEM, surface], NOW).sent
+    assert reader.read([ITEM, surface], NOW).digest == reader.read([ITEM], NOW).digest
+    assert b'shortlist_inputs_passed_over_total{input="surface"} 2.0' in metrics.text()
+    assert carried_inputs(tmp_path) == {"surface"}
+    names = read_version_inputs(tmp_path, 2)
+    assert names is not None and names.read == {"item_id", "surface"}
+    with pytest.raises(BadRequestError, match="no input 'basket'"):
+        reader.read([ITEM, tensor("basket", "INT64", [1])], NOW)

@@ -10,16 +10,20 @@ import numpy as np
 import pytest
 
 from shortlist.contracts import Columns
+from shortlist.rollout.local.unsent_inputs import describe_unsent_inputs
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.log_writer import LogWriter
 from shortlist.serving.log.logs import NO_SLATE, logged_inputs, prediction_schema
+from shortlist.serving.paths import ServingPaths
 from shortlist.serving.server.features.feature_requirements import FeatureRequirements
 from shortlist.serving.server.prediction_log import logged_columns as logged
 from shortlist.serving.server.prediction_log.feature_sample import NO_FEATURES
 from shortlist.serving.server.prediction_log.logged_columns import to_arrow_column
 from shortlist.serving.server.request_inputs.input_reader import InputReader
+from shortlist.serving.server.request_inputs.version_inputs import VersionInputs
 from shortlist.serving.server.requests.tensors import Tensor, TensorHead, from_values, validate_message
+from shortlist.serving.server.runtime.metrics import Metrics
 from shortlist.spec.data import Data
 from shortlist.spec.serving import PredictionLog
 
@@ -131,3 +135,20 @@ def test_a_request_without_rows_is_logged(tmp_path: Path, reader: InputReader, d
     log.close()
     (row,) = read_log(tmp_path, prediction_schema(data)).to_dicts()
     assert (row["items"], row["scores"], row["page"]) == ([], [], ["home"])
+
+
+def test_a_column_of_the_candidate_that_no_request_carries_is_named(
+    tmp_path: Path, reader: InputReader, data: Data
+) -> None:
+    paths = ServingPaths(root=tmp_path, rollouts=tmp_path / "rollouts")
+    stable, candidate = (VersionInputs(tmp_path / "inputs", version, Metrics()) for version in (1, 2))
+    stable.write(["item_id", "page"], ["item_id"])
+    candidate.write(["item_id", "page", "price"], ["item_id", "page", "price"])
+    assert describe_unsent_inputs(paths, 1, 2, data) == ""  # nothing is logged yet
+    sent = [[tensor("page", "BYTES", ["home"])], *[[]] * 119]
+    logged_rows(paths.predictions, reader, data, *sent)
+    assert describe_unsent_inputs(paths, 1, 2, data).startswith(
+        "version 2 reads 'price', which none of the newest 120 requests carries"
+    )
+    assert stable.passes_over("price")  # a request carried it
+    assert describe_unsent_inputs(paths, 1, 2, data) == ""

@@ -1,0 +1,49 @@
+"""Columns that a candidate's model reads from requests and that no request carries yet."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from shortlist.serving.log.log_reader import parts, read_parts
+from shortlist.serving.log.logs import logged_inputs, logged_name, prediction_schema
+from shortlist.serving.paths import ServingPaths
+from shortlist.serving.server.request_inputs.version_inputs import FOLDER, carried_inputs, read_version_inputs
+from shortlist.spec.data import Data
+
+_NEWEST_PARTS: Final = 20
+_MIN_REQUESTS: Final = 100
+"""Fewest logged requests that say anything about what clients send."""
+
+
+def describe_unsent_inputs(paths: ServingPaths, stable: int, candidate: int, data: Data) -> str:
+    """Return a sentence with the columns that a candidate reads, the stable version does not, and no request carries.
+
+    Args:
+        paths: Paths of the stack's files.
+        stable: The version that serves.
+        candidate: The version that is rolled out; its servers have been started.
+        data: The candidate's declaration of the log.
+
+    Returns:
+        The sentence; empty when there is no such column, or too few requests are logged.
+    """
+    folder = paths.predictions.with_name(FOLDER)
+    candidate_inputs, stable_inputs = (read_version_inputs(folder, version) for version in (candidate, stable))
+    if candidate_inputs is None or stable_inputs is None:
+        return ""
+    new_names = (candidate_inputs.read - stable_inputs.read - carried_inputs(folder)) & set(logged_inputs(data))
+    newest = sorted(parts(paths.predictions), key=lambda path: path.stat().st_mtime)[-_NEWEST_PARTS:]
+    if not new_names or not newest:
+        return ""
+    columns = {logged_name(name): name for name in sorted(new_names)}
+    rows = read_parts(newest, prediction_schema(data), list(columns))
+    unsent = [name for column, name in columns.items() if rows.filter(pl.col(column).is_not_null()).is_empty()]
+    if not unsent or rows.height < _MIN_REQUESTS:
+        return ""
+    names = ", ".join(f"'{name}'" for name in unsent)
+    return (
+        f"version {candidate} reads {names}, which none of the newest {rows.height:,} requests carries: its rows are"
+        f" scored without it. Clients may send it from now on; version {stable} passes it over"
+    )
