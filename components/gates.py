@@ -76,13 +76,13 @@ def score_champion(
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
-    from shortlist.training.champion import score_champion, serving_version
+    from shortlist.training.champion import score_champion, version_to_beat
 
     with step("score_champion") as running_step:
         paths = Path(valid_log.path), Path(fitted.path), Path(champion.path)
         declared, options = DeclaredSections.parse(data, features, slices), load_runtime(runtime)
         context = RunContext(name=name, stores=stores)
-        score_champion(serving_version(context), context, declared, options, *paths, slates=slates)
+        score_champion(version_to_beat(context), context, declared, options, *paths, slates=slates)
     write_metadata(champion, step=running_step.record)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -125,16 +126,39 @@ def promote(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = 
 
 
 @commands.command()
-def rollback(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = Path("runs")) -> None:
+def rollback(
+    spec: SpecArgument,
+    version: Annotated[int | None, typer.Option(help="Version to return to; the previous champion by default.")] = None,
+    target: TargetOption = None,
+    runs: RunsOption = Path("runs"),
+) -> None:
     """End the current rollout, or return to the previous champion; exit code 0 only when that was done."""
     deployer = _target_deployer(spec, target, runs)
-    rollout = deployer.rollback()
+    rollout = deployer.rollback(version)
     _print_verdict(deployer, rollout)
     if not rollout.is_rolled_back:
         raise ShortlistError(
             f"spec '{deployer.name}': not rolled back; the rollout of version {rollout.state.candidate} was"
             f" {rollout.state.phase.value.replace('_', ' ')} ({rollout.state.reason}). Then make rollback again."
         )
+
+
+@commands.command(name="retire-champion")
+def retire_champion(
+    spec: SpecArgument,
+    reason: Annotated[str, typer.Option(help="Why it is no yardstick any more, for the page and MLflow.")],
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Retire a spec's champion: the next run is compared with the baselines; it serves until another is promoted."""
+    from shortlist.spec.load import load_spec
+    from shortlist.training.champion import retire_champion
+
+    loaded = load_spec(find_spec(spec))
+    version = retire_champion(_run_context(loaded, runs), reason, datetime.now(UTC))
+    typer.echo(
+        f"{loaded.name}: version {version} is retired: {reason}\nThe next run is compared with the baselines. It serves"
+        " until another version is promoted."
+    )
 
 
 @commands.command()

@@ -96,13 +96,13 @@ class Deployer:
         self._check(connection)
         return self._commands(connection).promote()
 
-    def rollback(self) -> RolloutRecord:
-        """Abort the unfinished rollout, or return to the previous champion.
+    def rollback(self, version: int | None = None) -> RolloutRecord:
+        """Abort the unfinished rollout, or return to the previous champion or to a version that is named.
 
         Raises:
             ShortlistError: The fleet cannot be reached or refuses, or there is no version to return to.
         """
-        return self._commands(self._connected()).rollback()
+        return self._commands(self._connected()).rollback(version=version)
 
     def after_training(self, version: str) -> TrainingOutcome:
         """Roll out the version of a training, if the spec is served.

@@ -61,9 +61,13 @@ class LocalDeployer(Deployer):
             ShortlistError: No model is registered, or a program does not start.
         """
         registry = self._run.tracker.registry
-        first = registry.version_of("champion") or registry.version_of("candidate")
+        first = registry.version_to_beat() or registry.version_of("candidate")
         if first is None:
-            raise ShortlistError(f"spec '{self.name}' has no blessed model to serve yet; make run SPEC={self.name}")
+            champion = registry.version_of("champion")
+            state = f"version {champion}, which was retired, and no other" if champion else "no"
+            raise ShortlistError(
+                f"spec '{self.name}' has {state} blessed model to serve yet; make run SPEC={self.name}"
+            )
         stores, serving = self.context.stores, self.context.serving
         logs = stores.objects if stores.has_remote_log else ""
         online = self.context.runtime.online_store

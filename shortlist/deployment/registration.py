@@ -41,6 +41,7 @@ def register_blessed(
 
     Raises:
         IntegrityError: The files are not those that passed the gates.
+        ShortlistError: The model is a version that was retired.
     """
     blessing = read_blessing(verdict / Files.BLESSING)
     assert blessing.blessed is not None
@@ -56,6 +57,11 @@ def register_blessed(
     best = GateVerdict.read(verdict).best_version_after_promotion(blessing.blessed.model)
     version_tags = {**(tags or {}), **stages, "blessed": "true"} | ({BEST_CHAMPION: best} if best else {})
     version = registry.register(run, version_tags)
+    if reason := registry.retirement_of(version):
+        raise ShortlistError(
+            f"the run made version {version} of {registry.name} again, which was retired ({reason}); change what it was"
+            " retired for in the spec"
+        )
     registry.set_alias("candidate", version)
     if registry.version_of("champion") is None:
         registry.set_alias("champion", version)

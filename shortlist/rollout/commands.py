@@ -76,19 +76,26 @@ class RolloutCommands:
         """
         return self._send_command("promote", reason, seconds) or self._start_by_command("promote", reason)
 
-    def rollback(self, reason: str = "rolled back by hand", seconds: float = _COMMAND_TIMEOUT_SECONDS) -> RolloutRecord:
+    def rollback(
+        self,
+        reason: str = "rolled back by hand",
+        seconds: float = _COMMAND_TIMEOUT_SECONDS,
+        version: int | None = None,
+    ) -> RolloutRecord:
         """Roll back the unfinished rollout, or else return to the version that served before the present one.
 
         A rollout that was promoted before its controller read the command is undone by a rollout of its former version.
+        A retired version is returned to only where it is named.
 
         Args:
             reason: Written to the rollout's record.
             seconds: Longest wait for a running controller to execute the command.
+            version: Version to return to where no rollout is under way; the one that served before by default.
 
         Raises:
             ShortlistError: There is no version to return to, or the controller did not execute the command in time.
         """
-        return self._send_command("rollback", reason, seconds) or self._start_by_command("rollback", reason)
+        return self._send_command("rollback", reason, seconds) or self._start_by_command("rollback", reason, version)
 
     def _send_command(
         self, action: Literal["promote", "rollback"], reason: str, seconds: float
@@ -121,15 +128,17 @@ class RolloutCommands:
                 f"rollout {record.id} was over ({state.phase.value}) before the rollback reached it, and {hindrance}."
                 " Nothing was changed; make canary-status shows it, make deploy-canary rolls out another version."
             )
+        self._check_not_retired(state.former)
         return self._start_rollout(state.former, straight=True, manual=True, returning=True, reason=reason)
 
-    def _start_by_command(self, action: Literal["promote", "rollback"], reason: str) -> RolloutRecord:
+    def _start_by_command(
+        self, action: Literal["promote", "rollback"], reason: str, version: int | None = None
+    ) -> RolloutRecord:
         with self._rollouts.lock():
             if action == "promote":
                 return self._start_rollout(None, straight=True, manual=True, reason=reason)
-            return self._start_rollout(
-                self._previous_version(), straight=True, manual=True, returning=True, reason=reason
-            )
+            former = version if version is not None else self._previous_version()
+            return self._start_rollout(former, straight=True, manual=True, returning=True, reason=reason)
 
     def _previous_version(self) -> int:
         """Return the version that served before the one that serves now."""
@@ -142,11 +151,19 @@ class RolloutCommands:
                 state.phase is Phase.PROMOTED and state.candidate == route.stable and not record.returning
             )
             if is_its_promotion and state.former is not None:
+                self._check_not_retired(state.former)
                 return state.former
         raise RolloutError(
             f"version {route.stable} serves, no rollout is under way, and no earlier rollout replaced another version:"
             " there is nothing to return to"
         )
+
+    def _check_not_retired(self, version: int) -> None:
+        if reason := self._context.models.retirement_of(version):
+            raise RolloutError(
+                f"version {version}, which served before, was retired ({reason}). Nothing was changed;"
+                f" .venv/bin/shortlist rollback {self._rollouts.spec} --version {version} returns to it all the same"
+            )
 
     def _start_rollout(
         self,

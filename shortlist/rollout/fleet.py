@@ -58,6 +58,9 @@ class Models(Protocol):
     def retrieval_of(self, version: int, to: Path | None = None) -> Path | None:
         """Return the release folder of a version: sources, filters and ordering; None when it has none."""
 
+    def retirement_of(self, version: int) -> str:
+        """Return the reason for which a version was retired; empty when it was not."""
+
     def set_alias(self, alias: Alias, version: int | None) -> None:
         """Point an alias at a version; None: at nothing."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -138,6 +139,8 @@ def _next_commands(
             (gate["name"] for gate in summary["gates"] if gate["model"] == best and not gate["passed"]), ""
         )
         command, purpose = _ADVICE.get(failed_gate, (_CHECK, "check the spec again, and list what is wrong"))
+        if retirement := _retirement(summary, best):
+            command, purpose = retirement, "compare with the baselines, if the champion is no yardstick any more"
         candidates = _section(arguments.get("retrieval")).get("candidates", 500)
         values = {"spec": spec, "log": f" --data {location}" if location else "", "model": best, "page": page}
         advised = command.format(**values, again=run_command, more=2 * candidates)
@@ -152,6 +155,13 @@ def _next_commands(
     funnel = [(f"{page}#candidates", "how many relevant items each stage of a request keeps")]
     behind = [*_baseline_as_candidate(summary, arguments, run_command), tune] if _is_behind(summary, best) else []
     return [serve, *(funnel if stages else []), *behind, ui, (run_command, _RUN_PURPOSE)]
+
+
+def _retirement(summary: Mapping[str, Any], best: str) -> str:
+    """Return the command that retires the champion where the champion's gate names it; empty otherwise."""
+    reasons = (gate["reason"] for gate in summary["gates"] if (gate["model"], gate["name"]) == (best, "champion"))
+    match = re.search(r"`([^`]* retire-champion [^`]*)`", next(reasons, ""))
+    return match[1] if match else ""
 
 
 def _is_behind(summary: Mapping[str, Any], best: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -24,6 +25,10 @@ RELEASE: Final = "release"
 """Tag of a version with the digest of its release."""
 BEST_CHAMPION: Final = "best_champion"
 """Tag of a version that was registered although an earlier champion is slightly better: the version of that one."""
+RETIRED: Final = "retired"
+"""Tag of a version that no candidate is compared with any more: the reason that was given."""
+RETIRED_AT: Final = "retired_at"
+"""Tag of a retired version: when it was retired, ISO 8601."""
 
 _NOT_LINEAGE: Final = (
     "mlflow.runName",
@@ -127,6 +132,23 @@ class ModelRegistry:
         """
         with quiet_mlflow(self._uri):
             return dict(self._version(version).tags)
+
+    def retire(self, version: int, reason: str, moment: datetime) -> None:
+        """Mark a version as retired; it is no longer a candidate."""
+        with quiet_mlflow(self._uri):
+            for tag, text in ((RETIRED, reason), (RETIRED_AT, moment.isoformat(timespec="seconds"))):
+                self._client.set_model_version_tag(self.name, str(version), tag, text)
+        if self.version_of("candidate") == version:
+            self.set_alias("candidate", None)
+
+    def retirement_of(self, version: int) -> str:
+        """Return the reason for which a version was retired; empty when it was not."""
+        return self.tags_of(version).get(RETIRED, "")
+
+    def version_to_beat(self) -> int | None:
+        """Return the champion that candidates are compared with; None without one, or when it was retired."""
+        champion = self.version_of("champion")
+        return None if champion is None or self.retirement_of(champion) else champion
 
     def version_from(self, run_id: str) -> int | None:
         """Return the version number of a run's model, or None when it is not registered."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,10 +10,12 @@ from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.gates.gate_inputs import BEST_CHAMPION_FOLDER
 from shortlist.evaluation.gates.slates import SLATES
 from shortlist.features.fit import fit
+from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.split import split_days
 from shortlist.features.table import build_table
 from shortlist.ranking.saved_models import load_ranker
 from shortlist.serving.validation.slates import evaluate_candidates
+from shortlist.spec.data import Data
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
@@ -23,15 +26,41 @@ from shortlist.tracking.run_context import RunContext
 from shortlist.training.scores import score
 
 
-def serving_version(context: RunContext) -> str:
-    """Return the registered version that is serving; empty when there is none."""
-    return str(context.tracker.registry.version_of("champion") or "")
+def version_to_beat(context: RunContext) -> str:
+    """Return the registered version that candidates are compared with; empty when there is none."""
+    return str(context.tracker.registry.version_to_beat() or "")
 
 
 def best_version(context: RunContext, champion: int) -> int | None:
     """Return the version of the best champion so far, by the tag of a champion; None: the champion itself."""
-    best = context.tracker.registry.tags_of(champion).get(BEST_CHAMPION, "")
-    return int(best) if best else None
+    registry = context.tracker.registry
+    best = registry.tags_of(champion).get(BEST_CHAMPION, "")
+    return int(best) if best and not registry.retirement_of(int(best)) else None
+
+
+def retire_champion(context: RunContext, reason: str, moment: datetime) -> int:
+    """Mark the champion as retired, so that candidates are compared with baselines again; return its version.
+
+    It serves on until another version is promoted, and is returned to only where it is named.
+
+    Args:
+        context: Spec and stores.
+        reason: Why, for the page and for MLflow.
+        moment: The present time, with a timezone.
+
+    Raises:
+        ShortlistError: There is no champion, it is retired already, or no reason is given.
+    """
+    registry = context.tracker.registry
+    champion = registry.version_of("champion")
+    if champion is None:
+        raise ShortlistError(f"spec '{context.name}' has no champion to retire; make run SPEC={context.name} first")
+    if earlier_reason := registry.retirement_of(champion):
+        raise ShortlistError(f"version {champion} of {registry.name} was retired already ({earlier_reason})")
+    if not reason.strip():
+        raise ShortlistError("--reason: got an empty text; say why the champion is no yardstick any more")
+    registry.retire(champion, reason.strip(), moment)
+    return champion
 
 
 def score_champion(
@@ -56,7 +85,7 @@ def score_champion(
     """
     # Files of a remote store are deleted afterwards; only scores and digest are kept.
     with TemporaryDirectory(prefix="shortlist-champion-") as files, atomic_folder(out) as staging:
-        record = {"version": version, "problem": ""}
+        record: dict[str, object] = {"version": version, "problem": ""}
         if version:
             champion = context.tracker.registry.find("champion", Path(files))
             assert champion is not None and str(champion.version) == version, "the champion changed during the run"
@@ -64,6 +93,8 @@ def score_champion(
                 "model": champion.name or champion.kind,
                 "kind": champion.kind,
                 "digest": folder_digest(champion.folder),
+                "withdrawn": find_withdrawn_columns(champion.folder / Files.PREPROCESSING, declared.data),
+                "retire_command": f".venv/bin/shortlist retire-champion {context.name}",
             }
             release = (
                 context.tracker.registry.retrieval_of(champion.version, Path(files) / "release") if slates else None
@@ -80,7 +111,26 @@ def score_champion(
                     _score(model.folder, declared, runtime, log, fitted, staging / BEST_CHAMPION_FOLDER)
                 except ShortlistError as problem:
                     record["best_problem"] = str(problem)
+        elif retired := context.tracker.registry.version_of("champion"):
+            record["retired"] = f"version {retired} was retired: {context.tracker.registry.retirement_of(retired)}"
         write_json(staging / Files.CHAMPION, record)
+
+
+def find_withdrawn_columns(preprocessing: Path, data: Data) -> list[str]:
+    """Return the columns that a model reads and that the spec does not offer to models any more.
+
+    Args:
+        preprocessing: The model's preprocessing.
+        data: The log as it is declared now.
+    """
+    planned = Preprocessing.load(preprocessing).plan
+    then, now = planned.declared.data.by_name, data.by_name
+    withdrawn = [
+        name
+        for name in dict.fromkeys((*planned.read, *planned.read_for_counting))
+        if name in then and (name not in now or (then[name].known, now[name].known) == ("before", "after"))
+    ]
+    return sorted(withdrawn)
 
 
 def _score(

@@ -34,7 +34,8 @@ def find_previous_run(name: str, section: ModelSection, tracker: Tracker, input_
     """Return the MLflow run of the model to continue; empty when the section continues none, or there is none.
 
     It is the champion if that has this name and kind, else the newest such model that passed its gates; never one that
-    was held. A model of the same log as this run is not used, so that repeating a run gives the same model.
+    was held, or whose version was retired. A model of the same log as this run is not used, so that repeating a run
+    gives the same model.
 
     Args:
         name: Name of the model.
@@ -51,7 +52,13 @@ def find_previous_run(name: str, section: ModelSection, tracker: Tracker, input_
         note(f"{name} was trained from scratch: no earlier model of this name has passed the gates yet.")
         return ""
     champion = tracker.registry.run_of("champion")
-    return champion if champion in run_ids else run_ids[0]
+    run_ids.sort(key=lambda run: run != champion)
+    return next((run for run in run_ids if not _is_retired(run, tracker)), "")
+
+
+def _is_retired(run: str, tracker: Tracker) -> bool:
+    version = tracker.registry.version_from(run)
+    return version is not None and bool(tracker.registry.retirement_of(version))
 
 
 class PreviousModel(NamedTuple):

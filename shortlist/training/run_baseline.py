@@ -55,7 +55,7 @@ def find_run_baseline(
         find_previous_run(model.name, section, tracker, *log) for model, section in zip(models, sections, strict=True)
     ]
     return RunBaseline(
-        version=str(tracker.registry.version_of("champion") or ""),
+        version=str(tracker.registry.version_to_beat() or ""),
         models=tuple(model.model_copy(update={"previous_run": run}) for model, run in zip(models, runs, strict=True)),
         previous=previous,
     )

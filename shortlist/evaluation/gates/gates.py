@@ -34,6 +34,7 @@ from shortlist.storage.artefacts import IntegrityError
 from shortlist.system.registry import Registry
 
 Settings = TypeVar("Settings", bound=Section)
+_FIRST_MODEL: Final = "first model: there is no champion yet"
 
 
 @dataclass(frozen=True)
@@ -239,13 +240,16 @@ def champion_gate(
     if champion is None:
         return GateResult.from_failures("champion", ["whether there is a champion was not looked up"], "")
     if not champion.version:
-        return GateResult.from_failures("champion", (), "first model: there is no champion yet", version="")
+        passes = f"compared with the baselines: {champion.retired}" if champion.retired else _FIRST_MODEL
+        return GateResult.from_failures("champion", (), passes, version="")
     name = f"champion, version {champion.version}"
     difference = comparison.differences.get(metric) if comparison else None
     if champion.problem or comparison is None or comparison.problem or difference is None:
         reason = champion.problem or (comparison.problem if comparison else "it was not scored")
         reason = reason or f"too few users have rows of both classes for {TITLES[metric]}"
-        return GateResult.from_failures("champion", [f"{name}: no comparison, {reason}"], "", version=champion.version)
+        return GateResult.from_failures(
+            "champion", [f"{name}: no comparison, {reason}{champion.advice}"], "", version=champion.version
+        )
     margin = limits.margin[metric]
     holds = difference.low < -margin
     sentence = (
@@ -258,7 +262,7 @@ def champion_gate(
         for name, metric_difference in comparison.differences.items()
     }
     deciding = {**difference.model_dump(), "version": champion.version, f"max_{metric}_drop": margin}
-    failures = [sentence] if holds else []
+    failures = [f"{sentence}{champion.advice}"] if holds else []
     failures += _iter_best_champion_failures(champion, best, metric, limits)
     if best is not None:
         gap = best.differences.get(metric)

@@ -168,6 +168,25 @@ class Champion(Record):
     """Registered version of the best champion so far; empty when that is the champion."""
     best_problem: str = ""
     """Why the best champion so far could not be scored."""
+    retired: str = ""
+    """Which champion was retired, and why; it is then no version to compare with."""
+    withdrawn: tuple[str, ...] = ()
+    """Columns that it reads and that the spec does not offer to models any more."""
+    retire_command: str = ""
+    """Command that retires it, without the reason."""
+
+    @property
+    def advice(self) -> str:
+        """How a champion that holds its successors for reasons of its own is retired; empty where there is none."""
+        if not self.retire_command or not (self.withdrawn or self.problem):
+            return ""
+        columns = ", ".join(self.withdrawn)
+        reads = f"; version {self.version} reads {columns}, which the spec does not offer any more" if columns else ""
+        reason = f"it reads {columns}" if columns else "it cannot be scored"
+        return (
+            f"{reads}. If it is no yardstick any more, `{self.retire_command} --reason '{reason}'` compares the next"
+            " run with the baselines"
+        )
 
 
 class SkewMeasures(Record):

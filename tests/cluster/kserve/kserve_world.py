@@ -74,6 +74,9 @@ class FolderModels:
     def retrieval_of(self, version: int, to: Path | None = None) -> Path | None:
         return None
 
+    def retirement_of(self, version: int) -> str:
+        return ""
+
     def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
         return self.folder / str(version) / "blessing.json"
 

@@ -203,6 +203,10 @@ class SimulatedRegistry:
         """Return the version that an alias points at."""
         return self._world.call("version_of", lambda: self.aliases.get(alias), _no_mlflow)
 
+    def retirement_of(self, version: int) -> str:
+        """Return that no version is retired."""
+        return ""
+
     def set_alias(self, alias: Alias, version: int | None) -> None:
         """Point an alias at a version."""
 

@@ -21,6 +21,8 @@ from shortlist.deployment.registration import promote, record_verdict, register_
 from shortlist.deployment.release import release
 from shortlist.evaluation.blessing import verify_blessing
 from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
+from shortlist.evaluation.gates.gates import champion_gate
+from shortlist.evaluation.metrics.records import Champion, MetricDifference, PairedComparison
 from shortlist.features.fit import fit
 from shortlist.features.publish import publish
 from shortlist.features.table import build_table
@@ -33,8 +35,10 @@ from shortlist.spec.load import parse_spec
 from shortlist.spec.serving import Serving
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import IntegrityError, folder_digest
+from shortlist.tracking.registry import RETIRED, RETIRED_AT
 from shortlist.tracking.run_context import RunContext
-from shortlist.training.champion import score_champion
+from shortlist.training.champion import retire_champion, score_champion, version_to_beat
+from shortlist.training.run_baseline import find_run_baseline
 from shortlist.training.training import train_and_track
 
 ROOT = Path(__file__).parents[3]
@@ -190,6 +194,50 @@ def test_a_champion_whose_column_is_gone_is_a_problem_and_no_crash(world: World,
     record = champion_scores(world, version, parse_spec(yaml.safe_dump(plain)), "fitted", "champion_without")
     assert "price" in record["problem"]
     assert not (world.folder / "champion_without" / Files.SCORES).exists()
+
+
+def test_a_champion_that_reads_a_column_that_is_known_later_is_named_with_the_command_that_retires_it(
+    world: World, version: str
+) -> None:
+    plain = world.spec.model_dump(mode="json")
+    price = next(column for column in plain["data"]["columns"] if column["name"] == "price")
+    price["known"] = "after"
+    plain["features"] = {"columns": [{"kind": "target", "key": ["item_id"], "name": "item_rate"}]}
+    record = champion_scores(world, version, parse_spec(yaml.safe_dump(plain)), "fitted", "champion_leak")
+    champion = Champion.model_validate(record)
+    assert champion.withdrawn == ("price",)
+    lost = MetricDifference(candidate=0.70, reference=0.73, value=-0.03, low=-0.04, error=0.006, rows=4_000)
+    held = champion_gate(champion, PairedComparison(reference="champion", differences={"auc": lost}), "auc", Gates())
+    assert held.reason.endswith(
+        "version 1 reads price, which the spec does not offer any more. If it is no yardstick any more,"
+        " `.venv/bin/shortlist retire-champion minimal --reason 'it reads price'` compares the next run with the"
+        " baselines"
+    )
+
+
+def test_a_retired_champion_is_compared_with_nobody(world: World, version: str) -> None:
+    registry = world.origin.tracker.registry
+    with pytest.raises(ShortlistError, match="--reason: got an empty text"):
+        retire_champion(world.origin, " ", datetime.now(UTC))
+    try:
+        assert retire_champion(world.origin, "it reads price", datetime.now(UTC)) == int(version)
+        assert registry.tags_of(int(version))["retired"] == "it reads price"
+        assert (registry.version_of("champion"), registry.version_of("candidate")) == (int(version), None)
+        with pytest.raises(ShortlistError, match=r"version 1 of shortlist-minimal was retired already"):
+            retire_champion(world.origin, "again", datetime.now(UTC))
+        assert find_run_baseline(world.origin, ()).version == ""
+        record = champion_scores(world, version_to_beat(world.origin), world.spec, "fitted", "retired")
+        gate_result = champion_gate(Champion.model_validate(record), None, "auc", Gates())
+        assert (gate_result.passed, gate_result.reason) == (
+            True,
+            "compared with the baselines: version 1 was retired: it reads price",
+        )
+        with pytest.raises(ShortlistError, match=r"made version 1 .* again, which was retired \(it reads price\)"):
+            register_blessed(world.origin, world.folder / "verdict", {"xgboost": world.run_id})
+    finally:
+        for tag in (RETIRED, RETIRED_AT):
+            registry._client.delete_model_version_tag(registry.name, version, tag)
+        registry.set_alias("candidate", int(version))
 
 
 def test_a_network_that_diverges_is_a_held_candidate_and_no_stopped_run(world: World, tmp_path: Path) -> None:

@@ -84,13 +84,20 @@ def test_slates_are_put_beside_the_best_possible_or_the_best_source(ending: Any)
 )
 def test_the_failed_gate_of_the_best_candidate_decides_the_advice(ending: Any, gate: str, command: str) -> None:
     gates = [
-        {"name": "infra", "model": "network", "passed": False},
-        {"name": "skew", "model": "trees", "passed": True},
-        {"name": gate, "model": "trees", "passed": False},
+        {"name": "infra", "model": "network", "passed": False, "reason": ""},
+        {"name": "skew", "model": "trees", "passed": True, "reason": ""},
+        {"name": gate, "model": "trees", "passed": False, "reason": ""},
     ]
     lines = ending(gates=gates)
     first = lines[lines.index("Next:") + 1]
     assert first.startswith(f"  {command}  ") and f"gate '{gate}': " in first
+
+
+def test_a_champion_whose_retirement_the_gate_names_gets_that_command(ending: Any) -> None:
+    command = ".venv/bin/shortlist retire-champion mine --reason 'it reads paid'"
+    reason = f"AUC difference -0.03; version 1 reads paid. If it is no yardstick, `{command}` compares with baselines"
+    lines = ending(gates=[{"name": "champion", "model": "trees", "passed": False, "reason": reason}])
+    assert lines[lines.index("Next:") + 1].startswith(f"  {command}   gate 'champion': compare with the baselines")
 
 
 def test_every_gate_has_an_advice() -> None:

@@ -127,6 +127,7 @@ class MemoryModels:
         self.folder = folder
         self.aliases: dict[str, int] = {}
         self.unblessed: set[int] = set()
+        self.retired: dict[int, str] = {}
         self.faults: list[Exception] = []
 
     def add(self, version: int) -> None:
@@ -150,6 +151,9 @@ class MemoryModels:
 
     def retrieval_of(self, version: int, to: Path | None = None) -> Path | None:
         return None
+
+    def retirement_of(self, version: int) -> str:
+        return self.retired.get(version, "")
 
     def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
         return None if version in self.unblessed else self.folder / str(version) / "blessing.json"
@@ -876,6 +880,17 @@ def test_a_rollback_without_a_rollout_returns_to_the_previous_version(world: Wor
     assert (world.fleet.route_now, world.models.aliases["champion"]) == (Route(stable=1), 1)
     with pytest.raises(RolloutError, match=r"version 1 serves, no rollout is under way.*nothing to return to"):
         world.roll_out().rollback()
+
+
+def test_a_retired_version_is_returned_to_only_by_name(world: World) -> None:
+    world.roll_out().canary()
+    world.models.retired[1] = "it reads paid"
+    command = "shortlist rollback demo --version 1 returns to it all the same"
+    with pytest.raises(RolloutError, match=rf"version 1, .*, was retired \(it reads paid\)\. Nothing .*{command}"):
+        world.roll_out().rollback()
+    assert world.is_promoted()
+    world.roll_out().rollback(version=1)
+    assert (world.fleet.route_now, world.models.aliases["champion"]) == (Route(stable=1), 1)
 
 
 def test_there_is_nothing_to_roll_back_when_nothing_serves(tmp_path: Path) -> None:
