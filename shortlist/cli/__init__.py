@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 from shortlist.contracts import ShortlistError
@@ -11,6 +13,8 @@ from shortlist.system.project import use_project
 
 def main() -> None:
     """Find the project and run the command line; a user's mistake or a full disk is one message and exit code 2."""
+    if os.getpid() == 1:  # of a pod; the kernel ignores signals that the first process does not handle
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         use_project()
         from shortlist.cli.commands import run

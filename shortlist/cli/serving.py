@@ -91,6 +91,9 @@ def deploy_canary(
     """Roll a blessed version out step by step; exit code 0 only when it was promoted."""
     from shortlist.rollout.terminal import show_progress
 
+    _run_where_fleet_is_reached(
+        spec, target, "deploy-canary", *([] if version is None else ["--version", str(version)])
+    )
     deployer = _target_deployer(spec, target, runs)
     with show_progress() as on_change:
         rollout = deployer.canary(version, on_change)
@@ -102,10 +105,11 @@ def canary_status(spec: SpecArgument, target: TargetOption = None, runs: RunsOpt
     """Show the current rollout, or the last one."""
     from shortlist.rollout.terminal import status_line
 
+    _run_where_fleet_is_reached(spec, target, "canary-status")
     deployer = _target_deployer(spec, target, runs)
     latest = deployer.rollouts.latest()
     if latest is None:
-        raise ShortlistError(f"spec '{deployer.name}' has had no rollout yet; make deploy-canary SPEC={spec}")
+        raise ShortlistError(f"spec '{deployer.name}' has had no rollout yet; make deploy-canary SPEC={deployer.name}")
     if latest.state.final:
         _print_verdict(deployer, latest)
         return
@@ -117,6 +121,7 @@ def canary_status(spec: SpecArgument, target: TargetOption = None, runs: RunsOpt
 @commands.command()
 def promote(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = Path("runs")) -> None:
     """Make the version of the current rollout, or the newest blessed one, the champion without waiting for evidence."""
+    _run_where_fleet_is_reached(spec, target, "promote")
     deployer = _target_deployer(spec, target, runs)
     promotion = deployer.promote()
     if isinstance(promotion, int):
@@ -133,6 +138,7 @@ def rollback(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """End the current rollout, or return to the previous champion; exit code 0 only when that was done."""
+    _run_where_fleet_is_reached(spec, target, "rollback")
     deployer = _target_deployer(spec, target, runs)
     rollout = deployer.rollback(version)
     _print_verdict(deployer, rollout)
@@ -201,9 +207,31 @@ def _deployer(spec: str, runs: Path) -> LocalDeployer:
     return LocalDeployer(_run_context(loaded, runs), loaded.serving, loaded.gates, loaded.runtime, loaded.data.labels)
 
 
+def _run_where_fleet_is_reached(spec: str, target: str | None, command: str, *options: str) -> None:
+    """End with the exit code of the command where the spec's fleet can be reached; return where that is here."""
+    from pkgutil import resolve_name
+
+    loaded = _target_spec(spec, target)
+    if not loaded.runtime.target.command_runner:
+        return
+    from shortlist.system.kubernetes_api import is_inside_cluster
+
+    if not is_inside_cluster():
+        run_in_cluster = resolve_name(loaded.runtime.target.command_runner)
+        text = find_spec(spec).read_text(encoding="utf-8")
+        raise typer.Exit(run_in_cluster(loaded.runtime.cluster, loaded.name, text, [command, *options]))
+
+
 def _target_deployer(spec: str, target: str | None, runs: Path) -> Deployer:
     """Return the deployer of the spec's fleet; refuse another target than the spec's."""
     from shortlist.deployment.deployer import Deployer
+
+    loaded = _target_spec(spec, target)
+    return Deployer(_run_context(loaded, runs), loaded.serving, loaded.gates, loaded.runtime, loaded.data.labels)
+
+
+def _target_spec(spec: str, target: str | None) -> Spec:
+    """Return the spec; refuse another target than the spec's."""
     from shortlist.deployment.fleets import FLEETS
     from shortlist.spec.load import load_spec
 
@@ -217,7 +245,7 @@ def _target_deployer(spec: str, target: str | None, runs: Path) -> Deployer:
             f"--target: got '{target}', but spec '{loaded.name}' declares runtime.target: {declared}; its versions and"
             " rollouts are there. Declare the other one in the spec (runtime.profile: cluster for KServe)."
         )
-    return Deployer(_run_context(loaded, runs), loaded.serving, loaded.gates, loaded.runtime, loaded.data.labels)
+    return loaded
 
 
 def _run_context(spec: Spec, runs: Path) -> RunContext:

@@ -146,7 +146,26 @@ def show_progress() -> Iterator[Callable[[RolloutRecord], None]]:
 
             yield show
     else:
-        yield print_notices
+        print_change = _print_changes()
+
+        def show_lines(record: RolloutRecord) -> None:
+            print_notices(record)
+            print_change(record)
+
+        yield show_lines
+
+
+def _print_changes() -> Callable[[RolloutRecord], None]:
+    """Return a function that prints a line when the phase or the share of users has changed."""
+    printed: list[tuple[Phase, int]] = []
+
+    def on_change(record: RolloutRecord) -> None:
+        change = record.state.phase, record.state.percent
+        if not record.state.final and change not in printed[-1:]:
+            printed.append(change)
+            sys.stderr.write(f"{status_line(record)}\n")
+
+    return on_change
 
 
 def _emit_progress(record: RolloutRecord) -> None:

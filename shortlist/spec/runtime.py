@@ -172,6 +172,9 @@ class FleetSection(Section):
     """Name of the fleet for `--target`; empty: its kind."""
     connection: ClassVar[str]
     """`module:class` of its `shortlist.rollout.fleet_connection.FleetConnection`, imported when it is needed."""
+    command_runner: ClassVar[str] = ""
+    """`module:function` that runs a command of a rollout where the fleet can be reached, for machines outside; empty:
+    it can be reached from everywhere."""
     is_remote: ClassVar[bool] = False
     """Whether it is on other machines: versions are fetched from the object store, prediction logs are shipped there,
     and each server knows only its own answers."""

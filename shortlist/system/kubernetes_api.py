@@ -6,7 +6,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -28,6 +29,8 @@ SETTLING_SECONDS: Final = 20.0
 """How long 401 and 403 are retried: a starting API server returns them until its caches of roles are filled."""
 _TIMEOUT: Final = (5, 30)
 """Seconds to connect, and to wait for an answer."""
+_LOG_TIMEOUT: Final = (5, 60)
+"""The same for a log that is followed: a connection without a line for longer is made anew."""
 _TRANSIENT: Final = frozenset({408, 429, 500, 502, 503, 504})
 _UNAUTHORIZED: Final = frozenset({401, 403})
 _POLICY_REFUSAL: Final = re.compile(
@@ -69,7 +72,13 @@ class ResourceKind:
 
 INFERENCE_SERVICE: Final = ResourceKind("serving.kserve.io", "v1beta1", "inferenceservices", "InferenceService")
 HTTP_ROUTE: Final = ResourceKind("gateway.networking.k8s.io", "v1", "httproutes", "HTTPRoute")
+JOB: Final = ResourceKind("batch", "v1", "jobs", "Job")
 ENDPOINT_SLICE: Final = ResourceKind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+
+
+def is_inside_cluster() -> bool:
+    """Whether this process runs in a pod, where the cluster's names are known."""
+    return "KUBERNETES_SERVICE_HOST" in os.environ
 
 
 def connect() -> client.ApiClient:
@@ -78,7 +87,7 @@ def connect() -> client.ApiClient:
     Raises:
         ClusterError: There is no cluster, or the token file of `TOKEN_VARIABLE` cannot be read.
     """
-    configuration, inside = client.Configuration(), "KUBERNETES_SERVICE_HOST" in os.environ
+    configuration, inside = client.Configuration(), is_inside_cluster()
     try:
         if inside:
             config.load_incluster_config(client_configuration=configuration)
@@ -198,7 +207,8 @@ class KubernetesAPI:
     def delete(self, kind: ResourceKind, live_object: Object) -> None:
         """Delete an object, but not a new one of the same name that replaced it since it was read."""
         name, uid = live_object["metadata"]["name"], live_object["metadata"]["uid"]
-        options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=uid))
+        # The pods of a Job stay when nothing is said about them.
+        options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=uid), propagation_policy="Background")
         self._call(
             f"deleting {kind.name} {name}",
             lambda: self._objects.delete_namespaced_custom_object(
@@ -216,6 +226,31 @@ class KubernetesAPI:
             ),
         )
         return self._to_dicts(pod_list)
+
+    def log_lines(self, pod: str, container: str, start: int = 0) -> Iterator[str]:
+        """Yield the lines of a container's log while they are written, until it ends or the connection is lost.
+
+        Args:
+            pod: Name of the pod.
+            container: Name of its container, which was started.
+            start: Number of lines that are left out at the beginning, because they were read before.
+        """
+        response = self._call(
+            f"reading the log of pod {pod}",
+            lambda: self._core.read_namespaced_pod_log(
+                pod,
+                self.namespace,
+                container=container,
+                follow=True,
+                _preload_content=False,
+                _request_timeout=_LOG_TIMEOUT,
+            ),
+            if_missing=(),
+        )
+        with suppress(HTTPError, OSError):
+            for number, line in enumerate(response):
+                if number >= start and line.endswith(b"\n"):
+                    yield line.decode("utf-8", "replace").rstrip()
 
     def deployment(self, namespace: str, name: str) -> Object | None:
         """Return a Deployment of any namespace; None when it does not exist."""

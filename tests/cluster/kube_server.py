@@ -4,7 +4,8 @@ It does what a rollout sees of a cluster: resource versions, generations, 404, 4
 KServe's webhooks (`kserve_rules.py`), KServe that makes versions ready after a while (or never) and says `Ready` before
 their transformers and without any replica, EndpointSlices, a gateway that takes routes, roles (`kube_rbac.py`: a
 bearer token is the name of a service account), 403 while it starts. It watches its HTTPRoutes, too: whatever would be
-wrong for users is noted in `wrong`.
+wrong for users is noted in `wrong`. The pod of a Job is a process of this machine (`job_pods.py`), whose log is
+followed as it is written.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from urllib.parse import parse_qs, urlsplit
 import crd_schemas
 import kserve_rules
 import kube_rbac
+import kubernetes_validate
+from job_pods import JobPod
 from listening import listening
 
 Object = dict[str, Any]
 KINDS = {
     ("serving.kserve.io", "v1beta1", "inferenceservices"): "InferenceService",
     ("gateway.networking.k8s.io", "v1", "httproutes"): "HTTPRoute",
+    ("batch", "v1", "jobs"): "Job",
 }
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -69,6 +73,8 @@ class Behaviour:
     gone_after: float = 0.0
     """Seconds that a deletion takes."""
     restarts: int = 0
+    waiting: str = ""
+    """Why the containers of its pods cannot start, such as `ErrImagePull`."""
 
 
 @dataclass
@@ -89,6 +95,9 @@ class KubeServer:
         self.behaviour: dict[str, Behaviour] = {}
         self.default = Behaviour()
         self.takes_routes = True
+        self.job_pods: list[JobPod] = []
+        self.make_job_pod: Callable[[Object], JobPod | None] = lambda job: None
+        """Returns the pod of a new Job; None: the quota allows none."""
         self.faults: list[Fault] = []
         self.deployments = {
             ("kserve", "kserve-controller-manager"): _deployment("kserve/kserve-controller:v0.20.0"),
@@ -168,6 +177,9 @@ class KubeServer:
         if match := re.fullmatch(r"/api/v1/namespaces/([^/]+)/(pods|events)", path):
             self._authorize(account, method, "", match[2], match[1], None)
             return self._core(match[2], query)
+        if match := re.fullmatch(r"/api/v1/namespaces/([^/]+)/pods/([^/]+)/log", path):
+            self._authorize(account, method, "", "pods/log", match[1], match[2])
+            return {}  # the handler writes it
         match = re.fullmatch(r"/apis/([^/]+)/([^/]+)/namespaces/([^/]+)/([^/]+)(?:/([^/]+))?", path)
         if match is None:
             raise RefusalError(404, "NotFound", "the server could not find the requested resource")
@@ -264,7 +276,22 @@ class KubeServer:
         if kind == "InferenceService" and (denied := kserve_rules.denial(body)):
             raise RefusalError(403, "Forbidden", denied)
         self._times[name] = time.monotonic()
+        if kind == "Job":
+            self._start_job(body)
         return self._as_answered(self._store(key, body, generation=1))
+
+    def _start_job(self, body: Object) -> None:
+        if pod := self.make_job_pod(body):
+            self.job_pods.append(pod)
+            return
+        involved = {"kind": "Job", "name": body["metadata"]["name"]}
+        message = "pods is forbidden: exceeded quota: small"
+        event = {"reason": "FailedCreate", "type": "Warning", "message": message, "involvedObject": involved}
+        self.events.append({"metadata": {"name": "event-1"}, **event})
+
+    def job_pod(self, name: str) -> JobPod:
+        """Return a pod by its name."""
+        return next(pod for pod in self.job_pods if pod.name == name)
 
     def _replace(self, kind: str, namespace: str, name: str, body: Object) -> Object:
         existing = self._read(kind, namespace, name)
@@ -287,6 +314,12 @@ class KubeServer:
             weights = self.sent[-1].weights if self.sent and self.named("HTTPRoute") else {}
             if f"{name}-transformer" in weights:
                 self.wrong.append(f"{name} was deleted while users were sent to it")
+        if kind == "Job":
+            if options.get("propagationPolicy") not in ("Background", "Foreground"):
+                self.wrong.append(f"Job {name} was deleted, and its pods were not")
+            for pod in self.job_pods:
+                if pod.job == name:
+                    pod.end()
         seconds = self.behaviour.get(name, self.default).gone_after
         if kind == "InferenceService" and seconds:
             self._deleted_at.setdefault(name, time.monotonic() + seconds)
@@ -300,7 +333,10 @@ class KubeServer:
             name = query.get("fieldSelector", "").rpartition("=")[2]
             items = [object_ for object_ in self.events if object_["involvedObject"]["name"] == name]
             return {"apiVersion": "v1", "kind": "EventList", "metadata": {}, "items": items}
-        name = query.get("labelSelector", "").rpartition("=")[2]
+        label, _, name = query.get("labelSelector", "").rpartition("=")
+        if label == "batch.kubernetes.io/job-name":
+            items = [pod.as_object() for pod in self.job_pods if pod.job == name and not pod.is_gone]
+            return {"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items}
         exists = any(
             stored_kind == "InferenceService" and stored_name == name for stored_kind, _, stored_name in self.objects
         )
@@ -347,7 +383,7 @@ class KubeServer:
         answer = copy.deepcopy(stored)
         if answer["kind"] == "InferenceService":
             answer["status"] = self._service_status(answer)
-        else:
+        elif answer["kind"] == "HTTPRoute":
             answer["status"] = self._route_status(answer)
         return answer
 
@@ -360,7 +396,7 @@ class KubeServer:
 
     def _component_is_ready(self, name: str, component: str) -> bool:
         behaviour = self.behaviour.get(name, self.default)
-        if behaviour.failing or self._broken(name):
+        if behaviour.failing or behaviour.waiting or self._broken(name):
             return False
         seconds = behaviour.ready_after + (behaviour.transformer_after if component == "transformer" else 0.0)
         return time.monotonic() >= self._times.get(name, 0.0) + seconds
@@ -409,7 +445,8 @@ class KubeServer:
 
     def _pod(self, name: str) -> Object:
         behaviour = self.behaviour.get(name, self.default)
-        state = {"waiting": {"reason": "CrashLoopBackOff"}} if behaviour.failing else {"running": {}}
+        reason = behaviour.waiting or ("CrashLoopBackOff" if behaviour.failing else "")
+        state = {"waiting": {"reason": reason, "message": "as the test wants"}} if reason else {"running": {}}
         status = {
             "name": "kserve-container", "image": "triton", "imageID": "", "ready": not behaviour.failing,
             "restartCount": behaviour.restarts, "state": state,
@@ -419,7 +456,7 @@ class KubeServer:
         return {"metadata": metadata, "status": {"containerStatuses": [status]}}
 
     def _validate(self, kind: str, body: Object) -> None:
-        problems = crd_schemas.problems(body)
+        problems = crd_schemas.problems(body) if kind != "Job" else _core_problems(body)
         metadata = body["metadata"]
         if not _NAME.fullmatch(metadata.get("name", "")):
             problems.append(f"metadata.name: {metadata.get('name')!r}")
@@ -439,9 +476,18 @@ def _defaulted(kind: str, body: Object) -> Object:
         for rule in filled["spec"].get("rules", []):
             for backend in rule.get("backendRefs", []):
                 backend.update({"group": "", "kind": "Service", "weight": 1, **backend})
-    else:
+    elif kind == "InferenceService":
         filled = kserve_rules.defaulted(filled)
     return filled
+
+
+def _core_problems(body: Object) -> list[str]:
+    """Return what the schema of Kubernetes itself says against an object."""
+    try:
+        kubernetes_validate.validate(body, "1.34", strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return [str(error)]
+    return []
 
 
 def _deployment(image: str) -> Object:
@@ -479,6 +525,9 @@ class _Handler(BaseHTTPRequestHandler):
                 "apiVersion": "v1", "kind": "Status", "status": "Failure", "message": str(refusal),
                 "reason": refusal.reason, "code": status,
             }  # fmt: skip
+        if status == 200 and path.partition("?")[0].endswith("/log"):
+            self._write_log(state.job_pod(path.split("/")[6]))
+            return
         body = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
@@ -489,6 +538,20 @@ class _Handler(BaseHTTPRequestHandler):
             self._lose()
             return
         self.wfile.write(body)
+
+    def _write_log(self, pod: JobPod) -> None:
+        """Write a log while it grows."""
+        self.send_response(200)
+        self.send_header("content-type", "text/plain")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for line in pod.follow():
+            if line is None:  # the connection is cut
+                self._lose()
+                return
+            self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+            self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
 
     def _account(self) -> str:
         return str(self.headers.get("authorization") or "").removeprefix("Bearer ")
@@ -527,3 +590,5 @@ def running() -> Iterator[KubeServer]:
     state = KubeServer()
     with listening(_Server(("127.0.0.1", 0), handler_of(state))) as state.port:
         yield state
+        for pod in state.job_pods:
+            pod.kill()

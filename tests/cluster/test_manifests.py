@@ -26,6 +26,7 @@ from pipelines.compile import build_graph
 from shortlist.kubeflow import monitoring_cronjob as watch_job
 from shortlist.kubeflow import trigger_service
 from shortlist.kubeflow.retraining_starter import HOST_VARIABLE, read_specs
+from shortlist.rollout.kserve.command_job import command_job
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import ObjectOwner
 from shortlist.rollout.kserve.pods import SERVICE_ACCOUNT
@@ -376,6 +377,7 @@ def test_each_account_has_exactly_the_rights_of_its_work(objects: list[Object]) 
     steps |= {("events", "list"), ("secrets", "get")}
     assert bound(objects, "shortlist-pipeline") == steps  # ingest cannot change what is served
     assert bound(objects, "shortlist-server") == set()
+    assert bound(objects, "shortlist-operator") == set()  # of no account: people are bound to it where they are known
     starts_runs = {(resource, verb) for resource in ("experiments", "pipelines") for verb in ("list", "create")}
     starts_runs |= {("runs", verb) for verb in ("list", "create", "delete")}
     assert bound(objects, "shortlist-trigger") == starts_runs  # in Kubeflow Pipelines, and nothing in Kubernetes
@@ -398,6 +400,24 @@ def test_the_account_of_a_run_allows_the_calls_of_kubeflows_containers(
 ) -> None:
     rules = list(kube_rbac.rules_of("shortlist-pipeline", kube_rbac.NAMESPACE, objects))
     assert any(kube_rbac.allows(rule, verb, group, resource, name) for rule in rules)
+
+
+def test_commands_of_a_rollout_get_their_account_and_reach_the_servers_that_they_test(objects: list[Object]) -> None:
+    images = Images(pipeline=f"shortlist{DIGEST}")
+    job = command_job(Cluster(images=images), "demo", "name: demo", ["deploy-canary"])
+    check(job)
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    accounts = {manifest["metadata"]["name"] for manifest in objects if manifest["kind"] == "ServiceAccount"}
+    assert job["spec"]["template"]["spec"]["serviceAccountName"] in accounts
+    policies = {
+        manifest["metadata"]["name"]: manifest["spec"] for manifest in objects if manifest["kind"] == "NetworkPolicy"
+    }
+    selecting = [name for name, policy in policies.items() if selects(policy["podSelector"], labels)]
+    assert selecting == ["shortlist-command"]
+    peers = [peer for rule in policies["shortlist-command"]["egress"] for peer in rule["to"]]
+    assert {"podSelector": {"matchLabels": {"component": "transformer"}}} in peers
+    (who, _) = policies["shortlist-transformer"]["ingress"]
+    assert any(selects(peer["podSelector"], labels) for peer in who["from"] if "namespaceSelector" not in peer)
 
 
 def test_the_account_of_a_run_reads_no_other_secret(objects: list[Object]) -> None:

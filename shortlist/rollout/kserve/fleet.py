@@ -18,6 +18,14 @@ from shortlist.rollout.kserve.owner import (
     annotations_of,
     was_modified,
 )
+from shortlist.rollout.kserve.pod_status import (
+    CRASHING,
+    UNSTARTABLE_REASONS,
+    container_statuses,
+    unstartable_lines,
+    waiting_lines,
+    waiting_reason,
+)
 from shortlist.rollout.kserve.pods import checked_image
 from shortlist.rollout.kserve.published import model_key, publish, release_key, repository_key, verify_published
 from shortlist.rollout.kserve.route_writer import ACCEPTED_SECONDS, RouteWriter
@@ -109,14 +117,15 @@ class KubeFleet:
         """Wait until KServe reports that a version is ready, and each of its Services has a ready endpoint.
 
         Raises:
-            ClusterError: It does not become ready; the message has the latest conditions and events.
+            ClusterError: It does not become ready, or a container cannot start; the message has the latest conditions
+                and events.
         """
         deadline = time.monotonic() + self._ready_seconds
         while True:
             service = self._find(version)
             if service is not None and not self._failures(service):
                 return
-            if service is None or is_terminal_failure(service) or time.monotonic() >= deadline:
+            if service is None or self._never_becomes_ready(service) or time.monotonic() >= deadline:
                 raise self._not_ready(version, service)
             time.sleep(min(_LOOK_SECONDS, self._ready_seconds / 20))
 
@@ -191,8 +200,7 @@ class KubeFleet:
         service = self._find(version)
         if service is None:
             return health([], version, ready=False)
-        pods = self._api.pods({_PODS_OF: service["metadata"]["name"]})
-        return health(pods, version, ready=not self._failures(service))
+        return health(self._pods(service), version, ready=not self._failures(service))
 
     def readiness_failures(self, version: int) -> list[str]:
         """Return why a version is not ready now; empty when it is."""
@@ -209,6 +217,12 @@ class KubeFleet:
         if service is None:
             raise ClusterError(f"version {version} is not deployed")
         return service_of(service["metadata"]["name"])
+
+    def _never_becomes_ready(self, service: Object) -> bool:
+        return is_terminal_failure(service) or bool(unstartable_lines(self._pods(service)))
+
+    def _pods(self, service: Object) -> list[Object]:
+        return self._api.pods({_PODS_OF: service["metadata"]["name"]})
 
     def _failures(self, service: Object) -> list[str]:
         """Return why an InferenceService is not ready: its conditions, and Services without a ready endpoint."""
@@ -264,11 +278,12 @@ class KubeFleet:
         if service is None:
             return ClusterError(f"version {version} is not deployed; it was deleted while it was waited for")
         name = service["metadata"]["name"]
-        cluster_text = describe(
-            service, self._api.pods({_PODS_OF: name}), self._api.events(name), self._failures(service)
-        )
+        pods = self._pods(service)
+        cluster_text = describe(service, pods, self._api.events(name), self._failures(service))
         how_long = (
-            "never becomes ready" if is_terminal_failure(service) else f"is not ready after {self._ready_seconds:g} s"
+            "never becomes ready"
+            if is_terminal_failure(service) or unstartable_lines(pods)
+            else f"is not ready after {self._ready_seconds:g} s"
         )
         return ClusterError(
             f"InferenceService {self.owner.namespace}/{name} {how_long}; the cluster says:\n{cluster_text}"
@@ -277,9 +292,7 @@ class KubeFleet:
 
 _TERMINAL_REASONS: Final = frozenset({"InvalidSpec", "BlockedByFailedLoad"})
 """KServe's reasons for a model that will never become ready."""
-_FATAL_REASONS: Final = frozenset(
-    {"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "CreateContainerConfigError"}
-)
+_FATAL_REASONS: Final = UNSTARTABLE_REASONS | {CRASHING}
 _MOST_EVENTS: Final = 5
 _COMPONENTS: Final = ("predictor", "transformer")
 """Parts of an InferenceService; KServe puts a Service `<name>-<component>` before each."""
@@ -335,12 +348,12 @@ def health(pods: Sequence[Object], version: int, *, ready: bool) -> Health:
         version: Number of the version.
         ready: Whether the version is ready.
     """
-    statuses = [status for pod in pods for status in _containers(pod)]
+    statuses = [status for pod in pods for status in container_statuses(pod)]
     return Health(
         version=version,
         ready=ready,
         restarts=sum(int(status.get("restartCount", 0)) for status in statuses),
-        fatal=tuple(sorted({str(status["name"]) for status in statuses if _waiting(status) in _FATAL_REASONS})),
+        fatal=tuple(sorted({str(status["name"]) for status in statuses if waiting_reason(status) in _FATAL_REASONS})),
     )
 
 
@@ -360,21 +373,7 @@ def _lines(service: Object, pods: Sequence[Object], events: Sequence[Object]) ->
             yield f"{condition['type']} is {condition['status']}: {cause}".rstrip()
     if failure := (status.get("modelStatus") or {}).get("lastFailureInfo"):
         yield f"model: {failure.get('reason', '')} {failure.get('message', '')}".rstrip()
-    for pod in pods:
-        for container in _containers(pod):
-            if reason := _waiting(container):
-                yield f"pod {pod['metadata']['name']}, {container['name']}: {reason}"
+    yield from waiting_lines(pods)
     for event in list(events)[-_MOST_EVENTS:]:
         if event.get("type") != "Normal":
             yield f"event {event.get('reason', '')}: {event.get('message', '')}"
-
-
-def _containers(pod: Object) -> Iterator[Object]:
-    status = pod.get("status") or {}
-    yield from status.get("initContainerStatuses") or []
-    yield from status.get("containerStatuses") or []
-
-
-def _waiting(status: Object) -> str | None:
-    reason = ((status.get("state") or {}).get("waiting") or {}).get("reason")
-    return None if reason is None else str(reason)

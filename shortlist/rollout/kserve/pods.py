@@ -57,17 +57,9 @@ def pod(name: str, cluster: Cluster, source: str, key: str, digest: str, folder:
         "maxReplicas": scaling.max_replicas,
         "serviceAccountName": SERVICE_ACCOUNT,
         "automountServiceAccountToken": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "fsGroup": _USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
         "nodeSelector": task.node_selector,
-        "tolerations": [
-            toleration.model_dump(exclude_defaults=True) | {"operator": toleration.operator}
-            for toleration in task.tolerations
-        ],
+        "tolerations": tolerations(task),
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,
@@ -126,6 +118,24 @@ def resources(task: Task) -> Object:
     if task.gpus:
         amounts[task.accelerator] = str(task.gpus)
     return {"requests": amounts, "limits": amounts}
+
+
+def tolerations(task: Task) -> list[Object]:
+    """Return the taints that a pod tolerates."""
+    return [
+        toleration.model_dump(exclude_defaults=True) | {"operator": toleration.operator}
+        for toleration in task.tolerations
+    ]
+
+
+def pod_security() -> Object:
+    """Return the security context of a pod that does not run as root."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": _USER,
+        "fsGroup": _USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
 
 
 def container_security() -> Object:

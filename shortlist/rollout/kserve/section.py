@@ -12,6 +12,7 @@ class KServe(FleetSection):
 
     option: ClassVar[str] = "cluster"
     connection: ClassVar[str] = "shortlist.rollout.kserve.connection:KServeConnection"
+    command_runner: ClassVar[str] = "shortlist.rollout.kserve.command_job:run_in_cluster"
     is_remote: ClassVar[bool] = True
 
     kind: Literal["kserve"] = "kserve"

@@ -135,6 +135,17 @@ def test_a_version_that_never_will_be_ready_is_not_waited_for(world: World, kube
     assert (health.ready, health.fatal) == (False, ("kserve-container",))
 
 
+def test_an_image_that_cannot_be_pulled_is_named_at_once(world: World, kube: KubeServer) -> None:
+    world.ready_seconds = 900
+    kube.behaviour[world.name(2)] = Behaviour(waiting="ErrImagePull")
+    fleet = world.fleet()
+    fleet.deploy(world.deployment(2))
+    started = time.monotonic()
+    with pytest.raises(ClusterError, match=r"never becomes ready(?s:.*)kserve-container: ErrImagePull: as the test"):
+        fleet.wait_ready(2)
+    assert time.monotonic() - started < 60  # of the 15 minutes that images of gigabytes may take
+
+
 def test_a_version_that_is_being_deleted_is_made_anew(world: World, kube: KubeServer) -> None:
     deploy_candidate(world)
     kube.behaviour[world.name(2)] = Behaviour(gone_after=0.4)

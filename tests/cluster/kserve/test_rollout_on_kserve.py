@@ -94,6 +94,10 @@ def failing(world: World, kube: KubeServer) -> None:
     kube.behaviour[world.name(2)] = Behaviour(failing=True)
 
 
+def no_image(world: World, kube: KubeServer) -> None:
+    kube.behaviour[world.name(2)] = Behaviour(waiting="ImagePullBackOff")
+
+
 def slow_to_start(world: World, kube: KubeServer) -> None:
     kube.behaviour[world.name(2)] = Behaviour(ready_after=0.7)
 
@@ -205,6 +209,7 @@ FAULTS: dict[str, tuple[Callable[[World, KubeServer], None], str, str]] = {
     "image without digest": (tagged, "back", "wanted it by digest"),
     "never ready": (never_ready, "back", "is not ready after"),
     "fails to load": (failing, "back", "never becomes ready"),
+    "image that cannot be pulled": (no_image, "back", "kserve-container: ImagePullBackOff: as the test wants"),
     "slow to start": (slow_to_start, "promoted", ""),
     "Ready before its transformer": (slow_transformer, "promoted", ""),
     "Ready without its transformer": (no_transformer, "back", "TransformerReady is False"),
