@@ -79,10 +79,6 @@ class BaseRows:
         ]
         return _cast_rows(rows.with_columns(missing_columns).select(self.schema.names()), self.schema)
 
-    def add_tail(self, tail: pl.DataFrame) -> None:
-        """Add the tail of later files that were read separately."""
-        self.tail = _newest_days(pl.concat([self.tail, tail]))
-
     def check_follows_log(self, rows: pl.DataFrame) -> None:
         """Refuse valid collected rows that are not later than all rows of the declared source.
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import datetime
 from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
 
@@ -30,14 +29,10 @@ from shortlist.data.until import find_cut_day
 from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder
-from shortlist.storage.groups import check_all_days_grouped
 from shortlist.storage.row_digest import DIGESTS, Hashes, row_hashes
 from shortlist.storage.side_tables import SIDE_FOLDER
 from shortlist.storage.tables import QUARANTINED_BY_DAY, DayTable, DayTableWriter, iter_row_groups
 from shortlist.system.progress import progress
-
-_PROFILE_FOLDER: Final = "profile"
-"""Folder with the profile of the valid rows of a group of days."""
 
 
 class LogRefusedError(DataError):
@@ -77,100 +72,6 @@ def validate(
             and the quarantine.
     """
     source = DayTable.open(raw, RAW_INDEX)
-
-    def write_rows(
-        side_facts: dict[str, SideFacts], writer: DayTableWriter, quarantine_writer: QuarantineWriter
-    ) -> LogProfile:
-        return _write_rows(data, source, None, side_facts, writer, quarantine_writer, until)
-
-    return _split_log(data, source, valid, quarantine, runtime, now, until, write_rows)
-
-
-def validate_days(
-    data: Data, raw: Path, days: Collection[date], out: Path, runtime: Runtime, until: datetime | None = None
-) -> int:
-    """Split the rows of some days of a raw log into valid and quarantined ones; return how many are valid.
-
-    Args:
-        data: The spec's data section.
-        raw: Folder that ingest wrote.
-        days: The days.
-        out: Folder to write, which `join_valid_log` reads; it appears whole or not at all.
-        runtime: Bounds the rows held at once.
-        until: As for `validate`.
-    """
-    source = DayTable.open(raw, RAW_INDEX)
-    with atomic_folder(out) as staging:
-        with TemporaryDirectory() as scratch, QuarantineWriter(Path(scratch) / REJECTED) as unused_quarantine:
-            side_facts = _validate_side_tables(
-                data, source, Path(scratch), unused_quarantine, runtime
-            )  # only their keys are needed
-        writer = DayTableWriter(staging, Files.LOG, runtime.chunk_rows)
-        with QuarantineWriter(staging / Files.QUARANTINE) as quarantine_writer:
-            profile = _write_rows(data, source, days, side_facts, writer, quarantine_writer, until)
-        profile.save(staging / _PROFILE_FOLDER)
-        writer.close({"by_rule": dict(quarantine_writer.by_rule), "days": sorted(day.isoformat() for day in days)})
-    return profile.rows
-
-
-def join_valid_log(
-    data: Data,
-    raw: Path,
-    groups: Sequence[Path],
-    valid: Path,
-    quarantine: Path,
-    runtime: Runtime,
-    now: datetime,
-    until: datetime | None = None,
-) -> DayTable:
-    """Join days of a raw log that were judged in groups, and judge the log as a whole; no row of the log is read.
-
-    Args:
-        data: See `validate`; likewise those not named here.
-        raw: Likewise.
-        groups: What `validate_days` wrote, in any order.
-        valid: Likewise.
-        quarantine: Likewise.
-        runtime: Likewise.
-        now: Likewise.
-        until: Likewise.
-
-    Returns:
-        What `validate` returns, byte for byte.
-
-    Raises:
-        DataError: As `validate`; or a day is in two groups, or a day of the raw log in none.
-    """
-    source = DayTable.open(raw, RAW_INDEX)
-    tables = sorted((DayTable.open(group, Files.LOG) for group in groups), key=lambda table: str(table.notes["days"]))
-    days_by_folder = {str(table.folder): [date.fromisoformat(day) for day in table.notes["days"]] for table in tables}
-    check_all_days_grouped(days_by_folder, source)
-
-    def write_rows(
-        side_facts: dict[str, SideFacts], writer: DayTableWriter, quarantine_writer: QuarantineWriter
-    ) -> LogProfile:
-        profile = LogProfile(data, {name: facts.keys for name, facts in side_facts.items()})
-        for table in tables:
-            for part in table.days:
-                writer.link_day(table.folder, part)
-            quarantine_writer.append_file(table.folder / Files.QUARANTINE)
-            profile.add_saved(table.folder / _PROFILE_FOLDER)
-        return profile
-
-    return _split_log(data, source, valid, quarantine, runtime, now, until, write_rows)
-
-
-def _split_log(
-    data: Data,
-    source: DayTable,
-    valid: Path,
-    quarantine: Path,
-    runtime: Runtime,
-    now: datetime,
-    until: datetime | None,
-    write_rows: Callable[[dict[str, SideFacts], DayTableWriter, QuarantineWriter], LogProfile],
-) -> DayTable:
-    """Write the valid log and the quarantine; `write_rows` writes the rows of the log and returns their profile."""
     with atomic_folder(valid) as staging:
         writer = DayTableWriter(staging, Files.LOG, runtime.chunk_rows)
         with (
@@ -180,7 +81,7 @@ def _split_log(
             quarantine_writer.copy_uncounted(source.folder / REJECTED)
             side_facts = _validate_side_tables(data, source, staging, quarantine_writer, runtime)
             quarantine_writer.by_rule.clear()
-            profile = write_rows(side_facts, writer, quarantine_writer)
+            profile = _write_rows(data, source, side_facts, writer, quarantine_writer, until)
         by_rule = Counter(source.notes["by_rule"]) + quarantine_writer.by_rule
         aucs = column_aucs(profile.sample.rows(), data, staging) if profile.rows else {}
         counts = dict(sorted(by_rule.items()))
@@ -209,18 +110,16 @@ def _validate_side_tables(
 def _write_rows(
     data: Data,
     source: DayTable,
-    days: Collection[date] | None,
     side_facts: dict[str, SideFacts],
     writer: DayTableWriter,
     quarantine_writer: QuarantineWriter,
     until: datetime | None,
 ) -> LogProfile:
-    """Write the valid rows of some or all days, and quarantine the others; return the profile of the valid rows."""
+    """Write the valid rows, and quarantine the others; return the profile of the valid rows."""
     profile = LogProfile(data, {name: facts.keys for name, facts in side_facts.items()})
     checks, rules, current_day = build_log_checks(data, until), DayRules(data), None
-    parts = [part for part in source.days if days is None or part.day in days]
-    with progress("validate", sum(part.rows for part in parts)) as advance:
-        pieces_by_file = groupby(source.pieces({part.day for part in parts}), itemgetter(0, 1))
+    with progress("validate", sum(part.rows for part in source.days)) as advance:
+        pieces_by_file = groupby(source.pieces(), itemgetter(0, 1))
         for (day, path), pieces in pieces_by_file:
             if day != current_day:
                 writer.flush()

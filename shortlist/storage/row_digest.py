@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from shortlist.contracts import Columns, ShortlistError
+from shortlist.contracts import Columns
 from shortlist.spec.data import Data
 
 Hashes = npt.NDArray[np.uint64]
@@ -43,23 +43,6 @@ class RowDigest:
     def add(self, hashes: Hashes) -> None:
         """Add rows by their hashes, in any order."""
         self._total = np.add(self._total, hashes.sum(dtype=np.uint64))
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Return the digest from its text, as `str` writes it.
-
-        Raises:
-            ShortlistError: It was computed with another version of Polars.
-        """
-        version, _, total = text.partition(":")
-        if version != pl.__version__:
-            raise ShortlistError(
-                f"a digest of rows was made with Polars {version}, this step has {pl.__version__}, and their hashes"
-                " differ; run again without the cache"
-            )
-        digest = cls()
-        digest._total = np.uint64(int(total, 16))
-        return digest
 
     def __str__(self) -> str:
         """Return it as text."""

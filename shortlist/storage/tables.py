@@ -201,8 +201,6 @@ class DayTableWriter:
         self._folder = folder
         self._index = index
         self._compression = compression
-        self.appended: list[list[tuple[date, int]]] = []
-        """Days and rows of every appended frame, in order (see `joined_tables`)."""
         self._cuts = FileCuts(chunk_rows)
         self._buffered_frames: dict[date, list[pl.DataFrame]] = {}
         self._files: dict[date, list[str]] = {}
@@ -215,7 +213,6 @@ class DayTableWriter:
         for day, rows in by_day:
             self._buffered_frames.setdefault(day, []).append(rows)
         counts = [(day, rows.height) for day, rows in by_day]
-        self.appended += [counts] if counts else []
         for day, height in self._cuts.append(counts):
             self._write(day, height)
 
@@ -231,13 +228,6 @@ class DayTableWriter:
         for day_to_write, height in self._cuts.flush({day}):
             self._write(day_to_write, height)
         link_or_copy(path, self._new_file(day, rows, positives))
-
-    def link_day(self, folder: Path, part: DayPart) -> None:
-        """Append all files of a day of another table; see `link`."""
-        assert part.day not in self._files
-        for name in part.files:
-            link_or_copy(folder / name, self._new_file(part.day, 0, 0))
-        self._rows[part.day], self._positives[part.day] = part.rows, part.positives
 
     def flush(self) -> None:
         """Write the buffered rows, so that the files of a day do not depend on other days."""

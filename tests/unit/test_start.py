@@ -24,7 +24,6 @@ STEPS = (
     "shortlist.data.until",
     "shortlist.data.validate",
     "shortlist.features.fit",
-    "shortlist.storage.groups",
     "shortlist.features.table",
     "shortlist.storage.tables",
     "shortlist.tracking.steps",

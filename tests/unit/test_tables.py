@@ -139,17 +139,3 @@ def test_the_files_of_a_flushed_day_do_not_depend_on_other_days(tmp_path: Path) 
             writer.append(rows(day, 0, height))
         writer.flush()
     assert [(part.rows, len(part.files)) for part in writer.close().days] == [(6, 1), (9, 1)]
-
-
-def test_linked_days_of_another_table_are_unchanged(tmp_path: Path) -> None:
-    monday_table = write_table(tmp_path / "one", rows(MONDAY, 0, 9))
-    tuesday_table = write_table(tmp_path / "two", rows(TUESDAY, 0, 5))
-    (tmp_path / "both").mkdir()
-    writer = DayTableWriter(tmp_path / "both", Files.TABLE, chunk_rows=1)
-    for table in (tuesday_table, monday_table):
-        writer.link_day(table.folder, table.days[0])
-    joined = writer.close()
-    assert joined.days == (*monday_table.days, *tuesday_table.days)
-    assert [path.read_bytes() for path in joined.paths()] == [
-        path.read_bytes() for path in (*monday_table.paths(), *tuesday_table.paths())
-    ]

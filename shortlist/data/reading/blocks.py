@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Thread
 
 import polars as pl
@@ -14,7 +14,7 @@ from shortlist.data.reading.layout import FileLayout, RowBlock
 from shortlist.data.reading.read_arrays import npz_fields, parquet_fields, parquet_rows, read_npz, read_parquet
 from shortlist.data.reading.read_json import json_fields, read_json
 from shortlist.data.reading.read_text import SEPARATORS, is_large, read_text, text_fields
-from shortlist.data.reading.sources import Format, InputFile
+from shortlist.data.reading.sources import InputFile
 from shortlist.data.reading.text import clean_text
 from shortlist.data.reading.text.text_blocks import count_rows
 from shortlist.system.progress import progress
@@ -22,25 +22,7 @@ from shortlist.system.progress import progress
 _MEGABYTE = 1e6
 
 
-@dataclass(frozen=True)
-class FirstFile:
-    """Format and fields of a table's first file, which all others must share."""
-
-    name: str
-    format: Format
-    fields: tuple[str, ...]
-
-
-def describe_first_file(files: list[InputFile], layout: FileLayout) -> FirstFile:
-    """Return format and fields of the first file; raises like `check_shared_fields`."""
-    fields = _read_fields(files[0], layout)
-    layout.check_fields(fields, files[0].name, layout.optional if len(files) > 1 else ())
-    return FirstFile(files[0].name, files[0].format, tuple(fields))
-
-
-def check_shared_fields(
-    files: list[InputFile], layout: FileLayout, first: FirstFile | None = None
-) -> dict[str, list[str]]:
+def check_shared_fields(files: list[InputFile], layout: FileLayout) -> dict[str, list[str]]:
     """Check that all files have the declared columns; return the columns of each file.
 
     Logs gain columns as an application grows: files before the first one with a column may lack it, except the clock
@@ -49,19 +31,17 @@ def check_shared_fields(
     Args:
         files: Files of a table, in order.
         layout: Declared layout of the files.
-        first: The table's first file, if it is not one of `files`, which are then not all; None: it is the first of
-            them, and they are all.
 
     Raises:
         DataError: The files mix formats, a declared column is in none of them, or a column is not declared.
     """
-    first_format, first_name = (first.format, first.name) if first else (files[0].format, files[0].name)
+    first = files[0]
     for file in files:
-        if file.format != first_format:
-            raise DataError(f"{file.name} is {file.format}, {first_name} is {first_format}; narrow `path` with a glob")
+        if file.format != first.format:
+            raise DataError(f"{file.name} is {file.format}, {first.name} is {first.format}; narrow `path` with a glob")
     fields_by_file = {file.name: _read_fields(file, layout) for file in files}
     in_any_file = {name for fields in fields_by_file.values() for name in fields}
-    optional = layout.optional - set(first.fields) if first else layout.optional & in_any_file
+    optional = layout.optional & in_any_file
     for name, fields in fields_by_file.items():
         optional -= set(fields)
         layout.check_fields(fields, name, optional)
@@ -77,7 +57,7 @@ def find_lacking_columns(fields_by_file: Mapping[str, Collection[str]], layout: 
 
 
 def read_blocks(
-    files: list[InputFile], layout: FileLayout, rows_per_block: int, first: FirstFile | None = None
+    files: list[InputFile], layout: FileLayout, rows_per_block: int
 ) -> Iterator[tuple[InputFile, RowBlock]]:
     """Yield the rows of all files in blocks, in file order; a column that a file lacks is null in its rows.
 
@@ -85,12 +65,11 @@ def read_blocks(
         files: See `check_shared_fields`.
         layout: See `check_shared_fields`.
         rows_per_block: Rows of a block.
-        first: See `check_shared_fields`.
 
     Raises:
         DataError: As `check_shared_fields`, and when a file cannot be read to its end.
     """
-    fields_by_file = check_shared_fields(files, layout, first)
+    fields_by_file = check_shared_fields(files, layout)
     total = sum(file.path.stat().st_size for file in files) / _MEGABYTE
     with progress(f"read {layout.table}", total, "MB") as advance:
         for file in files:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 
 import polars as pl
@@ -66,21 +65,11 @@ class LogRows:
         data: The spec's data section.
         layout: Declared layout of the files.
         total_rows: Rows of the log; used only where the clock is the order of the rows.
-        first_row: Number of the first row, counted from 0.
-        widths: See `TypedRows`.
     """
 
-    def __init__(
-        self,
-        data: Data,
-        layout: FileLayout,
-        total_rows: int,
-        first_row: int = 0,
-        widths: Mapping[str, int] | None = None,
-    ) -> None:
+    def __init__(self, data: Data, layout: FileLayout, total_rows: int) -> None:
         self._data = data
-        self._first = first_row
-        self._typed = TypedRows(layout, widths)
+        self._typed = TypedRows(layout)
         self._label_checks = build_column_checks([data.by_name[data.label]])
         self._total = total_rows
         self._newest: datetime | None = None
@@ -90,7 +79,7 @@ class LogRows:
     def convert_block(self, file: InputFile, block: RowBlock) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return a block's rows, and the rejected ones as quarantine rows; raises like `TypedRows.convert_block`."""
         typed, failures = self._typed.convert_block(file, block)
-        rows = self._add_times(typed.with_columns(pl.col(Columns.ROWS) + self._first + self.rows))
+        rows = self._add_times(typed.with_columns(pl.col(Columns.ROWS) + self.rows))
         if self._data.positive is not None:
             failures += find_broken_checks(rows, self._label_checks)
             rows = rows.with_columns(_derive_label(self._data.label, self._data.positive))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import polars as pl
 
 from shortlist.contracts import Columns, DataError
@@ -25,13 +23,12 @@ class TypedRows:
 
     Args:
         layout: Declared layout of the table.
-        widths: Width of each column's vectors, as far as known from earlier files.
     """
 
-    def __init__(self, layout: FileLayout, widths: Mapping[str, int] | None = None) -> None:
+    def __init__(self, layout: FileLayout) -> None:
         self._layout = layout
         self._columns = layout.row_columns
-        self.widths = dict(widths or {})
+        self._widths: dict[str, int] = {}
         """Width of each column's vectors, set by the first vector."""
 
     def convert_block(self, file: InputFile, block: RowBlock) -> tuple[pl.DataFrame, list[RowFailure]]:
@@ -76,7 +73,7 @@ class TypedRows:
         known_lengths = lengths.drop_nulls()
         if known_lengths.is_empty():
             return []
-        width = self.widths.setdefault(column.name, int(known_lengths[0]))
+        width = self._widths.setdefault(column.name, int(known_lengths[0]))
         if isinstance(values.dtype, pl.Array) and int(known_lengths[0]) != width:
             raise DataError(
                 f"{file.name}: vectors '{column.name}' have {known_lengths[0]} numbers, those before have {width}"

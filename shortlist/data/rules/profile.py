@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from pathlib import Path
-from typing import Final
 
 import numpy as np
 import polars as pl
@@ -14,13 +12,10 @@ import polars as pl
 from shortlist.contracts import Columns
 from shortlist.data.rules.keys import KeySet
 from shortlist.spec.data import Data
-from shortlist.storage.artefacts import read_json, write_json
 from shortlist.storage.row_digest import Hashes, RowDigest, row_hashes
 
 _SAMPLE_ROWS = 50_000
 _PLACE = "__place"
-_INDEX: Final = "profile.json"
-_SAMPLE: Final = "sample.parquet"
 
 
 @dataclass
@@ -73,41 +68,6 @@ class LogProfile:
             self.covered[table] += int(self._side_keys[table].contains(row_hashes(rows.select(key))).sum())
         self.sample.add(rows)
 
-    def save(self, folder: Path) -> None:
-        """Write the profile of some days to a folder."""
-        folder.mkdir()
-        days = {
-            day.isoformat(): {
-                "rows": profile.rows,
-                "positives": profile.positives,
-                "nulls": dict(profile.nulls),
-                "digest": str(profile.digest),
-            }
-            for day, profile in self.days.items()
-        }
-        newest = self.newest.isoformat() if self.newest is not None else None
-        covered = dict(self.covered)
-        write_json(
-            folder / _INDEX,
-            {"days": days, "newest": newest, "covered": covered, "collected_rows": self.collected_rows},
-        )
-        self.sample.save(folder / _SAMPLE)
-
-    def add_saved(self, folder: Path) -> None:
-        """Add a profile of later days that `save` wrote."""
-        saved = read_json(folder / _INDEX)
-        for day, saved_day in saved["days"].items():
-            digest = RowDigest.parse(saved_day["digest"])
-            self.days[date.fromisoformat(day)] = DayProfile(
-                saved_day["rows"], saved_day["positives"], Counter(saved_day["nulls"]), digest
-            )
-        if saved["newest"] is not None:
-            newest = datetime.fromisoformat(saved["newest"])
-            self.newest = newest if self.newest is None else max(self.newest, newest)
-        self.covered.update(saved["covered"])
-        self.collected_rows += saved["collected_rows"]
-        self.sample.add_saved(folder / _SAMPLE)
-
     @property
     def rows(self) -> int:
         """Number of valid rows."""
@@ -142,20 +102,8 @@ class RowSample:
     def rows(self) -> pl.DataFrame:
         """Return the sampled rows in an order independent of their content."""
         assert self._frames, "a sample of nothing"
-        # Rows of equal impressions stay in the order of the log, also after joining samples.
+        # Rows of equal impressions stay in the order of the log.
         return pl.concat(self._frames).sort(_PLACE, maintain_order=True).drop(_PLACE).head(self._size)
-
-    def save(self, path: Path) -> None:
-        """Write the sample; write nothing when no rows were added."""
-        if self._frames:
-            self._trim()
-            pl.concat(self._frames).write_parquet(path)
-
-    def add_saved(self, path: Path) -> None:
-        """Add a sample of later rows that `save` wrote."""
-        if path.exists():
-            self._frames.append(pl.read_parquet(path))
-            self._trim()
 
     def _trim(self) -> None:
         frame = pl.concat(self._frames)

@@ -68,13 +68,6 @@ class QuarantineWriter(ParquetFileWriter):
         super().append(frame)
         self.by_rule.update(dict(frame.group_by(Columns.RULE).len().iter_rows()))
 
-    def append_file(self, path: Path) -> None:
-        """Append the rows of another quarantine file, and count them."""
-        file = pq.ParquetFile(path)
-        with file:
-            for group in range(file.num_row_groups):
-                self.append(pl.DataFrame(pl.from_arrow(file.read_row_group(group))))
-
     def copy_uncounted(self, path: Path) -> None:
         """Append the rows of another quarantine file without counting them."""
         for batch in pq.ParquetFile(path).iter_batches(_BATCH_ROWS):

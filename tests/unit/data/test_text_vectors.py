@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -304,9 +305,9 @@ def shop(tmp_path: Path) -> Path:
 
 
 def test_a_vector_column_of_a_side_table_is_computed_during_ingest(shop: Path, tmp_path: Path) -> None:
-    data, runtime = Data.model_validate(DATA), Runtime(engine="cpu")
+    data, runtime, now = Data.model_validate(DATA), Runtime(engine="cpu"), datetime(2026, 3, 4, tzinfo=UTC)
     ingest(data, shop, tmp_path / "raw", runtime)
-    validate(data, tmp_path / "raw", tmp_path / "valid", tmp_path / "quarantine", runtime, None)
+    validate(data, tmp_path / "raw", tmp_path / "valid", tmp_path / "quarantine", runtime, now)
     items = pl.read_parquet(tmp_path / "valid/side/items.parquet")
     assert items.schema["title_vector"] == pl.List(pl.Float32)
     assert dict(items.select("item_id", "title_vector").iter_rows()) == {1: [1, 1, 0], 2: [0, 0, 2], 3: None}
