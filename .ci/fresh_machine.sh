@@ -25,7 +25,7 @@ make serve | tee serve.log
 trap 'make stop' EXIT
 grep -m 1 -A 20 '^ *curl ' serve.log | sed '/^ *curl /,/[^\\]$/!d' > request.sh
 bash request.sh | tee answer.json
-grep -q '"outputs"' answer.json || { echo "the request was not answered"; exit 1; }
+grep -q '"items"' answer.json || { echo "the request was not answered"; exit 1; }
 COMMANDS
 
 make_debian() {

@@ -31,6 +31,7 @@ from shortlist.rollout.kserve.pods import (
 )
 from shortlist.rollout.kserve.published import model_key, release_key, repository_key
 from shortlist.rollout.kserve.settings import FILES, GRPC_PORT, HTTP_PORT, LOG, RELEASE, VARIABLE
+from shortlist.serving.server.requests.paths import LIVE, READY, model_path
 from shortlist.serving.server.runtime.settings import SERVER_ENVIRONMENT
 from shortlist.spec.cluster import Cluster, Task
 from shortlist.spec.text.quantity import canonical_quantity
@@ -149,7 +150,7 @@ def _predictor(version: Version, cluster: Cluster) -> Object:
                 "resources": resources(cluster.serving),
                 "securityContext": container_security(),
                 "volumeMounts": mounts,
-                "readinessProbe": probe(f"/v2/models/{version.owner.spec}/ready"),
+                "readinessProbe": probe(f"{model_path(version.owner.spec)}/ready"),
             }
         ],
         "autoScaling": {"metrics": [_queue_metric(version, cluster)]},
@@ -188,8 +189,8 @@ def _transformer(version: Version, cluster: Cluster) -> Object:
                     {"name": "log", "mountPath": LOG},
                     TMP,
                 ],
-                "readinessProbe": probe("/v2/health/ready"),
-                "livenessProbe": probe("/v2/health/live", failures=6),
+                "readinessProbe": probe(READY),
+                "livenessProbe": probe(LIVE, failures=6),
             },
             _shipper(version, cluster),
         ],

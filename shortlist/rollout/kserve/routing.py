@@ -23,6 +23,7 @@ from shortlist.serving.server.requests.headers import (
     VERSION_HEADER,
     recommend_model,
 )
+from shortlist.serving.server.requests.paths import JSON_INFERENCE_PATHS, inference_path, status_paths
 from shortlist.spec.cluster import Cluster
 from shortlist.system.kubernetes_api import HTTP_ROUTE, Object
 
@@ -123,26 +124,24 @@ def service_of(inference_service: str) -> str:
 
 
 def _rules(model: str, route: Route, services: Mapping[int, str], timeout: str) -> list[Object]:
-    paths = [f"/v2/models/{name}" for name in (model, recommend_model(model))]
+    models = (model, recommend_model(model))
     inference_rule = {
-        "matches": [_match(f"{path}/infer", "POST") for path in paths],
+        "matches": [_match(path, "POST") for path in (*map(inference_path, models), *JSON_INFERENCE_PATHS)],
         "backendRefs": [_share(route, *share, service=services[share[1]]) for share in shares(route)],
         "timeouts": {"request": timeout},
     }
     # A client that names a version gets that version; its requests count for no track.
     version_rules = [
         {
-            "matches": [_match(f"{path}/versions/{version}/infer", "POST") for path in paths],
+            "matches": [_match(inference_path(name, version), "POST") for name in models],
             "filters": [_remove_internal_headers()],
             "backendRefs": [_backend(services[version])],
             "timeouts": {"request": timeout},
         }
         for version in sorted({route.stable, route.canary or route.stable})
     ]
-    model_paths = (side for path in paths for side in (path, f"{path}/ready"))
-    status_paths = ("/v2", "/v2/health/live", "/v2/health/ready", *model_paths)
     status_rule = {
-        "matches": [_match(side, "GET") for side in status_paths],
+        "matches": [_match(path, "GET") for path in status_paths(model)],
         "backendRefs": [_backend(services[route.stable])],
         "timeouts": {"request": "5s"},
     }

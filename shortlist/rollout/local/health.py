@@ -12,7 +12,8 @@ from shortlist.rollout.local.envoy import ENVOYS
 from shortlist.rollout.local.record import StackRecord, server_name, triton_name
 from shortlist.rollout.local.supervisor import Process
 from shortlist.serving.processes.errors import last_lines
-from shortlist.serving.processes.probe import READY, get_body, is_answered
+from shortlist.serving.processes.probe import get_body, is_answered
+from shortlist.serving.server.requests.paths import READY
 
 
 class _HealthModel(BaseModel):

@@ -21,7 +21,8 @@ from shortlist.serving.processes.orphan_processes import (
     wait_for_process_groups,
 )
 from shortlist.serving.processes.ports import free_ports, is_free, require_free
-from shortlist.serving.processes.probe import LIVE, READY, is_answered
+from shortlist.serving.processes.probe import is_answered
+from shortlist.serving.server.requests.paths import LIVE, READY
 from shortlist.storage.artefacts import IntegrityError
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 from shortlist.rollout.deployment import Route
@@ -21,6 +22,7 @@ from shortlist.serving.server.requests.headers import (
     VERSION_HEADER,
     recommend_model,
 )
+from shortlist.serving.server.requests.paths import JSON_INFERENCE_PATHS, READY, inference_path, status_paths
 
 Config = dict[str, Any]
 ROUTES = "shortlist"
@@ -99,21 +101,19 @@ class _Retries(NamedTuple):
 
 def _table(model: str, route: Route, retries: _Retries, max_requests: int) -> list[Config]:
     table = [_route(f"{_SERVICE}/ModelInfer", _split(route, "grpc", retries), grpc=True) | _buffered(max_requests)]
-    paths = [f"/v2/models/{name}" for name in (model, recommend_model(model))]
-    for path in paths:
-        table.append(_route(f"{path}/infer", _split(route, "http", retries), method="POST") | _buffered(max_requests))
-        for version in sorted({route.stable, route.canary or route.stable}):
-            # A client that names a version gets that version; its requests count for no track.
-            action = {**_cluster_action(version, "http"), **_retry_policy(retries, "http")}
-            route_entry = _route(f"{path}/versions/{version}/infer", action, method="POST", version=version)
-            table.append(route_entry | _buffered(max_requests))
+    models = (model, recommend_model(model))
+    inference = (*map(inference_path, models), *JSON_INFERENCE_PATHS)
+    table += [_route(path, _split(route, "http", retries)) | _buffered(max_requests) for path in inference]
+    for name, version in product(models, sorted({route.stable, route.canary or route.stable})):
+        # A client that names a version gets that version; its requests count for no track.
+        action = {**_cluster_action(version, "http"), **_retry_policy(retries, "http")}
+        route_entry = _route(inference_path(name, version), action, method="POST", version=version)
+        table.append(route_entry | _buffered(max_requests))
     http, grpc = _status_action(route, "http"), _status_action(route, "grpc")
     stable = route.stable
     calls = [_route(f"{_SERVICE}/{name}", grpc, grpc=True, version=stable) for name in _SIDE_CALLS]
     table += [call | _buffered(max_requests) for call in calls]
-    model_paths = [side for path in paths for side in (path, f"{path}/ready")]
-    status_paths = ("/v2", "/v2/health/live", "/v2/health/ready", *model_paths)
-    table += [_route(side, http, method="GET", version=stable) for side in status_paths]
+    table += [_route(path, http, method="GET", version=stable) for path in status_paths(model)]
     return [*table, {"match": {"prefix": "/"}, "direct_response": _direct_response(404, PATH_NOT_SERVED)}]
 
 
@@ -301,7 +301,7 @@ def _load_balancing() -> Config:
                 "no_traffic_interval": "1s",
                 "unhealthy_threshold": 3,
                 "healthy_threshold": 1,
-                "http_health_check": {"path": "/v2/health/ready", "codec_client_type": "HTTP1"},
+                "http_health_check": {"path": READY, "codec_client_type": "HTTP1"},
             }
         ],
         "outlier_detection": {

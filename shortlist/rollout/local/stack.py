@@ -29,9 +29,10 @@ from shortlist.serving.processes.errors import StackError, last_lines
 from shortlist.serving.processes.launch import clear_shared_memory
 from shortlist.serving.processes.orphan_processes import orphan_processes
 from shortlist.serving.processes.ports import HOST
-from shortlist.serving.processes.probe import READY, is_answered
+from shortlist.serving.processes.probe import is_answered
 from shortlist.serving.processes.program import Program
 from shortlist.serving.processes.sockets import socket_folder
+from shortlist.serving.server.requests.paths import READY
 from shortlist.spec.runtime import OnlineStore
 from shortlist.spec.serving import Serving
 

@@ -8,9 +8,6 @@ from pathlib import Path
 from shortlist.serving.processes.ports import HOST
 from shortlist.serving.processes.sockets import UnixConnection
 
-READY = "/v2/health/ready"
-LIVE = "/v2/health/live"
-
 
 def is_answered(address: int | Path, path: str, seconds: float = 1.0) -> bool:
     """Return whether a GET request, to a port or a Unix socket, is answered with 200 in time."""

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from pydantic import BaseModel, ConfigDict
 
 from shortlist.serving.server.requests.headers import TRACK_HEADER, USER_HEADER
+from shortlist.serving.server.requests.paths import inference_path
 from shortlist.serving.traffic.answers import ClientResponse, http_status, read_json, read_protobuf
 from shortlist.serving.traffic.requests import HEADER_LENGTH, Array, PreparedRequest, WireProtocol, prepare
 
@@ -124,7 +125,7 @@ class HttpClient(Client):
             skip_auto_headers=("Accept-Encoding", "User-Agent"),
             auto_decompress=False,
         )
-        self._url = f"http://{endpoint.host}:{endpoint.port}/v2/models/{endpoint.model}/infer"
+        self._url = f"http://{endpoint.host}:{endpoint.port}{inference_path(endpoint.model)}"
         return self
 
     async def __aexit__(

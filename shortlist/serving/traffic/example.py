@@ -11,17 +11,20 @@ from typing import Any, Final
 import polars as pl
 
 from shortlist.contracts import Files
-from shortlist.serving.server.requests.headers import USER_HEADER, recommend_model
+from shortlist.serving.server.requests.headers import USER_HEADER
+from shortlist.serving.server.requests.paths import RANK, RECOMMEND, model_path
 from shortlist.spec.data import Data
 from shortlist.storage.tables import DayTable
 
 _EXAMPLE_ITEMS: Final = 3
 _EXAMPLE_K: Final = 10
-_DATATYPES: Final = {int: "INT64", float: "FP64", str: "BYTES"}
+_JSON_TYPES: Final = (int, float, str)
 
 
 def example_requests(url: str, model: str, data: Data, log: Path, context: Sequence[str] | None = None) -> str:
     """Return curl commands that rank items of the log for one of its users; without ids, one that lists the inputs.
+
+    The requests send what a client should send: the columns of the user's last row that are known before.
 
     Args:
         url: URL of the server.
@@ -32,26 +35,28 @@ def example_requests(url: str, model: str, data: Data, log: Path, context: Seque
             when the version serves scores only.
     """
     if data.user is None or data.item is None:
-        return f"curl -s {url}/v2/models/{model}"
+        return f"curl -s {url}{model_path(model)}"
+    request_columns = [
+        column.name
+        for column in data.columns
+        if column.known == "before" and column.name not in (data.label, data.user, data.item)
+    ]
     newest = DayTable.open(log, Files.LOG).paths()[-1]
-    columns = list(dict.fromkeys([data.user, data.item, *(context or ())]))
-    rows = pl.read_parquet(newest, columns=columns, hive_partitioning=False)
+    rows = pl.read_parquet(newest, columns=[data.user, data.item, *request_columns], hive_partitioning=False)
     last_row = rows.row(-1, named=True)
     user, items = last_row[data.user], rows[data.item].unique(maintain_order=True).tail(_EXAMPLE_ITEMS).to_list()
-    commands = [_curl(url, model, user, {data.user: [user], data.item: items})]
+    sent = {name: last_row[name] for name in request_columns if type(last_row[name]) in _JSON_TYPES}
+    commands = [_curl(url, RANK, {"user": user, "items": items} | _context(sent))]
     if context is not None:
-        context_inputs = {name: [last_row[name]] for name in context if type(last_row[name]) in _DATATYPES}
-        commands.append(
-            _curl(url, recommend_model(model), user, {"k": [_EXAMPLE_K], data.user: [user]} | context_inputs)
-        )
+        shared = {name: value for name, value in sent.items() if name in context}
+        commands.append(_curl(url, RECOMMEND, {"user": user, "k": _EXAMPLE_K} | _context(shared)))
     return "\n".join(commands)
 
 
-def _curl(url: str, model: str, user: Any, inputs: dict[str, list[Any]]) -> str:
-    body = json.dumps({"inputs": [_tensor(name, values) for name, values in inputs.items()]})
-    header = shlex.quote(f"{USER_HEADER}: {user}")
-    return f"curl -s {url}/v2/models/{model}/infer -H {header} -d {shlex.quote(body)}"
+def _context(columns: dict[str, Any]) -> dict[str, Any]:
+    return {"context": columns} if columns else {}
 
 
-def _tensor(name: str, values: list[Any]) -> dict[str, Any]:
-    return {"name": name, "shape": [len(values)], "datatype": _DATATYPES[type(values[0])], "data": values}
+def _curl(url: str, path: str, request: dict[str, Any]) -> str:
+    header = shlex.quote(f"{USER_HEADER}: {request['user']}")
+    return f"curl -s {url}{path} -H {header} -d {shlex.quote(json.dumps(request))}"

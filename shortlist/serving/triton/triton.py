@@ -19,8 +19,9 @@ from shortlist.serving.processes.errors import EndedEarlyError, StackError, last
 from shortlist.serving.processes.launch import clear_bytecode, clear_shared_memory
 from shortlist.serving.processes.orphan_processes import wait_for_group
 from shortlist.serving.processes.ports import HOST, free_ports
-from shortlist.serving.processes.probe import READY, is_answered
+from shortlist.serving.processes.probe import is_answered
 from shortlist.serving.processes.program import Program
+from shortlist.serving.server.requests.paths import READY
 from shortlist.serving.triton.triton_home import find_triton
 from shortlist.storage.artefacts import folder_digest
 

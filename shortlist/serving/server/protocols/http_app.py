@@ -15,6 +15,9 @@ from starlette.routing import Route
 
 from shortlist.serving.server.inference.service import Service
 from shortlist.serving.server.protocols.http_inference import InferenceApp
+from shortlist.serving.server.protocols.json_api.endpoints import JSON_ENDPOINTS
+from shortlist.serving.server.protocols.json_api.openapi import openapi
+from shortlist.serving.server.requests.paths import LIVE, OPENAPI, READY, model_path
 from shortlist.serving.server.requests.request_errors import RequestError
 
 SERVER: Final = {"name": "shortlist", "version": version("shortlist"), "extensions": ["binary_tensor_data"]}
@@ -22,11 +25,13 @@ SERVER: Final = {"name": "shortlist", "version": version("shortlist"), "extensio
 
 def http_app(service: Service) -> InferenceApp:
     """Return the ASGI application of a server."""
-    model = "/v2/models/{model}"
+    model = model_path("{model}")
     routes = [
         ("/v2", _server),
-        ("/v2/health/live", _live),
-        ("/v2/health/ready", _ready),
+        (LIVE, _live),
+        (READY, _ready),
+        (OPENAPI, _openapi),
+        *((path, _only_post) for path in JSON_ENDPOINTS),
         (model, _model),
         (f"{model}/versions/{{version}}", _model),
         (f"{model}/ready", _model_ready),
@@ -52,13 +57,17 @@ async def _server(request: Request) -> Response:
 
 
 async def _live(request: Request) -> Response:
-    return Response()
+    return _json({"live": True})
 
 
 async def _ready(request: Request) -> Response:
     service: Service = request.app.state.service
     ready = await service.is_ready()
     return _json({"ready": ready, "problems": service.problems()}, 200 if ready else 503)
+
+
+async def _openapi(request: Request) -> Response:
+    return _json(openapi(request.app.state.service))
 
 
 async def _model_ready(request: Request) -> Response:

@@ -7,52 +7,32 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Final
 
-import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shortlist.serving.server.inference.service import InferenceRequest, Service
 from shortlist.serving.server.protocols.connections import TimedConnection, make_connection_class
+from shortlist.serving.server.protocols.http_messages import HttpResponse, RequestHead, decode_content, error_response
+from shortlist.serving.server.protocols.json_api.endpoints import JSON_ENDPOINTS, answer_json
 from shortlist.serving.server.protocols.v2 import HEADER_LENGTH, read_body, write_outputs
 from shortlist.serving.server.requests.headers import RequestContext
-from shortlist.serving.server.requests.request_errors import (
-    BadRequestError,
-    RequestError,
-    TooLargeError,
-    TooSlowError,
-    shorten,
-)
+from shortlist.serving.server.requests.request_errors import RequestError, TooLargeError, TooSlowError
 from shortlist.serving.server.runtime.metrics import WENT_AWAY
 
 _PATH: Final = re.compile("/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
 _HEADER_LENGTH: Final = HEADER_LENGTH.lower()
 _MAX_DIGITS: Final = 18
 """Longer numbers are cut: Python parses at most 4 300 digits."""
-_RETRYABLE_STATUSES: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _DRAIN_SECONDS: Final = 1.0
 
+Handler = Callable[[Service, Mapping[str, str], bytes | bytearray], Awaitable[HttpResponse]]
+"""From the service, the headers of a request, their names in lower case, and its body to the response."""
+
 _log = logging.getLogger(__name__)
-
-
-class RequestHead(NamedTuple):
-    """Model, version and headers of an inference request."""
-
-    model: str
-    version: str
-    """Empty: the version that is served."""
-    headers: Mapping[str, str]
-    """Headers, their names in lower case."""
-
-
-class HttpResponse(NamedTuple):
-    """Status, headers and content of an HTTP response."""
-
-    status: int
-    headers: Mapping[str, str]
-    content: bytes
 
 
 class InferenceConnection(TimedConnection):
@@ -82,19 +62,22 @@ class InferenceApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        head = _inference_head(scope)
-        if head is None:
+        handler = _find_handler(scope)
+        if handler is None:
             await self._other_app(scope, receive, send)
         else:
-            await _Inference(self, head, receive, send).run()
+            await _Inference(self, *handler, receive, send).run()
 
 
 class _Inference:
     """One inference request."""
 
-    def __init__(self, app: InferenceApp, head: RequestHead, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, app: InferenceApp, headers: Mapping[str, str], handler: Handler, receive: Receive, send: Send
+    ) -> None:
         self._app = app
-        self._head = head
+        self._headers = headers
+        self._handler = handler
         self._receive = receive
         self._send = send
         self._body = bytearray()
@@ -134,7 +117,7 @@ class _Inference:
             TooSlowError: It was not received in time.
             TooManyBytesError: The server buffers too many bytes.
         """
-        self._check_length(_declared_length(self._head.headers))
+        self._check_length(_declared_length(self._headers))
         seconds = self._app.limits.body_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -170,7 +153,7 @@ class _Inference:
         assert answering is not None
         watching = asyncio.get_running_loop().create_task(self._cancel_on_disconnect(answering))
         try:
-            return await answer(self._app.service, self._head, body)
+            return await self._handler(self._app.service, self._headers, body)
         finally:
             watching.cancel()
             self._app.service.buffered_bytes.change(size, 0)
@@ -205,21 +188,23 @@ def _declared_length(headers: Mapping[str, str]) -> int:
     return int(digits) if len(digits) <= _MAX_DIGITS else 10**_MAX_DIGITS
 
 
-def _inference_head(scope: Scope) -> RequestHead | None:
-    """Return the head of an inference request; None for any other request."""
-    match = _PATH.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-    if match is None:
+def _find_handler(scope: Scope) -> tuple[Mapping[str, str], Handler] | None:
+    """Return the headers of an inference request and what answers it; None for any other request."""
+    if scope["type"] != "http" or scope["method"] != "POST":
         return None
+    path = scope["path"]
     # Of a repeated header, the first one counts.
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
-    return RequestHead(match["model"], match["version"] or "", headers)
+    if (match := _PATH.fullmatch(path)) is not None:
+        return headers, partial(_answer_v2, match["model"], match["version"] or "")
+    endpoint = JSON_ENDPOINTS.get(path)
+    return None if endpoint is None else (headers, partial(answer_json, endpoint))
 
 
-def error_response(error: RequestError) -> HttpResponse:
-    """Return the response to a failed request; the only place where errors become HTTP responses."""
-    retry_headers = {"retry-after": "1"} if error.http in _RETRYABLE_STATUSES else {}
-    headers = {"content-type": "application/json", **retry_headers, **error.headers}
-    return HttpResponse(error.http, headers, orjson.dumps({"error": str(error)}))
+async def _answer_v2(
+    model: str, version: str, service: Service, headers: Mapping[str, str], content: bytes | bytearray
+) -> HttpResponse:
+    return await answer(service, RequestHead(model, version, headers), content)
 
 
 async def answer(service: Service, request_head: RequestHead, content: bytes | bytearray) -> HttpResponse:
@@ -229,9 +214,8 @@ async def answer(service: Service, request_head: RequestHead, content: bytes | b
         RequestError: The request cannot be answered.
     """
     headers = request_head.headers
-    if (encoding := headers.get("content-encoding", "identity")) != "identity":
-        raise BadRequestError(f"content-encoding: got {shorten(encoding)}; wanted a plain body")
     async with service.admission.slot() as slot:  # before the body is parsed: a refusal must cost nothing
+        content = decode_content(content, headers, service.settings.serving.limits.max_request_bytes)
         body = read_body(content, headers.get(_HEADER_LENGTH), service.outputs_of(request_head.model))
         del content  # freed while the model scores
         context = RequestContext.from_headers(headers)

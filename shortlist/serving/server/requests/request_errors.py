@@ -60,6 +60,17 @@ class TooLargeError(RequestError):
     http = 413
 
 
+class UnsupportedEncodingError(RequestError):
+    """The body has a content encoding that cannot be read."""
+
+    http = 415
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Header with the encodings that can be read (RFC 9110, section 15.5.16)."""
+        return {"accept-encoding": "gzip, deflate"}
+
+
 class TooManyBytesError(RequestError):
     """All buffered requests together exceed the limit; the client should retry later."""
 

@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple, Self
 
 import orjson
 
+from shortlist.serving.server.requests.paths import LIVE, READY
+
 _POLL_SECONDS: Final = 1.0
 """Time between two readiness checks."""
 _MAX_SILENCE_SECONDS: Final = 10.0
@@ -71,9 +73,9 @@ class HealthServer:
         """Return status, content type and body of a response."""
         if path == "/metrics":
             return HTTPStatus.OK, "text/plain; version=0.0.4", self._metrics()
-        if path == "/v2/health/live":
-            return HTTPStatus.OK, "application/json", b"{}"
-        if path != "/v2/health/ready":
+        if path == LIVE:
+            return HTTPStatus.OK, "application/json", b'{"live": true}'
+        if path != READY:
             return HTTPStatus.NOT_FOUND, "application/json", orjson.dumps({"error": f"{path}: not found"})
         ready, checked_at = self._readiness
         problems = dict(self._problems())

@@ -264,10 +264,14 @@ def test_an_internal_error_is_a_500_without_details_and_the_next_request_is_answ
 
 def test_malformed_requests_are_refused_with_a_message() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
-        connection.send(BODY, PATH, "Content-Encoding: gzip")
+        connection.send(BODY, PATH, "Content-Encoding: br")
         status, headers, body = await connection.receive()
-        assert (status, headers["content-type"]) == (400, "application/json")
-        assert json.loads(body) == {"error": "content-encoding: got 'gzip'; wanted a plain body"}
+        assert (status, headers["content-type"], headers["accept-encoding"]) == (
+            415,
+            "application/json",
+            "gzip, deflate",
+        )
+        assert json.loads(body) == {"error": "content-encoding: got 'br'; wanted gzip, deflate or none"}
         connection.send(b"nonsense")
         assert (await connection.receive())[0] == 400
         assert not service.requests

@@ -38,27 +38,20 @@ def log(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def inputs(command: str) -> tuple[str, dict[str, Any]]:
-    """Return the URL and the inputs by name that a shell would send."""
+def request(command: str) -> tuple[str, dict[str, Any]]:
+    """Return the URL and the body that a shell would send."""
     _, _, url, _, header, _, body = shlex.split(command)
     assert header == "x-shortlist-user: o'b"
-    return url, {
-        model_input["name"]: (model_input["datatype"], model_input["data"])
-        for model_input in json.loads(body)["inputs"]
-    }
+    return url, json.loads(body)
 
 
 def test_a_version_that_recommends_has_examples_for_scores_and_a_slate(log: Path) -> None:
     data = Data.model_validate(DECLARED)
     ranks, recommends = example_requests("http://x", "shop", data, log, ("surface", "price")).splitlines()
-    assert inputs(ranks) == (
-        "http://x/v2/models/shop/infer", {"user_id": ("BYTES", ["o'b"]), "item_id": ("INT64", [5, 7])},
-    )  # fmt: skip
-    expected = {"k": ("INT64", [10]), "user_id": ("BYTES", ["o'b"]), "surface": ("BYTES", ["home"])}
-    assert inputs(recommends) == (
-        "http://x/v2/models/shop.recommend/infer",
-        expected,
-    )  # a price that is null is left out
+    # A price that is null is left out.
+    context = {"surface": "home"}
+    assert request(ranks) == ("http://x/v1/rank", {"user": "o'b", "items": [5, 7], "context": context})
+    assert request(recommends) == ("http://x/v1/recommend", {"user": "o'b", "k": 10, "context": context})
 
 
 def test_a_version_that_does_not_recommend_has_an_example_for_scores(log: Path) -> None:

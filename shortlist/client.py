@@ -1,0 +1,147 @@
+"""Client of a served recommender, for applications: recommend and rank, in plain JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import httpx
+
+from shortlist.serving.server.requests.headers import USER_HEADER
+from shortlist.serving.server.requests.paths import RANK, RECOMMEND
+
+Key = int | str
+_ITEM: Final = "item"
+
+
+class RefusedRequestError(Exception):
+    """The server did not answer a request with 200.
+
+    Args:
+        status: HTTP status.
+        message: What the server says about it.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        """HTTP status: 4xx for a mistake in the request; of 429 and 503 a later try may be answered."""
+
+
+@dataclass(frozen=True)
+class ScoredItem:
+    """An item of an answer."""
+
+    item: Key
+    score: float
+    """Score of the label: the probability of a positive outcome, for calibrated models."""
+    facts: Mapping[str, Any]
+    """Further values: scores of further labels; of a slate also position, value, source and propensity."""
+
+
+@dataclass(frozen=True)
+class ItemList:
+    """Items in the order in which to show them."""
+
+    request_id: str
+    """Names the request in events about these items."""
+    items: tuple[ScoredItem, ...]
+    degraded: bool
+    """Whether some features could not be read and counted as unknown."""
+
+    @property
+    def ids(self) -> list[Key]:
+        """Ids of the items, in order."""
+        return [scored.item for scored in self.items]
+
+
+class Client:
+    """Client of one server or gateway, with connections that are kept; a context manager.
+
+    Args:
+        url: Such as `http://127.0.0.1:8080`.
+        timeout_seconds: Timeout of a request.
+        transport: Transport of httpx in place of the network.
+    """
+
+    def __init__(self, url: str, timeout_seconds: float = 2.0, transport: httpx.BaseTransport | None = None) -> None:
+        self._http = httpx.Client(base_url=url, timeout=timeout_seconds, transport=transport)
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close all connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    def recommend(
+        self, user: Key | None, k: int = 10, *, context: Mapping[str, Any] | None = None,
+        recent_items: Sequence[Key] | None = None, request_id: str | None = None,
+    ) -> ItemList:  # fmt: skip
+        """Return a slate for a user.
+
+        Args:
+            user: The user's id; None for one without.
+            k: Number of items.
+            context: Columns of the request, such as the device.
+            recent_items: Items that the user took lately, newest first.
+            request_id: Id of the request; the server makes one by default.
+
+        Raises:
+            RefusedRequestError: The server did not answer with a slate.
+            httpx.HTTPError: The server could not be reached, or did not answer in time.
+        """
+        request = {"user": user, "k": k, "recent_items": recent_items and list(recent_items)}
+        return self._ask(RECOMMEND, user, request, context, request_id)
+
+    def rank(
+        self, user: Key | None, items: Sequence[Key | Mapping[str, Any]], *,
+        context: Mapping[str, Any] | None = None, request_id: str | None = None,
+    ) -> ItemList:  # fmt: skip
+        """Return given items for a user, the best first.
+
+        Args:
+            user: The user's id; None for one without.
+            items: Ids of the items, or objects with the id and further columns of the item's row.
+            context: Columns of the request, which all items share.
+            request_id: Id of the request; the server makes one by default.
+
+        Raises:
+            RefusedRequestError: The server did not answer with scores.
+            httpx.HTTPError: The server could not be reached, or did not answer in time.
+        """
+        return self._ask(RANK, user, {"user": user, "items": list(items)}, context, request_id)
+
+    def _ask(
+        self, path: str, user: Key | None, request: dict[str, Any], context: Mapping[str, Any] | None,
+        request_id: str | None,
+    ) -> ItemList:  # fmt: skip
+        headers = {} if user is None else {USER_HEADER: str(user)}
+        body = {**request, "context": dict(context or {}), "request_id": request_id}
+        content = self._post(path, {name: value for name, value in body.items() if value is not None}, headers)
+        scored = [dict(values) for values in content["items"]]
+        items = tuple(ScoredItem(values.pop(_ITEM, None), values.pop("score"), values) for values in scored)
+        return ItemList(content["request_id"], items, content["degraded"])
+
+    def _post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+        response = self._http.post(path, json=body, headers=dict(headers))
+        if response.status_code != httpx.codes.OK:
+            raise RefusedRequestError(response.status_code, _error_message(response))
+        content: dict[str, Any] = response.json()
+        return content
+
+
+def _error_message(response: httpx.Response) -> str:
+    try:
+        return str(response.json()["error"])
+    except (ValueError, KeyError, TypeError):  # of a proxy
+        return response.text[:200]

@@ -1,0 +1,1 @@
+"""Plain JSON over HTTP: what an application sends instead of tensors."""

@@ -1,0 +1,66 @@
+"""Endpoints in plain JSON: a ranking of given items, and recommendations."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from shortlist.serving.server.inference.service import Service
+from shortlist.serving.server.protocols.http_messages import HttpResponse, decode_content, json_response
+from shortlist.serving.server.protocols.json_api.answers import ranking, slate
+from shortlist.serving.server.protocols.json_api.requests import (
+    parse_json,
+    read_rank_request,
+    read_recommend_request,
+)
+from shortlist.serving.server.requests.admission import AdmissionSlot
+from shortlist.serving.server.requests.headers import RequestContext
+from shortlist.serving.server.requests.paths import RANK, RECOMMEND
+
+Endpoint = Callable[[Service, Any, RequestContext, AdmissionSlot], Awaitable[dict[str, Any]]]
+"""From the service, the content of a body, the headers and the admission slot to the content of the response."""
+
+
+async def rank(service: Service, document: Any, context: RequestContext, slot: AdmissionSlot) -> dict[str, Any]:
+    """Return the given items in the order of their scores.
+
+    Raises:
+        RequestError: The request is invalid, or the model cannot score it.
+    """
+    request = read_rank_request(service, document, context)
+    return ranking(service, document["items"], await service.answer(request, slot))
+
+
+async def recommend(service: Service, document: Any, context: RequestContext, slot: AdmissionSlot) -> dict[str, Any]:
+    """Return a slate.
+
+    Raises:
+        RequestError: The request is invalid, or the model cannot score its candidates.
+    """
+    request = read_recommend_request(service, document, context)
+    return slate(service, await service.answer(request, slot))
+
+
+JSON_ENDPOINTS: Final[Mapping[str, Endpoint]] = {RANK: rank, RECOMMEND: recommend}
+
+
+async def answer_json(
+    endpoint: Endpoint, service: Service, headers: Mapping[str, str], content: bytes | bytearray
+) -> HttpResponse:
+    """Return the response to a request in plain JSON.
+
+    Args:
+        endpoint: What answers.
+        service: The service of the server.
+        headers: Headers of the request, their names in lower case.
+        content: The body.
+
+    Raises:
+        RequestError: The request cannot be answered.
+    """
+    async with service.admission.slot() as slot:  # before the body is parsed: a refusal must cost nothing
+        document = parse_json(decode_content(content, headers, service.settings.serving.limits.max_request_bytes))
+        del content
+        context = RequestContext.from_headers(headers)
+        response = await endpoint(service, document, context, slot)
+    return json_response(response, context.response_headers(service.settings.version))

@@ -1,0 +1,186 @@
+"""Requests in plain JSON, and their conversion into the tensors of an inference request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, TypeVar
+
+import orjson
+from pydantic import ConfigDict, Field
+
+from shortlist.contracts import Columns
+from shortlist.serving.server.inference.service import InferenceRequest, Service
+from shortlist.serving.server.request_inputs.input_types import accepted_datatypes, preferred_datatype
+from shortlist.serving.server.requests.headers import RequestContext, recommend_model
+from shortlist.serving.server.requests.request_errors import BadRequestError, UnknownModelError, shorten
+from shortlist.serving.server.requests.tensors import ProtocolMessage, Tensor, TensorHead, from_values, validate_message
+from shortlist.spec.data import Column
+from shortlist.spec.retrieval import RECENT_ITEMS, K
+
+MAX_ID_LENGTH: Final = 256
+MAX_ITEMS: Final = 100_000
+"""Most items of a request in any spec; `serving.max_rows` is the limit of this one."""
+
+RequestId = Annotated[str, Field(min_length=1, max_length=MAX_ID_LENGTH)]
+Key = int | str
+Message = TypeVar("Message", bound=ProtocolMessage)
+
+
+class _StrictMessage(ProtocolMessage):
+    model_config = ConfigDict(extra="forbid")
+
+
+class RankRequest(_StrictMessage):
+    """Items to be scored for a user."""
+
+    user: Key | None = None
+    items: Annotated[list[Key | dict[str, Any]], Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True)]
+    """Ids; or objects with the id and further columns of the item's row."""
+    context: dict[str, Any] = Field(default_factory=dict)
+    """Columns of the request, which all items share."""
+    request_id: RequestId | None = None
+
+
+class RecommendRequest(_StrictMessage):
+    """A user who wants a slate."""
+
+    user: Key | None = None
+    k: Annotated[int, Field(ge=1, le=MAX_ITEMS)] = 10
+    context: dict[str, Any] = Field(default_factory=dict)
+    """Columns of the request."""
+    recent_items: Annotated[list[Key], Field(max_length=MAX_ITEMS, fail_fast=True)] | None = None
+    """Items that the user took lately, newest first."""
+    request_id: RequestId | None = None
+
+
+def parse_json(content: bytes | bytearray) -> Any:
+    """Return the content of a body.
+
+    Raises:
+        BadRequestError: It is not JSON.
+    """
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise BadRequestError(f"the body is not valid JSON: {error}") from None
+
+
+def read_rank_request(service: Service, document: Any, context: RequestContext) -> InferenceRequest:
+    """Return a request for scores.
+
+    Args:
+        service: The service of the server.
+        document: Content of the body, as `RankRequest` describes it.
+        context: Headers of the request.
+
+    Raises:
+        BadRequestError: It is invalid; the message names the first mistake.
+    """
+    request = validate_message(RankRequest, document)
+    columns = {**_context(service, request.context, request.user), **_item_columns(service, request.items)}
+    return _inference_request(service, service.settings.model, columns, [], request.request_id, context)
+
+
+def read_recommend_request(service: Service, document: Any, context: RequestContext) -> InferenceRequest:
+    """Return a request for a slate.
+
+    Args:
+        service: The service of the server.
+        document: Content of the body, as `RecommendRequest` describes it.
+        context: Headers of the request.
+
+    Raises:
+        BadRequestError: It is invalid; the message names the first mistake.
+        UnknownModelError: The served version has no retrieval.
+    """
+    if service.recommending is None:
+        raise UnknownModelError("the version that is served ranks given items only; its spec declares no retrieval")
+    request = validate_message(RecommendRequest, document)
+    tensors = [from_values(TensorHead(name=K, datatype="INT64", shape=[1]), [request.k])]
+    if request.recent_items:
+        assert service.data.item is not None
+        tensors.append(_tensor(RECENT_ITEMS, service.data.by_name[service.data.item], request.recent_items))
+    columns = _context(service, request.context, request.user)
+    return _inference_request(
+        service, recommend_model(service.settings.model), columns, tensors, request.request_id, context
+    )
+
+
+def _inference_request(
+    service: Service, model: str, columns: Mapping[str, Sequence[Any]], tensors: list[Tensor], request_id: str | None,
+    context: RequestContext,
+) -> InferenceRequest:  # fmt: skip
+    declared = service.data.by_name
+    tensors += [_tensor(name, declared[name], values) for name, values in columns.items()]
+    return InferenceRequest(model, "", tensors, context, request_id or "")
+
+
+def _context(service: Service, sent: Mapping[str, Any], user: Key | None) -> dict[str, Sequence[Any]]:
+    """Return the columns of a request, each of one value."""
+    columns: dict[str, Sequence[Any]] = {}
+    for name, value in sent.items():
+        if name in (service.data.user, service.data.item):
+            raise BadRequestError(f"context.{name}: wanted it outside of the context, as 'user' or in 'items'")
+        _check_column(service, name, "context")
+        columns[name] = [value]
+    if user is not None:
+        if service.data.user is None:
+            raise BadRequestError(f"user: got {shorten(user)}; the served spec declares no user (data.user)")
+        columns[service.data.user] = [user]
+    return columns
+
+
+def _item_columns(service: Service, items: Sequence[Key | Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
+    """Return the columns of items, each of as many values as there are items, None where an item has none."""
+    item = service.data.item
+    rows = []
+    for number, value in enumerate(items):
+        if not isinstance(value, Mapping):
+            if item is None:
+                raise BadRequestError(
+                    f"items[{number}]: got {shorten(value)}; wanted an object, for the spec has no item"
+                )
+            rows.append({item: value})
+            continue
+        for name in value:
+            _check_column(service, name, f"items[{number}]")
+        if item is not None and value.get(item) is None:
+            raise BadRequestError(f"items[{number}]: wanted its id as '{item}'")
+        rows.append(dict(value))
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _check_column(service: Service, name: str, location: str) -> None:
+    if name == Columns.TIME:
+        raise BadRequestError(f"{location}.{name}: the server sets the time of a request; leave it out")
+    names = [accepted for accepted in service.inputs.accepted_names if accepted != Columns.TIME]
+    service.inputs.check_name(name, names)
+
+
+def _tensor(name: str, column: Column, values: Sequence[Any]) -> Tensor:
+    """Return the values of a column as a tensor: shape (values,), of lists (values, longest list)."""
+    if column.type in ("tags", "vector"):
+        return _matrix(name, column, values)
+    datatype = preferred_datatype(column)
+    if datatype == "BYTES" and "INT64" in accepted_datatypes(column) and not any(isinstance(v, str) for v in values):
+        datatype = "INT64"  # bits or days instead of their text
+    return from_values(_head(name, datatype, [len(values)]), values)
+
+
+def _matrix(name: str, column: Column, values: Sequence[Any]) -> Tensor:
+    lists: list[list[Any]] = []
+    for value in values:
+        if value is not None and not isinstance(value, list):
+            raise BadRequestError(f"input '{name}': got {shorten(value)}; wanted a list")
+        lists.append(value or [])
+    width = max(map(len, lists))
+    padding = 0.0 if column.type == "vector" else None
+    if column.type == "vector" and any(len(value) not in (0, width) for value in lists):
+        raise BadRequestError(f"input '{name}': got vectors of different lengths; wanted {width} numbers each")
+    flat = [element for value in lists for element in (*value, *[padding] * (width - len(value)))]
+    return from_values(_head(name, preferred_datatype(column), [len(lists), width]), flat)
+
+
+def _head(name: str, datatype: str, shape: list[int]) -> TensorHead:
+    return TensorHead.model_validate({"name": name, "datatype": datatype, "shape": shape})

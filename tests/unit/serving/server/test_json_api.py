@@ -1,0 +1,237 @@
+"""Plain JSON by a complete server: rankings, slates, messages, and the OpenAPI description that holds for both."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema.validators import Draft202012Validator
+from recommending_shop import BEST, Shop
+from schemathesis import GenerationMode
+
+from shortlist.client import Client, RefusedRequestError
+from shortlist.contracts import Files
+from shortlist.serving.server.protocols.http_app import http_app
+from shortlist.serving.server.server import ServerComponents
+from shortlist.slates.retrieval.retriever import fit_retrieval
+from shortlist.spec.retrieval import Retrieval
+from shortlist.storage.tables import DayTable
+
+RETRIEVAL = {"candidates": 8, "sources": {"popular": {"kind": "popular", "keys": ["page"], "min_positives": 1}}}
+
+
+class Api:
+    """HTTP of a server in this process."""
+
+    def __init__(self, parts: ServerComponents) -> None:
+        self.parts = parts
+        self._app = http_app(parts.service)
+        self._runner = asyncio.Runner()
+
+    def close(self) -> None:
+        self._runner.run(self.parts.close())
+        self._runner.close()
+
+    def ask(self, method: str, path: str, content: bytes | None = None, **headers: str) -> httpx.Response:
+        async def whole() -> httpx.Response:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(self._app), base_url="http://here") as client:
+                return await client.request(method, path, content=content, headers=headers)
+
+        return self._runner.run(whole())
+
+    def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
+        response = self.ask("POST", path, json.dumps(body).encode(), **headers)
+        return response.status_code, response.json()
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        """Answer a request of a synchronous client."""
+        response = self.ask(request.method, request.url.path, request.content, **request.headers)
+        return httpx.Response(response.status_code, content=response.content)
+
+
+class WeighingShop(Shop):
+    """A shop whose model reads the item's weight and the user's impressions alone."""
+
+    async def scores(self, tensors: Any, rows: int, place: Any = None) -> Any:
+        return (np.nan_to_num(tensors["numbers"][:, :2]) @ [1.0, 1000.0]).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def local(published: Any, start: Any, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    folder = tmp_path_factory.mktemp("shop")
+    log = DayTable.open(published.folder / "log", Files.LOG)
+    section, days = Retrieval.model_validate(RETRIEVAL), frozenset(part.day for part in log.days)
+    fit_retrieval(section, published.plan.declared.data, log, days, folder / "sources", 1)
+    return WeighingShop(published, start.model, folder / "sources", folder)
+
+
+@pytest.fixture(scope="module")
+def api(local: Shop) -> Iterator[Api]:
+    served = Api(local.parts(ordering=BEST, max_rows=50))
+    yield served
+    served.close()
+
+
+def test_given_items_are_ranked_by_score(api: Api) -> None:
+    status, content = api.post(
+        "/v1/rank",
+        {"user": 1, "items": ["item 4", "item 6", "item 5"], "context": {"page": "home"}, "request_id": "r1"},
+    )
+    assert status == 200, content
+    assert (content["request_id"], content["degraded"]) == ("r1", False)
+    assert [(ranked["index"], ranked["item"]) for ranked in content["items"]] == [
+        (1, "item 6"), (2, "item 5"), (0, "item 4"),
+    ]  # fmt: skip
+    scores = [ranked["score"] for ranked in content["items"]]
+    assert [scores[0] - score for score in scores] == [0, 1, 2]
+
+
+def test_a_ranking_has_the_scores_of_the_same_request_in_tensors(api: Api) -> None:
+    tensors = [
+        {"name": "user_id", "datatype": "INT64", "shape": [1], "data": [1]},
+        {"name": "item_id", "datatype": "BYTES", "shape": [3], "data": ["item 4", "item 6", "item 4"]},
+        {"name": "position", "datatype": "INT64", "shape": [3], "data": [1, 2, None]},
+        {"name": "words", "datatype": "BYTES", "shape": [3, 2], "data": ["a", "b", "c", None, None, None]},
+        {"name": "made", "datatype": "BYTES", "shape": [1], "data": ["2026-01-02"]},
+        {"name": "code", "datatype": "INT64", "shape": [1], "data": [255]},
+    ]
+    status, by_tensors = api.post("/v2/models/shop/infer", {"inputs": tensors})
+    assert status == 200, by_tensors
+    items = [
+        {"item_id": "item 4", "position": 1, "words": ["a", "b"]}, {"item_id": "item 6", "position": 2, "words": ["c"]},
+        "item 4",
+    ]  # fmt: skip
+    context = {"made": "2026-01-02", "code": 255}
+    status, by_json = api.post("/v1/rank", {"user": 1, "items": items, "context": context})
+    assert status == 200, by_json
+    by_index = sorted(by_json["items"], key=lambda ranked: ranked["index"])
+    assert [ranked["score"] for ranked in by_index] == by_tensors["outputs"][0]["data"]
+
+
+def test_a_slate_says_item_position_source_and_propensity(api: Api) -> None:
+    status, content = api.post("/v1/recommend", {"user": 1, "k": 3, "context": {"page": "home"}})
+    assert status == 200, content
+    assert content["items"][0]["item"] == "item 5"  # item 6 was never on this page
+    assert [shown["position"] for shown in content["items"]] == [1, 2, 3]
+    assert {shown["source"] for shown in content["items"]} == {"popular"}
+    assert {shown["propensity"] for shown in content["items"]} == {1.0}
+    assert (content["explored"], content["short"], content["fallback"]) == (False, False, [])
+    _, without_k = api.post("/v1/recommend", {"user": 1})
+    assert (len(without_k["items"]), without_k["short"]) == (8, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/rank", [], "the body: got []; wanted an object"),
+        ("/v1/rank", {"user": 1}, "items: is missing"),
+        ("/v1/rank", {"user": 1, "items": []}, "items: got []; list should have at least 1 item"),
+        ("/v1/rank", {"user": "u", "items": ["item 1"]}, "input 'user_id': got 'u' in a tensor of INT64"),
+        ("/v1/rank", {"items": ["item 1"], "contexts": {}}, "contexts: got {}"),
+        ("/v1/rank", {"items": ["item 1"], "context": {"pag": "home"}}, "no input 'pag'; did you mean 'page'?"),
+        ("/v1/rank", {"items": ["item 1"], "context": {"seconds": 3}}, "known only after the impression"),
+        ("/v1/rank", {"items": ["item 1"], "context": {"user_id": 3}}, "context.user_id: wanted it outside"),
+        ("/v1/rank", {"items": ["item 1"], "context": {"event_time": 3}}, "the server sets the time of a request"),
+        ("/v1/rank", {"items": [{"page": "home"}]}, "items[0]: wanted its id as 'item_id'"),
+        ("/v1/rank", {"items": ["item 1"], "context": {"words": "a"}}, "input 'words': got 'a'; wanted a list"),
+        ("/v1/rank", {"items": ["item 1"], "context": {"made": "today"}}, "wanted ISO dates"),
+        ("/v1/rank", {"items": ["item 1"] * 51}, "got 51 rows; wanted at most 50"),
+        ("/v1/recommend", {"user": 1, "k": 0}, "k: got 0; wanted greater than or equal to 1"),
+        ("/v1/recommend", {"user": 1, "k": 9}, "k: got 9; wanted 1 to 8"),
+        ("/v1/recommend", {"user": 1, "k": True}, "k: got True; wanted a valid integer"),
+        ("/v1/recommend", {"user": 1, "context": {"page": ["home"]}}, "input 'page': got ['home']"),
+        ("/v1/recommend", {"user": 1, "request_id": "x" * 257}, "request_id: got "),
+    ],
+)
+def test_a_mistake_is_named(api: Api, path: str, body: Any, message: str) -> None:
+    status, content = api.post(path, body)
+    assert status == 400
+    assert message in content["error"]
+
+
+def test_a_version_without_retrieval_does_not_recommend(local: Shop) -> None:
+    parts = local.parts(ordering=BEST)
+    parts.service.recommending = None
+    only_ranks = Api(parts)
+    assert only_ranks.post("/v1/recommend", {"user": 1}) == (
+        404, {"error": "the version that is served ranks given items only; its spec declares no retrieval"},
+    )  # fmt: skip
+    assert list(only_ranks.ask("GET", "/openapi.json").json()["paths"]) == ["/v1/rank"]
+    only_ranks.close()
+
+
+def test_compressed_bodies_are_read_within_the_limit(api: Api) -> None:
+    body = json.dumps({"user": 1, "items": ["item 1"]}).encode()
+    for encoding, compressed in (("gzip", gzip.compress(body)), ("deflate", zlib.compress(body))):
+        response = api.ask("POST", "/v1/rank", compressed, **{"content-encoding": encoding})
+        assert response.status_code == 200, response.text
+    too_long = gzip.compress(b" " * (api.parts.service.settings.serving.limits.max_request_bytes + 1) + body)
+    for content, encoding, status, message in (
+        (too_long, "gzip", 413, "bytes after decoding"),
+        (gzip.compress(body)[:-9], "gzip", 400, "wanted one complete gzip stream"),
+        (gzip.compress(body) + b"x", "gzip", 400, "wanted one complete gzip stream"),
+        (body, "gzip", 400, "bytes that are not gzip"),
+        (body, "br", 415, "content-encoding: got 'br'; wanted gzip, deflate or none"),
+    ):
+        response = api.ask("POST", "/v1/rank", content, **{"content-encoding": encoding})
+        assert (response.status_code, message in response.json()["error"]) == (status, True), response.text
+
+
+def test_only_post_is_allowed_and_the_server_says_that_it_lives(api: Api) -> None:
+    assert api.ask("GET", "/v1/rank").status_code == 405
+    assert api.ask("GET", "/v2/health/live").json() == {"live": True}
+
+
+def test_the_client_returns_typed_answers_and_raises_what_the_server_says(api: Api) -> None:
+    with Client("http://here", transport=httpx.MockTransport(api.handle)) as client:
+        slate = client.recommend(1, k=2, context={"page": "home"}, recent_items=["item 1"], request_id="mine")
+        assert (slate.request_id, slate.ids[0], slate.degraded) == ("mine", "item 5", False)
+        assert slate.items[0].facts["position"] == 1
+        ranking = client.rank(1, ["item 4", {"item_id": "item 6", "page": "home"}])
+        assert ranking.ids == ["item 6", "item 4"]
+        assert ranking.items[0].score - ranking.items[1].score == 2
+        with pytest.raises(RefusedRequestError, match="400: k: got 9; wanted 1 to 8") as refusal:
+            client.recommend(1, k=9)
+        assert refusal.value.status == 400
+
+
+def test_a_proxy_that_refuses_is_quoted() -> None:
+    refuses = httpx.MockTransport(lambda request: httpx.Response(502, text="bad gateway"))
+    with Client("http://here", transport=refuses) as client, pytest.raises(RefusedRequestError, match="bad gateway"):
+        client.rank(None, ["item 1"])
+
+
+def test_requests_by_the_description_are_understood_and_answers_are_as_it_says(api: Api) -> None:
+    """Positive cases are answered or refused for a value; negative ones are refused; none is a server error."""
+    description = api.ask("GET", "/openapi.json").json()
+    schema = schemathesis.openapi.from_dict(description)
+    modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+    cases = st.one_of(*(schema.as_strategy(mode) for mode in modes))
+    statuses = SimpleNamespace(seen=set())
+
+    @settings(max_examples=150, suppress_health_check=list(HealthCheck), deadline=None)
+    @given(cases)
+    def check(case: Any) -> None:
+        content = case.as_transport_kwargs()
+        body = content.get("json")
+        response = api.ask("POST", case.path, json.dumps(body).encode(), **(case.headers or {}))
+        assert response.status_code < 500, response.text
+        declared = description["paths"][case.path]["post"]["responses"][str(response.status_code)]
+        Draft202012Validator(
+            {**declared["content"]["application/json"]["schema"], "components": description["components"]}
+        ).validate(response.json())
+        statuses.seen.add(response.status_code)
+
+    check()
+    assert statuses.seen >= {200, 400}
