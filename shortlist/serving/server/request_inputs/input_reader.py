@@ -357,7 +357,8 @@ class InputReader:
         width = self._widths.get(tensor.name, tensor.shape[1])
         if tensor.shape[1] != width:
             raise BadRequestError(f"input '{tensor.name}': got vectors of {tensor.shape[1]} numbers; wanted {width}")
-        matrix = cast(Any, tensor.data).reshape(tensor.shape).astype(np.float32)
+        with np.errstate(over="ignore"):  # infinite: not finite, as such
+            matrix = cast(Any, tensor.data).reshape(tensor.shape).astype(np.float32)
         matrix[~np.isfinite(matrix).all(axis=1)] = 0.0
         return cast(Column, matrix)
 

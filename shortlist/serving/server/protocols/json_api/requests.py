@@ -121,8 +121,8 @@ def _context(service: Service, sent: Mapping[str, Any], user: Key | None) -> dic
     for name, value in sent.items():
         if name in (service.data.user, service.data.item):
             raise BadRequestError(f"context.{name}: wanted it outside of the context, as 'user' or in 'items'")
-        _check_column(service, name, "context")
-        columns[name] = [value]
+        if _is_read(service, name, "context"):
+            columns[name] = [value]
     if user is not None:
         if service.data.user is None:
             raise BadRequestError(f"user: got {shorten(user)}; the served spec declares no user (data.user)")
@@ -142,20 +142,19 @@ def _item_columns(service: Service, items: Sequence[Key | Mapping[str, Any]]) ->
                 )
             rows.append({item: value})
             continue
-        for name in value:
-            _check_column(service, name, f"items[{number}]")
         if item is not None and value.get(item) is None:
             raise BadRequestError(f"items[{number}]: wanted its id as '{item}'")
-        rows.append(dict(value))
+        rows.append({name: cell for name, cell in value.items() if _is_read(service, name, f"items[{number}]")})
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _check_column(service: Service, name: str, location: str) -> None:
+def _is_read(service: Service, name: str, location: str) -> bool:
+    """Return whether a column is read; False: it is passed over. Raises `BadRequestError` for one that nobody knows."""
     if name == Columns.TIME:
         raise BadRequestError(f"{location}.{name}: the server sets the time of a request; leave it out")
     names = [accepted for accepted in service.inputs.accepted_names if accepted != Columns.TIME]
-    service.inputs.check_name(name, names)
+    return service.inputs.check_name(name, names)
 
 
 def _tensor(name: str, column: Column, values: Sequence[Any]) -> Tensor:
