@@ -1,7 +1,8 @@
-"""The command that compares formulas of `ordering.value` on the validation days: `shortlist compare-orderings`."""
+"""The command that compares orderings by value on the validation days: `shortlist compare-orderings`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,7 @@ from shortlist.contracts import Files, ShortlistError, did_you_mean
 
 if TYPE_CHECKING:
     from shortlist.spec.spec import Spec
-    from shortlist.training.tuning.orderings import ComparedOrderings, RunFolders
+    from shortlist.training.tuning.orderings import ComparedOrdering, ComparedOrderings, DeclaredOrdering, RunFolders
 
 commands = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -22,43 +23,75 @@ commands = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @commands.command("compare-orderings")
 def compare_orderings(
     spec: SpecArgument,
-    values: Annotated[Path, typer.Argument(help="Text file with one formula a line; # begins a comment.")],
+    values: Annotated[
+        Path,
+        typer.Argument(
+            help="Text file; a line is a formula of ordering.value, or changes: ordering.diversity.weight=0.1."
+        ),
+    ],
     model: Annotated[str | None, typer.Option(help="Model that scores; the first candidate by default.")] = None,
     data: Annotated[Path | None, typer.Option(help="The log, where filters read lists beside it.")] = None,
     runs: RunsOption = Path("runs"),
     change: SetOption = None,
 ) -> None:
-    """Compare formulas of ordering.value by their slates on the validation days, with the artefacts of the last run."""
+    """Compare orderings by what their slates would earn on the validation days, with the artefacts of the last run."""
     from shortlist.spec.load import load_spec
-    from shortlist.spec.ordering import Ordering
     from shortlist.training.tuning.orderings import compare_orderings
 
-    loaded = load_spec(find_spec(spec), change or ())
-    declared = (loaded.ordering or Ordering()).value
-    formulas = (declared, *read_formulas(values))
+    path = find_spec(spec)
+    loaded = load_spec(path, change or ())
+    orderings = declared_orderings(loaded, lambda text: load_spec(path, [*(change or ()), text]), read_lines(values))
     folders = run_folders(loaded, runs, spec, data)
     with TemporaryDirectory(prefix="shortlist-orderings-") as scratch:
         comparison = compare_orderings(
-            loaded, scoring_model(loaded, model), formulas, folders, Path(scratch), typer.echo
+            loaded, scoring_model(loaded, model), orderings, folders, Path(scratch), typer.echo
         )
     for line in comparison_lines(comparison):
         typer.echo(line)
 
 
-def read_formulas(path: Path) -> list[str]:
-    """Return the formulas of a file.
+def declared_orderings(spec: Spec, change: Callable[[str], Spec], lines: Sequence[str]) -> list[DeclaredOrdering]:
+    """Return the orderings that lines declare, after that of the spec.
+
+    Args:
+        spec: The spec.
+        change: Returns the spec with changes, as for `--set`.
+        lines: Each a formula of `ordering.value`, or changes that begin with `ordering.`.
+    """
+    from shortlist.spec.ordering import Ordering
+    from shortlist.training.tuning.orderings import DeclaredOrdering
+
+    declared = spec.ordering or Ordering()
+    return [
+        DeclaredOrdering(declared.value, declared),
+        *(
+            DeclaredOrdering(
+                line,
+                change(line).ordering or declared
+                if line.startswith("ordering.")
+                else declared.model_copy(update={"value": line}),
+            )
+            for line in lines
+        ),
+    ]
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a file without comments.
 
     Raises:
-        ShortlistError: The file cannot be read, or has no formula.
+        ShortlistError: The file cannot be read, or has no line.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ShortlistError(f"{path}: cannot be read: {error}; wanted a text file with one formula a line") from error
-    formulas = [text for line in lines if (text := line.partition("#")[0].strip())]
-    if not formulas:
+        raise ShortlistError(
+            f"{path}: cannot be read: {error}; wanted a text file with one formula or change of ordering a line"
+        ) from error
+    declared_lines = [text for line in lines if (text := line.partition("#")[0].strip())]
+    if not declared_lines:
         raise ShortlistError(f"{path}: has no formula; wanted one a line, such as score * price")
-    return formulas
+    return declared_lines
 
 
 def scoring_model(spec: Spec, name: str | None) -> str:
@@ -115,15 +148,31 @@ def _log_of(table: Path, runs: Path, named: str) -> Path:
 
 
 def comparison_lines(comparison: ComparedOrderings) -> list[str]:
-    """Return the comparison for a terminal, a line per formula, the best first; formulas are last as they are long."""
-    best = "" if comparison.best_possible is None else f"; the best possible nDCG@10 is {comparison.best_possible:.4f}"
+    """Return the comparison for a terminal, a line per ordering, the best first; texts are last as they are long."""
+    if comparison.problem:
+        return [
+            f"The value of slates is unknown: {comparison.problem}.",
+            "nDCG@10 (agreement with what was shown, not quality)   ordering",
+            *(f"{ordering.ndcg_at_10:7.4f}{'':47} {ordering.text}" for ordering in comparison.orderings),
+        ]
+    best = "" if comparison.best_possible is None else f"; the best possible earns {comparison.best_possible:.3f}"
     lines = [
-        f"{comparison.users:,} users of {', '.join(comparison.days)}{best}",
-        "nDCG@10  recall@10  nDCG@10 minus the declared   ordering.value",
+        f"{comparison.users:,} users of {', '.join(comparison.days)}, reward {comparison.reward} a request{best}",
+        "value   interval          minus the declared         planted  ordering",
     ]
-    for ordering in sorted(comparison.orderings, key=lambda ordering: -ordering.ndcg_at_10):
-        lead = ordering.lead
-        gap = "declared" if ordering is comparison.orderings[0] else ""
-        gap = gap if lead is None else f"{lead.value:+.4f} [{lead.low:+.4f}, {lead.high:+.4f}]"
-        lines.append(f"{ordering.ndcg_at_10:7.4f}  {ordering.recall:9.4f}  {gap:<26}   {ordering.value}")
-    return lines
+    for ordering in sorted(comparison.orderings, key=_earned, reverse=True):
+        value, lead = ordering.value, ordering.lead
+        gap = "declared" if lead is None else _format_bounds(lead.value, lead.low, lead.high)
+        planted = "" if ordering.truth is None else f"{ordering.truth:.3f}"
+        bounds = "unknown" if value is None or value.low is None else f"[{value.low:.3f}, {value.high:.3f}]"
+        lines.append(f"{_earned(ordering):5.3f}   {bounds:<16}  {gap:<25}  {planted:>7}  {ordering.text}")
+    problems = {ordering.value.problem for ordering in comparison.orderings if ordering.value}
+    return [*lines, *(f"Unknown: {problem}." for problem in sorted(problems) if problem)]
+
+
+def _earned(ordering: ComparedOrdering) -> float:
+    return (ordering.value.estimate or 0.0) if ordering.value else 0.0
+
+
+def _format_bounds(value: float | None, low: float | None, high: float | None) -> str:
+    return "unknown" if value is None or low is None or high is None else f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"

@@ -11,7 +11,8 @@ from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.blessing import read_blessing, verify_blessing
 from shortlist.evaluation.verdict import GateVerdict, measured_numbers
 from shortlist.report.figures import write_plots
-from shortlist.report.report import model_plots
+from shortlist.report.report import choose_shown_slates, model_plots
+from shortlist.report.value_lines import run_value, value_numbers
 from shortlist.storage.artefacts import read_json
 from shortlist.tracking.registry import BEST_CHAMPION, RELEASE
 from shortlist.tracking.run_context import RunContext
@@ -79,10 +80,13 @@ def record_verdict(context: RunContext, verdict: Path, runs: Mapping[str, str]) 
     tracker = context.tracker
     verdict_read = GateVerdict.read(verdict)
     with TemporaryDirectory() as folder:
-        write_plots(model_plots(verdict_read.models, verdict_read.best_possible), Path(folder))
-        for report in read_blessing(verdict / Files.BLESSING).gates:
+        blessing = read_blessing(verdict / Files.BLESSING)
+        value = run_value(verdict_read, choose_shown_slates(verdict_read, blessing))
+        write_plots(model_plots(verdict_read.models, verdict_read.best_possible, value), Path(folder))
+        for report in blessing.gates:
             tracker.log_gates(runs[report.model], report.model_dump(mode="json"))
             tracker.log_files(runs[report.model], Path(folder), "plots")
+            tracker.log_metrics(runs[report.model], {"value": value_numbers(value, report.model)})
         for measures in verdict_read.models:
             if measures.model in runs:
                 tracker.log_metrics(runs[measures.model], {"test": measured_numbers(measures)})

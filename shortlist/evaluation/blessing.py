@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -44,11 +45,15 @@ class Blessing(Record):
 
 
 def bless(
-    reports: Sequence[GateReport], measures: Sequence[Measures], choice: CandidateChoice | None = None
+    reports: Sequence[GateReport],
+    measures: Sequence[Measures],
+    choice: CandidateChoice | None = None,
+    lower_earners: Mapping[str, str] = MappingProxyType({}),
 ) -> Blessing:
     """Bless the candidate that is best on the validation days among those that pass every gate.
 
-    The test rows are used by the gates alone: choosing by them would bias their numbers upwards. Candidates whose
+    A candidate whose slates are shown to earn less than another's is not chosen. Else the test rows are used by the
+    gates alone: choosing by them would bias their numbers upwards. Candidates whose
     paired interval with the best includes 0 are tied with it: of these the one with the lowest validation log loss is
     chosen, and the reasons call it a statistical tie. Without a choice the lowest validation log loss decides
     alone. A candidate whose validation log loss is unknown (retrained on all days from an earlier model that learnt
@@ -57,10 +62,15 @@ def bless(
     Args:
         reports: Gate reports of the candidates.
         measures: Numbers of the models.
-        choice: The candidates that pass, compared on the validation days; None when they could not be compared.
+        choice: The other candidates that pass, compared on the validation days; None when they could not be compared.
+        lower_earners: Candidates that pass, but whose slates are shown to earn less than another's, with the reason.
     """
     losses = {model_measures.model: model_measures.validation_log_loss for model_measures in measures}
-    passing_losses = {report.model: losses.get(report.model) for report in reports if report.passed}
+    passing_losses = {
+        report.model: losses.get(report.model)
+        for report in reports
+        if report.passed and report.model not in lower_earners
+    }
     known_losses = {model: loss for model, loss in passing_losses.items() if loss is not None}
     if choice is not None:
         tied = choice.tied & known_losses.keys() or {choice.best}
@@ -78,7 +88,12 @@ def bless(
             candidate=candidates[blessed_model],
             validation_log_loss=known_losses.get(blessed_model),
         ),
-        reasons={report.model: _list_reasons(report, blessed_model, known_losses, choice) for report in reports},
+        reasons={
+            report.model: (f"passes every gate, but {lower_earners[report.model]}",)
+            if report.model in lower_earners
+            else _list_reasons(report, blessed_model, known_losses, choice)
+            for report in reports
+        },
         numbers={
             model_measures.model: model_measures.model_copy(update={"curves": None}) for model_measures in measures
         },

@@ -1,15 +1,17 @@
-"""Choice of the best of several candidates that pass every gate, on rows that none of them has learnt."""
+"""Choice of the best of several candidates that pass every gate: by value, then on rows that none has learnt."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
+from shortlist.evaluation.gates.value import describe_lead
 from shortlist.evaluation.metrics.intervals import Resampled, paired_differences, resample
 from shortlist.evaluation.metrics.measure import scores_file
 from shortlist.evaluation.metrics.pointwise import UnmeasurableError
 from shortlist.evaluation.metrics.records import TITLES, Metric, MetricDifference, Record
 from shortlist.evaluation.metrics.scores import check_same_rows, read_scores
+from shortlist.evaluation.value.evaluation import compare_slates
 from shortlist.spec.gates import Gates
 
 
@@ -76,6 +78,22 @@ def choose_candidate(scores: Mapping[str, Path], metric: Metric, limits: Gates, 
         for name in other_candidates
     }
     return CandidateChoice(metric=metric, values=values, best=best, leads=leads)
+
+
+def find_lower_earners(slates: Mapping[str, Path]) -> dict[str, str]:
+    """Return the candidates whose slates are shown to earn less than those of another one, with the reason.
+
+    Args:
+        slates: Folders of the evaluated slates of the candidates that pass, by name.
+    """
+    reasons = {}
+    for name, folder in slates.items():
+        leads = {other: compare_slates(slates[other], folder) for other in slates if other != name}
+        shown = {other: lead for other, lead in leads.items() if lead is not None and lead.low is not None}
+        best = max(shown, key=lambda other: shown[other].low or 0.0, default=None)
+        if best is not None and (shown[best].low or 0.0) > 0:
+            reasons[name] = f"its slates are shown to earn less than those of '{best}', by {describe_lead(shown[best])}"
+    return reasons
 
 
 def _resample_candidates(

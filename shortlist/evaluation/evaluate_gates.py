@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from shortlist.contracts import Files
 from shortlist.evaluation.blessing import bless, write_blessing
-from shortlist.evaluation.choice import choose_candidate
+from shortlist.evaluation.choice import choose_candidate, find_lower_earners
 from shortlist.evaluation.gates.export_validation import ExportValidation
 from shortlist.evaluation.gates.gate_inputs import (
     GateInputs,
@@ -88,9 +88,10 @@ def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
     ]
     gate_verdict = _make_verdict(outcomes, evidence, limits)
     passing_scores = {report.model: candidates[report.model].scores for report in gate_verdict.reports if report.passed}
-    blessing = bless(
-        gate_verdict.reports, gate_verdict.models, choose_candidate(passing_scores, gate_verdict.metric, limits, seed)
-    )
+    lower_earners = find_lower_earners({model: slates / model for model in passing_scores}) if slates else {}
+    compared_scores = {model: scores for model, scores in passing_scores.items() if model not in lower_earners}
+    choice = choose_candidate(compared_scores, gate_verdict.metric, limits, seed)
+    blessing = bless(gate_verdict.reports, gate_verdict.models, choice, lower_earners)
     with atomic_folder(verdict) as staging:
         write_json(staging / Files.GATES, gate_verdict.model_dump(mode="json"))
         write_blessing(staging / Files.BLESSING, blessing)

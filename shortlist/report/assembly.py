@@ -20,10 +20,8 @@ from shortlist.report.report import choose_shown_slates, write_report
 from shortlist.report.summary import (
     BlessedVersion,
     RowCounts,
-    StageLine,
     StepNumbers,
     Summary,
-    best_possible_numbers,
     combine_engines,
     gate_lines,
     label_numbers,
@@ -32,6 +30,7 @@ from shortlist.report.summary import (
     write_summary,
 )
 from shortlist.report.titles import sort_steps, step_title
+from shortlist.report.value_lines import run_value
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import read_json, write_json
@@ -93,10 +92,11 @@ def build_summary(page: RunPage) -> Summary:
     if verdict and verdict.champion:
         kinds["champion"] = verdict.champion.kind
     embeddings = read_embedding_numbers(records)
+    slates = choose_shown_slates(verdict, read_blessing(page.verdict / Files.BLESSING)) if page.verdict else None
     return Summary(
         spec=page.spec,
         rows=_row_counts(page),
-        best_possible=best_possible_numbers(verdict.best_possible, verdict.retrieval) if verdict else None,
+        best_possible=verdict.best_possible if verdict else None,
         models={
             model_measures.model: model_numbers(
                 model_measures, kinds.get(model_measures.model, ""), records.get(model_measures.model)
@@ -119,14 +119,9 @@ def build_summary(page: RunPage) -> Summary:
         embeddings=next(iter(embeddings.values()), None),
         embeddings_by_model=embeddings,
         labels=label_numbers(measures),
-        stages=_stage_lines(page, verdict),
+        stages=stage_lines(verdict.retrieval, slates) if verdict else (),
+        value=run_value(verdict, slates) if verdict else None,
     )
-
-
-def _stage_lines(page: RunPage, verdict: GateVerdict | None) -> tuple[StageLine, ...]:
-    if verdict is None or page.verdict is None:
-        return ()
-    return stage_lines(verdict.retrieval, choose_shown_slates(verdict, read_blessing(page.verdict / Files.BLESSING)))
 
 
 def _row_counts(page: RunPage) -> RowCounts:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from shortlist.evaluation.gates.retrieval import RetrievalMeasures, StageNumbers
 from shortlist.evaluation.metrics.records import Curves, Measures, Role, Scores
 from shortlist.report.figures import DASHES, GRID, INK, MARKERS, MUTED, SERIES, Plot, figure_panels, plot
+from shortlist.report.value_lines import RunValue
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,15 +94,14 @@ def funnel_plot(measures: RetrievalMeasures, later_stages: Sequence[StageNumbers
         measures: Measures of the retrieval.
         later_stages: Numbers of filtering, scoring and ordering; empty where no slates were made.
     """
-    stages = [*measures.stages, *later_stages, *([measures.best_possible] if measures.best_possible else [])]
-    recalls = [(_list_name(stage, measures), stage.recall, stage.items) for stage in stages if stage.recall]
+    stages = [*measures.stages, *later_stages]
+    recalls = [(_list_name(stage), stage.recall, stage.items) for stage in stages if stage.recall]
     if not recalls:
         return None
     size = measures.evaluation.catalogue
     with figure_panels(5.0, 1.2 + 0.5 * len(recalls)) as (figure, (axes,)):
-        for number, (name, recall, items) in enumerate(recalls):
-            colour = MUTED if name == _BEST_POSSIBLE else SERIES[number % len(SERIES)]
-            axes.barh(number, recall.value, color=colour, height=0.55)
+        for number, (_, recall, items) in enumerate(recalls):
+            axes.barh(number, recall.value, color=SERIES[number % len(SERIES)], height=0.55)
             axes.plot([recall.low, recall.high], [number, number], color=INK, linewidth=1.3)
             _write_right(axes, f"{recall.value:.3f} in {items:.0f}", number)
         axes.set_yticks(range(len(recalls)), [name for name, *_ in recalls], color=INK)
@@ -115,13 +115,36 @@ def funnel_plot(measures: RetrievalMeasures, later_stages: Sequence[StageNumbers
         return plot(figure, "funnel", "Candidates", caption)
 
 
-_BEST_POSSIBLE = "best possible"
+def value_plot(value: RunValue) -> Plot | None:
+    """Return the value of every list with its interval, beside the planted one; None where none is known."""
+    lists = [line for line in value.lists if line.low is not None or line.truth is not None]
+    if not lists:
+        return None
+    with figure_panels(5.0, 1.2 + 0.42 * len(lists)) as (figure, (axes,)):
+        for number, line in enumerate(lists):
+            colour = SERIES[0] if line.model else MUTED
+            if line.estimate is not None and line.low is not None and line.high is not None:
+                axes.plot([line.low, line.high], [number, number], color=colour, linewidth=3, solid_capstyle="round")
+                axes.plot(line.estimate, number, marker="o", color=colour, markersize=7)
+            if line.truth is not None:
+                axes.plot(line.truth, number, marker="D", color=INK, markersize=5, markerfacecolor="none")
+            _write_right(axes, "" if line.low is None else f"{line.estimate:.2f}", number)
+        axes.set_yticks(range(len(lists)), [line.title for line in lists], color=INK)
+        axes.set(xlabel=f"{value.reward} per request", xlim=(0, None), ylim=(len(lists) - 0.4, -0.6))
+        axes.grid(axis="y", visible=False)
+        axes.grid(axis="x")
+        planted = " Diamonds are the planted values." if any(line.truth is not None for line in lists) else ""
+        caption = (
+            "What each list would earn, estimated from rows with known propensities, with its interval by"
+            f" user.{planted}"
+        )
+        return plot(figure, "value", "Value of the slates", caption)
 
 
-def _list_name(stage: StageNumbers, measures: RetrievalMeasures) -> str:
+def _list_name(stage: StageNumbers) -> str:
     if stage.stage != "retrieval":
         return stage.stage
-    return stage.source or (_BEST_POSSIBLE if stage is measures.best_possible else "all sources")
+    return stage.source or "all sources"
 
 
 def scores_plot(models: Sequence[Measures]) -> Plot | None:

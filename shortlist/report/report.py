@@ -22,6 +22,7 @@ from shortlist.report.page import RunPage
 from shortlist.report.page_facts import broken_rules, feature_facts, split_days, split_rows
 from shortlist.report.summary import best_epoch_record, combine_engines
 from shortlist.report.templates import page_environment
+from shortlist.report.value_lines import RunValue, run_value
 from shortlist.storage.artefacts import read_json, write_text
 from shortlist.storage.tables import DayTable
 
@@ -52,6 +53,7 @@ def render(page: RunPage) -> str:
     models = _by_auc((*(verdict.models if verdict else ()), *page.measures))
     best = verdict.best_possible if verdict else None
     slates = choose_shown_slates(verdict, blessing)
+    value = run_value(verdict, slates) if verdict else None
     records = {model: read_json(folder / Files.MODEL) for model, folder in page.models.items()}
     return _template().render(
         page=page,
@@ -72,9 +74,11 @@ def render(page: RunPage) -> str:
         records=records,
         rate_error=rate_error,
         best_epoch_record=best_epoch_record,
-        model_plots=model_plots(models, best),
+        model_plots=model_plots(models, best, None),
         retrieval=verdict.retrieval if verdict else None,
         slates=slates,
+        value=value,
+        value_plot=plots.value_plot(value) if value else None,
         funnel=plots.funnel_plot(verdict.retrieval, slates[1].stages if slates else ())
         if verdict and verdict.retrieval
         else None,
@@ -95,13 +99,14 @@ def choose_shown_slates(verdict: GateVerdict | None, blessing: Blessing | None) 
     return (shown_model, measured[shown_model]) if shown_model else None
 
 
-def model_plots(models: Sequence[Measures], best: Scores | None) -> list[Plot]:
+def model_plots(models: Sequence[Measures], best: Scores | None, value: RunValue | None) -> list[Plot]:
     """Return the plots that compare models: for the page, or for MLflow by `figures.write_plots`."""
     figures = (
         plots.auc_plot(models, best),
         plots.roc_plot(models),
         plots.calibration_plot(models),
         plots.scores_plot(models),
+        plots.value_plot(value) if value else None,
     )
     return [figure for figure in figures if figure is not None]
 

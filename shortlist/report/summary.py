@@ -14,6 +14,7 @@ from shortlist.evaluation.gates.retrieval import RetrievalMeasures, StageNumbers
 from shortlist.evaluation.gates.slates import FILTERING, SlateMeasures
 from shortlist.evaluation.metrics.embeddings import EmbeddingNumbers
 from shortlist.evaluation.metrics.records import ConfidenceInterval, Measures, Metric, Record, Scores
+from shortlist.report.value_lines import RunValue
 from shortlist.storage.artefacts import write_json
 
 Count = int | None
@@ -132,8 +133,7 @@ class StageLine(Record):
     """Numbers of a stage, on the users of the test days; null where too few users were measured."""
 
     stage: str
-    """`retrieval`, `filtering`, `scoring` or `ordering`, whose slates users would see; or `best_possible`, the best
-    possible list of a generated world."""
+    """`retrieval`, `filtering`, `scoring` or `ordering`, whose slates users would see."""
     source: str | None
     """Name of a source; null for all sources together."""
     model: str | None = None
@@ -157,15 +157,6 @@ class StageLine(Record):
     """Mean of 1 - likeness over the pairs of the first ten; null where it was not measured."""
 
 
-class BestPossible(Scores):
-    """Numbers of the planted probabilities of a generated log on the test days."""
-
-    ndcg_at_10: float | None = None
-    """nDCG@10 of the items with the highest expected number of positives per user; null without `retrieval`."""
-    recall: float | None = None
-    """Recall of the same list, with as many items as there are candidates."""
-
-
 class RunFailure(Record):
     """Where and why the run stopped."""
 
@@ -179,7 +170,7 @@ class Summary(Record):
     spec: str
     """Name of the spec."""
     rows: RowCounts
-    best_possible: BestPossible | None
+    best_possible: Scores | None
     """Numbers of the planted probabilities on the test rows; null for a real log."""
     models: dict[str, ModelNumbers]
     """Numbers of the models by declared name; `champion` is the serving model on this run's rows."""
@@ -203,6 +194,8 @@ class Summary(Record):
     """Numbers of the scores of further labels; empty where no model has any."""
     stages: tuple[StageLine, ...] = ()
     """Numbers of the stages of a recommendation; empty where the spec declares no retrieval."""
+    value: RunValue | None = None
+    """What the slates of every candidate, and the lists beside them, would earn; null where none were evaluated."""
 
 
 def model_numbers(measures: Measures, kind: str, record: Mapping[str, Any] | None) -> ModelNumbers:
@@ -273,7 +266,7 @@ def combine_engines(engines: Iterable[EngineNumbers | None]) -> EngineNumbers | 
 def stage_lines(
     measures: RetrievalMeasures | None, slates: tuple[str, SlateMeasures] | None = None
 ) -> tuple[StageLine, ...]:
-    """Return the numbers of every source, of all together, of every later stage, and of the best possible list.
+    """Return the numbers of every source, of all together, and of every later stage.
 
     Args:
         measures: Measures of the retrieval; None where none is declared.
@@ -282,11 +275,9 @@ def stage_lines(
     if measures is None:
         return ()
     model, later_stages = (slates[0], slates[1].stages) if slates else (None, ())
-    best = measures.best_possible
     return (
         *(_stage_line(stage) for stage in measures.stages),
         *(_stage_line(stage, None if stage.stage == FILTERING else model) for stage in later_stages),
-        *([_stage_line(best.model_copy(update={"stage": "best_possible"}))] if best else []),
     )
 
 
@@ -303,17 +294,6 @@ def _stage_line(stage: StageNumbers, model: str | None = None) -> StageLine:
         index_recall=stage.index_recall,
         diversity=stage.diversity,
     )
-
-
-def best_possible_numbers(scores: Scores | None, measures: RetrievalMeasures | None) -> BestPossible | None:
-    """Return the numbers of a generated log's planted probabilities; None for a real log."""
-    if scores is None:
-        return None
-    best = measures.best_possible if measures else None
-    list_numbers = (
-        {"ndcg_at_10": _interval_value(best.ndcg_at_10), "recall": _interval_value(best.recall)} if best else {}
-    )
-    return BestPossible(**scores.model_dump(), **list_numbers)
 
 
 def _interval_value(interval: ConfidenceInterval | None) -> float | None:

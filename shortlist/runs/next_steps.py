@@ -27,7 +27,8 @@ _ADVICE: Final = {
     "slices": ("{page}#slices", "the slices that are behind, with their rows"),
     "labels": ("{page}#gates", "the further labels that are behind"),
     "retrieval": ("{again} SET=retrieval.candidates={more}", "twice as many candidates; or add a source"),
-    "slates": ("{page}#candidates", "the stages; then change ordering.value or ordering.diversity"),
+    "slates": ("{page}#candidates", "the stages; then change filters or ordering.rules"),
+    "value": ("{page}#value", "what each list would earn; then change ordering.value or ordering.diversity"),
     "infra": ("{again}", "measure again on an idle machine, or declare the limits you need in gates.infra"),
     "parity": ("{page}#gates", "the differences between training, the exported graph and Triton"),
     "integrity": ("{again}", "write the files again"),
@@ -111,21 +112,29 @@ def _quality_line(summary: Mapping[str, Any], best: str) -> str:
 
 
 def _slates_line(summary: Mapping[str, Any]) -> str:
-    """Return nDCG of the slates, compared with the best source and, where it is known, the best possible."""
-    measured_stages = [stage for stage in summary.get("stages", ()) if stage["ndcg_at_10"] is not None]
-    slate_ndcg = next(
-        (stage["ndcg_at_10"] for stage in measured_stages if stage["stage"] == "ordering" and stage["source"] is None),
-        None,
-    )
-    if slate_ndcg is None:
+    """Return the value of the shown candidate's slates, beside the most popular items and the best possible."""
+    value = summary.get("value")
+    if not value:
         return ""
-    comparisons = []
-    if possible := next((stage["ndcg_at_10"] for stage in measured_stages if stage["stage"] == "best_possible"), None):
-        comparisons.append(f"{slate_ndcg / possible:.0%} of the best possible ({possible:.4f})")
-    sources = [stage for stage in measured_stages if stage["stage"] == "retrieval" and stage["source"]]
-    if source := max(sources, key=lambda stage: stage["ndcg_at_10"], default=None):
-        comparisons.append(f"{source['ndcg_at_10']:.4f} of '{source['source']}', the best single source")
-    return f"{'; '.join([f'Slates: nDCG@10 of what users see is {slate_ndcg:.4f}', *comparisons])}."
+    blessed = (summary["blessed"] or {}).get("model")
+    slates = [line for line in value["lists"] if line["list"] == "slates"]
+    shown = next((line for line in slates if line["model"] == blessed), next(iter(slates), None))
+    problem = value["problem"] or (shown or {}).get("problem", "")
+    if shown is None or problem:
+        return f"Slates: their value is unknown: {problem}."
+    others = {line["list"]: line for line in value["lists"] if line["model"] is None}
+    comparisons = [f"Slates: those of '{shown['model']}' earn {_format_value(shown)} a request ({value['reward']})"]
+    if popular := others.get("popular"):
+        comparisons.append(f"the most popular items {_format_value(popular)}")
+    if best := others.get("best_possible"):
+        comparisons.append(f"the best possible {best['truth']:.2f}")
+    return f"{'; '.join(comparisons)}."
+
+
+def _format_value(line: Mapping[str, Any]) -> str:
+    planted = "" if line["truth"] is None else f", planted {line['truth']:.2f}"
+    interval = "unknown" if line["low"] is None else f"{line['estimate']:.2f} [{line['low']:.2f}, {line['high']:.2f}]"
+    return f"{interval}{planted}"
 
 
 def _next_commands(

@@ -70,7 +70,8 @@ class GeneratedRecommender(Section):
     Each page of a visit is a request: ten different items drawn one after another in proportion to their weights, seen
     down to the depth at which the user leaves. Rows that were not seen are not in the log. A weight is the item's
     popularity times an estimate of the appeal to the user's country and age group. The log gets the columns
-    `request_id`, `policy`, `propensity` (probability of the item at its position, over all draws) and `randomized`.
+    `request_id`, `place` (the position, as an answer logs it), `policy`, `propensity` (probability of the item at its
+    place, over all draws) and `randomized`.
     """
 
     randomized: float = Field(default=0.15, ge=0.0, le=1.0)

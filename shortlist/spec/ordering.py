@@ -19,6 +19,9 @@ class Ordering(Section):
 
     value: str = Field(default="score", min_length=1)
     """Value of a candidate: a formula in SQL over its score and its columns, such as `score * price`."""
+    reward: str | None = Field(default=None, min_length=1)
+    """What a shown item earns, a formula in SQL over the label's column and `data.labels`, such as `click + 5 * like`;
+    null: the label. The value of a slate is the sum over the items that users see."""
     rules: tuple[Rule, ...] = ()
     """Boosts, fixed positions and caps. Boosts are applied one after another."""
     diversity: DiversityKind | None = None

@@ -13,7 +13,7 @@ from shortlist.spec.data import Column, Data, GeneratedSource, RowClock, SideTab
 SourceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 """Name of a source in answers, reports and metrics."""
 
-RESERVED = ("all", "best_possible", "recently_popular", "filtering", "scoring", "ordering")
+RESERVED = ("all", "slates", "chance", "best_possible", "recently_popular", "filtering", "scoring", "ordering")
 """Names of lists in reports that are no sources."""
 
 K, RECENT_ITEMS = "k", "recent_items"

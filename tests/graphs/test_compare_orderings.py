@@ -11,13 +11,13 @@ import yaml
 from typer.testing import CliRunner
 
 from shortlist.cli.commands import app
-from shortlist.cli.compare_orderings import read_formulas, run_folders, scoring_model
+from shortlist.cli.compare_orderings import declared_orderings, read_lines, run_folders, scoring_model
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.split import split_days
 from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable
-from shortlist.training.tuning.orderings import RunFolders, compare_orderings
+from shortlist.training.tuning.orderings import DeclaredOrdering, RunFolders, compare_orderings
 
 pytestmark = pytest.mark.long
 
@@ -33,6 +33,18 @@ def declared(finished: Any) -> Spec:
     return parse_spec(yaml.safe_dump({**finished.spec, **STAGES}))
 
 
+def declare(spec: Spec, lines: list[str]) -> list[DeclaredOrdering]:
+    return declared_orderings(
+        spec, lambda text: parse_spec(yaml.safe_dump(spec.model_dump(mode="json")), "", [text]), lines
+    )
+
+
+def test_lines_are_formulas_or_changes_of_the_section(declared: Spec) -> None:
+    orderings = declare(declared, ["score", "ordering.explore.epsilon=0.5 ordering.value=score+1"])
+    assert [ordering.ordering.value for ordering in orderings] == [POPULAR, "score", "score+1"]
+    assert orderings[2].ordering.explore.epsilon == 0.5
+
+
 def without_test_days(folders: RunFolders, spec: Spec, folder: Path) -> RunFolders:
     """The same log, the files of whose test days are gone."""
     shutil.copytree(folders.log, folder)
@@ -46,15 +58,18 @@ def without_test_days(folders: RunFolders, spec: Spec, folder: Path) -> RunFolde
 def test_formulas_are_compared_without_a_row_of_a_test_day(declared: Spec, finished: Any, tmp_path: Path) -> None:
     folders = without_test_days(run_folders(declared, finished.runs, "demo", None), declared, tmp_path / "log")
     (tmp_path / "scratch").mkdir()
-    comparison = compare_orderings(declared, "xgboost", [POPULAR, UNPOPULAR, "score"], folders, tmp_path / "scratch")
+    comparison = compare_orderings(
+        declared, "xgboost", declare(declared, [UNPOPULAR, "score"]), folders, tmp_path / "scratch"
+    )
     log = DayTable.open(folders.log, Files.LOG)
     split = split_days([part.day for part in log.days], declared.data.split)
     assert comparison.days == tuple(day.isoformat() for day in split.validation)
     popular, unpopular, _ = comparison.orderings
     # What is popular is shown and taken: the order of the ranks, and not the declared exploration, is what is measured.
-    assert popular.lead is None and popular.ndcg_at_10 > 2 * unpopular.ndcg_at_10
-    assert unpopular.lead is not None and unpopular.lead.high < 0
-    assert comparison.best_possible == pytest.approx(popular.ndcg_at_10, abs=0.03)  # this world shows what is popular
+    assert popular.lead is None and popular.ndcg_at_10 > 2 * unpopular.ndcg_at_10  # this world shows what is popular
+    # Its log has no propensities: agreement with it tells nothing of value.
+    assert popular.value is None and unpopular.lead is None
+    assert "declare data.position, data.propensity" in comparison.problem
 
 
 def test_the_command_prints_the_best_first_and_refuses_a_formula_that_does_not_fit(
@@ -66,8 +81,9 @@ def test_the_command_prints_the_best_first_and_refuses_a_formula_that_does_not_f
     formulas.write_text(f"# worse\n{UNPOPULAR}\n")
     invocation = CliRunner().invoke(app, command)
     assert invocation.exit_code == 0, invocation.output
-    assert [line.split()[-1] for line in invocation.output.splitlines()[-2:]] == ["rank_of_popular", "rank_of_popular"]
-    assert "declared" in invocation.output.splitlines()[-2]
+    unknown, heading, *lines = invocation.output.splitlines()[-4:]
+    assert unknown.startswith("The value of slates is unknown: ") and "agreement" in heading
+    assert [line.split()[-1] for line in lines] == ["rank_of_popular", "rank_of_popular"]
     formulas.write_text("score * prize\n")
     refused = CliRunner().invoke(app, command)
     assert isinstance(refused.exception, ShortlistError)
@@ -78,9 +94,9 @@ def test_the_command_prints_the_best_first_and_refuses_a_formula_that_does_not_f
 def test_a_file_without_a_formula_and_an_unknown_model_are_refused(declared: Spec, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("# nothing yet\n\n")
     with pytest.raises(ShortlistError, match=r"empty\.txt: has no formula; wanted one a line"):
-        read_formulas(tmp_path / "empty.txt")
+        read_lines(tmp_path / "empty.txt")
     with pytest.raises(ShortlistError, match=r"none\.txt: cannot be read"):
-        read_formulas(tmp_path / "none.txt")
+        read_lines(tmp_path / "none.txt")
     with pytest.raises(ShortlistError, match="no model is called 'xgbost'; did you mean 'xgboost'"):
         scoring_model(declared, "xgbost")
 
@@ -88,6 +104,6 @@ def test_a_file_without_a_formula_and_an_unknown_model_are_refused(declared: Spe
 def test_what_cannot_be_ordered_is_refused(finished: Any, declared: Spec, tmp_path: Path) -> None:
     bare = parse_spec(yaml.safe_dump(finished.spec))
     with pytest.raises(ShortlistError, match="declares no retrieval"):
-        compare_orderings(bare, "xgboost", ["score"], run_folders(bare, finished.runs, "demo", None), tmp_path)
+        compare_orderings(bare, "xgboost", declare(bare, []), run_folders(bare, finished.runs, "demo", None), tmp_path)
     with pytest.raises(ShortlistError, match="wrote a feature table here"):
         run_folders(declared, tmp_path, "demo", None)

@@ -66,7 +66,7 @@ class ClickModel:
         Args:
             users: Numbers of the users.
             chapter: Chapter of each user; -1: none.
-            context: Context appeals from `context_quantiles`; the mean over them is returned.
+            context: Context appeals; the mean over them is returned.
             day: Day, counted from the first one.
         """
         items = np.arange(self.world.items.creator.size)
@@ -75,11 +75,6 @@ class ClickModel:
         probabilities = [expit(self.offset + self.scale * (appeal + context_appeal)) for context_appeal in context]
         mean_probability: Floats = np.mean(probabilities, axis=0).reshape(users.size, items.size)
         return mean_probability
-
-    def context_quantiles(self, source: GeneratedSource, day: int) -> Floats:
-        """Return five quantiles of the context's appeal over a day's impressions."""
-        impressions = draw_impressions(source, self.world, LogPart(day, (0.0, 1.0), CALIBRATION_ROWS, 0))
-        return np.quantile(_context(impressions), np.linspace(0.1, 0.9, 5))
 
 
 def _appeal(world: SyntheticWorld, impressions: GeneratedImpressions, day: int, weight: float) -> Floats:

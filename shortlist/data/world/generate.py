@@ -111,6 +111,7 @@ def _recommend_items(
     place = impressions.position - 1
     columns = [
         pl.Series("request_id", part.first_row + impressions.request),
+        pl.Series("place", impressions.position),
         pl.Series("policy", [OLD_POLICY], dtype=pl.String).new_from_index(0, part.rows),
         pl.Series("propensity", slates.propensities[request, place]),
         pl.Series("randomized", slates.randomized[request].astype(np.int64)),

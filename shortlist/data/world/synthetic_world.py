@@ -25,8 +25,6 @@ FAVOURITE_TAGS = 2
 
 FIRST_OF_SESSION = 1 / 7
 """Share of the impressions that are the first of their session."""
-_STEPS_TO_EQUILIBRIUM = 1_000
-"""Steps after which the distribution of chapters within a session has converged."""
 _COUNTRY_SHARE = np.array([0.32, 0.24, 0.17, 0.13, 0.08, 0.06])
 _AGE_SHARE = np.array([0.27, 0.34, 0.22, 0.13, 0.04])
 _DEVICE_SHARE = np.array([0.52, 0.27, 0.15, 0.06])
@@ -97,26 +95,6 @@ class Chapters:
     def next_chapter(self, previous: Ints) -> Ints:
         """Return the chapters after those of previous items; -1 where the item is -1 (none)."""
         return np.where(previous < 0, -1, (self.of_item[previous] + 1) % self.count)
-
-    def chapter_probabilities(self, users: Ints, day: int, item_weights: Floats) -> list[tuple[float, Ints]]:
-        """Return the possible chapters of users on a day, with their probabilities.
-
-        Args:
-            users: Numbers of the users.
-            day: Day, counted from the first one.
-            item_weights: Weight of each item among impressions of the day that do not follow chapters.
-        """
-        if not self.within_session:
-            return [(1.0, self.of_user(users, day))]
-        chapter_shares = np.bincount(self.of_item[: item_weights.size], item_weights, self.count) / item_weights.sum()
-        current_shares = chapter_shares
-        for _ in range(_STEPS_TO_EQUILIBRIUM):
-            current_shares = self.follow * np.roll(current_shares, 1) + (1 - self.follow) * chapter_shares
-        probability_by_chapter = [
-            *enumerate(np.roll(current_shares, 1) * (1 - FIRST_OF_SESSION)),
-            (-1, FIRST_OF_SESSION),
-        ]
-        return [(float(chance), np.full(users.size, chapter)) for chapter, chance in probability_by_chapter]
 
 
 @dataclass(frozen=True)

@@ -215,31 +215,6 @@ def _reorder_pages(
     return items
 
 
-def impression_shares_by_user(
-    source: GeneratedSource, world: SyntheticWorld, chapter: Ints, day: int
-) -> Floats:  # fmt: skip
-    """Return each item's share of the impressions of some users on a day, shape (users or 1, items).
-
-    Args:
-        source: Declaration of the generated log.
-        world: Its world.
-        chapter: Chapter of each user; -1: none.
-        day: Day, counted from the first one.
-    """
-    shares = impression_shares(source, world, day)
-    if world.chapters is None:
-        return shares[None]
-    old_exposure = np.zeros_like(shares)
-    old_exposure[: world.old_items] = item_exposure(world, day)
-    by_chapter = np.stack(
-        [np.where(world.chapters.of_item == number, old_exposure, 0.0) for number in (*range(world.chapters.count), -1)]
-    )
-    totals = by_chapter.sum(axis=1, keepdims=True)
-    by_chapter = np.where(totals > 0, by_chapter / np.where(totals > 0, totals, 1), shares)
-    followed_shares: Floats = by_chapter[chapter]
-    return (1 - world.chapters.follow) * shares + world.chapters.follow * followed_shares
-
-
 def impression_shares(source: GeneratedSource, world: SyntheticWorld, day: int) -> Floats:
     """Return each item's share of a day's impressions that do not follow chapters, shape (items,)."""
     shares = np.zeros(world.items.creator.size)

@@ -15,6 +15,7 @@ from shortlist.evaluation.gates.integrity import verify_model_folder
 from shortlist.evaluation.gates.label_gate import LabelLimits, compare_with_constant_rate, labels_gate
 from shortlist.evaluation.gates.retrieval import RetrievalLimits, retrieval_gate
 from shortlist.evaluation.gates.slates import SlateLimits, SlateMeasures, slates_gate
+from shortlist.evaluation.gates.value import ValueLimits, value_gate
 from shortlist.evaluation.metrics.calibration import rate_error
 from shortlist.evaluation.metrics.measure import ScoredModel
 from shortlist.evaluation.metrics.records import (
@@ -469,8 +470,15 @@ GATES: Final = Registry[Gate](
             lambda case: bool(case.scored.labels),
         ),
         "slates": Gate(
-            lambda case: slates_gate(case.slates, case.settings("slates", SlateLimits), case.evidence.champion),
+            lambda case: slates_gate(case.slates, case.settings("slates", SlateLimits)),
             SlateLimits,
+            lambda case: case.evidence.retrieval_declared,
+        ),
+        "value": Gate(
+            lambda case: value_gate(
+                case.slates, case.settings("value", ValueLimits), case.evidence.champion, case.limits.confidence
+            ),
+            ValueLimits,
             lambda case: case.evidence.retrieval_declared,
         ),
         "infra": Gate(lambda case: infra_gate(case.validation, case.digest, case.limits.infra)),

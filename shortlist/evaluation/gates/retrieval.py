@@ -21,15 +21,13 @@ PER_USER: Final = "per_user.parquet"
 """File with a row per user and list: `list`, and the numbers of `shortlist.evaluation.metrics.list_metrics`."""
 ALL_SOURCES: Final = "all"
 """Name of the list of all sources together."""
-BEST_POSSIBLE: Final = "best_possible"
-"""Name of the list of a generated world's own truth."""
 
 
 class EvaluatedList(Record):
     """Numbers of a list over all users."""
 
     name: str
-    """Name of a source, or `ALL_SOURCES`, or `BEST_POSSIBLE`."""
+    """Name of a source, or `ALL_SOURCES`, or of a list of slates."""
     coverage: float = Field(ge=0, le=1)
     """Share of the catalogue's items that were a candidate of some user."""
     index: str = ""
@@ -78,9 +76,6 @@ class RetrievalMeasures(Record):
     evaluation: RetrievalEvaluation
     stages: tuple[StageNumbers, ...]
     """Numbers of the sources in declared order, then of all together."""
-    best_possible: StageNumbers | None = None
-    """Numbers of the best possible list of a generated log: items by the expected number of times that the user takes
-    them."""
 
     @property
     def union(self) -> StageNumbers:
@@ -119,8 +114,7 @@ def measure_retrieval(folder: Path | None, confidence: float, rounds: int, seed:
         )
         for evaluated_list in evaluation.lists
     }
-    best = stages.pop(BEST_POSSIBLE, None)
-    return RetrievalMeasures(evaluation=evaluation, stages=tuple(stages.values()), best_possible=best)
+    return RetrievalMeasures(evaluation=evaluation, stages=tuple(stages.values()))
 
 
 def retrieval_gate(measures: RetrievalMeasures | None, limits: RetrievalLimits) -> GateResult:
@@ -172,7 +166,7 @@ def measure_stage(
     """
 
     def interval(name: str) -> ConfidenceInterval | None:
-        values = rows[name].to_numpy()
+        values = rows[name].drop_nans().to_numpy()  # users who took nothing have no number
         return bootstrap_mean(values, confidence, rounds, seed) if len(values) >= FEWEST_CLUSTERS else None
 
     def mean(name: str) -> float | None:
@@ -181,9 +175,7 @@ def measure_stage(
 
     return StageNumbers(
         stage=stage,
-        source=evaluated_list.name
-        if stage == "retrieval" and evaluated_list.name not in (ALL_SOURCES, BEST_POSSIBLE)
-        else None,
+        source=evaluated_list.name if stage == "retrieval" and evaluated_list.name != ALL_SOURCES else None,
         items=mean("items") or 0.0,
         recall=interval("recall"),
         ndcg_at_10=interval("ndcg_at_10"),

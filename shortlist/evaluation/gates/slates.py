@@ -9,16 +9,9 @@ import polars as pl
 from pydantic import Field, ValidationError
 
 from shortlist.evaluation.gates.gate_result import GateResult
-from shortlist.evaluation.gates.retrieval import (
-    ALL_SOURCES,
-    BEST_POSSIBLE,
-    PER_USER,
-    EvaluatedList,
-    StageNumbers,
-    measure_stage,
-)
-from shortlist.evaluation.metrics.intervals import FEWEST_CLUSTERS, bootstrap_mean
-from shortlist.evaluation.metrics.records import Champion, ConfidenceInterval, Record
+from shortlist.evaluation.gates.retrieval import PER_USER, EvaluatedList, StageNumbers, measure_stage
+from shortlist.evaluation.metrics.records import Record
+from shortlist.evaluation.value.evaluation import ValueMeasures, measure_value
 from shortlist.spec.base import Section
 from shortlist.storage.artefacts import IntegrityError, read_json
 
@@ -76,12 +69,8 @@ class SlateMeasures(Record):
     evaluation: SlatesEvaluation
     stages: tuple[StageNumbers, ...]
     """Numbers of filtering, scoring and ordering."""
-    leads: dict[str, ConfidenceInterval]
-    """nDCG@10 of the slates minus that of every single source and of recent popularity, paired by user."""
-    best_possible: StageNumbers | None = None
-    """Numbers of the best possible list of a generated log, for the same users."""
-    champion: ConfidenceInterval | None = None
-    """nDCG@10 of the slates minus that of the champion's slates, paired by user; None where there are none."""
+    value: ValueMeasures | None = None
+    """What the slates would earn, beside other lists; None where it was not evaluated."""
 
     @property
     def final(self) -> StageNumbers:
@@ -92,12 +81,6 @@ class SlateMeasures(Record):
 class SlateLimits(Section):
     """Limits of the slates gate: `gates.custom.slates` in a spec."""
 
-    min_ndcg_lead: float | None = Field(default=None, ge=-1.0, le=1.0)
-    """Least lead of the slates in nDCG@10 over every single source and over recent popularity: the lower bound must be
-    above it. 0: slates must be significantly better; -1: no check; null: slates must not be significantly worse (upper
-    bound below 0)."""
-    max_ndcg_drop: float = Field(default=0.01, ge=0.0, le=1.0)
-    """Largest upper bound of the nDCG@10 of the champion's slates minus that of the candidate's."""
     max_short: float = Field(default=0.0, ge=0.0, le=1.0)
     """Largest share of slates with fewer items than were asked for."""
 
@@ -124,35 +107,28 @@ def measure_slates(
         rows = per_user.filter(pl.col("list") == name)
         return measure_stage(lists[name], rows, confidence, rounds, seed, name)
 
-    def lead(other_ndcg: pl.DataFrame) -> ConfidenceInterval | None:
-        pairs = _ndcg_by_user(per_user, ORDERING).join(other_ndcg, on=USER, suffix="_other", nulls_equal=True)
-        gaps = (pairs["ndcg_at_10"] - pairs["ndcg_at_10_other"]).to_numpy()
-        return bootstrap_mean(gaps, confidence, rounds, seed) if len(gaps) >= FEWEST_CLUSTERS else None
-
-    compared_lists = [name for name in lists if name not in {*STAGES, ALL_SOURCES, BEST_POSSIBLE}]
-    champion_files = _read_evaluation(champion) if champion is not None else None
     return SlateMeasures(
         evaluation=evaluation,
         stages=tuple(numbers(name) for name in STAGES),
-        leads={
-            name: interval for name in compared_lists if (interval := lead(_ndcg_by_user(per_user, name))) is not None
-        },
-        best_possible=numbers(BEST_POSSIBLE) if BEST_POSSIBLE in lists else None,
-        champion=lead(_ndcg_by_user(champion_files[1], ORDERING)) if champion_files is not None else None,
+        value=measure_value(folder, confidence, champion),
     )
 
 
-def slates_gate(measures: SlateMeasures | None, limits: SlateLimits, champion: Champion | None = None) -> GateResult:
-    """Hold when a slate breaks a rule, too many slates are short, or slates are not better than what they must beat.
+def slates_gate(measures: SlateMeasures | None, limits: SlateLimits) -> GateResult:
+    """Hold when a slate breaks a rule, or too many slates are short.
+
+    nDCG@10 is shown as agreement with what the log showed, and holds nothing: whoever shows the same items finds the
+    same clicks.
 
     Args:
         measures: Measures of the slates; None when they were not evaluated.
         limits: Limits of the gate.
-        champion: The model that serves now; None: there is none, or it was not looked up (see `champion_gate`).
     """
     if measures is None:
         return GateResult.from_failures("slates", ["no slates were evaluated; retrieval is declared"], "")
     evaluation, failures = measures.evaluation, []
+    if not evaluation.users:
+        failures.append("no slates were made: the test days have no user")
     if evaluation.broken:
         failures.append(
             f"{evaluation.broken} of {evaluation.users} slates break a rule, such as: {'; '.join(evaluation.examples)}"
@@ -164,26 +140,10 @@ def slates_gate(measures: SlateMeasures | None, limits: SlateLimits, champion: C
             f" {limits.max_short:.2%} (max_short); declare filters.fallback, or more retrieval.candidates"
         )
     ndcg = measures.final.ndcg_at_10
-    if ndcg is None:
-        failures.append(f"nDCG@10 cannot be measured: {evaluation.users} users, wanted {FEWEST_CLUSTERS} or more")
-    failures += _list_lead_failures(measures, limits)
-    if champion is not None and champion.version and champion.problem:
-        # A champion without slates has nothing to compare with, but one that could not be scored may serve slates.
-        failures.append(f"the champion's slates, version {champion.version}, were not made: {champion.problem}")
-    if measures.champion is not None and measures.champion.low < -limits.max_ndcg_drop:
-        failures.append(
-            f"nDCG@10 {measures.champion.low:+.4f} < {-limits.max_ndcg_drop:.4f} against the champion's slates"
-            " (max_ndcg_drop; lower bound)"
-        )
     simulated = f" and {evaluation.simulated.requests} simulated requests" if evaluation.simulated else ""
-    passes = (
-        f"nDCG@10 {ndcg.value if ndcg else 0:.4f} of {evaluation.users} slates; none of them{simulated} breaks a rule"
-    )
-    numbers = {
-        "ndcg_at_10": ndcg.model_dump() if ndcg else None,
-        "leads": {name: lead.model_dump() for name, lead in measures.leads.items()},
-        "champion": measures.champion.model_dump() if measures.champion else None,
-    }
+    agreement = f"; agreement with what was shown: nDCG@10 {ndcg.value:.4f}" if ndcg else ""
+    passes = f"none of {evaluation.users} slates{simulated} breaks a rule{agreement}"
+    numbers = {"ndcg_at_10": ndcg.model_dump() if ndcg else None, "short": evaluation.short}
     return GateResult.from_failures("slates", failures, passes, **numbers, **limits.model_dump())
 
 
@@ -200,22 +160,6 @@ def _list_simulation_failures(simulated: SimulatedRequests | None) -> list[str]:
     return [broken_count + "; ".join(simulated.examples)] if simulated.examples else []
 
 
-def _list_lead_failures(measures: SlateMeasures, limits: SlateLimits) -> list[str]:
-    min_lead = limits.min_ndcg_lead
-    if min_lead is None:
-        return [
-            f"nDCG@10 {lead.high:+.4f} < 0 against {name.replace('_', ' ')} alone (upper bound): slates are shown to be"
-            " worse; change ordering.value, or declare min_ndcg_lead"
-            for name, lead in measures.leads.items()
-            if lead.high < 0
-        ]
-    return [
-        f"nDCG@10 {lead.low:+.4f} <= {min_lead:.4f} against {name.replace('_', ' ')} alone (min_ndcg_lead; lower bound)"
-        for name, lead in measures.leads.items()
-        if lead.low <= min_lead
-    ]
-
-
 def _read_evaluation(folder: Path) -> tuple[SlatesEvaluation, pl.DataFrame] | None:
     try:
         evaluation = SlatesEvaluation.model_validate(read_json(folder / SLATES_FILE))
@@ -223,7 +167,3 @@ def _read_evaluation(folder: Path) -> tuple[SlatesEvaluation, pl.DataFrame] | No
         return None
     path = folder / PER_USER
     return (evaluation, pl.read_parquet(path)) if path.is_file() else None
-
-
-def _ndcg_by_user(per_user: pl.DataFrame, name: str) -> pl.DataFrame:
-    return per_user.filter(pl.col("list") == name).select(USER, "ndcg_at_10")

@@ -13,8 +13,7 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns, Files
-from shortlist.data.world.best_candidates import best_candidates
-from shortlist.evaluation.gates.retrieval import ALL_SOURCES, BEST_POSSIBLE, PER_USER, EvaluatedList
+from shortlist.evaluation.gates.retrieval import ALL_SOURCES, PER_USER, EvaluatedList
 from shortlist.evaluation.gates.slates import (
     FILTERING,
     ORDERING,
@@ -27,6 +26,8 @@ from shortlist.evaluation.gates.slates import (
 )
 from shortlist.evaluation.metrics.list_metrics import Relevant, coverage, list_metrics
 from shortlist.evaluation.metrics.ranking import NDCG_AT
+from shortlist.evaluation.value.evaluation import POPULAR
+from shortlist.evaluation.value.evaluation import SLATES as VALUED_SLATES
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.split import split_days
 from shortlist.features.view_index import ViewIndex
@@ -36,15 +37,16 @@ from shortlist.serving.server.features.snapshot import Snapshot, load_with_users
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler
 from shortlist.serving.server.request_inputs.input_reader import InputReader, InputSpec
 from shortlist.serving.server.requests.tensors import BYTES, Tensor, TensorHead, from_values
+from shortlist.serving.validation.slate_value import LoggedRequests, read_logged_requests, write_slate_value
 from shortlist.slates.filters.base import UserHistory
 from shortlist.slates.ordering.likeness import intra_list_diversity
 from shortlist.slates.recommender import Recommender, Slate, SlateCandidates, SlateRequest
 from shortlist.slates.release import open_release
 from shortlist.slates.retrieval.catalogue import Rows
-from shortlist.slates.retrieval.evaluate import has_best_possible_list, item_popularity, read_test_users
+from shortlist.slates.retrieval.evaluate import item_popularity, read_test_users
 from shortlist.slates.simulation import simulate_requests
 from shortlist.slates.slate_check import check_slate
-from shortlist.spec.data import Data, GeneratedSource
+from shortlist.spec.data import Data
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.tables import DayTable
 
@@ -65,7 +67,9 @@ class TestRequests(NamedTuple):
     requests: tuple[SlateRequest, ...]
     relevant: Relevant
     lists: dict[str, Rows]
-    """Item lists to compare: per source, of all sources, by popularity, and the best possible in a generated world."""
+    """Item lists to compare: per source, of all sources, and by popularity."""
+    logged: LoggedRequests | str
+    """What the log showed to these users on these days; or why that says nothing of other slates."""
 
 
 class _ModelSlates(NamedTuple):
@@ -124,14 +128,11 @@ def read_requests(stages: Recommender, data: Data, log: DayTable, test: frozense
     """
     retriever = stages.retriever
     max_users = max(1, min(MAX_USERS, MAX_PAIRS // retriever.section.candidates))
-    users = read_test_users(retriever, data, log, test, seed, max_users, all_context=True)
+    users = read_test_users(retriever, data, log, test, seed, max_users, for_slates=True)
     queries = users.queries
     lists = retriever.candidates_and_lists(queries)
     popular = np.argsort(-item_popularity(retriever), kind="stable")[: retriever.section.candidates].astype(np.int32)
     lists[POPULARITY] = np.tile(popular, (queries.size, 1))
-    if isinstance(data.source, GeneratedSource) and has_best_possible_list(data.source, queries.users):
-        ids = best_candidates(data.source, queries.users, sorted(test), retriever.section.candidates)
-        lists[BEST_POSSIBLE] = retriever.catalogue.find_rows(pl.Series(ids.reshape(-1))).reshape(ids.shape)
     histories = _histories(data, log, test, queries.users)
     contexts = queries.context.drop(Columns.TIME).to_dicts()
     k = min(TOP_K, retriever.section.candidates, retriever.catalogue.size)
@@ -139,7 +140,10 @@ def read_requests(stages: Recommender, data: Data, log: DayTable, test: frozense
         SlateRequest(f"evaluation-{user}", user, k, now, request_context, history=histories.get(user))
         for user, now, request_context in zip(queries.users, queries.context[Columns.TIME], contexts, strict=True)
     )
-    return TestRequests(requests, users.relevant, lists)
+    logged = read_logged_requests(
+        data, log, test, queries.users, retriever.catalogue, stages.ordering.reward or data.label or Columns.LABEL
+    )
+    return TestRequests(requests, users.relevant, lists, logged)
 
 
 def evaluate_slates(
@@ -164,7 +168,7 @@ def evaluate_slates(
     slates: list[Slate] = []
     scores_by_request: list[Mapping[str, np.ndarray]] = []
     for request, request_candidates in zip(test_requests.requests, candidates_by_request, strict=True):
-        scores, further_scores = scorer.score(request, request_candidates)
+        scores, further_scores = scorer.score(request, request_candidates.items)
         scores_by_request.append({SCORE: scores, **further_scores})
         slates.append(stages.slate(request, request_candidates, scores, further_scores))
     model_slates = _rank_lists(stages, test_requests, candidates_by_request, scores_by_request, slates)
@@ -194,9 +198,14 @@ def evaluate_slates(
         simulated=simulated,
         lists=tuple(evaluated_lists),
     )
+    lists = {name: rows for name, rows in test_requests.lists.items() if name not in {ALL_SOURCES, POPULARITY}}
+    lists = {POPULAR: test_requests.lists[POPULARITY], **lists, VALUED_SLATES: model_slates.lists[ORDERING]}
+    item_scores = ItemScores(scorer, test_requests.requests, candidates_by_request, scores_by_request)
     with atomic_folder(out) as staging:
         pl.concat(per_user_frames).write_parquet(staging / PER_USER)
         write_json(staging / SLATES_FILE, evaluation.model_dump(mode="json"))
+        catalogue = stages.retriever.catalogue
+        write_slate_value(staging, test_requests.logged, lists, evaluation.places, catalogue, item_scores.of_user)
     return sum(len(scores[SCORE]) for scores in scores_by_request)
 
 
@@ -236,7 +245,7 @@ def slate_rows(stages: Recommender, slates: Sequence[Slate]) -> Rows:
 
 
 class PairScorer:
-    """Scores the candidates of a request in this process with the exported file."""
+    """Scores items for a request in this process with the exported file."""
 
     def __init__(self, model: Path, views: ViewIndex) -> None:
         signature = Signature.read(model / FOLDER)
@@ -246,16 +255,16 @@ class PairScorer:
         self._session = create_session(model / FOLDER)
         self._snapshots: dict[date, Snapshot] = {}
 
-    def score(self, request: SlateRequest, candidates: SlateCandidates) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
-        """Return the scores, and the scores of further labels by column; each of shape (candidates,)."""
-        rows, names = len(candidates.items), self._assembler.signature.scores
+    def score(self, request: SlateRequest, items: pl.Series) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
+        """Return the scores of items, and the scores of further labels by column; each of shape (items,)."""
+        rows, names = len(items), self._assembler.signature.scores
         if not rows:
             return np.empty(0, np.float32), {name: np.empty(0, np.float32) for name in names[1:]}
         reader = InputReader(self._assembler.requirements, self._assembler.widths, rows)
         assert self._data.user
         context = {**request.context, self._data.user: request.user}
         tensors = [
-            _tensor(spec, candidates.items.to_list() if spec.name == self._data.item else [context[spec.name]])
+            _tensor(spec, items.to_list() if spec.name == self._data.item else [context[spec.name]])
             for spec in reader.inputs
             if spec.name == self._data.item or context.get(spec.name) is not None
         ]
@@ -279,6 +288,28 @@ def _tensor(spec: InputSpec, values: list[Any]) -> Tensor:
     return from_values(
         TensorHead.model_validate({"name": spec.name, "datatype": spec.datatype, "shape": [len(values)]}), sent_values
     )
+
+
+class ItemScores:
+    """Scores of any items for the users of requests; those of candidates are known."""
+
+    def __init__(
+        self, scorer: PairScorer, requests: Sequence[SlateRequest], candidates: Sequence[SlateCandidates],
+        scores: Sequence[Mapping[str, np.ndarray]],
+    ) -> None:  # fmt: skip
+        self._scorer, self._requests = scorer, requests
+        self._candidates, self._scores = candidates, scores
+
+    def of_user(self, user: int, items: pl.Series) -> np.ndarray:
+        """Return the scores of items, shape (items,), for the user of a request, by its number."""
+        candidates = self._candidates[user].items
+        scored = pl.DataFrame({"item": candidates, "score": np.asarray(self._scores[user][SCORE], np.float64)})
+        known = items.to_frame("item").join(scored, on="item", how="left", maintain_order="left")["score"]
+        scores = known.to_numpy(writable=True)
+        further = known.is_null().to_numpy()
+        if further.any():
+            scores[further] = self._scorer.score(self._requests[user], items.filter(pl.Series(further)))[0]
+        return scores
 
 
 class _Diversity:

@@ -12,11 +12,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shortlist.contracts import Columns
-from shortlist.data.world.best_candidates import best_candidates
-from shortlist.data.world.generate import FIRST_USER
 from shortlist.evaluation.gates.retrieval import (
     ALL_SOURCES,
-    BEST_POSSIBLE,
     EVALUATION_FILE,
     PER_USER,
     EvaluatedList,
@@ -26,15 +23,13 @@ from shortlist.evaluation.metrics.list_metrics import ListMetrics, Relevant, cov
 from shortlist.slates.retrieval.catalogue import Rows
 from shortlist.slates.retrieval.retriever import Retriever
 from shortlist.slates.retrieval.source import ROW, Queries, read_user_tables
-from shortlist.spec.data import Data, GeneratedSource
+from shortlist.spec.data import Data
 from shortlist.spec.retrieval import Retrieval, columns_of, user_tables
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.tables import DayTable
 
 MAX_USERS: Final = 20_000
 """Largest number of evaluated users; of more, a sample is drawn."""
-MAX_PAIRS: Final = 200_000_000
-"""Users times items up to which the best possible list of a generated world is computed."""
 _BATCH_QUERIES: Final = 512
 
 
@@ -71,10 +66,6 @@ def evaluate_retrieval(
     lists_by_name = {
         name: np.concatenate(parts) if parts else np.empty((0, 1), np.int32) for name, parts in batches_by_list.items()
     }
-    if isinstance(data.source, GeneratedSource) and has_best_possible_list(data.source, users.queries.users):
-        ids = best_candidates(data.source, users.queries.users, sorted(test), retriever.section.candidates)
-        rows = retriever.catalogue.find_rows(pl.Series(ids.reshape(-1)))
-        lists_by_name[BEST_POSSIBLE] = rows.reshape(ids.shape)
     popularity = item_popularity(retriever)
     size = retriever.catalogue.size
     evaluated_lists, user_frames = [], []
@@ -96,9 +87,9 @@ def evaluate_retrieval(
 
 def read_test_users(
     retriever: Retriever, data: Data, log: DayTable, test: frozenset[date], seed: int, max_users: int = MAX_USERS,
-    *, all_context: bool = False,
+    *, for_slates: bool = False,
 ) -> TestUsers:  # fmt: skip
-    """Return the users with a positive row on the test days, their queries and the items that they took.
+    """Return the users of the test days with a positive row, their queries and the items that they took.
 
     Args:
         retriever: The sources.
@@ -107,13 +98,13 @@ def read_test_users(
         test: The test days.
         seed: Seed of the sample of users.
         max_users: Largest number of users; of more, a sample is drawn.
-        all_context: Give queries all of `retrieval.context`, the time and the columns of the user's side tables, not
-            only the columns that sources read.
+        for_slates: Take users without a positive row too, and give queries all of `retrieval.context`, the time and the
+            columns of the user's side tables, not only the columns that sources read.
     """
     assert data.user and data.item
     log_columns = {column.name for column in data.columns}
     context = context_columns(retriever.section)
-    if all_context:
+    if for_slates:
         context = list(
             dict.fromkeys((*context, *retriever.section.context, *columns_of(user_tables(data)), Columns.TIME))
         )
@@ -125,7 +116,7 @@ def read_test_users(
         .collect()
     )
     positives = rows.filter(pl.col(Columns.LABEL) == 1).select(data.user, data.item).unique().drop_nulls()
-    users = positives[data.user].unique().sort()
+    users = (rows if for_slates else positives)[data.user].unique().sort()
     if len(users) > max_users:
         users = users.sample(max_users, seed=seed).sort()
     first = rows.sort(Columns.TIME, maintain_order=True).unique(data.user, keep="first", maintain_order=True)
@@ -141,12 +132,6 @@ def read_test_users(
         retriever.catalogue.find_rows(numbered_positives[data.item]),
     )
     return TestUsers(Queries(users, retriever.find_recent_items(users), query_rows.select(context)), relevant)
-
-
-def has_best_possible_list(source: GeneratedSource, users: pl.Series) -> bool:
-    """Return whether the best possible list of users is known and not too large to compute."""
-    are_generated = users.is_between(FIRST_USER, FIRST_USER + source.users - 1).all()
-    return len(users) > 0 and are_generated and len(users) * source.items <= MAX_PAIRS
 
 
 def context_columns(section: Retrieval) -> list[str]:

@@ -1,23 +1,33 @@
-"""Compares formulas of `ordering.value` by their slates on the validation days, without reading test days."""
+"""Compares orderings by what their slates would earn on the validation days, without reading test days."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from shortlist.contracts import Files, ShortlistError
-from shortlist.evaluation.gates.retrieval import BEST_POSSIBLE
-from shortlist.evaluation.metrics.intervals import FEWEST_CLUSTERS, bootstrap_mean
 from shortlist.evaluation.metrics.list_metrics import list_metrics
-from shortlist.evaluation.metrics.records import ConfidenceInterval
+from shortlist.evaluation.value.estimate import (
+    LogExtent,
+    ValueDifference,
+    ValueEstimate,
+    estimate_difference,
+    estimate_value,
+)
+from shortlist.evaluation.value.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
+from shortlist.evaluation.value.evaluation import BEST_POSSIBLE
 from shortlist.features.split import split_days
 from shortlist.features.view_index import ViewIndex
-from shortlist.serving.validation.slates import PairScorer, read_requests, slate_rows
-from shortlist.slates.candidate_columns import check_slates
+from shortlist.serving.validation.slate_value import collect_list_evidence, true_values
+from shortlist.serving.validation.slates import ItemScores, PairScorer, TestRequests, read_requests, slate_rows
+from shortlist.slates.candidate_columns import SCORE, check_slates
+from shortlist.slates.recommender import Recommender
 from shortlist.slates.release import open_release, write_release
+from shortlist.slates.retrieval.catalogue import Rows
 from shortlist.slates.retrieval.evaluate import item_popularity
 from shortlist.slates.retrieval.retriever import fit_retrieval
 from shortlist.spec.filters import Filters
@@ -28,6 +38,7 @@ from shortlist.training.export import export, pack
 from shortlist.training.train import train
 
 _SOURCES, _MODEL, _SCORES = "sources", "model", "scores"
+_CONFIDENCE: Final = 0.95
 
 
 class RunFolders(NamedTuple):
@@ -43,52 +54,67 @@ class RunFolders(NamedTuple):
     """The user's files, for lists of items; None where there are none."""
 
 
-class ComparedOrdering(NamedTuple):
-    """The metrics of one formula."""
+class DeclaredOrdering(NamedTuple):
+    """One of the orderings that are compared."""
 
-    value: str
+    text: str
+    """A formula, or changes of the section."""
+    ordering: Ordering
+
+
+class ComparedOrdering(NamedTuple):
+    """What the slates of one ordering would earn."""
+
+    text: str
+    value: ValueEstimate | None
+    """None where the log says nothing of the value of slates."""
+    lead: ValueDifference | None
+    """Value minus that of the first, on the same requests; None for the first."""
+    truth: float | None
+    """Planted value in a generated world."""
     ndcg_at_10: float
-    recall: float
-    """Recall of the ten items shown."""
-    lead: ConfidenceInterval | None
-    """nDCG@10 minus that of the first formula, paired by user; None for the first, and with too few users."""
+    """Agreement with what was shown; no measure of quality."""
 
 
 class ComparedOrderings(NamedTuple):
-    """The metrics of all formulas, in the order given."""
+    """What the slates of all orderings would earn, in the order given."""
 
     days: tuple[str, ...]
     """The validation days."""
     users: int
+    reward: str
+    problem: str
+    """Why the log says nothing of the value of slates; empty where it does."""
     best_possible: float | None
-    """nDCG@10 of the best possible list; None where it is not known."""
+    """Planted value of the best slates; None where it is not known."""
     orderings: tuple[ComparedOrdering, ...]
 
 
 def compare_orderings(
-    spec: Spec, model: str, values: Sequence[str], run: RunFolders, scratch: Path,
+    spec: Spec, model: str, orderings: Sequence[DeclaredOrdering], run: RunFolders, scratch: Path,
     tell: Callable[[str], object] = lambda _: None,
 ) -> ComparedOrderings:  # fmt: skip
-    """Return the metrics of formulas' slates on the validation days.
+    """Return what the slates of orderings would earn on the validation days.
 
     Sources and the model learn from the days before, and the model is not refit, so no row of a test day is read.
-    Slates do not explore, so that only the formula differs.
+    Slates do not explore, so that only the declared order differs.
 
     Args:
-        spec: Declares retrieval, filters and ordering; the first formula is compared with the others.
+        spec: Declares retrieval and filters.
         model: Name of the model that scores.
-        values: Formulas.
+        orderings: The orderings; the others are compared with the first.
         run: Outputs of a run.
         scratch: Empty folder for the fitted sources and model.
         tell: Called with a message at the start of each phase.
 
     Raises:
-        ShortlistError: A formula does not fit the columns, or the spec declares no sources.
+        ShortlistError: An ordering does not fit the columns, or the spec declares no sources.
     """
     if spec.retrieval is None:
         raise ShortlistError(f"spec '{spec.name}' declares no retrieval, so that there are no slates to order")
-    declared = spec.ordering or Ordering()
-    orderings = {value: _make_ordering(spec, declared, value) for value in dict.fromkeys(values)}
+    declared = {text: ordering.model_copy(update={"explore": None}) for text, ordering in dict(orderings).items()}
+    for ordering in declared.values():
+        check_slates(spec.data, spec.retrieval, spec.filters or Filters(), ordering)
     log = DayTable.open(run.log, Files.LOG)
     split = split_days([part.day for part in log.days], spec.data.split)
     days = frozenset(split.validation)
@@ -97,22 +123,20 @@ def compare_orderings(
     sources = scratch / _SOURCES
     fit_retrieval(spec.retrieval, spec.data, log, frozenset(split.fitted_on), sources, seed)
     tell(f"training '{model}' on the days before {min(days)}")
-    trained = _train_model(spec, model, run, scratch)
-    scorer = PairScorer(trained, ViewIndex.read(run.fitted / "views"))
+    scorer = PairScorer(_train_model(spec, model, run, scratch), ViewIndex.read(run.fitted / "views"))
     scored: list[tuple[np.ndarray, Mapping[str, np.ndarray]]] = []
-    measured: list[Any] = []
-    best = None
-    for number, (value, ordering) in enumerate(orderings.items()):
-        tell(f"slates by {value}")
+    lists: dict[str, Rows] = {}
+    for number, (text, ordering) in enumerate(declared.items()):
+        tell(f"slates by {text}")
         folder = scratch / f"release-{number}"
         write_release(sources, spec.data, spec.filters or Filters(), ordering, run.log, run.files, folder)
         stages = open_release(folder, spec.data)
         requests = read_requests(stages, spec.data, log, days, seed)
         candidates_by_request = [stages.find(request) for request in requests.requests]
-        # A formula changes neither who is a candidate nor a score.
+        # An ordering changes neither who is a candidate nor a score.
         scored = scored or [
-            scorer.score(*request_and_candidates)
-            for request_and_candidates in zip(requests.requests, candidates_by_request, strict=True)
+            scorer.score(request, candidates.items)
+            for request, candidates in zip(requests.requests, candidates_by_request, strict=True)
         ]
         slates = [
             stages.slate(request, candidates, scores, further)
@@ -120,28 +144,52 @@ def compare_orderings(
                 requests.requests, candidates_by_request, scored, strict=True
             )
         ]
-        popularity = item_popularity(stages.retriever)
-        measured.append(list_metrics(slate_rows(stages, slates), requests.relevant, popularity))
-        if BEST_POSSIBLE in requests.lists:
-            best = float(np.mean(list_metrics(requests.lists[BEST_POSSIBLE], requests.relevant, popularity).ndcg_at_10))
-    first = measured[0].ndcg_at_10
-    compared = tuple(
-        ComparedOrdering(
-            value,
-            float(np.mean(metrics.ndcg_at_10)),
-            float(np.mean(metrics.recall)),
-            _lead_interval(spec, metrics.ndcg_at_10 - first) if number else None,
-        )
-        for number, (value, metrics) in enumerate(zip(orderings, measured, strict=True))
+        lists[text] = slate_rows(stages, slates)
+    scores_by_request = [{SCORE: scores} for scores, _ in scored]
+    item_scores = ItemScores(scorer, requests.requests, candidates_by_request, scores_by_request)
+    return _compare_lists(requests, lists, stages, item_scores, days)
+
+
+def _compare_lists(
+    requests: TestRequests, lists: Mapping[str, Rows], stages: Recommender, item_scores: ItemScores,
+    days: Collection[date],
+) -> ComparedOrderings:  # fmt: skip
+    logged, catalogue = requests.logged, stages.retriever.catalogue
+    popularity = item_popularity(stages.retriever)
+    agreement = {
+        text: float(np.nanmean(list_metrics(rows, requests.relevant, popularity).ndcg_at_10))
+        for text, rows in lists.items()
+    }
+    values: dict[str, ValueEstimate] = {}
+    leads: dict[str, ValueDifference] = {}
+    truths: dict[str, float] = {}
+    if not isinstance(logged, str):
+        places = max(request.k for request in requests.requests)
+        extent = LogExtent(days=logged.days, explored=logged.shown.explored)
+        evidence = collect_list_evidence(logged, lists, places, catalogue, item_scores.of_user)
+        estimator, users = ESTIMATORS[DEFAULT_ESTIMATOR](), logged.shown.user_Q
+        contributions = {text: estimator.contributions(evidence[text]) for text in lists}
+        first = next(iter(contributions.values()))
+        values = {
+            text: estimate_value(list_contributions, users, _CONFIDENCE, extent)
+            for text, list_contributions in contributions.items()
+        }
+        leads = {
+            text: estimate_difference(list_contributions, first, users, extent)
+            for text, list_contributions in list(contributions.items())[1:]
+        }
+        truths = true_values(logged, lists, places, catalogue)
+    return ComparedOrderings(
+        days=tuple(day.isoformat() for day in sorted(days)),
+        users=len(requests.requests),
+        reward="" if isinstance(logged, str) else logged.reward,
+        problem=logged if isinstance(logged, str) else "",
+        best_possible=truths.get(BEST_POSSIBLE),
+        orderings=tuple(
+            ComparedOrdering(text, values.get(text), leads.get(text), truths.get(text), agreement[text])
+            for text in lists
+        ),
     )
-    return ComparedOrderings(tuple(day.isoformat() for day in sorted(days)), len(first), best, compared)
-
-
-def _make_ordering(spec: Spec, declared: Ordering, value: str) -> Ordering:
-    assert spec.retrieval is not None
-    ordering = declared.model_copy(update={"value": value, "explore": None})
-    check_slates(spec.data, spec.retrieval, spec.filters or Filters(), ordering)
-    return ordering
 
 
 def _train_model(spec: Spec, model: str, run: RunFolders, scratch: Path) -> Path:
@@ -151,10 +199,3 @@ def _train_model(spec: Spec, model: str, run: RunFolders, scratch: Path) -> Path
     pack(folder, run.fitted)
     export(folder, spec.name)
     return folder
-
-
-def _lead_interval(spec: Spec, gaps: np.ndarray) -> ConfidenceInterval | None:
-    limits = spec.gates
-    if len(gaps) < FEWEST_CLUSTERS:
-        return None
-    return bootstrap_mean(gaps, limits.confidence, limits.bootstrap_rounds, spec.runtime.seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,10 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from shortlist.contracts import Columns, DataError
-from shortlist.data.world.best_candidates import best_candidates
 from shortlist.data.world.click_model import ClickModel
 from shortlist.data.world.generate import FIRST_ITEM, FIRST_USER, generate_log
 from shortlist.data.world.synthetic_world import build_world
-from shortlist.data.world.traffic import draw_impressions, item_exposure, plan_parts
+from shortlist.data.world.traffic import draw_impressions, plan_parts
 from shortlist.spec.data import Drift, GeneratedChapters, GeneratedSource
 from shortlist.storage.artefacts import folder_digest
 
@@ -219,19 +218,6 @@ def test_chapters_change_only_the_items_of_impressions(log: pl.DataFrame, log_wi
     assert unchanged_share == pytest.approx(0.4, abs=0.05)  # the others follow
 
 
-def test_the_best_candidates_are_of_the_current_chapter() -> None:
-    strong_chapters = CHAPTERS.model_copy(update={"chapters": GeneratedChapters(count=5, follow=0.9, effect=3.0)})
-    chapters = build_world(strong_chapters).chapters
-    assert chapters is not None
-    users = pl.Series([FIRST_USER, FIRST_USER + 1, FIRST_USER + 2])
-    for day in (0, 3):
-        best_items = (
-            best_candidates(strong_chapters, users, [strong_chapters.start + timedelta(days=day)], 20) - FIRST_ITEM
-        )
-        is_current = chapters.of_item[best_items] == ((chapters.at_first[:3] + day) % 5)[:, None]
-        assert is_current.mean() > 0.9
-
-
 SESSIONS = WORLD.model_copy(
     update={"chapters": GeneratedChapters(count=5, follow=0.6, effect=1.5, within_session=True)}
 )
@@ -256,14 +242,3 @@ def test_items_follow_the_chapter_of_the_previous_item_in_a_session() -> None:
         probability_without_previous / (1 - probability_without_previous)
     )
     np.testing.assert_allclose(log_odds_ratio, np.where(is_next_chapter, 1.5 * click_model.scale, 0.0), atol=1e-5)
-
-
-def test_chapter_probabilities_match_the_frequencies_in_the_log() -> None:
-    world = build_world(SESSIONS)
-    chapters, part = world.chapters, plan_parts(SESSIONS)[1]
-    assert chapters is not None
-    drawn_chapters = chapters.next_chapter(draw_impressions(SESSIONS, world, part).previous)
-    chapter_probabilities = chapters.chapter_probabilities(np.arange(3), 1, item_exposure(world, 1))
-    assert sum(chance for chance, _ in chapter_probabilities) == pytest.approx(1.0)
-    for chance, chapter in chapter_probabilities:
-        assert chance == pytest.approx((drawn_chapters == chapter[0]).mean(), abs=0.05)

@@ -14,8 +14,7 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
 from shortlist.contracts import Columns, best_column
-from shortlist.data.world.best_candidates import best_candidates
-from shortlist.data.world.generate import FIRST_ITEM, FIRST_USER, generate_log
+from shortlist.data.world.generate import FIRST_ITEM, generate_log
 from shortlist.data.world.lifetimes import Lifetimes
 from shortlist.data.world.synthetic_world import build_world
 from shortlist.spec.data import GeneratedSource
@@ -156,19 +155,6 @@ def test_new_items_do_not_change_the_contents_of_other_items() -> None:
     for old, new in zip(content_without_drift.item_columns()[1:], content_with_drift.item_columns()[1:], strict=True):
         assert new.head(500).equals(old)
     assert content_with_drift.item_columns()[0].head(500).equals(content_without_drift.item_columns()[0])
-
-
-def test_the_best_candidates_have_appealing_contents() -> None:
-    strong_content = build_source(content={"effect": 8.0, "personal": 1.0})
-    content = build_world(strong_content).content
-    assert content is not None
-    for number in range(3):
-        best_items = best_candidates(
-            strong_content, pl.Series([FIRST_USER + number]), [strong_content.start + timedelta(days=2)], 20
-        )
-        best_appeal = content.appeal(np.full(20, number), best_items[0] - FIRST_ITEM)
-        all_appeal = content.appeal(np.full(500, number), np.arange(500))
-        assert best_appeal.mean() > all_appeal.mean() + 0.5 * all_appeal.std()
 
 
 def test_position_bias_only_reorders_items_within_a_page(plain_log: pl.DataFrame, log_with_bias: pl.DataFrame) -> None:

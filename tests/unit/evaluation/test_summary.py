@@ -9,9 +9,8 @@ from pydantic import ValidationError
 
 from shortlist.evaluation.gates.gate_report import GateReport
 from shortlist.evaluation.gates.gate_result import GateResult
-from shortlist.evaluation.metrics.records import ConfidenceInterval, Measures
+from shortlist.evaluation.metrics.records import ConfidenceInterval, Measures, Scores
 from shortlist.report.summary import (
-    BestPossible,
     BlessedVersion,
     EngineNumbers,
     RowCounts,
@@ -44,7 +43,7 @@ RECORD = {"train_rows_per_s": 120_000.0, "history": HISTORY}
 SUMMARY = Summary(
     spec="demo",
     rows=RowCounts(raw=1_000, valid=990, quarantined=10, train=700, validation=140, test=150),
-    best_possible=BestPossible(auc=0.75, log_loss=0.45),
+    best_possible=Scores(auc=0.75, log_loss=0.45),
     models={"xgboost": model_numbers(MEASURES, "xgboost", RECORD)},
     gates=gate_lines((REPORT,)),
     blessed=BlessedVersion(model="xgboost", version="1"),
@@ -78,7 +77,7 @@ def test_summary_has_the_documented_keys() -> None:
         "raw": 1_000, "valid": 990, "quarantined": 10, "train": 700, "validation": 140, "test": 150,
         "collected": None,
     }  # fmt: skip
-    assert content["best_possible"] == {"auc": 0.75, "log_loss": 0.45, "ndcg_at_10": None, "recall": None}
+    assert content["best_possible"] == {"auc": 0.75, "log_loss": 0.45}
     numbers = {"auc": 0.71, "log_loss": 0.5, "auc_low": 0.70, "auc_high": 0.72, "train_rows_per_s": 120_000.0}
     numbers |= {"validation_log_loss": 0.45, "validation_auc": 0.74}  # of the kept line
     numbers |= {"gauc": 0.6, "gauc_low": 0.58, "gauc_high": 0.62, "ranked_users": 80, "one_class_users": 20}

@@ -64,11 +64,26 @@ def test_quality_is_the_deciding_metric_beside_the_best_baseline(ending: Any) ->
     assert "network (held) has a test AUC of 0.7600" in ending(metric="auc")[1]
 
 
-def test_slates_are_put_beside_the_best_possible_or_the_best_source(ending: Any) -> None:
-    existing = ending(blessed=BLESSED, stages=[*STAGES, stage("best_possible", 0.05)])
-    source = "0.0300 of 'popular', the best single source."
-    assert existing[2] == f"Slates: nDCG@10 of what users see is 0.0400; 80% of the best possible (0.0500); {source}"
-    assert ending(blessed=BLESSED, stages=STAGES)[2].endswith(f"is 0.0400; {source}")
+def value_line(name: str, model: str | None, estimate: float | None, truth: float | None) -> dict[str, Any]:
+    bounds = {"low": None, "high": None} if estimate is None else {"low": estimate - 0.5, "high": estimate + 0.5}
+    return {"list": name, "model": model, "estimate": estimate, "truth": truth, "problem": ""} | bounds
+
+
+def test_the_value_of_the_blessed_slates_is_put_beside_popularity_and_the_best_possible(ending: Any) -> None:
+    lists = [
+        value_line("slates", "network", 1.0, None),
+        value_line("slates", "trees", 2.5, None),
+        value_line("popular", None, 1.9, None),
+    ]
+    value = {"reward": "clicks", "lists": lists, "problem": ""}
+    of_trees = "Slates: those of 'trees' earn 2.50 [2.00, 3.00] a request (clicks)"
+    popular = "the most popular items 1.90 [1.40, 2.40]"
+    assert ending(blessed=BLESSED, value=value)[2] == f"{of_trees}; {popular}."
+    best = value_line("best_possible", None, None, 3.0)
+    planted = ending(blessed=BLESSED, value={**value, "lists": [*lists, best]})[2]
+    assert planted == f"{of_trees}; {popular}; the best possible 3.00."
+    unknown = ending(blessed=BLESSED, value={"reward": "", "lists": [], "problem": "no propensities"})[2]
+    assert unknown == "Slates: their value is unknown: no propensities."
     assert not any(line.startswith("Slates") for line in ending(blessed=BLESSED))
 
 
@@ -80,6 +95,7 @@ def test_slates_are_put_beside_the_best_possible_or_the_best_source(ending: Any)
         ("calibration", "make run SPEC=specs/mine.yaml DATA=/logs SET=models.trees.calibration=isotonic"),
         ("retrieval", "make run SPEC=specs/mine.yaml DATA=/logs SET=retrieval.candidates=600"),
         ("slates", "runs/latest/report.html#candidates"),
+        ("value", "runs/latest/report.html#value"),
     ],
 )
 def test_the_failed_gate_of_the_best_candidate_decides_the_advice(ending: Any, gate: str, command: str) -> None:

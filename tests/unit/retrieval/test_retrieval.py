@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,11 +10,8 @@ import pytest
 from retrieval_log import Log, Row, days, declared
 
 from shortlist.contracts import DataError
-from shortlist.data.world.best_candidates import best_candidates
 from shortlist.data.world.click_model import ClickModel
-from shortlist.data.world.generate import FIRST_ITEM, FIRST_USER, generate_log
 from shortlist.data.world.synthetic_world import build_world
-from shortlist.data.world.traffic import GeneratedImpressions, LogPart, draw_impressions
 from shortlist.evaluation.gates.retrieval import (
     EVALUATION,
     EvaluatedList,
@@ -166,7 +162,7 @@ def measures(recall: float | None, index_recall: float | None = None) -> Retriev
     lists = (EvaluatedList(name="towers", coverage=0.2, index="approximate", index_recall=index_recall),)
     evaluation = RetrievalEvaluation(catalogue=9_000, candidates=500, users=70, test_days=("2026-03-02",), lists=lists)
     source = stage.model_copy(update={"source": "towers"})
-    return RetrievalMeasures(evaluation=evaluation, stages=(source, stage), best_possible=stage)
+    return RetrievalMeasures(evaluation=evaluation, stages=(source, stage))
 
 
 @pytest.mark.parametrize(
@@ -187,14 +183,12 @@ def test_the_gate_holds(measured: RetrievalMeasures | None, holds: str) -> None:
 
 def test_stages_are_in_the_summary_and_in_the_plot() -> None:
     lines = stage_lines(measures(0.6))
-    assert [(line.stage, line.source) for line in lines] == [
-        ("retrieval", "towers"), ("retrieval", None), ("best_possible", None)
-    ]  # fmt: skip
+    assert [(line.stage, line.source) for line in lines] == [("retrieval", "towers"), ("retrieval", None)]
     assert (lines[1].recall, lines[1].recall_low, lines[1].items) == (0.6, pytest.approx(0.55), 500)
     assert stage_lines(None) == ()
     ordering_stage = measures(0.6).stages[1].model_copy(update={"stage": "ordering", "items": 10})
     plot = funnel_plot(measures(0.6), [ordering_stage])
-    assert plot is not None and "best possible" in plot.svg and "ordering" in plot.svg
+    assert plot is not None and "all sources" in plot.svg and "ordering" in plot.svg
     assert funnel_plot(measures(None)) is None
 
 
@@ -210,49 +204,6 @@ def test_expected_clicks_are_the_planted_probabilities() -> None:
     assert clicks_of_two_contexts == pytest.approx((clicks_of_one_context + two) / 2)
     odds = np.log(two / (1 - two)) - np.log(clicks_of_one_context / (1 - clicks_of_one_context))
     assert odds == pytest.approx(np.full((1, 200), 1.3 * truth.scale))
-
-
-def test_best_possible_list_has_the_highest_expected_clicks(tmp_path: Path) -> None:
-    generate_log(WORLD, tmp_path)
-    log = pl.read_parquet(tmp_path / "impressions" / "*.parquet")
-    last = log["event_time"].dt.date().max()
-    test = log.filter(pl.col("event_time").dt.date() == last, pl.col("is_click") == 1)
-    users = test["user_id"].unique().sort()
-    assert users[0] >= FIRST_USER
-    best_items = best_candidates(WORLD, users, [last], 20)
-    assert best_items.min() >= FIRST_ITEM
-    popular = log.filter(pl.col("event_time").dt.date() < last, pl.col("is_click") == 1)["item_id"]
-    often = popular.value_counts(sort=True)["item_id"].head(20).to_list()
-    hits = {"best": 0, "popular": 0}
-    for user, line in zip(users, best_items, strict=True):
-        taken_items = set(test.filter(pl.col("user_id") == user)["item_id"])
-        hits["best"] += len(taken_items & set(line.tolist()))
-        hits["popular"] += len(taken_items & set(often))
-    assert hits["best"] > 1.05 * hits["popular"]
-
-
-def test_best_possible_list_equals_a_ranking_by_simulated_clicks() -> None:
-    # What is shown is counted in drawn traffic, and every item is put in place of what was shown in its contexts.
-    world, day = build_world(WORLD), 5
-    truth = ClickModel.calibrate(WORLD, world)
-    impressions = draw_impressions(WORLD, world, LogPart(day, (0.0, 1.0), 200_000, 0))
-    impression_rates = np.bincount(impressions.item, minlength=200) / 200_000
-    moments = np.random.default_rng(1).choice(200_000, 150, replace=False)
-    for user in (3, 50, 200):
-        names = ("time_us", "surface", "device", "position")
-        contexts = {name: np.tile(getattr(impressions, name)[moments], 200) for name in names}
-        contexts |= {"user": np.full(200 * 150, user), "previous": np.full(200 * 150, -1)}
-        repeated_impressions = GeneratedImpressions(item=np.repeat(np.arange(200), 150), **contexts)
-        clicks = impression_rates * truth.probability(repeated_impressions, day).reshape(200, 150).mean(axis=1)
-        (best_items,) = best_candidates(WORLD, pl.Series([user + FIRST_USER]), [WORLD.start + timedelta(days=day)], 20)
-        most_clicked = np.argsort(-clicks, kind="stable")[:20]
-        discounts = 1 / np.log2(np.arange(20) + 2)
-        # By this count the world's list is as good as the best one, but for what counting leaves to chance.
-        assert clicks[best_items - FIRST_ITEM] @ discounts >= 0.99 * clicks[most_clicked] @ discounts
-        assert len(set(best_items - FIRST_ITEM) & set(most_clicked)) >= 18
-        # A list in the order of what is shown most, or of what is liked most, is not.
-        for other_order in (np.argsort(-impression_rates), np.argsort(-clicks / np.maximum(impression_rates, 1e-9))):
-            assert clicks[other_order[:20]] @ discounts < 0.99 * clicks[most_clicked] @ discounts
 
 
 class Newest(SourceKind):
