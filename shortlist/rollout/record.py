@@ -154,8 +154,8 @@ class RolloutRecord(Record):
                 "kpi_canary": observation.canary.kpi,
                 "kpi_difference": observation.kpi_difference,
                 "guards": {guard.label: guard.difference for guard in observation.guards},
-                "failed_stable": observation.requests.failed_stable,
-                "failed_canary": observation.requests.failed_canary,
+                "failed_stable": observation.requests.stable.failed,
+                "failed_canary": observation.requests.canary.failed,
             }
         )
 

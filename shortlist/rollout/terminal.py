@@ -59,12 +59,13 @@ def verdict_table(record: RolloutRecord) -> Group:
 
 
 def _describe_totals(totals: RequestTotals) -> str:
+    by_track = [
+        f"{format_name(name)} {format_count(stable)} / {format_count(canary)}"
+        for name, stable, canary in totals.by_track()
+    ]
     return (
-        f"{format_count(totals.total)} requests: {format_count(totals.failed_stable)} failed on the stable track,"
-        f" {format_count(totals.failed_canary)} on the canary, {format_count(totals.lost)} lost;"
-        f" {format_count(totals.logged)} logged, {format_count(totals.doubled)} twice;"
-        f" {format_count(totals.client_errors)} were the client's mistake,"
-        f" {format_count(totals.disconnected)} ended by a client that went away"
+        f"stable / canary: {', '.join(by_track)}; of both, {format_count(totals.logged)} logged,"
+        f" {format_count(totals.lost)} lost, {format_count(totals.doubled)} logged twice"
     )
 
 

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from shortlist.evaluation.metrics.records import Record
 from shortlist.rollout.checks.observations import Decision, GuardedRates, Observation
-from shortlist.rollout.evidence.counts import RequestTotals, VerdictTotals
+from shortlist.rollout.evidence.counts import RequestTotals
 from shortlist.rollout.record import RolloutRecord, RolloutStep
 from shortlist.rollout.states.phases import Phase
 
@@ -47,7 +47,7 @@ class RolloutVerdict(Record):
     """The version that served when the rollout began; None for the first model."""
     candidate: int
     steps: tuple[StepVerdict, ...]
-    requests: VerdictTotals
+    requests: RequestTotals
 
 
 _VERDICTS: Final[dict[Phase, Literal["promoted", "rolled_back", "aborted"]]] = {
@@ -59,14 +59,13 @@ _VERDICTS: Final[dict[Phase, Literal["promoted", "rolled_back", "aborted"]]] = {
 
 def make_verdict(record: RolloutRecord) -> RolloutVerdict:
     """Return the verdict of a rollout that is over."""
-    counts = record.requests or RequestTotals()
     return RolloutVerdict(
         verdict=_VERDICTS[record.state.phase],
         reason=record.state.reason,
         champion=record.state.former,
         candidate=record.state.candidate,
         steps=tuple(_step(step) for step in record.steps),
-        requests=VerdictTotals(**counts.model_dump(include=set(VerdictTotals.model_fields))),
+        requests=record.requests or RequestTotals(),
     )
 
 

@@ -193,4 +193,4 @@ def test_each_is_rolled_out_to_all_users(live: Live, name: str) -> None:
     assert [(step.weight, step.decision) for step in evidence.steps] == [(50, "proceed"), (100, "promote")]
     assert all(step.failed == 0 and step.requests >= 25 for step in evidence.steps)
     requests = evidence.requests
-    assert (requests.failed_stable, requests.failed_canary, requests.lost) == (0, 0, 0)
+    assert (requests.stable.failed, requests.canary.failed, requests.lost) == (0, 0, 0)

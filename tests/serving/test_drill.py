@@ -96,7 +96,7 @@ def test_live_traffic_becomes_the_next_champion(tmp_path: Path) -> None:
     verdict = rollouts.verdict(rollouts.ids()[-1])
     assert verdict is not None
     assert (verdict.verdict, verdict.champion, verdict.candidate) == ("promoted", 1, 2)
-    assert (verdict.requests.failed_stable, verdict.requests.failed_canary, verdict.requests.lost) == (0, 0, 0)
+    assert (verdict.requests.stable.failed, verdict.requests.canary.failed, verdict.requests.lost) == (0, 0, 0)
     collected = CollectedLog.open(str(runs / "stores"), "drill")
     rows = pl.concat(pl.read_parquet(files / ROWS) for _, files in collected.fetch_batches(collected.batches()))
     collected_later = rows.filter(pl.col(Columns.TIME) >= datetime.fromisoformat(scenario["alarm_at"]))

@@ -11,6 +11,8 @@ from typing import Final, Protocol
 import orjson
 import polars as pl
 
+from shortlist.rollout.evidence.counts import REQUEST_CONDITIONS
+
 CHUNK_BYTES: Final = 16 * 2**20
 """Bytes that are read at once."""
 SCHEMA: Final = pl.Schema(
@@ -28,11 +30,6 @@ SCHEMA: Final = pl.Schema(
         "us": pl.Int64(),
     }
 )
-CANCELLED_GRPC: Final = 1
-FAILED_GRPC: Final = (2, 4, 8, 10, 13, 14, 15)
-"""Unknown, deadline exceeded, resource exhausted, aborted, internal, unavailable, data loss."""
-CLIENT_ERROR_DETAILS: Final = ("request_payload_too_large", "request_headers_too_large")
-"""Envoy's own answers to client errors; over gRPC their status is the same as for a failing server."""
 _TIME: Final = "%Y-%m-%dT%H:%M:%S%.6fZ"
 INFERENCE_PATH: Final = r"(/infer|/ModelInfer)(\?|$)"
 """Pattern of the end of inference paths, over HTTP and gRPC."""
@@ -145,15 +142,9 @@ def rollout_requests(lines: pl.DataFrame, rollout: str) -> pl.DataFrame:
 
     Returns:
         Columns id, user, step (Int32), canary, began (microseconds of Envoy's clock, 0 when unknown), us (latency;
-        null without an answer), and four Boolean columns of which exactly one is true: failed (by the server),
-        client_errors, disconnected (the client disconnected before the answer), answered.
+        null without an answer), and a Boolean column for each of `REQUEST_CONDITIONS`.
     """
-    status, grpc = pl.col("status").fill_null(0), pl.col("grpc")
-    disconnected = (status == 0) | (grpc == CANCELLED_GRPC).fill_null(False)
-    is_client_error = pl.col("details").is_in(CLIENT_ERROR_DETAILS).fill_null(False)
-    failed = ~disconnected & ~is_client_error & ((status >= 500) | grpc.is_in(FAILED_GRPC).fill_null(False))
     began_at = pl.col("time").str.to_datetime(_TIME, time_unit="us", strict=False).to_physical().fill_null(0)
-    answered = ~disconnected & ~is_client_error & ~failed & (status == 200) & (grpc.is_null() | (grpc == 0))
     return (
         lines.lazy()
         .filter(
@@ -168,10 +159,7 @@ def rollout_requests(lines: pl.DataFrame, rollout: str) -> pl.DataFrame:
             (pl.col("track") == "canary").alias("canary"),
             began_at.alias("began"),
             "us",
-            failed.alias("failed"),
-            disconnected.alias("disconnected"),
-            answered.alias("answered"),
-            (~disconnected & ~failed & ~answered).alias("client_errors"),
+            **REQUEST_CONDITIONS,
         )
         .filter(pl.col("step") >= 0)
         .collect()

@@ -136,15 +136,11 @@ class RolloutEvidence:
         return None
 
     def request_totals(self) -> RequestTotals:
-        """Return the counts of all requests, over both tracks."""
-        stable, canary, accounting = self.whole.stable, self.whole.canary, self.accounting
-        both_tracks = stable + canary
+        """Return the counts of all requests, by track."""
+        whole, accounting = self.whole, self.accounting
         return RequestTotals(
-            total=both_tracks.requests,
-            failed_stable=stable.failed,
-            failed_canary=canary.failed,
-            client_errors=both_tracks.client_errors,
-            disconnected=both_tracks.disconnected,
+            stable=whole.stable.counts(),
+            canary=whole.canary.counts(),
             lost=accounting.lost,
             logged=accounting.logged,
             doubled=accounting.doubled,

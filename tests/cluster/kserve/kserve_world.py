@@ -20,7 +20,7 @@ from shortlist.rollout.checks.observations import Observation, TrackSummary
 from shortlist.rollout.commands import RolloutCommands
 from shortlist.rollout.controller_context import ControllerContext
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.evidence.counts import RequestTotals
+from shortlist.rollout.evidence.counts import RequestTotals, TrackCounts
 from shortlist.rollout.fleet import Observer
 from shortlist.rollout.kserve.fleet import KubeFleet
 from shortlist.rollout.record import RolloutRecord
@@ -100,7 +100,7 @@ class Script:
         )
 
     def total(self) -> RequestTotals:
-        return RequestTotals(total=100, logged=100)
+        return RequestTotals(stable=TrackCounts(requests=100), logged=100)
 
 
 class World:

@@ -148,7 +148,7 @@ def test_errors_that_reached_no_server_roll_back(world: World, traffic: Traffic)
     assert record.state.phase is Phase.ROLLED_BACK
     assert "40 of 240 answers failed at this step" in record.state.reason
     assert record.requests is not None
-    assert record.requests.failed_canary == 40
+    assert record.requests.canary.failed == 40
 
 
 def test_requests_that_the_gateway_refuses_are_no_failures_of_the_canary(world: World, traffic: Traffic) -> None:
@@ -157,7 +157,7 @@ def test_requests_that_the_gateway_refuses_are_no_failures_of_the_canary(world: 
     record = world.roll_out(POLICY).canary()
     assert record.state.phase is Phase.PROMOTED, record.state.reason
     assert record.requests is not None
-    assert (record.requests.failed_canary, record.requests.client_errors) == (0, 2 * 20)
+    assert (record.requests.canary.failed, record.requests.canary.client_errors) == (0, 2 * 20)
 
 
 def test_answers_that_are_slow_on_the_way_roll_back(world: World, traffic: Traffic) -> None:

@@ -242,7 +242,7 @@ class Live:
         evidence = self.evidence(record)
         assert evidence.verdict == "rolled_back"
         assert re.search(reason, evidence.reason), evidence.reason
-        assert (evidence.requests.failed_stable, evidence.requests.lost) == (0, 0)
+        assert (evidence.requests.stable.failed, evidence.requests.lost) == (0, 0)
         assert self.champion == evidence.champion
         return evidence
 

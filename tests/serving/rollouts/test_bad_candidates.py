@@ -25,7 +25,7 @@ def test_a_model_that_cannot_be_loaded_gets_no_users(live: Any) -> None:
 def test_scores_that_are_no_numbers_send_the_users_back(live: Any) -> None:
     record = live.roll_out(live.world.versions["not_a_number"])
     evidence = live.rolled_back(record, r"at 10 %: .* answers hold NaN, infinite or no scores")
-    assert evidence.requests.failed_canary > 0  # they were told so, instead of being ranked by nothing
+    assert evidence.requests.canary.failed > 0  # they were told so, instead of being ranked by nothing
 
 
 def test_a_candidate_that_answers_ten_times_slower_sends_the_users_back(live: Any) -> None:
@@ -34,7 +34,7 @@ def test_a_candidate_that_answers_ten_times_slower_sends_the_users_back(live: An
     # At 10 %, unless the machine is so busy that the stable track has a bad moment, too.
     evidence = live.rolled_back(record, r"at (10|50) %: p99 latency .* ms > .* ms")
     p99_ms = evidence.steps[-1].p99_ms
-    assert p99_ms.canary > 300 and evidence.requests.failed_canary == 0
+    assert p99_ms.canary > 300 and evidence.requests.canary.failed == 0
 
 
 GLANCE = FurtherLabel(column="watch_seconds", positive=Positive(at_most=1.5))
@@ -79,7 +79,7 @@ def test_a_candidate_that_crashes_after_hundreds_of_answers_sends_the_users_back
     evidence = live.evidence(live.end(rollout))
     assert evidence.verdict == "rolled_back"
     assert re.search(r"its servers (crashed \d time|are not ready)", evidence.reason), evidence.reason
-    assert evidence.requests.failed_stable == 0
+    assert evidence.requests.stable.failed == 0
     # What a killed server had not written yet is all that can be missing: a flush, and what was under way.
     assert evidence.requests.lost <= (0 if part == "model's process" else 100)
 

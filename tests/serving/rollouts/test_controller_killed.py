@@ -35,7 +35,7 @@ def test_a_controller_killed_in_every_phase_is_taken_over_and_no_user_notices(li
     record = live.record()
     assert (record.id, record.state.phase, live.champion) == (rollout, Phase.PROMOTED, candidate)
     requests = live.evidence(record).requests
-    assert (requests.failed_stable, requests.failed_canary, requests.lost) == (0, 0, 0)
+    assert (requests.stable.failed, requests.canary.failed, requests.lost) == (0, 0, 0)
     assert [step.weight for step in live.evidence(record).steps] == [10, 50, 100]
     assert former not in live.stack.record.versions
 

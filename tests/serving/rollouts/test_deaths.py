@@ -32,7 +32,7 @@ def halfway(stack_up: Any) -> Iterator[Any]:
         # As Envoy saw it, too; what it saw of those that the kills broke off is in its books.
         requests = stack_up.evidence(stack_up.record()).requests
         assert requests.total > 100
-        assert requests.failed_canary == 0
+        assert requests.canary.failed == 0
     assert stack_up.record().requests.doubled == 0
 
 

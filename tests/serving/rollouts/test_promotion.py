@@ -37,7 +37,7 @@ def test_a_good_candidate_is_promoted_step_by_step_and_nothing_is_lost_or_writte
         assert step.failed == 0 and step.requests >= 40
         assert step.p99_ms.canary is not None and step.kpi.canary is not None
     requests = evidence.requests
-    assert (requests.failed_stable, requests.failed_canary, requests.lost) == (0, 0, 0)
+    assert (requests.stable.failed, requests.canary.failed, requests.lost) == (0, 0, 0)
     assert requests.logged == requests.total > 200
     assert live.deployer.rollouts.rollout_folder(record.id).joinpath(PAGE).stat().st_size > 10_000
 
@@ -73,4 +73,4 @@ def test_shuffled_scores_send_the_users_back_though_the_servers_are_well(live: A
     record = live.roll_out(live.world.versions["shuffled"])
     evidence = live.rolled_back(record, r"KPI difference -0\.\d+ in \[.*\] .*: the canary is worse")
     assert live.failed_checks(record) == ["kpi"]
-    assert evidence.requests.failed_canary == 0
+    assert evidence.requests.canary.failed == 0

@@ -36,7 +36,7 @@ def test_a_full_disk_costs_the_log_and_no_answer_and_nothing_is_promoted_blindly
     evidence = live.evidence(record)
     assert evidence.verdict == "rolled_back"
     assert "undecided after" in evidence.reason and "are in the prediction log" in evidence.reason
-    assert (evidence.requests.failed_stable, evidence.requests.failed_canary) == (0, 0)
+    assert (evidence.requests.stable.failed, evidence.requests.canary.failed) == (0, 0)
     # Nothing is missing but what the server says it dropped: the rest was written when there was room again.
     assert 50 < evidence.requests.lost <= dropped(live) - count_before
 

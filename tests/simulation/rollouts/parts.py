@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeVar
 from shortlist.contracts import ShortlistError
 from shortlist.rollout.checks.observations import Observation
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.evidence.counts import RequestTotals
+from shortlist.rollout.evidence.counts import RequestTotals, TrackCounts
 from shortlist.rollout.interruption import Interruption
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import Rollouts
@@ -256,7 +256,7 @@ class SimulatedInterruption(Interruption):
         yield
 
 
-_COUNTED: Final = RequestTotals(total=1_000, logged=1_000)
+_COUNTED: Final = RequestTotals(stable=TrackCounts(requests=1_000), logged=1_000)
 
 
 def _disk_full() -> Exception:

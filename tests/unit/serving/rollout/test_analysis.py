@@ -572,9 +572,9 @@ def test_disconnects_and_client_errors_of_one_user_cause_no_rollback(tmp_path: P
     assert (observation.decision, observation.canary.failed) == ("hold", 0)
     assert (observation.canary.client_errors, observation.canary.disconnected) == (100, 100)
     assert (
-        observation.requests.failed_canary,
-        observation.requests.client_errors,
-        observation.requests.disconnected,
+        observation.requests.canary.failed,
+        observation.requests.canary.client_errors,
+        observation.requests.canary.disconnected,
     ) == (0, 100, 100)
 
 
@@ -586,7 +586,7 @@ def test_the_observer_reads_logs_and_health_and_decides(tmp_path: Path) -> None:
     (paths.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(log_line) + "\n" for log_line in lines))
     healthy_observer = AnalysisObserver(EvidenceReader(paths, "r1", 3, KPI()), POLICY, lambda: WELL)
     observation = healthy_observer.observe_step(0, 1.0)
-    assert (observation.decision, observation.canary.failed, healthy_observer.total().failed_canary) == (
+    assert (observation.decision, observation.canary.failed, healthy_observer.total().canary.failed) == (
         "roll_back",
         20,
         20,

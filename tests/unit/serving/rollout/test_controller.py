@@ -23,7 +23,7 @@ from shortlist.rollout.checks.observations import Observation, TrackSummary
 from shortlist.rollout.commands import RolloutCommands
 from shortlist.rollout.controller_context import ControllerContext
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.evidence.counts import RequestTotals
+from shortlist.rollout.evidence.counts import RequestTotals, TrackCounts
 from shortlist.rollout.page import PAGE
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import FAULTS, RolloutError, Rollouts
@@ -183,7 +183,7 @@ class ScriptedObserver:
         return answer
 
     def total(self) -> RequestTotals:
-        return RequestTotals(total=1_000, failed_canary=3, logged=997)
+        return RequestTotals(canary=TrackCounts(requests=1_000, failed=3), logged=997)
 
 
 def make_observation(decision: str, reason: str) -> Observation:
@@ -330,10 +330,9 @@ def test_the_evidence_has_steps_requests_and_reason(world: World) -> None:
         "weight": 5, "requests": 100, "failed": 1, "canary_share": 0.1, "p99_ms": {"stable": 8.0, "canary": 9.5},
         "kpi": {"stable": 0.31, "canary": 0.30}, "guards": (), "decision": "proceed", "reason": "step 0 is fine",
     }  # fmt: skip
-    assert verdict.requests.model_dump() == {
-        "total": 1_000, "failed_stable": 0, "failed_canary": 3, "lost": 0, "logged": 997,
-        "client_errors": 0, "disconnected": 0,
-    }  # fmt: skip
+    requests = verdict.requests
+    assert requests.by_track() == [("requests", 0, 1_000), ("failed", 0, 3)]
+    assert (requests.total, requests.lost, requests.logged) == (1_000, 0, 997)
 
 
 def test_a_page_is_written_beside_the_evidence(world: World) -> None:

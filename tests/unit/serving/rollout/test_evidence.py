@@ -354,11 +354,11 @@ def test_a_new_reader_knows_what_one_before_it_knew(logs: Logs) -> None:
         logs.outcome((f"a{number}", 1, number % 2))
         first.poll()
     assert first.snapshot().summary() == read(logs).summary()
-    assert first.snapshot().summary()["requests"] == {
-        **{"total": 3, "failed_stable": 0, "failed_canary": 0, "lost": 0, "logged": 3},
-        **{"client_errors": 0, "disconnected": 0},
-        **{"doubled": 0, "unanswered": 0, "unreadable": 0},
-    }
+    totals = first.snapshot().request_totals()
+    assert totals.by_track() == [
+        (name, 3, 0) for name in ("requests", "answered", "to_log", "logged", "rankable", "with_outcomes")
+    ]
+    assert (totals.total, totals.logged, totals.lost, totals.doubled) == (3, 3, 0, 0)
 
 
 def test_a_part_that_is_no_parquet_file_is_counted_and_skipped(logs: Logs) -> None:

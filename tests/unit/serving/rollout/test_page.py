@@ -12,7 +12,7 @@ from rich.console import Console
 
 from shortlist.evaluation.metrics.records import ConfidenceInterval
 from shortlist.rollout.checks.observations import CheckRecord, GuardedRates, Observation, TrackSummary
-from shortlist.rollout.evidence.counts import RequestTotals
+from shortlist.rollout.evidence.counts import RequestTotals, TrackCounts
 from shortlist.rollout.page import headline, render, rollout_plot, write_page
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.states.events import Abort, Event, PhaseCompleted, StepAnalyzed
@@ -55,7 +55,7 @@ def observation(second: int, percent: int, decision: str, slower: float = 1.0, p
             low=0.005 - wide, value=0.005 + 0.02 * math.sin(second / 5) / percent, high=0.005 + wide
         ),
         guards=tuple(rates(label, guard, wide) for label, guard in policy.guards.items()),
-        requests=RequestTotals(total=12 * second),
+        requests=RequestTotals(stable=TrackCounts(requests=12 * second)),
     )
 
 
@@ -89,7 +89,8 @@ def story(
             record = record.with_observation(step_observation)
             event = StepAnalyzed(state.step, step_observation.decision, step_observation.reason)
         record = record.with_state(advance(state, event)[0])
-    return record.model_copy(update={"requests": RequestTotals(total=9_600, logged=9_600, failed_canary=1)})
+    totals = RequestTotals(stable=TrackCounts(requests=9_000), canary=TrackCounts(requests=600, failed=1), logged=9_600)
+    return record.model_copy(update={"requests": totals})
 
 
 def aborted() -> RolloutRecord:
@@ -128,7 +129,8 @@ def test_the_page_is_one_file_without_scripts_or_links(tmp_path: Path) -> None:
     page = (tmp_path / "rollout.html").read_text()
     assert "default-src 'none'" in page
     assert not any(tag in page for tag in ("<script", "src=", "@import", 'href="http'))
-    assert page.count("<tr>") == 1 + len(STEPS) + 1 + len(story().history)
+    counts = len(("requests", "failed"))
+    assert page.count("<tr>") == 1 + len(STEPS) + 1 + counts + 1 + len(story().history)
     assert "<svg" in page
 
 
@@ -194,7 +196,9 @@ def test_the_table_ends_with_the_verdict() -> None:
     terminal_text = text(story())
     assert terminal_text.count("proceed") == len(STEPS)
     assert "Promoted: version 2 (dlrm) serves everybody in place of version 1" in terminal_text
-    assert "0 failed on the stable track, 1 on the canary, 0 lost" in terminal_text.replace("\n", " ")
+    assert "requests 9\u202f000 / 600, failed 0 / 1; of both, 9\u202f600 logged, 0 lost" in terminal_text.replace(
+        "\n", " "
+    )
     assert "p99 86 ms > 26 ms" in text(story(bad_step=1))
 
 
