@@ -25,6 +25,7 @@ from shortlist.data.rules.day_rules import enough_days, label_rate, volume
 from shortlist.data.rules.failures import find_failures
 from shortlist.data.rules.log_facts import LogFacts
 from shortlist.data.rules.profile import DayProfile, LogProfile
+from shortlist.data.rules.table_rules import find_problems
 from shortlist.data.side_tables.ingest import side_layout
 from shortlist.data.validate import LogRefusedError, validate
 from shortlist.spec.data import Data, FileSource
@@ -69,15 +70,22 @@ def check_sample(data: Data, location: Path, max_rows: int = 100_000) -> SampleR
     lenient_data = data.model_copy(update={"rules": data.rules.model_copy(update={"undeclared_columns": "ignore"})})
     report = _validate_sample(lenient_data, location, max_rows)
     problems += report.problems
-    facts = None
+    facts, warnings = None, []
     if report.rows:
         scan = _KeyScan(data, tables[0])
         facts = scan.read()
         problems += scan.find_key_problems()
         if facts is not None and not report.is_complete:
-            problems += [problem for rule in (enough_days, volume, label_rate) for problem in rule(facts, data)]
+            found_problems = find_problems(facts, data, (enough_days, volume, label_rate))
+            problems += [problem.sentence for problem in found_problems if problem.rule not in data.rules.warn]
+            warnings = [problem.warning for problem in found_problems if problem.rule in data.rules.warn]
     newest = facts.profile.newest if facts is not None else None
-    notices = (*report.notices, *unread_file_notices(data, location), *age_notices(newest, data, datetime.now(UTC)))
+    notices = (
+        *report.notices,
+        *warnings,
+        *unread_file_notices(data, location),
+        *age_notices(newest, data, datetime.now(UTC)),
+    )
     return SampleReport(tuple(problems), report.rows, report.is_complete, notices, facts)
 
 
@@ -179,14 +187,15 @@ def _validate_sample(data: Data, location: Path, max_rows: int) -> SampleReport:
         read_rows, is_complete = notes["raw_rows"], notes["whole"]
         notices = tuple(lacking_column_notices(notes))
         try:
-            validate(
-                data if is_complete else _relax_total_rules(data), raw, valid, quarantine, runtime, datetime.now(UTC)
-            )
+            declared = data if is_complete else _relax_total_rules(data)
+            valid_log = validate(declared, raw, valid, quarantine, runtime, datetime.now(UTC))
         except LogRefusedError as error:
             return SampleReport((*error.problems, *_describe_broken_rules(quarantine)), read_rows, is_complete, notices)
         except DataError as error:
             return SampleReport((str(error),), read_rows, is_complete, notices)
-        return SampleReport((), read_rows, is_complete, (*notices, *_describe_quarantine(quarantine)))
+        return SampleReport(
+            (), read_rows, is_complete, (*notices, *valid_log.notes["warnings"], *_describe_quarantine(quarantine))
+        )
 
 
 def _relax_total_rules(data: Data) -> Data:

@@ -24,7 +24,7 @@ from shortlist.data.rules.profile import LogProfile
 from shortlist.data.rules.quarantine import QuarantineWriter
 from shortlist.data.rules.row_rules import DayRules, RowCheck, build_log_checks, find_broken_checks
 from shortlist.data.rules.side_rules import SideFacts, validate_side_table
-from shortlist.data.rules.table_rules import find_problems
+from shortlist.data.rules.table_rules import CAN_WARN, LogProblem, find_problems
 from shortlist.data.until import find_cut_day
 from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime
@@ -65,7 +65,8 @@ def validate(
         quarantined_rows and by_rule of the log; quarantined_by_day: quarantined rows per day (ISO 8601), without those
         that could not be parsed; collected_rows: valid rows collected from live traffic; side: raw_rows, valid_rows,
         quarantined_rows and coverage of each side table; column_aucs: AUC of each single column known before the
-        impression; digests: digest of the rows of each day.
+        impression; digests: digest of the rows of each day; warnings: sentences of broken rules that only warn;
+        rules_off: rules that were not checked.
 
     Raises:
         DataError: More rows are bad than tolerated, or the log as a whole breaks rules; names every number, its limit
@@ -88,10 +89,13 @@ def validate(
         cut = find_cut_day(until, data)
         facts = LogFacts(source.notes["raw_rows"], counts, profile, side_facts, aucs, now, until, cut)
         problems = find_problems(facts, data)
-        if problems:
-            raise LogRefusedError(_refusal_message(problems, quarantine, by_rule.total()), problems)
-        writer.close(_build_notes(facts, source))
-    emit_notices(age_notices(profile.newest, data, now))
+        refusals = [problem for problem in problems if problem.rule not in data.rules.warn]
+        if refusals:
+            message = _refusal_message(refusals, quarantine, by_rule.total())
+            raise LogRefusedError(message, [problem.sentence for problem in refusals])
+        warnings = [problem.warning for problem in problems]
+        writer.close(_build_notes(facts, source) | {"warnings": warnings, "rules_off": list(data.rules.off)})
+    emit_notices((*warnings, *age_notices(profile.newest, data, now)))
     return DayTable.open(valid, Files.LOG)
 
 
@@ -205,7 +209,9 @@ def _build_notes(facts: LogFacts, source: DayTable) -> dict[str, Any]:
     }
 
 
-def _refusal_message(problems: list[str], quarantine: Path, rows: int) -> str:
-    numbered = "".join(f"\n  {place}. {problem}." for place, problem in enumerate(problems, 1))
+def _refusal_message(problems: Sequence[LogProblem], quarantine: Path, rows: int) -> str:
+    numbered = "".join(f"\n  {place}. {problem.sentence}." for place, problem in enumerate(problems, 1))
+    rules = list(dict.fromkeys(problem.rule for problem in problems if problem.rule in CAN_WARN))
+    numbered += f"\nIf that is right, make it a warning: data.rules.warn: [{', '.join(rules)}]." if rules else ""
     quarantine_note = f"\nThe {rows} quarantined rows are in {quarantine / Files.QUARANTINE}." if rows else ""
     return f"the log breaks {len(problems)} rule(s) and goes no further:{numbered}{quarantine_note}"

@@ -28,6 +28,20 @@ LabelName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 ColumnType = Literal["integer", "number", "string", "hex", "date", "tags", "vector"]
 Delimiter = Annotated[str, Field(min_length=1, max_length=1, pattern=r"^[\t !#-~]$")]
 FileFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet", "npz"]
+TableRule = Literal[
+    "quarantined_share",
+    "duplicate_share",
+    "enough_rows",
+    "null_share",
+    "volume",
+    "label_rate",
+    "freshness",
+    "leakage",
+    "randomized_rows_vary",
+    "propensities_sum_to_one",
+    "side_tables",
+]
+"""Rules of a log as a whole; without a valid row, both labels and days for the split nothing can be trained."""
 
 
 _PLACEMENT_TYPES: Final[dict[str, ColumnType]] = {
@@ -357,7 +371,7 @@ class Rules(Section):
     stops below it."""
     max_volume_ratio: float = Field(default=5.0, ge=1.0)
     """Most rows of a day, as a multiple of the median of the days before; chance and spread as above."""
-    max_label_rate_change: Share = 0.5
+    max_label_rate_change: float = Field(default=0.5, ge=0.0)
     """Largest relative change of a day's label rate against the median of the days before; chance and spread as
     above."""
     undeclared_columns: Literal["refuse", "ignore"] = "refuse"
@@ -366,6 +380,16 @@ class Rules(Section):
     """Largest AUC of a single column known before the impression; a column above it leaks the label."""
     allow_leak: tuple[str, ...] = ()
     """Columns to which `max_column_auc` does not apply."""
+    warn: tuple[TableRule, ...] = ()
+    """Rules of the log as a whole that stop no run: what breaks them is printed, and stands on the run's page."""
+    off: tuple[TableRule, ...] = ()
+    """Rules of the log as a whole that are not checked; the run's page lists them."""
+
+    @model_validator(mode="after")
+    def _check_severities(self) -> Self:
+        if both := sorted(set(self.warn) & set(self.off)):
+            raise ValueError(f"'{both[0]}' is both in warn and in off; a rule that is off warns of nothing")
+        return self
 
 
 class Split(Section):

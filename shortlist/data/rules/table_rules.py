@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple, get_args
 
 from shortlist.data.rules.day_rules import enough_days, label_rate, null_share, volume
 from shortlist.data.rules.log_facts import LogFacts, Problems, format_count, format_share
 from shortlist.data.rules.placement_rules import propensities_sum_to_one, randomized_rows_vary
 from shortlist.data.rules.row_rules import CLIENT_CLOCK, DUPLICATE_ROW, FUTURE
-from shortlist.spec.data import Data, SideTable
+from shortlist.spec.data import Data, SideTable, TableRule
 
 HINTS: Final = {
     "duplicate_impression": "`impression` names one row: a key that several rows share is data.request",
@@ -41,13 +41,17 @@ def duplicate_share(facts: LogFacts, data: Data) -> Problems:
         yield f"{copies} rows copy an earlier one; rules.max_duplicate_share is {limit:.2%}"
 
 
-def enough_rows(facts: LogFacts, data: Data) -> Problems:
-    """The log has at least the declared number of valid rows."""
+def any_rows(facts: LogFacts, data: Data) -> Problems:
+    """The log has a valid row."""
     if not facts.profile.rows and facts.until is not None and facts.future_rows:
         yield f"no row is valid before {facts.until.isoformat()}, {format_count(facts.future_rows)} lie at or after it"
     elif not facts.profile.rows:
         yield "no row is valid"
-    elif facts.profile.rows < data.rules.min_rows:
+
+
+def enough_rows(facts: LogFacts, data: Data) -> Problems:
+    """The log has at least the declared number of valid rows."""
+    if 0 < facts.profile.rows < data.rules.min_rows:
         rows, limit = format_count(facts.profile.rows), format_count(data.rules.min_rows)
         yield f"only {rows} valid rows; rules.min_rows is {limit}"
 
@@ -107,6 +111,7 @@ def _side_table(facts: LogFacts, data: Data, table: SideTable) -> Problems:
 TABLE_RULES: tuple[Callable[[LogFacts, Data], Problems], ...] = (
     quarantined_share,
     duplicate_share,
+    any_rows,
     enough_rows,
     label_varies,
     enough_days,
@@ -121,6 +126,26 @@ TABLE_RULES: tuple[Callable[[LogFacts, Data], Problems], ...] = (
 )
 
 
-def find_problems(facts: LogFacts, data: Data) -> list[str]:
-    """Return all problems of a log as a whole."""
-    return [problem for rule in TABLE_RULES for problem in rule(facts, data)]
+CAN_WARN: Final[tuple[str, ...]] = get_args(TableRule)
+"""Names of the rules that a spec may turn into warnings or off."""
+
+
+class LogProblem(NamedTuple):
+    """A rule of the log as a whole that is broken."""
+
+    rule: str
+    """Name of the rule, as `data.rules.warn` and `off` list it."""
+    sentence: str
+
+    @property
+    def warning(self) -> str:
+        """The sentence of a rule that only warns."""
+        return f"Rule {self.rule} only warns: {self.sentence}."
+
+
+def find_problems(
+    facts: LogFacts, data: Data, rules: Sequence[Callable[[LogFacts, Data], Problems]] = TABLE_RULES
+) -> list[LogProblem]:
+    """Return all problems of a log as a whole, without those of rules that are off."""
+    checked_rules = [rule for rule in rules if rule.__name__ not in data.rules.off]
+    return [LogProblem(rule.__name__, sentence) for rule in checked_rules for sentence in rule(facts, data)]

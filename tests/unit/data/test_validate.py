@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import DataError, Files
+from shortlist.data.rules.table_rules import CAN_WARN, TABLE_RULES
 from shortlist.storage.tables import DayTable
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -158,9 +160,37 @@ REFUSED_LOGS: list[tuple[str, pl.DataFrame, dict[str, Any], str]] = [
 )
 def test_a_log_is_refused_for(validate_log: Judged, log: pl.DataFrame, sections: dict[str, Any], message: str) -> None:
     columns = [{"name": "user_id", "type": "integer"}, {"name": "click", "type": "integer"}]
-    columns += sections.pop("columns", [{"name": "price", "type": "number"}])
+    columns += sections.get("columns", [{"name": "price", "type": "number"}])
     with pytest.raises(DataError, match=message):
-        validate_log(log, columns=columns, **sections)
+        validate_log(log, **{**sections, "columns": columns})
+
+
+@pytest.mark.parametrize(
+    ("log", "sections", "message"), [row[1:] for row in REFUSED_LOGS], ids=[row[0] for row in REFUSED_LOGS]
+)
+def test_a_rule_may_only_warn_or_be_off(
+    validate_log: Judged, log: pl.DataFrame, sections: dict[str, Any], message: str
+) -> None:
+    columns = [{"name": "user_id", "type": "integer"}, {"name": "click", "type": "integer"}]
+    sections = {"columns": [{"name": "price", "type": "number"}], "rules": {}, **sections}
+    sections["columns"] = columns + sections["columns"]
+    rules = sections.pop("rules")
+    with pytest.raises(DataError) as refusal:
+        validate_log(log, rules=rules, **sections)
+    listed = re.search(r"make it a warning: data\.rules\.warn: \[(.*)\]", str(refusal.value))
+    if re.search(r"no row is valid|there is nothing|the split needs", str(refusal.value)):  # nothing can be trained
+        return
+    assert listed is not None
+    names = listed[1].split(", ")
+    (warning, *_) = validate_log(log, rules={**rules, "warn": names}, **sections).notes["warnings"]
+    assert re.search(message, warning) and warning.startswith(f"Rule {names[0]} only warns: ")
+    notes = validate_log(log, rules={**rules, "off": names}, **sections).notes
+    assert (notes["warnings"], notes["rules_off"]) == ([], names)
+
+
+def test_every_rule_that_may_warn_is_a_rule_of_the_log() -> None:
+    assert {rule.__name__ for rule in TABLE_RULES} - set(CAN_WARN) == {"any_rows", "label_varies", "enough_days"}
+    assert set(CAN_WARN) < {rule.__name__ for rule in TABLE_RULES}
 
 
 def test_a_leaking_column_can_be_allowed_or_declared_an_outcome(validate_log: Judged) -> None:
@@ -233,7 +263,8 @@ def test_all_problems_are_reported_and_the_quarantine_is_kept(tmp_path: Path, va
     lines = str(refused.value).splitlines()
     assert lines[0] == "the log breaks 2 rule(s) and goes no further:"
     assert [line[:23] for line in lines[1:3]] == ["  1. 16 of 1 500 (1.07%", "  2. label 'click' is 1"]
-    assert lines[3] == f"The 16 quarantined rows are in {quarantine_path}."
+    assert lines[3] == "If that is right, make it a warning: data.rules.warn: [quarantined_share]."
+    assert lines[4] == f"The 16 quarantined rows are in {quarantine_path}."
     assert pl.read_parquet(quarantine_path)["source_line"].to_list() == list(range(1, 17))
     assert not (tmp_path / "valid").exists()
     assert not list(tmp_path.glob("*.partial"))
