@@ -58,6 +58,8 @@ def score_champion(
     stores: str,
     code: str,
     slates: bool,
+    log: dict,
+    until: str,
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Input[dsl.Dataset],
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
@@ -76,13 +78,14 @@ def score_champion(
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
-    from shortlist.training.champion import score_champion, version_to_beat
+    from shortlist.training.champion import LogSource, score_champion, version_to_beat
 
     with step("score_champion") as running_step:
         paths = Path(valid_log.path), Path(fitted.path), Path(champion.path)
         declared, options = DeclaredSections.parse(data, features, slices), load_runtime(runtime)
         context = RunContext(name=name, stores=stores)
-        score_champion(version_to_beat(context), context, declared, options, *paths, slates=slates)
+        source = LogSource(log["location"], until)
+        score_champion(version_to_beat(context), context, declared, options, *paths, slates=slates, source=source)
     write_metadata(champion, step=running_step.record)
 
 

@@ -108,6 +108,7 @@ def _add_gate_steps(graph: PipelineBuilder, baseline: GraphStep, made: Artefacts
         score_champion,
         version=baseline["version"],
         slices=baseline["slices"],
+        until=baseline["until"],
         slates=graph.spec.retrieval is not None,
         **features,
         **candidates,

@@ -24,6 +24,7 @@ from shortlist.evaluation.gates.slates import SLATES, SlateMeasures, measure_sla
 from shortlist.evaluation.metrics.measure import ScoredModel, best_possible, compare, measure
 from shortlist.evaluation.metrics.pointwise import UnmeasurableError
 from shortlist.evaluation.metrics.records import Measures, PairedComparison, SliceComparison
+from shortlist.evaluation.metrics.scores import select_common_rows
 from shortlist.evaluation.metrics.slices import compare_slices
 from shortlist.evaluation.verdict import GateVerdict
 from shortlist.spec.gates import Gates
@@ -147,8 +148,11 @@ def _compare_slices(
     reference = evidence.reference
     if candidate.rows is None or reference.rows is None:
         return None, candidate.measures.problem or f"{evidence.reference_name}: {reference.measures.problem}"
+    rows = candidate.rows, reference.rows
     try:
-        return compare_slices(candidate.rows, reference.rows, limits, seed), ""
+        if reference.is_partial:
+            rows = select_common_rows(*rows)
+        return compare_slices(*rows, limits, seed), ""
     except UnmeasurableError as problem:
         return None, str(problem)
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final, NamedTuple
 
-from shortlist.contracts import Files, ShortlistError
+import polars as pl
+from pydantic import ValidationError
+
+from shortlist.contracts import DataError, Files, ShortlistError
+from shortlist.data.ingest import ingest
+from shortlist.data.reading.remote_input import fetch_input
+from shortlist.data.rules.table_rules import CAN_WARN
+from shortlist.data.until import parse_until
+from shortlist.data.validate import validate
 from shortlist.evaluation.gates.gate_inputs import BEST_CHAMPION_FOLDER
 from shortlist.evaluation.gates.slates import SLATES
+from shortlist.features.columns import DeclaredColumns
 from shortlist.features.fit import fit
+from shortlist.features.plan import Plan
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.split import split_days
 from shortlist.features.table import build_table
@@ -18,6 +30,7 @@ from shortlist.serving.validation.slates import evaluate_candidates
 from shortlist.spec.data import Data
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.features import Features
+from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder, folder_digest, read_json, write_json
 from shortlist.storage.tables import DayTable
@@ -63,15 +76,26 @@ def retire_champion(context: RunContext, reason: str, moment: datetime) -> int:
     return champion
 
 
-def score_champion(
+class LogSource(NamedTuple):
+    """Files from which a run's log was read."""
+
+    location: str
+    """Path or address of the user's files; empty for a generated log."""
+    until: str = ""
+    """Time at and after which no row is read, ISO 8601; may be empty."""
+
+
+def score_champion(  # noqa: PLR0913 - the sections and folders of one step
     version: str, context: RunContext, declared: DeclaredSections, runtime: Runtime, log: Path, fitted: Path, out: Path,
-    *, slates: bool = False,
+    *, slates: bool = False, source: LogSource | None = None,
 ) -> None:  # fmt: skip
     """Write `champion.json` (version, empty when there is none; digest; problem) and the champion's scores.
 
     Where an earlier champion was better, its scores are written into the folder `best`.
 
-    A champion that cannot be scored is no error here: the gate that needs its scores holds and gives the reason.
+    A champion that cannot be scored is no error here: the gate that needs its scores holds and gives the reason. Where
+    columns that it reads are declared in another way now, it is scored on the log as it was declared when it was
+    trained; the gates compare it on the rows that both declarations accept.
 
     Args:
         version: Registered version of the champion; empty when there is none.
@@ -82,6 +106,7 @@ def score_champion(
         fitted: Folder of this run's fitted features.
         out: Folder to write.
         slates: Also make the slates of the champion's release, for the same users as those of candidates.
+        source: Files of the log, to read them as they were declared then; None: they cannot be read.
     """
     # Files of a remote store are deleted afterwards; only scores and digest are kept.
     with TemporaryDirectory(prefix="shortlist-champion-") as files, atomic_folder(out) as staging:
@@ -93,24 +118,28 @@ def score_champion(
                 "model": champion.name or champion.kind,
                 "kind": champion.kind,
                 "digest": folder_digest(champion.folder),
-                "withdrawn": find_withdrawn_columns(champion.folder / Files.PREPROCESSING, declared.data),
                 "retire_command": f".venv/bin/shortlist retire-champion {context.name}",
             }
             release = (
                 context.tracker.registry.retrieval_of(champion.version, Path(files) / "release") if slates else None
             )
             try:
-                _score(champion.folder, declared, runtime, log, fitted, staging, release)
-            except ShortlistError as problem:
-                record["problem"] = str(problem)
+                record["withdrawn"] = find_withdrawn_columns(champion.folder / Files.PREPROCESSING, declared.data)
+                record["declared_then"] = _score(
+                    champion.folder, declared, runtime, log, fitted, staging, release, source
+                )
+            except _UNSCORABLE as problem:
+                record["problem"] = _describe(problem)
             if best := best_version(context, champion.version):
                 record["best"] = str(best)
                 try:
                     model = context.tracker.registry.fetch(best, Path(files) / BEST_CHAMPION_FOLDER)
                     (staging / BEST_CHAMPION_FOLDER).mkdir()
-                    _score(model.folder, declared, runtime, log, fitted, staging / BEST_CHAMPION_FOLDER)
-                except ShortlistError as problem:
-                    record["best_problem"] = str(problem)
+                    best_folder = staging / BEST_CHAMPION_FOLDER
+                    if _score(model.folder, declared, runtime, log, fitted, best_folder, source=source):
+                        record["best_declared_then"] = True
+                except _UNSCORABLE as problem:
+                    record["best_problem"] = _describe(problem)
         elif retired := context.tracker.registry.version_of("champion"):
             record["retired"] = f"version {retired} was retired: {context.tracker.registry.retirement_of(retired)}"
         write_json(staging / Files.CHAMPION, record)
@@ -133,25 +162,85 @@ def find_withdrawn_columns(preprocessing: Path, data: Data) -> list[str]:
     return sorted(withdrawn)
 
 
+_UNSCORABLE: Final = (ShortlistError, ValidationError, pl.exceptions.PolarsError)
+"""Errors of a model whose features the log as it is declared now does not have."""
+
+
+def _describe(problem: Exception) -> str:
+    if isinstance(problem, ShortlistError):
+        return str(problem)
+    return f"its features cannot be made from this log ({type(problem).__name__}: {str(problem).splitlines()[0]})"
+
+
 def _score(
     model: Path, declared: DeclaredSections, runtime: Runtime, log: Path, fitted: Path, out: Path,
-    release: Path | None = None,
-) -> None:  # fmt: skip
+    release: Path | None = None, source: LogSource | None = None,
+) -> bool:  # fmt: skip
+    """Score a model; return whether the log was read as it was declared when the model was trained."""
     preprocessing = model / Files.PREPROCESSING
-    features = Features.model_validate(read_json(preprocessing / Files.FEATURES)["features"])
-    days = split_days([part.day for part in DayTable.open(log, Files.LOG).days], declared.data.split)
+    saved = read_json(preprocessing / Files.FEATURES)
+    features = Features.model_validate(saved["features"])
+    gates = Gates.model_validate(saved["gates"]) if saved["gates"] else None
+    data_then = Data.model_validate(saved["data"])
+    declared_then = _is_read_in_another_way(Preprocessing.load(preprocessing).plan, declared.data)
     with TemporaryDirectory(dir=out) as scratch:
-        fitted_for_champion = fitted
-        if features != declared.features:  # the spec has changed: fit the champion's features
+        data, fitted_for_champion = declared.data, fitted
+        if declared_then:
+            data = _lenient(data_then, declared.data)
+            log = _read_log(data, source, runtime, Path(scratch))
+        slices = declared.gates.slices if declared.gates else (), gates.slices if gates else ()
+        if declared_then or features != declared.features or slices[0] != slices[1]:
             fitted_for_champion = Path(scratch) / "fitted"
-            fit(declared.data, features, declared.gates, runtime, log, fitted_for_champion, learning=False)
+            fit(data, features, gates, runtime, log, fitted_for_champion, learning=False)
+        days = split_days([part.day for part in DayTable.open(log, Files.LOG).days], data.split)
         table = build_table(
-            declared.data, features, declared.gates, runtime, log, fitted_for_champion, Path(scratch) / "table",
+            data, features, gates, runtime, log, fitted_for_champion, Path(scratch) / "table",
             preprocessing=preprocessing, only_days=frozenset((*days.validation, *days.test)),
         )  # fmt: skip
         scores = score(load_ranker(model), table, Path(scratch) / "scores")
         scores.rename(out / Files.SCORES)
         if release is not None:
             evaluate_candidates(
-                release, declared.data, {SLATES: model}, log, fitted_for_champion, out, runtime.seed, simulate=False
+                release, data, {SLATES: model}, log, fitted_for_champion, out, runtime.seed, simulate=False
             )
+    return declared_then
+
+
+def _is_read_in_another_way(planned: Plan, data: Data) -> bool:
+    """Whether a column that features read has another place, type or role in the log as it is declared now."""
+    then, now = planned.declared, DeclaredColumns(data)
+    roles_then = then.data.user, then.data.item, then.data.slate, then.timezone
+    if roles_then != (data.user, data.item, data.slate, now.timezone):
+        return True
+    for name in {*planned.read, *planned.read_for_counting} & then.data.by_name.keys():
+        if name not in data.by_name or then.row_column(name) != now.row_column(name):
+            return True
+        before, after = then.column(name), now.column(name)
+        if (before.type, before.tag_type) != (after.type, after.tag_type):
+            return True
+    return False
+
+
+def _lenient(then: Data, now: Data) -> Data:
+    """Return a declaration of earlier whose rules refuse rows alone, with today's split."""
+    rules = then.rules.model_copy(update={"off": CAN_WARN, "warn": (), "undeclared_columns": "ignore"})
+    live = then.live.model_copy(update={"collect": False})
+    return then.model_copy(update={"rules": rules, "live": live, "split": now.split})
+
+
+def _read_log(data: Data, source: LogSource | None, runtime: Runtime, folder: Path) -> Path:
+    """Return the valid log of a declaration of earlier."""
+    if source is None:
+        raise ShortlistError("the columns that it reads are declared in another way now, and its log cannot be read")
+    raw, valid = folder / "raw", folder / "log"
+    try:
+        with fetch_input(source.location) as files:
+            ingest(data, files, raw, runtime)
+        validate(data, raw, valid, folder / "quarantine", runtime, datetime.now(UTC), parse_until(source.until))
+    except DataError as problem:
+        raise ShortlistError(
+            "the columns that it reads are declared in another way now, and the log cannot be read as it was declared"
+            f" then: {problem}"
+        ) from None
+    shutil.rmtree(raw)
+    return valid

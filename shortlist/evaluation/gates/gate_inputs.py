@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from shortlist.contracts import Files
 from shortlist.evaluation.gates.retrieval import EVALUATION, RetrievalMeasures, measure_retrieval
-from shortlist.evaluation.metrics.measure import ScoredModel, deciding_metric, measure
+from shortlist.evaluation.metrics.measure import ScoredModel, deciding_metric, measure, measure_common_rows
 from shortlist.evaluation.metrics.records import Champion, Metric, SkewMeasures
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import IntegrityError, read_json
@@ -71,16 +71,23 @@ def read_gate_inputs(
     champion_record = read_record(Champion, champion / Files.CHAMPION)
     baseline = measure(limits.baseline or "baseline", "baseline", baseline_scores, limits, seed)
     best = champion_record.best if champion_record and limits.compare_with_best else ""
+    serving = best_scored = None
+    if champion_record and champion_record.version:
+        serving = measure("champion", "champion", champion, limits, seed)
+        if champion_record.declared_then:
+            serving = measure_common_rows(serving, baseline, limits, seed)
+    if champion_record and best:
+        best_scored = measure(f"version {best}", "champion", champion / BEST_CHAMPION_FOLDER, limits, seed)
+        if champion_record.best_declared_then:
+            best_scored = measure_common_rows(best_scored, baseline, limits, seed)
     return GateInputs(
         log=dict((_read_optional_json(valid_log / Files.LOG) or {}).get("notes", {})),
         skew=read_record(SkewMeasures, skew / Files.SKEW),
         champion=champion_record,
-        serving=measure("champion", "champion", champion, limits, seed)
-        if champion_record and champion_record.version
-        else None,
+        serving=serving,
         baseline=baseline,
         metric=deciding_metric(limits, baseline.measures),
-        best=measure(f"version {best}", "champion", champion / BEST_CHAMPION_FOLDER, limits, seed) if best else None,
+        best=best_scored,
     )
 
 

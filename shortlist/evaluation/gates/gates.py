@@ -256,7 +256,8 @@ def champion_gate(
     sentence = (
         f"{TITLES[metric]} difference {difference.low:+.4f} {'<' if holds else '>='} {-margin:.4f}"
         f" ({difference.candidate:.4f} against {difference.reference:.4f} of the {name};"
-        f" one-sided {limits.confidence:.0%} bound, {format_count(difference.rows)} test rows)"
+        f" one-sided {limits.confidence:.0%} bound, {format_count(difference.rows)} test rows"
+        f"{_declared_then(champion)})"
     )
     numbers: dict[str, Any] = {
         name: metric_difference.model_dump(exclude={"metric"})
@@ -269,6 +270,10 @@ def champion_gate(
         gap = best.differences.get(metric)
         numbers["best"] = {"version": champion.best, **(gap.model_dump() if gap else {})}
     return GateResult.from_failures("champion", failures, sentence, **numbers, **deciding)
+
+
+def _declared_then(champion: Champion) -> str:
+    return " of the log as it was declared for that version" if champion.declared_then else ""
 
 
 def _iter_best_champion_failures(

@@ -12,7 +12,13 @@ import polars as pl
 
 from shortlist.contracts import Columns, Files
 from shortlist.evaluation.metrics.calibration import calibration_bins, calibration_error, calibration_noise
-from shortlist.evaluation.metrics.intervals import Resampled, constant_rate_gap, paired_differences, resample
+from shortlist.evaluation.metrics.intervals import (
+    Resampled,
+    bootstrap_differences,
+    constant_rate_gap,
+    paired_differences,
+    resample,
+)
 from shortlist.evaluation.metrics.pointwise import UnmeasurableError, auc, log_loss, roc_points, score_histogram
 from shortlist.evaluation.metrics.ranking import auc_per_group, gauc
 from shortlist.evaluation.metrics.records import (
@@ -25,9 +31,18 @@ from shortlist.evaluation.metrics.records import (
     TrainingOnlyEffect,
     UserShare,
 )
-from shortlist.evaluation.metrics.scores import ScoredRows, check_same_rows, further_labels, read_scores
+from shortlist.evaluation.metrics.scores import (
+    ScoredRows,
+    check_same_rows,
+    further_labels,
+    read_scores,
+    select_common_rows,
+)
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import read_json
+
+_SEED: Final = 1
+"""Seed of the resamples of rows that two models have in common."""
 
 
 def scores_file(scores: Path) -> Path:
@@ -45,6 +60,8 @@ class ScoredModel:
     """Resampled metrics; empty when nothing can be measured."""
     labels: Mapping[str, ScoredModel] = field(default_factory=dict)
     """Test rows and measures of its further labels, by label."""
+    is_partial: bool = False
+    """Whether it was scored on some of the test rows only, and is compared on those."""
 
 
 HEAVY_USER_SHARE: Final = 0.03
@@ -71,6 +88,11 @@ def compare(candidate: ScoredModel, reference: ScoredModel, limits: Gates) -> Pa
     if candidate.rows is None or reference.rows is None:
         return PairedComparison(reference=name, problem=candidate.measures.problem or reference.measures.problem)
     try:
+        if reference.is_partial:
+            common_rows = select_common_rows(candidate.rows, reference.rows)
+            rounds, problem_text = limits.bootstrap_rounds, candidate.measures.problem
+            partial_differences = bootstrap_differences(*common_rows, limits.confidence, rounds, _SEED)
+            return PairedComparison(reference=name, differences=partial_differences, problem=problem_text)
         check_same_rows(candidate.rows, reference.rows)
     except UnmeasurableError as problem:
         return PairedComparison(reference=name, problem=str(problem))
@@ -80,6 +102,30 @@ def compare(candidate: ScoredModel, reference: ScoredModel, limits: Gates) -> Pa
     return PairedComparison(
         reference=name, differences=metric_differences, problem=candidate.measures.problem or reference.measures.problem
     )
+
+
+def measure_common_rows(scored: ScoredModel, model: ScoredModel, limits: Gates, seed: int) -> ScoredModel:
+    """Return a model's measures on the rows that another model has scored too, with that model's labels and users.
+
+    Args:
+        scored: The model that was scored on a log as it was declared earlier.
+        model: A model that was scored on the log as it is declared now.
+        limits: Fewest test rows, confidence level and bootstrap rounds.
+        seed: Seed of the bootstrap.
+    """
+    name, role = scored.measures.model, scored.measures.role
+    if scored.rows is None or model.rows is None:
+        return scored
+    try:
+        _, rows = select_common_rows(model.rows, scored.rows)
+        if rows.rows < limits.min_test_rows:
+            raise UnmeasurableError(
+                f"only {rows.rows} test rows are valid as the log was declared then and now; min_test_rows is"
+                f" {limits.min_test_rows}"
+            )
+    except UnmeasurableError as problem:
+        return ScoredModel(Measures(model=name, role=role, problem=str(problem)), None)
+    return replace(measure_rows(name, role, rows, limits, seed), is_partial=True)
 
 
 def measure(model: str, role: Role, scores: Path, limits: Gates, seed: int) -> ScoredModel:

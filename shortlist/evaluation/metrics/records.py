@@ -168,6 +168,11 @@ class Champion(Record):
     """Registered version of the best champion so far; empty when that is the champion."""
     best_problem: str = ""
     """Why the best champion so far could not be scored."""
+    declared_then: bool = False
+    """Whether it was scored on the log as it was declared when it was trained, because columns that it reads are
+    declared in another way now; it is then compared on the rows that both declarations accept."""
+    best_declared_then: bool = False
+    """The same of the best champion so far."""
     retired: str = ""
     """Which champion was retired, and why; it is then no version to compare with."""
     withdrawn: tuple[str, ...] = ()

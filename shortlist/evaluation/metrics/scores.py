@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -158,6 +158,23 @@ def check_same_rows(candidate: ScoredRows, reference: ScoredRows) -> None:
         )
     if not np.array_equal(candidate.labels, reference.labels):
         raise UnmeasurableError("the same impressions carry different labels")
+
+
+def select_common_rows(rows: ScoredRows, reference: ScoredRows) -> tuple[ScoredRows, ScoredRows]:
+    """Return the rows that two models have both scored; labels, users and slices are those of the first.
+
+    Raises:
+        UnmeasurableError: They have no row in common.
+    """
+    impressions = rows.frame[Columns.IMPRESSION], reference.frame[Columns.IMPRESSION]
+    common, referenced = (
+        own.cast(pl.String).is_in(other.cast(pl.String).implode()).to_numpy()
+        for own, other in (impressions, impressions[::-1])
+    )
+    if not common.any():
+        raise UnmeasurableError("they have no test row in common")
+    selected = rows.filter_rows(common)
+    return selected, replace(selected, scores=reference.scores[referenced])
 
 
 def _find_missing_reason(path: Path) -> str:

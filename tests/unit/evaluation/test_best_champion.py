@@ -26,6 +26,7 @@ class Spec:
 
     def __init__(self, root: Path, limits: Gates, prover: Callable[..., None]) -> None:
         self.root, self.limits, self.prover = root, limits, prover
+        self.declared_then = False
         self.champion, self.versions, self.best = 0, dict[int, pl.DataFrame](), dict[int, str]()
         self.write("log", "log.json", {"notes": {"raw_rows": 9, "valid_rows": 9, "quarantined_rows": 0}})
         none = {"historical_mismatches": 0, "online_mismatches": 0, "columns": {}, "row_count_ok": True}
@@ -48,7 +49,7 @@ class Spec:
         write_manifest(model)
         self.prover(model, self.root / f"{place}/proof", self.limits)
         best = self.best.get(self.champion, "")
-        champion_fields = {"version": str(self.champion or ""), "best": best}
+        champion_fields = {"version": str(self.champion or ""), "best": best, "declared_then": self.declared_then}
         champion = self.write(f"{place}/champion", "champion.json", champion_fields)
         if self.champion:
             self.score(f"{place}/champion", self.versions[self.champion])
@@ -143,3 +144,22 @@ def test_a_best_champion_that_cannot_be_scored_holds() -> None:
         "version 4, the best champion so far: no comparison, column 'tab' is not declared any more;"
         " gates.compare_with_best: false compares with the champion alone",
     )
+
+
+def test_a_champion_of_an_earlier_declaration_is_compared_on_the_rows_that_both_have(
+    tmp_path: Path, chain: list[pl.DataFrame], validate_export: Callable[..., None]
+) -> None:
+    spec = of(tmp_path, validate_export, compare_with_best=False, min_test_rows=500)
+    assert failed_messages(spec.train(chain[0])) == []
+    spec.versions[1] = spec.versions[1].filter(pl.int_range(pl.len()) % 4 > 0)  # a quarter was no valid row then
+    assert failed_messages(spec.train(chain[0])) == ["champion", "slices"]
+    spec.declared_then = True
+    verdict = spec.train(chain[0])
+    assert failed_messages(verdict) == []
+    (reason,) = [gate.reason for gate in verdict.reports[0].gates if gate.name == "champion"]
+    common_rows = spec.versions[1].filter(pl.col("split") == "test").height
+    assert "AUC difference +0.0000" in reason
+    assert f"{common_rows:,} test rows of the log as it was declared for that version)".replace(",", " ") in reason
+    spec.champion, spec.versions[1] = 1, spec.versions[1].filter(pl.int_range(pl.len()) < 300)
+    (reason,) = [gate.reason for gate in spec.train(chain[0]).reports[0].gates if gate.name == "champion"]
+    assert "test rows are valid as the log was declared then and now; min_test_rows is 500" in reason

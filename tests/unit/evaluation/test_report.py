@@ -124,7 +124,7 @@ def test_page_names_the_engine_and_its_operations_on_the_cpu() -> None:
         on_cpu={"ids of texts (<numpy>)": 48},
     )  # fmt: skip
     text = Outline(render(RunPage(spec="demo", steps=(PageStep(name="build_table", engine=engine),)))).text
-    assert "Engine: gpu (NVIDIA H200, 143 771 MiB, driver 580.65.06, single). 1 200 queries on the GPU;" in text
+    assert "Engine: gpu (NVIDIA H200, 143 771 MiB, driver 580.65.06). 1 200 queries on the GPU;" in text
     assert "on the CPU: ids of texts (<numpy>) (48 times)" in text
     cpu = EngineNumbers(name="cpu", reason="the package cudf-polars is not installed")
     text = Outline(render(RunPage(spec="demo", steps=(PageStep(name="build_table", engine=cpu),)))).text

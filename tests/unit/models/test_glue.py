@@ -37,7 +37,7 @@ from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import IntegrityError, folder_digest
 from shortlist.tracking.registry import RETIRED, RETIRED_AT
 from shortlist.tracking.run_context import RunContext
-from shortlist.training.champion import retire_champion, score_champion, version_to_beat
+from shortlist.training.champion import LogSource, retire_champion, score_champion, version_to_beat
 from shortlist.training.run_baseline import find_run_baseline
 from shortlist.training.training import train_and_track
 
@@ -96,10 +96,13 @@ def trained(spec: Spec, folder: Path, origin: RunContext, kind: str) -> str:
     return train_and_track(declared, spec.runtime, origin, *inputs, *outputs).run
 
 
-def champion_scores(world: World, version: str, spec: Spec, fitted: str, out: str) -> dict[str, str]:
+def champion_scores(
+    world: World, version: str, spec: Spec, fitted: str, out: str, location: Path | None = None
+) -> dict[str, str]:
     declared = DeclaredSections(spec.data, spec.features, Gates())
     paths = world.folder / "log", world.folder / fitted, world.folder / out
-    score_champion(version, world.origin, declared, spec.runtime, *paths)
+    source = LogSource(str(location)) if location else None
+    score_champion(version, world.origin, declared, spec.runtime, *paths, source=source)
     return dict(json.loads((world.folder / out / "champion.json").read_text()))
 
 
@@ -187,13 +190,57 @@ def test_a_champion_with_other_features_is_scored_all_the_same(world: World, ver
     assert loaded_scores["score"].equals(pl.read_parquet(world.folder / "xgboost_scores" / Files.SCORES)["score"])
 
 
-def test_a_champion_whose_column_is_gone_is_a_problem_and_no_crash(world: World, version: str) -> None:
-    plain = world.spec.model_dump(mode="json")
-    plain["data"]["columns"] = [column for column in plain["data"]["columns"] if column["name"] != "price"]
-    plain["features"] = {"columns": [{"kind": "count", "key": ["item_id"], "name": "seen"}]}
-    record = champion_scores(world, version, parse_spec(yaml.safe_dump(plain)), "fitted", "champion_without")
-    assert "price" in record["problem"]
-    assert not (world.folder / "champion_without" / Files.SCORES).exists()
+def move_price(spec: Spec, change: str) -> Spec:
+    """The spec after its data changed: the price is gone, renamed, in a table of items, or a text."""
+    plain = spec.model_dump(mode="json")
+    columns = plain["data"]["columns"]
+    price = next(column for column in columns if column["name"] == "price")
+    plain["features"] = {"columns": [{"kind": "target", "key": ["item_id"], "name": "item_rate"}]}
+    if change == "text":
+        price["type"] = "string"
+    elif change == "renamed":
+        price["name"] = "preis"
+    else:
+        columns.remove(price)
+    if change == "in a side table":
+        key = next(column for column in columns if column["name"] == "item_id")
+        products = {"name": "products", "path": "products.csv", "key": "item_id", "columns": [key, price]}
+        plain["data"]["side_tables"] = [products]
+        plain["features"] = spec.features.model_dump(mode="json")
+    return parse_spec(yaml.safe_dump(plain))
+
+
+@pytest.mark.parametrize("change", ["gone", "renamed", "in a side table", "text"])
+def test_a_champion_is_scored_on_the_log_as_it_was_declared_then(world: World, version: str, change: str) -> None:
+    out = f"champion_{change}"
+    record = champion_scores(world, version, move_price(world.spec, change), "fitted", out, world.folder)
+    assert (record["problem"], record["declared_then"]) == ("", True)
+    loaded_scores = pl.read_parquet(world.folder / out / Files.SCORES)
+    assert loaded_scores["score"].equals(pl.read_parquet(world.folder / "xgboost_scores" / Files.SCORES)["score"])
+
+
+@pytest.mark.parametrize("change", ["gone", "renamed", "in a side table", "text"])
+def test_a_champion_whose_log_is_gone_too_is_a_problem_and_no_crash(
+    world: World, version: str, change: str, tmp_path: Path
+) -> None:
+    pl.read_csv(world.folder / "log.csv").drop("price").write_csv(tmp_path / "log.csv")
+    out = f"champion_without_{change}"
+    record = champion_scores(world, version, move_price(world.spec, change), "fitted", out, tmp_path)
+    assert re.search(r"cannot be read as it was declared then: .*price", record["problem"])
+    assert not (world.folder / out / Files.SCORES).exists()
+    gate_result = champion_gate(Champion.model_validate(record), None, "auc", Gates())
+    assert not gate_result.passed and "shortlist retire-champion minimal --reason" in gate_result.reason
+
+
+def test_a_champion_of_other_slices_is_scored_all_the_same(world: World, version: str) -> None:
+    declared = DeclaredSections(world.spec.data, world.spec.features, Gates(slices=("item_id",)))
+    out = world.folder / "champion_of_slices"
+    paths = world.folder / "log", world.folder / "fitted", out
+    score_champion(version, world.origin, declared, world.spec.runtime, *paths)
+    record = json.loads((out / "champion.json").read_text())
+    assert (record["problem"], record["declared_then"]) == ("", False)
+    loaded_scores = pl.read_parquet(out / Files.SCORES)
+    assert loaded_scores["score"].equals(pl.read_parquet(world.folder / "xgboost_scores" / Files.SCORES)["score"])
 
 
 def test_a_champion_that_reads_a_column_that_is_known_later_is_named_with_the_command_that_retires_it(
