@@ -16,6 +16,7 @@ from pipelines.compile import GraphName as BuilderName
 from pipelines.graph import PipelineBuilder
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.cluster_pods import ClusterPods, check_step_names
+from shortlist.kubeflow.workflow_size import WorkflowSize, check_workflow_size, estimate_workflow_size
 from shortlist.spec.runtime import Runtime, ServerTracking
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import atomic_folder
@@ -42,8 +43,20 @@ class CompiledGraphs(BaseModel):
     """Names of the parameters of each graph."""
 
     def arguments(self, graph: GraphName, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a graph's parameters; others are left out."""
-        return {name: value for name, value in values.items() if name in self.parameters[graph]}
+        """Return the values of a graph's parameters for a run; others are left out.
+
+        Raises:
+            ShortlistError: Argo could not store the workflow of the run.
+        """
+        arguments = {name: value for name, value in values.items() if name in self.parameters[graph]}
+        models = len(arguments.get("models", []))
+        check_workflow_size(self.workflow_size(graph, arguments), self.pipeline_name(graph), models)
+        return arguments
+
+    def workflow_size(self, graph: GraphName, arguments: Mapping[str, Any]) -> WorkflowSize:
+        """Return the estimated size of the Argo workflow of a run with these parameters."""
+        pipeline, platform = yaml.load_all(self.path(graph).read_text(), yaml.CSafeLoader)
+        return estimate_workflow_size(pipeline, platform, arguments, arguments.get("models", []))
 
     def pipeline_name(self, graph: GraphName) -> str:
         """Return the name of a graph's pipeline in Kubeflow."""
