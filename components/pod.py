@@ -2,7 +2,9 @@
 
     python3 -m components.pod components.log:ingest components.log:validate --wiring JSON --executor_input JSON
 
-Each of several steps is a process of its own, so that its memory is free before the next one starts.
+Each of several steps is a process of its own, so that its memory is free before the next one starts. On a cluster each
+step is one, and is run again while a store cannot be reached: Kubeflow's own retries need a setting of the cluster that
+its installation does not have.
 """
 
 from __future__ import annotations
@@ -11,14 +13,22 @@ import argparse
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
-MODULE = "components.pod"
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential
+
+MODULE: Final = "components.pod"
 """Name of this module."""
+RETRIES_VARIABLE: Final = "SHORTLIST_STEP_RETRIES"
+"""How often a step is run again while a store cannot be reached; not set on one machine."""
+FIRST_WAIT_SECONDS: Final = 30
+"""Wait before a step is run again; it doubles."""
+LONGEST_WAIT_SECONDS: Final = 600
 
 
 class StepWiring(TypedDict):
@@ -49,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     executor_input = json.loads(options.executor_input)
     if len(options.steps) > 1:
         return run_steps(options.steps, json.loads(options.wiring), executor_input)
+    if RETRIES_VARIABLE in os.environ:
+        return run_with_retries(options.steps[0], executor_input)
     run_step(options.steps[0], executor_input)
     return 0
 
@@ -64,7 +76,38 @@ def run_step(reference: str, executor_input: dict[str, Any]) -> None:
     from kfp.dsl.executor import Executor
 
     module, _, function = reference.partition(":")
-    Executor(executor_input, getattr(importlib.import_module(module), function)).execute()
+    executor = Executor(executor_input, getattr(importlib.import_module(module), function))
+    for artefact in executor.output_artifacts.values():
+        if artefact.path:
+            _remove(Path(artefact.path))  # an earlier attempt may have written a part
+    executor.execute()
+
+
+def run_with_retries(
+    reference: str, executor_input: Mapping[str, Any], wait_seconds: float = FIRST_WAIT_SECONDS
+) -> int:
+    """Run one step in a process, again while a store cannot be reached; return its exit code.
+
+    Args:
+        reference: `module:function` of the step.
+        executor_input: See `run_step`.
+        wait_seconds: Wait before the second attempt.
+    """
+    command = [sys.executable, "-m", MODULE, reference, "--executor_input", json.dumps(executor_input)]
+    environment = {name: value for name, value in os.environ.items() if name != RETRIES_VARIABLE}
+
+    def run() -> int:
+        code = subprocess.run(command, check=False, env=environment).returncode  # noqa: S603 - our own interpreter and module
+        return code if code >= 0 else 128 - code  # as a shell reports a signal
+
+    retrying = Retrying(
+        retry=retry_if_result(lambda code: code == os.EX_TEMPFAIL),
+        stop=stop_after_attempt(1 + int(os.environ.get(RETRIES_VARIABLE, "0"))),
+        wait=wait_exponential(multiplier=wait_seconds, max=LONGEST_WAIT_SECONDS),
+        before_sleep=_announce_retry,
+        retry_error_callback=lambda state: state.outcome.result() if state.outcome else 1,
+    )
+    return int(retrying(run))
 
 
 def run_steps(references: Sequence[str], wiring: Mapping[str, StepWiring], executor_input: dict[str, Any]) -> int:
@@ -82,13 +125,24 @@ def run_steps(references: Sequence[str], wiring: Mapping[str, StepWiring], execu
         step = reference.partition(":")[2]
         step_file = output_file.with_name(f"{step}.json")
         step_input = _step_input(wiring[step], executor_input, outputs, step_file)
-        command = [sys.executable, "-m", MODULE, reference, "--executor_input", json.dumps(step_input)]
-        completed = subprocess.run(command, check=False)  # noqa: S603 - our own interpreter and module
-        if completed.returncode:
-            return completed.returncode
+        code = run_with_retries(reference, step_input)
+        if code:
+            sys.stderr.write(f"The step {step} failed.\n")
+            return code
         outputs[step] = _read_outputs(step_file, step_input)
     output_file.write_text(json.dumps(_merge_outputs(wiring, outputs)))
     return 0
+
+
+def _announce_retry(state: RetryCallState) -> None:
+    sys.stderr.write(f"A store cannot be reached; the step is run again in {state.upcoming_sleep:.0f} s.\n")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _step_input(

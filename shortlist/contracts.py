@@ -18,6 +18,13 @@ class NotMeasuredError(ShortlistError):
     """
 
 
+class StoreUnavailableError(ShortlistError):
+    """A store cannot be reached now; the same call may succeed later.
+
+    On a cluster a step that fails for it is run again, as often as `runtime.cluster.tasks.<step>.retries` says.
+    """
+
+
 class DataError(ShortlistError):
     """The data break a rule; the run stops and its findings stay on disk."""
 

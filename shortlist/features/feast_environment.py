@@ -12,7 +12,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Final
 
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import ShortlistError, StoreUnavailableError
 from shortlist.features.feast_store_location import FeastStoreLocation, feast_store_location
 from shortlist.features.online_stores.registry import ONLINE_STORES
 from shortlist.spec.runtime import OnlineStore
@@ -75,12 +75,17 @@ def temporary_environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
+_UNAVAILABLE: Final = ("ConnectionError", "TimeoutError", "BusyLoadingError", "OperationalError")
+"""Errors of the clients of Redis and PostgreSQL after which the same call may succeed later."""
+
+
 @contextmanager
 def silence_feast() -> Iterator[None]:
     """Suppress Feast's prints, log lines and third-party deprecations; errors still raise.
 
     Raises:
-        ShortlistError: The online store or PostgreSQL cannot be reached, or refuses.
+        StoreUnavailableError: The online store or PostgreSQL cannot be reached.
+        ShortlistError: One of them refuses.
     """
     logger = logging.getLogger("feast")
     level = logger.level
@@ -93,11 +98,13 @@ def silence_feast() -> Iterator[None]:
         explanation = next(
             filter(None, (online_store.explain_error(error) for online_store in ONLINE_STORES.values())), ""
         )
-        if explanation:
-            raise ShortlistError(redact_passwords(f"runtime.online_store: {explanation}")) from error
         original = getattr(error, "orig", None)  # SQLAlchemy's errors carry the driver's
+        unavailable = type(original or error).__name__ in _UNAVAILABLE
+        explained = StoreUnavailableError if unavailable else ShortlistError
+        if explanation:
+            raise explained(redact_passwords(f"runtime.online_store: {explanation}")) from error
         if type(original).__module__.startswith("psycopg"):
-            raise ShortlistError(redact_passwords(f"runtime.database: PostgreSQL says: {original}")) from None
+            raise explained(redact_passwords(f"runtime.database: PostgreSQL says: {original}")) from None
         raise
     finally:
         logger.setLevel(level)

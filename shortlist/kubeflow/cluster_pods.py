@@ -11,15 +11,13 @@ from typing import Any, Final
 from kfp import dsl, kubernetes
 
 from components.image import ImageReferences
+from components.pod import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, RETRIES_VARIABLE
 from pipelines.graph import GraphTarget
 from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.report.titles import PER_MODEL
 from shortlist.spec.cluster import Cluster, Task
 from shortlist.tracking.pipeline_run import RUN_ID_VARIABLE
 
-BACKOFF: Final = "30s"
-"""Wait before the first retry; it doubles."""
-LONGEST_BACKOFF: Final = "600s"
 ROLL_OUT: Final = "roll_out"
 """The step that changes what is served. It gets a token of its own, for all steps of a run have one service account."""
 TOKEN_VARIABLE: Final = "SHORTLIST_KUBERNETES_TOKEN"  # noqa: S105 - the name of a variable that shortlist.system.kubernetes_api reads
@@ -67,7 +65,9 @@ class ClusterPods(GraphTarget):
         if settings.gpus:
             task.set_accelerator_type(settings.accelerator).set_accelerator_limit(settings.gpus)
         if settings.retries:
-            task.set_retry(settings.retries, BACKOFF, 2.0, LONGEST_BACKOFF)
+            # The pod runs a step again while a store cannot be reached; Kubeflow starts a pod again that was lost.
+            task.set_env_variable(RETRIES_VARIABLE, str(settings.retries))
+            task.set_retry(settings.retries, f"{FIRST_WAIT_SECONDS}s", 2.0, f"{LONGEST_WAIT_SECONDS}s")
         kubernetes.set_image_pull_policy(task, "IfNotPresent")
         kubernetes.set_timeout(task, settings.timeout_minutes * 60)
         kubernetes.use_field_path_as_env(task, RUN_ID_VARIABLE, _RUN_ID_LABEL)

@@ -223,7 +223,7 @@ class _Workflow:
             "args": [executor_input if "$" in argument else argument for argument in program],
             "env": container.get("env", []),
         }  # fmt: skip
-        return {"containers": [main]} | self._pod_settings().get(component["executorLabel"], {})
+        return {"containers": [main], **self._pod_settings().get(component["executorLabel"], {})}
 
     def _executor_input(self, component: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
         declared, made = component.get("inputDefinitions", {}), component.get("outputDefinitions", {})

@@ -53,9 +53,11 @@ class Task(Section):
     tolerations: tuple[Toleration, ...] = ()
     """Taints that the pod tolerates."""
     timeout_minutes: int = Field(default=240, ge=1)
-    """Longest run; a longer one is killed and retried."""
+    """Longest run of the pod, retries in it included; a longer one is killed."""
     retries: int = Field(default=2, ge=0, le=10)
-    """Retries, with a backoff that starts at half a minute and doubles up to ten minutes."""
+    """How often the step is run again in its pod while a store cannot be reached, after waits that start at half a
+    minute and double up to ten minutes. Kubeflow starts a lost pod again as often; a pod whose step failed only where
+    Argo's `retryPolicy` is `Always`, and Kubeflow Pipelines 2.17 installs it as `OnError`."""
 
 
 class Secret(Section):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import ShortlistError, StoreUnavailableError
 from shortlist.storage.artefacts import IntegrityError, atomic_folder, sha256
 from shortlist.storage.objects_record import (
     RECORD,
@@ -169,7 +169,9 @@ class BucketObjectStore:
             kinds = {kind.__name__ for kind in (*type(error).__mro__, *type(error.__cause__).__mro__)}
             if not kinds & {"OSError", "BotoCoreError", "ClientError", "HttpError", "TimeoutError"}:
                 raise
-            raise ShortlistError(f"{self.root}: {self._reason(error, kinds)}") from None
+            unavailable = kinds & set(_AWAY) and not kinds & set(_NO_CREDENTIALS)
+            explained = StoreUnavailableError if unavailable else ShortlistError
+            raise explained(f"{self.root}: {self._reason(error, kinds)}") from None
 
     def _reason(self, error: Exception, kinds: set[str]) -> str:
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""

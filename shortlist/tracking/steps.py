@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import json
+import os
 import resource
 import sys
 import time
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from shortlist.contracts import NotMeasuredError, ShortlistError
+from shortlist.contracts import NotMeasuredError, ShortlistError, StoreUnavailableError
 from shortlist.storage.artefacts import is_disk_full
 from shortlist.system.execution import EXECUTION
 from shortlist.system.progress import emit, read_events
@@ -64,7 +65,8 @@ def step(name: str, **paths: str) -> Iterator[RunningStep]:
 
     A user's mistake (`ShortlistError`) and a full disk end the process with exit code 1 and their message only; any
     other exception is a bug and keeps its traceback. A failed measurement (`NotMeasuredError`) is marked as such in
-    the event: its run has an exit code of its own.
+    the event: its run has an exit code of its own. A store that cannot be reached (`StoreUnavailableError`) ends the
+    process with exit code 75 (`os.EX_TEMPFAIL`), after which `components.pod` runs the step again.
     """
     running_step = RunningStep(name)
     EXECUTION.clear()
@@ -80,6 +82,8 @@ def step(name: str, **paths: str) -> Iterator[RunningStep]:
             " and reuses the finished steps.",
             not_measured=True,
         )
+    except StoreUnavailableError as error:
+        _stop(name, str(error), exit_code=os.EX_TEMPFAIL)
     except ShortlistError as error:
         _stop(name, str(error))
     except Exception as error:
@@ -112,11 +116,11 @@ def failure_of_run(stopped: str) -> str:
     return f"the step {failed[0]['step']} failed: {failed[0]['message']}"
 
 
-def _stop(name: str, message: str, *, not_measured: bool = False) -> NoReturn:
+def _stop(name: str, message: str, *, not_measured: bool = False, exit_code: int = 1) -> NoReturn:
     emit({"event": "failed", "step": name, "message": message, "not_measured": not_measured})
     sys.stderr.write(f"{message}\n")
     sys.stderr.flush()
-    raise SystemExit(1)
+    raise SystemExit(exit_code)
 
 
 def _skip_final_garbage_collection() -> None:

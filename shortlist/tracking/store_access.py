@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from filelock import FileLock
 
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import ShortlistError, StoreUnavailableError
 from shortlist.storage.objects import open_object_store
 from shortlist.storage.storage_config import StorageConfig, redact_passwords
 
@@ -24,8 +24,16 @@ _STORE_PACKAGES: Final = ("mlflow.", "sqlalchemy.", "requests.", "boto3.", "boto
 """Packages whose errors mean that the store is unavailable or refuses."""
 
 
+_UNAVAILABLE: Final = ("ConnectionError", "Timeout", "OperationalError", "EndpointConnectionError", "ReadTimeoutError")
+"""Errors of clients that reached no store."""
+
+
 class TrackingError(ShortlistError):
     """MLflow cannot be reached, or refuses a call."""
+
+
+class TrackingUnavailableError(TrackingError, StoreUnavailableError):
+    """MLflow, its database or the store of its files cannot be reached."""
 
 
 class TrackingLocation(NamedTuple):
@@ -119,7 +127,8 @@ def quiet_mlflow(uri: str) -> Iterator[None]:
     """Hide MLflow's log output and third-party deprecations, and raise its errors as `TrackingError`.
 
     Raises:
-        TrackingError: MLflow cannot be reached, or refuses; a password in the address is not shown.
+        TrackingUnavailableError: MLflow cannot be reached.
+        TrackingError: It refuses; a password in the address is not shown.
     """
     logging.getLogger("alembic").setLevel(logging.WARNING)  # MLFLOW_LOGGING_LEVEL does not reach it
     try:
@@ -128,5 +137,13 @@ def quiet_mlflow(uri: str) -> Iterator[None]:
             yield
     except Exception as error:
         if type(error).__module__.startswith(_STORE_PACKAGES):
-            raise TrackingError(redact_passwords(f"MLflow at {uri}: {error}")) from error
+            explained = TrackingUnavailableError if _is_unavailable(error) else TrackingError
+            raise explained(redact_passwords(f"MLflow at {uri}: {error}")) from error
         raise
+
+
+def _is_unavailable(error: Exception) -> bool:
+    """Return whether a call of MLflow may succeed later: its client has tried again for some time by then."""
+    no_answer = str(error).startswith("API request to ") and " failed with " in str(error)
+    is_connection_error = type(error).__name__ in _UNAVAILABLE
+    return no_answer or is_connection_error or getattr(error, "error_code", "") == "TEMPORARILY_UNAVAILABLE"

@@ -7,7 +7,7 @@ import re
 import socket
 from typing import Any, ClassVar, Final, Literal
 
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import ShortlistError, StoreUnavailableError
 from shortlist.spec.runtime import FileOf, OnlineStore, Variable
 
 _REACH_SECONDS: Final = 5
@@ -39,14 +39,15 @@ class RedisOnline(OnlineStore):
         """See that the server answers; whether it takes the password, Feast will say.
 
         Raises:
-            ShortlistError: It cannot be reached, or the variable with its address is not set.
+            StoreUnavailableError: It cannot be reached.
+            ShortlistError: The variable with its address is not set.
         """
         address = self._connection().partition(",")[0]
         host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=_REACH_SECONDS).close()
         except OSError as error:
-            raise ShortlistError(
+            raise StoreUnavailableError(
                 f"runtime.online_store: Redis at {address} cannot be reached ({error.strerror or error}); check the"
                 f" environment variable {self.connection_variable} and at the server"
             ) from None

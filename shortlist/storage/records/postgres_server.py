@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from shortlist.contracts import ShortlistError
-from shortlist.storage.records.store import RecordStoreError
+from shortlist.storage.records.store import RecordStoreError, RecordStoreUnavailableError
 from shortlist.storage.storage_config import redact_passwords
 
 Result = TypeVar("Result")
@@ -88,7 +88,8 @@ class Server:
                 said = said.replace(self._password, "***")
             waited = f" for {self._patience_seconds:g} s" if _is_away(error) else ""
             advice = "Look at the server, and at the environment variable that runtime.database names"
-            raise RecordStoreError(f"PostgreSQL at {self.name}{waited}: {said}. {advice}.") from None
+            kind = RecordStoreUnavailableError if waited else RecordStoreError
+            raise kind(f"PostgreSQL at {self.name}{waited}: {said}. {advice}.") from None
 
     def transact(self, work: Callable[[Connection], Result]) -> Result:
         """Return what a transaction gives; see `run`."""

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Protocol
 
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import ShortlistError, StoreUnavailableError
 
 
 class LockedError(ShortlistError):
@@ -15,6 +15,10 @@ class LockedError(ShortlistError):
 
 class RecordStoreError(ShortlistError):
     """The store stayed away, or refuses."""
+
+
+class RecordStoreUnavailableError(RecordStoreError, StoreUnavailableError):
+    """The store stayed away for as long as its client waits."""
 
 
 class RecordStore(Protocol):

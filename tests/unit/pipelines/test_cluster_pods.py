@@ -9,6 +9,7 @@ import pytest
 from google.protobuf import json_format
 
 from components.image import ImageReferences
+from components.pod import RETRIES_VARIABLE
 from pipelines.compile import GRAPHS, GraphName
 from pipelines.graph import PipelineBuilder
 from shortlist.contracts import ShortlistError
@@ -79,7 +80,8 @@ def test_every_pod_has_its_image_resources_secrets_and_limits(built: Built) -> N
     assert {resources[f"resource{kind}"] for kind in ("CpuRequest", "CpuLimit")} == {"500m"}
     assert {resources[f"resource{kind}"] for kind in ("MemoryRequest", "MemoryLimit")} == {"2Gi"}
     environment = {variable["name"]: variable["value"] for variable in container["env"]}
-    assert environment == {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    threads = {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    assert environment == threads | {RETRIES_VARIABLE: "1"}
     assert pod["activeDeadlineSeconds"] == "1800" and pod["imagePullPolicy"] == "IfNotPresent"
     keys = {item["envVar"]: item["secretKey"] for secret in pod["secretAsEnv"] for item in secret["keyToEnv"]}
     assert keys == {"SHORTLIST_REDIS": "redis", "SHORTLIST_DATABASE": "postgres"}
