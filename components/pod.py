@@ -57,8 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--executor_input", required=True, help="inputs and places of the outputs, as JSON")
     options = parser.parse_args(arguments)
     executor_input = json.loads(options.executor_input)
-    if len(options.steps) > 1:
-        return run_steps(options.steps, json.loads(options.wiring), executor_input)
+    wiring = json.loads(options.wiring)
+    if wiring:
+        return run_steps(options.steps, wiring, executor_input)
     if RETRIES_VARIABLE in os.environ:
         return run_with_retries(options.steps[0], executor_input)
     run_step(options.steps[0], executor_input)
@@ -76,6 +77,7 @@ def run_step(reference: str, executor_input: dict[str, Any]) -> None:
     from kfp.dsl.executor import Executor
 
     module, _, function = reference.partition(":")
+    _insert_sections(executor_input)
     executor = Executor(executor_input, getattr(importlib.import_module(module), function))
     for artefact in executor.output_artifacts.values():
         if artefact.path:
@@ -132,6 +134,18 @@ def run_steps(references: Sequence[str], wiring: Mapping[str, StepWiring], execu
         outputs[step] = _read_outputs(step_file, step_input)
     output_file.write_text(json.dumps(_merge_outputs(wiring, outputs)))
     return 0
+
+
+def _insert_sections(executor_input: Mapping[str, Any]) -> None:
+    """Put the texts of sections in place of their references among the inputs of a step."""
+    values = executor_input.get("inputs", {}).get("parameterValues", {})
+    from shortlist.storage.section_references import is_reference, read_sections
+
+    if any(map(is_reference, values.values())):
+        from shortlist.tracking.steps import step
+
+        with step("read_sections"):
+            values |= read_sections(values)
 
 
 def _announce_retry(state: RetryCallState) -> None:

@@ -26,10 +26,11 @@ def build_backfill(graph: PipelineBuilder, name: str = "shortlist-backfill") -> 
     def backfill() -> None:
         """Recount the days of a range whose rows changed, report the changes, and publish them if asked to."""
         served = graph.add(find_served_features, cached=False)
-        log = add_log_steps(graph, served["collected"], served["now"])
-        previous = served["previous"]
-        declared: dict[str, Any] = {"data": served["data"], "features": served["features"]}
-        fitted = graph.add(recount_days, **declared, previous=previous, valid_log=log.valid_log)["fitted"]
+        with graph.stage("data"):
+            log = add_log_steps(graph, served["collected"], served["now"])
+            previous = served["previous"]
+            declared: dict[str, Any] = {"data": served["data"], "features": served["features"]}
+            fitted = graph.add(recount_days, **declared, previous=previous, valid_log=log.valid_log)["fitted"]
         # Its parameters do not contain what servers read, nor which models there are.
         compared = graph.add(compare_features, cached=False, previous=previous, fitted=fitted)
         with dsl.If(graph.parameter("publish") == True, name="publish"):  # noqa: E712 - Kubeflow builds the condition from it

@@ -10,6 +10,7 @@ from kfp import dsl
 
 from components.image import PIPELINE_IMAGE
 from components.pod import MODULE
+from components.sections import store_sections
 from pipelines.graph_step import GraphStep, StepOutput
 from pipelines.parameters import with_parameters
 from pipelines.shared_pod import SharedPod
@@ -30,6 +31,8 @@ class GraphTarget:
     """Whether a step may be answered from an earlier run's results."""
     is_parallel = False
     """Whether the models of a run are trained at the same time."""
+    has_references = False
+    """Whether steps get references to the sections of the spec instead of their texts."""
     config: dsl.PipelineConfig | None = None
     """Settings of a run as a whole."""
 
@@ -92,6 +95,15 @@ class PipelineBuilder:
         """All parameters of the graph, by name."""
         return dict(self._parameters)
 
+    def store_sections(self) -> None:
+        """Give later steps references to the sections of the spec, where the target wants that."""
+        if not self.target.has_references:
+            return
+        outputs = store_sections.__annotations__["return"]._fields
+        names = [name for name in outputs if name in self._parameters]
+        stored = self.add(store_sections, cached=False, **{name: self._parameters[name] for name in names})
+        self._parameters = self._parameters | {name: stored[name] for name in names}
+
     def add(self, step: Step, *, cached: bool = True, after: Sequence[GraphStep] = (), **inputs: Any) -> GraphStep:
         """Add a step.
 
@@ -118,8 +130,11 @@ class PipelineBuilder:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Let the steps that are added in a block share a pod, where the target wants that."""
-        if not self.target.shares_pod(name):
+        """Let the steps that are added in a block share a pod, where the target wants that.
+
+        A stage inside one that shares a pod is part of it.
+        """
+        if self._shared is not None or not self.target.shares_pod(name):
             yield
             return
         pod = self._shared = SharedPod(name)

@@ -29,13 +29,14 @@ def build_refresh(graph: PipelineBuilder, name: str = "shortlist-refresh") -> An
         collected = graph.add(collect, cached=False)
         # Its parameters do not contain which rows were collected, nor what servers read.
         served = graph.add(find_served_features, cached=False, after=[collected])
-        log = add_log_steps(graph, served["collected"], served["now"])
-        declared: dict[str, Any] = {
-            "data": served["data"],
-            "features": served["features"],
-            "previous": served["previous"],
-        }
-        fitted = graph.add(fit_features, **declared, valid_log=log.valid_log)["fitted"]
+        with graph.stage("data"):
+            log = add_log_steps(graph, served["collected"], served["now"])
+            declared: dict[str, Any] = {
+                "data": served["data"],
+                "features": served["features"],
+                "previous": served["previous"],
+            }
+            fitted = graph.add(fit_features, **declared, valid_log=log.valid_log)["fitted"]
         published = graph.add(
             publish_features, cached=False, version=served["version"], valid_log=log.valid_log, fitted=fitted
         )

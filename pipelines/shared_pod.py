@@ -49,7 +49,7 @@ class SharedPod:
         added.pod_outputs = {output: self._free_name(added, output) for output in interface.outputs or {}}
         returned = _returned_types(step)
         for output, pod_output in added.pod_outputs.items():
-            if output in signature.parameters:
+            if output in signature.parameters and output not in (interface.inputs or {}):
                 self._output_parameters[pod_output] = signature.parameters[output].replace(name=pod_output)
             else:
                 self._returned[pod_output] = returned[output]

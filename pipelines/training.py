@@ -49,12 +49,15 @@ def build_training(graph: PipelineBuilder, name: str = "shortlist-training") -> 
         with dsl.ExitHandler(closing.task):
             # Gets all inputs of the verdict. The others can change only the candidates' files, which are inputs of
             # score_champion.
-            baseline = graph.add(find_champion, cached=False)
-            log = add_log_steps(graph, baseline["collected"], baseline["now"], baseline["until"])
-            made: Artefacts = {"valid_log": log.valid_log}
-            made |= _add_feature_steps(graph, baseline, log)
-            if graph.spec.retrieval:
-                made |= _add_retrieval_steps(graph, log)
+            with graph.stage("start"):
+                graph.store_sections()
+                baseline = graph.add(find_champion, cached=False)
+            with graph.stage("data"):
+                log = add_log_steps(graph, baseline["collected"], baseline["now"], baseline["until"])
+                made: Artefacts = {"valid_log": log.valid_log}
+                made |= _add_feature_steps(graph, baseline, log)
+                if graph.spec.retrieval:
+                    made |= _add_retrieval_steps(graph, log)
             made |= _add_model_steps(graph, baseline, made)
             made |= _add_gate_steps(graph, baseline, made)
             _add_release_steps(graph, baseline, log, made)
@@ -74,8 +77,10 @@ def _add_feature_steps(graph: PipelineBuilder, baseline: GraphStep, log: LogArte
 
 
 def _add_retrieval_steps(graph: PipelineBuilder, log: LogArtefacts) -> Artefacts:
-    sources = graph.add(build_retrieval, declared=graph.parameter("retrieval"), valid_log=log.valid_log)["retrieval"]
-    release = graph.add(build_release, valid_log=log.valid_log, retrieval=sources)["release"]
+    with graph.stage("retrieval"):
+        declared = graph.parameter("retrieval")
+        sources = graph.add(build_retrieval, declared=declared, valid_log=log.valid_log)["retrieval"]
+        release = graph.add(build_release, valid_log=log.valid_log, retrieval=sources)["release"]
     return {"retrieval": sources, "release": release}
 
 
@@ -83,7 +88,8 @@ def _add_model_steps(graph: PipelineBuilder, baseline: GraphStep, made: Artefact
     """Add the steps of every model; ensembles are trained afterwards, in one step."""
     features: Artefacts = {name: made[name] for name in ("valid_log", "fitted")}
     models = baseline["Output"].channel
-    with dsl.ParallelFor(items=models, name="models", parallelism=None if graph.target.is_parallel else 1) as declared:
+    parallelism = None if graph.target.is_parallel else 1
+    with dsl.ParallelFor(items=models, name="models", parallelism=parallelism) as declared, graph.stage("model"):
         trained = graph.add(train, declared=declared, fitted=made["fitted"], table=made["table"])
         validated = graph.add(validate_export, **features, model=trained["model"], scores=trained["scores"])
     outputs: Artefacts = {
@@ -104,28 +110,29 @@ def _add_gate_steps(graph: PipelineBuilder, baseline: GraphStep, made: Artefacts
     features: Artefacts = {name: made[name] for name in ("valid_log", "fitted")}
     candidates: Artefacts = {"models": made["models"], "ensembles": made.get("ensembles")}
     measures: Artefacts = {name: made[name] for name in ("scores", "validations", "skew")}
-    champion = graph.add(
-        score_champion,
-        version=baseline["version"],
-        slices=baseline["slices"],
-        until=baseline["until"],
-        slates=graph.spec.retrieval is not None,
-        **features,
-        **candidates,
-    )
-    slates = None
-    if graph.spec.retrieval:
-        slates = graph.add(evaluate_slates, **features, release=made["release"], **candidates)["slates"]
-    judged = graph.add(
-        evaluate_gates,
-        valid_log=made["valid_log"],
-        champion=champion["champion"],
-        retrieval=made.get("retrieval"),
-        slates=slates,
-        **measures,
-        **candidates,
-    )
-    profile = graph.add(build_reference_profile, **features, scores=made["scores"], ensembles=made.get("ensembles"))
+    with graph.stage("gates"):
+        champion = graph.add(
+            score_champion,
+            version=baseline["version"],
+            slices=baseline["slices"],
+            until=baseline["until"],
+            slates=graph.spec.retrieval is not None,
+            **features,
+            **candidates,
+        )
+        slates = None
+        if graph.spec.retrieval:
+            slates = graph.add(evaluate_slates, **features, release=made["release"], **candidates)["slates"]
+        judged = graph.add(
+            evaluate_gates,
+            valid_log=made["valid_log"],
+            champion=champion["champion"],
+            retrieval=made.get("retrieval"),
+            slates=slates,
+            **measures,
+            **candidates,
+        )
+        profile = graph.add(build_reference_profile, **features, scores=made["scores"], ensembles=made.get("ensembles"))
     judgement = {"champion": champion["champion"], "verdict": judged["verdict"], "blessed": judged["Output"]}
     return judgement | {"reference": profile["reference"]} | ({"slates": slates} if slates else {})
 

@@ -37,6 +37,7 @@ class ClusterPods(GraphTarget):
     """
 
     is_parallel = True
+    has_references = True
 
     def __init__(self, cluster: Cluster, images: ImageReferences, models: Sequence[str], *, cached: bool) -> None:
         self.is_cached = cached
@@ -44,6 +45,10 @@ class ClusterPods(GraphTarget):
         self._cluster = cluster
         self._images = images
         self._models = tuple(models)
+
+    def shares_pod(self, stage: str) -> bool:
+        """Return whether the steps of a stage run in one pod; those that start a run do, for they are never cached."""
+        return stage == "start" or stage in self._cluster.shared_pods
 
     def configure(self, task: Any, steps: Sequence[str]) -> None:
         """Set image, resources, environment, secrets, place, time limit and retries of a pod.
@@ -56,6 +61,7 @@ class ClusterPods(GraphTarget):
             ShortlistError: The pod has a GPU, and there is no GPU image.
         """
         settings = largest_settings([self._step_settings(step) for step in steps])
+        minutes = sum(self._step_settings(step).timeout_minutes for step in steps)  # one after another
         for name, value in thread_variables(settings).items():
             task.set_env_variable(name, value)
         task.set_container_image(self._images.require("gpu" if settings.gpus else "pipeline"))
@@ -69,7 +75,7 @@ class ClusterPods(GraphTarget):
             task.set_env_variable(RETRIES_VARIABLE, str(settings.retries))
             task.set_retry(settings.retries, f"{FIRST_WAIT_SECONDS}s", 2.0, f"{LONGEST_WAIT_SECONDS}s")
         kubernetes.set_image_pull_policy(task, "IfNotPresent")
-        kubernetes.set_timeout(task, settings.timeout_minutes * 60)
+        kubernetes.set_timeout(task, minutes * 60)
         kubernetes.use_field_path_as_env(task, RUN_ID_VARIABLE, _RUN_ID_LABEL)
         for label, value in settings.node_selector.items():
             kubernetes.add_node_selector(task, label, value)

@@ -3,8 +3,8 @@
 Kubeflow Pipelines makes one workflow of a run. Its specification holds every component once. Its status, which Argo
 stores compressed where the workflow is large, holds what every pod gets: the driver of a step receives the component,
 the task and the container, and answers with a patch of the step's pod, in which the values of all its parameters stand
-twice; the patch is an input of three more nodes. Sources: `backend/src/v2/compiler/argocompiler` and
-`backend/src/v2/driver/driver.go` of Kubeflow Pipelines 2.17, and `workflow/packer` of Argo Workflows. The median of 139
+twice; the patch is an input of three more nodes. Sources: backend/src/v2/compiler/argocompiler and
+backend/src/v2/driver/driver.go of Kubeflow Pipelines 2.17, and workflow/packer of Argo Workflows. The median of 139
 pipelines in Kubeflow's repository is 2 % from what its compiler writes. On a cluster the workflow of a graph grew by
 6.8 kB per Argo pod, and by 6.8 kB in this model of the same graph.
 """

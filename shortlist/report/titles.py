@@ -39,6 +39,7 @@ _OTHER_TITLES: Final = {
     "find_collected": "Look up the collected rows",
     "record_gate_failures": "Record why nothing is blessed",
     "finalize_run": "Finish the run",
+    "store_sections": "Store the sections of the spec",
     "plan_trials": "Plan the trials",
     "run_trials": "Run a batch of trials",
     "choose_settings": "Choose the best settings",

@@ -57,7 +57,11 @@ class Task(Section):
     retries: int = Field(default=2, ge=0, le=10)
     """How often the step is run again in its pod while a store cannot be reached, after waits that start at half a
     minute and double up to ten minutes. Kubeflow starts a lost pod again as often; a pod whose step failed only where
-    Argo's `retryPolicy` is `Always`, and Kubeflow Pipelines 2.17 installs it as `OnError`."""
+    Argo's retry policy is Always, and Kubeflow Pipelines 2.17 installs OnError."""
+
+
+SharedStage = Literal["data", "log", "features", "retrieval", "model", "gates"]
+"""A part of a graph whose steps can share a pod."""
 
 
 class Secret(Section):
@@ -146,6 +150,10 @@ class Cluster(Section):
     tasks: dict[str, Task] = Field(default_factory=dict)
     """Step -> its resources. A step is named by its component (`train`), by component and model (`train_<name>`), or
     is `default`."""
+    shared_pods: tuple[SharedStage, ...] = ()
+    """Stages whose steps run one after another in one pod, for small logs: a pod's start takes 10 to 20 s. `log`,
+    `features` and `retrieval` each, or all three as `data`; `model`: training and validation of a model; `gates`. A
+    stage with one pod is cached as a whole, and its pod gets the largest resources of its steps."""
     secrets: tuple[Secret, ...] = ()
     """Secrets with the environment variables of `online_store`, `tracking`, `database` and the object store."""
     service_account: Name = "shortlist-pipeline"

@@ -192,7 +192,7 @@ def _open(protocol: str) -> Any:
     import fsspec
 
     try:
-        return fsspec.filesystem(protocol, skip_instance_cache=True, **_OPTIONS[protocol])
+        return fsspec.filesystem(protocol, skip_instance_cache=True, **_OPTIONS.get(protocol, {}))
     except ImportError:
         raise ShortlistError(
             f"{protocol}://: needs the package {_PACKAGES[protocol]}, which is not installed"
