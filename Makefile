@@ -149,6 +149,9 @@ drill: $(READY) $(READY_TRITON) ## break a generated world on purpose and watch 
 	@rm -rf $(RUNS)/drill
 	@$(BIN)/shortlist drill --runs $(RUNS)/drill
 
+loop: $(READY) $(READY_TRITON) ## show releases to the users of a generated world for 28 days, train on what they click, and compare the reward [SET=key=value]
+	@$(BIN)/shortlist loop $(if $(filter-out demo,$(SPEC)),$(SPEC)) $(if $(SET),--set "$$SET") --runs $(RUNS)
+
 images: $(READY) ## build the container images, and push them: make images [REGISTRY=host/path] [DRY_RUN=1]
 	@$(BIN)/shortlist images $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(DRY_RUN),--dry-run)
 
@@ -178,7 +181,8 @@ setup: $(READY) $(READY_TRITON) ## only set up [PYTHON=/path/to/python3.11] [TOR
 check-gpu:
 	@$(INSTALL) check-gpu
 
-python: ## let uv download a Python that Triton's environment can use, into .python
+# let uv download a Python that Triton's environment can use, into .python
+python:
 	@$(INSTALL) python
 
 container: ## on macOS, arm64 or an older Linux: run the same in a container, with this checkout: make container [COMMAND="make run"]
@@ -244,6 +248,6 @@ lock: $(READY)
 	    | $(UV) pip compile --quiet --universal --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: bench canary-status check check-gpu clean container deploy-canary docs drill help images init lint \
+.PHONY: bench canary-status check check-gpu clean container deploy-canary docs drill help images init lint loop \
   lock lock-gpu manifests promote python rollback run schedule serve setup setup-gpu status stop submit test \
   test-cluster test-gpu test-long test-pages tests tune ui watch

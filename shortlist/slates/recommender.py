@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import polars as pl
@@ -270,6 +271,12 @@ class Recommender:
         """Type of the ids of items."""
         return self._retriever.catalogue.ids.dtype
 
+    def without_exploration(self) -> Self:
+        """Return the same stages with an ordering that draws no place."""
+        stages = copy(self)
+        stages._ordering = self._ordering.model_copy(update={"explore": None})
+        return stages
+
     def find_user_context(self, user: int | str | None) -> dict[str, Any]:
         """Return the columns of a user's side tables that stages read; empty for an unknown user."""
         columns = self._users.columns
@@ -298,17 +305,49 @@ class Recommender:
         Raises:
             SlateRequestError: As for `find`.
         """
-        size = self._retriever.catalogue.size
-        if not 1 <= request.k <= size:
-            raise SlateRequestError(f"k: got {request.k}; wanted 1 to {size}, the items that there are")
+        self._check_size(request)
         queries = self._queries(request)
         finish_retrieval = self._retriever.begin(queries)
         return lambda: self._filter_candidates(request, queries, finish_retrieval())
 
-    def _filter_candidates(self, request: SlateRequest, queries: Queries, retrieved: Candidates) -> SlateCandidates:
-        is_item = retrieved.items[0] != _NO_ITEM
-        best_source = np.where(retrieved.ranks[0] == 0, np.iinfo(np.int32).max, retrieved.ranks[0]).argmin(axis=1)
-        rows, ranks = retrieved.items[0][is_item], retrieved.ranks[0][is_item]
+    def find_all(self, requests: Sequence[SlateRequest]) -> list[SlateCandidates]:
+        """Return what `find` returns for every request; the sources are asked once for all of them.
+
+        Raises:
+            SlateRequestError: As for `find`.
+        """
+        if not requests:
+            return []
+        for request in requests:
+            self._check_size(request)
+        queries = [self._queries(request) for request in requests]
+        together = Queries(
+            pl.concat([query.users for query in queries]),
+            np.concatenate([query.recent for query in queries]),
+            # Contexts may lack columns; without any, a frame has no rows either.
+            pl.concat([query.context for query in queries], how="diagonal")
+            if queries[0].context.width
+            else pl.DataFrame(),
+        )
+        retrieved = self._retriever.candidates(together)
+        return [
+            self._filter_candidates(request, query, retrieved, number)
+            for number, (request, query) in enumerate(zip(requests, queries, strict=True))
+        ]
+
+    def _check_size(self, request: SlateRequest) -> None:
+        size = self._retriever.catalogue.size
+        if not 1 <= request.k <= size:
+            raise SlateRequestError(f"k: got {request.k}; wanted 1 to {size}, the items that there are")
+
+    def _filter_candidates(
+        self, request: SlateRequest, queries: Queries, retrieved: Candidates, number: int = 0
+    ) -> SlateCandidates:
+        """Return the candidates of a request; `number`: of its query among those of the retrieval."""
+        items, source_ranks = retrieved.items[number], retrieved.ranks[number]
+        is_item = items != _NO_ITEM
+        best_source = np.where(source_ranks == 0, np.iinfo(np.int32).max, source_ranks).argmin(axis=1)
+        rows, ranks = items[is_item], source_ranks[is_item]
         names = np.array(retrieved.sources, object)
         sources = names[best_source[is_item]]
         filtered = self._filter_rows(rows, ranks, request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -38,7 +39,7 @@ from shortlist.serving.server.features.tensor_assembler import TensorAssembler
 from shortlist.serving.server.request_inputs.input_reader import InputReader, InputSpec
 from shortlist.serving.server.requests.tensors import BYTES, Tensor, TensorHead, from_values
 from shortlist.serving.validation.slate_value import LoggedRequests, read_logged_requests, write_slate_value
-from shortlist.slates.filters.base import UserHistory
+from shortlist.slates.filters.base import UserHistory, microseconds
 from shortlist.slates.ordering.likeness import intra_list_diversity
 from shortlist.slates.recommender import Recommender, Slate, SlateCandidates, SlateRequest
 from shortlist.slates.release import open_release
@@ -245,46 +246,97 @@ def slate_rows(stages: Recommender, slates: Sequence[Slate]) -> Rows:
 
 
 class PairScorer:
-    """Scores items for a request in this process with the exported file."""
+    """Scores items for requests in this process with the exported file.
 
-    def __init__(self, model: Path, views: ViewIndex) -> None:
+    Args:
+        model: Folder of the exported model.
+        views: Views of the fitted features.
+        moment: Time as of which statistics are looked up, as by a server that was refreshed then; None: the beginning
+            of each request's day.
+    """
+
+    def __init__(self, model: Path, views: ViewIndex, moment: datetime | None = None) -> None:
         signature = Signature.read(model / FOLDER)
         plan = Preprocessing.load(model / Files.PREPROCESSING).plan
         self._assembler = TensorAssembler(plan, signature)
-        self._data, self._views = plan.declared.data, views
+        self._data, self._views, self._moment = plan.declared.data, views, moment
         self._session = create_session(model / FOLDER)
-        self._snapshots: dict[date, Snapshot] = {}
+        self._snapshots: dict[datetime, Snapshot] = {}
 
     def score(self, request: SlateRequest, items: pl.Series) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
         """Return the scores of items, and the scores of further labels by column; each of shape (items,)."""
-        rows, names = len(items), self._assembler.signature.scores
-        if not rows:
-            return np.empty(0, np.float32), {name: np.empty(0, np.float32) for name in names[1:]}
-        reader = InputReader(self._assembler.requirements, self._assembler.widths, rows)
-        assert self._data.user
-        context = {**request.context, self._data.user: request.user}
-        tensors = [
-            _tensor(spec, items.to_list() if spec.name == self._data.item else [context[spec.name]])
-            for spec in reader.inputs
-            if spec.name == self._data.item or context.get(spec.name) is not None
-        ]
-        inputs = reader.read(tensors, int(request.now.timestamp() * 1_000_000))
-        model_tensors = self._assembler.tensors(inputs.columns, self._snapshot(request.now).tables, rows)
-        label_scores, *further_scores = (
-            np.asarray(self._session.run([SCORE], dict(model_tensors))[0]).reshape(rows, len(names)).T
-        )
-        return label_scores, dict(zip(names[1:], further_scores, strict=True))
+        (scored,) = self.score_all([request], [items])
+        return scored
 
-    def _snapshot(self, now: datetime) -> Snapshot:
-        day = now.astimezone(ZoneInfo(self._views.timezone)).date()
-        if day not in self._snapshots:
-            self._snapshots[day] = load_with_users(self._assembler, self._views, self._views.start_of(day))
-        return self._snapshots[day]
+    def score_all(
+        self, requests: Sequence[SlateRequest], items: Sequence[pl.Series]
+    ) -> list[tuple[np.ndarray, Mapping[str, np.ndarray]]]:
+        """Return what `score` returns for every request; the rows of all requests of a day are scored together."""
+        scored: dict[int, tuple[np.ndarray, Mapping[str, np.ndarray]]] = {}
+        moments = [self._moment_of(request.now) for request in requests]
+        for moment in dict.fromkeys(moments):
+            numbers = [number for number, own_moment in enumerate(moments) if own_moment == moment]
+            scores = self._score_rows(
+                [requests[number] for number in numbers], [items[number] for number in numbers], moment
+            )
+            scored |= dict(zip(numbers, scores, strict=True))
+        return [scored[number] for number in range(len(requests))]
+
+    def _score_rows(
+        self, requests: Sequence[SlateRequest], items: Sequence[pl.Series], moment: datetime
+    ) -> list[tuple[np.ndarray, Mapping[str, np.ndarray]]]:
+        names = self._assembler.signature.scores
+        lengths = [len(request_items) for request_items in items]
+        ends = np.cumsum(lengths)[:-1]
+        rows = sum(lengths)
+        label_scores = np.empty((0, len(names)), np.float32)
+        if rows:
+            reader = InputReader(self._assembler.requirements, self._assembler.widths, rows)
+            tensors = self._input_tensors(reader, requests, items, lengths)
+            inputs = reader.read(tensors, int(requests[0].now.timestamp() * 1_000_000))
+            slates = None if len(requests) == 1 else np.repeat(np.arange(len(requests)), lengths)
+            model_tensors = self._assembler.tensors(inputs.columns, self._snapshot(moment).tables, rows, slates)
+            label_scores = np.asarray(self._session.run([SCORE], dict(model_tensors))[0]).reshape(rows, len(names))
+        return [
+            (request_scores[:, 0], dict(zip(names[1:], request_scores.T[1:], strict=True)))
+            for request_scores in np.split(label_scores, ends)
+        ]
+
+    def _input_tensors(
+        self, reader: InputReader, requests: Sequence[SlateRequest], items: Sequence[pl.Series],
+        lengths: Sequence[int],
+    ) -> list[Tensor]:  # fmt: skip
+        """Return the inputs of all rows; of a single request, columns of its context have one row."""
+        assert self._data.user
+        contexts: list[Mapping[str, Any]] = [
+            {**request.context, self._data.user: request.user, Columns.TIME: microseconds(request.now)}
+            for request in requests
+        ]
+        tensors = []
+        for spec in reader.inputs:
+            if spec.name == self._data.item:
+                tensors.append(_tensor(spec, pl.concat(items).to_list()))
+                continue
+            values = [context.get(spec.name) for context in contexts]
+            if any(value is not None for value in values):
+                sent = _tensor(spec, values)
+                tensors.append(sent if len(requests) == 1 else _repeat_rows(sent, lengths))
+        return tensors
+
+    def _moment_of(self, now: datetime) -> datetime:
+        if self._moment is not None:
+            return self._moment
+        return self._views.start_of(now.astimezone(ZoneInfo(self._views.timezone)).date())
+
+    def _snapshot(self, moment: datetime) -> Snapshot:
+        if moment not in self._snapshots:
+            self._snapshots[moment] = load_with_users(self._assembler, self._views, moment)
+        return self._snapshots[moment]
 
 
 def _tensor(spec: InputSpec, values: list[Any]) -> Tensor:
     texts = spec.datatype == BYTES
-    sent_values = [str(value) for value in values] if texts else values
+    sent_values = [None if value is None else str(value) for value in values] if texts else values
     return from_values(
         TensorHead.model_validate({"name": spec.name, "datatype": spec.datatype, "shape": [len(values)]}), sent_values
     )
@@ -310,6 +362,16 @@ class ItemScores:
         if further.any():
             scores[further] = self._scorer.score(self._requests[user], items.filter(pl.Series(further)))[0]
         return scores
+
+
+def _repeat_rows(tensor: Tensor, counts: Sequence[int]) -> Tensor:
+    """Return a tensor of one dimension with every row repeated."""
+    rows: Any = (
+        [value for value, count in zip(tensor.data, counts, strict=True) for _ in range(count)]
+        if isinstance(tensor.data, list)
+        else np.repeat(tensor.data, counts)
+    )
+    return replace(tensor, shape=(sum(counts),), data=rows)
 
 
 class _Diversity:

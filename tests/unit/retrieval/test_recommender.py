@@ -330,3 +330,36 @@ def test_diversity_by_vectors_of_side_tables(retriever: Retriever) -> None:
 
 def _sourced(candidates: SlateCandidates) -> list[tuple[int, str]]:
     return list(zip(items(candidates), candidates.sources, strict=True))
+
+
+def test_many_requests_get_the_candidates_of_each_alone(retriever: Retriever) -> None:
+    rules = [{"kind": "where", "name": "of_today", "keep": "now >= DATE '2026-03-03'"}]
+    stages = recommender(retriever, filters={"rules": rules, "fallback": ["popular"]})
+    requests = [
+        request(),
+        request(user=1, k=4),
+        request(user=None, recent=[50], context={"surface": "home"}),
+        request(user=2, now=NOW - timedelta(days=1)),
+        request(user=3, history=past((40, 2.0, True))),
+    ]
+    together, alone = stages.find_all(requests), [stages.find(each) for each in requests]
+    assert len({tuple(items(candidates)) for candidates in alone}) > 2
+    for candidates, expected in zip(together, alone, strict=True):
+        assert candidates.rows.equals(expected.rows)
+        assert (candidates.sources, candidates.fallback) == (expected.sources, expected.fallback)
+        assert candidates.removed_counts == expected.removed_counts
+    assert stages.find_all([]) == []
+    with pytest.raises(SlateRequestError, match="k: got 6; wanted 1 to 5"):
+        stages.find_all([request(), request(k=6)])
+
+
+def test_stages_without_exploration_show_the_best_order(retriever: Retriever) -> None:
+    explore = {"kind": "epsilon", "epsilon": 1.0, "share": 1.0}
+    stages = recommender(retriever, ordering={"explore": explore})
+    greedy = stages.without_exploration()
+    scores = np.array([0.1, 0.2, 0.3])
+    slates = [stages.slate(each, stages.find(each), scores) for each in (request(id=f"r{n}", k=3) for n in range(20))]
+    assert len({tuple(slate.items) for slate in slates}) > 1
+    best = greedy.slate(request(k=3), greedy.find(request()), scores)
+    assert (best.rows.tolist(), best.explored, best.propensities.tolist()) == ([2, 1, 0], False, [1.0, 1.0, 1.0])
+    assert stages.ordering.explore is not None

@@ -1,0 +1,84 @@
+"""A registered version as its servers answer, in this process: stages, model and published statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from shortlist.contracts import ShortlistError
+from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.features.view_index import ViewIndex
+from shortlist.serving.validation.slates import PairScorer
+from shortlist.slates.recommender import Recommender, Slate, SlateRequest
+from shortlist.slates.refreshed_releases import announced_releases, open_refreshed
+from shortlist.slates.release import open_release
+from shortlist.spec.data import Data
+from shortlist.storage.artefacts import folder_digest
+from shortlist.storage.storage_config import StorageConfig
+from shortlist.tracking.run_context import RunContext
+
+_BATCH_ROWS = 50_000
+"""Candidates that are scored together; bounds the memory."""
+
+
+class ReleaseAnswer(NamedTuple):
+    """The slate of a request, and the slate without exploration."""
+
+    slate: Slate
+    best_slate: Slate
+    """The same slate where no place was drawn."""
+
+
+class InProcessRelease:
+    """Answers requests as a server of a version does, many at once.
+
+    Args:
+        version: Number of the version.
+        stages: Stages of its release.
+        scorer: Its model, with the statistics that servers look up.
+    """
+
+    def __init__(self, version: int, stages: Recommender, scorer: PairScorer) -> None:
+        self.version, self.stages = version, stages
+        self._greedy_stages = stages.without_exploration()
+        self._scorer = scorer
+
+    @classmethod
+    def open(cls, context: RunContext, version: int, data: Data) -> Self:
+        """Return a version with the newest published statistics and release.
+
+        Raises:
+            ShortlistError: It has no release, because its spec declared no retrieval, or its files were changed.
+        """
+        registry = context.tracker.registry
+        release = registry.retrieval_of(version)
+        if release is None:
+            raise ShortlistError(f"version {version} of spec '{context.name}' has no release; declare `retrieval`")
+        location = spec_feast_store_location(StorageConfig.parse(context.stores), context.name)
+        announcement, blessed = location.require_announcement(), folder_digest(release)
+        refreshed = announced_releases(location).get(blessed)
+        stages = open_release(release, data) if refreshed is None else open_refreshed(refreshed, blessed, data)
+        views = ViewIndex.read(Path(announcement["views"]))
+        moment = datetime.fromisoformat(announcement["until"])
+        return cls(version, stages, PairScorer(registry.fetch(version).folder, views, moment))
+
+    def answer(self, requests: Sequence[SlateRequest]) -> list[ReleaseAnswer]:
+        """Return the slates of requests, whose context is what the application sends."""
+        step = max(1, _BATCH_ROWS // self.stages.candidates)
+        return [
+            answered
+            for first in range(0, len(requests), step)
+            for answered in self._answer_batch(requests[first : first + step])
+        ]
+
+    def _answer_batch(self, requests: Sequence[SlateRequest]) -> list[ReleaseAnswer]:
+        candidates = self.stages.find_all(requests)
+        answers = []
+        scored = self._scorer.score_all(requests, [found.items for found in candidates])
+        for request, found, (scores, further) in zip(requests, candidates, scored, strict=True):
+            slate = self.stages.slate(request, found, scores, further)
+            best = self._greedy_stages.slate(request, found, scores, further) if slate.explored else slate
+            answers.append(ReleaseAnswer(slate, best))
+        return answers

@@ -1,0 +1,104 @@
+"""A short loop, lived for real: sound releases earn more than the old ones, and a broken one is seen to earn less."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+
+from shortlist.contracts import Columns
+from shortlist.data.collected import CollectedLog
+from shortlist.data.world.answering_world import AnsweringWorld
+from shortlist.loop.in_process_release import InProcessRelease
+from shortlist.loop.loop import LivedLoop, run_loop
+from shortlist.loop.loop_record import Loop
+from shortlist.loop.policies import POLICIES
+from shortlist.slates.recommender import SlateRequest
+from shortlist.spec.load import parse_spec
+from shortlist.spec.spec import Spec
+from shortlist.storage.artefacts import read_json
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1_800)]
+
+SHIPPED = Path(__file__).parents[2] / "pipelines/specs/loop.yaml"
+SLATES = 400
+
+
+def small(value: str = "score") -> Spec:
+    """The shipped loop in a small world of four live days; the tastes of all users change on the third one."""
+    spec: dict[str, Any] = yaml.safe_load(SHIPPED.read_text())
+    tastes = {"kind": "changed_tastes", "from_day": 10, "strength": 1.0}
+    spec["data"]["source"] |= {"rows": 24_000, "users": 300, "items": 120, "days": 12, "taste": 3.0, "drifts": [tastes]}
+    spec["data"]["rules"] = {"min_volume_ratio": 0}
+    del spec["retrieval"]["sources"]["towers"]
+    spec["retrieval"] |= {"candidates": 80, "simulated_requests": 50}
+    spec["models"]["logistic"] |= {"bins": [0], "l2": [1e-5], "refit": False, "epochs": 3}
+    spec["ordering"]["value"] = value
+    spec["gates"] |= {"min_test_rows": 500, "max_calibration_error": 0.2, "max_rate_error": 0.5, "max_auc_drop": 0.2}
+    spec["gates"]["infra"] |= {"max_p50_ms": 5_000, "max_p99_ms": 10_000}
+    spec["gates"]["infra"] |= {"max_slate_p50_ms": 5_000, "max_slate_p99_ms": 10_000}
+    spec["schedule"] = {"refresh": "0 1 * * *", "retrain": "0 2 * * *"}
+    return parse_spec(yaml.safe_dump(spec))
+
+
+def test_a_loop_learns_from_what_its_users_click(tmp_path: Path) -> None:
+    lived = run_loop(small(), tmp_path / "runs", SLATES)
+    written = read_json(tmp_path / "runs" / "latest" / "loop.json")
+    assert [day["policy"] for day in written["days"][:5]] == list(POLICIES)
+    assert written == lived.model_dump(mode="json")
+    assert len(lived.rewards("loop")) == 4
+    for best, loop, chance in zip(
+        *(lived.rewards(policy) for policy in ("best_possible", "loop", "chance")), strict=True
+    ):
+        assert chance < loop <= best
+    assert lived.rewards("loop")[0] == lived.rewards("frozen")[0]  # the same release
+    assert lived.rewards("loop")[-1] > lived.rewards("frozen")[-1]  # which does not know the new tastes
+    assert [event.kind for event in lived.events].count("refreshed") == 3
+    assert any(event.kind == "changed_tastes" for event in lived.events)
+    assert 0 <= lived.exploration_cost < 0.05
+
+
+def test_a_broken_release_is_seen_to_earn_less(tmp_path: Path) -> None:
+    """No gate of this spec reads the value of slates, so that the worst order is promoted; its reward shows it."""
+    loop = LivedLoop(small(), tmp_path, SLATES)
+    loop.begin()
+    loop.live(8)
+    _check_batches_equal_single_requests(loop)
+    batch = CollectedLog.open(loop.context.stores, "loop").batches()[-1]
+    assert batch.counts.requests == loop.summary().days[0].slates
+    loop.spec = small("-score")
+    loop.pass_night(8)
+    loop.live(9)
+    sound, broken = (_day(loop.summary(), number) for number in (8, 9))
+    promoted = [event for event in loop.summary().events if event.kind == "promoted"]
+    assert [event.version for event in promoted] == [2]
+    assert sound["loop"] == sound["frozen"] > sound["chance"]
+    assert broken["loop"] < 0.7 * broken["chance"] < broken["frozen"]
+
+
+def _day(loop: Loop, number: int) -> dict[str, float]:
+    return {policy: loop.rewards(policy)[number - 8] for policy in POLICIES}
+
+
+def _check_batches_equal_single_requests(loop: LivedLoop) -> None:
+    served = InProcessRelease.open(loop.context, 1, loop.spec.data)
+    sent = AnsweringWorld(loop.source, SLATES, 8).ask(8.5).frame(loop.source).head(20)
+    requests = [
+        SlateRequest(str(row["request_id"]), row["user_id"], 10, row[Columns.TIME], _context(served, row))
+        for row in sent.iter_rows(named=True)
+    ]
+    together = served.answer(requests)
+    for request, answer in zip(requests, together, strict=True):
+        (alone,) = served.answer([request])
+        assert answer.slate.items.equals(alone.slate.items)
+        np.testing.assert_allclose(answer.slate.scores, alone.slate.scores, rtol=1e-5)
+    assert pl.concat([answer.slate.items for answer in together]).n_unique() > 10
+
+
+def _context(served: InProcessRelease, row: dict[str, Any]) -> dict[str, Any]:
+    context = served.stages.find_user_context(row["user_id"])
+    return {**context, "user_id": row["user_id"], "surface": row["surface"], "device": row["device"]}
