@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
+import pyarrow as pa
 
 from benchmarks.bench import Line, record, show
 from benchmarks.targets import exit_code
@@ -30,7 +31,9 @@ from shortlist.features.open_counts import open_positives_column, open_rows_colu
 from shortlist.features.open_events import AnsweredRequest
 from shortlist.serving.export.signature import FOLDER, NUMBERS, Signature
 from shortlist.serving.log.event_log import EventReader
-from shortlist.serving.log.log_reader import parts as parts_of
+from shortlist.serving.log.logs import outcome_schema
+from shortlist.serving.log.outcome_writer import OutcomeWriter
+from shortlist.serving.log.serving_log import ServingLog, stream_folder
 from shortlist.serving.server.inference.event_counts import EventCounts
 from shortlist.serving.server.inference.service import InferenceRequest
 from shortlist.serving.server.requests.headers import RequestContext
@@ -163,7 +166,7 @@ def answer_until_killed(folder: Path, logs: Path, name: int, pipe: int) -> None:
             request = f"{name}-{client}-{number}"
             await answered(parts, 1, [2, 3], request)
             os.write(pipe, f"{request}\n".encode())
-            write_outcomes(logs, [request], number, f"client-{name}-{client}")
+            write_outcomes(logs, [request])
             number += 1
 
     async def serve() -> None:
@@ -211,7 +214,8 @@ def killed_servers(folder: Path, logs: Path, kills: int, seed: int) -> Killed:
             *whole, _ = (first + acknowledgements.read()).split(b"\n")  # the last id may be torn
             acknowledged |= {line.decode() for line in whole}
     requests_on_disk = {event.request for event in EventReader(logs / "events").read_new()}
-    outcomes = len(parts_of(logs / "outcomes"))  # a part each; the killed left others half written
+    outcome_log = ServingLog.on_disk(logs / "outcomes", outcome_schema(pa.int64()))
+    outcomes = outcome_log.read_all(["request_id"]).height
     rows, positives = asyncio.run(_counts_of_a_start(folder, logs))
     lost = len(acknowledged - requests_on_disk)
     return Killed(len(acknowledged), lost, outcomes, rows - 2 * len(requests_on_disk), positives - outcomes)
@@ -250,7 +254,7 @@ async def _probed(parts: ServerComponents, probes: int, logs: Path, *, outcomes:
         if outcomes:
             await asyncio.sleep(1)
             began = time.perf_counter()
-            write_outcomes(logs, [request], number)
+            write_outcomes(logs, [request])
         while await score(user) <= score_before:
             await asyncio.sleep(0.02)  # one thread at a time runs: the counting needs its own
         return time.perf_counter() - began
@@ -262,19 +266,12 @@ async def _probed(parts: ServerComponents, probes: int, logs: Path, *, outcomes:
     return [seconds for delays in await asyncio.gather(*map(several, range(AT_ONCE))) for seconds in delays]
 
 
-def write_outcomes(logs: Path, requests: Sequence[str], number: int, client: str = "client") -> None:
-    """Write a part of the outcome log, as clients do: the first row of every request was clicked."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from shortlist.serving.log.logs import outcome_schema
-
+def write_outcomes(logs: Path, requests: Sequence[str]) -> None:
+    """Append outcomes: the first row of every request was clicked."""
     now = datetime.now(UTC)
-    rows = [{"time": now, "request_id": request, "row": 0, "label": 1} for request in requests]
-    path = logs / "outcomes" / client / f"part-{number:06d}.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows, outcome_schema(pa.int64())), path.with_suffix(".partial"))
-    path.with_suffix(".partial").rename(path)
+    writer = OutcomeWriter(stream_folder(logs / "outcomes"), outcome_schema(pa.int64()))
+    writer.append([{"time": now, "request_id": request, "row": 0, "label": 1} for request in requests]).result()
+    writer.close()
 
 
 @contextmanager
@@ -302,7 +299,7 @@ def background_traffic(parts: ServerComponents, rows_per_second: int) -> Iterato
 async def _seconds_to_scores(folder: Path, logs: Path, probes: int) -> tuple[list[float], list[float]]:
     parts = server(folder, logs)
     counts_of(parts).start()
-    write_outcomes(logs, ["nobody's"], PROBES)  # what reads parts is loaded when it is first needed
+    write_outcomes(logs, ["nobody's"])  # what reads parts is loaded when it is first needed
     while not counts_of(parts).counted:
         await asyncio.sleep(0.01)
     with background_traffic(parts, OTHERS_PER_SECOND):
@@ -342,7 +339,7 @@ def events_per_cpu_second(folder: Path, logs: Path, events: int, candidates: int
     ]  # fmt: skip
     clicked = random_stream.choices(request_batches, k=requests * candidates // 10)
     for part in range(0, len(clicked), 10_000):
-        write_outcomes(logs, [event.request for event in clicked[part : part + 10_000]], part)
+        write_outcomes(logs, [event.request for event in clicked[part : part + 10_000]])
     time_tensor = Tensor(Columns.TIME, "INT64", (1,), np.array([now + 60_000_000]))
     read = parts.service.inputs.read([*tensors(1, [1]), time_tensor], now)
     began = time.process_time()

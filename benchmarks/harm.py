@@ -20,6 +20,8 @@ import psutil
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.rollout.local.health import ReplicaHealth
 from shortlist.rollout.local.stack import Stack
+from shortlist.serving.log.serving_log import stream_folder
+from shortlist.storage.append_log.writer import ROTATE_SECONDS
 
 READY_SECONDS: Final = 300.0
 """Longest wait until everything is ready after a fault."""
@@ -145,7 +147,7 @@ class Harm:
         self._deployer.serve()
 
     def _fill_disk(self) -> None:
-        folder = self._deployer.paths.predictions
+        folder = stream_folder(self._deployer.paths.predictions)
         mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "shortlist-soak", str(folder)]
         completed = subprocess.run(mount, capture_output=True, text=True, check=False)  # noqa: S603
         if completed.returncode:
@@ -154,7 +156,7 @@ class Harm:
             with suppress(OSError), (folder / "filler").open("wb", buffering=0) as filler:
                 while filler.write(bytes(4096)):
                     pass
-            time.sleep(SLOW_SECONDS)
+            time.sleep(ROTATE_SECONDS + SLOW_SECONDS)  # until the open segment is full of age
         finally:
             subprocess.run(["umount", "-l", str(folder)], check=True)  # noqa: S603, S607
 

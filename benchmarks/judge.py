@@ -1,7 +1,7 @@
 """How often the judge errs, how soon it finds faults, and how fast it reads.
 
 Rollouts are played in memory with the default policy, looked at every two seconds, on one process per core. The reading
-speed is that of real access logs, prediction parts and outcome parts of 200 000 requests on disk.
+speed is that of real access logs, prediction and outcome logs of 200 000 requests on disk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import numpy as np
 import orjson
 import psutil
 import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.console import Console
 
 from benchmarks.bench import Line, console, cost, record, show
@@ -31,10 +30,13 @@ from shortlist.rollout.checks.health import Health
 from shortlist.rollout.evidence.access_log import AccessLog, rollout_requests
 from shortlist.rollout.evidence.reader import ACCESS_LOGS, EvidenceReader
 from shortlist.rollout.evidence.sequential import mixture_radius
-from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
+from shortlist.serving.log.log_rows import encode_rows
+from shortlist.serving.log.logs import outcome_schema, prediction_schema
+from shortlist.serving.log.serving_log import stream_folder
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
 from shortlist.spec.serving import KPI, Canary, Guard
+from shortlist.storage.append_log.writer import AppendLog
 from tests.simulation.analysis_simulation import Faults, SimulatedRollout, SimulatedTraffic, play
 
 REQUESTS = 200_000
@@ -161,12 +163,12 @@ def write_logs(paths: ServingPaths) -> None:
             )
     for track in ("stable", "canary"):
         track_rows = np.flatnonzero(canary == (track == "canary"))
-        for part, rows in enumerate(np.array_split(track_rows, 200)):
-            _write_parts(paths, track, part, rows, user[rows], step[rows], generator)
+        for rows in np.array_split(track_rows, 200):
+            _append_records(paths, track, rows, user[rows], step[rows], generator)
 
 
-def _write_parts(
-    paths: ServingPaths, track: str, part: int, rows: Any, user: Any, step: Any, generator: np.random.Generator
+def _append_records(
+    paths: ServingPaths, track: str, rows: Any, user: Any, step: Any, generator: np.random.Generator
 ) -> None:
     scores = generator.beta(2, 5, (rows.size, 20)).astype(np.float32)
     common = {
@@ -197,11 +199,12 @@ def _write_parts(
         )
     ]
     for folder, schema, lines in (
-        (paths.predictions / track, prediction_schema(LOG), request_ids),
-        (paths.outcomes / track, outcome_schema(pa.int64()), outcomes),
+        (paths.predictions, prediction_schema(LOG), request_ids),
+        (paths.outcomes, outcome_schema(pa.int64()), outcomes),
     ):
-        folder.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(lines, schema=schema), folder / PART.format(number=part))
+        stream = AppendLog(stream_folder(folder) / f"stream-{int(track == 'canary'):03d}")
+        stream.append([encode_rows(pa.Table.from_pylist(lines, schema=schema))]).result()
+        stream.close()
 
 
 def reading() -> list[Line]:
@@ -222,7 +225,7 @@ def reading() -> list[Line]:
         grown = _resident_mib() - resident_before
     figures = (
         ("access log, read and filtered", REQUESTS / lines, "lines/s"),
-        (f"first poll of {REQUESTS} requests with scores and outcomes, 800 parts", poll, "s"),
+        (f"first poll of {REQUESTS} requests with scores and outcomes, 800 records", poll, "s"),
         ("poll with nothing new", second_poll * 1000, "ms"),
         (f"snapshot of {REQUESTS} requests of 20000 users", snapshot * 1000, "ms"),
         (f"analyze_step() on {REQUESTS} requests", verdict * 1000, "ms"),

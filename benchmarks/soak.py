@@ -35,8 +35,8 @@ from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.states.phases import Phase
 from shortlist.runs.local_training import run_locally
 from shortlist.runs.runs_folder import open_runs_folder
-from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.traffic.client import Endpoint, connect
 from shortlist.serving.traffic.load import DueRequest, Load
 from shortlist.serving.traffic.sessions import Sessions
@@ -157,7 +157,8 @@ class SoakRecords:
         kinds = {name: pl.String() for name in ("id", "track", "rollout", "step")} | {"status": pl.Int64()}
         files = [deployer.paths.logs / f"{name}.access.jsonl" for name in ENVOYS]
         self.lines = pl.concat([pl.read_ndjson(file, schema=kinds) for file in files]).filter(is_own)
-        logged = read_log(deployer.paths.predictions, prediction_schema(spec.data))
+        log = ServingLog.on_disk(deployer.paths.predictions, prediction_schema(spec.data))
+        logged = log.read_all(["status", "request_id"])
         self.logged = logged.select("status", id="request_id").filter(is_own, pl.col("status") == 200)
 
     def counts(self) -> dict[str, int]:

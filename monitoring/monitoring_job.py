@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,10 +38,11 @@ from shortlist.contracts import Files, ShortlistError
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.rollout.rollouts import open_rollouts
 from shortlist.serving.export.signature import FOLDER, Signature
-from shortlist.serving.log.log_keys import log_key
-from shortlist.serving.log.log_mirror import mirror
+from shortlist.serving.log.stored_logs import maintain_stored_logs, serving_log_paths
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.monitoring import Monitoring
+from shortlist.spec.serving import PredictionLog
+from shortlist.spec.text.durations import parse_duration
 from shortlist.storage.objects import local_copy, open_object_store
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.system.progress import progress
@@ -118,14 +119,14 @@ class MonitoringJob:
         stores: The stores of MLflow and Feast, as the graph's `stores` parameter.
         monitoring: The spec's `monitoring` section.
         slices: Columns by whose values quality is shown.
-        sampling: Share of the answers that are logged.
+        log: How answers are logged.
 
     Raises:
         ShortlistError: The declared token for alerts is not in the environment.
     """
 
     def __init__(
-        self, name: str, stores: str, monitoring: Monitoring, slices: Sequence[str], sampling: float = 1.0
+        self, name: str, stores: str, monitoring: Monitoring, slices: Sequence[str], log: PredictionLog | None = None
     ) -> None:
         self.name = name
         self.monitoring_store = open_monitoring_store(stores, name)
@@ -134,9 +135,13 @@ class MonitoringJob:
         self._destinations = open_destinations(monitoring.alerts)  # a missing secret fails here, not at the first alert
         self._settings = monitoring
         self._slices = tuple(slices)
-        self._sampling = sampling
+        self._prediction_log = log or PredictionLog()
         self._stores = StorageConfig.parse(stores)
         self.address = page_address(self._stores, name, PAGE)
+
+    @cached_property
+    def _log_paths(self) -> ServingPaths:
+        return serving_log_paths(self._stores, self.name)
 
     @cached_property
     def _tracker(self) -> Tracker:
@@ -168,6 +173,7 @@ class MonitoringJob:
             write_metrics(self.monitoring_store, self.folder / METRICS)
             write_page(self._status_page_data(now, available.waiting), self.page)
             publish_pages(self._stores, self.name, self.folder)
+            maintain_stored_logs(self._log_paths, parse_duration(self._prediction_log.retention))
         return MonitoringRun(
             tuple(new_reports), decision, claimed, available.waiting, delivery.problems, self.address or str(self.page),
             self.served_features,
@@ -195,12 +201,10 @@ class MonitoringJob:
 
     def _windows(self, versions: WatchedVersions, now: datetime) -> Windows:
         declared = versions[self._champion()].preprocessing.plan.declared.data
-        reports = self.monitoring_store.reports()
-        paths = fetch_live_logs(self._stores, self.name, reports[-1] if reports else None)
         log = local_copy(
             spec_feast_store_location(self._stores, self.name).require_announcement()["log"]
         )  # the log whose side tables the champion was trained on
-        return Windows(paths, declared, log, self._settings, now, self._sampling)
+        return Windows(self._log_paths, declared, log, self._settings, now, self._prediction_log.sampling)
 
     def _champion(self) -> int:
         champion = self._tracker.registry.version_of("champion")
@@ -349,33 +353,3 @@ def _report_sentence(report: WindowReport) -> str:
         f"{report.start:%Y-%m-%d %H:%M} {report.verdict}{columns} ({report.requests:,} requests, {report.rows:,} rows,"
         f" {report.coverage:.0%} with outcomes)"
     )
-
-
-_MAX_SHIPPING_DELAY: Final = timedelta(days=7)
-"""Longest time until a written part of the log is shipped; later parts find their window judged."""
-
-
-def fetch_live_logs(stores: StorageConfig, name: str, newest_report: WindowReport | None = None) -> ServingPaths:
-    """Return the local folders of a spec's logs, after fetching new parts from the object store.
-
-    Args:
-        stores: Locations of the stores.
-        name: Name of the spec.
-        newest_report: Report of the newest judged window; parts written long before it are not fetched.
-
-    Raises:
-        ShortlistError: The object store is unavailable or refuses.
-    """
-    paths = ServingPaths.for_spec(stores.runs, name)
-    if not stores.has_remote_log:
-        return paths
-    objects, mirror_paths = open_object_store(stores), paths.mirror
-    since = _first_log_day(newest_report)
-    mirror(objects, log_key(name, "predictions"), mirror_paths.predictions, since)
-    mirror(objects, log_key(name, "outcomes"), mirror_paths.outcomes, since)
-    return mirror_paths
-
-
-def _first_log_day(newest_report: WindowReport | None) -> date | None:
-    # A request is written after its moment, so no request of a later window was written before this window began.
-    return None if newest_report is None else (newest_report.start - _MAX_SHIPPING_DELAY).date()

@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from monitoring.windows.part_index import QUARTER
+from monitoring.windows.log_index import QUARTER
 from shortlist.contracts import Columns
 
 REQUEST: Final = "request"
@@ -57,13 +57,12 @@ def impression_weight(sampling: float) -> pl.Expr:
 
 
 def summarize_answers(log: pl.DataFrame, max_age_hours: float | None = None) -> pl.DataFrame:
-    """Return the summary of a part of the prediction log; see `part_index.SUMMARY`."""
-    return _summarize(select_answered(log, max_age_hours), pl.col(MOMENT), pl.col(ROWS).sum())
-
-
-def summarize_outcomes(log: pl.DataFrame) -> pl.DataFrame:
-    """Return the summary of a part of the outcome log, by the times of writing; see `part_index.SUMMARY`."""
-    return _summarize(log, pl.col("time"), pl.lit(0).sum())
+    """Return the summary of rows of the prediction log; see `log_index.SUMMARY`."""
+    answered = select_answered(log, max_age_hours)
+    return answered.group_by(pl.col(MOMENT).dt.truncate("15m").alias(QUARTER)).agg(
+        pl.len().alias("requests"), pl.col(ROWS).sum().alias("rows"), pl.col("time").min().alias("first"),
+        pl.col("time").max().alias("last"),
+    )  # fmt: skip
 
 
 def future_rows(skew_minutes: float) -> pl.Expr:
@@ -76,10 +75,3 @@ def future_rows(skew_minutes: float) -> pl.Expr:
     latest_time = pl.col("time").cast(pl.Int64) + round(skew_minutes * 60e6)
     ahead = (times - latest_time).list.eval(pl.element() > 0).list.sum().cast(pl.Int64)
     return pl.when(times.list.len() == 1).then(ahead * ROWS).otherwise(ahead).fill_null(0)
-
-
-def _summarize(rows: pl.DataFrame, moment: pl.Expr, count: pl.Expr) -> pl.DataFrame:
-    return rows.group_by(moment.dt.truncate("15m").alias(QUARTER)).agg(
-        pl.len().alias("requests"), count.alias("rows"), pl.col("time").min().alias("first"),
-        pl.col("time").max().alias("last"),
-    )  # fmt: skip

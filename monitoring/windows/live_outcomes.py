@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from monitoring.windows.answered_requests import MOMENT, REQUEST, ROWS, request_hash
 from monitoring.windows.group_sample import GroupSample
 from shortlist.contracts import label_column
-from shortlist.serving.log.logs import outcome_name
+from shortlist.serving.log.logs import EVENT_ID, outcome_name
 from shortlist.spec.data import Data
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.storage.positive_rows import is_further_positive
 
-OUTCOME_COLUMNS: Final = ("time", "request_id", "row", "label")
+OUTCOME_COLUMNS: Final = ("time", "request_id", "row", "label", EVENT_ID)
 """Columns of the outcome log that are needed."""
 _PAIR: Final = "pair"
 _SAMPLE_SCHEMA: Final = {REQUEST: pl.UInt64(), "row": pl.Int32(), "time": pl.Datetime("us", "UTC"), "label": pl.Int8()}
@@ -39,53 +41,66 @@ class LiveOutcomes:
         self._labels = {label_column(name): label for name, label in (labels or {}).items()}
         # Lateness is measured from the time of the answer, since moments of a replayed log lie in the past.
         allowed_delay = pl.lit(mature) - pl.col(MOMENT)
-        self._requests = requests.select(REQUEST, ROWS, answer="time", allowed=allowed_delay)
+        ordered = requests.sort(REQUEST)
+        self._requests = ordered.select(ROWS, answer="time", allowed=allowed_delay)
+        self._hashes = ordered[REQUEST].to_numpy()
+        self._has_outcome = np.zeros(ordered.height, np.bool_)
         self._first_answer, self._last_answer = requests["time"].min(), requests["time"].max()
         self._sample = GroupSample(REQUEST, max_rows, _newest_outcomes)
         self._sample.add(pl.DataFrame(schema=_SAMPLE_SCHEMA | dict.fromkeys(self._labels, pl.Int8())))
-        self._row_hashes = pl.Series(_PAIR, dtype=pl.UInt64)
-        self._requests_with_outcomes = pl.Series(REQUEST, dtype=pl.UInt64)
-        self._unmatched = pl.DataFrame(schema={"request_id": pl.String, "outcomes": pl.Int64})
+        self._row_hashes: list[pl.Series] = []
+        self._event_hashes: list[pl.Series] = []
+        self._unmatched: list[pl.DataFrame] = []
         self._out_of_range = 0
-        self._matched = 0
+        self._without_event_id = 0
         self.late = 0
         """Outcomes that came after the window was mature."""
 
     def add(self, outcomes: pl.DataFrame) -> None:
-        """Add a piece of the outcome log; an outcome without a label is ignored."""
+        """Add a piece of the outcome log; an outcome without a label is ignored.
+
+        The look-up of the requests takes no longer, however many pieces were added before.
+        """
         labelled = outcomes.filter(pl.col("label").is_not_null(), pl.col("request_id").is_not_null())
-        joined = labelled.with_columns(request_hash()).join(
-            self._requests, on=REQUEST, how="left", maintain_order="left"
+        labelled = labelled.with_columns(request_hash())
+        places, is_known = self._places(labelled[REQUEST])
+        matched = labelled.filter(pl.Series(is_known)).hstack(self._requests[places[is_known]])
+        in_range = pl.col("row").is_between(0, pl.col(ROWS), closed="left").fill_null(value=False)
+        is_in_range = matched.select(in_range).to_series()
+        in_range_outcomes = matched.filter(is_in_range)
+        self._out_of_range += matched.height - in_range_outcomes.height
+        self._count_unmatched(labelled.filter(pl.Series(~is_known)))
+        event_ids = in_range_outcomes[EVENT_ID].drop_nulls()
+        self._event_hashes.append(event_ids.hash(seed=0))
+        self._without_event_id += in_range_outcomes.height - event_ids.len()
+        is_late = pl.col("time") - pl.col("answer") > pl.col("allowed")
+        self.late += in_range_outcomes.filter(is_late).height
+        self._row_hashes.append(
+            in_range_outcomes.select(pl.struct(REQUEST, "row").hash(seed=0).alias(_PAIR)).to_series()
         )
-        matched = joined.filter(pl.col("answer").is_not_null())
-        in_range = matched.filter(pl.col("row").is_between(0, pl.col(ROWS), closed="left"))
-        self._out_of_range += matched.height - in_range.height
-        self._count_unmatched(joined.filter(pl.col("answer").is_null()))
-        self._matched += in_range.height
-        self.late += in_range.filter(pl.col("time") - pl.col("answer") > pl.col("allowed")).height
-        self._row_hashes = pl.concat(
-            [self._row_hashes, in_range.select(pl.struct(REQUEST, "row").hash(seed=0)).to_series()]
-        )
-        self._requests_with_outcomes = pl.concat([self._requests_with_outcomes, in_range[REQUEST]]).unique()
+        self._has_outcome[places[is_known][is_in_range.to_numpy()]] = True
         further_labels = (_is_further_positive(label).cast(pl.Int8).alias(name) for name, label in self._labels.items())
         columns = REQUEST, "row", "time", (pl.col("label") > 0).cast(pl.Int8).alias("label")
-        self._sample.add(in_range.select(*columns, *further_labels))
+        self._sample.add(in_range_outcomes.select(*columns, *further_labels))
 
     @property
     def coverage(self) -> float:
         """Share of the requests with rows that have an outcome; 0 without requests."""
         request_count = self._requests.filter(pl.col(ROWS) > 0).height
-        return self._requests_with_outcomes.len() / request_count if request_count else 0.0
+        return int(self._has_outcome.sum()) / request_count if request_count else 0.0
 
     @property
     def duplicates(self) -> int:
-        """Outcomes of a row that had one already."""
-        return self._matched - self._row_hashes.n_unique()
+        """Outcomes of a row that had one already; an event that was appended twice counts once."""
+        events = pl.concat([pl.Series(dtype=pl.UInt64), *self._event_hashes]).n_unique()
+        rows = pl.concat([pl.Series(dtype=pl.UInt64), *self._row_hashes]).n_unique()
+        return self._without_event_id + events - rows
 
     @property
     def unmatched_outcomes(self) -> pl.DataFrame:
         """Number of outcomes by request_id of other requests, written while the window's requests were answered."""
-        return self._unmatched
+        counts = pl.concat([pl.DataFrame(schema={"request_id": pl.String, "outcomes": pl.Int64}), *self._unmatched])
+        return counts.group_by("request_id").agg(pl.col("outcomes").sum())
 
     @property
     def out_of_range_outcomes(self) -> int:
@@ -98,9 +113,15 @@ class LiveOutcomes:
 
     def _count_unmatched(self, outcomes: pl.DataFrame) -> None:
         in_window = outcomes.filter(pl.col("time").is_between(self._first_answer, self._last_answer))
-        counts = in_window.group_by("request_id").agg(pl.len().cast(pl.Int64).alias("outcomes"))
-        all_counts = pl.concat([self._unmatched, counts])
-        self._unmatched = all_counts.group_by("request_id").agg(pl.col("outcomes").sum())
+        self._unmatched.append(in_window.group_by("request_id").agg(pl.len().cast(pl.Int64).alias("outcomes")))
+
+    def _places(self, requests: pl.Series) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """Return the place of each request among those of the window, and whether it is one of them."""
+        values = requests.to_numpy()
+        if not len(self._hashes):
+            return np.zeros(len(values), np.intp), np.zeros(len(values), np.bool_)
+        places = np.searchsorted(self._hashes, values).clip(max=len(self._hashes) - 1)
+        return places, self._hashes[places] == values
 
 
 def outcome_log_columns(data: Data) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from monitoring.windows.answered_requests import (
@@ -17,21 +18,25 @@ from monitoring.windows.answered_requests import (
     ROWS,
     future_rows,
     impression_weight,
+    request_hash,
     select_answered,
 )
 from monitoring.windows.known_columns import empty_as_null, with_side_columns
 from monitoring.windows.live_outcomes import LiveOutcomes, outcome_log_columns
 from monitoring.windows.live_rows import RowExploder
 from monitoring.windows.live_window import LiveWindow
-from monitoring.windows.part_index import PartIndex
+from monitoring.windows.log_index import LogIndex
 from monitoring.windows.spans import Span
 from shortlist.contracts import Columns
 from shortlist.serving.log.log_writer import is_sampled
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.monitoring import Monitoring
 
 _MAX_CLOCK_DIFFERENCE: Final = timedelta(hours=1)
 """Longest time by which an outcome may precede its answer, because the clocks of two machines differ."""
+_LATEST: Final = timedelta(days=1)
+"""Longest time after a window is mature that its outcomes are read, so that its labels do not depend on when it is."""
 _FUTURE: Final = ":future"
 _MIN_LOOKBACK: Final = timedelta(days=1)
 """Requests answered up to this long before an outcome (longer in long windows) are searched before it is an orphan."""
@@ -45,8 +50,8 @@ class WindowReader:
     log: Path
     """Folder of the valid log, for its side tables."""
     settings: Monitoring
-    predictions: PartIndex
-    outcomes: PartIndex
+    predictions: LogIndex
+    outcomes: ServingLog
     sampling: float
     """The logged share of answers that do not record it."""
 
@@ -63,31 +68,42 @@ class WindowReader:
         orphans = 0
         if isinstance(first_answer, datetime) and isinstance(last_answer, datetime):
             columns = outcome_log_columns(self.data)
-            for piece in self.outcomes.read(self.outcomes.written(first_answer - _MAX_CLOCK_DIFFERENCE), columns):
+            latest = max(mature, last_answer + (mature - span.start)) + _LATEST
+            for piece in self.outcomes.read(columns, first_answer - _MAX_CLOCK_DIFFERENCE, latest):
                 outcomes.add(piece)
             lookback = max(_MIN_LOOKBACK, mature - span.start)
             orphans = outcomes.out_of_range_outcomes + self._count_orphans(
                 outcomes.unmatched_outcomes, first_answer - lookback, last_answer + _MAX_CLOCK_DIFFERENCE
             )
-        rows, scored = self._rows(span, outcomes.sample_rows(), self._sample(requests))
+        rows, scored = self._rows(span, outcomes.sample_rows(), requests)
         return LiveWindow(
             start=span.start, end=span.end, requests=requests.height, rows=rows, coverage=outcomes.coverage,
             late=outcomes.late, duplicates=outcomes.duplicates, orphans=orphans, future=future, scored=scored,
-            unreadable=(*self.predictions.unreadable, *self.outcomes.unreadable),
+            unreadable=(*self.predictions.log.problems, *self.outcomes.problems),
             answered_rows=int(requests[ROWS].sum()),
         )  # fmt: skip
 
-    def _iter_answered(self, span: Span, columns: tuple[str, ...] | None) -> Iterator[pl.DataFrame]:
+    def iter_answered(self, span: Span, columns: tuple[str, ...] | None) -> Iterator[pl.DataFrame]:
+        """Yield the answered requests of a span, a bounded number at once; see `select_answered`.
+
+        Args:
+            span: The span of time that the requests are about.
+            columns: Columns of the prediction log; None for all.
+        """
         in_span = pl.col(MOMENT).is_between(*span, closed="left")
-        for piece in self.predictions.read(self.predictions.about(*span), columns):
-            yield select_answered(piece, max_age_hours(self.settings, self.data)).filter(in_span)
+        received = self.predictions.received(*span)
+        if received is not None:
+            log = self.predictions.log
+            for piece in log.read(columns or log.declared.names, *received):
+                yield select_answered(piece, max_age_hours(self.settings, self.data)).filter(in_span)
 
     def _requests(self, span: Span) -> tuple[pl.DataFrame, int]:
         """Return time, request, moment and rows of all requests, each id once, and the number of rows in the future."""
         future = future_rows(self.settings.checks.max_clock_skew_minutes).alias(_FUTURE)
+        empty = select_answered(self.predictions.log.empty(ANSWER_COLUMNS))
         pieces = [
             piece.select("time", REQUEST, MOMENT, ROWS, future)
-            for piece in (select_answered(self.predictions.empty()), *self._iter_answered(span, ANSWER_COLUMNS))
+            for piece in (empty, *self.iter_answered(span, ANSWER_COLUMNS))
         ]
         requests = pl.concat(pieces).unique(REQUEST, keep="first", maintain_order=True)
         return requests.drop(_FUTURE), int(requests[_FUTURE].sum())
@@ -97,16 +113,17 @@ class WindowReader:
         ordered = requests.filter(pl.col(ROWS) > 0).sort(REQUEST)
         return ordered.filter(pl.col(ROWS).cum_sum() <= self.settings.window.max_rows)[REQUEST]
 
-    def _rows(self, span: Span, outcomes: pl.DataFrame, sample: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def _rows(self, span: Span, outcomes: pl.DataFrame, requests: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         exploder = RowExploder(self.data, self.settings.checks.max_clock_skew_minutes, self.sampling)
-        rows, scored, read_requests = [], [], pl.Series(REQUEST, dtype=pl.UInt64)
-        for piece in (select_answered(self.predictions.empty()), *self._iter_answered(span, None)):
+        sample, unread = self._sample(requests), UnreadRequests(requests[REQUEST])
+        rows, scored = [], []
+        empty = select_answered(self.predictions.log.empty(self.predictions.log.declared.names))
+        for piece in (empty, *self.iter_answered(span, None)):
             # A request that was interrupted and sent again to another replica may be in the logs of both.
-            requests = piece.unique(REQUEST, keep="first", maintain_order=True)
-            requests = requests.filter(~pl.col(REQUEST).is_in(read_requests.implode()))
-            read_requests = pl.concat([read_requests, requests[REQUEST]])
-            rows.append(exploder.explode(requests, outcomes))
-            sampled = requests.filter(pl.col(REQUEST).is_in(sample.implode()))
+            unique = piece.unique(REQUEST, keep="first", maintain_order=True)
+            new_requests = unique.filter(unread.take(unique[REQUEST]))
+            rows.append(exploder.explode(new_requests, outcomes))
+            sampled = new_requests.filter(pl.col(REQUEST).is_in(sample.implode()))
             sampled_scores = sampled.select("version", impression_weight(self.sampling), score="scores")
             scored.append(sampled_scores.explode("score", empty_as_null=False))
         all_rows = pl.concat(rows).unique(["request_id", "row"], keep="first").sort(Columns.TIME, "request_id", "row")
@@ -118,9 +135,34 @@ class WindowReader:
             is_logged = [is_sampled(name, self.sampling) for name in unmatched_outcomes["request_id"]]
             unmatched_outcomes = unmatched_outcomes.filter(pl.Series(is_logged, dtype=pl.Boolean))
         if unmatched_outcomes.height:
-            for piece in self.predictions.read(self.predictions.written(since, until), ("request_id",)):
-                unmatched_outcomes = unmatched_outcomes.join(piece, on="request_id", how="anti")
+            hashed = unmatched_outcomes.select(request_hash(), "outcomes")
+            unlogged = UnreadRequests(hashed[REQUEST])
+            for piece in self.predictions.log.read(("request_id",), since, until):
+                unlogged.take(piece.select(request_hash()).to_series())
+            unmatched_outcomes = hashed.filter(unlogged.take(hashed[REQUEST]))
         return int(unmatched_outcomes["outcomes"].sum())
+
+
+class UnreadRequests:
+    """Which of some requests were not read before; a look-up does not take longer, however many were read.
+
+    Args:
+        requests: Hashes of the requests, each once.
+    """
+
+    def __init__(self, requests: pl.Series) -> None:
+        self._hashes = np.sort(requests.to_numpy())
+        self._is_unread = np.ones(len(self._hashes), np.bool_)
+
+    def take(self, requests: pl.Series) -> pl.Series:
+        """Return which of these requests are among them and were not taken before; they are taken now."""
+        values = requests.to_numpy()
+        if not len(self._hashes):
+            return pl.Series(np.zeros(len(values), np.bool_))
+        places = np.searchsorted(self._hashes, values).clip(max=len(self._hashes) - 1)
+        is_taken = (self._hashes[places] == values) & self._is_unread[places]
+        self._is_unread[places[is_taken]] = False
+        return pl.Series(is_taken)
 
 
 def max_age_hours(settings: Monitoring, data: Data) -> float | None:

@@ -13,23 +13,21 @@ import polars as pl
 
 from monitoring.windows.answered_requests import (
     ANSWER_COLUMNS,
-    MOMENT,
     REQUEST,
     ROWS,
     select_answered,
     summarize_answers,
-    summarize_outcomes,
 )
 from monitoring.windows.feature_sample import select_sampled
-from monitoring.windows.live_outcomes import OUTCOME_COLUMNS
 from monitoring.windows.live_window import LiveWindow
-from monitoring.windows.part_index import QUARTER, PartIndex
+from monitoring.windows.log_index import QUARTER, LogIndex
 from monitoring.windows.slates import SLATE_COLUMNS
 from monitoring.windows.spans import Span, window_span
 from monitoring.windows.window_reader import WindowReader, max_age_hours
 from shortlist.contracts import ShortlistError
 from shortlist.features.columns import DeclaredColumns
 from shortlist.serving.log.logs import item_type, outcome_columns, outcome_schema, prediction_schema
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
 from shortlist.spec.monitoring import Monitoring
@@ -37,7 +35,7 @@ from shortlist.spec.monitoring import Monitoring
 __all__ = ["AvailableWindows", "LiveWindow", "Span", "Windows"]
 
 _INDEX_FOLDER: Final = "log_index"
-"""Folder of the indexes of the logs' parts, beside the logs. The number in a file's name is its format version."""
+"""Folder of the index of the prediction log, beside the log. The number in a file's name is its format version."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,8 @@ class Windows:
     """A spec's live traffic, cut into windows.
 
     Windows are made by the moments of requests (`event_time` as sent, else the time of the answer) on the wall clock of
-    the log's timezone. The logs may have any length: they are read in parts, and only new parts and those that a window
-    needs are read.
+    the log's timezone. The logs may have any length: a bounded number of rows is read at once, and only new rows and
+    those that a window needs are read.
 
     Args:
         paths: Folders of the spec's logs.
@@ -77,12 +75,12 @@ class Windows:
         """Return the available windows.
 
         Raises:
-            ShortlistError: There is no prediction log, or no part of it can be read.
+            ShortlistError: There is no prediction log, or no file of it can be read.
         """
         requests = self._count_requests()
         mature = [span for span in requests if span.end + self._maturity <= self._now]
         waiting = [self._waiting_message(span, count) for span, count in requests.items() if span not in mature][-1:]
-        problems = self._predictions.unreadable
+        problems = [*self._predictions.log.problems]
         if problems:
             waiting.append(f"{len(problems)} file(s) of the prediction log cannot be read: {problems[0]}")
         return AvailableWindows(tuple(mature), "; ".join(waiting))
@@ -93,64 +91,59 @@ class Windows:
         Raises:
             ShortlistError: A side table cannot be read.
         """
-        reader = WindowReader(
-            self._data, self._log, self._settings, self._predictions, self._outcomes, self._sampling
-        )  # fmt: skip
-        return reader.read(span)
+        return self._reader.read(span)
 
     def sampled_requests(self, span: Span) -> pl.DataFrame:
         """Return the answered requests of a window that hold feature values, each once."""
-        max_hours = max_age_hours(self._settings, self._data)
-        in_span = pl.col(MOMENT).is_between(*span, closed="left")
-        pieces = self._predictions.read(self._predictions.about(*span))
-        answers = (select_answered(select_sampled(piece), max_hours) for piece in (self._predictions.empty(), *pieces))
-        requests = pl.concat(requests.filter(in_span, pl.col(ROWS) > 0) for requests in answers)
+        pieces = self._reader.iter_answered(span, None)
+        empty = select_answered(self._predictions.log.empty(self._predictions.log.declared.names))
+        requests = pl.concat(select_sampled(piece).filter(pl.col(ROWS) > 0) for piece in (empty, *pieces))
         return requests.unique(REQUEST, keep="first", maintain_order=True)
 
     def slate_requests(self, span: Span) -> pl.DataFrame:
         """Return the answered requests of a window with the columns that `measure_slate_traffic` needs, each once."""
-        max_hours = max_age_hours(self._settings, self._data)
-        in_span = pl.col(MOMENT).is_between(*span, closed="left")
-        pieces = self._predictions.read(
-            self._predictions.about(*span), tuple(dict.fromkeys((*ANSWER_COLUMNS, *SLATE_COLUMNS)))
-        )
-        frames = [select_answered(piece, max_hours).filter(in_span).select(REQUEST, *SLATE_COLUMNS) for piece in pieces]
-        empty = select_answered(self._predictions.empty(), max_hours).select(REQUEST, *SLATE_COLUMNS)
-        return pl.concat([empty, *frames]).unique(REQUEST, keep="first", maintain_order=True)
+        columns = tuple(dict.fromkeys((*ANSWER_COLUMNS, *SLATE_COLUMNS)))
+        pieces = select_answered(self._predictions.log.empty(columns)), *self._reader.iter_answered(span, columns)
+        frames = (piece.select(REQUEST, *SLATE_COLUMNS) for piece in pieces)
+        return pl.concat(frames).unique(REQUEST, keep="first", maintain_order=True)
 
     @cached_property
-    def _predictions(self) -> PartIndex:
-        max_hours = max_age_hours(self._settings, self._data)
-        schema, summary = prediction_schema(self._data), partial(summarize_answers, max_age_hours=max_hours)
-        index_file = (
-            self._paths.root / _INDEX_FOLDER / f"predictions-2-{max_hours or 'any'}.parquet"
-        )  # moments depend on the bound
-        return PartIndex(self._paths.predictions, schema, ANSWER_COLUMNS, summary, index_file).refreshed()
+    def _reader(self) -> WindowReader:
+        return WindowReader(self._data, self._log, self._settings, self._predictions, self._outcomes, self._sampling)
 
     @cached_property
-    def _outcomes(self) -> PartIndex:
+    def _predictions(self) -> LogIndex:
+        max_hours = max_age_hours(self._settings, self._data)
+        log = ServingLog.of_spec(self._paths, "predictions", prediction_schema(self._data))
+        # Moments depend on the bound.
+        index_file = self._paths.root / _INDEX_FOLDER / f"predictions-3-{max_hours or 'any'}.json"
+        index = LogIndex(log, ANSWER_COLUMNS, partial(summarize_answers, max_age_hours=max_hours), index_file)
+        index.refresh()
+        return index
+
+    @cached_property
+    def _outcomes(self) -> ServingLog:
         columns = outcome_columns(self._data)
         further_columns = {label.column: columns[label.column] for label in self._data.labels.values()}
-        schema, summary = outcome_schema(item_type(self._data), further_columns), summarize_outcomes
-        index_file = self._paths.root / _INDEX_FOLDER / "outcomes-1.parquet"
-        return PartIndex(self._paths.outcomes, schema, OUTCOME_COLUMNS, summary, index_file).refreshed()
+        schema = outcome_schema(item_type(self._data), further_columns)
+        log = ServingLog.of_spec(self._paths, "outcomes", schema)
+        log.commit()
+        return log
 
     def _count_requests(self) -> dict[Span, int]:
         """Return the number of requests of each window, in order of time."""
         index = self._predictions
-        if index.known.is_empty():
-            if index.unreadable:
-                raise ShortlistError(
-                    f"no file of the prediction log can be read; the first of them: {index.unreadable[0]}"
-                )
+        if index.quarters.is_empty():
+            if index.log.unreadable:
+                first = next(iter(index.log.unreadable.values()))
+                raise ShortlistError(f"no file of the prediction log can be read; the first of them: {first}")
             raise ShortlistError(
-                f"{self._paths.predictions}: there is no prediction log yet, so there is no live traffic to evaluate;"
+                f"{index.log.address}: there is no prediction log yet, so there is no live traffic to evaluate;"
                 " serve the spec (make serve) and send it requests"
             )
         zone = ZoneInfo(DeclaredColumns(self._data).timezone)
-        quarters = index.known.filter(pl.col("requests") > 0).group_by(QUARTER).agg(pl.col("requests").sum())
         counts: dict[Span, int] = {}
-        for quarter, requests in quarters.sort(QUARTER).iter_rows():
+        for quarter, requests in index.quarters.select(QUARTER, "requests").iter_rows():
             span = window_span(quarter, self._settings.window.hours, zone)
             counts[span] = counts.get(span, 0) + requests
         return counts

@@ -1,9 +1,9 @@
 """The collector: answered requests and their outcomes become numbered batches of rows, exactly once.
 
-A batch holds whole parts of the prediction log whose outcomes are due, and lists them. The next number is taken by one
-atomic create, after all files are written: a collector that is killed at any point has either published its batch or
-not, and only one of two concurrent collectors publishes it. The next collector continues with the parts that are in no
-batch.
+A batch holds whole records of the prediction log whose outcomes are due, and lists them. The next number is taken by
+one atomic create, after all files are written: a collector that is killed at any point has either published its batch
+or not, and only one of two concurrent collectors publishes it. The next collector continues with the records that are
+in no batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import polars as pl
 
 from monitoring.windows.answered_requests import select_answered
 from shortlist.collecting.live_labels import OutcomeLabels, read_labels
-from shortlist.collecting.live_log import MatureParts, covered_parts, live_folders, mature_parts
+from shortlist.collecting.live_log import MatureAnswers, covered_records, mature_answers
 from shortlist.collecting.live_rows import LiveRows, span_of_times
 from shortlist.contracts import Columns, DataError, ShortlistError
 from shortlist.data.base_rows import as_of_answer, clock_failures
@@ -28,13 +28,14 @@ from shortlist.data.collected import REQUESTS, ROWS, BatchCounts, CollectedBatch
 from shortlist.data.rules.failures import flag_failed_rows
 from shortlist.data.rules.row_rules import build_log_checks, find_broken_checks
 from shortlist.features.hashing import codes_of
-from shortlist.serving.log.log_reader import parts, read_parts
-from shortlist.serving.log.logs import prediction_schema
-from shortlist.serving.paths import ServingPaths
+from shortlist.serving.log.logs import item_type, outcome_columns, outcome_schema, prediction_schema
+from shortlist.serving.log.serving_log import ServingLog
+from shortlist.serving.log.stored_logs import serving_log_paths
 from shortlist.spec.data import Data
 from shortlist.spec.serving import ReplayTraffic, Serving
 from shortlist.spec.text.durations import parse_duration
 from shortlist.storage.artefacts import sha256
+from shortlist.storage.storage_config import StorageConfig
 
 _MAX_ATTEMPTS: Final = 50
 """Most times that another collector may publish first."""
@@ -51,9 +52,9 @@ class CollectorRun:
     batches: list[CollectedBatch] = field(default_factory=list)
     """The published batches."""
     waiting: int = 0
-    """Number of parts of the prediction log whose outcomes are not due yet, or that cannot be read."""
+    """Number of logged answers whose outcomes are not due yet, or that wait until a file can be read."""
     problems: list[str] = field(default_factory=list)
-    """Parts that cannot be read, with the reasons; they stay in the log."""
+    """Files that cannot be read, with the reasons; they stay in the log."""
 
     @property
     def rows(self) -> int:
@@ -65,7 +66,7 @@ class CollectorRun:
         """Sentences for the console."""
         sentences = [describe_batch(batch) for batch in self.batches] or ["No row is new."]
         if self.waiting:
-            sentences.append(f"{self.waiting} part(s) of the prediction log wait: their outcomes are not due yet.")
+            sentences.append(f"{self.waiting:,} answer(s) wait: their outcomes are not due yet.")
         return (*sentences, *self.problems)
 
 
@@ -94,53 +95,61 @@ class Collector:
             raise ShortlistError(
                 f"spec '{name}' collects nothing; declare data.live.collect: true and data.outcome_delay"
             )
-        self._name, self._stores, self._data, self._most_rows = name, stores, data, most_rows
+        self._name, self._data, self._most_rows = name, data, most_rows
         self._sampling = serving.log.sampling
         self._replayed = isinstance(serving.traffic, ReplayTraffic)
         self._log = log or CollectedLog.open(stores, name)
+        paths = serving_log_paths(StorageConfig.parse(stores), name)
+        self._predictions = ServingLog.of_spec(paths, "predictions", prediction_schema(data))
+        schema = outcome_schema(item_type(data), outcome_columns(data))
+        self._outcomes = ServingLog.of_spec(paths, "outcomes", schema)
 
     def collect(self, now: datetime | None = None) -> CollectorRun:
-        """Publish batches until no further parts are due.
+        """Publish batches until no further records are due.
 
         Args:
             now: The present moment; the clock's by default.
 
         Raises:
             ShortlistError: A store is unavailable, the disk is full, or the outcome log is missing or another spec's.
-                The parts that are due are collected by the next run.
+                The records that are due are collected by the next run.
         """
+        self._predictions.commit()
+        self._outcomes.commit()
         now = now or datetime.now(UTC)
         collector_run, lost_races = CollectorRun(), 0
         while lost_races < _MAX_ATTEMPTS:
             published = self._log.batches()
-            folders = live_folders(self._stores, self._name, published)
-            mature = self._mature_parts(folders, published, now)
+            mature = self._mature_answers(published, now)
             collector_run.waiting, collector_run.problems = mature.waiting, mature.problems
             if not mature.frames:
+                self._log.keep_read_files(mature.collected_files)
                 return collector_run
             with TemporaryDirectory(prefix="shortlist-collect-") as scratch:
-                batch = self._make_batch(mature, folders, published, Path(scratch), now)
+                batch = self._make_batch(mature, published, Path(scratch), now)
                 if self._log.publish(batch, Path(scratch)):
                     collector_run.batches.append(batch)
-                else:  # another collector was first: look for the remaining parts again
+                    self._log.keep_read_files(mature.collected_files)
+                else:  # another collector was first: look for the remaining records again
                     lost_races += 1
         raise ShortlistError(
             f"spec '{self._name}': other collectors published {lost_races} batches meanwhile; run again"
         )
 
-    def _mature_parts(self, folders: ServingPaths, published: Sequence[CollectedBatch], now: datetime) -> MatureParts:
+    def _mature_answers(self, published: Sequence[CollectedBatch], now: datetime) -> MatureAnswers:
         assert self._data.live_outcome_delay is not None
         due = now - parse_duration(self._data.live_outcome_delay) - parse_duration(self._data.live.settle)
-        return mature_parts(folders.predictions, self._data, covered_parts(published), due, self._most_rows)
+        covered, read_files = covered_records(published), self._log.read_files() if published else frozenset()
+        return mature_answers(self._predictions, covered, due, self._most_rows, read_files)
 
     def _make_batch(
-        self, mature: MatureParts, folders: ServingPaths, published: Sequence[CollectedBatch], out: Path, now: datetime
+        self, mature: MatureAnswers, published: Sequence[CollectedBatch], out: Path, now: datetime
     ) -> CollectedBatch:
         requests, repeated_count = self._requests(mature, published)
         live_rows, labels, all_rows = LiveRows(self._data, self._sampling), None, pl.DataFrame()
         if requests.height:
-            labels = read_labels(folders.outcomes, requests, self._data)
-            self._check_outcomes(labels, requests, folders)
+            labels = read_labels(self._outcomes, requests, self._data)
+            self._check_outcomes(labels, requests)
             all_rows = _sort_rows(live_rows.rows(requests, labels))
         valid_rows = self._select_valid(all_rows)
         all_rows.write_parquet(out / ROWS)
@@ -164,7 +173,7 @@ class Collector:
             ),
         )  # fmt: skip
 
-    def _requests(self, mature: MatureParts, published: Sequence[CollectedBatch]) -> tuple[pl.DataFrame, int]:
+    def _requests(self, mature: MatureAnswers, published: Sequence[CollectedBatch]) -> tuple[pl.DataFrame, int]:
         """Return users' answered requests with rows, each once, and the number of repeated answers."""
         answers = select_answered(pl.concat(mature.frames))
         if self._replayed:
@@ -191,39 +200,39 @@ class Collector:
         broken = clock_failures(rows, self._data) + find_broken_checks(rows, build_log_checks(self._data))
         return rows.filter(~flag_failed_rows(rows.height, broken))
 
-    def _check_outcomes(self, labels: OutcomeLabels, requests: pl.DataFrame, folders: ServingPaths) -> None:
+    def _check_outcomes(self, labels: OutcomeLabels, requests: pl.DataFrame) -> None:
         """Raise DataError when the outcome log is missing or another spec's: its rows would become negatives."""
         if labels.matched:
-            self._check_clocks(labels, folders)
+            self._check_clocks(labels)
             return
-        if not parts(folders.outcomes):
+        if self._outcomes.open_table() is None:
             if self._data.live.missing_outcome == "negative":
                 raise DataError(
-                    f"{folders.outcomes}: there is no outcome log, and {requests.height:,} answered requests wait for"
-                    " outcomes; they would all become negatives. Write outcomes there, or declare"
+                    f"{self._outcomes.address}: there is no outcome log, and {requests.height:,} answered requests wait"
+                    " for outcomes; they would all become negatives. Report outcomes, or declare"
                     " data.live.missing_outcome: leave_out"
                 )
             return
         unmatched = labels.unmatched
         if unmatched.len() < _MIN_OUTCOMES:
             return
-        for path in parts(folders.predictions):
-            logged_ids = read_parts([path], prediction_schema(self._data), ["request_id"])["request_id"]
-            unmatched = unmatched.filter(~unmatched.is_in(logged_ids.implode()))
+        for logged in self._predictions.read(["request_id"]):
+            unmatched = unmatched.filter(~unmatched.is_in(logged["request_id"].implode()))
         if unmatched.len() == labels.unmatched.len():
             raise DataError(
-                f"{folders.outcomes}: none of {unmatched.len():,} requests with outcomes, e.g. '{unmatched.sort()[0]}',"
-                f" is in the prediction log of spec '{self._name}', and none of {requests.height:,} answered requests"
-                " has an outcome; this is the outcome log of another spec, or its request ids are others. Nothing was"
-                " collected; write outcomes with the x-request-id of the answer, and collect again"
+                f"{self._outcomes.address}: none of {unmatched.len():,} requests with outcomes, e.g."
+                f" '{unmatched.sort()[0]}', is in the prediction log of spec '{self._name}', and none of"
+                f" {requests.height:,} answered requests has an outcome; this is the outcome log of another spec, or"
+                " its request ids are others. Nothing was collected; report outcomes with the x-request-id of the"
+                " answer, and collect again"
             )
 
-    def _check_clocks(self, labels: OutcomeLabels, folders: ServingPaths) -> None:
+    def _check_clocks(self, labels: OutcomeLabels) -> None:
         """Raise DataError when the clock of the outcome writer is wrong: positive rows would become negatives."""
         if labels.ahead >= _MIN_OUTCOMES and 2 * labels.ahead > labels.matched:
             raise DataError(
-                f"{folders.outcomes}: {labels.ahead:,} of {labels.matched:,} outcomes are from more than"
-                f" {self._data.live.max_clock_skew} after their files were written (data.live.max_clock_skew), up to"
+                f"{self._outcomes.address}: {labels.ahead:,} of {labels.matched:,} outcomes are from more than"
+                f" {self._data.live.max_clock_skew} after their receipt (data.live.max_clock_skew), up to"
                 f" {labels.furthest / timedelta(minutes=1):,.1f} minutes; the clock of who writes outcomes is ahead,"
                 " and outcomes that came in time would count as late. Nothing was collected; set the clocks, write"
                 " these outcomes again with the right times, and collect again"
@@ -231,7 +240,7 @@ class Collector:
         if labels.early < _MIN_OUTCOMES or 2 * labels.early <= labels.matched:
             return
         raise DataError(
-            f"{folders.outcomes}: {labels.early:,} of {labels.matched:,} outcomes are from more than"
+            f"{self._outcomes.address}: {labels.early:,} of {labels.matched:,} outcomes are from more than"
             f" {self._data.live.max_clock_skew} before their answers (data.live.max_clock_skew), up to"
             f" {labels.earliest / timedelta(minutes=1):,.1f} minutes; the clock of who writes outcomes is behind the"
             " servers', and their rows would become negatives. Nothing was collected; set the clocks, declare a larger"

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import datetime, timedelta
 from typing import Final
 
 import polars as pl
-import pyarrow as pa
 
 from monitoring.windows.answered_requests import REQUEST, ROWS, request_hash
-from shortlist.contracts import Columns
-from shortlist.serving.log.log_reader import parts, read_parts
-from shortlist.serving.log.logs import item_type, outcome_columns, outcome_name, outcome_schema
+from shortlist.contracts import Columns, DataError
+from shortlist.serving.log.logs import EVENT_ID, RECEIVED, outcome_columns, outcome_name
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.spec.data import Data
 from shortlist.spec.text.durations import parse_duration
 
-_WRITTEN_LATER: Final = timedelta(hours=1)
-"""Longest time by which the clock of an outcome file may be behind the outcomes in it."""
+_RECEIVED_EARLIER: Final = timedelta(hours=1)
+"""Longest time by which the clock of who receives an outcome may be behind that of the answer."""
+_RECEIVED_LATER: Final = timedelta(hours=1)
+"""Time after `data.live.settle` in which the clock of who receives outcomes may differ."""
 _ANSWER: Final = ":answer"
 _ITEM: Final = ":item"
-_WRITTEN: Final = ":written"
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class OutcomeLabels:
     earliest: timedelta
     """Longest time by which an early outcome precedes its answer."""
     ahead: int
-    """Outcomes later than the writing of their file, by more than the allowed clock skew."""
+    """Outcomes later than their receipt, by more than the allowed clock skew."""
     furthest: timedelta
     """Longest time by which an outcome counted in `ahead` is later."""
     repeated: int
@@ -47,39 +45,44 @@ class OutcomeLabels:
     """Ids of other requests whose outcomes happened while these requests were answered."""
 
 
-def read_labels(folder: Path, requests: pl.DataFrame, data: Data) -> OutcomeLabels:
+def read_labels(log: ServingLog, requests: pl.DataFrame, data: Data) -> OutcomeLabels:
     """Return the labels of requests.
 
     An outcome counts when it happened within `data.outcome_delay` after the answer, by the times in both logs, so that
-    labels do not depend on when they are read. The last outcome of a row counts.
+    labels do not depend on when they are read; outcomes that are received after `data.live.settle` are not read. The
+    last outcome of a row counts, and an event that was appended twice counts once.
 
     Args:
-        folder: The outcome log.
+        log: The outcome log.
         requests: Requests with time, request_id, request (hash of the id), rows, items; each once, at least one.
         data: The log's declaration.
 
     Raises:
-        LogPartError: A file of the outcome log cannot be read.
+        ShortlistError: The outcome log cannot be read.
     """
     outcome_only_columns = outcome_columns(data)
-    schema = outcome_schema(item_type(data), outcome_only_columns)
     delay, skew = parse_duration(data.live_outcome_delay or "0s"), parse_duration(data.live.max_clock_skew)
     first, last = requests["time"].min(), requests["time"].max()
     assert isinstance(first, datetime) and isinstance(last, datetime)
     matched_pieces, unmatched_ids = [], [pl.Series("request_id", [], dtype=pl.String)]
     answers = requests.select(REQUEST, ROWS, pl.col("time").alias(_ANSWER))
-    for written, piece in _iter_parts(folder, schema, first - skew - _WRITTEN_LATER):
+    columns = log.declared.names
+    until = last + delay + parse_duration(data.live.settle) + skew + _RECEIVED_LATER
+    for piece in log.read(columns, first - skew - _RECEIVED_EARLIER, until):
         labelled = piece.filter(pl.col("label").is_not_null(), pl.col("request_id").is_not_null())
-        labelled = labelled.with_columns(request_hash(), pl.lit(written, pl.Datetime("us", "UTC")).alias(_WRITTEN))
+        labelled = labelled.with_columns(request_hash())
         joined = labelled.join(answers, on=REQUEST, how="left", maintain_order="left")
         of_other_requests = joined.filter(pl.col(_ANSWER).is_null(), pl.col("time").is_between(first, last))
         unmatched_ids.append(of_other_requests["request_id"].unique())
         matched_pieces.append(joined.filter(pl.col(_ANSWER).is_not_null()))
-    matched = pl.concat(matched_pieces) if matched_pieces else _empty_outcomes(schema)
+    if log.unreadable:
+        raise DataError("; ".join(log.unreadable.values()))  # its rows would become negatives
+    matched = pl.concat(matched_pieces) if matched_pieces else _empty_outcomes(log.empty(columns))
+    matched = matched.filter(pl.col(EVENT_ID).is_null() | pl.col(EVENT_ID).is_first_distinct())
     row_outcomes = _match_rows(matched, requests)
     is_late = row_outcomes["time"] > row_outcomes[_ANSWER] + delay
     is_early = row_outcomes["time"] < row_outcomes[_ANSWER] - skew
-    is_ahead = row_outcomes["time"] > row_outcomes[_WRITTEN] + skew
+    is_ahead = row_outcomes["time"] > row_outcomes[RECEIVED] + skew
     in_time = row_outcomes.filter(~is_late, ~is_early).with_columns((pl.col("label") > 0).cast(pl.Int8))
     # Of two outcomes at the same moment the positive one counts, so that the order of files does not matter.
     ordered = in_time.sort("time", "label", maintain_order=True)
@@ -88,18 +91,10 @@ def read_labels(folder: Path, requests: pl.DataFrame, data: Data) -> OutcomeLabe
     return OutcomeLabels(
         frame=newest_outcomes.select(REQUEST, "row", Columns.LABEL, *outcome_values), late=int(is_late.sum()),
         early=int(is_early.sum()), earliest=_longest(row_outcomes[_ANSWER] - row_outcomes["time"], is_early),
-        ahead=int(is_ahead.sum()), furthest=_longest(row_outcomes["time"] - row_outcomes[_WRITTEN], is_ahead),
+        ahead=int(is_ahead.sum()), furthest=_longest(row_outcomes["time"] - row_outcomes[RECEIVED], is_ahead),
         repeated=in_time.height - newest_outcomes.height, foreign=matched.height - row_outcomes.height,
         matched=matched.height, unmatched=pl.concat(unmatched_ids).unique(),
     )  # fmt: skip
-
-
-def _iter_parts(folder: Path, schema: pa.Schema, since: datetime) -> Iterable[tuple[datetime, pl.DataFrame]]:
-    """Yield the time of writing and the rows of each part; a part from an object store may have a later time."""
-    for path in parts(folder):
-        written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-        if written >= since:
-            yield written, read_parts([path], schema)
 
 
 def _match_rows(outcomes: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
@@ -116,8 +111,6 @@ def _longest(durations: pl.Series, mask: pl.Series) -> timedelta:
     return longest if isinstance(longest, timedelta) else timedelta()
 
 
-def _empty_outcomes(schema: pa.Schema) -> pl.DataFrame:
-    empty = pl.from_arrow(schema.empty_table())
-    assert isinstance(empty, pl.DataFrame)
-    times = (pl.lit(None, pl.Datetime("us", "UTC")).alias(name) for name in (_WRITTEN, _ANSWER))
-    return empty.with_columns(request_hash(), pl.lit(None, pl.Int64).alias(ROWS), *times)
+def _empty_outcomes(outcomes: pl.DataFrame) -> pl.DataFrame:
+    answer = pl.lit(None, pl.Datetime("us", "UTC")).alias(_ANSWER)
+    return outcomes.with_columns(request_hash(), pl.lit(None, pl.Int64).alias(ROWS), answer)

@@ -1,110 +1,89 @@
-"""Parts of the prediction log that are in no batch yet, and whose outcomes are due."""
+"""Rows of the prediction log that are in no batch yet, and whose outcomes are due."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from itertools import groupby
-from pathlib import Path
+from datetime import datetime
 from typing import Final
 
 import polars as pl
+from deltalake import DeltaTable
 
 from shortlist.data.collected import CollectedBatch, LogSpan
-from shortlist.serving.log.log_keys import log_key
-from shortlist.serving.log.log_mirror import mirror
-from shortlist.serving.log.log_reader import LogPartError, parts, read_parts
-from shortlist.serving.log.logs import prediction_schema
-from shortlist.serving.paths import ServingPaths
-from shortlist.spec.data import Data
-from shortlist.storage.objects import open_object_store
-from shortlist.storage.storage_config import StorageConfig
+from shortlist.serving.log.log_rows import LINE, OFFSET, STREAM
+from shortlist.serving.log.log_tables import file_column
+from shortlist.serving.log.serving_log import ServingLog
 
 PART: Final = ":part"
-LINE: Final = ":line"
-_PART_NAME: Final = re.compile(r"part-(\d+)\.parquet")
-_SHIPPED_WITHIN: Final = timedelta(days=30)
-"""Longest time until a part is shipped to the object store; later parts are not fetched."""
+PART_LINE: Final = ":line"
+_RECORD: Final = (STREAM, OFFSET)
+_PATH: Final = ":path"
+_PIECE: Final = pl.Schema(
+    {STREAM: pl.String(), OFFSET: pl.Int64(), _PATH: pl.String(), "newest": pl.Datetime("us", "UTC"),
+     "answers": pl.Int64(), "rows": pl.Int64()}
+)  # fmt: skip
 
 
 @dataclass
-class MatureParts:
-    """Whole parts of the prediction log whose outcomes are due."""
+class MatureAnswers:
+    """Whole records of the prediction log whose outcomes are due."""
 
     frames: list[pl.DataFrame] = field(default_factory=list)
-    """Rows of the parts, with `PART`, the part's path in the log, and `LINE`, the row's number in it from 1."""
+    """Rows of the records, with `PART`, the stream and the end of the record, and `PART_LINE`, the row's number in it
+    from 1."""
     spans: list[LogSpan] = field(default_factory=list)
-    """Ranges of part numbers, by writer."""
+    """Ranges of records, by stream."""
     waiting: int = 0
-    """Number of parts whose outcomes are not all due."""
+    """Number of answers whose outcomes are not all due."""
     problems: list[str] = field(default_factory=list)
-    """Messages about unreadable parts; these and later parts of their writer wait."""
-    full: bool = False
-    """Whether further parts are due, beyond the number of rows of a batch."""
+    """Messages about unreadable files, whose rows and later ones of their streams wait, and about records left out."""
+    collected_files: frozenset[str] = frozenset()
+    """Files of the table whose rows are all in batches, with this one."""
 
 
-def live_folders(stores: str, spec: str, batches: Sequence[CollectedBatch]) -> ServingPaths:
-    """Return the local folders of a spec's logs, after fetching new parts from the object store.
+def mature_answers(
+    log: ServingLog, covered: Mapping[str, int], due: datetime, most_rows: int, collected_files: frozenset[str]
+) -> MatureAnswers:
+    """Return the records of a prediction log that are in no batch, and whose answers are all old enough.
 
-    Raises:
-        ShortlistError: The object store is unavailable or refuses.
-    """
-    storage = StorageConfig.parse(stores)
-    paths = ServingPaths.for_spec(storage.runs, spec)
-    if not storage.has_remote_log:
-        return paths
-    objects, mirror_paths = open_object_store(storage), paths.mirror
-    newest = max((batch.answered_to for batch in batches if batch.answered_to), default=None)
-    since = None if newest is None else (newest - _SHIPPED_WITHIN).date()
-    mirror(objects, log_key(spec, "predictions"), mirror_paths.predictions, since)
-    mirror(objects, log_key(spec, "outcomes"), mirror_paths.outcomes, since)
-    return mirror_paths
-
-
-def mature_parts(
-    folder: Path, data: Data, covered: Mapping[str, int], due: datetime, most_rows: int
-) -> MatureParts:  # fmt: skip
-    """Return the parts of a prediction log that are in no batch, and whose answers are all old enough.
-
-    Parts of one writer are taken in the order in which they were written, without a gap.
+    Records of one stream are taken in the order in which they were written, without a gap.
 
     Args:
-        folder: Folder of the prediction log.
-        data: The log's declaration.
-        covered: Number of the last collected part, by writer.
+        log: The prediction log.
+        covered: End of the last collected record, by stream.
         due: Outcomes of answers before this moment are due.
-        most_rows: Number of rows after which no further part is added.
+        most_rows: Number of rows after which no further record is added.
+        collected_files: Files of the table whose rows are all covered; they are not read again.
+
+    Raises:
+        ShortlistError: The table cannot be read.
     """
-    mature, schema, rows = MatureParts(), prediction_schema(data), 0
-    for writer, paths in groupby(parts(folder), key=lambda path: path.parent.relative_to(folder).as_posix()):
-        new_parts = [(number, path) for path in paths if (number := _part_number(path)) > covered.get(writer, -1)]
-        taken_numbers: list[int] = []
-        for number, path in new_parts:
-            if rows >= most_rows:
-                mature.full = True
-                break
-            try:
-                answers = read_parts([path], schema)
-            except LogPartError as problem:
-                mature.problems.append(str(problem))
-                break
-            newest = answers["time"].max()
-            if isinstance(newest, datetime) and newest > due:
-                break
-            part_name = pl.lit(path.relative_to(folder).as_posix()).alias(PART)
-            mature.frames.append(answers.with_row_index(LINE, 1).with_columns(part_name, pl.col(LINE).cast(pl.Int64)))
-            rows += int(answers["scores"].list.len().sum())
-            taken_numbers.append(number)
-        if taken_numbers:
-            mature.spans.append(LogSpan(writer=writer, first=taken_numbers[0], last=taken_numbers[-1]))
-        mature.waiting += len(new_parts) - len(taken_numbers)
+    table = log.open_table()
+    if table is None:
+        return MatureAnswers()
+    every_file = frozenset(file_column(table, "size_bytes"))
+    records = _uncovered_records(log, table, every_file - collected_files, covered)
+    readable = _readable_records(records, _blocked_streams(log, table))
+    taken = _due_records(readable, due, most_rows)
+    mature = MatureAnswers(problems=list(log.problems))
+    mature.waiting = int(records["answers"].sum() or 0) - int(taken["answers"].sum() or 0)
+    left = records.join(taken, on=_RECORD, how="anti")
+    mature.collected_files = every_file - _files(left) - log.unreadable.keys()
+    if taken.is_empty():
+        return mature
+    names = taken.select(*_RECORD)
+    for rows in log.read_files(table, None, None, _files(taken)):
+        of_batch = rows.join(names, on=_RECORD, how="semi", maintain_order="left")
+        part = pl.concat_str(STREAM, pl.lit("-"), OFFSET).alias(PART)
+        mature.frames.append(of_batch.with_columns(part, (pl.col(LINE).cast(pl.Int64) + 1).alias(PART_LINE)))
+    ends = taken.group_by(STREAM).agg(pl.col(OFFSET).min().alias("first"), pl.col(OFFSET).max().alias("last"))
+    mature.spans = [LogSpan(writer=stream, first=first, last=last) for stream, first, last in ends.sort(STREAM).rows()]
     return mature
 
 
-def covered_parts(batches: Iterable[CollectedBatch]) -> dict[str, int]:
-    """Return the number of the last part in some batches, by writer."""
+def covered_records(batches: Iterable[CollectedBatch]) -> dict[str, int]:
+    """Return the end of the last record in some batches, by stream."""
     last: dict[str, int] = {}
     for batch in batches:
         for span in batch.spans:
@@ -112,7 +91,46 @@ def covered_parts(batches: Iterable[CollectedBatch]) -> dict[str, int]:
     return last
 
 
-def _part_number(path: Path) -> int:
-    match = _PART_NAME.fullmatch(path.name)
-    assert match is not None, path
-    return int(match[1])
+def _uncovered_records(
+    log: ServingLog, table: DeltaTable, files: frozenset[str], covered: Mapping[str, int]
+) -> pl.DataFrame:
+    """Return stream, end, files, newest time, answers and rows of the records in some files that are in no batch."""
+    frames = [pl.DataFrame(schema=_PIECE)]
+    last = pl.col(STREAM).replace_strict(covered, default=-1, return_dtype=pl.Int64) if covered else pl.lit(-1)
+    for path, rows in log.iter_files(table, [*_RECORD, "time", "scores"], None, set(files)):
+        pieces = rows.filter(pl.col(OFFSET) > last).group_by(*_RECORD).agg(
+            pl.lit(path).alias(_PATH), pl.col("time").max().alias("newest"), pl.len().alias("answers"),
+            pl.col("scores").list.len().fill_null(0).sum().alias("rows"),
+        )  # fmt: skip
+        frames.append(pieces.cast(_PIECE))
+    # A record that was written at midnight is in the files of two days.
+    return pl.concat(frames).group_by(*_RECORD).agg(
+        pl.col(_PATH), pl.col("newest").max(), pl.col("answers").sum(), pl.col("rows").sum()
+    )  # fmt: skip
+
+
+def _files(records: pl.DataFrame) -> set[str]:
+    return set(records[_PATH].explode().drop_nulls().to_list())
+
+
+def _blocked_streams(log: ServingLog, table: DeltaTable) -> list[tuple[str, str, int]]:
+    """Return first and last stream, and the smallest end of a record, of each file that cannot be read."""
+    columns = (f"min.{STREAM}", f"max.{STREAM}", f"min.{OFFSET}")
+    first, last, end = (file_column(table, name) for name in columns)
+    return [(first[path], last[path], end[path]) for path in log.unreadable if path in end]
+
+
+def _readable_records(records: pl.DataFrame, blocked: Sequence[tuple[str, str, int]]) -> pl.DataFrame:
+    """Return the records before those in files that cannot be read; later ones of the same streams wait."""
+    for first, last, end in blocked:
+        records = records.filter(~(pl.col(STREAM).is_between(pl.lit(first), pl.lit(last)) & (pl.col(OFFSET) >= end)))
+    return records
+
+
+def _due_records(records: pl.DataFrame, due: datetime, most_rows: int) -> pl.DataFrame:
+    """Return the records to take: of each stream those before the first that is not due, as many as fit."""
+    ordered = records.sort(*_RECORD)
+    is_due = (pl.col("newest") <= due).fill_null(value=True)
+    due_records = ordered.filter(is_due.cum_min().over(STREAM))
+    before = pl.col("rows").cum_sum() - pl.col("rows")
+    return due_records.filter(before < most_rows)

@@ -12,7 +12,7 @@ from monitoring.windows.answered_requests import REQUEST, ROWS, impression_weigh
 from monitoring.windows.known_columns import empty_as_null
 from monitoring.windows.live_rows import Ints, ListUnfolder
 from shortlist.collecting.live_labels import OutcomeLabels
-from shortlist.collecting.live_log import LINE, PART
+from shortlist.collecting.live_log import PART, PART_LINE
 from shortlist.contracts import Columns
 from shortlist.data.collected import ANSWERED
 from shortlist.data.reading.clock import event_days
@@ -44,7 +44,7 @@ class LiveRows:
         """Return the rows of requests, before the rules of the log are checked.
 
         Args:
-            requests: Requests with the columns of the prediction log and request, rows, `PART`, `LINE`; each once.
+            requests: Requests with the columns of the prediction log and request, rows, `PART`, `PART_LINE`; each once.
             labels: Labels of their rows.
         """
         impressions = self._unfold(requests)
@@ -81,7 +81,7 @@ class LiveRows:
             pl.DataFrame(
                 [
                     requests[PART][request_index].alias(Columns.SOURCE_FILE),
-                    requests[LINE][request_index].alias(Columns.SOURCE_LINE),
+                    requests[PART_LINE][request_index].alias(Columns.SOURCE_LINE),
                     times,
                     event_days(times, self._clock),
                     _impression_ids(requests, request_index, row),

@@ -4,6 +4,7 @@ Below `collected/<spec>/` of the object store:
 
 - `batches/00000001.json`: a `CollectedBatch`; creating the next number publishes a batch
 - `rows/<...>/`: the files of a batch: `rows.parquet`, `requests/requests.parquet`
+- `read_files.json`: files of the prediction log's table whose rows are all in batches, which need not be read again
 
 A batch holds all rows as they were served, including those that break a rule of the log. They are checked when they are
 read, by the rules declared then, so that a rule that was too strict loses no rows.
@@ -46,12 +47,16 @@ class _Record(BaseModel):
 
 
 class LogSpan(_Record):
-    """Range of parts of one writer of the prediction log in a batch, first and last included."""
+    """Range of records of one stream of the prediction log in a batch, first and last included."""
 
     writer: str
-    """Folder of the parts."""
+    """Id of the stream."""
     first: int = Field(ge=0)
     last: int = Field(ge=0)
+
+
+class _ReadFiles(_Record):
+    files: tuple[str, ...]
 
 
 class BatchCounts(_Record):
@@ -92,7 +97,7 @@ class CollectedBatch(_Record):
     digest: str
     """SHA-256 of `rows.parquet`."""
     spans: tuple[LogSpan, ...]
-    """Parts of the prediction log that it covers."""
+    """Records of the prediction log that it covers, by their ends."""
     answered_from: datetime | None
     """Time of its first answer; None without one."""
     answered_to: datetime | None
@@ -157,6 +162,25 @@ class CollectedLog:
     def files_key(self, number: int, token: str) -> str:
         """Return a key for the files of a batch to publish, unique per attempt."""
         return f"{self._root}/rows/{number:08d}-{token}"
+
+    def read_files(self) -> frozenset[str]:
+        """Return the files of the prediction log's table that need not be read again; none where that is unknown."""
+        try:
+            return frozenset(_ReadFiles.model_validate_json(self._objects.read(self._files_key) or b"").files)
+        except ValidationError:
+            return frozenset()
+
+    def keep_read_files(self, files: frozenset[str]) -> None:
+        """Keep which files need not be read again; the batches name the records, whatever is kept here.
+
+        Raises:
+            ShortlistError: The store is unavailable or refuses.
+        """
+        self._objects.write(self._files_key, _ReadFiles(files=tuple(sorted(files))).model_dump_json().encode())
+
+    @property
+    def _files_key(self) -> str:
+        return f"{self._root}/read_files.json"
 
     def fetch_batches(self, batches: tuple[CollectedBatch, ...]) -> Iterator[tuple[CollectedBatch, Path]]:
         """Yield batches with a temporary folder of their verified files, which is removed before the next batch.

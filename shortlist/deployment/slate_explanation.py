@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
 
 from monitoring.windows.answered_requests import ROWS
 from monitoring.windows.feature_sample import logged_tensors, select_readable
@@ -18,8 +20,9 @@ from shortlist.features.preprocessing import Preprocessing
 from shortlist.rollout.local.version import RELEASE
 from shortlist.serving.export.onnx_session import create_session
 from shortlist.serving.export.signature import FOLDER, SCORE, Signature
-from shortlist.serving.log.log_reader import parts, read_parts
-from shortlist.serving.log.logs import prediction_schema
+from shortlist.serving.log.log_follower import LogFollower
+from shortlist.serving.log.logs import ANSWER_SCHEMA, prediction_schema
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.server.recommendations.recommendation_service import request_from_json
 from shortlist.slates.candidate_columns import candidate_types
@@ -88,15 +91,14 @@ def find_slate(paths: ServingPaths, request_id: str) -> dict[str, Any]:
     Raises:
         ShortlistError: The request is not logged, or it brought its candidates.
     """
-    for path in reversed(parts(paths.predictions)):
-        version = _version_of(path, request_id)
-        if version is not None:
-            declared = ServedVersion.open(paths, version).data
-            rows = read_parts([path], prediction_schema(declared)).filter(pl.col("request_id") == request_id)
-            row = rows.with_columns(pl.col("items").list.len().fill_null(0).alias(ROWS)).to_dicts()[0]
-            if row["slate:sources"] is None:
-                raise ShortlistError(f"request '{request_id}' brought its candidates; only slates have stages")
-            return row | {_FRAME: rows}
+    versions = _logged_rows(paths, ANSWER_SCHEMA, ["request_id", "version"], request_id)["version"].to_list()
+    if versions:
+        schema = prediction_schema(ServedVersion.open(paths, versions[-1]).data)
+        rows = _logged_rows(paths, schema, schema.names, request_id).tail(1)
+        row = rows.with_columns(pl.col("items").list.len().fill_null(0).alias(ROWS)).to_dicts()[0]
+        if row["slate:sources"] is None:
+            raise ShortlistError(f"request '{request_id}' brought its candidates; only slates have stages")
+        return row | {_FRAME: rows}
     raise ShortlistError(
         f"{paths.predictions}: no answer to request '{request_id}' is logged. It may not be written yet, or"
         " serving.log.sampling left it out"
@@ -125,13 +127,12 @@ def explain(paths: ServingPaths, request_id: str, store: FeastStoreLocation | No
     yield from _replay_lines(row, version, stages)
 
 
-def _version_of(path: Path, request_id: str) -> int | None:
-    import pyarrow.parquet as pq
-
-    logged_versions = pl.from_arrow(pq.read_table(path, columns=["request_id", "version"]))
-    assert isinstance(logged_versions, pl.DataFrame)
-    versions = logged_versions.filter(pl.col("request_id") == request_id)["version"].to_list()
-    return int(versions[0]) if versions else None
+def _logged_rows(paths: ServingPaths, schema: pa.Schema, columns: list[str], request_id: str) -> pl.DataFrame:
+    """Return the rows of a request in the prediction log of this machine."""
+    log = ServingLog.on_disk(paths.predictions, schema)
+    follower = LogFollower(log, columns, where=ds.field("request_id") == request_id)
+    frames = (frame.filter(pl.col("request_id") == request_id) for frame in follower.read_new())
+    return pl.concat([log.empty(columns), *frames])
 
 
 def _stage_lines(row: Mapping[str, Any], stages: Recommender) -> Iterator[str]:

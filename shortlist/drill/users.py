@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
-
-import pyarrow.parquet as pq
 
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.drill.world import DrillWorld
 from shortlist.rollout.states.phases import Phase
-from shortlist.serving.log.log_reader import parts
+from shortlist.serving.log.log_follower import LogFollower
+from shortlist.serving.log.logs import ANSWER_SCHEMA
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.spec.serving import ReplayTraffic
 
 _OUTCOME_DELAY_SECONDS: Final = 0.1
@@ -52,17 +51,18 @@ class DrillUsers:
             ShortlistError: The stack is not running, serves no model, or does not log its answers.
         """
         traffic = ReplayTraffic(kind="replay", rate=_RATE, outcome_delay_seconds=_OUTCOME_DELAY_SECONDS)
-        parts_before = set(self._parts())
+        log = LogFollower(ServingLog.on_disk(self._deployer.paths.predictions, ANSWER_SCHEMA), ["track"])
+        _count_logged(log)  # what was logged before
         replay = self._deployer.play(self._world.write_day_log(number), traffic)
-        self._wait_for_log(parts_before, replay["answered"])
+        self._wait_for_log(log, replay["answered"])
         self.next_day = number + 1
 
-    def _wait_for_log(self, parts_before: Set[Path], answered: int) -> None:
+    def _wait_for_log(self, log: LogFollower, answered: int) -> None:
         """Wait until the prediction log holds the answers of a day: before, monitoring would report a low volume."""
         if self._deployer.context.serving.log.sampling < 1:
             return  # the number of logged answers is unknown
-        deadline = time.monotonic() + _MAX_LOG_SECONDS
-        while (logged_count := self._count_logged(parts_before)) < answered:
+        deadline, logged_count = time.monotonic() + _MAX_LOG_SECONDS, 0
+        while (logged_count := logged_count + _count_logged(log)) < answered:
             if time.monotonic() > deadline:
                 raise ShortlistError(
                     f"{self._deployer.paths.predictions}: holds {logged_count:,} of {answered:,} answers of a day,"
@@ -70,14 +70,6 @@ class DrillUsers:
                     f" {self._deployer.paths.logs}"
                 )
             time.sleep(_POLL_SECONDS)
-
-    def _count_logged(self, parts_before: Set[Path]) -> int:
-        """Return the number of answers to users in new parts of the log."""
-        new_parts = [path for path in self._parts() if path not in parts_before]
-        return sum(pq.read_table(path, columns=["track"])["track"].drop_null().length() for path in new_parts)
-
-    def _parts(self) -> list[Path]:
-        return parts(self._deployer.paths.predictions)
 
     @contextmanager
     def during_rollouts(self) -> Iterator[None]:
@@ -113,3 +105,8 @@ class DrillUsers:
         """Return the step of the running rollout; None while no user gets the candidate."""
         rollout = self._deployer.rollouts.latest()
         return rollout.state.step if rollout is not None and rollout.state.phase in _CANARY_PHASES else None
+
+
+def _count_logged(log: LogFollower) -> int:
+    """Return the number of new answers to users in the log."""
+    return sum(rows["track"].drop_nulls().len() for rows in log.read_new())

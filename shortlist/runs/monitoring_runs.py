@@ -150,5 +150,5 @@ def start_scheduled_training(
 
 def _monitoring_job(spec: Spec, state: RunsFolder) -> MonitoringJob:
     return MonitoringJob(
-        spec.name, state.storage_parameter(spec.runtime), spec.monitoring, spec.gates.slices, spec.serving.log.sampling
+        spec.name, state.storage_parameter(spec.runtime), spec.monitoring, spec.gates.slices, spec.serving.log
     )

@@ -16,12 +16,14 @@ class ServingPaths(BaseModel):
     """`<runs>/serving/<spec>`."""
     rollouts: Path
     """`<runs>/rollouts`: one folder per rollout, whose id names the spec."""
+    log_objects: str = ""
+    """Address of the object store with the tables of the logs; empty: they are on this disk."""
 
     @classmethod
-    def for_spec(cls, runs: Path, spec: str) -> ServingPaths:
+    def for_spec(cls, runs: Path, spec: str, log_objects: str = "") -> ServingPaths:
         """Return the paths of a spec below a folder of runs; nothing is created."""
         runs = runs.resolve()
-        return cls(root=runs / "serving" / spec, rollouts=runs / "rollouts")
+        return cls(root=runs / "serving" / spec, rollouts=runs / "rollouts", log_objects=log_objects)
 
     @property
     def logs(self) -> Path:
@@ -30,23 +32,18 @@ class ServingPaths(BaseModel):
 
     @property
     def predictions(self) -> Path:
-        """The prediction log: one folder per server process."""
+        """Table of the prediction log; its streams are in `streams/predictions`."""
         return self.root / "predictions"
 
     @property
     def outcomes(self) -> Path:
-        """The outcome log: Parquet files written by the application or the replay."""
+        """Table of the outcome log; its streams are in `streams/outcomes`."""
         return self.root / "outcomes"
 
     @property
     def events(self) -> Path:
-        """The event log: rows answered by servers with live counts."""
+        """The event log: streams of rows answered by servers with live counts."""
         return self.root / "events"
-
-    @property
-    def mirror(self) -> ServingPaths:
-        """Paths whose logs are copies of those in the object store."""
-        return self.model_copy(update={"root": self.root / "mirror"})
 
     @property
     def versions(self) -> Path:

@@ -178,7 +178,7 @@ class Cluster(Section):
     """How long the former version's servers run on after a promotion. The new version is checked meanwhile; users are
     sent back when it does not answer."""
     log_volume: Quantity = "10Gi"
-    """Disk for a server's prediction log until it is shipped; a pod that needs more is evicted."""
+    """Disk for a server's prediction log until it is committed; a pod that needs more is evicted."""
     serving: Task = Task(cpu="2", memory="4Gi")
     """Resources of each serving container; its GPUs are for Triton alone and need `serving.placement.device: gpu`."""
 

@@ -86,6 +86,8 @@ class PredictionLog(Section):
     """Most answers kept in memory; further ones are dropped and counted."""
     max_waiting_bytes: int = Field(default=256 * 2**20, ge=2**20, le=2**40)
     """Approximate memory of the answers kept in memory; further ones are dropped and counted."""
+    retention: Duration = "90d"
+    """How long answers and outcomes are kept in the tables of the logs; collected rows stay."""
 
 
 class Limits(Section):

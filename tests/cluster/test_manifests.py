@@ -601,7 +601,7 @@ def test_prometheus_may_ask_every_port_that_a_monitor_names(objects: list[Object
                 required_fields = {ports[endpoint["port"]] for endpoint in monitor["podMetricsEndpoints"]}
                 assert required_fields <= allowed_ports(objects, labels), labels
                 scraped += len(required_fields)
-    assert scraped == 4  # server, log shipper, Triton, webhook receiver
+    assert scraped == 4  # server, log committer, Triton, webhook receiver
 
 
 def released(objects: list[Object]) -> Object:

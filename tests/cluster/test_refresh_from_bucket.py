@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 import polars as pl
 import pytest
@@ -21,18 +21,18 @@ from shortlist.features.previous_fit import DayRange, newest_fit
 from shortlist.features.publish import publish
 from shortlist.features.store import connect, user_reader
 from shortlist.features.view_index import ViewIndex
-from shortlist.serving.log.log_keys import log_key
-from shortlist.serving.log.log_shipper import LogShipper
+from shortlist.serving.log.log_tables import LogKind, table_address
+from shortlist.serving.log.serving_log import stream_folder
+from shortlist.serving.log.table_committer import TableCommitter
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import folder_digest
-from shortlist.storage.objects import local_copy, open_object_store
+from shortlist.storage.objects import local_copy
 from shortlist.storage.storage_config import StorageConfig
 
 pytestmark = pytest.mark.long
 
-KINDS: tuple[Literal["predictions", "outcomes"], ...] = ("predictions", "outcomes")
 RUNTIME = Runtime(engine="cpu")
 FEATURES = Features.model_validate({"columns": [{"kind": "target", "key": "user_id", "name": "rate"}]})
 LOOSE = {"min_rows": 1, "min_volume_ratio": 0.0, "max_label_rate_change": 1.0, "max_quarantined_share": 0.5}
@@ -41,8 +41,8 @@ FIRST = datetime(2026, 2, 26, 12, tzinfo=UTC)
 NOW = datetime(2026, 3, 10, tzinfo=UTC)
 
 
-class Shipped(Shop):
-    """A shop whose servers ship their logs to S3, and whose collectors have no disk in common with them."""
+class Pods(Shop):
+    """A shop whose servers' logs are committed to S3, and whose collectors have no disk in common with them."""
 
     url: str
 
@@ -58,13 +58,12 @@ class Shipped(Shop):
     def place(self) -> FeastStoreLocation:
         return spec_feast_store_location(self.storage, "shop")
 
-    def ship(self) -> None:
-        objects = open_object_store(self.storage)
-        for kind in KINDS:
+    def commit(self) -> None:
+        """Commit the logs, and delete the pods' disks: another machine collects."""
+        for kind in get_args(LogKind):
             folder = self.paths.root / kind
-            LogShipper(folder, objects, log_key("shop", kind), "pod-1", keep_seconds=3_600).ship()
-            shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(self.paths.mirror.root, ignore_errors=True)  # another machine collects
+            TableCommitter(stream_folder(folder), table_address(self.url, "shop", kind)).commit()
+        shutil.rmtree(self.paths.root, ignore_errors=True)
 
     def valid_log(self, name: str, **rules: Any) -> Path:
         """Read the log itself and what was collected, as the graphs' steps do."""
@@ -91,32 +90,32 @@ class Shipped(Shop):
 
 
 @pytest.fixture
-def shop(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shipped:
+def shop(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pods:
     monkeypatch.setenv("SHORTLIST_CACHE", str(tmp_path / "cache"))
     split = {"warmup_days": 0, "validation_days": 1, "test_days": 1}
-    shipped_log = Shipped(tmp_path, DECLARED | {"rules": LOOSE, "split": split})
-    shipped_log.url = s3.url
+    pods = Pods(tmp_path, DECLARED | {"rules": LOOSE, "split": split})
+    pods.url = s3.url
     lines = [
         f"{(FIRST + timedelta(days=day, minutes=number)).isoformat()},{number % 3},i{number},home,1.5,,{number % 2}"
         for day in range(3)
         for number in range(6)
     ]
     (tmp_path / "log.csv").write_text("\n".join(["time,user_id,item_id,page,price,seconds,clicked", *lines]) + "\n")
-    return shipped_log
+    return pods
 
 
-def users(shop: Shipped) -> dict[str, list[Any]]:
+def users(shop: Pods) -> dict[str, list[Any]]:
     """Every user's row, as a server on another machine reads it."""
     reader = user_reader(shop.place, "shop", RUNTIME.online_store, "user_id")
     return reader.rows([0, 1, 2], ["by_user_id:rows", "by_user_id:sum_label"])
 
 
-def counted_at_once(shop: Shipped, log: Path, folder: Path) -> pl.DataFrame:
+def counted_at_once(shop: Pods, log: Path, folder: Path) -> pl.DataFrame:
     fit(shop.data, FEATURES, None, RUNTIME, log, folder)
     return ViewIndex.read(folder / "views").snapshot("by_user_id", NOW).sort("user_id")
 
 
-def test_rows_collected_from_a_bucket_are_refreshed_and_backfilled(shop: Shipped, tmp_path: Path) -> None:
+def test_rows_collected_from_a_bucket_are_refreshed_and_backfilled(shop: Pods, tmp_path: Path) -> None:
     declared = DeclaredSections(shop.data, FEATURES, None)
     log = shop.valid_log("before")
     fit_incrementally(newest_fit(shop.place), *declared, RUNTIME, log, tmp_path / "one")
@@ -125,7 +124,7 @@ def test_rows_collected_from_a_bucket_are_refreshed_and_backfilled(shop: Shipped
 
     shop.answer({"request_id": "a"}, {"request_id": "b", "price": [9.0, 9.0]})
     shop.outcome({"request_id": "a", "row": 0})
-    shop.ship()
+    shop.commit()
     assert shop.collect().rows == 4
     assert shop.collect().rows == 0
     log = shop.valid_log("after")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from monitoring.store.monitoring_store import open_monitoring_store
 from shortlist.contracts import Columns, Files
 from shortlist.features.feast_store_location import SERVING
-from shortlist.serving.log.logs import PART, item_type, logged_inputs, logged_name, outcome_schema, prediction_schema
+from shortlist.serving.log.logs import item_type, logged_inputs, logged_name, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable
+from tests.served_log import write_rows
 
 LIST = 10
 """Rows of a request."""
@@ -51,11 +49,10 @@ class Served(NamedTuple):
         requests = [part for (_,), part in rows.group_by("user_id", maintain_order=True)]
         cut = [part[at : at + LIST] for part in requests for at in range(0, part.height, LIST)]
         paths = ServingPaths.for_spec(self.runs, self.spec.name)
-        self._write(
-            paths.predictions / f"{day}", prediction_schema(self.spec.data), [self._answer(request) for request in cut]
-        )
+        answers = [self._answer(request) for request in cut]
+        write_rows(paths.predictions, prediction_schema(self.spec.data), answers)
         outcomes = [outcome for request in cut for outcome in self._outcomes(request)]
-        self._write(paths.outcomes / f"{day}", outcome_schema(item_type(self.spec.data)), outcomes)
+        write_rows(paths.outcomes, outcome_schema(item_type(self.spec.data)), outcomes)
         return rows
 
     def _answer(self, rows: pl.DataFrame) -> dict[str, Any]:
@@ -73,10 +70,6 @@ class Served(NamedTuple):
             {"time": moment, "request_id": _name(rows), "row": row, "label": label}
             for row, label in enumerate(rows["label"].to_list())
         ]
-
-    def _write(self, folder: Path, schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> None:
-        folder.mkdir(parents=True)
-        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), folder / PART.format(number=0))
 
 
 def _name(rows: pl.DataFrame) -> str:

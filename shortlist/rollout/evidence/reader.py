@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from shortlist.contracts import label_column
 from shortlist.rollout.evidence.access_log import AccessLog, AccessLogSource, rollout_requests
 from shortlist.rollout.evidence.counts import UserCounts
 from shortlist.rollout.evidence.guarded_labels import GuardedLabel
-from shortlist.rollout.evidence.log_parts import PartReader, is_routed_by_user
 from shortlist.rollout.evidence.outcomes import OUTCOMES, REQUESTS, OutcomeJoin
 from shortlist.rollout.evidence.rollout_evidence import RequestAccounting, RolloutEvidence, StepEvidence, TrackEvidence
 from shortlist.rollout.evidence.sequential_difference import UserValues, difference, mean_of_users
 from shortlist.rollout.evidence.track_counter import TrackCounter
 from shortlist.rollout.evidence.users import UserTable
-from shortlist.serving.log.logs import outcome_name
+from shortlist.serving.log.log_follower import LogFollower
+from shortlist.serving.log.logs import ANSWER_SCHEMA, outcome_name, outcome_schema
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.serving import KPI
@@ -39,6 +41,8 @@ _PREDICTIONS: Final = (
     "scores",
     "slate:asked",
 )
+_MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
+"""Largest difference between the clocks of a server and of the controller."""
 
 
 class EvidenceReader:
@@ -67,27 +71,25 @@ class EvidenceReader:
             kpi: Declaration of the KPI.
             sampled: Whether a request, by its id, is sampled for the prediction log; None when all are.
             access: Access logs; by default those of both Envoys.
-            since: When the rollout began: much older parts of the logs are skipped.
+            since: When the rollout began: what was logged long before is not read.
             guarded: Further labels by name that are counted like the KPI.
         """
         self._rollout, self._steps, self._sampled = rollout, steps, sampled
         self._access = access or [AccessLog(paths.logs / name) for name in ACCESS_LOGS]
-        self._predictions = PartReader(
-            paths.predictions, _PREDICTIONS, "rollout", lambda ids: (ids == rollout).any(), since
-        )
-        outcomes = ("request_id", "row", "label")
+        oldest = None if since is None else since - _MAX_CLOCK_SKEW
+        predictions = ServingLog.of_spec(paths, "predictions", ANSWER_SCHEMA)
+        self._predictions = LogFollower(predictions, _PREDICTIONS, oldest)
         labels = guarded or {}
-        self._outcomes = PartReader(
-            paths.outcomes,
-            outcomes,
-            "request_id",
-            lambda ids: self._join.contains_any(ids.hash()),
-            since,
-            {
-                label_column(name): is_further_positive(pl.col(outcome_name(label.column)), label)
-                for name, label in labels.items()
-            },
-        )
+        self._positives = {
+            label_column(name): is_further_positive(pl.col(outcome_name(label.column)), label)
+            for name, label in labels.items()
+        }
+        columns = dict.fromkeys(outcome_name(label.column) for label in labels.values())
+        schema = outcome_schema(pa.int64())
+        for name in columns:
+            schema = schema.append(pa.field(name, pa.null()))  # as it was written
+        outcomes = ServingLog.of_spec(paths, "outcomes", schema)
+        self._outcomes = LogFollower(outcomes, ("request_id", "row", "label", *columns), oldest)
         self._guarded = {name: GuardedLabel(label_column(name), kpi) for name in labels}
         self._counters: dict[tuple[int, bool], TrackCounter] = {}
         self._accountant, self._users, self._join = RequestAccountant(), UserTable(), OutcomeJoin(kpi.top, kpi.slate)
@@ -98,10 +100,12 @@ class EvidenceReader:
         for log in self._access:
             for lines in log.read():
                 self._add_requests(rollout_requests(lines, self._rollout))
-        for rows in self._predictions.read():
+        for rows in self._predictions.read_new():
             self._add_predictions(rows.filter(pl.col("rollout") == self._rollout))
-        for rows in self._outcomes.read():
-            has_user = rows.with_columns(pl.col("request_id").hash().alias("request"))
+        for rows in self._outcomes.read_new():
+            positives = [expression.alias(name) for name, expression in self._positives.items()]
+            labelled = rows.filter(pl.col("label").is_not_null())
+            has_user = labelled.with_columns(pl.col("request_id").hash().alias("request"), *positives)
             self._join_outcomes(pl.DataFrame(schema=REQUESTS), has_user)
 
     def snapshot(self) -> RolloutEvidence:
@@ -202,6 +206,11 @@ class EvidenceReader:
 
     def _track_counter(self, step: object, canary: object) -> TrackCounter:
         return self._counters.setdefault((int(str(step)), bool(canary)), TrackCounter())
+
+
+def is_routed_by_user() -> pl.Expr:
+    """Return whether the track of a request in the prediction log was chosen by its user."""
+    return pl.col("user").is_not_null() & pl.col("routed_by_user").fill_null(True)
 
 
 def _prepare_predictions(rows: pl.DataFrame) -> pl.DataFrame:

@@ -54,7 +54,8 @@ class KServeConnection(FleetConnection):
         """Return the observer of a rollout."""
         prometheus = Prometheus(self._cluster.prometheus)
         sampling = self._context.serving.log.sampling
-        return KubeObserver(self.fleet, self._objects, prometheus, record, self._context.paths, sampling)
+        paths = self._context.paths.model_copy(update={"log_objects": self._objects.root})
+        return KubeObserver(self.fleet, prometheus, record, paths, sampling)
 
     def load_failures(self, deployment: Deployment) -> list[str]:
         """Return the reasons to hold a version; runs inside the cluster, as it sends requests to the Service."""

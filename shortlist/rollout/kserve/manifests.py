@@ -37,8 +37,8 @@ from shortlist.spec.cluster import Cluster, Task
 from shortlist.spec.text.quantity import canonical_quantity
 from shortlist.system.kubernetes_api import INFERENCE_SERVICE, Object
 
-SHIPPER_PORT: Final = 8081
-"""Port of the log shipper's metrics."""
+COMMITTER_PORT: Final = 8081
+"""Port of the log committer's metrics."""
 TRITON_METRICS_PORT: Final = 8002
 _TRITON_MODELS: Final = "/mnt/models"
 """Folder of Triton's repository in its pod; KServe mounts nothing there, as it fetches nothing."""
@@ -192,22 +192,23 @@ def _transformer(version: Version, cluster: Cluster) -> Object:
                 "readinessProbe": probe(READY),
                 "livenessProbe": probe(LIVE, failures=6),
             },
-            _shipper(version, cluster),
+            _committer(version, cluster),
         ],
         "autoScaling": {"metrics": [_cpu_metric()]},
     }
 
 
-def _shipper(version: Version, cluster: Cluster) -> Object:
-    """Return the container that ships the prediction log to the object store; no answer waits for it."""
+def _committer(version: Version, cluster: Cluster) -> Object:
+    """Return the container that commits the logs to tables in the object store; no answer waits for it."""
     options = {"--folder": LOG, "--objects": version.source, "--spec": version.owner.spec}
     options["--metrics-host"] = "0.0.0.0"  # noqa: S104
+    options["--metrics-port"] = str(COMMITTER_PORT)
     return {
-        "name": "log-shipper",
+        "name": "log-committer",
         "image": checked_image(cluster.images.pipeline, "pipeline", cluster.images.allow_tags),
-        "command": ["python", "-m", "shortlist.serving.log.log_shipper"],
-        "args": [argument for option in options.items() for argument in option] + ["--metrics-port", str(SHIPPER_PORT)],
-        "ports": [{"name": "log-metrics", "containerPort": SHIPPER_PORT, "protocol": "TCP"}],
+        "command": ["python", "-m", "shortlist.serving.log.committer"],
+        "args": [argument for option in options.items() for argument in option],
+        "ports": [{"name": "log-metrics", "containerPort": COMMITTER_PORT, "protocol": "TCP"}],
         "env": variables(cluster),
         "resources": resources(Task(cpu="200m", memory="512Mi")),
         "securityContext": container_security(),

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import polars as pl
@@ -18,8 +17,7 @@ from shortlist.rollout.checks.health import CheckResult
 from shortlist.rollout.checks.observations import Observation
 from shortlist.rollout.evidence.access_log import SCHEMA
 from shortlist.rollout.evidence.counts import RequestTotals
-from shortlist.rollout.evidence.log_parts import PartReader, is_routed_by_user
-from shortlist.rollout.evidence.reader import EvidenceReader
+from shortlist.rollout.evidence.reader import EvidenceReader, is_routed_by_user
 from shortlist.rollout.kserve.fleet import KubeFleet
 from shortlist.rollout.kserve.gateway_metrics import (
     GatewayMetrics,
@@ -28,17 +26,19 @@ from shortlist.rollout.kserve.gateway_metrics import (
     merge_gateway_metrics,
 )
 from shortlist.rollout.record import RolloutRecord
-from shortlist.serving.log.log_keys import log_key
-from shortlist.serving.log.log_mirror import mirror
+from shortlist.serving.log.log_follower import LogFollower
+from shortlist.serving.log.logs import ANSWER_SCHEMA
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths
-from shortlist.storage.objects import ObjectStore
 from shortlist.system.prometheus import Prometheus, PrometheusUnavailableError
 
-SETTLED_SECONDS: Final = 20.0
-"""Age at which the rows of all pods are expected in the object store, after flush, shipping and a retry.
+SETTLED_SECONDS: Final = 30.0
+"""Age at which the rows of all pods are expected in the table, after a flush, a commit and a retry.
 
 Newer rows are held back: with the newest rows of one pod but not of another the split of users would look wrong."""
 _COLUMNS: Final = ("time", "request_id", "user", "routed_by_user", "track", "rollout", "step", "status", "latency_ms")
+_MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
+"""Largest difference between the clocks of a pod and of the controller."""
 _PATH: Final = "/infer"
 """Path of all requests in the prediction log."""
 
@@ -50,31 +50,31 @@ class ServedRequests:
     are missing.
 
     Args:
-        predictions: Folder of the prediction log, or of its mirror.
+        predictions: The prediction log.
         rollout: Id of the rollout.
         settled_seconds: Age up to which rows are held back.
-        since: When the rollout began: much older parts of the log are skipped.
+        since: When the rollout began: what was logged before is not read.
     """
 
     def __init__(
         self,
-        predictions: Path,
+        predictions: ServingLog,
         rollout: str,
         settled_seconds: float = SETTLED_SECONDS,
         since: datetime | None = None,
     ) -> None:
-        self._parts = PartReader(predictions, _COLUMNS, "rollout", lambda ids: (ids == rollout).any(), since)
+        self._follower = LogFollower(predictions, _COLUMNS, None if since is None else since - _MAX_CLOCK_SKEW)
         self._rollout, self._settled = rollout, timedelta(seconds=settled_seconds)
         self._waiting_rows: pl.DataFrame | None = None
 
     @property
     def unreadable(self) -> int:
-        """Number of parts that could not be read."""
-        return self._parts.unreadable
+        """Number of files that could not be read."""
+        return self._follower.unreadable
 
     def read(self) -> Iterator[pl.DataFrame]:
         """Yield the rows that have settled since the last reading."""
-        new = [rows.filter(pl.col("rollout") == self._rollout) for rows in self._parts.read()]
+        new = [rows.filter(pl.col("rollout") == self._rollout) for rows in self._follower.read_new()]
         rows = (
             pl.concat([*([] if self._waiting_rows is None else [self._waiting_rows]), *new])
             if new
@@ -103,18 +103,14 @@ def _to_access_log_rows(rows: pl.DataFrame) -> pl.DataFrame:
     ).cast(SCHEMA)
 
 
-_STAMP: Final = "%Y%m%d"
-
-
 class KubeObserver:
     """Observes one rollout on a cluster; the canary analysis is the same as on one machine.
 
     Args:
         fleet: Fleet that reports the health of the servers.
-        objects: Object store with the logs of predictions and outcomes.
         prometheus: Prometheus with the gateway's metrics.
         record: The rollout.
-        paths: Paths of the spec on this machine, for copies of the logs.
+        paths: Paths of the spec, with the address of its logs in the object store.
         sampling: Share of answers in the prediction log.
         settled_seconds: Age at which rows of the log are counted; also the wait at the end for the last rows.
     """
@@ -122,21 +118,20 @@ class KubeObserver:
     def __init__(
         self,
         fleet: KubeFleet,
-        objects: ObjectStore,
         prometheus: Prometheus,
         record: RolloutRecord,
         paths: ServingPaths,
         sampling: float,
         settled_seconds: float = SETTLED_SECONDS,
     ) -> None:
-        self._fleet, self._objects, self._prometheus = fleet, objects, prometheus
+        self._fleet, self._prometheus = fleet, prometheus
         self._state, self._policy, self._sampling = record.state, record.policy, sampling
-        self._paths, self._settled_seconds = paths.mirror, settled_seconds
-        self._since = datetime.strptime(record.id[:8], _STAMP).replace(tzinfo=UTC).date()
+        self._settled_seconds = settled_seconds
         policy, began = record.policy, record.began_at
-        requests = ServedRequests(self._paths.predictions, record.id, settled_seconds, began)
+        predictions = ServingLog.of_spec(paths, "predictions", ANSWER_SCHEMA)
+        requests = ServedRequests(predictions, record.id, settled_seconds, began)
         self._reader = EvidenceReader(
-            self._paths,
+            paths,
             record.id,
             len(policy.steps),
             policy.kpi,
@@ -152,7 +147,7 @@ class KubeObserver:
         health = self._fleet.health(self._state.candidate)
         checks: list[CheckResult] = []
         try:
-            self._read()
+            self._reader.poll()
         except (
             ShortlistError
         ) as error:  # a store that is unavailable holds the rollout; it is not the candidate's fault
@@ -172,17 +167,11 @@ class KubeObserver:
     def total(self) -> RequestTotals:
         """Return the counts of all requests so far, after waiting for the last answers to reach the log."""
         time.sleep(self._settled_seconds)
-        self._read()
+        self._reader.poll()
         evidence = self._reader.snapshot()
         for number, numbers in self._metrics_by_step.items():
             evidence = merge_gateway_metrics(evidence, number, *numbers, self._sampling)
         return evidence.request_totals()
-
-    def _read(self) -> None:
-        spec = self._fleet.owner.spec
-        mirror(self._objects, log_key(spec, "predictions"), self._paths.predictions, self._since)
-        mirror(self._objects, log_key(spec, "outcomes"), self._paths.outcomes, self._since)
-        self._reader.poll()
 
     def _counted(self, step: int, seconds: float) -> tuple[GatewayMetrics | None, GatewayMetrics | None]:
         slow = self._policy.guardrails.max_p99_ms

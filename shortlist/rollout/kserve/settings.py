@@ -55,7 +55,7 @@ def server_settings(spec: str, deployment: Deployment, serving: Serving, online_
         store=store,
         project=spec,
         online_store=online_store,
-        predictions=Path(LOG),
+        predictions=Path(LOG) / "predictions",
         serving=serving,
     )
     return settings.model_dump(mode="json", exclude={"predictor"})

@@ -35,6 +35,7 @@ from shortlist.serving.processes.sockets import socket_folder
 from shortlist.serving.server.requests.paths import READY
 from shortlist.spec.runtime import OnlineStore
 from shortlist.spec.serving import Serving
+from shortlist.spec.text.durations import parse_duration
 
 SERVER = (sys.executable, "-m", "shortlist.serving.server.server")
 """Command of a version's server, without the path of its settings."""
@@ -82,7 +83,7 @@ class Stack:
             project: Feast project.
             port: Port of Envoy on 127.0.0.1; 0 takes the previous one, or any free one.
             server: Command of a version's server, without the path of its settings.
-            log_objects: Root of the object store that the logs are shipped to; empty: they stay on this disk.
+            log_objects: Root of the object store with the logs' tables; empty: they are on this disk.
 
         Raises:
             PortTakenError: Another program listens there; nothing was started.
@@ -265,7 +266,9 @@ class Stack:
     def _apply(self, record: StackRecord) -> None:
         """Write the record of what should run, then apply it."""
         # Programs first: when their files cannot be written, neither is the record.
-        programs = self._gateway.programs(record.port, record.serving) | shipping_programs(self.paths, record)
+        programs = self._gateway.programs(record.port, record.serving)
+        committer = committing_program(self.paths, record)
+        programs[committer.name] = committer
         for version, deployed in record.versions.items():
             programs |= version_programs(self.paths, record, version, deployed)
         record.write(self.paths.record)
@@ -296,24 +299,16 @@ def _digests(deployment: Deployment) -> str:
 
 
 _KEEP_SECONDS: Final = 86_400
-"""How long shipped logs stay on this disk; a rollout on this machine reads them, and lasts no longer."""
+"""How long committed streams stay on this disk where the tables are in an object store: a rollout on this machine reads
+the streams, and lasts no longer."""
 
 
-def shipping_programs(paths: ServingPaths, record: StackRecord) -> dict[str, Program]:
-    """Return the log shippers, one per log; none when logs stay on this disk."""
-    if not record.log_objects:
-        return {}
-    folders = {"predictions": paths.predictions, "outcomes": paths.outcomes}
-    return {
-        f"shipper-{kind}": Program(
-            name=f"shipper-{kind}",
-            # No quiet time at its end: the next shipper on this disk ships the rest.
-            command=(
-                sys.executable, "-m", "shortlist.serving.log.log_shipper", "--folder", str(folder), "--kind", kind,
-                "--objects", record.log_objects, "--spec", record.model, "--keep-seconds", str(_KEEP_SECONDS),
-                "--quiet-seconds", "0",
-            ),
-            environment={"PYTHONUNBUFFERED": "1"},
-        )
-        for kind, folder in folders.items()
-    }  # fmt: skip
+def committing_program(paths: ServingPaths, record: StackRecord) -> Program:
+    """Return the program that commits the logs of this machine to their tables."""
+    command = [sys.executable, "-m", "shortlist.serving.log.committer", "--folder", str(paths.root), "--maintain"]
+    command += ["--retention-seconds", f"{parse_duration(record.serving.log.retention).total_seconds():.0f}"]
+    if record.log_objects:
+        command += ["--objects", record.log_objects, "--spec", record.model, "--keep-seconds", str(_KEEP_SECONDS)]
+    # No quiet time at its end: the next committer on this disk commits the rest.
+    command += ["--quiet-seconds", "0"]
+    return Program(name="log-committer", command=tuple(command), environment={"PYTHONUNBUFFERED": "1"})

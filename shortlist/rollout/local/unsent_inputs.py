@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import polars as pl
 
-from shortlist.serving.log.log_reader import parts, read_parts
+from shortlist.serving.log.log_follower import LogFollower
 from shortlist.serving.log.logs import logged_inputs, logged_name, prediction_schema
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.server.request_inputs.version_inputs import FOLDER, carried_inputs, read_version_inputs
 from shortlist.spec.data import Data
 
-_NEWEST_PARTS: Final = 20
+_NEWEST_HOURS: Final = 1
+"""Age of the answers that are looked at."""
 _MIN_REQUESTS: Final = 100
 """Fewest logged requests that say anything about what clients send."""
 
@@ -34,11 +37,12 @@ def describe_unsent_inputs(paths: ServingPaths, stable: int, candidate: int, dat
     if candidate_inputs is None or stable_inputs is None:
         return ""
     new_names = (candidate_inputs.read - stable_inputs.read - carried_inputs(folder)) & set(logged_inputs(data))
-    newest = sorted(parts(paths.predictions), key=lambda path: path.stat().st_mtime)[-_NEWEST_PARTS:]
-    if not new_names or not newest:
+    if not new_names:
         return ""
     columns = {logged_name(name): name for name in sorted(new_names)}
-    rows = read_parts(newest, prediction_schema(data), list(columns))
+    log = ServingLog.on_disk(paths.predictions, prediction_schema(data))
+    follower = LogFollower(log, list(columns), datetime.now(UTC) - timedelta(hours=_NEWEST_HOURS))
+    rows = pl.concat([log.empty(list(columns)), *follower.read_new()])
     unsent = [name for column, name in columns.items() if rows.filter(pl.col(column).is_not_null()).is_empty()]
     if not unsent or rows.height < _MIN_REQUESTS:
         return ""

@@ -1,14 +1,16 @@
 """Checkpoints of the live counts: a server that starts reads the checkpoint and the events since.
 
-A file of records as in the event log. When it is missing, incomplete or of another plan, all events are read again.
+A file of framed records as in a stream. When it is missing, incomplete or of another plan, all events are read again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
@@ -19,11 +21,11 @@ import orjson
 from shortlist.features.open_events import AnsweredRequest, OpenRequest, RowOutcome, StreamingPlan
 from shortlist.features.open_sessions import Sessions
 from shortlist.features.open_tiles import BEFORE_ALL_TIMES, OpenState, Pending, TileCounts
-from shortlist.serving.log.event_log import frame_record, iter_records
+from shortlist.storage.append_log.segments import frame, iter_frames
 
 SUFFIX: Final = ".checkpoint"
 _Item = TypeVar("_Item")
-_FORMAT: Final = 4
+_FORMAT: Final = 5
 _ITEMS_PER_RECORD: Final = 1_000
 """Most items of a record: encoding it blocks other threads for about a millisecond."""
 
@@ -33,15 +35,23 @@ class EventCheckpoint:
     """The counts, and the positions in the logs up to which events are counted."""
 
     state: OpenState
-    read: Mapping[str, int]
-    """Counted bytes of each file of the event log."""
-    outcomes: Mapping[str, float]
-    """Modification time of each counted part of the outcome log."""
+    events: Mapping[str, int]
+    """Offset behind the last counted event, by stream."""
+    outcomes: Mapping[str, int]
+    """Offset behind the last counted outcome, by stream."""
 
 
 def checkpoint_path(folder: Path, plan: StreamingPlan) -> Path:
     """Return the checkpoint of servers with the same plan; any of them may write it."""
     return folder / (hashlib.blake2b(f"{_FORMAT} {plan}".encode(), digest_size=8).hexdigest() + SUFFIX)
+
+
+def remove_old_checkpoints(folder: Path, seconds: float) -> None:
+    """Remove checkpoints last written longer ago than `seconds`: those of plans that no server has any more."""
+    for path in folder.glob(f"*{SUFFIX}*"):
+        with suppress(FileNotFoundError):  # another server removed it
+            if time.time() - path.stat().st_mtime > seconds:
+                path.unlink()
 
 
 def write_checkpoint(path: Path, checkpoint: EventCheckpoint) -> None:
@@ -54,7 +64,7 @@ def write_checkpoint(path: Path, checkpoint: EventCheckpoint) -> None:
     try:
         with staging.open("wb") as file:
             for record in _encode(checkpoint):
-                file.write(frame_record(orjson.dumps(record)))
+                file.write(frame(orjson.dumps(record)))
             file.flush()
             os.fsync(file.fileno())
         staging.replace(path)
@@ -69,7 +79,7 @@ def read_checkpoint(path: Path, plan: StreamingPlan) -> EventCheckpoint | None:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
-    checkpoint_records = [orjson.loads(record) for record, _ in iter_records(content)]
+    checkpoint_records = [orjson.loads(record) for record, *_ in iter_frames(content) if record is not None]
     if not checkpoint_records or checkpoint_records[-1] != ["end", len(checkpoint_records) - 1]:
         return None
     return _decode(checkpoint_records[:-1], plan)
@@ -91,7 +101,7 @@ def _encode_state(state: OpenState, checkpoint: EventCheckpoint) -> Iterator[lis
         state.now,
         state.open_since,
         state.too_late,
-        dict(checkpoint.read),
+        dict(checkpoint.events),
         dict(checkpoint.outcomes),
         missing_counts,
     ]
@@ -144,7 +154,7 @@ def _decode(checkpoint_records: Iterable[list[Any]], plan: StreamingPlan) -> Eve
             unmatched += [[RowOutcome(*outcome_values) for outcome_values in outcomes] for outcomes in values[0]]
         else:
             pending_by_name[kind] += values[0]
-    now, open_since, too_late, read, outcomes, (uncounted, lacks_until) = counters
+    now, open_since, too_late, events, outcomes, (uncounted, lacks_until) = counters
     to_show, to_settle = (_pending(pending_by_name[name], requests) for name in ("to_show", "to_settle"))
     _settle(requests.values(), to_settle, plan)
     forget = [(time, number, request) for number, (time, request) in enumerate(pending_by_name["to_forget"])]
@@ -152,7 +162,7 @@ def _decode(checkpoint_records: Iterable[list[Any]], plan: StreamingPlan) -> Eve
         now, open_since, too_late, tiles, [*requests.values()], to_show, to_settle, forget, unmatched, sessions,
         uncounted, BEFORE_ALL_TIMES if lacks_until is None else lacks_until,
     )  # fmt: skip
-    return EventCheckpoint(state, read, outcomes)
+    return EventCheckpoint(state, events, outcomes)
 
 
 def _request_values(request: OpenRequest) -> list[Any]:
@@ -181,8 +191,8 @@ def _settle(requests: Iterable[OpenRequest], to_settle: Pending, plan: Streaming
     for request in requests:
         latest = request.impressions.answered + plan.clock_skew_us
         request.settled = {time for time in request.impressions.times if time <= latest}
-    for time, _, request in to_settle:
-        request.settled.discard(time)
+    for moment, _, request in to_settle:
+        request.settled.discard(moment)
 
 
 def _batches(items: Iterable[_Item]) -> Iterator[list[_Item]]:

@@ -1,22 +1,21 @@
-"""Appending to a log without ever waiting for the disk."""
+"""Appending answers to the prediction log without ever waiting for the disk."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from shortlist.serving.log.logs import PART
+from shortlist.serving.log.log_rows import encode_rows
 from shortlist.spec.serving import PredictionLog
+from shortlist.storage.append_log.segments import MAX_RECORD_BYTES
+from shortlist.storage.append_log.writer import AppendLogError, FreeStream
 
 _log = logging.getLogger(__name__)
 
@@ -32,11 +31,6 @@ def plain(values: Sequence[Any], field: pa.Field) -> pa.Array:
     return pa.array(values, field.type)
 
 
-def process_folder(predictions: Path, version: int) -> Path:
-    """Return the folder of this process inside the prediction log: no two processes ever share one."""
-    return predictions / f"v{version}-{time.time_ns()}-{os.getpid()}"
-
-
 def is_sampled(request_id: str, share: float) -> bool:
     """Whether a request belongs to a share of all; the same for the same id, whoever asks.
 
@@ -50,13 +44,13 @@ def is_sampled(request_id: str, share: float) -> bool:
 
 
 class LogWriter:
-    """Rows held in memory, at most so many, and written by a thread as whole files.
+    """Rows held in memory, at most so many, and appended to a stream by a thread, many in one record.
 
-    What is written survives the process. A row that finds the memory full is dropped and counted; when the disk is
-    full, that is once the rows held are as many as may be. They are written when there is space again.
+    What is written survives the process and a power failure. A row that finds the memory full is dropped and counted;
+    when the disk is full, that is once the rows held are as many as may be. They are written when there is space again.
 
     Args:
-        folder: Of the files.
+        folder: Of the log's streams.
         schema: Of the rows.
         settings: How long, how many, and how large, rows are held.
         convert: Makes a column of the values of many rows; the thread calls it.
@@ -71,7 +65,7 @@ class LogWriter:
         self._waiting: deque[Sequence[Any]] = deque()
         self._taken = 0
         self._bytes = 0
-        self._part = 0
+        self._stream = FreeStream(folder)
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._wake = threading.Event()
@@ -79,7 +73,7 @@ class LogWriter:
         self.dropped = 0
         """Rows that found no room."""
         self.written = 0
-        """Rows in files."""
+        """Rows on the disk."""
         self.problem: str | None = None
         """Why nothing can be written; None when all is well."""
         self._thread = threading.Thread(target=self._run, name=f"log-{folder.name}", daemon=True)
@@ -123,7 +117,7 @@ class LogWriter:
                 return
             try:
                 self._write(rows)
-            except OSError as error:  # a full disk, most often: the rows stay
+            except (AppendLogError, OSError) as error:  # a full disk, most often: the rows stay
                 self._fail(error)
                 with self._lock:
                     rows.extend(self._waiting)
@@ -153,6 +147,7 @@ class LogWriter:
             self.dropped += len(self._waiting)
             self._waiting.clear()
             self._bytes = 0
+        self._stream.close()
 
     def _run(self) -> None:
         while not self._closed:
@@ -164,20 +159,18 @@ class LogWriter:
         columns = [
             self._convert(values, field) for values, field in zip(zip(*rows, strict=True), self._schema, strict=True)
         ]
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / PART.format(number=self._part)
-        staging = path.with_name(path.name + ".partial")
-        try:
-            table = pa.Table.from_arrays(columns, schema=self._schema)
-            pq.write_table(table, staging, compression="zstd", write_page_checksum=True)
-            staging.replace(path)
-        except BaseException:
-            staging.unlink(missing_ok=True)
-            raise
-        self._part += 1
+        table = pa.Table.from_arrays(columns, schema=self._schema)
+        self._stream.append([encode_rows(piece) for piece in _record_pieces(table)]).result()
 
     def _fail(self, error: Exception) -> None:
         problem = f"{type(error).__name__}: {error}"
         if self.problem != problem:
             _log.warning("%s: the log cannot be written: %s", self._folder, problem)
         self.problem = problem
+
+
+def _record_pieces(rows: pa.Table) -> list[pa.Table]:
+    """Return rows in pieces that each fit into a record."""
+    count = min(rows.num_rows, 1 + 2 * rows.nbytes // MAX_RECORD_BYTES)
+    length = -(-rows.num_rows // count)
+    return [rows.slice(first, length) for first in range(0, rows.num_rows, length)]

@@ -1,4 +1,4 @@
-"""Schemas of the prediction log and the outcome log, which are append-only folders of Parquet files."""
+"""Schemas of the prediction log and the outcome log."""
 
 from __future__ import annotations
 
@@ -68,6 +68,8 @@ SLATE_COLUMNS: Final = tuple(_SLATE)
 """Columns of the prediction log that are filled for requests for recommendations only."""
 NO_SLATE: Final = (None,) * len(SLATE_COLUMNS)
 """Values of `SLATE_COLUMNS` for a request that contained its candidates."""
+ANSWER_SCHEMA: Final = pa.schema({**_ANSWERS, **{name: kind for name, kind in _SLATE.items() if kind is not None}})
+"""Columns of the prediction log that are the same for every spec; the type of `items` depends on it."""
 _VALUE_TYPES: Final = {
     "integer": pa.int64(),
     "hex": pa.int64(),
@@ -120,7 +122,13 @@ def logged_name(name: str) -> str:
     return f"sent:{name}" if name in _ANSWERS else name
 
 
-_OUTCOME: Final = ("time", "request_id", "item", "row", "label")
+RECEIVED: Final = "received"
+"""Column of the outcome log with the time of receipt, by a clock of ours; `time` is the client's."""
+EVENT_ID: Final = "event_id"
+"""Column of the outcome log with the id that the application gave an event; an event that is sent twice counts once."""
+SEEN: Final = "seen"
+"""Column of the outcome log: whether the user saw the item; null: not reported."""
+_OUTCOME: Final = ("time", "request_id", "item", "row", "label", RECEIVED, EVENT_ID, SEEN)
 
 
 def outcome_schema(item: pa.DataType, after_columns: Mapping[str, Column] | None = None) -> pa.Schema:
@@ -136,6 +144,9 @@ def outcome_schema(item: pa.DataType, after_columns: Mapping[str, Column] | None
         "item": item,  # null for logs without items
         "row": pa.int32(),  # its row in the request
         "label": pa.int8(),
+        RECEIVED: pa.timestamp("us", "UTC"),  # by a clock of ours
+        EVENT_ID: pa.string(),  # given by the application; null for outcomes without one
+        SEEN: pa.bool_(),  # the user saw the item; null: not reported
     }
     return pa.schema(
         {**columns, **{outcome_name(name): _value_type(column) for name, column in (after_columns or {}).items()}}
@@ -164,10 +175,8 @@ def outcome_name(name: str) -> str:
     return f"sent:{name}" if name in _OUTCOME else name
 
 
-PART: Final = "part-{number:06d}.parquet"
-"""Name of a flushed file; files with this name are complete."""
 REQUIRED_COLUMNS: Final = frozenset(("time", "request_id", "version", "status", "scores", "row", "label"))
-"""Columns that a file of their log must have; other missing columns are null."""
+"""Columns that rows of their log must have; other missing columns are null."""
 
 
 def item_type(data: Data) -> pa.DataType:

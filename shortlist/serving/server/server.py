@@ -21,8 +21,9 @@ from shortlist.contracts import Files, ShortlistError
 from shortlist.features.plan import Plan
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.signature import FOLDER, Signature
-from shortlist.serving.log.log_writer import LogWriter, process_folder
+from shortlist.serving.log.log_writer import LogWriter
 from shortlist.serving.log.logs import prediction_schema
+from shortlist.serving.log.serving_log import stream_folder
 from shortlist.serving.server.features.snapshot_refresher import SnapshotRefresher
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler
 from shortlist.serving.server.features.user_features import UserFeatureStore
@@ -152,7 +153,7 @@ class ServerComponents:
         )
         self.predictor = predictor or Predictor(settings, assembler.one_row(), len(assembler.signature.scores))
         self.log = LogWriter(
-            process_folder(settings.predictions, settings.version),
+            stream_folder(settings.predictions),
             prediction_schema(plan.declared.data),
             settings.serving.log,
             to_arrow_column,
@@ -205,7 +206,7 @@ class ServerComponents:
     def _add_gauges(self, metrics: Metrics) -> None:
         gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
             ("log_dropped", "Answers dropped because the prediction log's buffer was full", lambda: self.log.dropped),
-            ("log_written", "Answers in the prediction log's files", lambda: self.log.written),
+            ("log_written", "Answers in the prediction log, on the disk", lambda: self.log.written),
             ("log_waiting", "Answers in memory that are not written yet", lambda: self.log.waiting),
             ("log_waiting_bytes", "Approximate memory of these answers in bytes", lambda: self.log.waiting_bytes),
             ("log_broken", "1 while the prediction log cannot be written", lambda: self.log.problem is not None),

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,8 +21,9 @@ from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shortlist.contracts import ShortlistError
-from shortlist.serving.log.log_writer import LogWriter
-from shortlist.serving.log.logs import item_type, outcome_columns, outcome_schema
+from shortlist.serving.log.logs import item_type, outcome_columns, outcome_name, outcome_schema
+from shortlist.serving.log.outcome_writer import OutcomeWriter
+from shortlist.serving.log.serving_log import stream_folder
 from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Client, Endpoint, connect
 from shortlist.serving.traffic.ledger import Ledger, LedgerEntry
@@ -30,7 +31,7 @@ from shortlist.serving.traffic.load import DueRequest, Load
 from shortlist.serving.traffic.requests import Array
 from shortlist.serving.traffic.sessions import Session, Sessions
 from shortlist.spec.data import Data
-from shortlist.spec.serving import PredictionLog, ReplayTraffic
+from shortlist.spec.serving import ReplayTraffic
 from shortlist.storage.artefacts import read_json, write_json
 
 LEDGER = "ledger.parquet"
@@ -39,7 +40,6 @@ LOCK = "replay.lock"
 WHILE_STDIN_IS_OPEN = "--while-stdin-is-open"
 """Option that ends the program when its standard input is closed, also by a killed parent."""
 _TICK_SECONDS = 0.05
-_OUTCOME_LOG = PredictionLog()
 
 
 class ReplaySettings(BaseModel):
@@ -54,7 +54,7 @@ class ReplaySettings(BaseModel):
     traffic: ReplayTraffic
     endpoint: Endpoint
     outcomes: Path
-    """Folder of the outcome log, in which the replay creates its own folder."""
+    """Folder of the outcome log."""
     out: Path
     """Folder for `ledger.parquet` and `summary.json`, created if missing."""
     rows: int = Field(default=20, ge=1)
@@ -104,15 +104,16 @@ class _Replay:
         settings = self._settings
         settings.out.mkdir(parents=True, exist_ok=True)
         schema = outcome_schema(item_type(settings.data), outcome_columns(settings.data))
-        with closing(LogWriter(settings.outcomes / f"replay-{self._name}", schema, _OUTCOME_LOG)) as log:
-            self._outcomes = DelayedOutcomes(settings.traffic.outcome_delay_seconds, _outcome_writer(log))
+        columns = tuple(map(outcome_name, outcome_columns(settings.data)))
+        with closing(OutcomeWriter(stream_folder(settings.outcomes), schema)) as log:
+            self._outcomes = DelayedOutcomes(settings.traffic.outcome_delay_seconds, columns, log.append)
             ledger = await self._load()
         summary = {
             **ledger.summary(),
             "wanted_rate": settings.traffic.rate,
             "rounds": self._rounds,
             "outcomes": log.written,
-            "outcomes_dropped": log.dropped,
+            "outcomes_dropped": log.failed,
         }
         with FileLock(settings.out / LOCK):  # the replay of a killed controller may be ending at the same time
             ledger.write(settings.out / LEDGER)
@@ -148,18 +149,6 @@ class _Replay:
         while True:
             self._outcomes.release(asyncio.get_running_loop().time())
             await asyncio.sleep(_TICK_SECONDS)
-
-
-def _outcome_writer(log: LogWriter) -> Callable[[Sequence[Sequence[Any]]], None]:
-    """Return a function that writes the outcomes of a request, and flushes the log when its buffer is full."""
-
-    def write(rows: Sequence[Sequence[Any]]) -> None:
-        if log.waiting + len(rows) > _OUTCOME_LOG.max_waiting:
-            log.flush()
-        for row in rows:
-            log.add(row)
-
-    return write
 
 
 def describe(summary: dict[str, Any]) -> str:
@@ -207,8 +196,10 @@ class DelayedOutcomes:
     """
 
     delay_seconds: float
-    write: Callable[[Sequence[Sequence[Any]]], object]
-    """Called with the rows of one request, each in the order of the outcome log's schema."""
+    columns: Sequence[str]
+    """Names of the outcome log's columns for `Session.after_columns`."""
+    write: Callable[[Sequence[Mapping[str, Any]]], object]
+    """Called with the outcomes of all rows that are due, by column of the outcome log."""
     _pending: list[_PendingOutcomes] = field(default_factory=list)
     _order: count[int] = field(default_factory=count)
 
@@ -221,22 +212,23 @@ class DelayedOutcomes:
 
     def release(self, now: float) -> None:
         """Write every outcome that is due at `now`, which may be infinite."""
+        due_rows: list[Mapping[str, Any]] = []
         while self._pending and self._pending[0][0] <= now:
             _, _, request_id, items, labels, after_columns = heapq.heappop(self._pending)
             moment = datetime.now(UTC)
-            self.write(
-                [
-                    (
-                        moment,
-                        request_id,
-                        None if items is None else items[row],
-                        row,
-                        label,
-                        *(values[row] for values in after_columns),
-                    )
-                    for row, label in enumerate(labels.tolist())
-                ]
-            )
+            due_rows += [
+                {
+                    "time": moment,
+                    "request_id": request_id,
+                    "item": None if items is None else items[row],
+                    "row": row,
+                    "label": label,
+                    **{name: values[row] for name, values in zip(self.columns, after_columns, strict=True)},
+                }
+                for row, label in enumerate(labels.tolist())
+            ]
+        if due_rows:
+            self.write(due_rows)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ class StreamReader:
         """Records before it were read."""
         self.damages: list[Damage] = []
         """Bytes that are no record and were left out, at most the first 100."""
-        self.is_behind = False
-        """Whether records were removed before they were read."""
+        self.missed: tuple[int, int] | None = None
+        """Offsets between which records may have been removed before they were read; None where none were."""
 
     def read_new(self) -> Iterator[FramedRecord]:
         """Yield new records; one that is being written comes the next time.
@@ -39,16 +39,24 @@ class StreamReader:
             if not is_last and stream_segments[number + 1].first <= self.offset:
                 continue
             if segment.first > self.offset:
-                self.is_behind = self.is_behind or (number == 0 and self.offset > 0)
+                if number == 0:
+                    self._note_missed(segment.first)
                 self.offset = segment.first
             try:
                 yield from self._read_segment(segment)
             except FileNotFoundError:  # it was removed, because it is old
-                self.is_behind = True
+                if not is_last:
+                    self._note_missed(stream_segments[number + 1].first)
+
+    def _note_missed(self, end: int) -> None:
+        self.missed = (self.offset if self.missed is None else self.missed[0], end)
 
     def _read_segment(self, segment: LogSegment) -> Iterator[FramedRecord]:
+        begin = max(0, self.offset - segment.first)
+        if segment.path.stat().st_size <= begin:  # followers ask many times a second
+            return
         with segment.path.open("rb") as file:
-            file.seek(begin := max(0, self.offset - segment.first))
+            file.seek(begin)
             content = file.read()
         for record, position, end in iter_frames(content):
             if record is None:

@@ -192,6 +192,51 @@ def open_free_stream(
             number += 1
 
 
+class FreeStream:
+    """A stream of a folder that no other process appends to, opened with the first append. Use from any thread.
+
+    A process that starts while the disk is full starts nevertheless; its appends fail until there is room.
+
+    Args:
+        folder: Folder of the streams; see `open_free_stream`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stream: AppendLog | None = None
+        self._lock = threading.Lock()
+        self._open_error: str | None = None
+        self._closed = False
+
+    @property
+    def problem(self) -> str | None:
+        """Why records cannot be written; None when they can."""
+        return self._open_error if self._stream is None else self._stream.problem
+
+    def append(self, records: Sequence[bytes]) -> Future[None]:
+        """Append records, all or none; see `AppendLog.append`."""
+        with self._lock:
+            try:
+                if self._closed:
+                    raise AppendLogError(f"{self._folder}: the log is closed; ask another server")
+                if self._stream is None:
+                    self._stream = open_free_stream(self._folder)
+                self._open_error = None
+            except AppendLogError as error:
+                self._open_error = str(error)
+                failed: Future[None] = Future()
+                failed.set_exception(error)
+                return failed
+            return self._stream.append(records)
+
+    def close(self) -> None:
+        """Write what was appended, and let another process append."""
+        with self._lock:
+            self._closed = True
+            if self._stream is not None:
+                self._stream.close()
+
+
 class StreamInUseError(AppendLogError):
     """Another process appends to the stream."""
 

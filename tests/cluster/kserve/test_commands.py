@@ -104,7 +104,7 @@ def test_a_trained_version_is_rolled_out_from_command_to_cluster(
 ) -> None:
     world = World(tmp_path, kubeconfig.url)
     world.serve(1)
-    traffic = Traffic(world, prometheus)
+    traffic = Traffic(world, prometheus, tmp_path / "disks")
     monkeypatch.setattr(RunContext, "tracker", property(lambda _: SimpleNamespace(registry=world.models)))
     observed: list[str] = []
     real = connection.KServeConnection.observe

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import prometheus_server
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from kserve_world import World
 from kube_server import Behaviour, KubeServer
 from prometheus_server import PrometheusServer
@@ -22,10 +22,13 @@ from shortlist.rollout.kserve.gateway_metrics import GatewayMetrics, gateway_che
 from shortlist.rollout.kserve.observer import KubeObserver, ServedRequests
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.states.phases import Phase
+from shortlist.serving.log.logs import ANSWER_SCHEMA, outcome_schema
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.log_shape import FurtherLabel, Positive
 from shortlist.spec.serving import KPI, Canary, Guard, Guardrails
 from shortlist.system.prometheus import Prometheus, PrometheusUnavailableError
+from tests.served_log import write_rows
 
 POLICY = Canary(
     steps=(50, 100), interval_seconds=0.05, deadline_seconds=60, drain_seconds=0, min_requests=100, min_users=50,
@@ -43,8 +46,8 @@ def prometheus() -> Iterator[PrometheusServer]:
 class Traffic:
     """What servers, users and the gateway leave behind of a step, as soon as it is watched."""
 
-    def __init__(self, world: World, prometheus: PrometheusServer) -> None:
-        self.world, self.prometheus = world, prometheus
+    def __init__(self, world: World, prometheus: PrometheusServer, disks: Path) -> None:
+        self.world, self.prometheus, self.disks = world, prometheus, disks
         self.steps = 0
         self.logs = True
         self.ms_of_canary = 5.0
@@ -75,36 +78,31 @@ class Traffic:
         ids = [f"{record.id}-{step}-{user}" for user in users]
         rng = np.random.default_rng(step)
         scores = rng.uniform(0.2, 0.8, (len(users), 3)) + (self.scores_of_canary if track == "canary" else 0)
-        rows = pl.DataFrame(
+        rows = [
             {
-                "time": [now] * len(ids), "request_id": ids, "user": [f"u{user}" for user in users],
-                "track": track, "rollout": record.id, "step": pl.Series([step] * len(ids), dtype=pl.Int32),
-                "version": version, "status": pl.Series([200] * len(ids), dtype=pl.Int16),
-                "latency_ms": pl.Series([latency_ms] * len(ids), dtype=pl.Float32), "degraded": False,
-                "scores": pl.Series(scores.tolist(), dtype=pl.List(pl.Float32)),
+                "time": now, "request_id": name, "user": f"u{user}", "track": track, "rollout": record.id, "step": step,
+                "version": version, "status": 200, "latency_ms": latency_ms, "degraded": False, "scores": row_scores,
             }
-        )  # fmt: skip
-        best = scores.argmax(axis=1)
-        labels = pl.Series([user % 3 == 0 for user in users]).cast(pl.Int8)
-        outcomes = pl.DataFrame({
-            "time": [now] * len(ids), "request_id": ids, "item": pl.Series([None] * len(ids), dtype=pl.Int64),
-            "row": pl.Series(best).cast(pl.Int32), "label": labels,
-            "seconds": [self.views_of_canary if track == "canary" else 30.0 for _ in users],
-        })  # fmt: skip
-        for kind, frame in (("predictions", rows), ("outcomes", outcomes)):
-            content = BytesIO()
-            frame.write_parquet(content)
-            key = f"logs/demo/{kind}/{now.date()}/pod-{track}-{step}/part-000000.parquet"
-            self.world.objects.write(key, content.getvalue())
+            for name, user, row_scores in zip(ids, users, scores.tolist(), strict=True)
+        ]  # fmt: skip
+        views = self.views_of_canary if track == "canary" else 30.0
+        outcomes = [
+            {"time": now, "request_id": name, "row": row, "label": int(user % 3 == 0), "seconds": views}
+            for name, user, row in zip(ids, users, scores.argmax(axis=1).tolist(), strict=True)
+        ]
+        schema = outcome_schema(pa.int64()).append(pa.field("seconds", pa.float64()))
+        for kind, kind_schema, kind_rows in (("predictions", ANSWER_SCHEMA, rows), ("outcomes", schema, outcomes)):
+            pod = self.disks / track
+            write_rows(pod / kind, kind_schema, kind_rows, table=f"{self.world.objects.root}/logs/demo/{kind}")
 
 
 @pytest.fixture
 def traffic(world: World, prometheus: PrometheusServer, tmp_path: Path) -> Traffic:
-    paths = ServingPaths.for_spec(tmp_path / "runs", "demo")
+    paths = ServingPaths.for_spec(tmp_path / "runs", "demo", world.objects.root)
     world.observe = lambda record: KubeObserver(
-        world.fleet(), world.objects, Prometheus(prometheus.url, 0.2), record, paths, sampling=1.0, settled_seconds=0
+        world.fleet(), Prometheus(prometheus.url, 0.2), record, paths, sampling=1.0, settled_seconds=0
     )
-    return Traffic(world, prometheus)
+    return Traffic(world, prometheus, tmp_path / "disks")
 
 
 def test_a_good_candidate_is_promoted_on_the_clusters_own_evidence(
@@ -233,15 +231,15 @@ def test_what_cannot_be_seen_holds_and_then_goes_back(
 def test_a_store_that_is_away_for_a_moment_only_holds(
     world: World, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, failures_left = type(world.objects).keys, [3]
+    real, failures_left = ServingLog.open_table, [3]
 
-    def keys(self: object, prefix: str) -> list[str]:
-        if prefix.startswith("logs/") and failures_left[0]:
+    def open_table(self: ServingLog) -> DeltaTable | None:
+        if failures_left[0]:
             failures_left[0] -= 1
             raise ShortlistError("s3://bucket: does not answer")
-        return real(self, prefix)  # type: ignore[arg-type]
+        return real(self)
 
-    monkeypatch.setattr(type(world.objects), "keys", keys)
+    monkeypatch.setattr(ServingLog, "open_table", open_table)
     assert world.roll_out(POLICY).canary().state.phase is Phase.PROMOTED
     assert failures_left == [0]
 
@@ -255,20 +253,19 @@ def test_an_error_of_prometheus_is_no_number(prometheus: PrometheusServer) -> No
         asking.query_by("le", "up")
 
 
-def test_rows_that_other_pods_may_still_be_shipping_are_held_back(
+def test_rows_that_other_pods_may_still_be_committing_are_held_back(
     tmp_path: Path,
 ) -> None:
     """One track's newest rows without the other's would look like a wrong split of the users."""
     now = datetime.now(UTC)
     for pod, age in (("early", 60), ("late", 1)):
-        folder = tmp_path / "predictions" / pod
-        folder.mkdir(parents=True)
         row = {
-            "time": [now - timedelta(seconds=age)], "request_id": [pod], "user": ["u"], "track": ["stable"],
-            "rollout": ["r"], "step": [0], "status": [200], "latency_ms": [1.5],
+            "time": now - timedelta(seconds=age), "request_id": pod, "user": "u", "track": "stable", "rollout": "r",
+            "step": 0, "version": 1, "status": 200, "scores": [0.5], "latency_ms": 1.5,
         }  # fmt: skip
-        pl.DataFrame(row).write_parquet(folder / "part-000000.parquet")
-    served_requests = ServedRequests(tmp_path / "predictions", "r", settled_seconds=30)
+        write_rows(tmp_path / "predictions", ANSWER_SCHEMA, [row])
+    log = ServingLog(ANSWER_SCHEMA, str(tmp_path / "predictions"), None)
+    served_requests = ServedRequests(log, "r", settled_seconds=30)
     assert [line for frame in served_requests.read() for line in frame["id"]] == ["early"]
     assert [line for frame in served_requests.read() for line in frame["id"]] == []
     served_requests._settled = timedelta(0)  # time goes by

@@ -31,8 +31,8 @@ from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.states.phases import Phase
 from shortlist.rollout.verdict import EVIDENCE, RolloutVerdict
-from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import prediction_schema
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.orphan_processes import orphan_processes
 from shortlist.serving.traffic.background import replay_folder
@@ -52,8 +52,6 @@ PATIENCE_SECONDS = 180.0
 """Longest wait for what happens within seconds on an idle machine: how busy this one is says nothing of the code."""
 _UNKNOWN_SECONDS = 0.25
 """Who sends on a connection whose other end was gone for less than this, on a busy machine, cannot know of it yet."""
-_READ_SECONDS = 5.0
-"""By then a file of a log has been read by servers that run."""
 _LINES_LATER_SECONDS = 1.0
 """Envoy writes its access log every 0.2 s, when it gets its turn."""
 
@@ -267,7 +265,8 @@ class Live:
 
     def predictions(self, *columns: str) -> pl.DataFrame:
         """Return columns of the prediction log since shortly before the test; all of them take four times as long."""
-        return read_parts(parts(self.paths.predictions), prediction_schema(self.world.spec.data), columns or None)
+        schema = prediction_schema(self.world.spec.data)
+        return ServingLog.on_disk(self.paths.predictions, schema).read_all(columns or schema.names)
 
     def answered(self, version: int) -> int:
         """Return how often a version has answered."""
@@ -323,7 +322,6 @@ class Live:
     @contextmanager
     def visited(self, rate: float = USERS_RATE) -> Iterator[Story]:
         """Let users ask while the block runs; afterwards they were served, and another rollout can begin."""
-        self._remove_old_parts()
         with Users(self.stack.port, self.world.spec.name, self._sessions, rate) as users:
             sizes = {name: self._access_log(name).stat().st_size for name in ENVOYS}
             self.story = Story(users, access_begins=sizes)
@@ -335,17 +333,6 @@ class Live:
         assert users.ledger.lost == 0
         assert self.failed_stable() == []
         self.restore()
-
-    def _remove_old_parts(self) -> None:
-        """Remove what earlier tests left in the logs, as who keeps them does after some days.
-
-        Every server that starts and every controller would read them anew, 3 ms of processor time a file.
-        """
-        until = time.time() - _READ_SECONDS
-        for folder in (self.paths.predictions, self.paths.outcomes):
-            for part in parts(folder):
-                if part.stat().st_mtime < until:
-                    part.unlink()
 
     def _tidy(self) -> None:
         """End what a test that failed left under way, so that the next one says something of its own."""

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from shortlist.collecting.collector import Collector, CollectorRun
 from shortlist.data.base_rows import clock_failures
 from shortlist.data.collected import ANSWERED, ROWS, CollectedLog
 from shortlist.data.rules.failures import split_failures
 from shortlist.data.rules.row_rules import build_log_checks, find_broken_checks
-from shortlist.serving.log.logs import PART, item_type, outcome_columns, outcome_schema, prediction_schema
+from shortlist.serving.log.logs import item_type, outcome_columns, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
 from shortlist.spec.serving import Serving
+from tests.served_log import write_rows
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 DECLARED: dict[str, Any] = {
@@ -71,8 +69,8 @@ class Shop:
     def log(self) -> CollectedLog:
         return CollectedLog.open(self.stores, "shop")
 
-    def answer(self, *answers: dict[str, Any], server: str = "v3-1") -> Path:
-        """Write a part of the prediction log; by default an answer at noon about two items."""
+    def answer(self, *answers: dict[str, Any], server: int = 0) -> Path:
+        """Write a record of the prediction log, and return its file; by default an answer at noon about two items."""
         common = {"time": NOON, "user": "1", "track": "stable", "version": 3, "status": 200, "digest": "0" * 16}
         answer_columns = {
             "items": ["i0", "i1"],
@@ -82,13 +80,13 @@ class Shop:
             "price": [1.0, 2.0],
         }
         rows = [{**common, **answer_columns, **answer} for answer in answers]
-        return self._write(self.paths.predictions / server, prediction_schema(self.data), rows)
+        return write_rows(self.paths.predictions, prediction_schema(self.data), rows, server)
 
     def outcome(self, *outcomes: dict[str, Any]) -> Path:
-        """Write a part of the outcome log; by default a click a minute after noon."""
+        """Write a record of the outcome log, and return its file; by default a click a minute after noon."""
         schema = outcome_schema(item_type(self.data), outcome_columns(self.data))
         rows = [{"time": NOON + minutes(1), "label": 1, **outcome} for outcome in outcomes]
-        return self._write(self.paths.outcomes / "web", schema, rows)
+        return write_rows(self.paths.outcomes, schema, rows)
 
     def collector(self, log: CollectedLog | None = None, most_rows: int = 500_000) -> Collector:
         return Collector("shop", self.stores, self.data, self.serving, most_rows, log)
@@ -109,9 +107,3 @@ class Shop:
         return split_failures(
             rows, clock_failures(rows, self.data) + find_broken_checks(rows, build_log_checks(self.data))
         )
-
-    def _write(self, folder: Path, schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> Path:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / PART.format(number=len(list(folder.glob("part-*"))))
-        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path)
-        return path

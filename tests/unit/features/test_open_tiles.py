@@ -217,10 +217,10 @@ def test_a_restored_checkpoint_continues_like_the_original(
         tiles.advance(moment)
         with TemporaryDirectory() as folder:
             path = checkpoint_path(Path(folder), plan)
-            write_checkpoint(path, EventCheckpoint(tiles.state(), {"1-2.events": 3}, {"web/part-000000.parquet": 4.5}))
+            write_checkpoint(path, EventCheckpoint(tiles.state(), {"stream": 3}, {"outcomes": 4}))
             checkpoint = read_checkpoint(path, plan)
         assert checkpoint is not None
-        assert (checkpoint.read, checkpoint.outcomes) == ({"1-2.events": 3}, {"web/part-000000.parquet": 4.5})
+        assert (checkpoint.events, checkpoint.outcomes) == ({"stream": 3}, {"outcomes": 4})
         restored = OpenTiles(plan)
         restored.restore(checkpoint.state)
         for event in events:

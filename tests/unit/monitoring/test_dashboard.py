@@ -20,11 +20,10 @@ from monitoring.exposition import metrics_text
 from monitoring.served_features.record import ServedColumn, ServedFeaturesReport
 from monitoring.store.monitoring_store import MonitoringStore
 from monitoring.windows.records import Finding, Measure, Problem, Quality, RetrainDecision, SlateTraffic, WindowReport
-from shortlist.serving.log.log_shipper import LogShipper
+from shortlist.serving.log.committer import LogCommitter
 from shortlist.serving.server.runtime.metrics import Metrics
 from shortlist.serving.server.server import ServerComponents
 from shortlist.spec.serving import Serving
-from shortlist.storage.objects_folder import FolderObjectStore
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "monitoring"
 RULES = yaml.safe_load((DEPLOY / "alert_rules.yaml").read_text())
@@ -142,10 +141,10 @@ def told_by_a_server() -> LabelValuesByMetric:
     }
 
 
-def told_by_a_log_shipper(folder: Path) -> LabelValuesByMetric:
-    """Return the metrics of the log shipper; its scrape adds the labels spec and pod."""
+def told_by_a_log_committer() -> LabelValuesByMetric:
+    """Return the metrics of the log committer; its scrape adds the labels spec and pod."""
     registry = CollectorRegistry()
-    registry.register(LogShipper(folder, FolderObjectStore(folder / "objects"), "logs/demo/predictions", "pod", 1.0))
+    registry.register(LogCommitter([]))
     metrics = samples(generate_latest(registry).decode())
     return {name: {label: set[str]() for label in {*labels, "spec", "pod"}} for name, labels in metrics.items()}
 
@@ -153,7 +152,7 @@ def told_by_a_log_shipper(folder: Path) -> LabelValuesByMetric:
 @pytest.fixture(scope="module")
 def exported_metrics(tmp_path_factory: pytest.TempPathFactory) -> LabelValuesByMetric:
     folder = tmp_path_factory.mktemp("store")
-    return {**told_by_the_watcher(folder), **told_by_a_server(), **told_by_a_log_shipper(folder / "log")}
+    return {**told_by_the_watcher(folder), **told_by_a_server(), **told_by_a_log_committer()}
 
 
 def queried_metrics(expression: str) -> list[tuple[str, dict[str, str]]]:

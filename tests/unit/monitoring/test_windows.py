@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -11,7 +9,6 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from monitoring.windows.known_columns import SLATE_SIZE
@@ -19,11 +16,14 @@ from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.spans import Span
 from monitoring.windows.windows import Windows
 from shortlist.contracts import Columns, ShortlistError
+from shortlist.serving.log.log_rows import declared_rows
 from shortlist.serving.log.log_writer import is_sampled
-from shortlist.serving.log.logs import PART, item_type, outcome_schema, prediction_schema
+from shortlist.serving.log.logs import item_type, outcome_schema, prediction_schema
+from shortlist.serving.log.table_committer import TableCommitter
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
 from shortlist.spec.monitoring import Monitoring
+from tests.served_log import write_rows
 
 DAY = datetime(2026, 3, 2, tzinfo=UTC)
 NOON = DAY + timedelta(hours=12)
@@ -98,22 +98,20 @@ class Traffic:
         items.write_parquet(side / "items.parquet")
         return self.folder / "log"
 
-    def answer(self, *answers: dict[str, Any], process: str = "v3-1") -> Path:
-        """Write a part of the prediction log; by default an answer at noon about two items."""
+    def answer(self, *answers: dict[str, Any], process: int = 0) -> Path:
+        """Write a record of the prediction log; by default an answer at noon about two items."""
         common = {"time": NOON, "user": "1", "track": "stable", "version": 3, "status": 200, "digest": "0" * 16}
         answer_columns = {"latency_ms": 4.0, "degraded": False, "items": ["i0", "i1"], "scores": [0.25, 0.5]}
-        folder = self.paths.predictions / process
-        return self._write(
-            folder, prediction_schema(self.data), [{**common, **answer_columns, **answer} for answer in answers]
-        )
+        rows = [{**common, **answer_columns, **answer} for answer in answers]
+        return write_rows(self.paths.predictions, prediction_schema(self.data), rows, process)
 
-    def outcome(self, *outcomes: tuple[Any, ...], process: str = "web") -> Path:
-        """Write a part of the outcome log: request, row, label, and the time if it is not a minute after noon."""
+    def outcome(self, *outcomes: tuple[Any, ...], process: int = 0) -> Path:
+        """Write a record of the outcome log: request, row, label, and the time if it is not a minute after noon."""
         rows = [
             {"time": (*outcome, NOON + minutes(1))[3], "request_id": outcome[0], "row": outcome[1], "label": outcome[2]}
             for outcome in outcomes
         ]
-        return self._write(self.paths.outcomes / process, outcome_schema(item_type(self.data)), rows)
+        return write_rows(self.paths.outcomes, outcome_schema(item_type(self.data)), rows, process)
 
     def windows(self, now: datetime = MONTH_LATER, sampling: float = 1.0, **settings: Any) -> Windows:
         declared = {"window": {"maturity_hours": 1.0, **settings}}
@@ -121,12 +119,6 @@ class Traffic:
 
     def read(self, span: Span = TODAY, sampling: float = 1.0, **settings: Any) -> LiveWindow:
         return self.windows(sampling=sampling, **settings).read(span)
-
-    def _write(self, folder: Path, schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> Path:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / PART.format(number=len(list(folder.glob("part-*"))))
-        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path)
-        return path
 
 
 @pytest.fixture
@@ -306,6 +298,7 @@ def test_a_torn_file_is_skipped_and_reported(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a"})
     torn, spoilt = traffic.answer({"request_id": "b"}), traffic.outcome(("a", 0, 1))
     traffic.outcome(("a", 1, 0))
+    whole = torn.read_bytes()
     for path in (torn, spoilt):
         path.write_bytes(path.read_bytes()[:-100])
     windows = traffic.windows()
@@ -314,46 +307,34 @@ def test_a_torn_file_is_skipped_and_reported(traffic: Traffic) -> None:
     assert available.waiting.startswith("1 file(s) of the prediction log cannot be read: ")
     assert (window.requests, outcomes_of(window)) == (1, [("a", 1, 0)])
     prediction_problem, outcome_problem = window.unreadable
-    assert f"{torn}: cannot be read (" in prediction_problem
-    assert f"{spoilt}: cannot be read (" in outcome_problem
-    assert "move it out of the log" in outcome_problem
-    torn.unlink()
-    assert traffic.windows().find().waiting == ""
-
-
-def test_a_file_with_corrupt_pages_is_skipped_and_reported(traffic: Traffic) -> None:
-    traffic.answer({"request_id": "a"})
-    spoilt = traffic.answer(*({"request_id": f"b{number}", "page": ["x" * number]} for number in range(999)))
-    content, middle = bytearray(spoilt.read_bytes()), spoilt.read_bytes().index(b"x" * 500)
-    traffic.windows().find()  # nothing is wrong yet
-    content[middle - 300 : middle + 300] = bytes(600)
-    spoilt.write_bytes(content)
-    window = traffic.read()
-    assert window.requests == 1000  # their pages are good
-    assert window.scored.height == 2
-    assert [message.partition(": ")[0] for message in window.unreadable] == [str(spoilt)]
+    assert prediction_problem.startswith(f"{torn}: ")
+    assert outcome_problem.startswith(f"{spoilt}: ")
+    assert "restore the file from a backup" in outcome_problem
+    torn.write_bytes(whole)
+    restored = traffic.windows()
+    assert (restored.find().waiting, restored.read(TODAY).requests) == ("", 2)
 
 
 def test_a_log_without_readable_files_is_an_error(traffic: Traffic) -> None:
     torn = traffic.answer({"request_id": "a"})
     torn.write_bytes(b"")
-    with pytest.raises(ShortlistError, match=r"no file of the prediction log can be read.*part-000000\.parquet"):
+    with pytest.raises(ShortlistError, match=r"no file of the prediction log can be read.*\.parquet"):
         traffic.windows().find()
 
 
-def test_a_file_of_another_schema_is_skipped_and_reported(traffic: Traffic) -> None:
+def test_a_record_of_another_schema_is_left_out_and_reported(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a"})
     changed = Traffic(traffic.folder, with_page({"name": "page", "type": "integer"}))
-    strange = changed.answer({"request_id": "b", "page": [1]}, process="v4-1")
+    changed.answer({"request_id": "b", "page": [1]}, process=1)
     window = traffic.read()
     assert window.requests == 1
     (message,) = window.unreadable
-    assert message.startswith(f"{strange}: column 'page': got List(Int64); wanted List(String); ")
+    assert "stream-001-" in message and "left out, because it does not fit" in message
 
 
 def test_a_log_of_an_older_version_with_fewer_columns_is_read(traffic: Traffic) -> None:
     older_log = Traffic(traffic.folder, with_page())
-    older_log.answer({"request_id": "a"}, process="v2-1")
+    older_log.answer({"request_id": "a"}, process=1)
     traffic.answer({"request_id": "b", "page": ["home"]})
     traffic.outcome(("a", 0, 0), ("b", 0, 1))
     window = traffic.read()
@@ -371,7 +352,7 @@ def test_rows_have_the_outcomes_and_scores_of_further_labels(traffic: Traffic) -
         for request, row, label, seconds in answers
     ]
     schema = outcome_schema(item_type(traffic.data), outcome_columns)
-    traffic._write(traffic.paths.outcomes / "web", schema, outcomes)
+    write_rows(traffic.paths.outcomes, schema, outcomes)
     rows = traffic.read().rows.sort("request_id", "row")
     assert rows["label_long"].to_list() == [1, 0, None, 1]
     assert rows["score_long"].to_list() == [pytest.approx(0.1), pytest.approx(0.2), None, None]  # b: an earlier model
@@ -389,16 +370,16 @@ def test_outcomes_without_the_column_of_a_further_label_are_read(traffic: Traffi
 def test_outcomes_may_come_before_their_predictions(traffic: Traffic) -> None:
     traffic.outcome(("a", 0, 1, NOON - minutes(1)))  # a clock that is behind
     windows = traffic.windows()
-    traffic.answer({"request_id": "a"}, process="v3-2")
+    traffic.answer({"request_id": "a"}, process=2)
     assert outcomes_of(windows.read(TODAY)) == [("a", 0, 1)]
 
 
 def test_the_last_outcome_of_a_row_counts_and_duplicates_are_counted(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a"}, {"request_id": "b"})
-    traffic.outcome(("a", 0, 1, NOON + minutes(3)), ("b", 0, 0), process="zweb")
+    traffic.outcome(("a", 0, 1, NOON + minutes(3)), ("b", 0, 0), process=1)
     traffic.outcome(("a", 0, 0, NOON + minutes(2)), ("a", 0, 0, NOON + minutes(1)), ("b", 0, 1))
     window = traffic.read()
-    assert outcomes_of(window) == [("a", 0, 1), ("b", 0, 0)]  # of equally old ones, the one that is read last
+    assert outcomes_of(window) == [("a", 0, 1), ("b", 0, 1)]  # of equally old ones, the one that was committed last
     assert (window.duplicates, window.coverage, window.orphans) == (3, 1.0, 0)
 
 
@@ -420,7 +401,7 @@ def test_outcomes_of_a_replayed_log_are_not_late(traffic: Traffic) -> None:
 
 def test_outcomes_without_a_prediction_are_orphans(traffic: Traffic) -> None:
     yesterday = NOON - timedelta(days=1)
-    traffic.answer({"request_id": "before", "time": yesterday}, process="v3-0")
+    traffic.answer({"request_id": "before", "time": yesterday}, process=0)
     traffic.answer(
         {"request_id": "a"}, {"request_id": "b", "time": NOON + minutes(60)}, {"request_id": "f", "status": 500}
     )
@@ -460,8 +441,8 @@ def test_rows_in_the_future_are_counted_and_left_out(traffic: Traffic) -> None:
 
 
 def test_rows_have_version_and_track(traffic: Traffic) -> None:
-    traffic.answer({"request_id": "a", "scores": [0.25]}, process="v3-1")
-    traffic.answer({"request_id": "b", "version": 4, "track": "canary", "scores": [0.75]}, process="v4-1")
+    traffic.answer({"request_id": "a", "scores": [0.25]}, process=1)
+    traffic.answer({"request_id": "b", "version": 4, "track": "canary", "scores": [0.75]}, process=1)
     traffic.outcome(("a", 0, 0), ("b", 0, 1))
     window = traffic.read()
     rows = window.rows.select("request_id", "version", "track", "score").sort("request_id")
@@ -490,12 +471,12 @@ def test_answers_with_the_same_id_are_one_request(traffic: Traffic) -> None:
 
 
 def test_a_request_logged_by_two_replicas_counts_once(traffic: Traffic, monkeypatch: pytest.MonkeyPatch) -> None:
-    traffic.answer({"request_id": "a", "scores": [0.25, 0.5]}, process="v3-1")
+    traffic.answer({"request_id": "a", "scores": [0.25, 0.5]}, process=1)
     repeated = {"request_id": "a", "scores": [0.25, 0.5], "time": NOON + timedelta(seconds=2)}
-    traffic.answer(repeated, {"request_id": "b", "scores": [0.75, 0.125]}, process="v3-2")
+    traffic.answer(repeated, {"request_id": "b", "scores": [0.75, 0.125]}, process=2)
     traffic.outcome(("a", 0, 1), ("a", 1, 0), ("b", 0, 0))
-    for rows_at_once in (200_000, 1):  # both parts in one piece, and each in a piece of its own
-        monkeypatch.setattr("monitoring.windows.part_index._MOST_ROWS", rows_at_once)
+    for rows_at_once in (200_000, 1):  # both in one piece, and each in a piece of its own
+        monkeypatch.setattr("shortlist.serving.log.serving_log.ROWS_PER_FRAME", rows_at_once)
         window = traffic.read()
         assert window.requests == 2
         assert sorted(window.scored["score"]) == [0.125, 0.25, 0.5, 0.75]
@@ -520,13 +501,11 @@ def test_a_large_window_is_a_sample_of_whole_requests(traffic: Traffic) -> None:
     assert repeated.scored.sort("score").equals(window.scored.sort("score"))
 
 
-def test_parts_are_indexed_once_and_only_those_of_a_window_are_read(traffic: Traffic) -> None:
+def test_files_are_indexed_once_and_only_those_of_a_window_are_read(traffic: Traffic) -> None:
     old = traffic.answer({"request_id": "old", "time": NOON - timedelta(days=9)})
     traffic.answer({"request_id": "a"})
     traffic.windows().find()
-    stat = old.stat()
-    old.write_bytes(bytes(stat.st_size))
-    os.utime(old, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    old.write_bytes(b"it is not read again")
     traffic.answer({"request_id": "b"})
     windows = traffic.windows()  # as another process would
     assert [span.start.day for span in windows.find().mature] == [21, 2]
@@ -534,6 +513,30 @@ def test_parts_are_indexed_once_and_only_those_of_a_window_are_read(traffic: Tra
     assert (window.requests, window.unreadable) == (2, ())
     assert windows.read(windows.find().mature[0]).requests == 0
     assert str(old) in windows.read(TODAY).unreadable[0]
+
+
+def test_twice_the_log_is_twice_the_work(traffic: Traffic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run looks at the new rows, and a window at its own rows, however long the log has become."""
+    looked_at: list[int] = []
+
+    def counted(rows: Any, schema: pa.Schema, columns: list[str]) -> pl.DataFrame:
+        looked_at.append(rows.num_rows)
+        return declared_rows(rows, schema, columns)
+
+    monkeypatch.setattr("shortlist.serving.log.serving_log.declared_rows", counted)
+    monkeypatch.setattr("shortlist.serving.log.serving_log.ROWS_PER_FRAME", 7)
+    work = []
+    for day in range(8):
+        at = NOON + timedelta(days=day)
+        traffic.answer(*({"request_id": f"{day}-{number}", "time": at} for number in range(50)))
+        traffic.outcome(*((f"{day}-{number}", 0, 1, at) for number in range(50)))
+        TableCommitter(traffic.paths.root / "streams/predictions", str(traffic.paths.predictions)).maintain()
+        looked_at.clear()
+        span = Span(DAY + timedelta(days=day), DAY + timedelta(days=day + 1))
+        window = traffic.read(span)
+        assert (window.requests, window.rows.height) == (50, 50)
+        work.append(sum(looked_at))
+    assert work == [work[0]] * 8
 
 
 def test_a_lost_or_invalid_index_is_rebuilt(traffic: Traffic) -> None:
@@ -548,12 +551,13 @@ def test_a_lost_or_invalid_index_is_rebuilt(traffic: Traffic) -> None:
     assert traffic.read().requests == 1
 
 
-def test_deleted_parts_leave_the_index(traffic: Traffic) -> None:
-    traffic.answer({"request_id": "a"})
-    part = traffic.answer({"request_id": "b", "time": NOON - timedelta(days=9)})
-    assert len(traffic.windows().find().mature) == 2
-    part.unlink()
-    assert traffic.windows().find().mature == (TODAY,)
+def test_days_beyond_the_retention_leave_the_index(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a", "time": datetime.now(UTC)})
+    traffic.answer({"request_id": "b"})
+    assert traffic.windows(datetime.now(UTC)).find().mature == (TODAY,)
+    committer = TableCommitter(traffic.paths.root / "streams/predictions", str(traffic.paths.predictions))
+    committer.maintain(timedelta(days=30))
+    assert traffic.windows(datetime.now(UTC)).find().mature == ()
 
 
 def test_a_window_without_traffic_is_empty(traffic: Traffic) -> None:

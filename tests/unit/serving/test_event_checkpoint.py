@@ -12,21 +12,22 @@ from random import Random
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from shortlist.features.open_events import AnsweredRequest, StreamingPlan
 from shortlist.features.tiles import Tiles
 from shortlist.serving.log import event_checkpoint
 from shortlist.serving.log.event_checkpoint import checkpoint_path, read_checkpoint
-from shortlist.serving.log.event_log import EventReader, EventWriter
-from shortlist.serving.log.log_reader import parts
-from shortlist.serving.log.logs import PART, outcome_schema
+from shortlist.serving.log.event_log import EventReader, encode_event
+from shortlist.serving.log.logs import outcome_schema
 from shortlist.serving.server.inference import event_counts
 from shortlist.serving.server.inference.event_counts import EventCounts
 from shortlist.serving.server.request_inputs.input_reader import Inputs
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.spec.data import Data
+from shortlist.storage.append_log.reader import StreamReader
+from shortlist.storage.append_log.writer import open_free_stream
+from tests.served_log import append_rows, logged_rows
 
 DATA = Data.model_validate(
     {
@@ -64,10 +65,9 @@ def rows_and_positives(counted: EventCounts, offset: timedelta) -> tuple[list[in
 
 
 def append(folder: Path, *numbers: int) -> None:
-    writer = EventWriter(folder / "events", rotate_seconds=600)
-    for waiting in [writer.append(event(number)) for number in numbers]:
-        waiting.result(10)
-    writer.close()
+    stream = open_free_stream(folder / "events", rotate_bytes=1)  # a segment each time
+    stream.append([encode_event(event(number)) for number in numbers]).result(10)
+    stream.close()
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def counted(tmp_path: Path) -> Path:
 
 
 def test_a_start_counts_the_events_since_the_checkpoint(counted: Path) -> None:
-    oldest = min((counted / "events").glob("*.events"))
+    oldest = min((counted / "events").rglob("*.segment"))
     oldest.write_bytes(b"\0" * oldest.stat().st_size)  # it is not read again
     restarted = counts(counted)
     assert rows_by_user(restarted) == [4] * 7
@@ -127,12 +127,9 @@ def test_a_full_disk_leaves_the_old_checkpoint_unchanged(
 
 
 def write_outcome(folder: Path, number: int) -> None:
-    """Write a part of the outcome log: an event was clicked."""
+    """Append an outcome: an event was clicked."""
     clicked = {"time": datetime.now(UTC), "request_id": f"request-{number}", "row": 0, "label": 1}
-    path = folder / "outcomes" / "client" / PART.format(number=number)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist([clicked], outcome_schema(pa.int64())), path.with_suffix(".partial"))
-    path.with_suffix(".partial").rename(path)
+    append_rows(folder / "outcomes", outcome_schema(pa.int64()), [clicked])
 
 
 def count_until_killed(folder: Path, first: int, pipe: int) -> None:
@@ -181,7 +178,8 @@ def test_kills_around_checkpoints_lose_no_acknowledged_event_and_no_outcome(tmp_
     ]
     assert len(acknowledged) > 20
     assert acknowledged <= set(kept_numbers)
-    clicked = [int(path.stem.removeprefix("part-")) for path in parts(tmp_path / "outcomes")]
+    logged = logged_rows(tmp_path / "outcomes", outcome_schema(pa.int64()))["request_id"]
+    clicked = [int(request.removeprefix("request-")) for request in logged]
     assert len(clicked) > 20
     server = counts(tmp_path)
     rows, positives = rows_and_positives(server, PLAN.tiles.delay + timedelta(minutes=1))
@@ -194,22 +192,45 @@ def test_kills_around_checkpoints_lose_no_acknowledged_event_and_no_outcome(tmp_
     server.stop()
 
 
-def test_a_broken_event_log_is_a_problem_and_delays_the_counts(tmp_path: Path) -> None:
+def test_a_damaged_event_is_named_and_the_others_are_counted(tmp_path: Path) -> None:
     append(tmp_path, 0, 1)
     counted = counts(tmp_path)
     counted.poll()
     assert counted.problem is None
     append(tmp_path, 2)
-    newest = max((tmp_path / "events").glob("*.events"))
+    newest = max((tmp_path / "events").rglob("*.segment"))
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+    append(tmp_path, 3)
     counted_at = counted.counted_at
     counted.poll()
-    assert "there is no record at byte 0" in str(counted.problem)
-    assert counted.counted_at == counted_at
+    assert "are no record; they are left out" in str(counted.problem)
+    assert counted.counted == 3
+    assert counted.counted_at > counted_at
     newest.unlink()
     counted.poll()
     assert counted.problem is None
-    assert counted.counted_at > counted_at
+    counted.stop()
+
+
+def test_a_stream_that_cannot_be_read_delays_the_counts_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(tmp_path, 0)
+    counted = counts(tmp_path)
+    counted.poll()
+    counted_at = counted.counted_at
+    append(tmp_path, 1)
+
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as once:
+        once.setattr(StreamReader, "read_new", broken)
+        counted.poll()
+        assert "Input/output error; its events are counted as soon as it can be read" in str(counted.problem)
+        assert (counted.counted, counted.counted_at) == (1, counted_at)
+    counted.poll()
+    assert (counted.counted, counted.problem) == (2, None)
     counted.stop()
 
 

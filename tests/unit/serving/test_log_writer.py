@@ -16,13 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from shortlist.serving.log.log_reader import read_log
-from shortlist.serving.log.log_writer import LogWriter, is_sampled, process_folder
+from shortlist.serving.log.log_writer import LogWriter, is_sampled
 from shortlist.serving.log.logs import NO_SLATE, outcome_schema, prediction_schema
+from shortlist.serving.log.serving_log import stream_folder
 from shortlist.serving.server.prediction_log.feature_sample import NO_FEATURES
 from shortlist.serving.server.prediction_log.logged_columns import to_arrow_column
 from shortlist.spec.data import Data
 from shortlist.spec.serving import PredictionLog
+from tests.served_log import logged_rows
 
 DATA = Data.model_validate(
     {
@@ -38,7 +39,6 @@ DATA = Data.model_validate(
     }
 )
 PREDICTIONS = prediction_schema(DATA)
-OUTCOMES = outcome_schema(pa.string())
 NOW = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
 
 
@@ -67,7 +67,7 @@ def prediction(request_id: str, rows: int = 2) -> tuple[Any, ...]:
 
 def writer(folder: Path, flush_seconds: float = 600, max_waiting: int = 50_000) -> LogWriter:
     settings = PredictionLog(flush_seconds=flush_seconds, max_waiting=max_waiting)
-    return LogWriter(folder, PREDICTIONS, settings, to_arrow_column)
+    return LogWriter(stream_folder(folder), PREDICTIONS, settings, to_arrow_column)
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -91,12 +91,12 @@ def no_space(folder: Path) -> Iterator[None]:
 
 
 def test_rows_come_back_as_they_were_added(tmp_path: Path) -> None:
-    log = writer(process_folder(tmp_path, 3))
+    log = writer(tmp_path)
     assert log.add(prediction("a"))
     null_values = (None, np.array([np.nan], np.float32), None, None, *NO_FEATURES, *NO_SLATE)
     assert log.add((NOW, "b", None, False, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, None, 0.5, *null_values))
     log.close()
-    first, second = read_log(tmp_path, PREDICTIONS).to_dicts()
+    first, second = logged_rows(tmp_path, PREDICTIONS).to_dicts()
     assert first["time"] == NOW
     assert (first["request_id"], first["items"], first["scores"]) == ("a", [0, 1], [0.5, 0.5])
     assert (first["page"], first["event_time"], second["page"]) == (["home"], None, None)
@@ -105,46 +105,37 @@ def test_rows_come_back_as_they_were_added(tmp_path: Path) -> None:
     assert (log.written, log.dropped, log.waiting) == (2, 0, 0)
 
 
-def test_outcomes_have_a_log_of_the_same_kind(tmp_path: Path) -> None:
-    log = LogWriter(tmp_path / "one", OUTCOMES, PredictionLog())
-    log.add((NOW, "a", "item 1", 0, 1))
-    log.add((NOW, "a", None, 1, 0))
-    log.close()
-    assert read_log(tmp_path, OUTCOMES)["item"].to_list() == ["item 1", None]
-
-
 def test_rows_are_written_in_the_background_within_the_declared_time(tmp_path: Path) -> None:
-    log = writer(tmp_path / "one", flush_seconds=0.05)
+    log = writer(tmp_path, flush_seconds=0.05)
     log.add(prediction("a"))
-    until(lambda: read_log(tmp_path, PREDICTIONS).height == 1)
+    until(lambda: logged_rows(tmp_path, PREDICTIONS).height == 1)
     log.close()
 
 
 def test_memory_that_fills_is_written_before_its_time(tmp_path: Path) -> None:
-    log = writer(tmp_path / "one", max_waiting=10)
+    log = writer(tmp_path, max_waiting=10)
     for number in range(8):
         log.add(prediction(str(number)))
     until(lambda: log.written > 0)
     log.close()
-    assert read_log(tmp_path, PREDICTIONS).height == 8
+    assert logged_rows(tmp_path, PREDICTIONS).height == 8
 
 
-def test_a_reader_sees_every_row_once_and_never_half_a_file(tmp_path: Path) -> None:
-    assert read_log(tmp_path / "not there", PREDICTIONS).height == 0
-    first_writer, two = writer(process_folder(tmp_path, 3)), writer(process_folder(tmp_path, 4))
+def test_a_reader_sees_every_row_of_two_servers_once(tmp_path: Path) -> None:
+    assert logged_rows(tmp_path / "not there", PREDICTIONS).height == 0
+    first_writer, two = writer(tmp_path), writer(tmp_path)
     for log, name in ((first_writer, "a"), (two, "b")):
         log.add(prediction(name))
         log.flush()
-    assert sorted(read_log(tmp_path, PREDICTIONS)["request_id"]) == ["a", "b"]
-    (next(tmp_path.iterdir()) / "part-000009.parquet.partial").write_bytes(b"half")
+    assert sorted(logged_rows(tmp_path, PREDICTIONS)["request_id"]) == ["a", "b"]
     first_writer.add(prediction("c"))
     first_writer.close()
     two.close()
-    assert sorted(read_log(tmp_path, PREDICTIONS)["request_id"]) == ["a", "b", "c"]
+    assert sorted(logged_rows(tmp_path, PREDICTIONS)["request_id"]) == ["a", "b", "c"]
 
 
 def test_a_full_disk_loses_only_rows_beyond_the_buffer(tmp_path: Path) -> None:
-    log = writer(tmp_path / "one", max_waiting=5)
+    log = writer(tmp_path, max_waiting=5)
     with no_space(tmp_path):
         accepted = []
         for number in range(8):
@@ -153,17 +144,17 @@ def test_a_full_disk_loses_only_rows_beyond_the_buffer(tmp_path: Path) -> None:
         assert "File too large" in (log.problem or "")
     assert accepted == [True] * 5 + [False] * 3
     assert (log.dropped, log.written, log.waiting) == (3, 0, 5)
-    assert list((tmp_path / "one").iterdir()) == []  # no half-written file stays
+    assert list(stream_folder(tmp_path).rglob("*.segment")) == []  # no half-written record stays
     log.flush()  # there is space again
     assert log.problem is None
     assert log.add(prediction("later"))
     log.close()
-    assert read_log(tmp_path, PREDICTIONS)["request_id"].to_list() == ["0", "1", "2", "3", "4", "later"]
+    assert logged_rows(tmp_path, PREDICTIONS)["request_id"].to_list() == ["0", "1", "2", "3", "4", "later"]
     assert (log.dropped, log.written) == (3, 6)
 
 
 def test_rows_lost_at_the_end_on_a_full_disk_are_counted(tmp_path: Path) -> None:
-    log = writer(tmp_path / "one")
+    log = writer(tmp_path)
     log.add(prediction("a"))
     with no_space(tmp_path):
         log.close()
@@ -173,7 +164,7 @@ def test_rows_lost_at_the_end_on_a_full_disk_are_counted(tmp_path: Path) -> None
 
 def test_long_rows_fill_the_buffer_sooner(tmp_path: Path) -> None:
     log = LogWriter(
-        tmp_path / "one", PREDICTIONS, PredictionLog(flush_seconds=600, max_waiting_bytes=2**20), to_arrow_column
+        stream_folder(tmp_path), PREDICTIONS, PredictionLog(flush_seconds=600, max_waiting_bytes=2**20), to_arrow_column
     )
     with no_space(tmp_path):
         accepted = []
@@ -185,18 +176,18 @@ def test_long_rows_fill_the_buffer_sooner(tmp_path: Path) -> None:
     log.flush()
     assert log.add(prediction("later"), size=2**20)
     log.close()
-    assert read_log(tmp_path, PREDICTIONS)["request_id"].to_list() == ["0", "1", "2", "later"]
+    assert logged_rows(tmp_path, PREDICTIONS)["request_id"].to_list() == ["0", "1", "2", "later"]
     assert (log.dropped, log.written) == (2, 4)
 
 
 def test_a_row_of_another_shape_does_not_stop_the_log(tmp_path: Path) -> None:
-    log = writer(tmp_path / "one")
+    log = writer(tmp_path)
     log.add(("no time", *prediction("a")[1:]))
     log.flush()
     log.add(prediction("b"))
     log.close()
     assert log.dropped == 1
-    assert read_log(tmp_path, PREDICTIONS)["request_id"].to_list() == ["b"]
+    assert logged_rows(tmp_path, PREDICTIONS)["request_id"].to_list() == ["b"]
 
 
 def test_a_killed_process_keeps_all_up_to_the_last_flush(tmp_path: Path) -> None:
@@ -208,9 +199,11 @@ def test_a_killed_process_keeps_all_up_to_the_last_flush(tmp_path: Path) -> None
         from shortlist.spec.serving import PredictionLog
         from shortlist.serving.log.log_writer import LogWriter
         from shortlist.serving.log.logs import outcome_schema
-        log = LogWriter(Path(sys.argv[1]) / "one", outcome_schema(pa.int64()), PredictionLog(flush_seconds=600))
+        from shortlist.serving.log.serving_log import stream_folder
+        settings = PredictionLog(flush_seconds=600)
+        log = LogWriter(stream_folder(Path(sys.argv[1])), outcome_schema(pa.int64()), settings)
         for number in range(100):
-            log.add((datetime.now(UTC), str(number), number, 0, 1))
+            log.add((datetime.now(UTC), str(number), number, 0, 1, None, None, None))
             if number == 49:
                 log.flush()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -220,7 +213,7 @@ def test_a_killed_process_keeps_all_up_to_the_last_flush(tmp_path: Path) -> None
         [sys.executable, "-c", program, str(tmp_path)], env={**os.environ, "PYTHONPATH": root}, check=False
     )
     assert ended.returncode == -signal.SIGKILL
-    assert read_log(tmp_path, outcome_schema(pa.int64())).height == 50
+    assert logged_rows(tmp_path, outcome_schema(pa.int64())).height == 50
 
 
 def test_adding_does_not_wait_for_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,14 +225,14 @@ def test_adding_does_not_wait_for_a_disk_that_hangs(tmp_path: Path, monkeypatch:
         write(self, rows)
 
     monkeypatch.setattr(LogWriter, "_write", hang)
-    log = writer(tmp_path / "one", flush_seconds=0.01, max_waiting=100)
+    log = writer(tmp_path, flush_seconds=0.01, max_waiting=100)
     log.add(prediction("0"))
     hanging.wait()
     accepted = [log.add(prediction(str(number))) for number in range(1, 150)]  # the disk hangs all the while
     assert (accepted.count(True), log.dropped) == (99, 50)
     works_again.set()
     log.close()
-    assert read_log(tmp_path, PREDICTIONS)["request_id"].to_list() == [str(number) for number in range(100)]
+    assert logged_rows(tmp_path, PREDICTIONS)["request_id"].to_list() == [str(number) for number in range(100)]
 
 
 def test_the_same_requests_are_sampled_everywhere() -> None:

@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
+import polars as pl
 from polars.exceptions import PanicException
 
 from shortlist.contracts import Columns
@@ -28,16 +28,20 @@ from shortlist.serving.log.event_checkpoint import (
     EventCheckpoint,
     checkpoint_path,
     read_checkpoint,
+    remove_old_checkpoints,
     write_checkpoint,
 )
-from shortlist.serving.log.event_log import MAX_RECORD_BYTES, EventLogError, EventReader, EventWriter, remove_old_files
-from shortlist.serving.log.log_reader import LogPartError, parts, read_parts
+from shortlist.serving.log.event_log import EventReader, encode_event, remove_old_events
+from shortlist.serving.log.log_follower import LogFollower
 from shortlist.serving.log.logs import item_type, outcome_schema
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.server.features.columns import Column, Ragged
 from shortlist.serving.server.request_inputs.input_reader import Inputs
 from shortlist.serving.server.request_inputs.input_types import request_times
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.spec.data import Data
+from shortlist.storage.append_log.segments import MAX_RECORD_BYTES
+from shortlist.storage.append_log.writer import AppendLogError, FreeStream
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +49,7 @@ _POLL_SECONDS: Final = 0.02
 _OUTCOME_POLL_SECONDS: Final = 0.2
 _CHECKPOINT_SECONDS: Final = 60.0
 """Time between two checkpoints: a start reads the last checkpoint and the events since."""
-_ROTATE_SECONDS: Final = 600.0
+_OUTCOME_COLUMNS: Final = ("request_id", "row", "label", "time")
 _RETENTION_MARGIN: Final = timedelta(hours=1)
 """Added to the retention of events: clocks differ, and files are removed as a whole."""
 _MAX_BYTES_PER_CHARACTER: Final = 6
@@ -69,20 +73,19 @@ class EventCounts:
 
     def __init__(self, streaming: StreamingPlan, data: Data, events: Path, outcomes: Path) -> None:
         self._streaming = streaming
-        self._events, self._outcomes = events, outcomes
-        self._schema = outcome_schema(item_type(data))
+        self._events = events
+        self._outcome_log = ServingLog.on_disk(outcomes, outcome_schema(item_type(data)))
         retention = streaming.tiles.length + 2 * streaming.tiles.delay + streaming.delay + _RETENTION_MARGIN
         self._retention_seconds = retention.total_seconds()
-        self._writer = EventWriter(events, _ROTATE_SECONDS)
+        self._writer = FreeStream(events)
         self._reader = EventReader(events)
         self._tiles = OpenTiles(streaming)
         self._count_lock = threading.Lock()
-        self._outcome_parts: dict[Path, float] = {}
+        self._outcomes = self._follow_outcomes()
         self._outcomes_polled_at = self._checkpointed_at = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="event-counts", daemon=True)
         self._count_error: str | None = None
-        self._outcome_error: str | None = None
         self.counted_at: float | None = None
         """All rows acknowledged before this time are counted, in seconds since 1970; None before the first poll."""
         self.counted = 0
@@ -95,7 +98,7 @@ class EventCounts:
             self._writer.problem,
             self._count_error,
             self._reader.problem,
-            self._outcome_error,
+            self._outcomes.problem,
             self._tiles.problem,
         )
         return next(filter(None, problems), None)
@@ -173,12 +176,12 @@ class EventCounts:
         times = self._counted_times(inputs, answered_at)
         try:
             await asyncio.wrap_future(self.append(AnsweredRequest(request_id, answered_at, times, keys, inputs.rows)))
-        except EventLogError:
+        except AppendLogError:
             return  # reported by `problem`; the client still gets its scores
 
     def append(self, event: AnsweredRequest) -> Future[None]:
-        """Append an event; see `EventWriter.append`."""
-        return self._writer.append(event)
+        """Append an event; the future is done when it is on disk, or holds an `AppendLogError`."""
+        return self._writer.append([encode_event(event)])
 
     def columns(self, inputs: Inputs) -> Mapping[str, Column]:
         """Return the features from open tiles for the rows of a request, by column: counts, and lists of events."""
@@ -212,14 +215,15 @@ class EventCounts:
                 impressions = []
         self._count_impressions(impressions)
         if began - self._outcomes_polled_at >= _OUTCOME_POLL_SECONDS:
-            self._count_new_outcomes(began)
+            self._count_new_outcomes()
             self._outcomes_polled_at = began
-        # The rest of a broken file is never counted: until it is removed, the counts fall behind.
+        # While a stream cannot be read, the counts fall behind.
         if not self._reader.is_stuck or self.counted_at is None:
             self.counted_at = began
         if began - self._checkpointed_at >= _CHECKPOINT_SECONDS:
-            remove_old_files(self._events, self._retention_seconds)
-            self._write_checkpoint(began)
+            remove_old_events(self._events, self._retention_seconds)
+            remove_old_checkpoints(self._events, self._retention_seconds)
+            self._write_checkpoint()
             self._checkpointed_at = began
 
     def _run(self) -> None:
@@ -242,19 +246,19 @@ class EventCounts:
         with self._count_lock:
             self._tiles = OpenTiles(self._streaming)
             self._tiles.restore(checkpoint.state)
-        self._reader = EventReader(self._events, checkpoint.read)
-        self._outcome_parts = {self._outcomes / part: written for part, written in checkpoint.outcomes.items()}
+        self._reader = EventReader(self._events, checkpoint.events)
+        self._outcomes = self._follow_outcomes(checkpoint.outcomes)
 
-    def _write_checkpoint(self, now: float) -> None:
+    def _follow_outcomes(self, positions: Mapping[str, int] | None = None) -> LogFollower:
+        since = datetime.now(UTC) - timedelta(seconds=self._retention_seconds)
+        return LogFollower(self._outcome_log, _OUTCOME_COLUMNS, since, positions)
+
+    def _write_checkpoint(self) -> None:
         with self._count_lock:
             state = self._tiles.state()
-        young = (
-            (path, written) for path, written in self._outcome_parts.items() if now - written <= self._retention_seconds
-        )
-        outcomes = {path.relative_to(self._outcomes).as_posix(): written for path, written in young}
+        checkpoint = EventCheckpoint(state, self._reader.positions, self._outcomes.positions)
         try:
-            path = checkpoint_path(self._events, self._streaming)
-            write_checkpoint(path, EventCheckpoint(state, self._reader.bytes_read, outcomes))
+            write_checkpoint(checkpoint_path(self._events, self._streaming), checkpoint)
         except OSError as error:  # a full disk: a start takes longer then
             _log.warning("%s: no checkpoint of the counts was kept: %s", self._events, error)
 
@@ -264,18 +268,9 @@ class EventCounts:
                 self._tiles.add_request(event)
                 self.counted += event.rows
 
-    def _count_new_outcomes(self, now: float) -> None:
-        new_paths = [path for path in parts(self._outcomes) if path not in self._outcome_parts]
-        for path in new_paths:
-            self._outcome_parts[path] = written = path.stat().st_mtime
-            if now - written > self._retention_seconds:
-                continue
-            try:
-                self._count_outcomes(_read_outcomes(path, self._schema))
-                self._outcome_error = None
-            except LogPartError as error:
-                _log.warning("outcomes are not counted: %s", error)
-                self._outcome_error = str(error)
+    def _count_new_outcomes(self) -> None:
+        for rows in self._outcomes.read_new():
+            self._count_outcomes(_row_outcomes(rows))
 
     def _count_outcomes(self, outcomes: Sequence[RowOutcome]) -> None:
         for first in range(0, len(outcomes), _REQUESTS_PER_LOCK):
@@ -321,8 +316,8 @@ def _times(column: Column) -> list[int]:
     return [int(time) for time in column]
 
 
-def _read_outcomes(path: Path, schema: pa.Schema) -> list[RowOutcome]:
-    rows = read_parts([path], schema, ["request_id", "row", "label", "time"]).drop_nulls()
+def _row_outcomes(outcomes: pl.DataFrame) -> list[RowOutcome]:
+    rows = outcomes.drop_nulls()
     return [
         RowOutcome(request, row, label, time)
         for request, row, label, time in zip(

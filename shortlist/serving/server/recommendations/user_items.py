@@ -6,7 +6,7 @@ import threading
 import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,9 +14,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from shortlist.serving.log.log_reader import parts, read_parts
+from shortlist.serving.log.log_follower import LogFollower
 from shortlist.serving.log.logs import item_type as logged_item_type
 from shortlist.serving.log.logs import logged_name, outcome_schema, prediction_schema
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.server.features.refresher import Refresher
 from shortlist.slates.filters.base import UserHistory, microseconds
 from shortlist.spec.data import Data
@@ -83,7 +84,7 @@ class _LoggedSlate(NamedTuple):
 class UserItems(Refresher):
     """Keeps the items shown to users, from the prediction and outcome logs of all servers of this machine.
 
-    Slates of this server are added at once, those of others when they are in the log's files. When there are too many
+    Slates of this server are added at once, those of others when they are in their streams. When there are too many
     items, the users who were shown nothing for the longest time are dropped.
 
     Args:
@@ -102,9 +103,11 @@ class UserItems(Refresher):
         super().__init__("items that users were shown", _POLL_SECONDS)
         assert data.user
         self._item_type, self._window = item_type, window
-        self._predictions, self._outcomes = predictions, outcomes
-        self._schemas = prediction_schema(data), outcome_schema(logged_item_type(data))
-        self._user = logged_name(data.user)
+        columns = "time", "request_id", "status", "items", logged_name(data.user)
+        since = datetime.now(UTC) - window
+        self._predictions = LogFollower(ServingLog.on_disk(predictions, prediction_schema(data)), columns, since)
+        outcome_log = ServingLog.on_disk(outcomes, outcome_schema(logged_item_type(data)))
+        self._outcomes = LogFollower(outcome_log, ("request_id", "row", "label"), since)
         self._max_items = max_items
         self._users: OrderedDict[Any, _ShownItems] = OrderedDict()
         self._slates: OrderedDict[str, _LoggedSlate] = OrderedDict()
@@ -113,7 +116,6 @@ class UserItems(Refresher):
         self._early_outcomes: OrderedDict[str, dict[int, bool]] = OrderedDict()
         """Outcomes by row of requests not read yet: another server's log may be written later."""
         self._lock = threading.Lock()
-        self._read_paths: set[Path] = set()
         self._forgot_at = -_FORGET_SECONDS
         self.has_polled = False
         """Whether the logs have been read once."""
@@ -163,15 +165,14 @@ class UserItems(Refresher):
                 self.forgotten += 1
 
     def read_logs(self) -> None:
-        """Read new files of the logs; from time to time, drop items older than the window."""
+        """Read what is new in the logs; from time to time, drop items older than the window."""
         oldest = datetime.now(UTC) - self._window
-        for path in self._new_files(self._predictions, oldest):
-            rows = read_parts([path], self._schemas[0], ["time", "request_id", "status", "items", self._user])
+        for rows in self._predictions.read_new():
             for moment, name, status, items, users in rows.iter_rows():
                 if status == 200 and items and users and len(users) == 1 and moment >= oldest:
                     self.record_slate(name, users[0], items, moment)
-        for path in self._new_files(self._outcomes, oldest):
-            self._record_outcomes(read_parts([path], self._schemas[1], ["request_id", "row", "label"]))
+        for rows in self._outcomes.read_new():
+            self._record_outcomes(rows.filter(pl.col("label").is_not_null()))
         if time.monotonic() - self._forgot_at >= _FORGET_SECONDS:
             self._forgot_at = time.monotonic()
             self._forget(oldest)
@@ -192,14 +193,6 @@ class UserItems(Refresher):
                     if not shown_items:
                         del self._users[user]
 
-    def _new_files(self, folder: Path, oldest: datetime) -> Iterator[Path]:
-        """Yield the files that were not read before, except those older than the window."""
-        for path in parts(folder):
-            if path not in self._read_paths:
-                if path.stat().st_mtime >= oldest.timestamp():
-                    yield path
-                self._read_paths.add(path)
-
     def _record_outcomes(self, outcomes: pl.DataFrame) -> None:
         with self._lock:
             for name, row, label in outcomes.iter_rows():
@@ -215,4 +208,5 @@ class UserItems(Refresher):
 
     def _refresh(self) -> None:
         self.read_logs()
-        self.problem, self.has_polled = None, True
+        self.problem = self._predictions.problem or self._outcomes.problem
+        self.has_polled = True

@@ -10,22 +10,22 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shortlist.rollout.evidence import log_parts as evidence_parts
 from shortlist.rollout.evidence.access_log import AccessLog
 from shortlist.rollout.evidence.latency import Latencies
 from shortlist.rollout.evidence.outcomes import OUTCOMES, REQUESTS, OutcomeJoin
 from shortlist.rollout.evidence.reader import EvidenceReader, RequestAccountant
 from shortlist.rollout.evidence.rollout_evidence import RolloutEvidence
 from shortlist.rollout.evidence.users import UserTable
-from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
+from shortlist.serving.log.logs import outcome_schema, prediction_schema
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
 from shortlist.spec.serving import KPI
+from tests.served_log import append_rows
 
 NOW = datetime(2026, 11, 21, 3, 34, tzinfo=UTC)
 DATA = Data.model_validate(
@@ -38,6 +38,9 @@ DATA = Data.model_validate(
     }
 )
 GRPC = "/inference.GRPCInferenceService/ModelInfer"
+
+
+PREDICTIONS = prediction_schema(DATA)
 
 
 @dataclass
@@ -62,20 +65,15 @@ class Logs:
         with (self.paths.logs / f"envoy-{envoy}.access.jsonl").open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
 
-    def answer(self, *rows: dict[str, Any], process: str = "p1") -> None:
+    def answer(self, *rows: dict[str, Any], process: int = 0, schema: pa.Schema = PREDICTIONS) -> None:
         common = {"time": NOW, "user": "u1", "track": "stable", "rollout": "r1", "step": 0, "version": 3, "status": 200}
         fields = {"digest": "0" * 16, "latency_ms": 4.0, "degraded": False, "items": [7, 8], "scores": [0.1, 0.2]}
-        self._write(self.paths.predictions / process, prediction_schema(DATA), [common | fields | r for r in rows])
+        append_rows(self.paths.predictions, schema, [common | fields | row for row in rows], process)
 
-    def outcome(self, *rows: tuple[str, int, int], folder: str = "", time: datetime = NOW) -> None:
+    def outcome(self, *rows: tuple[str, int, int], time: datetime = NOW) -> None:
         names = "request_id", "row", "label"
         full = [{"time": time, "item": 7, **dict(zip(names, row, strict=True))} for row in rows]
-        self._write(self.paths.outcomes / folder, outcome_schema(pa.int64()), full)
-
-    def _write(self, folder: Path, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        number = len(list(folder.glob("part-*")))
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / PART.format(number=number))
+        append_rows(self.paths.outcomes, outcome_schema(pa.int64()), full)
 
 
 @pytest.fixture
@@ -287,9 +285,9 @@ def test_users_without_the_header_count_by_request_on_both_tracks(logs: Logs) ->
 
 
 def test_the_log_of_an_earlier_version_says_nothing_of_the_header(logs: Logs) -> None:
-    logs.answer({"request_id": "a"}, {"request_id": "b"}, {"request_id": "c", "user": None})
-    (part,) = logs.paths.predictions.rglob("part-*")
-    pl.read_parquet(part).drop("routed_by_user").write_parquet(part)
+    schema = prediction_schema(DATA)
+    earlier = schema.remove(schema.get_field_index("routed_by_user"))
+    logs.answer({"request_id": "a"}, {"request_id": "b"}, {"request_id": "c", "user": None}, schema=earlier)
     logs.answer({"request_id": "d", "routed_by_user": True}, {"request_id": "e", "routed_by_user": False})
     logs.outcome(*((name, 1, 1) for name in "abcde"))
     stable = read(logs).at_step(0).stable
@@ -361,50 +359,41 @@ def test_a_new_reader_knows_what_one_before_it_knew(logs: Logs) -> None:
     assert (totals.total, totals.logged, totals.lost, totals.doubled) == (3, 3, 0, 0)
 
 
-def test_a_part_that_is_no_parquet_file_is_counted_and_skipped(logs: Logs) -> None:
+def test_a_record_that_holds_no_rows_is_counted_and_skipped(logs: Logs) -> None:
     logs.answer({"request_id": "a"})
-    (logs.paths.predictions / "p1" / PART.format(number=1)).write_bytes(b"half a file")
-    (logs.paths.predictions / "p1" / "part-000002.parquet.partial").write_bytes(b"not whole yet")
-    logs.answer({"request_id": "b"}, process="p2")
+    stream = ServingLog.on_disk(logs.paths.predictions, PREDICTIONS).open_stream()
+    stream.append([b"half a record"]).result()
+    stream.close()
+    logs.answer({"request_id": "b"}, process=1)
     evidence = read(logs)
     assert (evidence.whole.stable.logged, evidence.accounting.unreadable) == (2, 1)
 
 
-def test_part_numbers_above_a_million_sort_after_smaller_ones(logs: Logs) -> None:
-    reader = EvidenceReader(logs.paths, "r1", steps=1, kpi=KPI())
-    for number in (999_999, 1_000_000):
-        logs.answer({"request_id": f"a{number}"})
-        folder = logs.paths.predictions / "p1"
-        newest = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        newest.rename(folder / PART.format(number=number))
-        reader.poll()
-    assert reader.snapshot().whole.stable.logged == 2
-
-
-def test_days_of_earlier_parts_are_not_read(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence_parts, "MAX_MISSES", 3)
-    for number in range(20):
-        rollout = "r1" if number in {12, 15, 17, 19} else "before"
-        time = NOW - timedelta(days=number < 12)
-        logs.answer({"request_id": f"a{number}", "rollout": rollout, "time": time})
-        logs.outcome((f"a{number}", 1, 1), time=time)
-    for place in (logs.paths.predictions / "p1", logs.paths.outcomes):
-        (place / PART.format(number=2)).write_bytes(b"spoilt, and nobody should look")
+def test_days_before_the_rollout_are_not_read(logs: Logs) -> None:
+    log = ServingLog.on_disk(logs.paths.predictions, PREDICTIONS)
+    logs.answer({"request_id": "old", "time": NOW - timedelta(days=3)})
+    log.commit()
+    (old,) = logs.paths.predictions.rglob("*.parquet")
+    old.write_bytes(b"spoilt, and nobody should look")
+    logs.answer({"request_id": "a"})
+    log.commit()
+    logs.answer({"request_id": "b"})
     evidence = read(logs, since=NOW)
-    assert (evidence.whole.stable.logged, evidence.whole.stable.with_outcomes, evidence.accounting.unreadable) == (
-        4,
-        4,
-        0,
-    )
+    assert (evidence.whole.stable.logged, evidence.accounting.unreadable) == (2, 0)
 
 
-def test_a_late_reader_finds_the_rollout_behind_newer_parts(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence_parts, "MAX_MISSES", 3)
-    for number in range(10):
-        logs.answer({"request_id": f"a{number}", "rollout": "r1" if number < 2 else None})
+def test_a_late_reader_has_the_evidence_of_one_that_followed(logs: Logs) -> None:
+    first = EvidenceReader(logs.paths, "r1", steps=4, kpi=KPI(), since=NOW)
+    for number in range(6):
+        logs.answer({"request_id": f"a{number}", "rollout": "r1" if number < 4 else None}, process=number % 2)
         logs.outcome((f"a{number}", 1, 1))
-    evidence = read(logs, since=NOW)
-    assert (evidence.whole.stable.logged, evidence.whole.stable.with_outcomes) == (2, 2)
+        first.poll()
+        if number % 3 == 2:
+            ServingLog.on_disk(logs.paths.predictions, PREDICTIONS).commit()
+            ServingLog.on_disk(logs.paths.outcomes, outcome_schema(pa.int64())).commit()
+    late = read(logs, since=NOW)
+    assert (late.whole.stable.logged, late.whole.stable.with_outcomes) == (4, 4)
+    assert first.snapshot().summary() == late.summary()
 
 
 def test_answers_missing_from_the_log_are_lost_and_those_twice_in_it_doubled(logs: Logs) -> None:
@@ -490,15 +479,15 @@ def test_outcomes_may_come_first_or_late_or_change(logs: Logs) -> None:
         stable = reader.snapshot().at_step(0).stable
         return stable.kpi, stable.kpi_users, stable.with_outcomes
 
-    logs.outcome(("a", 0, 1), folder="w1")
+    logs.outcome(("a", 0, 1))
     assert kpi() == (None, 0, 0)
     logs.answer({"request_id": "a", "scores": [0.1, 0.2]})
     assert kpi() == (1.0, 1, 1)
-    logs.outcome(("a", 1, 0), folder="w2")  # the better-scored row's outcome is known now: it was shown first
+    logs.outcome(("a", 1, 0))  # the better-scored row's outcome is known now: it was shown first
     assert kpi() == (0.0, 1, 1)
-    logs.outcome(("a", 1, 1), folder="w2")
+    logs.outcome(("a", 1, 1))
     assert kpi() == (1.0, 1, 1)
-    logs.outcome(("a", 5, 0), folder="w2")  # no such row
+    logs.outcome(("a", 5, 0))  # no such row
     assert kpi() == (1.0, 1, 1)
 
 

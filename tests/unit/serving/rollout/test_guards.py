@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from shortlist.rollout.checks.analysis import StepAnalysis, analyze_step
@@ -29,10 +28,11 @@ from shortlist.rollout.evidence.sequential_difference import (
     UserValues,
     difference,
 )
-from shortlist.serving.log.logs import PART, outcome_columns, outcome_schema, prediction_schema
+from shortlist.serving.log.logs import outcome_columns, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
 from shortlist.spec.serving import Canary, Guard
+from tests.served_log import append_rows
 
 WELL = Health(ready=True)
 USERS = 2_000
@@ -333,14 +333,8 @@ def write(paths: ServingPaths, visit_list: Sequence[Visit], with_columns: bool =
     paths.logs.mkdir(parents=True)
     (paths.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     schema = outcome_schema(pa.int64(), outcome_columns(DATA) if with_columns else None)
-    _part(paths.predictions / "p1", prediction_schema(DATA), answers)
-    _part(paths.outcomes, schema, [{name: row[name] for name in schema.names} for row in outcomes])
-
-
-def _part(folder: Path, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    number = len(list(folder.glob("part-*")))
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / PART.format(number=number))
+    append_rows(paths.predictions, prediction_schema(DATA), answers)
+    append_rows(paths.outcomes, schema, [{name: row.get(name) for name in schema.names} for row in outcomes])
 
 
 def read(paths: ServingPaths, declared: Canary = ON_DISK) -> RolloutEvidence:
@@ -408,12 +402,12 @@ def test_label_columns_without_any_value_are_no_evidence(tmp_path: Path) -> None
     assert (evidence_read.guards["shared"].canary_users, evidence_read.guards["long_view"].canary_users) == (0, 300)
 
 
-def test_parts_with_and_without_the_columns_are_read_together(tmp_path: Path) -> None:
+def test_outcomes_with_and_without_the_columns_are_read_together(tmp_path: Path) -> None:
     paths, visit_list = ServingPaths.for_spec(tmp_path, "demo"), visits(canary_watches=0.5)
     write(paths, visit_list)
     at = BEGAN + timedelta(minutes=1)
     late = {"time": at, "request_id": "request-0", "item": 8, "row": 1, "label": 1}
-    _part(paths.outcomes, outcome_schema(pa.int64()), [late])
+    append_rows(paths.outcomes, outcome_schema(pa.int64()), [late])
     evidence_read = read(paths)
     assert evidence_read.accounting.unreadable == 0
     assert evidence_read.guards["long_view"].canary_users == 300

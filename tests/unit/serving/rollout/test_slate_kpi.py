@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from shortlist.rollout.checks.analysis import StepAnalysis, analyze_step
@@ -20,10 +19,11 @@ from shortlist.rollout.checks.kpi import kpi_interval
 from shortlist.rollout.evidence.reader import EvidenceReader
 from shortlist.rollout.evidence.rollout_evidence import RolloutEvidence
 from shortlist.rollout.evidence.sequential_difference import UserValues, difference
-from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
+from shortlist.serving.log.logs import outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
 from shortlist.spec.serving import Canary
+from tests.served_log import append_rows
 
 BEGAN = datetime(2026, 11, 21, 3, 34, tzinfo=UTC)
 DATA = Data.model_validate(
@@ -104,12 +104,8 @@ def write(paths: ServingPaths, slates: Sequence[Slate]) -> None:
         ]
     paths.logs.mkdir(parents=True)
     (paths.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for folder, schema, rows in (
-        (paths.predictions / "p1", prediction_schema(DATA), answers),
-        (paths.outcomes, outcome_schema(pa.int64()), outcomes),
-    ):
-        folder.mkdir(parents=True)
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / PART.format(number=0))
+    append_rows(paths.predictions, prediction_schema(DATA), answers)
+    append_rows(paths.outcomes, outcome_schema(pa.int64()), outcomes)
 
 
 def judged(

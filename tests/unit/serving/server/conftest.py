@@ -41,7 +41,6 @@ from shortlist.serving.export.signature import (
     Signature,
     VectorInput,
 )
-from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.triton.triton import running_triton
 from shortlist.spec.data import Data
@@ -50,6 +49,7 @@ from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Batching
 from shortlist.storage import artefacts
 from shortlist.storage.tables import DayTable, DayTableWriter
+from tests.served_log import logged_rows
 
 ZONE = "America/New_York"
 DAYS = [date(2026, 3, 6) + timedelta(days=number) for number in range(4)]  # a change to summer time among them
@@ -362,7 +362,7 @@ class Server:
 
     def logged(self) -> pl.DataFrame:
         """Return its prediction log."""
-        return read_log(self.predictions, prediction_schema(Data.model_validate(DECLARED)))
+        return logged_rows(self.predictions, prediction_schema(Data.model_validate(DECLARED)))
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and return the exit code."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.server.inference.service import InferenceRequest, InferenceResponse
@@ -22,6 +21,7 @@ from shortlist.slates.release import write_release
 from shortlist.spec.data import Data
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
+from tests.served_log import logged_rows
 
 RECOMMEND = "shop.recommend"
 BEST = {"value": "score"}
@@ -83,7 +83,7 @@ class Shop:
 
     def logged(self, parts: ServerComponents) -> list[dict[str, Any]]:
         asyncio.run(parts.close())
-        return read_log(self.folder / "predictions", prediction_schema(self.data)).to_dicts()
+        return logged_rows(self.folder / "predictions", prediction_schema(self.data)).to_dicts()
 
 
 def tensors(**inputs: Any) -> list[Tensor]:

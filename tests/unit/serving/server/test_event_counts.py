@@ -15,7 +15,6 @@ import numpy as np
 import onnxruntime
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from shortlist.contracts import Columns, Files
@@ -29,8 +28,8 @@ from shortlist.features.view_index import ViewIndex
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signature
-from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import outcome_schema, prediction_schema
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.server.inference import event_counts
 from shortlist.serving.server.inference.service import InferenceRequest
 from shortlist.serving.server.raw_scorer import RawScorer
@@ -44,6 +43,7 @@ from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTableWriter
+from tests.served_log import append_rows, logged_rows
 
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 NAMES = ["user_now", "user_clicked_now", "page_now", "page_clicked_now"]
@@ -235,7 +235,6 @@ class Shop:
     folder: Path
     model: Path
     parts: list[ServerComponents] = field(default_factory=list)
-    outcomes: int = 0
 
     @property
     def settings(self) -> ServerSettings:
@@ -271,12 +270,7 @@ class Shop:
         rows = [{"time": now, "request_id": request, "item": None, "row": row, "label": 1}
                 for row, label in enumerate(labels) if label]  # fmt: skip
         if rows:
-            path = self.folder / "outcomes" / "client" / f"part-{self.outcomes:06d}.parquet"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(".partial")
-            pq.write_table(pa.Table.from_pylist(rows, outcome_schema(pa.int64())), partial)
-            partial.rename(path)
-            self.outcomes += 1
+            append_rows(self.folder / "outcomes", outcome_schema(pa.int64()), rows)
 
     async def close(self) -> None:
         for server in self.parts:
@@ -433,7 +427,7 @@ def test_the_prediction_log_contains_the_delay_of_the_counts(shop: Shop) -> None
         await shop.close()
 
     asyncio.run(served())
-    delays = read_log(shop.folder / "predictions", prediction_schema(DATA))["counts_delay_ms"].to_list()
+    delays = logged_rows(shop.folder / "predictions", prediction_schema(DATA))["counts_delay_ms"].to_list()
     assert 0 <= delays[0] < 2_000
     assert 3_000 <= delays[1] < 5_000
 
@@ -460,11 +454,13 @@ def test_on_a_full_disk_requests_are_answered_and_reported_as_uncounted(
     assert problems["events"] == "OSError: [Errno 28] No space left on device"
 
 
-def test_a_broken_part_of_the_outcome_log_is_reported_and_the_others_count(shop: Shop) -> None:
+def test_a_bad_record_of_the_outcome_log_is_reported_and_the_others_count(shop: Shop) -> None:
     async def served() -> tuple[str | None, list[float]]:
         server = shop.server()
         await shop.ask(server, (0, 1, ["home"], [1]), "a")
-        (shop.folder / "outcomes" / "client" / "part-999999.parquet").write_bytes(b"PAR1 no more")
+        stream = ServingLog.on_disk(shop.folder / "outcomes", outcome_schema(pa.int64())).open_stream()
+        stream.append([b"no rows"]).result()
+        stream.close()
         server.counts.poll()  # type: ignore[union-attr]
         problem = server.counts.problem  # type: ignore[union-attr]
         scores = await shop.ask(server, (700, 1, ["other"], [0]), "b")
@@ -473,7 +469,7 @@ def test_a_broken_part_of_the_outcome_log_is_reported_and_the_others_count(shop:
 
     problem, scores = asyncio.run(served())
     assert problem is not None
-    assert "part-999999.parquet: cannot be read" in problem
+    assert "no Arrow stream" in problem
     assert scores == [pytest.approx(11 * np.log(2))]
 
 
@@ -538,7 +534,7 @@ def test_features_of_a_request_dated_ahead_are_as_of_its_receipt(shop: Shop, mon
         await shop.close()
 
     asyncio.run(served())
-    (received,) = read_log(shop.folder / "predictions", prediction_schema(DATA))["time"]
+    (received,) = logged_rows(shop.folder / "predictions", prediction_schema(DATA))["time"]
     assert [list(inputs.columns[Columns.TIME]) for inputs in scored_inputs] == [[microseconds(received)]]
 
 
@@ -556,7 +552,7 @@ def test_rows_dated_ahead_are_scored_with_the_values_that_training_computes(shop
         return scores
 
     scores = asyncio.run(served())
-    logged = read_log(shop.folder / "predictions", prediction_schema(DATA))
+    logged = logged_rows(shop.folder / "predictions", prediction_schema(DATA))
     sent = pl.DataFrame(
         {
             "name": logged["request_id"], Columns.TIME: logged[Columns.TIME].list.first(), ANSWERED: logged["time"],

@@ -18,7 +18,6 @@ from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signature
-from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.server.inference.service import InferenceRequest, InferenceResponse
 from shortlist.serving.server.protocols.grpc_app import GRPCApp
@@ -33,6 +32,7 @@ from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTableWriter
+from tests.served_log import logged_rows
 
 DATA = Data.model_validate(
     {
@@ -121,7 +121,7 @@ def test_a_response_and_its_log_row_have_a_score_per_label(model: Path, tmp_path
         ("score", [2.0, 3.0]),
         ("score_long", [20.0, 30.0]),
     ]
-    (line,) = read_log(tmp_path, prediction_schema(DATA)).to_dicts()
+    (line,) = logged_rows(tmp_path, prediction_schema(DATA)).to_dicts()
     assert (line["scores"], line["score_long"], line["score_never_scored"]) == ([2.0, 3.0], [20.0, 30.0], None)
 
 
@@ -133,7 +133,7 @@ def test_a_request_of_no_rows_gets_no_scores(model: Path, tmp_path: Path) -> Non
 def test_a_score_that_is_not_finite_is_an_error(model: Path, tmp_path: Path) -> None:
     with pytest.raises(BadScoresError, match="the model returned 1 of 2 scores that are not finite"):
         served(model, tmp_path, lambda parts: parts.service.answer(request(1.0, 1e38)))  # ten times it is infinite
-    (line,) = read_log(tmp_path, prediction_schema(DATA)).to_dicts()
+    (line,) = logged_rows(tmp_path, prediction_schema(DATA)).to_dicts()
     assert line["status"] == 500
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from shortlist.contracts import Columns
+from shortlist.rollout.local import unsent_inputs
 from shortlist.rollout.local.unsent_inputs import describe_unsent_inputs
 from shortlist.serving.export.signature import NO_CODE
-from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.log_writer import LogWriter
 from shortlist.serving.log.logs import NO_SLATE, logged_inputs, prediction_schema
+from shortlist.serving.log.serving_log import stream_folder
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.server.features.feature_requirements import FeatureRequirements
 from shortlist.serving.server.prediction_log import logged_columns as logged
@@ -26,6 +27,7 @@ from shortlist.serving.server.requests.tensors import Tensor, TensorHead, from_v
 from shortlist.serving.server.runtime.metrics import Metrics
 from shortlist.spec.data import Data
 from shortlist.spec.serving import PredictionLog
+from tests.served_log import logged_rows
 
 NOW = datetime(2026, 2, 2, 2, 40, tzinfo=UTC)
 MICROSECONDS = 1_770_000_000_000_000
@@ -51,9 +53,9 @@ def tensor(name: str, datatype: str, values: list[Any], shape: list[int] | None 
     return from_values(head(name, datatype, shape or [len(values)]), values)
 
 
-def logged_rows(folder: Path, reader: InputReader, data: Data, *requests: list[Tensor]) -> list[dict[str, Any]]:
+def written_rows(folder: Path, reader: InputReader, data: Data, *requests: list[Tensor]) -> list[dict[str, Any]]:
     """Write requests as the server does, and read them back."""
-    log = LogWriter(folder, prediction_schema(data), PredictionLog(flush_seconds=600), to_arrow_column)
+    log = LogWriter(stream_folder(folder), prediction_schema(data), PredictionLog(flush_seconds=600), to_arrow_column)
     for number, tensors in enumerate(requests):
         inputs = reader.read([tensor("item_id", "BYTES", list(ITEMS)), *tensors], MICROSECONDS)
         answer = (NOW, str(number), None, False, None, None, None, 3, 200, inputs.digest, 1.0, False, None, 1.0)
@@ -62,11 +64,11 @@ def logged_rows(folder: Path, reader: InputReader, data: Data, *requests: list[T
         assert log.add((*answer, inputs.keys["item_id"], scores, *sent, *NO_FEATURES, *NO_SLATE))
     log.close()
     assert (log.written, log.problem) == (len(requests), None)
-    return read_log(folder, prediction_schema(data)).to_dicts()
+    return logged_rows(folder, prediction_schema(data)).to_dicts()
 
 
 def test_every_type_comes_back_as_it_was_sent(tmp_path: Path, reader: InputReader, data: Data) -> None:
-    first, second = logged_rows(
+    first, second = written_rows(
         tmp_path, reader, data,
         [
             tensor("user_id", "INT64", [7]),
@@ -105,13 +107,13 @@ def test_long_columns_are_converted_in_pieces(
 ) -> None:
     monkeypatch.setattr(logged, "_CHUNK_VALUES", 4)
     requests = [[tensor("page", "BYTES", [str(number)] * 3)] if number % 3 else [] for number in range(10)]
-    rows = logged_rows(tmp_path, reader, data, *requests)
+    rows = written_rows(tmp_path, reader, data, *requests)
     assert [row["page"] for row in rows] == [[str(number)] * 3 if number % 3 else None for number in range(10)]
     assert [row["items"] for row in rows] == [ITEMS] * 10
 
 
 def test_a_request_without_rows_is_logged(tmp_path: Path, reader: InputReader, data: Data) -> None:
-    log = LogWriter(tmp_path, prediction_schema(data), PredictionLog(), to_arrow_column)
+    log = LogWriter(stream_folder(tmp_path), prediction_schema(data), PredictionLog(), to_arrow_column)
     inputs = reader.read([tensor("item_id", "BYTES", []), tensor("page", "BYTES", ["home"])], MICROSECONDS)
     answer = (
         NOW,
@@ -133,20 +135,21 @@ def test_a_request_without_rows_is_logged(tmp_path: Path, reader: InputReader, d
     )
     assert log.add((*answer, *map(inputs.sent.get, (Columns.TIME, *logged_inputs(data))), *NO_FEATURES, *NO_SLATE))
     log.close()
-    (row,) = read_log(tmp_path, prediction_schema(data)).to_dicts()
+    (row,) = logged_rows(tmp_path, prediction_schema(data)).to_dicts()
     assert (row["items"], row["scores"], row["page"]) == ([], [], ["home"])
 
 
 def test_a_column_of_the_candidate_that_no_request_carries_is_named(
-    tmp_path: Path, reader: InputReader, data: Data
+    tmp_path: Path, reader: InputReader, data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(unsent_inputs, "_NEWEST_HOURS", 1_000_000)  # the rows are of another year
     paths = ServingPaths(root=tmp_path, rollouts=tmp_path / "rollouts")
     stable, candidate = (VersionInputs(tmp_path / "inputs", version, Metrics()) for version in (1, 2))
     stable.write(["item_id", "page"], ["item_id"])
     candidate.write(["item_id", "page", "price"], ["item_id", "page", "price"])
     assert describe_unsent_inputs(paths, 1, 2, data) == ""  # nothing is logged yet
     sent = [[tensor("page", "BYTES", ["home"])], *[[]] * 119]
-    logged_rows(paths.predictions, reader, data, *sent)
+    written_rows(paths.predictions, reader, data, *sent)
     assert describe_unsent_inputs(paths, 1, 2, data).startswith(
         "version 2 reads 'price', which none of the newest 120 requests carries"
     )

@@ -14,7 +14,6 @@ import yaml
 from recommending_shop import RECOMMEND, Shop, outputs, tensors
 
 from shortlist.contracts import Columns, Files
-from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.server.inference.service import InferenceRequest, InferenceResponse
 from shortlist.serving.server.requests.headers import RequestContext
@@ -29,6 +28,7 @@ from shortlist.slates.retrieval.source import FitInputs, Queries, RankedItems, S
 from shortlist.slates.retrieval.sources.registry import SOURCE_KINDS
 from shortlist.spec.load import SpecError, parse_spec
 from shortlist.storage.tables import DayTable
+from tests.served_log import logged_rows
 
 DEMO = Path(__file__).parents[4] / "pipelines" / "specs" / "demo.yaml"
 
@@ -162,7 +162,7 @@ def test_custom_stages_make_a_served_slate(published: Any, start: Any, triton: A
     # 8 is best, and 4 the second, before 0 because the source has it first; turned again, 2 is best and 0 the second.
     assert (slate["item_id"], slate["score"], slate["value"]) == (["item 6", "item 4", "item 0"], [3, 1, 1], [3, 1, 1])
     assert (slate["source"], slate["propensity"]) == (["last"] * 3, [1.0] * 3)
-    (row,) = read_log(shop.folder / "predictions", prediction_schema(shop.data)).to_dicts()
+    (row,) = logged_rows(shop.folder / "predictions", prediction_schema(shop.data)).to_dicts()
     assert (row["slate:filter_names"], row["slate:filter_counts"], row["slate:explored"]) == (["even"], [6], True)
 
 

@@ -23,8 +23,8 @@ from shortlist.cli.commands import app
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.deployment.slate_explanation import ServedVersion, explain, find_slate, replay
 from shortlist.serving.export.signature import NO_CODE
-from shortlist.serving.log.log_writer import LogWriter
-from shortlist.serving.log.logs import SLATE_COLUMNS, item_type, outcome_schema
+from shortlist.serving.log.logs import SLATE_COLUMNS, item_type, outcome_schema, prediction_schema
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.server.inference.service import InferenceRequest, InferenceResponse
 from shortlist.serving.server.recommendations.recommendation_service import request_from_json
@@ -38,9 +38,9 @@ from shortlist.slates.candidate_columns import candidate_types
 from shortlist.slates.release import open_release
 from shortlist.slates.retrieval.retriever import fit_retrieval
 from shortlist.spec.retrieval import Retrieval
-from shortlist.spec.serving import PredictionLog
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.tables import DayTable
+from tests.served_log import append_rows
 
 RETRIEVAL = {"candidates": 8, "sources": {"popular": {"kind": "popular", "keys": ["page"], "min_positives": 1}}}
 WEIGHTY = {"kind": "where", "name": "weighty", "keep": "weight > -2"}
@@ -440,9 +440,8 @@ class TestUserItems:
         slate = outputs(local.ask(parts, {"user_id": 1})[0])
         local.logged(parts)
         schema = outcome_schema(item_type(local.data))
-        log = LogWriter(local.folder / "outcomes" / "one", schema, PredictionLog(flush_seconds=600))
-        log.add((datetime.now(UTC), "r0", slate["item_id"][1], 1, 1))
-        log.close()
+        clicked = {"time": datetime.now(UTC), "request_id": "r0", "item": slate["item_id"][1], "row": 1, "label": 1}
+        append_rows(local.folder / "outcomes", schema, [clicked])
         items = followed()
         items.read_logs()
         history = items.history(1)
@@ -453,9 +452,8 @@ class TestUserItems:
         assert len(items.history(1).items) == 3
 
     def test_an_outcome_may_arrive_before_its_slate(self, local: Shop, followed: Any) -> None:
-        log = LogWriter(local.folder / "outcomes" / "one", outcome_schema(item_type(local.data)), PredictionLog())
-        log.add((datetime.now(UTC), "early", "b", 1, 1))
-        log.close()
+        clicked = {"time": datetime.now(UTC), "request_id": "early", "item": "b", "row": 1, "label": 1}
+        append_rows(local.folder / "outcomes", outcome_schema(item_type(local.data)), [clicked])
         items = followed()
         items.read_logs()
         items.record_slate("early", 1, ["a", "b"], datetime.now(UTC))
@@ -472,10 +470,11 @@ class TestUserItems:
         assert items.history(2) is None
 
     def test_an_outcome_finds_its_item_after_older_items_were_dropped(self, local: Shop, followed: Any) -> None:
-        log = LogWriter(local.folder / "outcomes" / "one", outcome_schema(item_type(local.data)), PredictionLog())
-        for request, row in (("first", 0), ("first", 1), ("later", 998), ("later", 999)):
-            log.add((datetime.now(UTC), request, "whatever", row, 1))
-        log.close()
+        rows = [
+            {"time": datetime.now(UTC), "request_id": request, "item": "whatever", "row": row, "label": 1}
+            for request, row in (("first", 0), ("first", 1), ("later", 998), ("later", 999))
+        ]
+        append_rows(local.folder / "outcomes", outcome_schema(item_type(local.data)), rows)
         items, now = followed(), datetime.now(UTC)
         items.record_slate("first", 1, ["a", "b"], now)
         items.record_slate(
@@ -514,26 +513,25 @@ class TestUserItems:
             raise PanicException("no")
 
         with monkeypatch.context() as once:
-            once.setattr("shortlist.serving.server.recommendations.user_items.parts", broken)
+            once.setattr("shortlist.serving.log.log_follower.streams", broken)
             items.poll()
         assert (items.problem, items.has_polled) == ("PanicException: no", False)
         items.poll()
         assert (items.problem, items.has_polled) == (None, True)
 
-    def test_a_truncated_log_is_reported_and_polling_continues(self, local: Shop, followed: Any) -> None:
-        folder = local.folder / "predictions" / "v1"
-        folder.mkdir(parents=True)
-        (folder / "part-000000.parquet").write_bytes(b"torn")
+    def test_a_bad_record_is_reported_and_later_ones_are_read(self, local: Shop, followed: Any) -> None:
+        log = ServingLog.on_disk(local.folder / "predictions", prediction_schema(local.data))
+        stream = log.open_stream()
+        stream.append([b"no rows"]).result()
         items = followed()
-        items.start()
-        try:
-            for _ in range(200):
-                if items.problem is not None:
-                    break
-                asyncio.run(asyncio.sleep(0.05))
-            assert "cannot be read" in str(items.problem)
-        finally:
-            items.stop()
+        items.poll()
+        assert "no Arrow stream" in str(items.problem)
+        row = {"time": datetime.now(UTC), "request_id": "a", "version": 1, "status": 200, "items": ["a"],
+               "scores": [0.5], "user_id": [1]}  # fmt: skip
+        append_rows(local.folder / "predictions", prediction_schema(local.data), [row], stream=1)
+        items.poll()
+        assert items.history(1).items.to_list() == ["a"]
+        stream.close()
 
 
 @pytest.fixture(scope="module")
@@ -572,11 +570,9 @@ def test_a_further_session_event_changes_the_next_slate(near: Any, published: An
         name = f"took {item}"
         status, answer = near.infer(column("item_id", "BYTES", item), *user, x_request_id=name)
         assert status == 200, answer
-        outcomes = near.predictions.with_name("outcomes") / name
+        clicked = {"time": datetime.now(UTC), "request_id": name, "item": item, "row": 0, "label": 1}
         schema = outcome_schema(item_type(published.plan.declared.data))
-        log = LogWriter(outcomes, schema, PredictionLog(flush_seconds=600))
-        log.add((datetime.now(UTC), name, item, 0, 1))
-        log.close()
+        append_rows(near.predictions.with_name("outcomes"), schema, [clicked])
         near.until(lambda: item in slate())  # noqa: B023 - within the round
 
 

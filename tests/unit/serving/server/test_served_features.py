@@ -29,7 +29,6 @@ from shortlist.features.open_events import OpenList, StreamingPlan
 from shortlist.features.tiles import Tiles
 from shortlist.features.transform import Transformer
 from shortlist.serving.export.signature import FOLDER, NO_CODE, SECOND_OF_DAY, ListInput, Signature
-from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import FEATURE_COLUMNS, logged_inputs, prediction_schema
 from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.serving.server.features.snapshot import load_with_users
@@ -45,6 +44,7 @@ from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.monitoring import ServedFeaturesLimits
 from shortlist.spec.runtime import Runtime
+from tests.served_log import logged_rows
 
 LAST = date(2026, 3, 9)
 STRICT = ServedFeaturesLimits(max_unequal=0.02, max_age="12h", min_rows=1)
@@ -311,7 +311,7 @@ def test_the_server_logs_features_of_the_declared_share(published: Any, model: P
         parts = ServerComponents(settings, predictor)
         parts.refresh.poll()
         asyncio.run(ask(parts))
-        return read_log(settings.predictions, prediction_schema(published.plan.declared.data))
+        return logged_rows(settings.predictions, prediction_schema(published.plan.declared.data))
 
     half = logged(0.5)
     with_features = half.filter(pl.col("served:numbers").is_not_null())

@@ -56,7 +56,7 @@ def test_before_the_first_version_every_request_gets_an_explanation(
         process.pid for process in stack.status().envoys
     ]
     assert Stack.connect(paths).port == stack.port
-    assert stack.stop() == ["envoy-a", "envoy-b", "supervisord"]
+    assert stack.stop() == ["envoy-a", "envoy-b", "log-committer", "supervisord"]
     assert stack.stop() == []
     assert not stack.record.sockets.exists()
     assert mentions(paths) == []
@@ -250,6 +250,6 @@ def test_only_unresponsive_programs_are_restarted(
 @pytest.mark.long
 def test_stopping_after_the_supervisor_was_killed_leaves_no_process(stack: Stack) -> None:
     os.kill(int((stack.paths.programs / "supervisord.pid").read_text()), 9)
-    assert stop_stack(stack.paths) == ["envoy-a", "envoy-b", "server-v1", "triton-v1"]
+    assert stop_stack(stack.paths) == ["envoy-a", "envoy-b", "log-committer", "server-v1", "triton-v1"]
     assert mentions(stack.paths) == []
     assert not list(Path("/dev/shm").glob(f"{shared_memory_of(stack.paths)}*"))  # noqa: S108

@@ -123,7 +123,13 @@ def test_the_number_of_replicas_follows_the_spec(
     new_health = smaller_stack.wait_ready(1, 120)
     assert [program.program for program in new_health.programs] == ["triton-v1", "server-v1"]
     assert (new_health.triton.pid, new_health.server.pid) == (old_health.triton.pid, old_health.server.pid)
-    assert set(smaller_stack._supervisor.processes()) == {"envoy-a", "envoy-b", "triton-v1", "server-v1"}
+    assert set(smaller_stack._supervisor.processes()) == {
+        "envoy-a",
+        "envoy-b",
+        "log-committer",
+        "triton-v1",
+        "server-v1",
+    }
     assert ask(smaller_stack, "POST", INFER, b"{}")[0] == 200
 
 

@@ -25,9 +25,7 @@ from filelock import FileLock
 
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.rollout.evidence.outcomes import OUTCOMES, REQUESTS, OutcomeJoin
-from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import outcome_schema
-from shortlist.serving.traffic import replay as replay_module
 from shortlist.serving.traffic.background import run_replay
 from shortlist.serving.traffic.client import Endpoint
 from shortlist.serving.traffic.replay import (
@@ -40,9 +38,10 @@ from shortlist.serving.traffic.replay import (
     replay,
 )
 from shortlist.spec.data import Data
-from shortlist.spec.serving import PredictionLog, ReplayTraffic
+from shortlist.spec.serving import ReplayTraffic
 from shortlist.storage.artefacts import read_json, write_json
 from shortlist.storage.tables import DayTableWriter
+from tests.served_log import logged_rows
 
 USERS, ITEMS = 6, 5
 
@@ -138,7 +137,7 @@ def settings(server: Server, tmp_path: Path) -> Callable[..., ReplaySettings]:
 
 
 def outcomes(settings: ReplaySettings) -> pl.DataFrame:
-    return read_log(settings.outcomes, outcome_schema(pa.int64()))
+    return logged_rows(settings.outcomes, outcome_schema(pa.int64()))
 
 
 def test_the_log_is_replayed_repeatedly_with_new_request_ids(
@@ -192,10 +191,7 @@ def test_the_canarys_kpi_equals_the_one_of_the_best_rows_alone(
     assert of_all["positive"].sum() > 0
 
 
-def test_outcomes_due_at_once_do_not_overflow_the_log(
-    settings: Callable[..., ReplaySettings], server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replay_module, "_OUTCOME_LOG", PredictionLog(flush_seconds=600, max_waiting=7))
+def test_outcomes_due_at_once_are_all_written(settings: Callable[..., ReplaySettings], server: Server) -> None:
     declared = settings(seconds=0.3, delay=60)  # all of them are due at the end
     summary = replay(declared)
     assert (summary["outcomes"], summary["outcomes_dropped"]) == (ITEMS * summary["answered"], 0)
@@ -282,7 +278,7 @@ def test_concurrent_replays_do_not_write_to_the_same_files(
     with ThreadPoolExecutor(1) as pool:
         with FileLock(declared.out / LOCK):
             ending = pool.submit(replay, declared)
-            wait_until(lambda: any(declared.outcomes.glob("**/part-*")))
+            wait_until(lambda: outcomes(declared).height > 0)
             time.sleep(0.3)
             assert [path.name for path in declared.out.iterdir()] == [LOCK]
         summary = ending.result(20)
