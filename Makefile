@@ -152,8 +152,9 @@ drill: $(READY) $(READY_TRITON) ## break a generated world on purpose and watch 
 loop: $(READY) $(READY_TRITON) ## show releases to the users of a generated world for 28 days, train on what they click, and compare the reward [SET=key=value]
 	@$(BIN)/shortlist loop $(if $(filter-out demo,$(SPEC)),$(SPEC)) $(if $(SET),--set "$$SET") --runs $(RUNS)
 
-images: $(READY) ## build the container images, and push them: make images [REGISTRY=host/path] [DRY_RUN=1]
-	@$(BIN)/shortlist images $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(DRY_RUN),--dry-run)
+images: $(READY) ## build the container images, and push them: make images [ONLY=pipeline] [REGISTRY=host/path] [TORCH_INDEX=url] [DRY_RUN=1]
+	@$(BIN)/shortlist images $(if $(ONLY),--only $(ONLY)) $(if $(REGISTRY),--registry $(REGISTRY)) \
+	  $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX)) $(if $(DRY_RUN),--dry-run)
 
 submit: $(READY_CLUSTER) ## start SPEC's training on a cluster, once: make submit HOST=http://... [DATA=s3://...] [AGAIN=2] [UNREAD=1] [DRY_RUN=1]
 	@$(BIN)/shortlist submit $(ON_CLUSTER) $(if $(AGAIN),--again $(AGAIN)) $(if $(UNREAD),--unread)

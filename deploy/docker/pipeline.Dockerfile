@@ -1,21 +1,34 @@
 # Steps on the CPU, the server in front of Triton, the trigger service. Built by `make images`.
 ARG PYTHON_DIGEST
 
-FROM docker.io/library/python:3.11-slim@${PYTHON_DIGEST} AS builder
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+FROM docker.io/library/python:3.11-slim@${PYTHON_DIGEST}
+# A layer for each group of packages, those that change least first: a new version of the code moves only the last one.
+# XGBoost needs OpenMP's runtime, which the slim image leaves out. No version: Debian's mirrors keep the newest of a release
+# only, and a pinned one fails with the next security update.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends libgomp1 \
+    && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /opt/shortlist
 ENV PATH=/opt/shortlist/bin:$PATH
 WORKDIR /app
-COPY requirements/run.txt requirements/
-COPY requirements/lock/run.txt requirements/lock/cluster.txt requirements/lock/
 # torch first and alone: asked for through another package, pip takes a build with gigabytes of CUDA. It has no hash here:
 # the lock's are of the default index, and the build for CPUs comes from an index of its own, which gives pip the hash.
-RUN pip install --no-cache-dir --no-deps --index-url "$TORCH_INDEX" "$(grep -m1 '^torch==' requirements/run.txt)" \
-    && pip install --no-cache-dir --no-deps --require-hashes -r requirements/lock/run.txt -r requirements/lock/cluster.txt
-# What validates a model before it is served: Triton with its Python backend, which needs numpy 1 and so its own place.
+# The argument has the version: `make images` takes it from requirements/run.txt.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG TORCH
+# hadolint ignore=DL3013
+RUN pip install --no-cache-dir --no-deps --index-url "$TORCH_INDEX" "$TORCH"
+# What validates a model before it is served: Triton with its Python backend, which needs numpy 1 and so its own place. The
+# folder of its backends, which is made below, is named after a file's time, which a layer keeps to the second only.
 COPY requirements/lock/triton.txt requirements/lock/
 RUN python -m venv /opt/triton \
-    && /opt/triton/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/lock/triton.txt
+    && /opt/triton/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/lock/triton.txt \
+    && find /opt/triton -name libtriton_python.so -exec touch --date='2026-01-01 00:00:00 UTC' {} +
+COPY requirements/lock/cluster.txt requirements/lock/
+RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements/lock/cluster.txt
+COPY requirements/lock/run.txt requirements/lock/
+RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements/lock/run.txt
 COPY pyproject.toml README.md ./
 COPY components components
 COPY feature_repo feature_repo
@@ -23,15 +36,11 @@ COPY models models
 COPY monitoring monitoring
 COPY pipelines pipelines
 COPY shortlist shortlist
-# In place, so that the code's digest is the one of the checkout it was built from.
+# In place, so that the code's digest is the one of the checkout it was built from. The folder of Triton's backends is made
+# here, since nobody may write there later.
 RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
-    && python -m compileall -q components feature_repo models monitoring pipelines shortlist
-# The folder of Triton's backends is made here, since nobody may write there later. It is named after a file's time, which
-# a copy between stages keeps to the second only.
-RUN find /opt/triton -name libtriton_python.so -exec touch --date='2026-01-01 00:00:00 UTC' {} + \
+    && python -m compileall -q components feature_repo models monitoring pipelines shortlist \
     && SHORTLIST_TRITON_VENV=/opt/triton python -c 'from shortlist.serving.triton.triton_home import find_triton; find_triton()'
-
-FROM docker.io/library/python:3.11-slim@${PYTHON_DIGEST}
 ARG CODE_VERSION
 ARG REVISION
 LABEL org.opencontainers.image.title="shortlist-pipeline" \
@@ -39,19 +48,9 @@ LABEL org.opencontainers.image.title="shortlist-pipeline" \
       org.opencontainers.image.version="${CODE_VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.base.name="docker.io/library/python:3.11-slim"
-# XGBoost needs OpenMP's runtime, which the slim image leaves out. No version: Debian's mirrors keep the newest of a release
-# only, and a pinned one fails with the next security update.
-# hadolint ignore=DL3008
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends libgomp1 \
-    && rm -rf /var/lib/apt/lists/*
-COPY --from=builder /opt/shortlist /opt/shortlist
-COPY --from=builder /opt/triton /opt/triton
-COPY --from=builder /app /app
 # The root may be read-only: everything is written below /tmp, which a pod mounts. With no compiler in the image, torch
 # runs its networks as written.
-ENV PATH=/opt/shortlist/bin:$PATH \
-    HOME=/tmp \
+ENV HOME=/tmp \
     PYTHONPATH=/app \
     SHORTLIST_ROOT=/app \
     PYTHONUNBUFFERED=1 \

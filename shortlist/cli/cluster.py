@@ -1,4 +1,4 @@
-"""The commands of a cluster: `shortlist submit|schedule|images`."""
+"""The commands of a cluster: `shortlist submit|schedule|doctor|images`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shortlist.cli.options import RunsOption, SetOption, SpecArgument, find_spec
+from shortlist.cli.options import RunsOption, SetOption, SpecArgument, find_spec, require_cluster_packages
 from shortlist.contracts import ShortlistError, did_you_mean
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def submit(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Start a spec's training on a cluster; a repeated call starts no second run."""
+    require_cluster_packages()
     from shortlist.kubeflow.client import KubeflowClient
     from shortlist.kubeflow.training_runs import prepare_training, submit_run
 
@@ -64,6 +65,7 @@ def schedule(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Create or update a cluster's recurring runs, retraining and monitoring, as the spec's schedule declares."""
+    require_cluster_packages()
     from shortlist.kubeflow.client import KubeflowClient
     from shortlist.kubeflow.cluster_compile import CompiledGraphs
     from shortlist.kubeflow.schedule import apply_schedule, change_lines, declared_recurring_runs, plan_schedule
@@ -81,12 +83,40 @@ def schedule(
 
 
 @commands.command()
+def doctor(
+    spec: SpecArgument,
+    host: HostOption = "",
+    change: SetOption = None,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Check the cluster of kubectl's current context.")] = False,
+) -> None:
+    """List what a spec needs of its cluster and what is missing; change nothing; exit code 1 when something is."""
+    if not cluster:
+        raise ShortlistError("doctor: got nothing to check; wanted --cluster, the cluster of kubectl's current context")
+    require_cluster_packages()
+    from shortlist.kubeflow.cluster_check import ClusterCheck
+    from shortlist.system.kubernetes_api import KubernetesAPI, connect
+
+    loaded = _load(spec, change)
+    # Nothing is waited for: a refusal is an answer here.
+    api = KubernetesAPI(connect(), loaded.runtime.cluster.namespace, patience_seconds=10, settling_seconds=0)
+    states = []
+    for finding in ClusterCheck(loaded, api, host).run():
+        typer.echo(str(finding))
+        states.append(finding.state)
+    typer.echo(f"{states.count('ok')} ok, {states.count('missing')} missing, {states.count('not checked')} not checked")
+    raise typer.Exit(int("missing" in states))
+
+
+@commands.command()
 def images(
     chosen_kinds: Annotated[
         list[str] | None, typer.Option("--only", help="pipeline, gpu or triton; all by default.")
     ] = None,
     registry: Annotated[
         str, typer.Option(help="Push there, e.g. registry.example/team; nothing is pushed otherwise.")
+    ] = "",
+    torch_index: Annotated[
+        str, typer.Option(help="Package index with the build of torch for CPUs; torch's own by default.")
     ] = "",
     dry_run: DryRunOption = False,
 ) -> None:
@@ -98,7 +128,10 @@ def images(
     for kind in kinds:
         if kind not in VARIABLES:
             raise ShortlistError(f"--only: got '{kind}', wanted {', '.join(VARIABLES)}{did_you_mean(kind, VARIABLES)}")
-    typer.echo("\n".join(plan_build(kinds, registry)) if dry_run else digest_lines(build_images(kinds, registry)))
+    if dry_run:
+        typer.echo("\n".join(plan_build(kinds, registry)))
+    else:
+        typer.echo(digest_lines(build_images(kinds, registry, torch_index)))
 
 
 @commands.command("lock-images")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from shortlist.cli.options import RunsOption, SetOption, SpecArgument, find_spec
+from shortlist.cli.options import RunsOption, SetOption, SpecArgument, find_spec, require_cluster_packages
 from shortlist.contracts import ShortlistError
 
 commands = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -119,6 +119,7 @@ def backfill(
 
     loaded, corrected = load_spec(find_spec(spec), change or ()), parse_range(first, last)
     if host:
+        require_cluster_packages()
         from shortlist.kubeflow.client import KubeflowClient
         from shortlist.kubeflow.training_runs import prepare_backfill, submit_run
 

@@ -1,12 +1,14 @@
-"""Arguments that several commands share."""
+"""Arguments that several commands share, and what they need."""
 
 from __future__ import annotations
 
+from importlib import util
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from shortlist.contracts import ShortlistError
 from shortlist.system.project import project_root
 
 SpecArgument = Annotated[
@@ -43,3 +45,16 @@ def find_spec(name: str) -> Path:
         if name.endswith((".yaml", ".yml")) or "/" in name
         else project_root() / "pipelines" / "specs" / f"{name}.yaml"
     )
+
+
+def require_cluster_packages() -> None:
+    """Check that the packages of requirements/cluster.txt are installed.
+
+    Raises:
+        ShortlistError: They are not.
+    """
+    if util.find_spec("kfp.kubernetes") is None:
+        raise ShortlistError(
+            "the packages of a cluster are not installed (no kfp-kubernetes); make submit or make schedule installs"
+            " them, or pip install --no-deps --require-hashes -r requirements/lock/cluster.txt"
+        )

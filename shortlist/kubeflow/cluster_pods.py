@@ -62,7 +62,7 @@ class ClusterPods(GraphTarget):
         """
         settings = largest_settings([self._step_settings(step) for step in steps])
         minutes = sum(self._step_settings(step).timeout_minutes for step in steps)  # one after another
-        for name, value in thread_variables(settings).items():
+        for name, value in {**self._cluster.variables, **thread_variables(settings)}.items():
             task.set_env_variable(name, value)
         task.set_container_image(self._images.require("gpu" if settings.gpus else "pipeline"))
         # Requests equal limits, so that other pods cannot take the step's share.

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, NamedTuple
 
 from components.image import VARIABLES
 from shortlist.contracts import ShortlistError
@@ -26,19 +26,29 @@ _DIGEST: Final = r"sha256:[0-9a-f]{64}"
 _SECONDS: Final = 30
 
 
-def build_images(kinds: Sequence[str], registry: str = "") -> dict[str, str]:
-    """Build images, and push them when a registry is named; return the reference of each.
+class BuiltImage(NamedTuple):
+    """An image that was built."""
+
+    reference: str
+    """By digest after a push, else by tag."""
+    size: str
+    """Size of its layers here, for people; empty where the builder does not say it."""
+
+
+def build_images(kinds: Sequence[str], registry: str = "", torch_index: str = "") -> dict[str, BuiltImage]:
+    """Build images, and push them when a registry is named; return them by kind.
 
     Args:
         kinds: Some of `pipeline`, `gpu`, `triton`.
         registry: `host/path` to push to; empty: the images stay here, and have no digest yet.
+        torch_index: Package index with the build of torch for CPUs; empty: torch's own.
 
     Raises:
         ShortlistError: There is no builder, a base image has no digest, or a build fails.
     """
     builder = find_builder()
     digests = base_digests(kinds)
-    return {kind: _build(builder, kind, digests[_BASE_OF[kind]], registry) for kind in kinds}
+    return {kind: _build(builder, kind, digests[_BASE_OF[kind]], registry, torch_index) for kind in kinds}
 
 
 def plan_build(kinds: Sequence[str], registry: str = "") -> list[str]:
@@ -106,14 +116,37 @@ def find_builder() -> str:
     )
 
 
-def _build(builder: str, kind: str, base: str, registry: str) -> str:
+def _build(builder: str, kind: str, base: str, registry: str, torch_index: str) -> BuiltImage:
     tag = _tag(kind, registry)
     arguments = {_BASE_OF[kind]: base, "CODE_VERSION": code_version(), "REVISION": git_commit() or ""}
+    if kind == "pipeline":
+        arguments |= {"TORCH": _torch_requirement()} | ({"TORCH_INDEX": torch_index} if torch_index else {})
     options = [part for key, value in arguments.items() for part in ("--build-arg", f"{key}={value}")]
+    if _is_buildah(builder):
+        options.append("--layers")  # the others keep the layers of a build by themselves
     _run_checked([builder, "build", "--file", str(_file(kind)), "--tag", tag, *options, str(ROOT)], f"building {tag}")
+    size = _size(builder, tag)
     if not registry:
-        return tag
-    return f"{tag.rpartition(':')[0]}@{_push(builder, tag)}"
+        return BuiltImage(tag, size)
+    return BuiltImage(f"{tag.rpartition(':')[0]}@{_push(builder, tag)}", size)
+
+
+def _is_buildah(builder: str) -> bool:
+    return Path(builder).name == "buildah"
+
+
+def _torch_requirement() -> str:
+    """Return torch with its version, as the requirements pin it."""
+    match = re.search(r"^torch==\S+", (ROOT / "requirements/run.txt").read_text(), re.MULTILINE)
+    assert match is not None
+    return match[0]
+
+
+def _size(builder: str, tag: str) -> str:
+    """Return the size of an image for people; empty where the builder does not say it."""
+    command = ["images", "--format", "{{.Size}}", tag]
+    completed = _run([builder, *command], timeout=_SECONDS)
+    return completed.stdout.strip() if completed.returncode == 0 else ""
 
 
 def _tag(kind: str, registry: str) -> str:
@@ -145,11 +178,13 @@ def _push(builder: str, tag: str) -> str:
     return digest[1]
 
 
-def digest_lines(references: Mapping[str, str]) -> str:
-    """Return image references as a spec's section and as environment variables."""
+def digest_lines(images: Mapping[str, BuiltImage]) -> str:
+    """Return a line with the size of each image, and the references as a spec's section and environment variables."""
+    references = {kind: image.reference for kind, image in images.items()}
+    sizes = "".join(f"{image.reference}: {image.size}\n" for image in images.values() if image.size)
     section = json.dumps(dict(references), separators=(", ", ": "))
     variables = "\n".join(f"export {VARIABLES[kind]}={reference}" for kind, reference in references.items())
-    return f"runtime.cluster.images: {section}\n{variables}"
+    return f"{sizes}runtime.cluster.images: {section}\n{variables}"
 
 
 def _run_checked(command: list[str], doing: str) -> str:

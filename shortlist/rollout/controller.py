@@ -5,11 +5,13 @@ from __future__ import annotations
 import traceback
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Final
 
 from shortlist.contracts import ShortlistError
 from shortlist.rollout.action_executor import ActionExecutor
 from shortlist.rollout.controller_context import ControllerContext
+from shortlist.rollout.evidence.counts import RequestTotals
 from shortlist.rollout.fleet import Observer
 from shortlist.rollout.interruption import Interrupted, Interruption
 from shortlist.rollout.record import RolloutRecord
@@ -28,6 +30,8 @@ from shortlist.rollout.states.state_machine import advance
 from shortlist.rollout.verdict import make_verdict
 from shortlist.storage.records.store import RecordStoreError
 
+_COUNT_SECONDS: Final = 5.0
+"""Longest count of all requests after a signal."""
 _PHASES_WITHOUT_USERS: Final = frozenset({Phase.VERIFYING, Phase.STARTING, Phase.LOAD_TESTING})
 """Phases in which no user gets the candidate."""
 
@@ -132,7 +136,9 @@ class Controller:
                 with self._interruption.interruptible():
                     self._context.sleep(self._context.poll_seconds)
                 record = self._record_now()
-            observation = self._open_observer().observe_step(state.step, record.at_step_seconds)
+            observer = self._open_observer()
+            with self._interruption.interruptible():  # it only reads; a query may take longer than a pod's grace period
+                observation = observer.observe_step(state.step, record.at_step_seconds)
         except Interrupted:
             return Abort(self._interruption.reason)
         except Exception as error:  # without an analysis nothing shows that the canary is good
@@ -167,10 +173,7 @@ class Controller:
 
     def _conclude(self, record: RolloutRecord) -> RolloutRecord:
         """Write verdict and page of a finished rollout, before its final state is saved."""
-        try:
-            record = record.model_copy(update={"requests": self._open_observer().total()})
-        except Exception:  # the verdict is then written without the counts
-            self._log_traceback()
+        record = record.model_copy(update={"requests": self._count_requests()})
         self._rollouts.write_verdict(record.id, make_verdict(record))
         try:
             self._rollouts.write_page(record)
@@ -178,6 +181,24 @@ class Controller:
             self._log_traceback()
         self._rollouts.remove_files(record.id)
         return record
+
+    def _count_requests(self) -> RequestTotals | None:
+        """Return the counts of the rollout; None where they are not to be had, after a signal within a few seconds."""
+        counts: list[RequestTotals] = []
+
+        def count() -> None:
+            try:
+                counts.append(self._open_observer().total())
+            except Exception:  # the verdict is then written without the counts
+                self._log_traceback()
+
+        if not self._interruption.reason:
+            count()
+        else:  # a pod is killed 30 s after its signal, and a log in an object store may take minutes
+            thread = Thread(target=count, daemon=True)
+            thread.start()
+            thread.join(_COUNT_SECONDS)
+        return counts[0] if counts else None
 
     def _save(self, record: RolloutRecord) -> None:
         self._record = record

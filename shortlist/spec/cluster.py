@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+import re
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from shortlist.spec.base import Section
 from shortlist.spec.text.quantity import PATTERN, canonical_quantity
@@ -13,6 +14,10 @@ Quantity = Annotated[str, Field(pattern=PATTERN), AfterValidator(canonical_quant
 """A Kubernetes quantity, e.g. `500m` or `16Gi`; kept as the API server writes it: `0.5` becomes `500m`."""
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 """A DNS label."""
+
+_SECRET_NAME: Final = re.compile(
+    r"(PASSWORD|PASSWD|SECRET|TOKEN|SECRET_ACCESS_KEY|ACCESS_KEY_ID|API_KEY)$", re.IGNORECASE
+)
 
 
 class Toleration(Section):
@@ -156,6 +161,9 @@ class Cluster(Section):
     stage with one pod is cached as a whole, and its pod gets the largest resources of its steps."""
     secrets: tuple[Secret, ...] = ()
     """Secrets with the environment variables of `online_store`, `tracking`, `database` and the object store."""
+    variables: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of every pod that hold no secret, such as `AWS_ENDPOINT_URL` and `AWS_REGION` of an object
+    store outside AWS."""
     service_account: Name = "shortlist-pipeline"
     """Service account of the steps."""
     rollout_token: Name = "shortlist-rollout-token"  # noqa: S105 - a name
@@ -191,6 +199,14 @@ class Cluster(Section):
                 " and for a log that is too large for one machine declare runtime.features: {engine: ray}"
             )
         return section
+
+    @field_validator("variables")
+    @classmethod
+    def _variables_hold_no_secret(cls, variables: dict[str, str]) -> dict[str, str]:
+        for name, value in variables.items():
+            if _SECRET_NAME.search(name) or re.search(r"://[^/]*@", value):
+                raise ValueError(f"{name}: looks like a secret, which does not belong into a spec; name it in secrets")
+        return variables
 
     def task(self, name: str) -> Task:
         """Return the resources of a step's pod."""

@@ -165,6 +165,45 @@ class KubernetesAPI:
         )
         return live_object
 
+    def read(self, path: str) -> Object | None:
+        """Return the object at a path of the API, such as `/api/v1/namespaces/ml`; None where there is none."""
+        live_object: Object | None = self._call(f"reading {path}", lambda: self._request("GET", path), if_missing=None)
+        return live_object
+
+    def is_allowed(self, verb: str, group: str, resource: str, name: str = "", user: str = "") -> bool:
+        """Whether a user may make a call in the namespace, as its authorizer says.
+
+        Args:
+            verb: Such as `create`.
+            group: API group; empty for the core.
+            resource: Plural, perhaps with a subresource, such as `pods/log`.
+            name: Name of the object; empty: all objects.
+            user: Name of the user, such as `system:serviceaccount:ml:shortlist-rollout`; empty: whoever asks.
+        """
+        resource, _, subresource = resource.partition("/")
+        attributes = {"namespace": self.namespace, "verb": verb, "group": group, "resource": resource}
+        attributes |= {"name": name} if name else {}
+        attributes |= {"subresource": subresource} if subresource else {}
+        kind = "SubjectAccessReview" if user else "SelfSubjectAccessReview"
+        spec = {"resourceAttributes": attributes} | ({"user": user} if user else {})
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+        path = f"/apis/authorization.k8s.io/v1/{kind.lower()}s"
+        review = self._call("asking for rights", lambda: self._request("POST", path, body))
+        return bool(review["status"]["allowed"])
+
+    def _request(self, method: str, path: str, body: Object | None = None) -> Object:
+        answer, *_ = self._api.call_api(
+            path,
+            method,
+            header_params={"Accept": "application/json", "Content-Type": "application/json"},
+            body=body,
+            auth_settings=["BearerToken"],
+            response_type="object",
+            _request_timeout=_TIMEOUT,
+        )
+        plain: Object = answer
+        return plain
+
     def find(self, kind: ResourceKind, labels: Mapping[str, str]) -> list[Object]:
         """Return the objects with these labels, sorted by name."""
         object_list = self._call(

@@ -95,6 +95,10 @@ class KubeServer:
         self.behaviour: dict[str, Behaviour] = {}
         self.default = Behaviour()
         self.takes_routes = True
+        self.objects_by_path: dict[str, Object | None] = {}
+        """What else everybody may read, by its path, such as a Secret or the kinds of an API group; None: not there."""
+        self.denied: set[tuple[str, str, str]] = set()
+        """Account, verb and resource that reviews of access deny, whatever the roles say."""
         self.job_pods: list[JobPod] = []
         self.make_job_pod: Callable[[Object], JobPod | None] = lambda job: None
         """Returns the pod of a new Job; None: the quota allows none."""
@@ -171,9 +175,15 @@ class KubeServer:
         parts = urlsplit(url)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         with self.lock:
+            if re.fullmatch(r"/apis/authorization.k8s.io/v1/(self)?subjectaccessreviews", parts.path):
+                return self._review_access((body or {})["spec"], account)
             return self._answer(method, parts.path, query, body, account)
 
     def _answer(self, method: str, path: str, query: dict[str, str], body: Object | None, account: str) -> Object:
+        if path in self.objects_by_path:
+            if (live_object := self.objects_by_path[path]) is None:
+                raise RefusalError(404, "NotFound", "not found")
+            return live_object
         if match := re.fullmatch(r"/api/v1/namespaces/([^/]+)/(pods|events)", path):
             self._authorize(account, method, "", match[2], match[1], None)
             return self._core(match[2], query)
@@ -193,6 +203,15 @@ class KubeServer:
         if kind is None:
             raise RefusalError(404, "NotFound", "the server could not find the requested resource")
         return self._custom(method, kind, namespace, name, query, body or {})
+
+    def _review_access(self, review: Object, account: str) -> Object:
+        asked = review["resourceAttributes"]
+        subject = str(review["user"]).rpartition(":")[2] if "user" in review else account
+        resource = "/".join(filter(None, (asked["resource"], asked.get("subresource", ""))))
+        allowed = kube_rbac.is_allowed(
+            subject, asked["verb"], asked["group"], resource, kube_rbac.NAMESPACE, asked.get("name")
+        )
+        return {"status": {"allowed": allowed and (subject, asked["verb"], resource) not in self.denied}}
 
     def _custom(
         self, method: str, kind: str, namespace: str, name: str | None, query: dict[str, str], body: Object

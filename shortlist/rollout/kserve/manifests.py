@@ -40,6 +40,8 @@ from shortlist.system.kubernetes_api import INFERENCE_SERVICE, Object
 COMMITTER_PORT: Final = 8081
 """Port of the log committer's metrics."""
 TRITON_METRICS_PORT: Final = 8002
+_STARTUP_FAILURES: Final = 120
+"""Of one every five seconds: the imports and views of a server may take ten minutes of a small share of a core."""
 _TRITON_MODELS: Final = "/mnt/models"
 """Folder of Triton's repository in its pod; KServe mounts nothing there, as it fetches nothing."""
 _TRITON: Final = (
@@ -190,7 +192,9 @@ def _transformer(version: Version, cluster: Cluster) -> Object:
                     TMP,
                 ],
                 "readinessProbe": probe(READY),
-                "livenessProbe": probe(LIVE, failures=6),
+                "startupProbe": probe(LIVE, failures=_STARTUP_FAILURES),
+                # A process with little processor time answers late, and a restart would make that worse.
+                "livenessProbe": probe(LIVE, seconds=10, timeout_seconds=10, failures=6),
             },
             _committer(version, cluster),
         ],

@@ -98,9 +98,10 @@ def fetching(name: str, cluster: Cluster, source: str, key: str, digest: str, fo
 
 
 def variables(cluster: Cluster) -> list[Object]:
-    """Return the environment of a container: its home, and variables from secrets, by reference."""
+    """Return the environment of a container: its home, declared variables, and those from secrets, by reference."""
+    declared = [{"name": name, "value": value} for name, value in cluster.variables.items()]
     secret = [_variable(secret, name, key) for secret in cluster.secrets for name, key in secret.variables.items()]
-    return [home(), *secret]
+    return [home(), *declared, *secret]
 
 
 def home() -> Object:
@@ -147,11 +148,18 @@ def container_security() -> Object:
     }
 
 
-def probe(path: str, failures: int = 3) -> Object:
-    """Return an HTTP probe that runs every five seconds."""
+def probe(path: str, *, seconds: int = 5, timeout_seconds: int = 3, failures: int = 3) -> Object:
+    """Return an HTTP probe.
+
+    Args:
+        path: What is asked.
+        seconds: Time between two requests.
+        timeout_seconds: Longest wait for an answer.
+        failures: Failures in a row that count.
+    """
     return {
         "httpGet": {"path": path, "port": HTTP_PORT},
-        "periodSeconds": 5,
-        "timeoutSeconds": 3,
+        "periodSeconds": seconds,
+        "timeoutSeconds": timeout_seconds,
         "failureThreshold": failures,
     }

@@ -97,8 +97,9 @@ def _cores(task: Task) -> float:
 
 
 def _environment(cluster: Cluster) -> list[dict[str, Any]]:
-    """Return the variables of the declared secrets; a value is never written into a manifest."""
-    return [
+    """Return the declared variables, and those of the secrets, whose values are never written into a manifest."""
+    declared: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in cluster.variables.items()]
+    return declared + [
         {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret.name, "key": key}}}
         for secret in cluster.secrets
         for variable, key in secret.variables.items()

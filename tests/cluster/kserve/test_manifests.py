@@ -122,6 +122,14 @@ def test_nothing_runs_with_rights_or_without_limits() -> None:
             assert re.fullmatch(r"registry/(shortlist|triton)@" + DIGEST, container["image"])
 
 
+def test_every_container_of_ours_gets_the_declared_variables() -> None:
+    cluster = FULL.model_copy(update={"variables": {"AWS_ENDPOINT_URL": "https://s3.example.com"}})
+    spec = inference_service(version(), cluster)["spec"]
+    containers = [*spec["transformer"]["containers"], *spec["transformer"]["initContainers"]]
+    for container in (*containers, *spec["predictor"]["initContainers"]):  # Triton itself asks no store
+        assert {"name": "AWS_ENDPOINT_URL", "value": "https://s3.example.com"} in container["env"]
+
+
 def test_gpus_go_to_triton_alone() -> None:
     spec = inference_service(version(), FULL)["spec"]
     assert spec["predictor"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
@@ -280,3 +288,13 @@ def test_a_server_in_a_pod_has_the_environment_of_every_server() -> None:
     server_environment = {variable["name"]: variable.get("value") for variable in server["env"]}
     assert SERVER_ENVIRONMENT.items() <= server_environment.items()
     assert server_environment["OPENBLAS_NUM_THREADS"] == "1"
+
+
+def test_a_server_with_little_processor_time_is_not_restarted() -> None:
+    """A probe of 3 s timed out at a quarter of a core, and imports take minutes there."""
+    server = inference_service(version(), CLUSTER)["spec"]["transformer"]["containers"][0]
+    startup, liveness = server["startupProbe"], server["livenessProbe"]
+    assert startup["httpGet"] == liveness["httpGet"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= 600
+    assert liveness["timeoutSeconds"] >= 10
+    assert liveness["timeoutSeconds"] * liveness["failureThreshold"] >= 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,20 @@ def test_a_refusal_is_one_message_and_exit_code_2(run: Run, server: KubeflowServ
     code, output, wrong = run("submit", "--host", server.url)
     assert (code, output) == (2, "")
     assert wrong == f"{server.url} answers 403: the token's owner may not do this: not authorized\n"
+
+
+@pytest.mark.parametrize("command", ["submit", "schedule", "backfill"])
+def test_without_the_packages_of_a_cluster_a_command_is_one_sentence(
+    run: Run, server: KubeflowServer, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "kfp.kubernetes" else real(name, *more)
+    )
+    days = ("2026-03-01", "2026-03-02") if command == "backfill" else ()
+    code, output, wrong = run(command, "--host", server.url, *days)
+    assert (code, output) == (2, "")
+    assert wrong.startswith("the packages of a cluster are not installed (no kfp-kubernetes); make submit")
 
 
 def test_a_missing_host_is_an_error(run: Run) -> None:

@@ -73,6 +73,11 @@ def test_manifest_is_what_the_published_schema_wants() -> None:
     assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/tmp", "/dev/shm"]  # noqa: S108 - in a pod
     assert trainer["env"][0] == {"name": "OMP_NUM_THREADS", "value": "2"}
     assert trainer["env"][1]["valueFrom"] == {"secretKeyRef": {"name": "store", "key": "secret"}}
+    outside_aws = CLUSTER.model_copy(update={"variables": {"AWS_ENDPOINT_URL": "https://s3.example.com"}})
+    assert manifest(outside_aws)["spec"]["trainer"]["env"][1] == {
+        "name": "AWS_ENDPOINT_URL",
+        "value": "https://s3.example.com",
+    }
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,23 @@ def test_two_variables_of_one_key_are_both_set() -> None:
     assert {item["envVar"] for mapped in pod["secretAsEnv"] for item in mapped["keyToEnv"]} == {"A", "B"}
 
 
+def test_every_pod_gets_the_declared_variables() -> None:
+    """Without the address of an S3 outside AWS, no step reads or writes a file."""
+    built = Built({"variables": {"AWS_ENDPOINT_URL": "https://s3.example.com"}})
+    environments = [
+        {item["name"]: item["value"] for item in container["env"]} for container in built.containers.values()
+    ]
+    assert {environment["AWS_ENDPOINT_URL"] for environment in environments} == {"https://s3.example.com"}
+
+
+@pytest.mark.parametrize(
+    "variable", [("AWS_SECRET_ACCESS_KEY", "x"), ("DATABASE", "postgresql://me:pw@host/db"), ("MY_TOKEN", "x")]
+)
+def test_a_variable_that_holds_a_secret_is_refused(variable: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match=rf"{variable[0]}: looks like a secret, .* name it in secrets"):
+        Cluster(variables=dict([variable]))
+
+
 def test_no_step_is_cached_if_caching_is_off() -> None:
     spec = Built({}, cached=False)
     assert not any(task.get("cachingOptions") for name, task in spec.tasks.items() if f"exec-{name}" in spec.containers)

@@ -15,6 +15,7 @@ from shortlist.kubeflow.images import build_images, digest_lines, find_builder, 
 from shortlist.spec.cluster import Images
 from shortlist.tracking.lineage import code_version
 
+ROOT = Path(__file__).parents[3]
 BASE = "sha256:" + "a" * 64
 PUSHED = "sha256:" + "b" * 64
 
@@ -43,6 +44,8 @@ if asked[0] == "build" and not {builds}:
     sys.exit("step 3 went wrong")
 if asked[0] == "push" and "--digestfile" in asked:
     open(asked[asked.index("--digestfile") + 1], "w").write({PUSHED!r})
+elif asked[0] == "images":
+    print("1.2 GB")
 elif asked[0] == "push":
     print("x: digest: {PUSHED} size: 1234")
 """
@@ -82,21 +85,29 @@ def test_a_base_without_digest_is_refused(path: Path, monkeypatch: pytest.Monkey
 
 def test_the_build_gets_base_digest_and_code_version(path: Path) -> None:
     builder(path, "podman")
-    assert build_images(["pipeline"]) == {"pipeline": f"shortlist-pipeline:{code_version()}"}
+    built = build_images(["pipeline"], torch_index="https://index.example/cpu")
+    assert built == {"pipeline": (f"shortlist-pipeline:{code_version()}", "1.2 GB")}
+    assert digest_lines(built).startswith(f"shortlist-pipeline:{code_version()}: 1.2 GB\n")
     command = builder_commands(path)[1]
     assert command[:2] == ["build", "--file"]
     assert command[2].endswith("deploy/docker/pipeline.Dockerfile")
     assert {f"PYTHON_DIGEST={BASE}", f"CODE_VERSION={code_version()}"} <= set(command)
+    assert "TORCH_INDEX=https://index.example/cpu" in command
+    (torch,) = (argument for argument in command if argument.startswith("TORCH="))
+    assert torch.removeprefix("TORCH=") in (ROOT / "requirements/run.txt").read_text().splitlines()
     assert not [command for command in builder_commands(path) if command[0] == "push"]
 
 
 @pytest.mark.parametrize("name", ["docker", "podman", "buildah"])
 def test_what_is_pushed_is_named_by_its_digest(path: Path, name: str) -> None:
     builder(path, name)
-    created = build_images(["pipeline", "triton"], "registry.example/team/")
+    images = build_images(["pipeline", "triton"], "registry.example/team/")
+    build = next(command for command in builder_commands(path) if command[0] == "build")
+    assert ("--layers" in build) is (name == "buildah")  # which otherwise builds all of them again each time
+    created = {kind: image.reference for kind, image in images.items()}
     assert created["pipeline"] == f"registry.example/team/shortlist-pipeline@{PUSHED}"
     assert resolve_images(Images.model_validate(created)).triton == created["triton"]  # good enough for production
-    assert f"export SHORTLIST_IMAGE={created['pipeline']}" in digest_lines(created)
+    assert f"export SHORTLIST_IMAGE={created['pipeline']}" in digest_lines(images)
 
 
 def test_a_failed_build_is_an_error_with_its_output(path: Path) -> None:

@@ -727,6 +727,22 @@ def test_a_signal_cuts_waiting_for_a_server_short(world: World) -> None:
     assert 2 not in world.fleet.ready  # it was not waited for
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("slow_call", ["observe_step", "total"])
+def test_a_signal_ends_a_rollout_within_a_pods_grace_period_whatever_the_logs_take(
+    world: World, monkeypatch: pytest.MonkeyPatch, slow_call: str
+) -> None:
+    """A pod is killed 30 s after its signal; reading the log from an object store may take minutes."""
+    monkeypatch.setattr(world.observer, slow_call, lambda *_: time.sleep(300))
+    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    during(world, Phase.WATCHING, timer.start if slow_call == "observe_step" else timer.function)
+    started = time.monotonic()
+    record = world.roll_out().canary()
+    assert world.is_back()
+    assert (record.state.phase, record.state.reason) == (Phase.ABORTED, "interrupted by SIGTERM")
+    assert time.monotonic() - started < 30
+
+
 def test_a_signal_does_not_interrupt_a_rollback(world: World) -> None:
     world.observer.observations = {0: [make_observation("roll_back", "NaN")]}
     during(world, Phase.ROLLING_BACK, lambda: os.kill(os.getpid(), signal.SIGINT))
