@@ -74,8 +74,8 @@ def check_workflow_size(size: WorkflowSize, graph: str, models: int) -> None:
         raise ShortlistError(
             f"pipeline {graph}: a run has {size.pods} pods and {models} models, and its Argo workflow grows to about"
             f" {size.total // 1_000} kB; wanted at most {int(SHARE * MAX_BYTES) // 1_000} kB, for Argo stores"
-            f" {MAX_BYTES // 1_000} kB and retries need room. Nothing was submitted. Declare fewer models, or divide"
-            " them among several specs."
+            f" {MAX_BYTES // 1_000} kB and retries need room. Nothing was submitted. Declare"
+            " runtime.cluster.shared_pods or fewer models, or divide the models among several specs."
         )
 
 

@@ -55,7 +55,7 @@ def test_the_workflow_of_every_graph_leaves_room(
     compiled: CompiledGraphs, values: dict[str, Any], graph: GraphName
 ) -> None:
     size = compiled.workflow_size(graph, compiled.arguments(graph, values))
-    assert 0.03 * MAX_BYTES < size.total < 0.7 * MAX_BYTES
+    assert 0.03 * MAX_BYTES < size.total < 0.45 * MAX_BYTES
     assert size.pods >= 5
 
 
