@@ -32,6 +32,11 @@ class OneHot:
     buckets: int
     edges: np.ndarray | None = None
 
+    @property
+    def width(self) -> int:
+        """Length of a vector."""
+        return len(self.mean) + self.buckets
+
     def encode(self, frame: pl.DataFrame) -> sparse.csr_matrix:
         """Return the encoded rows of a frame, shape (rows, floats + buckets), float32."""
         floats = float_matrix(frame, select_floats(self.features))

@@ -53,7 +53,9 @@ class LogisticRanker(Ranker[LogisticModel]):
             bins: _EncodedRows(learning, self._encoding(learning, bins)) for bins in dict.fromkeys(self.section.bins)
         }
         solvers = {
-            (bins, l2): _make_solver(l2, runtime.seed) for bins in encoded_rows_by_bins for l2 in self.section.l2
+            (bins, l2): _make_solver(l2, runtime.seed, encoded_rows)
+            for bins, encoded_rows in encoded_rows_by_bins.items()
+            for l2 in self.section.l2
         }
         history: list[dict[str, Any]] = []
         stopping = EarlyStopping(patience=1)
@@ -82,7 +84,8 @@ class LogisticRanker(Ranker[LogisticModel]):
         if self.section.refit:
             if any(feature.served is not None for feature in learning.features):
                 held_out = self._score_held_out(learning)
-            self._refit(_make_solver(l2, runtime.seed), encoded_rows_by_bins[bins], stopping.best_epoch)
+            solver = _make_solver(l2, runtime.seed, encoded_rows_by_bins[bins])
+            self._refit(solver, encoded_rows_by_bins[bins], stopping.best_epoch)
         passes = len(history) + (stopping.best_epoch if self.section.refit else 0)
         return FitOutcome(
             tuple(history), passes=passes, best=stopping.best_epoch, epochs=len(history),
@@ -108,7 +111,7 @@ class LogisticRanker(Ranker[LogisticModel]):
         with progress(f"{self.name} {title}", total=encoded_rows.learning.rows(*parts)) as advance:
             for labels, vectors, weights in encoded_rows.iter_files(*parts):
                 for solver in solvers:
-                    solver.partial_fit(vectors, labels, classes=np.array([0, 1]), sample_weight=weights)
+                    solver.partial_fit(vectors, labels, sample_weight=weights)
                 advance(len(labels), "")
 
     def _refit(self, solver: Any, encoded_rows: _EncodedRows, passes: int) -> None:
@@ -148,12 +151,23 @@ class LogisticRanker(Ranker[LogisticModel]):
         self.intercept = weights["intercept"]
 
 
-def _make_solver(l2: float, seed: int) -> Any:
+def _make_solver(l2: float, seed: int, encoded_rows: _EncodedRows) -> Any:
+    """Return a solver whose intercept is the log-odds of the training days' label rate.
+
+    The coefficients of ids then only learn how their rows differ from the others, so that an id without rows, as of an
+    unknown or missing value, scores like the average. Without it they learn the rate too: in scikit-learn 1.9 an
+    averaging classifier begins every `partial_fit` with the intercept that it began the first with.
+    """
     from sklearn.linear_model import SGDClassifier
 
-    return SGDClassifier(
-        loss="log_loss", alpha=l2, average=True, random_state=seed, learning_rate="invscaling", eta0=0.05, power_t=0.25
-    )
+    solver = SGDClassifier(
+        loss="log_loss", alpha=l2, average=True, random_state=seed, learning_rate="invscaling", eta0=0.05, power_t=0.25,
+        max_iter=1, tol=None,
+    )  # fmt: skip
+    rate = encoded_rows.label_rate()
+    no_values = sparse.csr_matrix((2, encoded_rows.one_hot.width), dtype=np.float32)
+    labels, weights = np.array([0, 1]), np.array([rate, 1 - rate]) * 1e-6
+    return solver.fit(no_values, labels, intercept_init=np.log(rate / (1 - rate)), sample_weight=weights)
 
 
 class _EncodedRows:
@@ -164,6 +178,14 @@ class _EncodedRows:
         self.one_hot = one_hot
         self._cached_files: dict[Path, tuple[np.ndarray, sparse.csr_matrix, np.ndarray | None]] = {}
         self._bytes = 0
+
+    def label_rate(self) -> float:
+        """Return the share of positives on the training days, by the rows' weights where they have some."""
+        if not self.learning.is_weighted:
+            return self.learning.base_rate
+        labels_and_weights = [(labels, weights) for labels, _, weights in self.iter_files("train")]
+        labels, weights = (np.concatenate(parts) for parts in zip(*labels_and_weights, strict=True))
+        return float(np.average(labels, weights=weights))
 
     def iter_files(self, *parts: Part) -> Iterator[tuple[np.ndarray, sparse.csr_matrix, np.ndarray | None]]:
         """Yield labels, vectors of floats and buckets, and weights of the rows, for every file of some parts."""

@@ -24,7 +24,7 @@ def parity_gate(validation: ExportValidation | None, candidate: str, test_rows: 
         test_rows: Number of test rows; where they are fewer than parity_rows, all must be compared.
         limits: parity_rows and max_score_difference.
     """
-    unusable_reason = _find_unusable_reason(validation, candidate)
+    unusable_reason = find_unusable_reason(validation, candidate)
     if unusable_reason or validation is None or validation.parity is None:
         return GateResult.from_failures("parity", [unusable_reason or "no scores were compared"], "")
     parity = validation.parity
@@ -55,7 +55,7 @@ def infra_gate(validation: ExportValidation | None, candidate: str, limits: Infr
         candidate: Digest of the model folder that is judged.
         limits: The load and its limits.
     """
-    unusable_reason = _find_unusable_reason(validation, candidate)
+    unusable_reason = find_unusable_reason(validation, candidate)
     if unusable_reason or validation is None or validation.infra is None:
         return GateResult.from_failures("infra", [unusable_reason or "no server was put under load"], "")
     load_test = validation.infra
@@ -88,7 +88,8 @@ def depends_on_moment(results: Iterable[GateResult]) -> bool:
     return is_unanswered or (infra is not None and bool(infra.numbers))
 
 
-def _find_unusable_reason(validation: ExportValidation | None, candidate: str) -> str:
+def find_unusable_reason(validation: ExportValidation | None, candidate: str) -> str:
+    """Return why a validation says nothing of a candidate; empty when it does."""
     if validation is None:
         return "not validated on a real Triton"
     if not candidate or validation.candidate != candidate:

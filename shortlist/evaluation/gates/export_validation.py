@@ -73,6 +73,19 @@ class LoadTestResult(Record):
     """Processor cores that all other processes of the machine used meanwhile, on average."""
 
 
+class UnknownValueEffect(Record):
+    """Effect of a missing or unseen value of one column of a request on the scores of the test rows."""
+
+    column: str
+    value: Literal["missing", "unseen"]
+    shift: float
+    """Mean log-odds if all rows had the value, minus the mean of the rows as they are."""
+    share: float
+    """Share of the rows that have it: where it is not rare, its effect was learnt from rows with it."""
+    is_key: bool = False
+    """Whether the column names the user or the item; cold users and items are slices of their own."""
+
+
 class ExportValidation(Record):
     """Content of a candidate's `export_validation.json`; `problem` says why a part is missing."""
 
@@ -80,6 +93,8 @@ class ExportValidation(Record):
     """Digest of the model folder that was validated."""
     parity: Parity | None = None
     infra: LoadTestResult | None = None
+    unknown_values: tuple[UnknownValueEffect, ...] | None = None
+    """Effects of unknown values, by column; None when they were not measured."""
     problem: str = ""
     depends_on_moment: bool = False
     """Whether a gate is held by what another moment may change (latency, unanswered requests): it is not reused."""

@@ -15,6 +15,7 @@ from shortlist.evaluation.gates.integrity import verify_model_folder
 from shortlist.evaluation.gates.label_gate import LabelLimits, compare_with_constant_rate, labels_gate
 from shortlist.evaluation.gates.retrieval import RetrievalLimits, retrieval_gate
 from shortlist.evaluation.gates.slates import SlateLimits, SlateMeasures, slates_gate
+from shortlist.evaluation.gates.unknown_values import UnknownValueLimits, unknown_values_gate
 from shortlist.evaluation.gates.value import ValueLimits, value_gate
 from shortlist.evaluation.metrics.calibration import rate_error
 from shortlist.evaluation.metrics.measure import ScoredModel
@@ -455,6 +456,12 @@ GATES: Final = Registry[Gate](
         "calibration": Gate(lambda case: calibration_gate(case.measures, case.limits)),
         "slices": Gate(
             lambda case: slices_gate(case.slices, case.evidence.reference_name, case.limits, case.slices_problem)
+        ),
+        "unknown_values": Gate(
+            lambda case: unknown_values_gate(
+                case.validation, case.digest, case.settings("unknown_values", UnknownValueLimits)
+            ),
+            UnknownValueLimits,
         ),
         "integrity": Gate(_judge_integrity),
         "parity": Gate(lambda case: parity_gate(case.validation, case.digest, case.test_rows, case.limits)),

@@ -23,6 +23,7 @@ from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.serving.validation.edge_cases import Tensors, differing_inputs, edge_case_difference
+from shortlist.spec.data import Column
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 
@@ -140,6 +141,44 @@ class ServedRows:
                 " scored; these scores are of another log"
             )
         return batches
+
+    @property
+    def request_columns(self) -> tuple[Column, ...]:
+        """Columns of a request that the model reads, or derives columns from."""
+        requirements = self._assembler.requirements
+        sources = {column.source for column in requirements.derived_columns}
+        data = requirements.declared.data
+        return tuple(
+            column
+            for column in data.columns
+            if column.known == "before" and (column.name in requirements.columns or column.name in sources)
+        )
+
+    @property
+    def code_columns(self) -> frozenset[str]:
+        """Those whose values are looked up."""
+        roles_by_column = self._assembler.requirements.columns
+        return frozenset(name for name, roles in roles_by_column.items() if "code" in roles)
+
+    @property
+    def key_columns(self) -> frozenset[str]:
+        """Those that name the user or the item."""
+        data = self._assembler.requirements.declared.data
+        return frozenset(name for name in (data.user, data.item) if name is not None)
+
+    def tensors(self, rows: pl.DataFrame, day: date) -> Tensors:
+        """Return rows of one day as tensors of the model."""
+        return dict(self._assembler.tensors(rows, day))
+
+    def sample(self, count: int) -> Iterator[tuple[date, pl.DataFrame, npt.NDArray[np.bool_]]]:
+        """Yield rows with training's scores by day, whole slates together, and which of them are of the sample.
+
+        Args:
+            count: Most rows of the sample, at equal distances in the reference rows.
+        """
+        reference_rows = self._reference.rows.gather_every(-(-self._reference.rows.height // count))
+        for day, rows in self._days(reference_rows):
+            yield day, rows, rows["score"].is_not_null().to_numpy()
 
     def differing_inputs(self, impression: int) -> tuple[str, ...]:
         """Return the columns of a row's inputs that differ from the training table's query."""

@@ -22,6 +22,7 @@ from shortlist.serving.triton.triton import running_triton
 from shortlist.serving.validation.load_test import run_load_test
 from shortlist.serving.validation.parity import Scores, compare_scores, score_exported, score_on_triton
 from shortlist.serving.validation.served_rows import ServedBatch, ServedRows, draw_reference_rows
+from shortlist.serving.validation.unknown_values import measure_unknown_values
 from shortlist.spec.gates import Gates
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import atomic_folder, folder_digest, is_disk_full, write_json
@@ -75,6 +76,7 @@ def _validate(
     model: Path, scores: Path, log_and_fitted: tuple[Path, Path], limits: Gates, serving: Serving, seed: int
 ) -> ExportValidation:
     candidate = folder_digest(model)
+    unknown_values = None
     try:
         reference = draw_reference_rows(scores, limits.parity_rows, seed)
         served = ServedRows(model, *log_and_fitted, reference)
@@ -83,6 +85,11 @@ def _validate(
             return ExportValidation(candidate=candidate, problem=difference)
     except ShortlistError as error:
         return ExportValidation(candidate=candidate, problem=f"nothing to compare: {error}")
+    try:
+        unknown_values = measure_unknown_values(model, served)
+    except Exception as error:  # onnxruntime raises what it likes; the gate then says that nothing was measured
+        if isinstance(error, MemoryError) or is_disk_full(error):
+            raise NotMeasuredError(f"gate 'unknown_values' is not measured: {error}") from error
     exported = rows.parity(lambda: score_exported(model, rows.batches), limits.max_score_difference)
     parity = Parity(
         test_rows=reference.test_rows, exported=exported, triton=ScoreParity(problem="there was no server"),
@@ -103,7 +110,10 @@ def _validate(
             raise NotMeasuredError(f"gates 'parity' and 'infra' are not measured: {error}") from error
         # A file that does not run in this process either is a result: the model is wrong, not the moment.
         return ExportValidation(candidate=candidate, parity=parity, problem=str(error))
-    return ExportValidation(candidate=candidate, parity=parity.model_copy(update={"triton": triton}), infra=infra)
+    return ExportValidation(
+        candidate=candidate, parity=parity.model_copy(update={"triton": triton}), infra=infra,
+        unknown_values=unknown_values,
+    )  # fmt: skip
 
 
 class ComparedRows:

@@ -67,7 +67,9 @@ def good_proof(model: Path, out: Path, limits: Gates, candidate: str = "") -> No
     )  # fmt: skip
     parity = Parity(test_rows=3_000, exported=same, triton=same)
     out.mkdir(exist_ok=True)
-    proof = ExportValidation(candidate=candidate or folder_digest(model), parity=parity, infra=infra)
+    proof = ExportValidation(
+        candidate=candidate or folder_digest(model), parity=parity, infra=infra, unknown_values=()
+    )  # fmt: skip
     write_json(out / Files.EXPORT_VALIDATION, proof.model_dump(mode="json"))
 
 

@@ -14,8 +14,10 @@ from shortlist.evaluation.gates.export_validation import (
     LoadTestResult,
     Parity,
     ScoreParity,
+    UnknownValueEffect,
 )
 from shortlist.evaluation.gates.gate_result import GateResult
+from shortlist.evaluation.gates.unknown_values import UnknownValueLimits, unknown_values_gate
 from shortlist.spec.gates import Gates, Infra
 
 LIMITS = Gates()
@@ -35,7 +37,12 @@ def load(**changed: Any) -> LoadTestResult:
 
 def proof(exported: ScoreParity | None = None, triton: ScoreParity | None = None, **changed: Any) -> ExportValidation:
     parity = Parity(test_rows=TEST_ROWS, exported=exported or same(), triton=triton or same())
-    return ExportValidation(**{"candidate": DIGEST, "parity": parity, "infra": load(), **changed})
+    good = {"candidate": DIGEST, "parity": parity, "infra": load(), "unknown_values": (effect(0.02),)}
+    return ExportValidation(**{**good, **changed})
+
+
+def effect(shift: float, share: float = 0.0, column: str = "device", **changed: Any) -> UnknownValueEffect:
+    return UnknownValueEffect(**{"column": column, "value": "missing", "shift": shift, "share": share, **changed})
 
 
 def narrow(**changed: Any) -> ExportValidation:
@@ -48,6 +55,35 @@ def parity(validation: ExportValidation | None, limits: Gates = LIMITS, test_row
 
 def infra(validation: ExportValidation | None, limits: Infra = LIMITS.infra) -> GateResult:
     return infra_gate(validation, DIGEST, limits)
+
+
+class TestUnknownValues:
+    def test_passes_values_that_move_nothing(self) -> None:
+        gate_result = unknown_values_gate(proof(), DIGEST, UnknownValueLimits())
+        assert gate_result.passed
+        assert gate_result.reason == "missing 'device' moves the mean score most, by +0.02 log-odds"
+        assert gate_result.numbers["device missing"] == 0.02
+
+    @pytest.mark.parametrize("shift", [1.0, -0.31])
+    def test_holds_a_model_that_scores_what_it_never_saw_far_from_the_mean(self, shift: float) -> None:
+        effects = (effect(0.1, column="page"), effect(shift, value="unseen"))
+        gate_result = unknown_values_gate(proof(unknown_values=effects), DIGEST, UnknownValueLimits())
+        assert not gate_result.passed
+        assert gate_result.reason == (
+            f"unseen 'device' moves the mean score by {shift:+.2f} log-odds, more than 0.3 (max_shift), though none of"
+            " the test rows have it"
+        )
+        assert unknown_values_gate(proof(unknown_values=effects), DIGEST, UnknownValueLimits(max_shift=1.1)).passed
+
+    @pytest.mark.parametrize("known", [effect(1.0, share=0.02), effect(1.0, is_key=True)])
+    def test_judges_no_values_that_rows_have_and_no_keys(self, known: UnknownValueEffect) -> None:
+        assert unknown_values_gate(proof(unknown_values=(known,)), DIGEST, UnknownValueLimits()).passed
+
+    @pytest.mark.parametrize("validation", [None, proof(unknown_values=None)])
+    def test_holds_what_was_not_measured(self, validation: ExportValidation | None) -> None:
+        gate_result = unknown_values_gate(validation, DIGEST, UnknownValueLimits())
+        assert not gate_result.passed
+        assert gate_result.reason in ("not validated on a real Triton", "no effects of unknown values were measured")
 
 
 class TestParity:

@@ -12,10 +12,10 @@ from models.logistic.section import LogisticModel
 from models.one_hot import OneHot, bin_edges, hash_ids
 from models.popularity.ranker import PopularityRanker
 from models.popularity.section import PopularityModel
-from shortlist.contracts import DataError
+from shortlist.contracts import DataError, Files
 from shortlist.ranking.inputs import TableFeature
 from shortlist.spec.runtime import Runtime
-from shortlist.storage.tables import DayTable
+from shortlist.storage.tables import DayTable, DayTableWriter
 
 
 def without_items(table: DayTable, folder: Path) -> DayTable:
@@ -112,6 +112,35 @@ def test_logistic_regression_is_refitted_on_all_days_and_read_back(
     assert not np.allclose(refitted.predict(test_rows), once.predict(test_rows), atol=1e-3)
     refitted.save(tmp_path / "model")
     assert np.array_equal(LogisticRanker.load(tmp_path / "model").predict(test_rows), refitted.predict(test_rows))
+
+
+def with_an_unseen_id(table: DayTable, folder: Path) -> DayTable:
+    """Return the table with ids from 1: id 0, of unknown and missing values, has no rows."""
+    writer = DayTableWriter(folder, Files.TABLE, chunk_rows=1_000)
+    for _, frame in table.frames():
+        writer.append(frame.with_columns(pl.col("user_id", "item_id") + 1))
+    columns = [
+        {**column, "size": column["size"] + 1} if column["kind"] == "id" else column
+        for column in table.notes["columns"]
+    ]
+    return writer.close({**table.notes, "columns": columns})
+
+
+def test_ids_that_training_never_saw_score_like_the_average(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
+    shifted = with_an_unseen_id(table, tmp_path / "shifted")
+    ranker = LogisticRanker(LogisticModel(features=("*_id", "age"), l2=(1e-5,)))
+    ranker.fit(shifted, runtime)
+    rows = pl.concat([frame for day, frame in shifted.frames() if day == shifted.days[-1].day])
+    usual = _log_odds(ranker, rows)
+    for column in ("user_id", "item_id"):
+        shift = _log_odds(ranker, rows.with_columns(pl.lit(0, pl.UInt32).alias(column))) - usual
+        assert abs(shift.mean()) < 0.15
+        assert shift.std() > 0.3  # the column matters
+
+
+def _log_odds(ranker: LogisticRanker, rows: pl.DataFrame) -> np.ndarray:
+    scores = ranker.predict(rows)
+    return np.asarray(np.log(scores / (1 - scores)))
 
 
 def test_rows_that_do_not_fit_the_cache_are_encoded_in_every_epoch(

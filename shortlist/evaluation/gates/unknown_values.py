@@ -1,0 +1,54 @@
+"""The gate on values that training did not see: holds a candidate whose scores they move."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import Field
+
+from shortlist.evaluation.gates.export_gates import find_unusable_reason
+from shortlist.evaluation.gates.export_validation import ExportValidation
+from shortlist.evaluation.gates.gate_result import GateResult
+from shortlist.spec.base import Section
+
+_KNOWN_SHARE: Final = 0.01
+"""Share of rows with a value from which on its effect is learnt from them."""
+
+
+class UnknownValueLimits(Section):
+    """Limits for values that training did not see; `gates.custom.unknown_values`."""
+
+    max_shift: float = Field(default=0.3, gt=0, le=10)
+    """Largest shift of the mean log-odds of the test rows when one column is missing in all of them, or holds an unseen
+    value; users and items are not judged, nor values that at least 1 % of the rows have."""
+
+
+def unknown_values_gate(validation: ExportValidation | None, candidate: str, limits: UnknownValueLimits) -> GateResult:
+    """Hold when a missing or unseen value of one column moves the scores although nothing was known of it.
+
+    Args:
+        validation: Record of the export validation; None when there is no readable one.
+        candidate: Digest of the model folder that is judged.
+        limits: Largest shift.
+    """
+    unusable_reason = find_unusable_reason(validation, candidate)
+    if unusable_reason or validation is None or validation.unknown_values is None:
+        reason = unusable_reason or "no effects of unknown values were measured"
+        return GateResult.from_failures("unknown_values", [reason], "")
+    effects = validation.unknown_values
+    judged = [effect for effect in effects if not effect.is_key and effect.share < _KNOWN_SHARE]
+    failures = [
+        f"{effect.value} '{effect.column}' moves the mean score by {effect.shift:+.2f} log-odds, more than"
+        f" {limits.max_shift:g} (max_shift), though {'none' if not effect.share else f'{effect.share:.2%}'} of the test"
+        " rows have it"
+        for effect in judged
+        if abs(effect.shift) > limits.max_shift
+    ]
+    largest = max(judged, key=lambda effect: abs(effect.shift), default=None)
+    most = (
+        "no column of a request"
+        if largest is None
+        else (f"{largest.value} '{largest.column}' moves the mean score most, by {largest.shift:+.2f} log-odds")
+    )
+    numbers = {f"{effect.column} {effect.value}": effect.shift for effect in effects}
+    return GateResult.from_failures("unknown_values", failures, most, **numbers, max_shift=limits.max_shift)
