@@ -43,8 +43,8 @@ MINUTES ?=
 TRIALS ?=
 # Of the cluster that make test-cluster tries: said with the command, never taken from the environment.
 NAMED_CLUSTER = $(if $(findstring command,$(origin KUBECONFIG)),$(KUBECONFIG))
-ON_CLUSTER = $(SPEC) $(if $(HOST),--host $(HOST)) $(if $(DATA),--data "$(DATA)") $(if $(SET),--set "$$SET") \
-  $(if $(DRY_RUN),--dry-run) --runs $(RUNS)
+ON_CLUSTER = "$(SPEC)" $(if $(HOST),--host $(HOST)) $(if $(DATA),--data "$(DATA)") $(if $(SET),--set "$$SET") \
+  $(if $(DRY_RUN),--dry-run) --runs "$(RUNS)"
 VENV := .venv
 # Triton's own: its Python backend needs numpy 1, Feast needs numpy 2.
 TRITON_VENV := .venv-triton
@@ -74,11 +74,11 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 run: $(READY) $(READY_TRITON) $(if $(filter cluster,$(PROFILE)),$(READY_CLUSTER)) ## set up, then run a spec's whole pipeline here: make run [SPEC=demo|kuairand|criteo|path.yaml] [DATA=path] [SET=key=value] [PROFILE=cluster OBJECTS=s3://bucket/prefix]
-	@$(BIN)/shortlist run $(SPEC) $(if $(DATA),--data "$(DATA)") $(if $(SET),--set "$$SET") \
-	  $(if $(PROFILE),--profile $(PROFILE)) $(if $(OBJECTS),--objects $(OBJECTS)) --runs $(RUNS)
+	@$(BIN)/shortlist run "$(SPEC)" $(if $(DATA),--data "$(DATA)") $(if $(SET),--set "$$SET") \
+	  $(if $(PROFILE),--profile $(PROFILE)) $(if $(OBJECTS),--objects $(OBJECTS)) --runs "$(RUNS)"
 
 init: $(READY) ## look at a log and write a first spec for it: make init DATA=path [SPEC=mine.yaml] [YES=1]
-	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
+	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out "$(SPEC)") $(if $(YES),--yes)
 
 # The linters run beside the tests, and either fails the target: one run says all that is wrong.
 test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import contracts and the tests (ten minutes on 2 cores) [WORKERS=2]
@@ -122,32 +122,32 @@ manifests:
 	  sed -n '/^groups:/,$$p' $(RULES) | sed 's/^\(.\)/  \1/'; } > deploy/k8s/base/prometheus-rule.yaml
 
 serve: $(READY) $(READY_TRITON) ## serve SPEC's champion on this machine: Triton behind Envoy [PORT=8080; a free one by default]
-	@$(BIN)/shortlist serve $(SPEC) --port $(PORT) --runs $(RUNS)
+	@$(BIN)/shortlist serve "$(SPEC)" --port $(PORT) --runs "$(RUNS)"
 
 status: $(READY) ## say what is served, to whom, and what is wrong
-	@$(BIN)/shortlist status $(SPEC) --runs $(RUNS)
+	@$(BIN)/shortlist status "$(SPEC)" --runs "$(RUNS)"
 
 stop: $(READY) ## stop serving SPEC
-	@$(BIN)/shortlist stop $(SPEC) --runs $(RUNS)
+	@$(BIN)/shortlist stop "$(SPEC)" --runs "$(RUNS)"
 
 deploy-canary: $(READY) $(if $(filter cluster,$(TARGET)),$(READY_CLUSTER),$(READY_TRITON)) ## roll the newest blessed candidate out beside the champion; promote it or roll it back on evidence
-	@$(BIN)/shortlist deploy-canary $(SPEC) $(ON_TARGET) --runs $(RUNS)
+	@$(BIN)/shortlist deploy-canary "$(SPEC)" $(ON_TARGET) --runs "$(RUNS)"
 
 canary-status: $(READY) ## show the rollout under way, or the last one
-	@$(BIN)/shortlist canary-status $(SPEC) $(ON_TARGET) --runs $(RUNS)
+	@$(BIN)/shortlist canary-status "$(SPEC)" $(ON_TARGET) --runs "$(RUNS)"
 
 promote: $(READY) ## make the newest blessed candidate the champion now, without waiting for evidence
-	@$(BIN)/shortlist promote $(SPEC) $(ON_TARGET) --runs $(RUNS)
+	@$(BIN)/shortlist promote "$(SPEC)" $(ON_TARGET) --runs "$(RUNS)"
 
 rollback: $(READY) ## abort the rollout under way; with none, return to the previous champion
-	@$(BIN)/shortlist rollback $(SPEC) $(ON_TARGET) --runs $(RUNS)
+	@$(BIN)/shortlist rollback "$(SPEC)" $(ON_TARGET) --runs "$(RUNS)"
 
 watch: $(READY) ## look at SPEC's live traffic once, or again and again: make watch [EVERY=15m]; train again when drift asks for it
-	@$(BIN)/shortlist watch $(SPEC) $(if $(DATA),--data "$(DATA)") $(if $(EVERY),--every $(EVERY)) --runs $(RUNS)
+	@$(BIN)/shortlist watch "$(SPEC)" $(if $(DATA),--data "$(DATA)") $(if $(EVERY),--every $(EVERY)) --runs "$(RUNS)"
 
 drill: $(READY) $(READY_TRITON) ## break a generated world on purpose and watch the loop close by itself (under ten minutes)
-	@rm -rf $(RUNS)/drill
-	@$(BIN)/shortlist drill --runs $(RUNS)/drill
+	@rm -rf "$(RUNS)/drill"
+	@$(BIN)/shortlist drill --runs "$(RUNS)/drill"
 
 loop: $(READY) $(READY_TRITON) ## show releases to the users of a generated world for 28 days, train on what they click, and compare the reward [SET=key=value]
 	@$(BIN)/shortlist loop $(if $(filter-out demo,$(SPEC)),$(SPEC)) $(if $(SET),--set "$$SET") --runs $(RUNS)
@@ -168,11 +168,11 @@ docs: $(READY_DOCS) ## build the documentation site in build/site; a dead link i
 	@echo "Documentation: build/site/index.html"
 
 tune: $(READY) ## search for better settings of SPEC's models on the last run's features: make tune [MODEL=xgboost] [MINUTES=20|TRIALS=50]
-	@$(BIN)/shortlist tune $(SPEC) $(if $(MODEL),--model $(MODEL)) $(if $(MINUTES),--minutes $(MINUTES)) \
-	  $(if $(TRIALS),--trials $(TRIALS)) $(foreach change,$(SET),--set $(change)) --runs $(RUNS)
+	@$(BIN)/shortlist tune "$(SPEC)" $(if $(MODEL),--model $(MODEL)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	  $(if $(TRIALS),--trials $(TRIALS)) $(foreach change,$(SET),--set $(change)) --runs "$(RUNS)"
 
 ui: $(READY) ## open MLflow on http://127.0.0.1:5000 with every run made here
-	@$(BIN)/shortlist ui --runs $(RUNS)
+	@$(BIN)/shortlist ui --runs "$(RUNS)"
 
 bench: $(READY_TEST) $(READY_TRITON) ## the speed that is promised, against named peers in the same run (under 20 minutes on 2 cores); NAME=loader: one of them; NAME=list: all there are; OPTIONS="--all-peers"
 	@$(BIN)/python -m benchmarks $(NAME) $(OPTIONS)
@@ -201,8 +201,8 @@ lock-gpu: $(READY)
 	  && $(BIN)/python requirements/gpu_lock.py $$folder/report.json
 
 clean: ## delete all runs, models and stores made here (the log you gave is never touched)
-	@if [ -x $(BIN)/shortlist ] && [ -d $(RUNS)/serving ]; then $(BIN)/shortlist stop --runs $(RUNS); fi
-	rm -rf $(RUNS)
+	@if [ -x $(BIN)/shortlist ] && [ -d "$(RUNS)/serving" ]; then $(BIN)/shortlist stop --runs "$(RUNS)"; fi
+	rm -rf "$(RUNS)"
 
 # --- set-up: once, skipped when up to date; locked with hashes (make lock) -----------------------------------------
 

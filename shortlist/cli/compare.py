@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -72,7 +73,9 @@ def newest_comparison(runs: Path, spec: str) -> tuple[Path, ModelComparison]:
             continue
         if comparison.spec == spec:
             return path, comparison
-    raise ShortlistError(f"{runs}: no run of '{spec}' finished here. Run it first: make run SPEC={spec} RUNS={runs}")
+    raise ShortlistError(
+        f"{runs}: no run of '{spec}' finished here. Run it first: make run SPEC={spec} RUNS={shlex.quote(str(runs))}"
+    )
 
 
 def _comparisons(runs: Path) -> Iterator[Path]:

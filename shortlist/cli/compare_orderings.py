@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -143,7 +144,7 @@ def _log_of(table: Path, runs: Path, named: str) -> Path:
             return path.parent
     raise ShortlistError(
         f"{runs}: no run of '{named}' left the validated log of its feature table here."
-        f" Run it first: make run SPEC={named} RUNS={runs}"
+        f" Run it first: make run SPEC={named} RUNS={shlex.quote(str(runs))}"
     )
 
 

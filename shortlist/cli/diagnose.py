@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,5 +74,5 @@ def newest_table(runs: Path, names: tuple[str, ...], spec: str) -> DayTable:
             return table
     raise ShortlistError(
         f"{runs}: no run of '{spec}' wrote a feature table here with the features that it declares now."
-        f" Run it first: make run SPEC={spec} RUNS={runs}"
+        f" Run it first: make run SPEC={spec} RUNS={shlex.quote(str(runs))}"
     )

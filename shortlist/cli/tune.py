@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,7 +114,7 @@ def newest_matching_table(spec: Spec, runs: Path, named: str) -> Path:
     if not tables:
         raise ShortlistError(
             f"{runs}: no run of '{named}' wrote a feature table here with the data and features that it declares now."
-            f" Run it first: make run SPEC={named} RUNS={runs}"
+            f" Run it first: make run SPEC={named} RUNS={shlex.quote(str(runs))}"
         )
     return max(tables, key=lambda path: path.stat().st_mtime).parent
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator
 from math import ceil, sqrt
@@ -44,7 +45,7 @@ def compose_spec(draft: SpecDraft, name: str) -> str:
 
 
 def _head_lines(draft: SpecDraft, name: str) -> Iterator[str]:
-    yield f"# make run SPEC={name}.yaml DATA={draft.location}"
+    yield f"# make run SPEC={name}.yaml DATA={shlex.quote(str(draft.location))}"
     yield "# Written by `shortlist init`. What it could not know is yours to change: which columns are known only after"
     yield "# the impression (`known: after`), and what counts as a success (`label`)."
     yield "# `shortlist check` says what is wrong, `shortlist schema` what else can be declared."

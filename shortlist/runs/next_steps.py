@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -72,7 +73,8 @@ def advice_after_failure(run: Path, spec_argument: str, failed: Collection[str])
     if not spec_argument or not _READS_LOG & set(failed):
         return ""
     location = _run_arguments(run).get("log", {}).get("location")
-    command = _CHECK.format(spec=spec_argument, log=f" --data {location}" if location else "")
+    data = f" --data {shlex.quote(location)}" if location else ""
+    command = _CHECK.format(spec=shlex.quote(spec_argument), log=data)
     return f"A run stops at its first problem; this command lists all problems of the log: {command}"
 
 
@@ -142,7 +144,8 @@ def _next_commands(
     summary: Mapping[str, Any], best: str, spec: str, arguments: Mapping[str, Any], page: Path
 ) -> list[tuple[str, str]]:
     location = arguments.get("log", {}).get("location")
-    run_command = f"make run SPEC={spec}" + (f" DATA={location}" if location else "")
+    spec, data = shlex.quote(spec), shlex.quote(location) if location else ""
+    run_command = f"make run SPEC={spec}" + (f" DATA={data}" if data else "")
     ui = "make ui", "every run, curve and model in MLflow"
     if not summary["blessed"]:
         failed_gate = next(
@@ -152,7 +155,7 @@ def _next_commands(
         if retirement := _retirement(summary, best):
             command, purpose = retirement, "compare with the baselines, if the champion is no yardstick any more"
         candidates = _section(arguments.get("retrieval")).get("candidates", 500)
-        values = {"spec": spec, "log": f" --data {location}" if location else "", "model": best, "page": page}
+        values = {"spec": spec, "log": f" --data {data}" if data else "", "model": best, "page": page}
         advised = command.format(**values, again=run_command, more=2 * candidates)
         return [
             (advised, f"gate '{failed_gate}': {purpose}" if failed_gate else purpose),
