@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -12,13 +13,17 @@ from scipy import sparse
 from shortlist.ranking.inputs import TableFeature
 from shortlist.ranking.matrix import float_matrix, fused_lists, fused_rows
 
+EMPTY_LIST: Final = 2**31 - 1
+"""Id of an empty list; larger than all others."""
+
 
 @dataclass(frozen=True)
 class OneHot:
     """The encoding of rows as sparse vectors.
 
     Attributes:
-        features: The features; a list of ids counts as the mean of its one-hot vectors.
+        features: The features; a list of ids counts as the mean of its one-hot vectors, an empty one as an id of its
+            own.
         mean: Mean of every float.
         scale: Factor of a float's distance from its mean; null becomes 0, the mean.
         buckets: Number of hash buckets for ids and bins.
@@ -49,12 +54,21 @@ class OneHot:
         return sparse.hstack([blocks[0], ids], format="csr", dtype=np.float32)
 
     def _encode_ids(self, frame: pl.DataFrame) -> sparse.csr_matrix:
+        buckets = self._encode_id_columns(frame)
+        return self._one_hot(buckets.ravel(), np.arange(frame.height + 1) * buckets.shape[1], 1.0)
+
+    def _encode_id_columns(self, frame: pl.DataFrame) -> np.ndarray:
+        """Return the bucket of each single id, shape (rows, ids)."""
         singles = [feature for feature in self.features if feature.kind == "id"]
         ids = fused_rows(frame, singles, [0] * len(singles))
-        starts = np.arange(frame.height + 1) * len(singles)
-        return self._one_hot(hash_ids(ids, np.arange(len(singles)), self.buckets).ravel(), starts, 1.0)
+        return hash_ids(ids, np.arange(len(singles)), self.buckets)
 
     def _encode_bins(self, frame: pl.DataFrame) -> sparse.csr_matrix:
+        buckets = self._encode_bin_columns(frame)
+        return self._one_hot(buckets.ravel(), np.arange(frame.height + 1) * buckets.shape[1], 1.0)
+
+    def _encode_bin_columns(self, frame: pl.DataFrame) -> np.ndarray:
+        """Return the bucket of each number's bin, shape (rows, numbers)."""
         assert self.edges is not None
         numbers = [feature for feature in self.features if feature.kind == "dense"]
         values = float_matrix(frame, numbers)
@@ -63,14 +77,45 @@ class OneHot:
             bins[:, number] = np.searchsorted(edges, values[:, number], side="right") + 1
         bins[np.isnan(values)] = 0
         columns = np.arange(len(numbers)) + len(self.features)  # differ from the columns of ids
-        starts = np.arange(frame.height + 1) * len(numbers)
-        return self._one_hot(hash_ids(bins, columns, self.buckets).ravel(), starts, 1.0)
+        return hash_ids(bins, columns, self.buckets)
 
     def _encode_list(self, frame: pl.DataFrame, feature: TableFeature, number: int) -> sparse.csr_matrix:
         ids, starts = fused_lists(frame, feature, 0)
         lengths = np.diff(starts)
-        shares = np.repeat(1 / np.maximum(lengths, 1), lengths)
-        return self._one_hot(hash_ids(ids, np.array([-number]), self.buckets), starts, shares)
+        ids = np.insert(ids, starts[:-1][lengths == 0], EMPTY_LIST)
+        lengths = np.maximum(lengths, 1)
+        buckets = hash_ids(ids, np.array([-number]), self.buckets)
+        return self._one_hot(buckets, np.append(0, np.cumsum(lengths)), np.repeat(1 / lengths, lengths))
+
+    def unknown_buckets(self) -> np.ndarray:
+        """Return the bucket of what is unknown, of each group of buckets of which a row has one: ids, bins, lists."""
+        singles, numbers, lists = (
+            sum(feature.kind == kind for feature in self.features) for kind in ("id", "dense", "ids")
+        )
+        columns = np.arange(singles)
+        if self.edges is not None:
+            columns = np.append(columns, np.arange(numbers) + len(self.features))
+        unknown = np.append(np.zeros(columns.size, np.int64), np.full(lists, EMPTY_LIST))
+        return hash_ids(unknown, np.append(columns, -np.arange(1, lists + 1)), self.buckets)
+
+    def sum_terms(self, frame: pl.DataFrame, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sum of the terms of each group over the rows of a frame, and in how many rows it is unknown.
+
+        Args:
+            frame: Rows of a feature table.
+            coefficients: Coefficients of the buckets.
+        """
+        columns = [self._encode_id_columns(frame)] + ([] if self.edges is None else [self._encode_bin_columns(frame)])
+        buckets = np.concatenate(columns, axis=1)
+        lists = [feature for feature in self.features if feature.kind == "ids"]
+        list_blocks = [self._encode_list(frame, feature, number) for number, feature in enumerate(lists, start=1)]
+        terms = [coefficients[buckets].sum(axis=0), [(block @ coefficients).sum() for block in list_blocks]]
+        unknown = self.unknown_buckets()
+        is_unknown = (buckets == unknown[: buckets.shape[1]]).sum(axis=0)
+        are_empty = [
+            block[:, [bucket]].sum() for block, bucket in zip(list_blocks, unknown[buckets.shape[1] :], strict=True)
+        ]
+        return np.concatenate(terms), np.append(is_unknown, are_empty)
 
     def _one_hot(self, buckets: np.ndarray, starts: np.ndarray, values: np.ndarray | float) -> sparse.csr_matrix:
         cell_values = np.broadcast_to(np.float32(values), buckets.shape)

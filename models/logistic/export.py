@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from models.logistic.ranker import LogisticRanker
-from models.one_hot import OneHot, hash_ids, select_floats
+from models.one_hot import EMPTY_LIST, OneHot, hash_ids, select_floats
 from shortlist.ranking.record import TrainedModel
 from shortlist.serving.export.graph import FeatureGraph
 
@@ -106,11 +106,13 @@ class LogisticGraph:
         return self._sum_coefficients(bins_RN, tables)
 
     def _mean_of_list(self, name: str, size: int, column: int) -> str:
-        """Return the mean of the coefficients of a list's ids, R x 1; 0 for an empty list."""
+        """Return the mean of the coefficients of a list's ids, R x 1; an empty list has a coefficient of its own."""
         ids_RL, is_id_RL = self._graph.lists(name)
         rows_RL = self._add("Where", is_id_RL, ids_RL, np.array([size]))
         table = np.append(self._table(np.arange(size), column), np.float32(0))
         weights_RL = self._add("Gather", table, rows_RL, axis=0)
         sum_R1 = self._add("ReduceSum", weights_RL, np.array([1]), keepdims=1)
         count_R1 = self._add("ReduceSum", self._graph.nodes.cast(is_id_RL, np.float32), np.array([1]), keepdims=1)
-        return self._add("Div", sum_R1, self._add("Max", count_R1, np.ones(1, np.float32)))
+        mean_R1 = self._add("Div", sum_R1, self._add("Max", count_R1, np.ones(1, np.float32)))
+        is_empty_R1 = self._add("Equal", count_R1, np.zeros(1, np.float32))
+        return self._add("Where", is_empty_R1, self._table(np.array([EMPTY_LIST]), column), mean_R1)

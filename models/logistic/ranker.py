@@ -29,6 +29,8 @@ _CHOOSE_AFTER = 3
 """Passes after which only the best setting of bins and L2 penalty is trained further."""
 _EDGE_ROWS = 200_000
 """Training rows whose quantiles give the edges of bins."""
+_UNKNOWN_PRIOR_ROWS = 200
+"""Rows with an unknown id whose own coefficient counts as much as the mean of the known ones."""
 _MAX_CACHED_BYTES = 256 * 2**20
 """Bytes of encoded rows per setting of bins that are cached between passes; other rows are encoded in every pass."""
 
@@ -68,28 +70,29 @@ class LogisticRanker(Ranker[LogisticModel]):
             }
             bins, l2 = min(
                 validation_by_setting,
-                key=lambda setting: float(validation_by_setting[setting][0]["validation_log_loss"] or 0),
+                key=lambda setting: float(validation_by_setting[setting]["validation_log_loss"] or 0),
             )
-            metrics, scores = validation_by_setting[bins, l2]
-            history.append({"epoch": epoch, "bins": bins, "l2": l2, **metrics})
+            history.append({"epoch": epoch, "bins": bins, "l2": l2, **validation_by_setting[bins, l2]})
             on_epoch(history[-1])
             if stopping.improved(epoch, history[-1]["validation_log_loss"]):
-                best, held_out = (bins, l2, *self._weights(solvers[bins, l2])), scores
+                best = bins, l2, *self._weights(solvers[bins, l2])
             if epoch >= _CHOOSE_AFTER:
                 encoded_rows_by_bins, solvers = {bins: encoded_rows_by_bins[bins]}, {(bins, l2): solvers[bins, l2]}
             if stopping.patience_ended:
                 break
         bins, l2, self.coefficients, self.intercept = best
         self.one_hot = encoded_rows_by_bins[bins].one_hot
+        self._set_unknown(learning)
+        held_out = None
         if self.section.refit:
-            if any(feature.served is not None for feature in learning.features):
-                held_out = self._score_held_out(learning)
+            held_out = self._score_held_out(learning)
             solver = _make_solver(l2, runtime.seed, encoded_rows_by_bins[bins])
             self._refit(solver, encoded_rows_by_bins[bins], stopping.best_epoch)
+            self._set_unknown(learning)
         passes = len(history) + (stopping.best_epoch if self.section.refit else 0)
         return FitOutcome(
             tuple(history), passes=passes, best=stopping.best_epoch, epochs=len(history),
-            held_out=held_out if self.section.refit else None,
+            held_out=held_out,
         )  # fmt: skip
 
     def _encoding(self, learning: LearningTable, bins: int) -> OneHot:
@@ -122,18 +125,35 @@ class LogisticRanker(Ranker[LogisticModel]):
     def _weights(self, solver: Any) -> tuple[np.ndarray, np.ndarray]:
         return solver.coef_[0].astype(np.float32), solver.intercept_.astype(np.float32)
 
-    def _validate(self, solver: Any, encoded_rows: _EncodedRows) -> tuple[dict[str, float | None], np.ndarray]:
-        """Return the metrics and the scores of the validation days."""
+    def _set_unknown(self, learning: LearningTable) -> None:
+        """Shrink the coefficients of unknown ids, missing numbers and empty lists towards the mean of the others.
+
+        Coefficients of one column may all be shifted by what those of another make up for. An id without rows has
+        none of this shift, and would move every score by it.
+        """
+        floats, coefficients = np.split(self.coefficients, [len(self.one_hot.mean)])
+        buckets = self.one_hot.unknown_buckets()
+        rows, sums, unknown = 0, np.zeros(buckets.size), np.zeros(buckets.size)
+        for frame in learning.frames("train"):
+            frame_sums, frame_unknown = self.one_hot.sum_terms(frame, coefficients)
+            rows, sums, unknown = rows + frame.height, sums + frame_sums, unknown + frame_unknown
+        known = rows - unknown
+        means = (sums - unknown * coefficients[buckets]) / np.maximum(known, 1)
+        share = unknown / (unknown + _UNKNOWN_PRIOR_ROWS)
+        shrunk = share * coefficients[buckets] + (1 - share) * means
+        coefficients[buckets] = np.where(known > 0, shrunk, coefficients[buckets])
+        self.coefficients = np.concatenate([floats, coefficients]).astype(np.float32)
+
+    def _validate(self, solver: Any, encoded_rows: _EncodedRows) -> dict[str, float | None]:
+        """Return the metrics of the validation days."""
         coefficients, intercept = self._weights(solver)
         labels, scores, weights = [], [], []
         for label, vectors, weight in encoded_rows.iter_files("validation"):
             labels.append(label)
             scores.append(probabilities(vectors @ coefficients + intercept))
             weights += [weight] if weight is not None else []
-        all_scores = np.concatenate(scores)
-        return validation_metrics(
-            np.concatenate(labels), all_scores, np.concatenate(weights) if weights else None
-        ), all_scores
+        all_weights = np.concatenate(weights) if weights else None
+        return validation_metrics(np.concatenate(labels), np.concatenate(scores), all_weights)
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
         return probabilities(self.one_hot.encode(frame) @ self.coefficients + self.intercept)

@@ -79,7 +79,7 @@ class UnknownValueEffect(Record):
     column: str
     value: Literal["missing", "unseen"]
     shift: float
-    """Mean log-odds if all rows had the value, minus the mean of the rows as they are."""
+    """Log-odds of the mean score if all rows had the value, minus those of the mean score of the rows as they are."""
     share: float
     """Share of the rows that have it: where it is not rare, its effect was learnt from rows with it."""
     is_key: bool = False

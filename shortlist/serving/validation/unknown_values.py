@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import log
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -26,7 +27,7 @@ Value = Literal["missing", "unseen"]
 
 
 def measure_unknown_values(model: Path, served: ServedRows) -> tuple[UnknownValueEffect, ...]:
-    """Return, for each column of a request that the model reads, the shift of the mean log-odds of test rows.
+    """Return, for each column of a request that the model reads, the shift of the mean score of test rows in log-odds.
 
     A missing value is null. A value that training never saw is tried in columns that are looked up as codes.
 
@@ -36,30 +37,34 @@ def measure_unknown_values(model: Path, served: ServedRows) -> tuple[UnknownValu
     """
     session = create_session(model / FOLDER)
 
-    def log_odds(tensors: Tensors) -> npt.NDArray[np.float64]:
-        scores: npt.NDArray[np.float64] = session.run([SCORE], dict(tensors))[0][:, 0].astype(np.float64)
-        scores = np.clip(scores, _SMALLEST, 1 - _SMALLEST)
-        log_odds_of_rows: npt.NDArray[np.float64] = np.log(scores / (1 - scores))
-        return log_odds_of_rows
+    def sum_scores(tensors: Tensors, is_compared: npt.NDArray[np.bool_]) -> float:
+        return float(session.run([SCORE], dict(tensors))[0][:, 0][is_compared].astype(np.float64).sum())
 
-    sums: dict[tuple[str, Value], list[float]] = {}
-    rows_in_all = 0
-    columns = served.request_columns
+    sums: dict[tuple[str, Value], tuple[float, float]] = {}
+    count, usual = 0, 0.0
     for day, rows, is_compared in served.sample(_MAX_ROWS):
-        rows_in_all += int(is_compared.sum())
-        usual = log_odds(served.tensors(rows, day))[is_compared].sum()
-        for column, value, altered in _iter_altered(rows, columns, served.code_columns):
-            shift = log_odds(served.tensors(altered, day))[is_compared].sum() - usual
-            has_value = rows[column].is_null().to_numpy()[is_compared].sum() if value == "missing" else 0
-            totals = sums.setdefault((column, value), [0.0, 0.0])
-            totals[0], totals[1] = totals[0] + float(shift), totals[1] + float(has_value)
+        count += int(is_compared.sum())
+        usual += sum_scores(served.tensors(rows, day), is_compared)
+        for column, value, altered in _iter_altered(rows, served.request_columns, served.code_columns):
+            scores, has_value = sums.get((column, value), (0.0, 0.0))
+            scores += sum_scores(served.tensors(altered, day), is_compared)
+            has_value += float(rows[column].is_null().to_numpy()[is_compared].sum()) if value == "missing" else 0.0
+            sums[column, value] = scores, has_value
     return tuple(
         UnknownValueEffect(
-            column=column, value=value, shift=shift / rows_in_all, share=with_value / rows_in_all,
+            column=column,
+            value=value,
+            shift=_log_odds(scores / count) - _log_odds(usual / count),
+            share=has_value / count,
             is_key=column in served.key_columns,
         )
-        for (column, value), (shift, with_value) in sums.items()
-    )  # fmt: skip
+        for (column, value), (scores, has_value) in sums.items()
+    )
+
+
+def _log_odds(mean_score: float) -> float:
+    probability = min(max(mean_score, _SMALLEST), 1 - _SMALLEST)
+    return log(probability / (1 - probability))
 
 
 def _iter_altered(
