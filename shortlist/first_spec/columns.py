@@ -29,6 +29,7 @@ _NUMBER_TYPES: Final[tuple[ColumnType, ...]] = ("integer", "number")
 _BOUND: Final = f"text, because integers end at 2^63 - 1 = {2**63 - 1}"
 _SIGNED_LIMIT: Final = 2**63 - 1
 _KEY_NAME: Final = r"(^|_)(u?id|uuid|guid|key|code|sku|asin|hash|zip|phone)$|user|item|product|session|visitor|customer"
+_DECIMAL_COMMA: Final = r"^[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?$"
 _LEADING_ZEROS: Final = r"^[+-]?0\d"
 _BEYOND_INTEGERS: Final = r"^[+-]?[1-9]\d{18,}$"
 
@@ -54,6 +55,8 @@ class ColumnProfile:
     clock: EventClock | None = None
     """How it would be read as a clock."""
     date_format: str | None = None
+    decimal_comma: bool = False
+    """Whether its numbers have a comma before their decimals."""
     pairs: bool = False
     """Whether each value lists items with what became of them: `N12-0 N7-1`."""
     note: str = ""
@@ -141,6 +144,8 @@ def _profile_texts(source: str, name: str, raw: pl.Series, kind: str, typed: boo
         return _profile_tags(source, name, texts, null_texts, " ", is_vector=kind == "float_seq")
     if not typed and (numbers := _profile_as_numbers(source, name, values)) is not None:
         return replace(numbers, null_texts=_texts_among(text, _NO_NUMBER))
+    if not typed and (numbers := _profile_decimal_commas(source, name, values)) is not None:
+        return replace(numbers, null_texts=_texts_among(text, _NO_NUMBER))
     profile = _profile_strings(source, name, texts, null_texts)
     return replace(profile, comment=_describe_texts(values)) if profile.type == "string" and not typed else profile
 
@@ -166,6 +171,22 @@ def _profile_as_numbers(source: str, name: str, values: pl.Series) -> ColumnProf
         comment = f"{len(wrong)} {rows} {len(values):,} looked at hold no number, such as '{wrong[0]}': quarantined"
         return replace(profile, comment=comment)
     return None
+
+
+def _profile_decimal_commas(source: str, name: str, values: pl.Series) -> ColumnProfile | None:
+    """Return the profile of numbers with a decimal comma; None for other texts, such as lists of integers."""
+    filled = values.drop_nulls()
+    fractions = filled.str.extract(r",(\d+)$")
+    if filled.str.contains(_DECIMAL_COMMA).mean() < 1 - _MAX_INVALID_SHARE or fractions.null_count() == len(filled):  # type: ignore[operator]
+        return None
+    digits = fractions.drop_nulls().str.len_chars()
+    # Pairs of integer keys have a second one of any length, and none that begins with 0.
+    if digits.n_unique() > 1 and not fractions.str.contains("^0").any():
+        return None
+    column = Column(name=name, source=source, type="number", decimal_comma=True)
+    converted = convert_columns(values.to_frame(source), [column], ()).columns[name]
+    profile = _profile_numbers(source, name, converted, "number")
+    return replace(profile, type="number", values=converted, decimal_comma=True, comment="numbers with a decimal comma")
 
 
 def _describe_texts(values: pl.Series) -> str:

@@ -7,7 +7,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterator
-from math import ceil, sqrt
+from math import ceil, floor, sqrt
 from typing import Final
 
 import polars as pl
@@ -77,7 +77,10 @@ def _data_lines(draft: SpecDraft) -> Iterator[str]:
     if draft.is_paired:
         yield f'  explode: {{columns: [{SHOWN_ITEM}, {IS_POSITIVE}], separator: " ", within: "-"}}'
     yield from _clock_lines(draft)
-    roles = {"user": draft.user, "item": draft.item, "impression": draft.impression, "request": draft.request}
+    roles = {
+        "user": draft.user, "item": draft.item, "impression": draft.impression, "request": draft.request,
+        "position": draft.position,
+    }  # fmt: skip
     for role, column_name in roles.items():
         if role == "item" and draft.is_paired:
             yield f"  item: {SHOWN_ITEM}"
@@ -112,7 +115,7 @@ def _log_column_lines(column: ColumnProfile, draft: SpecDraft) -> Iterator[str]:
         yield f"    - {{name: {IS_POSITIVE}, source: {_yaml_text(column.source)}, type: integer}}"
         return
     reason = draft.outcomes.get(column.source)
-    known_key = {"known": "after"} if reason is not None else {}
+    known_key = {"known": "after"} if reason is not None or column.source == draft.position else {}
     yield "    - " + _column_declaration(
         column, draft.name_of(column), known_key, reason or _column_comment(column, draft)
     )
@@ -133,6 +136,8 @@ def _column_declaration(column: ColumnProfile, name: str, further_keys: dict[str
         parts |= {"tag_type": "integer"} if column.tag_type == "integer" else {}
     if column.type in ("tags", "vector") and column.separator != ",":
         parts["separator"] = json.dumps(column.separator)
+    if column.decimal_comma:
+        parts["decimal_comma"] = "true"
     if column.date_format is not None:
         parts["format"] = json.dumps(column.date_format)
     declaration = ", ".join(f"{key}: {value}" for key, value in {**parts, **further_keys}.items())
@@ -158,7 +163,7 @@ def _clock_lines(draft: SpecDraft) -> Iterator[str]:
 
 def _side_table_lines(side: SideTableDraft, draft: SpecDraft) -> Iterator[str]:
     table = side.table
-    coverage = "" if side.coverage >= 0.6 else f", min_coverage: {side.coverage * 0.9:.2f}"
+    coverage = "" if side.coverage >= 0.6 else f", min_coverage: {floor(side.coverage * 900) / 1_000:g}"
     yield f"    # {side.coverage:.0%} of the rows looked at find their {side.key}."
     yield f"    - name: {side.name}"
     yield f"      path: {_yaml_text(table.path)}"
@@ -293,7 +298,9 @@ class _FeatureComposer:
         """Give the columns that may become features, by their declared names."""
         draft = self._draft
         for column in draft.columns:
-            if column.source not in draft.roles and column.source not in draft.outcomes and _is_usable(column):
+            if column.source in draft.roles | draft.unused | set(draft.outcomes):
+                continue
+            if _is_usable(column):
                 yield draft.name_of(column), column
         for side in draft.sides:
             for column in side.table.columns:

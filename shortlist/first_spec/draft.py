@@ -48,6 +48,7 @@ class SpecDraft:
     item: str | None = None
     request: str | None = None
     impression: str | None = None
+    position: str | None = None
     outcomes: dict[str, str] = field(default_factory=dict)
     """Columns known only after the impression, and why."""
     sides: list[SideTableDraft] = field(default_factory=list)
@@ -55,6 +56,8 @@ class SpecDraft:
     """Rule -> its value as YAML, and why it is not the default."""
     comments: dict[str, str] = field(default_factory=dict)
     """What the spec says of a column of the log, by its source name."""
+    unused: set[str] = field(default_factory=set)
+    """Columns of the log that become no feature, by their source names."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Tables that are no part of the spec, and why."""
 
@@ -76,7 +79,7 @@ class SpecDraft:
     @property
     def roles(self) -> set[str | None]:
         """Columns of the log that have a role."""
-        return {self.label, self.clock, self.user, self.item, self.request, self.impression}
+        return {self.label, self.clock, self.user, self.item, self.request, self.impression, self.position}
 
     def name_of(self, column: ColumnProfile, side: SideTableDraft | None = None) -> str:
         """Return the name by which the spec declares a column: no other column's, and none of Shortlist's own."""

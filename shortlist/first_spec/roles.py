@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Final
 
 import polars as pl
@@ -13,6 +14,7 @@ from shortlist.contracts import DataError
 from shortlist.data.reading.clock import event_times
 from shortlist.data.rules.leakage import column_auc
 from shortlist.first_spec.columns import ColumnProfile
+from shortlist.first_spec.key_behaviour import KeyBehaviour
 from shortlist.first_spec.tables import TableSample
 from shortlist.spec.log_shape import Positive
 
@@ -33,14 +35,16 @@ _USER_PATTERNS: Final = (
     r"^user(_?id)?$",
     r"user",
     r"^uid$",
-    r"customer|visitor|member|reviewer|account",
-    r"session|client|device_id",
+    r"customer|visitor|member|reviewer|account|shopper|buyer|guest|viewer|reader|listener|player|subscriber|person",
+    r"client|device_id|session",
 )
 _ITEM_PATTERNS: Final = (
     r"^item(_?id)?$", r"^(movie|video|product|news|article|song|track|book|game|ad|sku|asin|business|listing)(_?id)?$",
     r"item|movie|film|video|product|news|article|song|track|book|game|sku|asin|listing|content|creative|offer",
 )  # fmt: skip
-_REQUEST_PATTERN: Final = r"request|impression|slate|search_?id|query_?id|session"
+_REQUEST_PATTERN: Final = r"request|impression|slate|search|query"
+_POSITION_PATTERN: Final = r"(^|_)(rank|ranking|pos|position|slot|place)($|_)"
+_MAX_PLACES: Final = 1_000
 _TIME_PATTERN: Final = r"time|date|stamp|_at$|^ts|_ts$|^t$|when|day"
 _OUTCOME_PATTERN: Final = (
     r"(^|_)(like[sd]?|follow(ed)?|comment(ed)?|shared?|forward(ed)?|hate[sd]?|dislike|buy|bought|purchased?|cart|ordered?"
@@ -48,6 +52,11 @@ _OUTCOME_PATTERN: Final = (
     r"|clicked|rating|watch_?(ratio|time)|watched)($|_)"
 )
 _MAX_AUC: Final = 0.85
+_MIN_USERS: Final = 20
+_MAX_SESSIONS: Final = 20
+"""Most sessions per user, on average, of a key that no name calls a user."""
+_MAX_REQUEST_ROWS: Final = 500
+_MIN_ORDERED_SHARE: Final = 0.95
 _MAX_ALTERNATIVES: Final = 8
 
 
@@ -66,7 +75,11 @@ def choose_clock(log: TableSample) -> RoleChoice:
     """Return the column that tells when."""
     clocks = [column for column in log.columns if column.clock is not None and _count_days(column) > 1]
     clocks.sort(key=lambda column: (not _has_name(column, _TIME_PATTERN), column.type == "string", -column.distinct))
-    clocks = [column for column in clocks if _has_name(column, _TIME_PATTERN) or column.values.dtype.is_temporal()]
+    clocks = [
+        column
+        for column in clocks
+        if _has_name(column, _TIME_PATTERN) or column.values.dtype.is_temporal() or _is_in_order(log, column)
+    ]
     if not clocks:
         return RoleChoice(None, "no column holds times of two days or more; the rows' order takes the place of a clock")
     best = clocks[0]
@@ -113,9 +126,35 @@ def choose_positive(column: ColumnProfile) -> Positive | None:
     return Positive(at_least=min(levels, key=lambda level: abs(int((values >= level).sum()) / len(values) - 0.45)))
 
 
-def choose_user(log: TableSample, used_columns: Iterable[str | None]) -> RoleChoice:
-    """Return the column that names the user."""
-    return _choose_key(log, _USER_PATTERNS, used_columns, "users")
+def choose_user(log: TableSample, used_columns: Iterable[str | None], behaviour: KeyBehaviour) -> RoleChoice:
+    """Return the column that names the user: by its name, unless its values live for a visit only.
+
+    A session has one user, and lives for an hour; the user comes back on other days.
+    """
+    used = set(used_columns)
+    choice = _choose_key(log, _USER_PATTERNS, used, "users")
+    chosen = next((column for column in log.columns if column.source == choice.value), None)
+    lifetime = behaviour.lifetime(chosen) if chosen is not None else None
+    if chosen is None or lifetime is None or not lifetime.is_session:
+        return choice
+    owners = [
+        column
+        for column in _key_columns(log, used | {chosen.source})
+        if column.distinct > _MIN_USERS
+        and (_is_user_name(column) or column.distinct * _MAX_SESSIONS > chosen.distinct)
+        and not _matches_any(column, _ITEM_PATTERNS)
+        and (owner_lifetime := behaviour.lifetime(column)) is not None
+        and owner_lifetime.is_lasting
+        and behaviour.determines(chosen, column)
+    ]
+    owners.sort(key=lambda column: (not _is_user_name(column), -column.distinct))
+    if not owners:
+        return replace(choice, reason=f"{choice.reason}; half of them live {lifetime} at most, and none names who came")
+    reason = (
+        f"{owners[0].distinct:,} of them come back on other days; {chosen.source} has one of them and is a visit: half"
+        f" of its values live {lifetime} at most"
+    )
+    return RoleChoice(owners[0].source, reason, _source_names([*owners[1:], chosen]))
 
 
 def choose_item(log: TableSample, used_columns: Iterable[str | None]) -> RoleChoice:
@@ -123,16 +162,52 @@ def choose_item(log: TableSample, used_columns: Iterable[str | None]) -> RoleCho
     return _choose_key(log, _ITEM_PATTERNS, used_columns, "items")
 
 
-def choose_request(log: TableSample, used_columns: Iterable[str | None]) -> RoleChoice:
-    """Return the column that names the request of which several rows are part."""
-    keys = [
+def choose_request(
+    log: TableSample, used_columns: Iterable[str | None], behaviour: KeyBehaviour, user: str | None, is_paired: bool
+) -> RoleChoice:
+    """Return the column that names the request of which several rows are part: its values live for one answer.
+
+    Args:
+        log: The log.
+        used_columns: Columns that have a role.
+        behaviour: How long values live.
+        user: Source name of the user's column; a request has one user.
+        is_paired: Whether a row of the file holds all rows of a request.
+    """
+    keys = _key_columns(log, used_columns)
+    if is_paired:
+        unique = [column for column in keys if column.distinct == column.rows and _has_name(column, _REQUEST_PATTERN)]
+        reason = "each row of the file is one answer, and has a value of its own"
+        return RoleChoice(unique[0].source, reason) if unique else RoleChoice(None, "no column names the answers")
+    keys = [column for column in keys if 1.05 < column.rows_per_value < _MAX_REQUEST_ROWS]
+    lifetimes = {column.source: behaviour.lifetime(column) for column in keys}
+    owner = log.column(user) if user is not None else None
+    requests = [
         column
-        for column in _key_columns(log, used_columns)
-        if _has_name(column, _REQUEST_PATTERN) and 1.05 < column.rows_per_value < 500
+        for column in keys
+        if (
+            lifetime.is_request and (owner is None or behaviour.determines(column, owner))
+            if (lifetime := lifetimes[column.source]) is not None
+            else _has_name(column, f"{_REQUEST_PATTERN}|session")
+        )
+        and column.distinct > _MIN_USERS
     ]
-    if not keys:
+    if not requests:
         return RoleChoice(None, "no column names requests that several rows share")
-    return RoleChoice(keys[0].source, f"{keys[0].rows_per_value:.1f} rows share a value", _source_names(keys[1:]))
+    requests.sort(key=lambda column: (not _has_name(column, _REQUEST_PATTERN), -column.distinct))
+    best = requests[0]
+    lives = f", and its values live {lifetimes[best.source]} at most" if lifetimes[best.source] is not None else ""
+    return RoleChoice(best.source, f"{best.rows_per_value:.1f} rows share a value{lives}", _source_names(requests[1:]))
+
+
+def find_position(log: TableSample, used_columns: Iterable[str | None]) -> tuple[ColumnProfile, bool] | None:
+    """Return the column with the place at which a row was shown, and whether places begin at 1; None without one."""
+    for column in _key_columns(log, used_columns):
+        values = column.values.drop_nulls()
+        is_place = column.type == "integer" and _has_name(column, _POSITION_PATTERN) and column.distinct > 1
+        if is_place and len(values) and int(values.min()) >= 0 and int(values.max()) <= _MAX_PLACES:  # type: ignore[arg-type]
+            return column, int(values.min()) >= 1  # type: ignore[arg-type]
+    return None
 
 
 def choose_impression(log: TableSample, used_columns: Iterable[str | None]) -> RoleChoice:
@@ -238,6 +313,22 @@ def _can_be_key(column: ColumnProfile) -> bool:
         and column.clock is None
         and not re.search(_OUTCOME_PATTERN, column.name)
     )
+
+
+def _is_user_name(column: ColumnProfile) -> bool:
+    return _matches_any(column, _USER_PATTERNS)
+
+
+def _matches_any(column: ColumnProfile, patterns: Iterable[str]) -> bool:
+    return any(_has_name(column, pattern) for pattern in patterns)
+
+
+def _is_in_order(log: TableSample, column: ColumnProfile) -> bool:
+    """Whether the rows of a log without names are in the order of a column's times."""
+    if log.form.header or column.clock is None:
+        return False
+    times = event_times(log.rows[column.source], column.clock).drop_nulls()
+    return len(times) > 1 and bool((times.diff().drop_nulls() >= timedelta(0)).mean() > _MIN_ORDERED_SHARE)  # type: ignore[operator]
 
 
 def _rank_by_name(columns: list[ColumnProfile], patterns: tuple[str, ...]) -> list[ColumnProfile]:

@@ -16,6 +16,7 @@ from shortlist.data.sample_check import check_sample
 from shortlist.first_spec import roles
 from shortlist.first_spec.compose import compose_spec
 from shortlist.first_spec.draft import SideTableDraft, SpecDraft
+from shortlist.first_spec.key_behaviour import KeyBehaviour
 from shortlist.first_spec.roles import RoleChoice
 from shortlist.first_spec.tables import TableSample, find_tables
 from shortlist.spec.data import Data
@@ -64,13 +65,16 @@ def draft_spec(location: Path, ask: Ask, max_left_out: float = 0.2) -> SpecDraft
         )
     column = log.column(label)
     draft = SpecDraft(location, log, label, roles.choose_positive(column), clock)
-    draft.user = ask("user: who it was shown to", roles.choose_user(log, draft.roles))
+    behaviour = KeyBehaviour(log, clock)
+    draft.user = ask("user: who it was shown to", roles.choose_user(log, draft.roles, behaviour))
     if not draft.is_paired:
         draft.item = ask("item: what was shown", roles.choose_item(log, draft.roles))
-    draft.request = ask("request: shared by the rows of one answer", roles.choose_request(log, draft.roles))
+    request = roles.choose_request(log, draft.roles, behaviour, draft.user, draft.is_paired)
+    draft.request = ask("request: shared by the rows of one answer", request)
     draft.impression = None if draft.is_paired else roles.choose_impression(log, draft.roles).value
     labels = roles.label_values(column, draft.positive)
     draft.outcomes = roles.find_outcomes(log, label, labels, draft.roles)
+    _add_behaviour(draft, behaviour)
     _add_sides(draft, side_tables)
     _check_left_out([log, *side_tables], draft, max_left_out)
     return draft
@@ -93,6 +97,32 @@ def write_spec(draft: SpecDraft, name: str) -> WrittenSpec:
         if not any(has_loosened) and not has_new_days:
             break
     return WrittenSpec(text, report.problems, report.notices)
+
+
+def _add_behaviour(draft: SpecDraft, behaviour: KeyBehaviour) -> None:
+    """Add the position, what visits are, and which columns the item alone determines."""
+    if found_position := roles.find_position(draft.log, draft.roles):
+        column, begins_at_one = found_position
+        if begins_at_one:
+            draft.position = column.source
+            draft.outcomes.pop(column.source, None)
+            draft.comments[column.source] = "the place at which it was shown: no feature; docs/spec.md#positions"
+        else:
+            draft.outcomes[column.source] = "its place in the answer; as data.position, places begin at 1"
+    keys = {"user": draft.user, "item": draft.item}
+    for column in draft.columns:
+        if column.source in draft.roles or column.type not in ("integer", "string", "number"):
+            continue
+        lifetime = behaviour.lifetime(column) if column.type != "number" and column.rows_per_value > 1 else None
+        if lifetime is not None and lifetime.is_session and column.distinct * 50 > column.rows:
+            draft.unused.add(column.source)
+            draft.comments[column.source] = f"a visit, no feature: half of its values live {lifetime} at most"
+            continue
+        for role, source in keys.items():
+            if source is not None and column.distinct > 1 and behaviour.determines(draft.log.column(source), column):
+                draft.comments[column.source] = (
+                    f"the {role} alone determines it: in a table of {role}s (side_tables), no request needs to send it"
+                )
 
 
 def choose_likeliest(_: str, choice: RoleChoice) -> str | None:

@@ -223,6 +223,9 @@ class Column(Section):
     """Type of the values of a `tags` column."""
     separator: str = Field(default=",", min_length=1, max_length=1)
     """Separator of the values of `tags` or `vector` in a text file."""
+    decimal_comma: bool = False
+    """Whether a `number` in a text file has a comma before its decimals, and may have dots between its thousands:
+    `1.234,50`."""
     nullable: bool = True
     """Whether a row without a value is valid."""
     max_null_share: Share = 1.0
@@ -242,6 +245,8 @@ class Column(Section):
     def _bounds_fit_the_type(self) -> Self:
         if (self.min is not None or self.max is not None) and self.type not in ("integer", "number"):
             raise ValueError(f"'{self.name}' has min or max but type '{self.type}'; bounds need integer or number")
+        if self.decimal_comma and self.type != "number":
+            raise ValueError(f"'{self.name}' has decimal_comma but type '{self.type}'; it needs number")
         if self.allowed is not None and self.type not in ("integer", "string"):
             raise ValueError(f"'{self.name}' has allowed values but type '{self.type}'; they need integer or string")
         if self.format is not None and self.type != "date":

@@ -69,6 +69,8 @@ def describe_type(column: Column, keys: Collection[str] = ()) -> str:
         return f"a list of {column.tag_type} values"
     if column.format is not None:
         return f"a date as {column.format}"
+    if column.decimal_comma:
+        return "a number with a decimal comma"
     descriptions = {
         "hex": "at most 16 hexadecimal digits",
         "date": "an ISO 8601 date",
@@ -97,6 +99,8 @@ def _convert_expression(column: Column, kind: pl.DataType) -> pl.Expr:
     if column.type == "integer":
         return _to_integer(value, kind)
     if column.type == "number":
+        if column.decimal_comma and kind == pl.String():
+            value = value.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
         return _to_number(value, kind)
     if column.type == "hex":
         return _hex_to_integer(value, kind)

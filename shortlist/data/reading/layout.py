@@ -53,7 +53,7 @@ class FileLayout:
         """Type into which the text of each column is parsed directly; String for columns that are converted later."""
         types: dict[str, pl.DataType] = {}
         for column in self.columns:
-            parsed_type = _PARSED_TYPES.get(column.type, pl.String())
+            parsed_type = pl.String() if column.decimal_comma else _PARSED_TYPES.get(column.type, pl.String())
             types[column.source_name] = (
                 parsed_type if types.get(column.source_name, parsed_type) == parsed_type else pl.String()
             )

@@ -22,6 +22,7 @@ from shortlist.serving.processes.ports import HOST, free_ports
 from shortlist.serving.processes.probe import is_answered
 from shortlist.serving.processes.program import Program
 from shortlist.serving.server.requests.paths import READY
+from shortlist.serving.triton.shell_safe_path import shell_safe_path
 from shortlist.serving.triton.triton_home import find_triton
 from shortlist.storage.artefacts import folder_digest
 
@@ -96,8 +97,8 @@ def triton_program(
     command = [
         str(home.server),
         f"--id={name}",
-        f"--model-repository={repository}",
-        f"--backend-directory={home.backends}",
+        f"--model-repository={shell_safe_path(repository)}",
+        f"--backend-directory={shell_safe_path(home.backends)}",
         "--model-control-mode=none",  # clients cannot load other models
         "--disable-auto-complete-config",
         "--strict-readiness=true",

@@ -100,7 +100,8 @@ def test_a_spec_is_written_for_a_sparse_log_of_clicks(tmp_path: Path) -> None:
     assert (data.label, data.user, data.item, data.request) == ("clicked", "visitor", "product", "request_id")
     assert isinstance(data.clock, EventClock) and data.clock.format == "%d/%m/%Y %H:%M"
     assert data.positive is None and data.impression is None and draft.outcomes == {}
-    assert {"product_rate", "visitor_category_rate", "slot_code", "price_number"} <= set(spec.features.names)
+    assert {"product_rate", "visitor_category_rate", "price_number"} <= set(spec.features.names)
+    assert data.position == "slot" and not any("slot" in name for name in spec.features.names)
     assert not any("request" in name for name in spec.features.names)
     assert spec.gates.max_rate_error > 0.1  # few clicks: chance alone moves the rate
 

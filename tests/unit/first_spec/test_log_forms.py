@@ -262,9 +262,79 @@ def test_a_log_of_which_much_would_be_left_out_is_refused(tmp_path: Path) -> Non
     for day, frame in days[:9]:
         frame.write_csv(tmp_path / f"{day}.csv")
     for day, frame in days[9:]:
-        frame.select(buyer="user_id", sku="item_id", amount="price", at="time").write_csv(tmp_path / f"{day}.csv")
+        frame.select(buyer="user_id", sku="item_id", amount="price", at="time").write_csv(
+            tmp_path / f"orders-{day}.csv"
+        )
     with pytest.raises(
-        DataError, match=r"3\d% of the bytes would be left out, --max-left-out is 20%.* 5 files with buyer"
+        DataError, match=r"3\d% of the bytes would be left out, --max-left-out is 20%.*\(5 files with buyer"
     ):
         draft_spec(tmp_path, choose_likeliest)
     assert len(draft_spec(tmp_path, choose_likeliest, max_left_out=0.5).left_out) == 1
+
+
+def visits(requests: int = 1_400) -> pl.DataFrame:
+    """Return a log of 90 shoppers in visits of an hour, with requests of four places each."""
+    draw = np.random.default_rng(4)
+    starts = np.sort(draw.integers(0, DAYS * 24, requests // 2)).repeat(2)
+    shoppers = draw.integers(0, 90, requests // 2).repeat(2)
+    products = draw.integers(1, 121, (requests, 4))
+    return pl.DataFrame(
+        {
+            "session_id": [f"s{shopper}-{hour}" for shopper, hour in zip(shoppers, starts, strict=True)],
+            "search": np.arange(requests),
+            "shopper": shoppers + 10_000,
+            "time": [START + timedelta(hours=int(hour), minutes=25 * (n % 2)) for n, hour in enumerate(starts)],
+            "product": products.tolist(),
+        }
+    ).explode("product").with_columns(
+        rank=pl.int_range(pl.len()) % 4 + 1,
+        category=pl.format("c{}", pl.col("product") % 7),
+        price=pl.col("product") * 1.5,
+        clicked=pl.Series((draw.random(requests * 4) < 0.25).astype(np.int8)),
+    )  # fmt: skip
+
+
+def test_roles_are_given_by_what_values_do(tmp_path: Path) -> None:
+    visits().write_csv(tmp_path / "log.csv")
+    draft, written, spec = first_spec(tmp_path)
+    data = spec.data
+    assert (data.user, data.item, data.request, data.position) == ("shopper", "product", "search", "rank")
+    assert data.by_name["rank"].known == "after"
+    assert not any(word in name for name in spec.features.names for word in ("session", "search", "rank"))
+    assert (
+        "session_id, type: string}   # a visit, no feature: half of its values live 25 minutes at most" in written.text
+    )
+    for column in ("category", "price"):
+        assert draft.comments[column].startswith("the item alone determines it: in a table of items")
+
+
+def test_a_session_is_the_user_where_no_column_names_who_came(tmp_path: Path) -> None:
+    visits().drop("shopper").write_csv(tmp_path / "log.csv")
+    _, _, spec = first_spec(tmp_path)
+    assert (spec.data.user, spec.data.request) == ("session_id", "search")
+
+
+def test_places_from_0_are_known_after(tmp_path: Path) -> None:
+    visits().with_columns(pl.col("rank") - 1).write_csv(tmp_path / "log.csv")
+    draft, _, spec = first_spec(tmp_path)
+    assert spec.data.position is None and spec.data.by_name["rank"].known == "after"
+    assert draft.outcomes["rank"].startswith("its place in the answer")
+
+
+def test_a_log_without_names_has_the_clock_in_whose_order_it_is(tmp_path: Path) -> None:
+    clicks().with_columns(pl.col("time").dt.epoch("s")).write_csv(tmp_path / "log.csv", include_header=False)
+    _, _, spec = first_spec(tmp_path)
+    assert isinstance(spec.data.clock, EventClock)
+    assert (spec.data.clock.column, spec.data.clock.unit) == ("6", "s")
+
+
+def test_decimal_commas_are_numbers(tmp_path: Path) -> None:
+    prices = clicks().with_columns((pl.col("price") * 100).round(2))
+    text = prices["price"].map_elements(
+        lambda price: f"{price:,.2f}".translate(str.maketrans(",.", ".,")), return_dtype=pl.String
+    )
+    prices.with_columns(text).write_csv(tmp_path / "log.csv", separator=";")
+    draft, written, spec = first_spec(tmp_path)
+    assert spec.data.by_name["price"].decimal_comma and written.problems == ()
+    assert draft.log.column("price").values.to_list() == prices["price"].to_list()
+    assert "price_log" in spec.features.names
