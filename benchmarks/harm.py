@@ -103,7 +103,7 @@ class Harm:
             "Triton": lambda: _kill(self._replica().triton.pid),
             "Triton's Python process": self._kill_backend,
             "server": lambda: _kill(self._replica().server.pid),
-            "Envoy": lambda: _kill(self._chance.choice(self.stack.status().envoys).pid),
+            "Envoy": lambda: _kill(self._chance.choice(self.stack.status().gateway).pid),
             "supervisor": self._kill_supervisor,
             "full disk": self._fill_disk,
             "slow disk": self._slow_disk,
@@ -126,7 +126,7 @@ class Harm:
     def _is_well(self) -> bool:
         status = self.stack.status()
         serving = [version.health.ready for version in status.versions if version.track is not None]
-        return all(envoy.ready for envoy in status.envoys) and bool(serving) and all(serving)
+        return all(envoy.ready for envoy in status.gateway) and bool(serving) and all(serving)
 
     def _replica(self) -> ReplicaHealth:
         stack = self.stack

@@ -37,7 +37,7 @@ WARM: Final = 3
 def served(world: World, kind: str, release: Path | None = None) -> Iterator[Stack]:
     """Give a stack that serves a model to everybody, with what is released with it, if anything."""
     paths = ServingPaths.for_spec(world.folder / f"runs-{kind}", world.spec.name)
-    stack = Stack.up(paths, world.spec.name, world.spec.serving, world.spec.runtime.online_store, world.spec.name)
+    stack = Stack.up(paths, world.spec.name, world.spec.serving, world.spec.runtime.online_store)
     try:
         model = world.models[kind]
         deployment = Deployment(

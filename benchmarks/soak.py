@@ -30,7 +30,7 @@ from benchmarks.bench import Line, console, record, show
 from benchmarks.targets import exit_code
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.features.feast_store_location import SERVING
-from shortlist.rollout.local.envoy import ENVOYS
+from shortlist.rollout.local.envoy.bootstrap import ENVOYS
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.states.phases import Phase
 from shortlist.runs.local_training import run_locally

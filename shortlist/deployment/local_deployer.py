@@ -45,13 +45,14 @@ class LocalDeployer(Deployer):
         runtime: Runtime,
         labels: Mapping[str, FurtherLabel] | None = None,
     ) -> None:
-        super().__init__(run, serving, gates, runtime.model_copy(update={"target": StackSection()}), labels)
+        self._target = runtime.target if isinstance(runtime.target, StackSection) else StackSection()
+        super().__init__(run, serving, gates, runtime.model_copy(update={"target": self._target}), labels)
 
     def serve(self, port: int = 0, on_change: OnChange = lambda _: None) -> tuple[Stack, RolloutRecord | None]:
         """Start the stack with its previous versions; without any, roll out the champion as the first version.
 
         Args:
-            port: Port of Envoy; 0 takes the previous one, or any free one.
+            port: Port of the gateway; 0 takes the previous one, or any free one.
             on_change: Called after every change of the rollout.
 
         Returns:
@@ -71,7 +72,8 @@ class LocalDeployer(Deployer):
         stores, serving = self.context.stores, self.context.serving
         logs = stores.objects if stores.has_remote_log else ""
         online = self.context.runtime.online_store
-        stack = Stack.up(self.paths, self.name, serving, online, self.name, port, log_objects=logs)
+        gateway = self._target.gateway
+        stack = Stack.up(self.paths, self.name, serving, online, port, log_objects=logs, gateway=gateway)
         route = stack.record.route
         if route is not None:
             stack.wait_ready(route.stable, 90)

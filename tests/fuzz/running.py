@@ -19,9 +19,9 @@ from typing import Any, Final
 import psutil
 
 from shortlist.rollout.deployment import Route
-from shortlist.rollout.local.envoy import CLUSTERS_FILE, ROUTES_FILE, bootstrap, envoy_program, is_ready
+from shortlist.rollout.local.envoy.bootstrap import CLUSTERS_FILE, ROUTES_FILE, bootstrap, envoy_program, is_ready
+from shortlist.rollout.local.envoy.routes import clusters, routes
 from shortlist.rollout.local.record import VersionPorts
-from shortlist.rollout.local.routes import clusters, routes
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import write_json
 from tests.fuzz.world import MODEL, FuzzWorld

@@ -1,4 +1,4 @@
-"""Incremental reader of Envoy's access logs."""
+"""Incremental reader of access logs, which a gateway writes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import polars as pl
 
 from shortlist.rollout.evidence.counts import REQUEST_CONDITIONS
 
+ACCESS_LOG: Final = ".access.jsonl"
+"""End of the names of access logs; each process of a gateway writes its own."""
 CHUNK_BYTES: Final = 16 * 2**20
 """Bytes that are read at once."""
 SCHEMA: Final = pl.Schema(
@@ -131,6 +133,26 @@ def _cell(value: object, kind: pl.DataType) -> str | int | None:
     if value is None:
         return None
     return int(str(value)) if kind == pl.Int64() else str(value)
+
+
+class AccessLogFolder:
+    """The access logs of all processes of a gateway, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._logs: dict[Path, AccessLog] = {}
+
+    @property
+    def unreadable(self) -> int:
+        """Number of lines that are no JSON object."""
+        return sum(log.unreadable for log in self._logs.values())
+
+    def read(self) -> Iterator[pl.DataFrame]:
+        """Yield the lines since the last reading, log after log."""
+        for path in sorted(self._folder.glob(f"*{ACCESS_LOG}")):
+            self._logs.setdefault(path, AccessLog(path))
+        for log in self._logs.values():
+            yield from log.read()
 
 
 def rollout_requests(lines: pl.DataFrame, rollout: str) -> pl.DataFrame:

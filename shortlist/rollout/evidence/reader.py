@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from shortlist.contracts import label_column
-from shortlist.rollout.evidence.access_log import AccessLog, AccessLogSource, rollout_requests
+from shortlist.rollout.evidence.access_log import AccessLogFolder, AccessLogSource, rollout_requests
 from shortlist.rollout.evidence.counts import UserCounts
 from shortlist.rollout.evidence.guarded_labels import GuardedLabel
 from shortlist.rollout.evidence.outcomes import OUTCOMES, REQUESTS, OutcomeJoin
@@ -28,7 +28,6 @@ from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.serving import KPI
 from shortlist.storage.positive_rows import is_further_positive
 
-ACCESS_LOGS: Final = ("envoy-a.access.jsonl", "envoy-b.access.jsonl")
 _PREDICTIONS: Final = (
     "request_id",
     "user",
@@ -70,12 +69,12 @@ class EvidenceReader:
             steps: Number of its steps.
             kpi: Declaration of the KPI.
             sampled: Whether a request, by its id, is sampled for the prediction log; None when all are.
-            access: Access logs; by default those of both Envoys.
+            access: Access logs; by default those in the folder of logs.
             since: When the rollout began: what was logged long before is not read.
             guarded: Further labels by name that are counted like the KPI.
         """
         self._rollout, self._steps, self._sampled = rollout, steps, sampled
-        self._access = access or [AccessLog(paths.logs / name) for name in ACCESS_LOGS]
+        self._access = access or [AccessLogFolder(paths.logs)]
         oldest = None if since is None else since - _MAX_CLOCK_SKEW
         predictions = ServingLog.of_spec(paths, "predictions", ANSWER_SCHEMA)
         self._predictions = LogFollower(predictions, _PREDICTIONS, oldest)

@@ -42,7 +42,7 @@ class StackConnection(FleetConnection):
 
     @property
     def url(self) -> str:
-        """Envoy's address."""
+        """The gateway's address."""
         return self.stack.url
 
     def observe(self, record: RolloutRecord) -> LocalObserver:

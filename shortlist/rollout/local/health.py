@@ -8,7 +8,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shortlist.rollout.local.envoy import ENVOYS
 from shortlist.rollout.local.record import StackRecord, server_name, triton_name
 from shortlist.rollout.local.supervisor import Process
 from shortlist.serving.processes.errors import last_lines
@@ -95,7 +94,7 @@ class StackStatus(_HealthModel):
     rollout: str | None
     step: int | None
     versions: tuple[VersionStatus, ...]
-    envoys: tuple[ProgramHealth, ...]
+    gateway: tuple[ProgramHealth, ...]
     problems: tuple[str, ...]
     """One sentence per problem; empty without problems."""
     logs: Path
@@ -138,25 +137,25 @@ def stack_status(
         record: What should run.
         url: Address of the service.
         processes: Processes of the supervisor, by program.
-        ready: Whether each Envoy is ready.
-        behind: Envoys that apply another route than the record's.
+        ready: Whether each process of the gateway is ready.
+        behind: Processes of the gateway that apply another route than the record's.
         logs: Folder of the logs.
     """
     versions = tuple(
         _version_status(record, version, version_health(record, version, processes))
         for version in sorted(record.versions)
     )
-    envoys = tuple(_program(name, processes, ready[name]) for name in ENVOYS)
+    gateway = tuple(_program(name, processes, is_ready) for name, is_ready in ready.items())
     return StackStatus(
         model=record.model,
         url=url,
         rollout=record.route.rollout if record.route else None,
         step=record.route.step if record.route else None,
         versions=versions,
-        envoys=envoys,
+        gateway=gateway,
         problems=(
             *(f"{name} sends users elsewhere than is written down: serve again." for name in behind),
-            *_problems(record, versions, envoys, logs),
+            *_problems(record, versions, gateway, logs),
         ),
         logs=logs,
     )
@@ -198,7 +197,7 @@ def _program(name: str, processes: Mapping[str, Process], ready: bool) -> Progra
 
 
 def _problems(
-    record: StackRecord, versions: tuple[VersionStatus, ...], envoys: tuple[ProgramHealth, ...], logs: Path
+    record: StackRecord, versions: tuple[VersionStatus, ...], gateway: tuple[ProgramHealth, ...], logs: Path
 ) -> Iterator[str]:
     if record.route is None:
         yield "No version is routed: every request is answered with 503 until one is deployed."
@@ -208,7 +207,7 @@ def _problems(
             yield from (
                 f"{server} answers, but {complaint}. See {logs / server}.log" for complaint in replica.complaints
             )
-    programs = [*envoys, *(program for version_status in versions for program in version_status.health.programs)]
+    programs = [*gateway, *(program for version_status in versions for program in version_status.health.programs)]
     for program in programs:
         log = logs / f"{program.program}.log"
         if not program.ready:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import partial
 
-from shortlist.rollout.local.envoy import ENVOYS
+from shortlist.rollout.local.gateway import open_gateway
 from shortlist.rollout.local.record import DeployedVersion, StackRecord, VersionPorts, server_name, triton_name
 from shortlist.rollout.local.supervisor import Supervisor
 from shortlist.rollout.local.version import shared_memory_of
@@ -86,9 +86,9 @@ def choose_port(paths: ServingPaths, previous: StackRecord | None, port: int) ->
         PortTakenError: Another program listens on it.
     """
     if previous is not None and port in {0, previous.port}:
-        # The stack's own Envoys, also orphans of a killed supervisor, may hold the port.
+        # The processes of the stack's own gateway, also orphans of a killed supervisor, may hold the port.
         is_held_by_us = stack_supervisor(paths, previous).is_up() or any(
-            name in orphan_processes(paths.programs) for name in ENVOYS
+            name in orphan_processes(paths.programs) for name in open_gateway(paths, previous).names
         )
         if is_held_by_us or (port == 0 and is_free(previous.port)):
             return previous.port

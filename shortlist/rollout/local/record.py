@@ -88,13 +88,11 @@ class StackRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
-    """Model name in requests: the spec's name."""
-    project: str
-    """Feast project."""
+    """Model name in requests, and Feast project: the spec's name."""
     online_store: AnyOnlineStore
     serving: Serving
     port: int
-    """Port of Envoy, on 127.0.0.1."""
+    """Port of the gateway, on 127.0.0.1."""
     sockets: Path
     """Folder of the Unix sockets."""
     server: tuple[str, ...]
@@ -103,6 +101,9 @@ class StackRecord(BaseModel):
     route: Route | None = None
     log_objects: str = Field(default="", exclude_if=lambda root: not root)
     """Root of the object store that the logs are shipped to; empty: they stay on this disk."""
+
+    gateway: str = "envoy"
+    """Name of the gateway in `shortlist.rollout.local.section.GATEWAYS`."""
 
     @classmethod
     def read(cls, path: Path) -> StackRecord | None:

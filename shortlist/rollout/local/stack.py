@@ -8,8 +8,7 @@ from functools import partial
 from typing import Final
 
 from shortlist.rollout.deployment import Deployment, Route
-from shortlist.rollout.local.envoy import ENVOYS
-from shortlist.rollout.local.gateway import Gateway
+from shortlist.rollout.local.gateway import open_gateway, readiness, wait_ready
 from shortlist.rollout.local.health import StackStatus, VersionHealth, stack_status, version_health
 from shortlist.rollout.local.lifecycle import (
     choose_port,
@@ -56,7 +55,7 @@ class Stack:
         """Called by `up` and `connect`."""
         self.paths = paths
         self.port = record.port
-        self._gateway = Gateway(paths, record.sockets)
+        self._gateway = open_gateway(paths, record)
         self._supervisor = stack_supervisor(paths, record)
 
     @classmethod
@@ -66,10 +65,10 @@ class Stack:
         model: str,
         serving: Serving,
         online_store: OnlineStore,
-        project: str,
         port: int = 0,
         server: tuple[str, ...] = SERVER,
         log_objects: str = "",
+        gateway: str = "envoy",
     ) -> Stack:
         """Start a stack with its previous versions and route, and return it; a running stack keeps running.
 
@@ -77,13 +76,13 @@ class Stack:
 
         Args:
             paths: Paths of the stack's files.
-            model: Model name in requests.
+            model: Model name in requests; also the Feast project.
             serving: The spec's section.
             online_store: Feast's online store.
-            project: Feast project.
-            port: Port of Envoy on 127.0.0.1; 0 takes the previous one, or any free one.
+            port: Port of the gateway on 127.0.0.1; 0 takes the previous one, or any free one.
             server: Command of a version's server, without the path of its settings.
             log_objects: Root of the object store with the logs' tables; empty: they are on this disk.
+            gateway: Name of the gateway (`shortlist.rollout.local.section.GATEWAYS`).
 
         Raises:
             PortTakenError: Another program listens there; nothing was started.
@@ -94,7 +93,6 @@ class Stack:
             previous = StackRecord.read(paths.record)
             record = StackRecord(
                 model=model,
-                project=project,
                 online_store=online_store,
                 serving=serving,
                 port=choose_port(paths, previous, port),
@@ -103,6 +101,7 @@ class Stack:
                 versions=previous.versions if previous else {},
                 route=previous.route if previous else None,
                 log_objects=log_objects,
+                gateway=gateway,
             )
             stack = cls(paths, record)
             is_running = bool(orphan_processes(paths.programs))
@@ -209,12 +208,12 @@ class Stack:
         return version_health(record, version, self._supervisor.processes())
 
     def route(self, route: Route) -> None:
-        """Apply a route; returns when Envoy has applied it.
+        """Apply a route; returns when the gateway has applied it.
 
-        A dead Envoy is not waited for: it reads the route when it is started again.
+        A dead process is not waited for: it reads the route when it is started again.
 
         Raises:
-            StackError: A version is not deployed, or no Envoy applies the route.
+            StackError: A version is not deployed, or the gateway does not apply the route.
         """
         with exclusive_stack_lock(self.paths):
             record = self.record
@@ -226,7 +225,7 @@ class Stack:
             self._gateway.send(record)
 
     def withdraw(self) -> None:
-        """Remove the route; Envoy then answers that no version is served."""
+        """Remove the route; the gateway then answers that no version is served."""
         with exclusive_stack_lock(self.paths):
             record = self.record.model_copy(update={"route": None})
             record.write(self.paths.record)
@@ -250,7 +249,8 @@ class Stack:
         """Return the status of the stack."""
         record, gateway = self.record, self._gateway
         processes = self._supervisor.processes()
-        return stack_status(record, self.url, processes, gateway.ready(), gateway.stale_envoys(record), self.paths.logs)
+        stale = gateway.stale_processes(record)
+        return stack_status(record, self.url, processes, readiness(gateway), stale, self.paths.logs)
 
     def _start(self, record: StackRecord) -> None:
         record = with_replicas(record)
@@ -261,12 +261,12 @@ class Stack:
         self._apply(record)
         for name in self._supervisor.processes():
             self._supervisor.restart_now(name)
-        self._gateway.wait_ready()
+        wait_ready(self._gateway, self.paths.logs)
 
     def _apply(self, record: StackRecord) -> None:
         """Write the record of what should run, then apply it."""
         # Programs first: when their files cannot be written, neither is the record.
-        programs = self._gateway.programs(record.port, record.serving)
+        programs = {**self._gateway.programs(record.port, record.serving)}
         committer = committing_program(self.paths, record)
         programs[committer.name] = committer
         for version, deployed in record.versions.items():
@@ -276,8 +276,8 @@ class Stack:
         self._supervisor.apply(programs, self._drain_program, partial(self._wait_restarted, record))
 
     def _drain_program(self, name: str) -> None:
-        """Drain an Envoy before it is stopped; servers finish their requests by themselves."""
-        if name in ENVOYS:
+        """Drain a process of the gateway before it is stopped; servers finish their requests by themselves."""
+        if name in self._gateway.names:
             self._gateway.drain(name)
 
     def _wait_restarted(self, record: StackRecord, name: str) -> None:

@@ -123,7 +123,7 @@ def _settings(
         grpc_port=ports.grpc,
         health_port=ports.health,
         store=deployed.deployment.store,
-        project=record.project,
+        project=record.model,
         online_store=record.online_store,
         predictions=paths.predictions,
         serving=deployed.serving,

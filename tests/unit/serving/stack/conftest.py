@@ -88,9 +88,9 @@ def bring_up() -> Iterator[Callable[..., Stack]]:
     """Start stacks; all their processes are stopped at the end."""
     paths = []
 
-    def up(serving_paths: ServingPaths, serving: Serving | None = None, port: int = 0) -> Stack:
+    def up(serving_paths: ServingPaths, serving: Serving | None = None, port: int = 0, **settings: str) -> Stack:
         paths.append(serving_paths)
-        return Stack.up(serving_paths, MODEL, serving or Serving(), SQLiteOnline(), MODEL, port, server=ECHO)
+        return Stack.up(serving_paths, MODEL, serving or Serving(), SQLiteOnline(), port, server=ECHO, **settings)
 
     yield up
     for serving_paths in paths:

@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2_grpc as services
 
 from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.evidence.access_log import AccessLog, rollout_requests
-from shortlist.rollout.local.envoy import ENVOYS
+from shortlist.rollout.local.envoy.bootstrap import ENVOYS
 from shortlist.rollout.local.stack import Stack
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.ports import HOST
@@ -246,12 +246,12 @@ def test_a_killed_envoy_loses_no_request_and_is_restarted(
     stack: Stack, ask: Callable[..., Any], until: Callable[..., None]
 ) -> None:
     stack.route(Route(stable=1))
-    victim = stack.status().envoys[0]
+    victim = stack.status().gateway[0]
     os.kill(victim.pid, 9)
     until(lambda: not Path(f"/proc/{victim.pid}").exists())  # for some milliseconds it still holds its sockets
     assert [ask(stack, "POST", INFER, b"{}")[0] for _ in range(20)] == [200] * 20
     stack.route(Route(stable=2))  # one Envoy is enough to change the route
-    until(lambda: (now := stack.status().envoys[0]).ready and now.pid != victim.pid)
+    until(lambda: (now := stack.status().gateway[0]).ready and now.pid != victim.pid)
     assert {ask(stack, "POST", INFER, b"{}")[2]["version"] for _ in range(40)} == {2}
     assert "envoy-a had to be started again 1 times" in " ".join(stack.status().problems)
 
@@ -262,14 +262,14 @@ def test_envoys_with_changed_settings_are_restarted_one_at_a_time_without_failur
 ) -> None:
     """Clients keep a connection, or use gRPC; a request takes 0.2 s."""
     stack.route(Route(stable=1))
-    old_pids, new_pids = [process.pid for process in stack.status().envoys], []
+    old_pids, new_pids = [process.pid for process in stack.status().gateway], []
     slow = b"take your time"
     status_counts: Counter[Any] = Counter()
 
     def change() -> None:
         for seconds in (61, 62):
             changed = bring_up(stack.paths, Serving(limits={"idle_seconds": seconds}))
-            new_pids.append([process.pid for process in changed.status().envoys])
+            new_pids.append([process.pid for process in changed.status().gateway])
 
     async def over_http(finished: asyncio.Event) -> None:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:

@@ -52,8 +52,8 @@ def test_before_the_first_version_every_request_gets_an_explanation(
     )
     second_stack = bring_up(paths)
     assert second_stack.port == stack.port
-    assert [process.pid for process in second_stack.status().envoys] == [
-        process.pid for process in stack.status().envoys
+    assert [process.pid for process in second_stack.status().gateway] == [
+        process.pid for process in stack.status().gateway
     ]
     assert Stack.connect(paths).port == stack.port
     assert stack.stop() == ["envoy-a", "envoy-b", "log-committer", "supervisord"]
@@ -206,18 +206,18 @@ def test_a_version_with_traffic_is_not_retired_and_an_undeployed_one_gets_none(s
 
 
 def test_a_killed_supervisor_is_reported_and_its_processes_are_adopted(stack: Stack, ask: Callable[..., Any]) -> None:
-    old_health, envoys = stack.health(1), [process.pid for process in stack.status().envoys]
+    old_health, envoys = stack.health(1), [process.pid for process in stack.status().gateway]
     os.kill(int((stack.paths.programs / "supervisord.pid").read_text()), 9)
     assert ask(stack, "POST", INFER, b"{}")[0] == 200  # nobody notices yet
     assert Stack.connect(stack.paths) is None
     assert stack_down_reason(stack.paths).startswith(
         "the supervisor was killed; still running: envoy-a, envoy-b, server-v1, triton-v1."
     )
-    second_stack = Stack.up(stack.paths, "demo", Serving(), SQLiteOnline(), "demo", server=stack.record.server)
+    second_stack = Stack.up(stack.paths, "demo", Serving(), SQLiteOnline(), server=stack.record.server)
     assert second_stack.port == stack.port
     new_health = second_stack.wait_ready(1, 30)
     assert (new_health.server.pid, new_health.triton.pid) == (old_health.server.pid, old_health.triton.pid)
-    assert [process.pid for process in second_stack.status().envoys] == envoys
+    assert [process.pid for process in second_stack.status().gateway] == envoys
     status, _, body = ask(second_stack, "POST", INFER, b"{}")
     assert (status, body["version"]) == (200, 1)
 
@@ -241,7 +241,7 @@ def test_only_unresponsive_programs_are_restarted(
     old_health = stack.health(1)
     os.kill(int((stack.paths.programs / "supervisord.pid").read_text()), 9)
     os.kill(old_health.server.pid, signal.SIGSTOP)
-    second_stack = Stack.up(stack.paths, "demo", Serving(), SQLiteOnline(), "demo", server=stack.record.server)
+    second_stack = Stack.up(stack.paths, "demo", Serving(), SQLiteOnline(), server=stack.record.server)
     new_health = second_stack.wait_ready(1, 60)
     assert (new_health.triton.pid, new_health.server.pid != old_health.server.pid) == (old_health.triton.pid, True)
     assert ask(second_stack, "POST", INFER, b"{}")[0] == 200

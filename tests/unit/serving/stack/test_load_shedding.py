@@ -20,7 +20,7 @@ from tritonclient.grpc import service_pb2_grpc as services
 
 from shortlist.rollout.deployment import Route
 from shortlist.rollout.evidence.access_log import AccessLog
-from shortlist.rollout.local.envoy import FLUSH_MS
+from shortlist.rollout.local.envoy.bootstrap import FLUSH_MS
 from shortlist.spec.serving import Overload, Serving
 from tests.fuzz.running import VERSION, free_ports, running_envoy
 from tests.fuzz.world import INFER, MODEL

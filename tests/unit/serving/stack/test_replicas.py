@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from shortlist.rollout.deployment import Deployment, Route
+from shortlist.rollout.local.envoy.routes import clusters, routes
 from shortlist.rollout.local.record import StackRecord
-from shortlist.rollout.local.routes import clusters, routes
 from shortlist.rollout.local.stack import Stack
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.serving import Overload, Serving

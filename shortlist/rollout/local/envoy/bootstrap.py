@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from shortlist.rollout.local.load_shedding import REFUSED_STATUS, REFUSED_TEXT, shedding_filters
-from shortlist.rollout.local.routes import BUFFER, ROUTES
+from shortlist.rollout.local.envoy.load_shedding import REFUSED_STATUS, REFUSED_TEXT, shedding_filters
+from shortlist.rollout.local.envoy.routes import BUFFER, ROUTES
 from shortlist.serving.processes.ports import HOST
 from shortlist.serving.processes.program import Program
 from shortlist.serving.processes.sockets import UnixConnection

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from shortlist.rollout.deployment import Route
-from shortlist.rollout.local.load_shedding import enable_shedding
+from shortlist.rollout.local.envoy.load_shedding import enable_shedding
 from shortlist.rollout.local.record import VersionPorts
 from shortlist.serving.processes.ports import HOST
 from shortlist.serving.server.requests.headers import (
