@@ -27,8 +27,8 @@ from benchmarks.bench import Line, console, cost, record, show
 from benchmarks.targets import exit_code
 from shortlist.rollout.checks.analysis import analyze_step
 from shortlist.rollout.checks.health import Health
-from shortlist.rollout.evidence.access_log import AccessLog, rollout_requests
-from shortlist.rollout.evidence.reader import ACCESS_LOGS, EvidenceReader
+from shortlist.rollout.evidence.access_log import ACCESS_LOG, AccessLog, rollout_requests
+from shortlist.rollout.evidence.reader import EvidenceReader
 from shortlist.rollout.evidence.sequential import mixture_radius
 from shortlist.serving.log.log_rows import encode_rows
 from shortlist.serving.log.logs import outcome_schema, prediction_schema
@@ -151,7 +151,7 @@ def write_logs(paths: ServingPaths) -> None:
     paths.logs.mkdir(parents=True)
     line = {"time": "2026-11-21T03:34:00.123456Z", "rollout": "r", "path": "/v2/models/demo/infer", "version": "3"}
     constant_fields = {"protocol": "HTTP/1.1", "status": 200, "grpc": None, "flags": None}
-    with (paths.logs / ACCESS_LOGS[0]).open("wb") as file:
+    with (paths.logs / f"envoy-a{ACCESS_LOG}").open("wb") as file:
         for number in range(REQUESTS):
             track = "canary" if canary[number] else "stable"
             request_fields = {"id": f"request-{number:032d}", "user": f"user-{user[number]}", "track": track}
@@ -212,7 +212,7 @@ def reading() -> list[Line]:
     with TemporaryDirectory() as scratch:
         paths = ServingPaths.for_spec(Path(scratch), "demo")
         write_logs(paths)
-        log = AccessLog(paths.logs / ACCESS_LOGS[0])
+        log = AccessLog(paths.logs / f"envoy-a{ACCESS_LOG}")
         peak_rows: list[int] = []
         lines = seconds(lambda: peak_rows.extend(len(rollout_requests(part, "r")) for part in log.read()))
         assert sum(peak_rows) == REQUESTS, f"{sum(peak_rows)} of {REQUESTS} lines"

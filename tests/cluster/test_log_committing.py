@@ -325,7 +325,7 @@ def test_without_an_object_store_logs_are_read_where_servers_wrote_them(tmp_path
 def test_a_stack_on_this_machine_brings_its_logs_to_the_object_store(s3: Any, tmp_path: Path) -> None:
     paths = ServingPaths.for_spec(tmp_path / "runs", "shop")
     try:
-        Stack.up(paths, "shop", Serving(), SQLiteOnline(), "shop", log_objects=s3.url)
+        Stack.up(paths, "shop", Serving(), SQLiteOnline(), log_objects=s3.url)
         write(paths.root, "a")
         until(lambda: arrived(s3.url) == ["a"])
     finally:

@@ -9,7 +9,7 @@ to `<process>.access.jsonl` in the folder of logs, with the columns of `shortlis
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -31,7 +31,7 @@ class Gateway(Protocol):
     def names(self) -> tuple[str, ...]:
         """Names of its processes."""
 
-    def programs(self, port: int, serving: Serving) -> Mapping[str, Program]:
+    def programs(self, port: int, serving: Serving) -> dict[str, Program]:
         """Write the configurations and return the program of each process.
 
         Args:

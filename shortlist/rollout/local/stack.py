@@ -266,7 +266,7 @@ class Stack:
     def _apply(self, record: StackRecord) -> None:
         """Write the record of what should run, then apply it."""
         # Programs first: when their files cannot be written, neither is the record.
-        programs = {**self._gateway.programs(record.port, record.serving)}
+        programs = self._gateway.programs(record.port, record.serving)
         committer = committing_program(self.paths, record)
         programs[committer.name] = committer
         for version, deployed in record.versions.items():
