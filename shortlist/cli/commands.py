@@ -67,9 +67,9 @@ def _check_log(declared: Data, location: Path, rows: int) -> str:
         ShortlistError: A row does not match; the message names every problem.
     """
     from shortlist.data.sample_check import check_sample
-    from shortlist.spec.data import FileSource
+    from shortlist.spec.data import LogFiles
 
-    if not isinstance(declared.source, FileSource):
+    if not isinstance(declared.source, LogFiles):
         raise ShortlistError("data.source: a generated log has no files to check; leave --data out")
     check = check_sample(declared, location, rows)
     for notice in check.notices:

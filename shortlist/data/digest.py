@@ -38,7 +38,9 @@ def input_digest(data: Data, location: Path | str) -> str:
     files += [(table.name, file) for table in data.side_tables for file in side_files(table, location)]
     digest = hashlib.sha256()
     for role, file in files:
-        digest.update(f"{role}\0{file.name}\0{file.path.stat().st_size}\0{sha256(file.path)}\0".encode())
+        # The files of a Delta table have unique names and never change.
+        content = sha256(file.path) if file.stored is None else ""
+        digest.update(f"{role}\0{file.name}\0{file.path.stat().st_size}\0{content}\0".encode())
     for model in find_model_files(data, location):
         digest.update(f"model\0{model.name}\0{sha256(model)}\0".encode())
     return digest.hexdigest()[:16]

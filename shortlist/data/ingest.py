@@ -25,7 +25,7 @@ from shortlist.data.reading.log_rows import LogRows, log_layout
 from shortlist.data.reading.sources import InputFile, log_files
 from shortlist.data.rules.quarantine import QuarantineWriter
 from shortlist.data.side_tables.ingest import ingest_side_table
-from shortlist.spec.data import Column, Data, FileSource, RowClock
+from shortlist.spec.data import Column, Data, DeltaSource, FileSource, RowClock
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder
 from shortlist.storage.side_tables import SIDE_FOLDER, side_path
@@ -97,7 +97,7 @@ def ingest(
 @dataclass(frozen=True)
 class _Inputs:
     folder: Path
-    source: FileSource
+    source: FileSource | DeltaSource
     extra: tuple[Column, ...] = ()
 
     @property
@@ -108,7 +108,7 @@ class _Inputs:
 
 @contextmanager
 def _inputs(data: Data, location: Path, out: Path) -> Iterator[_Inputs]:
-    if isinstance(data.source, FileSource):
+    if isinstance(data.source, FileSource | DeltaSource):
         yield _Inputs(location, data.source)
         return
     from shortlist.data.world.generate import generate_log  # loads scipy, which takes 0.4 s

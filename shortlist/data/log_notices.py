@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from shortlist.contracts import DataError
 from shortlist.data.reading.sources import has_known_format, log_files, side_files, visible_files
-from shortlist.spec.data import Data, FileSource
+from shortlist.spec.data import Data, FileSource, LogFiles
 from shortlist.system.progress import emit
 
 LACKING: Final = "lacking_files"
@@ -53,7 +53,7 @@ def unread_file_notices(data: Data, location: Path) -> Iterator[str]:
 
 def age_notices(newest: datetime | None, data: Data, now: datetime) -> Iterator[str]:
     """Yield a sentence on a log whose newest row is old, unless `rules.max_age_hours` judges its age."""
-    if newest is None or data.rules.max_age_hours is not None or not isinstance(data.source, FileSource):
+    if newest is None or data.rules.max_age_hours is not None or not isinstance(data.source, LogFiles):
         return
     if data.clock.kind == "column" and now - newest > STALE_AFTER:
         yield (

@@ -28,7 +28,7 @@ from shortlist.data.rules.profile import DayProfile, LogProfile
 from shortlist.data.rules.table_rules import find_problems
 from shortlist.data.side_tables.ingest import side_layout
 from shortlist.data.validate import LogRefusedError, validate
-from shortlist.spec.data import Data, FileSource
+from shortlist.spec.data import Data, LogFiles
 from shortlist.spec.runtime import Runtime
 
 _PEEK_ROWS: Final = 10_000
@@ -160,7 +160,7 @@ def _is_readable(files: list[InputFile], layout: FileLayout) -> bool:
 
 def _open_tables(data: Data, location: Path) -> Iterator[_SampledTable]:
     """Yield the log, then its side tables."""
-    assert isinstance(data.source, FileSource)
+    assert isinstance(data.source, LogFiles)
     layout = log_layout(data, data.source)
     share = data.rules.max_quarantined_share
     yield _open_table(layout, lambda: log_files(data.source, location), share)

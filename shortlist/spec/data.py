@@ -57,7 +57,14 @@ def null_texts(declared: Iterable[str]) -> frozenset[str]:
     return frozenset(("", *declared))
 
 
-class FileSource(Section):
+class LogFiles(Section):
+    """A log that somebody else writes, in files of any form."""
+
+    null_values: tuple[str, ...] = ("",)
+    """Texts that mean "no value", in the log and in requests; an empty text always does."""
+
+
+class FileSource(LogFiles):
     """A log in files."""
 
     kind: Literal["files"] = "files"
@@ -68,10 +75,19 @@ class FileSource(Section):
     """`auto` uses the file's name; .gz and .zst are decompressed while reading."""
     header: bool = True
     """Whether the first line of a CSV or TSV names the columns; without it they come in declared order."""
-    null_values: tuple[str, ...] = ("",)
-    """Texts that mean "no value", in the log and in requests; an empty text always does."""
     delimiter: Delimiter | None = None
     """Character between the fields of a CSV or TSV file, such as `;` or `|`; null: a comma, in TSV a tab."""
+
+
+class DeltaSource(LogFiles):
+    """A log in a Delta table, read with the schema of one version: a column that was added later is null before."""
+
+    kind: Literal["delta"]
+    """Read a Delta table."""
+    path: str = ""
+    """Folder of the table, relative to the data folder of the run; empty: that folder itself."""
+    version: int | None = Field(default=None, ge=0)
+    """Version of the table; null: the newest when a run begins."""
 
 
 class Drift(Section):
@@ -193,7 +209,7 @@ class GeneratedSource(Section):
         return self
 
 
-Source = Annotated[FileSource | GeneratedSource, Field(discriminator="kind")]
+Source = Annotated[FileSource | DeltaSource | GeneratedSource, Field(discriminator="kind")]
 
 
 class TextEmbedding(Section):

@@ -13,14 +13,14 @@ from shortlist.data.reading.sources import InputFile
 from shortlist.data.reading.typed_rows import TypedRows, broken_rows
 from shortlist.data.rules.failures import RowFailure, find_failures, split_failures
 from shortlist.data.rules.row_rules import build_column_checks, find_broken_checks
-from shortlist.spec.data import Column, Data, EventClock, FileSource, RowClock
+from shortlist.spec.data import Column, Data, EventClock, FileSource, LogFiles, RowClock
 from shortlist.spec.log_shape import Positive
 from shortlist.storage.positive_rows import is_positive
 
 _INT8 = (-128, 127)
 
 
-def log_layout(data: Data, source: FileSource, extra: tuple[Column, ...] = ()) -> FileLayout:
+def log_layout(data: Data, source: LogFiles, extra: tuple[Column, ...] = ()) -> FileLayout:
     """Return the declared layout of the log's files.
 
     Args:
@@ -42,17 +42,17 @@ def log_layout(data: Data, source: FileSource, extra: tuple[Column, ...] = ()) -
         label = label.model_copy(update={"type": "integer"})
     columns = [label if column.name == data.label else column for column in data.columns]
     # A generated log may have more columns than the declared ones.
-    undeclared = data.rules.undeclared_columns if isinstance(data.source, FileSource) else "ignore"
+    undeclared = data.rules.undeclared_columns if isinstance(data.source, LogFiles) else "ignore"
     keys = (data.user, data.item, data.request, *(table.key for table in data.side_tables))
     return FileLayout(
         "the log",
         (*columns, *extra),
         clock,
-        source.header,
+        not isinstance(source, FileSource) or source.header,
         source.null_values,
         undeclared,
         data.explode,
-        source.delimiter,
+        source.delimiter if isinstance(source, FileSource) else None,
         frozenset(key for key in keys if key is not None),
         frozenset(name for name in (data.label, data.impression) if name is not None),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from shortlist.contracts import DataError
 from shortlist.data.reading.layout import FileLayout, RowBlock
-from shortlist.data.reading.sources import InputFile
+from shortlist.data.reading.sources import InputFile, StoredColumns
 from shortlist.data.reading.text.text_rows import BROKEN_SCHEMA
 
 
@@ -23,6 +23,8 @@ def parquet_fields(file: InputFile) -> list[str]:
     Raises:
         DataError: The file is truncated or not Parquet.
     """
+    if file.stored is not None:
+        return list(file.stored.schema.names)
     with _open_parquet(file) as parquet_file:
         try:
             return list(parquet_file.schema_arrow.names)
@@ -42,8 +44,11 @@ def read_parquet(file: InputFile, layout: FileLayout, rows_per_block: int) -> It
     rows_read = 0
     with _open_parquet(file) as parquet_file:
         try:
-            kinds = _readable_types(file, parquet_file.schema_arrow, layout)
-            for batch in parquet_file.iter_batches(rows_per_block, columns=layout.sources):
+            own_schema = parquet_file.schema_arrow
+            kinds = _readable_types(file, own_schema if file.stored is None else file.stored.schema, layout)
+            columns = [name for name in layout.sources if name in own_schema.names]
+            for own_batch in parquet_file.iter_batches(rows_per_block, columns=columns):
+                batch = own_batch if file.stored is None else _table_batch(own_batch, file.stored, layout.sources)
                 frame = pl.DataFrame(pl.from_arrow(_cast_batch(batch, kinds)))
                 rows_read += frame.height
                 yield _to_block(frame, rows_read, size * rows_read // parquet_file.metadata.num_rows)
@@ -124,6 +129,19 @@ def _readable_type(kind: pa.DataType) -> pa.DataType | None:
 def _is_plain(kind: pa.DataType) -> bool:
     texts = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     return bool(texts or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _table_batch(batch: pa.RecordBatch, stored: StoredColumns, names: Sequence[str]) -> pa.RecordBatch:
+    """Return a batch of a file with all columns of its table."""
+    columns = [
+        batch.column(name)
+        if name in batch.schema.names
+        else pa.repeat(stored.partition[name], batch.num_rows)
+        if name in stored.partition
+        else pa.nulls(batch.num_rows, stored.schema.field(name).type)
+        for name in names
+    ]
+    return pa.RecordBatch.from_arrays(columns, list(names))
 
 
 def _cast_batch(batch: pa.RecordBatch, kinds: dict[str, pa.DataType]) -> pa.RecordBatch:

@@ -19,7 +19,7 @@ from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
 from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.serving.server.request_inputs.input_types import preferred_datatype
-from shortlist.spec.data import Column, FileSource, null_texts
+from shortlist.spec.data import Column, LogFiles, null_texts
 
 Tensors = dict[str, npt.NDArray[Any]]
 
@@ -137,7 +137,7 @@ def type_rows(raw: pl.DataFrame, columns: Sequence[Column], declared: DeclaredCo
 def null_texts_of(declared: DeclaredColumns) -> list[str]:
     """Return the texts that mean null in a log."""
     source = declared.data.source
-    return sorted(null_texts(source.null_values if isinstance(source, FileSource) else ()))
+    return sorted(null_texts(source.null_values if isinstance(source, LogFiles) else ()))
 
 
 def build_request(

@@ -31,7 +31,7 @@ from shortlist.serving.server.request_inputs.input_types import (
 from shortlist.serving.server.requests.request_errors import BadRequestError
 from shortlist.serving.server.requests.tensors import Tensor
 from shortlist.spec.data import Column as Declaration
-from shortlist.spec.data import Data, FileSource, null_texts
+from shortlist.spec.data import Data, LogFiles, null_texts
 from shortlist.spec.serving import Limits
 
 Key = Sequence[str | None] | Codes
@@ -112,7 +112,7 @@ class InputReader:
         self._passes_over = passes_over
         self._texts = TextCodes()
         source = self._data.source
-        self._nulls = null_texts(source.null_values if isinstance(source, FileSource) else ())
+        self._nulls = null_texts(source.null_values if isinstance(source, LogFiles) else ())
         low, high = time_limits(self._data.clock)
         self._time_limits = int(low.timestamp()) * 1_000_000, int(high.timestamp()) * 1_000_000
         request_columns = [
