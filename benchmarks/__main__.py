@@ -32,7 +32,7 @@ PROGRAMS: Final = ("features", "loader", "xgboost_matrices", "train", "serve", "
 """Together under twenty minutes on two cores; the others take longer, or promise no speed."""
 FURTHER_PROGRAMS: Final = (
     "candidates", "criteo_layout", "drift", "freshness", "gpu", "index", "judge",
-    "list_metrics", "overload", "recommend", "retrain", "sequences", "simulate", "simulate_slates", "soak",
+    "list_metrics", "month", "overload", "recommend", "retrain", "sequences", "simulate", "simulate_slates", "soak",
     "soak_faults", "tile_costs", "two_tower", "value",
 )  # fmt: skip
 """Run by their name only."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from shortlist.contracts import ShortlistError
@@ -18,7 +17,9 @@ from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.drill.users import DrillUsers
 from shortlist.drill.world import DrillWorld
 from shortlist.rollout.states.phases import Phase
+from shortlist.serving.log.logs import ANSWER_SCHEMA
 from shortlist.spec.serving import ReplayTraffic, Serving
+from tests.served_log import append_rows
 
 DAYS = 20
 
@@ -47,9 +48,9 @@ class Stack:
 
     def log(self, name: str) -> None:
         """Write two answers, and one of the load that tests a version."""
-        part = self.folder / "predictions" / name / "part-000000.parquet"
-        part.parent.mkdir(parents=True)
-        pq.write_table(pa.table({"track": ["stable", None, "canary"]}), part)
+        common = {"time": datetime.now(UTC), "version": 1, "status": 200, "scores": [0.5]}
+        rows = [{**common, "request_id": f"{name}-{track}", "track": track} for track in ("stable", None, "canary")]
+        append_rows(self.folder / "predictions", ANSWER_SCHEMA, rows)
 
     def users(self, first_day: int = 10) -> DrillUsers:
         context = SimpleNamespace(serving=Serving())
