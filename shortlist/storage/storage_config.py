@@ -36,7 +36,7 @@ class StorageConfig(BaseModel):
     database_variable: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]*)?$")
     """Environment variable with PostgreSQL's address; empty: files in the folder."""
     log_in_objects: bool = False
-    """Whether servers write the prediction log to the object store although there is a folder."""
+    """Whether the tables of the logs are in the object store although there is a folder."""
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from shortlist.storage.append_log.segments import Damage, FramedRecord, LogSegment, iter_frames, segments
 
 _MAX_DAMAGES: Final = 100
+_CLOCK_TICK_NS: Final = 50_000_000
+"""A folder that changed less than this before it was listed may have changed again without another time."""
 
 
 class StreamReader:
@@ -27,12 +31,22 @@ class StreamReader:
         """Bytes that are no record and were left out, at most the first 100."""
         self.missed: tuple[int, int] | None = None
         """Offsets between which records may have been removed before they were read; None where none were."""
+        self._newest: LogSegment | None = None
+        self._listed_change = 0
 
     def read_new(self) -> Iterator[FramedRecord]:
         """Yield new records; one that is being written comes the next time.
 
-        `offset` moves behind a record when the next one is asked for: a record is read when it was used.
+        `offset` moves behind a record when the next one is asked for: a record is read when it was used. However many
+        segments there are, they are listed only when one was made or removed.
         """
+        changed_at = self._changed_at()
+        if self._newest is not None and changed_at == self._listed_change:
+            with suppress(FileNotFoundError):  # the listing says so
+                yield from self._read_segment(self._newest)
+                return
+        is_certain = time.time_ns() - changed_at > _CLOCK_TICK_NS
+        self._newest, self._listed_change = None, changed_at if is_certain else 0
         stream_segments = segments(self.folder)
         for number, segment in enumerate(stream_segments):
             is_last = number == len(stream_segments) - 1
@@ -44,9 +58,17 @@ class StreamReader:
                 self.offset = segment.first
             try:
                 yield from self._read_segment(segment)
+                self._newest = segment if is_last else None
             except FileNotFoundError:  # it was removed, because it is old
                 if not is_last:
                     self._note_missed(stream_segments[number + 1].first)
+
+    def _changed_at(self) -> int:
+        """Return when a segment was last made or removed, in nanoseconds since 1970; 0 for no folder."""
+        try:
+            return self.folder.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
 
     def _note_missed(self, end: int) -> None:
         self.missed = (self.offset if self.missed is None else self.missed[0], end)

@@ -9,8 +9,9 @@ from random import Random
 
 import pytest
 
+from shortlist.storage.append_log import reader as reader_module
 from shortlist.storage.append_log.reader import StreamReader
-from shortlist.storage.append_log.segments import HEAD_BYTES, remove_segments, segments
+from shortlist.storage.append_log.segments import HEAD_BYTES, LogSegment, remove_segments, segments
 from shortlist.storage.append_log.writer import AppendLog, AppendLogError, open_free_stream, stream_id, streams
 
 
@@ -238,3 +239,28 @@ def test_kills_lose_no_acknowledged_record(tmp_path: Path) -> None:
     assert len(acknowledged) > 60
     assert acknowledged <= set(numbers)
     assert numbers == sorted(set(numbers))
+
+
+def test_a_reader_lists_no_segments_while_none_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = AppendLog(tmp_path / "stream", rotate_bytes=1)
+    listings: list[Path] = []
+
+    def counted(folder: Path) -> list[LogSegment]:
+        listings.append(folder)
+        return segments(folder)
+
+    monkeypatch.setattr(reader_module, "segments", counted)
+    append(log, 0)
+    time.sleep(0.1)  # more than a tick of the file system's clock
+    reader = StreamReader(log.folder)
+    assert [content for content, _ in reader.read_new()] == [record(0)]
+    for _ in range(20):
+        assert list(reader.read_new()) == []
+    assert len(listings) == 1
+    append(log, 1)  # in the next segment
+    assert [content for content, _ in reader.read_new()] == [record(1)]
+    log.close()
+    later = AppendLog(tmp_path / "stream")  # after a restart offsets are left out
+    append(later, 2)
+    assert [content for content, _ in reader.read_new()] == [record(2)]
+    later.close()
