@@ -41,7 +41,7 @@ COMMITTER_PORT: Final = 8081
 """Port of the log committer's metrics."""
 TRITON_METRICS_PORT: Final = 8002
 _STARTUP_FAILURES: Final = 120
-"""Of one every five seconds: the imports and views of a server may take ten minutes of a small share of a core."""
+"""Most failed probes at a start, one every five seconds; on a small share of a core it may take ten minutes."""
 _TRITON_MODELS: Final = "/mnt/models"
 """Folder of Triton's repository in its pod; KServe mounts nothing there, as it fetches nothing."""
 _TRITON: Final = (
