@@ -37,6 +37,9 @@ _MAX_COUNTED_BYTES: Final = 2**31
 _COUNT_BLOCK_ROWS: Final = 250_000
 _MAX_FAILED_SHARE: Final = 0.9
 _MAX_SPELLINGS: Final = 1_000
+_HEAVY_USER_SHARE: Final = 0.03
+_MIN_ROWS_OF_USERS, _MIN_USERS = 1_000, 100
+"""Fewest rows and users with which a share of the rows says something."""
 _WHOLE_FLOAT: Final = r"^-?\d+\.0+$"
 
 
@@ -70,10 +73,11 @@ def check_sample(data: Data, location: Path, max_rows: int = 100_000) -> SampleR
     lenient_data = data.model_copy(update={"rules": data.rules.model_copy(update={"undeclared_columns": "ignore"})})
     report = _validate_sample(lenient_data, location, max_rows)
     problems += report.problems
-    facts, warnings = None, []
+    facts, warnings, heavy_users = None, [], []
     if report.rows:
         scan = _KeyScan(data, tables[0])
         facts = scan.read()
+        heavy_users = list(scan.find_heavy_users())
         problems += scan.find_key_problems()
         if facts is not None and not report.is_complete:
             found_problems = find_problems(facts, data, (enough_days, volume, label_rate))
@@ -83,6 +87,7 @@ def check_sample(data: Data, location: Path, max_rows: int = 100_000) -> SampleR
     notices = (
         *report.notices,
         *warnings,
+        *heavy_users,
         *unread_file_notices(data, location),
         *age_notices(newest, data, datetime.now(UTC)),
     )
@@ -235,6 +240,8 @@ class _KeyScan:
             column.name: set() for column in columns if column.name in log.layout.keys and column.type == "string"
         }
 
+        self._rows_by_user: pl.DataFrame | None = None
+
     @property
     def _is_possible(self) -> bool:
         size = sum(file.path.stat().st_size for file in self._files)
@@ -256,6 +263,7 @@ class _KeyScan:
                 newest = block[Columns.TIME].max()
                 if isinstance(newest, datetime):
                     profile.newest = max(newest, profile.newest or newest)
+                self._count_users(block)
                 for name, values in self._whole_floats.items():
                     if len(values) < _MAX_SPELLINGS:
                         is_whole_float = block[name].str.contains(_WHOLE_FLOAT).fill_null(False)
@@ -263,6 +271,28 @@ class _KeyScan:
         except DataError:
             return None  # problems in later rows are reported by a run
         return LogFacts(rows, {}, profile, {}, {}, datetime.now(UTC))
+
+    def _count_users(self, block: pl.DataFrame) -> None:
+        if (user := self._data.user) is None or user not in block.columns:
+            return
+        is_positive = (pl.col(Columns.LABEL) == 1).sum().alias("positives")
+        counts = block.drop_nulls(user).group_by(user).agg(pl.len().cast(pl.Int64).alias("rows"), is_positive)
+        counted = [counts] if self._rows_by_user is None else [self._rows_by_user, counts]
+        self._rows_by_user = pl.concat(counted, how="vertical_relaxed").group_by(user).sum()
+
+    def find_heavy_users(self) -> Iterator[str]:
+        """Yield a sentence for each user with so many rows that it may be no person."""
+        if self._rows_by_user is None:
+            return
+        total = int(self._rows_by_user["rows"].sum())
+        heavy = self._rows_by_user.filter(pl.col("rows") > _HEAVY_USER_SHARE * total).sort("rows", descending=True)
+        if total < _MIN_ROWS_OF_USERS or self._rows_by_user.height < _MIN_USERS:
+            return
+        for user, rows, positives in heavy.head(3).rows():
+            yield (
+                f"The log: user {user} has {rows / total:.1%} of the rows, {positives / rows:.1%} positive; a crawler's"
+                " rows are best left out."
+            )
 
     def find_key_problems(self) -> Iterator[str]:
         """Yield a problem for each key of texts that writes one key in two ways: `101` and `101.0`."""

@@ -135,6 +135,13 @@ def _profile_numbers(
 
 def _profile_texts(source: str, name: str, raw: pl.Series, kind: str, typed: bool) -> ColumnProfile:
     text = raw.str.strip_chars()
+    filled = text.drop_nulls()
+    if not typed and len(filled) and bool((filled.str.contains("^'.*'$")).mean() > 0.5):  # type: ignore[operator]
+        example = filled.filter(filled.str.contains("^'.*'$"))[0]
+        raise DataError(
+            f"column '{source}': its texts are in single quotes, such as {example}, which would become part of them;"
+            ' write the file again with double quotes: "'
+        )
     values = text.set(text.is_in(_NO_NUMBER).fill_null(False), None)
     if values.drop_nulls().is_empty():
         return ColumnProfile(source, name, "string", values, 0, values.null_count(), note="has no values")

@@ -27,6 +27,8 @@ _MAX_CATEGORY_VALUES: Final = 20_000
 _LOG_THRESHOLD: Final = 100
 _MAX_CROSSES: Final = 3
 _MAX_CODES_WITHOUT_RATE: Final = 10
+_MIN_WORDS: Final = 3
+_TEXT_COMMENT: Final = "text, no feature: a vector column with `embedding: {text: ...}` makes one of it"
 
 
 def compose_spec(draft: SpecDraft, name: str) -> str:
@@ -38,6 +40,7 @@ def compose_spec(draft: SpecDraft, name: str) -> str:
             *_data_lines(draft),
             *features.lines(),
             *_model_lines(features.patterns),
+            *_retrieval_lines(draft),
             *_gate_lines(draft),
             "",
         )
@@ -174,7 +177,31 @@ def _side_table_lines(side: SideTableDraft, draft: SpecDraft) -> Iterator[str]:
         yield f"      {coverage.removeprefix(', ')}"
     yield "      columns:"
     for column in table.columns:
-        yield "        - " + _column_declaration(column, draft.name_of(column, side), {}, column.note or column.comment)
+        comment = column.note or column.comment or (_TEXT_COMMENT if _is_free_text(column) else "")
+        yield "        - " + _column_declaration(column, draft.name_of(column, side), {}, comment)
+
+
+def _is_free_text(column: ColumnProfile) -> bool:
+    """Whether a column holds texts of several words, hardly one of them twice."""
+    if column.type != "string" or column.distinct * 2 < column.rows - column.nulls:
+        return False
+    return float(column.values.drop_nulls().str.count_matches(r"\S+").mean() or 0) >= _MIN_WORDS  # type: ignore[arg-type]
+
+
+def _retrieval_lines(draft: SpecDraft) -> Iterator[str]:
+    """Offer candidates where a table lists the items."""
+    tables = [side for side in draft.sides if side.key == draft.item]
+    if draft.user is None or not tables:
+        return
+    items = max(side.table.rows.height for side in tables)
+    yield f"# '{tables[0].name}' lists the items, so that requests can be answered with items, not only with scores"
+    yield "# (docs/retrieval.md). Such a release has gates of its own. Remove the first # of each line:"
+    yield "# retrieval:"
+    yield f"#   candidates: {max(1, min(200, items // 2))}"
+    yield "#   sources:"
+    yield "#     popular: {kind: popular, window_days: 7}"
+    yield "#     together: {kind: co_visitation}"
+    yield ""
 
 
 def _rule_lines(draft: SpecDraft) -> Iterator[str]:

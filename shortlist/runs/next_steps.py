@@ -19,10 +19,11 @@ _CHECK: Final = ".venv/bin/shortlist check {spec}{log}"
 _WIDEST: Final = 80
 """Longest command, in characters, that has its purpose beside it."""
 _READS_LOG: Final = frozenset(("ingest", "validate"))
+_PAIRS_HELP: Final = "rates of pairs help most (docs/tutorial-ml-engineer.md)"
 _ADVICE: Final = {
     "data": (_CHECK, "list what is wrong with the log; then give more rows, or SET=data.split.test_days="),
     "skew": ("{page}#features", "the rows whose features differ between training and Feast"),
-    "absolute": (_TUNE, "search for better settings; rates of pairs help most (docs/tutorial-ml-engineer.md)"),
+    "absolute": (_TUNE, f"search for better settings; {_PAIRS_HELP}"),
     "champion": (_TUNE, "search for better settings; the champion keeps serving"),
     "calibration": ("{again} SET=models.{model}.calibration=isotonic", "fit a calibration on the validation days"),
     "slices": ("{page}#slices", "the slices that are behind, with their rows"),
@@ -155,7 +156,10 @@ def _next_commands(
         if retirement := _retirement(summary, best):
             command, purpose = retirement, "compare with the baselines, if the champion is no yardstick any more"
         candidates = _section(arguments.get("retrieval")).get("candidates", 500)
-        values = {"spec": spec, "log": f" --data {data}" if data else "", "model": best, "page": page}
+        model = best
+        if command == _TUNE and not (model := _tunable_model(summary, arguments, best)):
+            command, purpose = "{again}", f"after an edit of the features; {_PAIRS_HELP}"
+        values = {"spec": spec, "log": f" --data {data}" if data else "", "model": model, "page": page}
         advised = command.format(**values, again=run_command, more=2 * candidates)
         return [
             (advised, f"gate '{failed_gate}': {purpose}" if failed_gate else purpose),
@@ -168,6 +172,16 @@ def _next_commands(
     funnel = [(f"{page}#candidates", "how many relevant items each stage of a request keeps")]
     behind = [*_baseline_as_candidate(summary, arguments, run_command), tune] if _is_behind(summary, best) else []
     return [serve, *(funnel if stages else []), *behind, ui, (run_command, _RUN_PURPOSE)]
+
+
+def _tunable_model(summary: Mapping[str, Any], arguments: Mapping[str, Any], best: str) -> str:
+    """Return the best candidate of a kind that can be searched, or the best candidate if its kind is not known."""
+    kinds = {model.name: model.kind for model in map(DeclaredModel.read, arguments.get("models", ()))}
+    untunable = {name for name, kind in kinds.items() if not kind_of(kind).tuning.space}
+    if best not in untunable:
+        return best
+    tunable = {name: model for name, model in summary["models"].items() if name not in untunable}
+    return _best_model({**summary, "models": tunable}, "candidate")
 
 
 def _retirement(summary: Mapping[str, Any], best: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -22,6 +23,7 @@ from shortlist.spec.data import null_texts
 from shortlist.system.prefetch import parallel_map_pairs
 
 SEPARATORS = {"csv": ",", "tsv": "\t"}
+OTHER_DELIMITERS = (";", "\t", "|", ",")
 _FIRST_LINE_BYTES = 1 << 20
 # A column of which more than this share does not parse as typed text is read as text from then on.
 _MAX_FAILED_SHARE = 0.1
@@ -47,9 +49,19 @@ def text_fields(file: InputFile, layout: FileLayout) -> list[str]:
         fields = next(csv.reader([first.decode().rstrip("\r")], delimiter=delimiter, strict=True), [])
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file.name}, line 1: not a row of UTF-8 {file.format.upper()} ({error})") from None
+    if len(fields) == 1 < len(layout.sources) and (other := _likely_delimiter(first.decode(), len(layout.sources))):
+        raise DataError(
+            f"{file.name}: its first line has no {delimiter!r}, and {other!r} between {len(layout.sources)} names or"
+            f" more; declare how its fields are separated: delimiter: {json.dumps(other)}"
+        )
     if not layout.header:
         return layout.names_by_position(len(fields), file.name)
     return [name or f"{NAMELESS}{place}" for place, name in enumerate(fields)]
+
+
+def _likely_delimiter(line: str, fields: int) -> str:
+    """Return another character that separates at least so many fields of a line; empty when there is none."""
+    return next((character for character in OTHER_DELIMITERS if line.count(character) >= fields - 1), "")
 
 
 def is_large(file: InputFile) -> bool:

@@ -135,7 +135,10 @@ def read_requests(stages: Recommender, data: Data, log: DayTable, test: frozense
     popular = np.argsort(-item_popularity(retriever), kind="stable")[: retriever.section.candidates].astype(np.int32)
     lists[POPULARITY] = np.tile(popular, (queries.size, 1))
     histories = _histories(data, log, test, queries.users)
-    contexts = queries.context.drop(Columns.TIME).to_dicts()
+    # Without the time, a frame without a further column has no rows.
+    contexts = [
+        {name: value for name, value in row.items() if name != Columns.TIME} for row in queries.context.to_dicts()
+    ]
     k = min(TOP_K, retriever.section.candidates, retriever.catalogue.size)
     requests = tuple(
         SlateRequest(f"evaluation-{user}", user, k, now, request_context, history=histories.get(user))

@@ -338,3 +338,43 @@ def test_decimal_commas_are_numbers(tmp_path: Path) -> None:
     assert spec.data.by_name["price"].decimal_comma and written.problems == ()
     assert draft.log.column("price").values.to_list() == prices["price"].to_list()
     assert "price_log" in spec.features.names
+
+
+def test_single_quotes_are_named(tmp_path: Path) -> None:
+    clicks(600).with_columns(pl.format("'{}'", "device")).write_csv(tmp_path / "log.csv", quote_style="never")
+    with pytest.raises(
+        DataError, match=r"column 'device': its texts are in single quotes, such as '(ios|web|android)'"
+    ):
+        first_spec(tmp_path)
+
+
+def test_a_spec_without_the_delimiter_is_told_which_one_it_is(tmp_path: Path) -> None:
+    clicks().write_csv(tmp_path / "log.csv", separator=";")
+    _, written, _ = first_spec(tmp_path)
+    without = parse_spec(written.text.replace(', delimiter: ";"', "")).data
+    problems = check_sample(without, tmp_path).problems
+    assert any('between 7 names or more; declare how its fields are separated: delimiter: ";"' in p for p in problems)
+
+
+def test_a_crawler_is_named(tmp_path: Path) -> None:
+    crawled = clicks(1_000).with_columns(user_id=pl.lit(9_999, pl.Int64), clicked=pl.lit(0, pl.Int8))
+    pl.concat([clicks(), crawled]).sort("time").write_csv(tmp_path / "log.csv")
+    _, written, _ = first_spec(tmp_path)
+    assert (
+        "The log: user 9999 has 19.2% of the rows, 0.0% positive; a crawler's rows are best left out."
+        in written.notices
+    )
+
+
+def test_retrieval_is_offered_where_a_table_lists_the_items(tmp_path: Path) -> None:
+    clicks().select("user_id", "item_id", "clicked", "time").write_csv(tmp_path / "log.csv")
+    titles = [f"What is said of item {item} nobody knows {item * 7919}" for item in range(1, 121)]
+    pl.DataFrame({"item_id": range(1, 121), "title": titles}).write_csv(tmp_path / "items.csv")
+    _, written, spec = first_spec(tmp_path)
+    assert spec.retrieval is None
+    assert "type: string}   # text, no feature: a vector column with `embedding: {text: ...}` makes one" in written.text
+    lines = written.text.splitlines()
+    start = lines.index("# retrieval:")
+    offered = [line.removeprefix("# ") if start <= number < start + 5 else line for number, line in enumerate(lines)]
+    retrieval = parse_spec("\n".join(offered)).retrieval
+    assert retrieval is not None and (retrieval.candidates, set(retrieval.sources)) == (60, {"popular", "together"})

@@ -116,6 +116,15 @@ def test_a_champion_whose_retirement_the_gate_names_gets_that_command(ending: An
     assert lines[lines.index("Next:") + 1].startswith(f"  {command}   gate 'champion': compare with the baselines")
 
 
+def test_a_kind_that_cannot_be_searched_is_not_to_be_tuned(ending: Any) -> None:
+    held = [{"model": "logistic", "name": "absolute", "passed": False, "reason": "AUC 0.54 < 0.55 (min_auc)"}]
+    linear = {"auc": 0.9, "gauc": 0.9, "role": "candidate"}
+    lines = "\n".join(ending(gates=held, models={**MODELS, "logistic": linear}))
+    assert "make tune SPEC=specs/mine.yaml MODEL=trees MINUTES=10" in lines
+    alone = "\n".join(ending(gates=held, models={"logistic": linear}))
+    assert "make tune" not in alone and "after an edit of the features; rates of pairs help most" in alone
+
+
 def test_every_gate_has_an_advice() -> None:
     assert set(_ADVICE) == set(GATES)
 
