@@ -125,7 +125,8 @@ def build_summary(page: RunPage) -> Summary:
 
 
 def _row_counts(page: RunPage) -> RowCounts:
-    notes = DayTable.open(page.valid_log, Files.LOG).notes if page.valid_log else {}
+    log = DayTable.open(page.valid_log, Files.LOG) if page.valid_log else None
+    notes = log.notes if log is not None else {}
     split = split_rows(DayTable.open(page.table, Files.TABLE)) if page.table else {}
     return RowCounts(
         raw=notes.get("raw_rows"),
@@ -135,6 +136,7 @@ def _row_counts(page: RunPage) -> RowCounts:
         validation=split.get("validation"),
         test=split.get("test"),
         collected=notes.get("collected_rows"),
+        newest_day=str(log.days[-1].day) if log is not None and log.days else None,
     )
 
 

@@ -31,6 +31,8 @@ class RowCounts(Record):
     test: Count = Field(ge=0)
     collected: Count = Field(default=None, ge=0)
     """Number of valid rows that were collected from live traffic; they are among `valid`."""
+    newest_day: str | None = None
+    """Newest day of the valid rows, ISO 8601."""
 
 
 class ModelNumbers(Record):

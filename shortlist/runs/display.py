@@ -17,6 +17,7 @@ from rich.text import Text
 
 from shortlist.contracts import Files
 from shortlist.report.titles import list_graph_steps, sort_steps, step_title
+from shortlist.runs.growth import describe_growth
 from shortlist.runs.next_steps import advice_after_failure, next_steps
 
 _REFRESH_SECONDS = 0.1
@@ -152,6 +153,8 @@ class Display:
             self._console.print(_results_view(json.loads((run / Files.SUMMARY).read_text())))
             for note in self.notes:
                 self._console.print(note, markup=False, soft_wrap=True)
+            if growth := describe_growth(run):
+                self._console.print(growth, markup=False, soft_wrap=True)
             self._console.print(f"\nDone in {seconds:.0f} s. Page: {latest / Files.REPORT}", soft_wrap=True)
             self._console.print(
                 next_steps(run, self._spec_argument, latest / Files.REPORT), markup=False, soft_wrap=True

@@ -76,6 +76,7 @@ def test_summary_has_the_documented_keys() -> None:
     assert content["rows"] == {
         "raw": 1_000, "valid": 990, "quarantined": 10, "train": 700, "validation": 140, "test": 150,
         "collected": None,
+        "newest_day": None,
     }  # fmt: skip
     assert content["best_possible"] == {"auc": 0.75, "log_loss": 0.45}
     numbers = {"auc": 0.71, "log_loss": 0.5, "auc_low": 0.70, "auc_high": 0.72, "train_rows_per_s": 120_000.0}

@@ -1,0 +1,54 @@
+"""What came into the log since the run before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from shortlist.contracts import Files
+from shortlist.storage.artefacts import IntegrityError, read_json
+
+
+def describe_growth(run: Path) -> str:
+    """Return how much of the log is new since the newest earlier run of the spec; empty where there is none.
+
+    A log without a single new row is said to be so: a scheduled training of it learns nothing.
+
+    Args:
+        run: Folder of the run, beside those of earlier ones.
+    """
+    summary = _read_summary(run)
+    earlier = sorted(
+        (path for path in run.parent.glob("*") if path.name < run.name and not path.is_symlink()), reverse=True
+    )
+    for folder in earlier:
+        previous = _read_summary(folder)
+        if previous.get("spec") == summary.get("spec") and _is_known(previous) and _is_known(summary):
+            return _compare(summary["rows"], previous["rows"], folder.name)
+    return ""
+
+
+def _compare(rows: dict[str, Any], previous: dict[str, Any], name: str) -> str:
+    new_rows = rows["valid"] - previous["valid"]
+    if new_rows > 0 or rows["newest_day"] > previous["newest_day"]:
+        return (
+            f"New since run {name}: {new_rows:,} valid rows; the newest day is {rows['newest_day']}, it was"
+            f" {previous['newest_day']}."
+        )
+    fewer = f", {-new_rows:,} fewer" if new_rows else ""
+    return (
+        f"Nothing came into the log since run {name}: {rows['valid']:,} valid rows{fewer}, the newest day is still"
+        f" {rows['newest_day']}. Look at what writes the log, and whether data.source.path reads its new files."
+    )
+
+
+def _is_known(summary: dict[str, Any]) -> bool:
+    rows = summary.get("rows") or {}
+    return rows.get("valid") is not None and rows.get("newest_day") is not None
+
+
+def _read_summary(run: Path) -> dict[str, Any]:
+    try:
+        return read_json(run / Files.SUMMARY)
+    except (IntegrityError, OSError):
+        return {}

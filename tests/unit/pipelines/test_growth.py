@@ -1,0 +1,34 @@
+"""A run says what came into the log since the run before, and complains when nothing did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from shortlist.runs.growth import describe_growth
+
+
+def write_run(runs: Path, name: str, valid: int | None, newest_day: str | None, spec: str = "shop") -> Path:
+    (runs / name).mkdir()
+    rows = {"valid": valid, "newest_day": newest_day}
+    (runs / name / "summary.json").write_text(json.dumps({"spec": spec, "rows": rows}))
+    return runs / name
+
+
+def test_a_growing_log_is_measured_and_one_that_stands_still_is_named(tmp_path: Path) -> None:
+    first = write_run(tmp_path, "20260301-020000-shop", 70_000, "2026-02-28")
+    assert describe_growth(first) == ""
+    write_run(tmp_path, "20260301-030000-other", 5, "2026-02-28", spec="other")
+    write_run(tmp_path, "20260301-040000-shop", None, None)  # stopped before the log was read
+    (tmp_path / "20260301-050000-shop").mkdir()
+    second = write_run(tmp_path, "20260302-020000-shop", 75_120, "2026-03-01")
+    assert describe_growth(second) == (
+        "New since run 20260301-020000-shop: 5,120 valid rows; the newest day is 2026-03-01, it was 2026-02-28."
+    )
+    third = write_run(tmp_path, "20260303-020000-shop", 75_120, "2026-03-01")
+    (tmp_path / "latest").symlink_to(third)
+    assert describe_growth(third).startswith(
+        "Nothing came into the log since run 20260302-020000-shop: 75,120 valid rows, the newest day is still"
+    )
+    fewer = write_run(tmp_path, "20260304-020000-shop", 75_000, "2026-03-01")
+    assert ": 75,000 valid rows, 120 fewer, the newest day is still 2026-03-01." in describe_growth(fewer)
