@@ -77,6 +77,9 @@ def _data_lines(draft: SpecDraft) -> Iterator[str]:
         }
         positive_text = ", ".join(f"{key}: {_yaml_number(value)}" for key, value in declared_values.items())
         yield f"  positive: {{{positive_text}}}   # these values count as 1, all others as 0"
+    if log.exploded:
+        names = ", ".join(draft.name_of(log.column(source)) for source in log.exploded)
+        yield f"  explode: {{columns: [{names}], separator: {json.dumps(log.separator)}}}   # each element is a row"
     if draft.is_paired:
         yield f'  explode: {{columns: [{SHOWN_ITEM}, {IS_POSITIVE}], separator: " ", within: "-"}}'
     yield from _clock_lines(draft)

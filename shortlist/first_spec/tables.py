@@ -25,6 +25,7 @@ _COMPRESSED_ENDINGS: Final = (".gz", ".zst")
 _POSSIBLE_DELIMITERS: Final = ("\t", ",", ";", "|")
 _MIN_SHARED_COLUMNS: Final = 0.6
 """Least share of columns that files of one table have in common."""
+_MIN_EQUAL_LISTS: Final = 0.99
 _VALUE_PATTERN: Final = r"^\s*[+-]?[\d.,:/T -]*\d[\d.,:/TZ+ -]*$"
 """Numbers and times, which are no names of columns."""
 
@@ -46,6 +47,10 @@ class TableSample:
     lacking: dict[str, int] = field(default_factory=dict)
     """Number of files that lack a column, by column."""
     columns: tuple[ColumnProfile, ...] = field(default=())
+    exploded: tuple[str, ...] = ()
+    """Columns whose lists became rows: one holds labels, the others what was shown."""
+    separator: str = ","
+    """Separator of these lists."""
 
     def column(self, name: str) -> ColumnProfile:
         """Return what was seen of a column, by its name in the file."""
@@ -120,6 +125,11 @@ def _sample_table(headers: Sequence[_FileHeader], path: str, location: Path) -> 
     if rows.is_empty() and location.is_file():
         raise DataError(f"{location}: holds no rows")
     rows = _without_repeated_headers(rows)
+    columns = _profile_columns(rows, form)
+    exploded, separator = _find_lists_of_rows(columns)
+    if exploded:
+        rows = _explode(rows, exploded, separator)
+        columns = _profile_columns(rows, form)
     names = list(dict.fromkeys(name for header in headers for name in header.names)) if form.header else rows.columns
     lacking = {name: sum(name not in header.names for header in headers) for name in names} if form.header else {}
     return TableSample(
@@ -130,12 +140,49 @@ def _sample_table(headers: Sequence[_FileHeader], path: str, location: Path) -> 
         rows,
         is_complete,
         {name: files for name, files in lacking.items() if files},
-        tuple(
-            profile_column(name, rows[name], typed=form.format == "parquet")
-            for name in rows.columns
-            if name.strip() and not name.startswith("_duplicated_")
-        ),
+        columns,
+        exploded,
+        separator,
     )
+
+
+def _profile_columns(rows: pl.DataFrame, form: TextForm) -> tuple[ColumnProfile, ...]:
+    return tuple(
+        profile_column(name, rows[name], typed=form.format == "parquet")
+        for name in rows.columns
+        if name.strip() and not name.startswith("_duplicated_")
+    )
+
+
+def _find_lists_of_rows(columns: Sequence[ColumnProfile]) -> tuple[tuple[str, ...], str]:
+    """Return the columns whose lists are the rows of an answer, and their separator; none without lists of labels.
+
+    One holds only 0 and 1; the lists of the others are as long, row by row.
+    """
+    lists = [column for column in columns if column.type == "tags" and isinstance(column.values.dtype, pl.List)]
+    for labels in lists:
+        parts = labels.values.explode().drop_nulls().cast(pl.String).unique().to_list()
+        if not parts or not set(parts) <= {"0", "1"}:
+            continue
+        lengths = labels.values.list.len()
+        others = [
+            column
+            for column in lists
+            if column is not labels
+            and column.separator == labels.separator
+            and int((column.values.list.len() == lengths).sum()) >= _MIN_EQUAL_LISTS * len(lengths)
+        ]
+        if others and int((lengths > 1).sum()):
+            return (*(column.source for column in others), labels.source), labels.separator
+    return (), ","
+
+
+def _explode(rows: pl.DataFrame, names: Sequence[str], separator: str) -> pl.DataFrame:
+    lists = rows.with_columns(
+        pl.col(name).str.split(separator) if rows.schema[name] == pl.String else pl.col(name) for name in names
+    )
+    lengths = [pl.col(name).list.len() for name in names]
+    return lists.filter(pl.all_horizontal(length == lengths[0] for length in lengths), lengths[0] > 0).explode(names)
 
 
 def _without_repeated_headers(rows: pl.DataFrame) -> pl.DataFrame:

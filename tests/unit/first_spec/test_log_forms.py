@@ -378,3 +378,18 @@ def test_retrieval_is_offered_where_a_table_lists_the_items(tmp_path: Path) -> N
     offered = [line.removeprefix("# ") if start <= number < start + 5 else line for number, line in enumerate(lines)]
     retrieval = parse_spec("\n".join(offered)).retrieval
     assert retrieval is not None and (retrieval.candidates, set(retrieval.sources)) == (60, {"popular", "together"})
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_lists_of_items_beside_lists_of_labels_become_rows(ending: str, tmp_path: Path) -> None:
+    columns = pl.col("product", "clicked", "rank")
+    answers = visits().group_by("search", maintain_order=True).agg(pl.col("shopper", "time").first(), columns)
+    if ending == "csv":
+        answers.with_columns(columns.cast(pl.List(pl.String)).list.join("|")).write_csv(tmp_path / "log.csv")
+    else:
+        answers.write_parquet(tmp_path / "log.parquet")
+    draft, written, spec = first_spec(tmp_path)
+    data = spec.data
+    assert data.explode is not None and set(data.explode.columns) == {"product", "clicked", "rank"}
+    assert (data.label, data.user, data.item, data.request) == ("clicked", "shopper", "product", "search")
+    assert (data.position, written.problems, draft.log.rows.height) == ("rank", (), visits().height)
