@@ -86,7 +86,7 @@ class LiveRows:
                     event_days(times, self._clock),
                     _impression_ids(requests, request_index, row),
                     *self._declared_inputs(requests, unfold),
-                    *self._placement(requests, request_index, row),
+                    *self._placement(requests, unfold, row),
                     requests["version"][request_index].cast(pl.Int64).alias(Columns.SERVED_VERSION),
                     requests["track"][request_index].alias(Columns.SERVED_TRACK),
                     requests["counts_delay_ms"][request_index].alias(Columns.COUNTS_DELAY),
@@ -110,12 +110,13 @@ class LiveRows:
                 inputs.append(unfold(values).cast(column_type(column)).alias(column.name))
         return inputs
 
-    def _placement(self, requests: pl.DataFrame, request_index: Ints, row: Ints) -> list[pl.Series]:
+    def _placement(self, requests: pl.DataFrame, unfold: ListUnfolder, row: Ints) -> list[pl.Series]:
         """Return how each row was shown; null in rows of requests that brought their candidates."""
+        request_index = unfold.request_index
         of_slate = requests["slate:release"].is_not_null()[request_index]
         columns = {
             "position": pl.Series(row + 1, dtype=pl.Int64),
-            "propensity": pl.repeat(None, len(row), dtype=pl.Float64(), eager=True),
+            "propensity": unfold(requests["slate:place_propensities"]).cast(pl.Float64),
             "policy": requests["version"][request_index].cast(pl.String),
             "randomized": requests["slate:explored"][request_index].cast(pl.Int64),
         }

@@ -159,7 +159,7 @@ def _stage_lines(row: Mapping[str, Any], stages: Recommender) -> Iterator[str]:
 
 def _item_lines(row: Mapping[str, Any]) -> Iterator[str]:
     yield "  place  item  source  score  value  propensity"
-    columns = (row["items"], *(row[f"slate:{name}"] for name in ("sources", "values", "propensities")))
+    columns = (row["items"], *(row[f"slate:{name}"] for name in ("sources", "values", "conditional_propensities")))
     for place, (item, source, value, propensity) in enumerate(zip(*columns, strict=True), 1):
         yield f"  {place}  {item}  {source}  {row['scores'][place - 1]:.6g}  {value:.6g}  {propensity:.6g}"
 
@@ -219,7 +219,8 @@ def replay(row: Mapping[str, Any], version: ServedVersion, stages: Recommender) 
         "filters": (list(candidates.removed.filters), row["slate:removed_by"]),
         "items": (slate.items.to_list(), row["items"]),
         "values": (slate.values.tolist(), row["slate:values"]),
-        "propensities": (slate.propensities.tolist(), row["slate:propensities"]),
+        "propensities": (slate.propensities.tolist(), row["slate:conditional_propensities"]),
+        "propensities of places": (slate.place_propensities().probabilities.tolist(), row["slate:place_propensities"]),
     }
     return [name for name, (replayed, logged) in replayed_by_name.items() if replayed != logged]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product
 from typing import Final
 
 import polars as pl
@@ -14,6 +15,7 @@ from shortlist.spec.filters import Filters
 from shortlist.spec.models import ModelSection
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval, columns_of, item_tables, user_tables
+from shortlist.system.row_expressions import ExpressionError, compile_expression, parse_expression
 
 SCORE: Final = "score"
 """Column of the model's score, float64; for ordering only, like `score_<label>` of further labels."""
@@ -72,8 +74,28 @@ def check_slates(data: Data, retrieval: Retrieval, filters: Filters, ordering: O
                 f"filters.fallback: '{name}' is no source{did_you_mean(name, retrieval.sources)};"
                 f" retrieval.sources has {', '.join(retrieval.sources)}"
             )
+    _check_reward(ordering, data)
     scores = {name: pl.Float64() for name in (SCORE, *map(score_column, data.labels))}
     _check_with_key("ordering", lambda types: check_ordering(ordering, types), {**types, **scores})
+
+
+def _check_reward(ordering: Ordering, data: Data) -> None:
+    """Raise for a reward that reads other columns than labels, or that is no number from 0 for some of their values."""
+    if ordering.reward is None:
+        return
+    labels = {name: pl.Int8() for name in (data.label, *data.labels)}
+    try:
+        read = parse_expression(ordering.reward, labels, "number").columns
+    except ExpressionError as problem:
+        raise ExpressionError(f"ordering.reward: {problem}; a reward reads labels: {', '.join(labels)}") from None
+    outcomes = list(product((0, 1), repeat=len(read)))
+    rows = (
+        pl.DataFrame(outcomes, schema=dict.fromkeys(read, pl.Int8()), orient="row") if read else pl.DataFrame({"": [0]})
+    )
+    for outcome, reward in zip(outcomes, compile_expression(ordering.reward).evaluate_numbers(rows), strict=True):
+        if not 0 <= reward < float("inf"):
+            values = ", ".join(f"{name} {value}" for name, value in zip(read, outcome, strict=True))
+            raise ExpressionError(f"ordering.reward: got {reward:g} for {values}; wanted a number of at least 0")
 
 
 def check_scores(ordering: Ordering, data: Data, models: Mapping[str, ModelSection]) -> None:

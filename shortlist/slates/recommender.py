@@ -21,7 +21,7 @@ from shortlist.slates.filters.apply import FilteredCandidates, apply_filters, co
 from shortlist.slates.filters.base import EPOCH, FilterRequest, UserHistory, microseconds
 from shortlist.slates.ordering.base import Likeness
 from shortlist.slates.ordering.likeness import likeness_by
-from shortlist.slates.ordering.order import columns_read, order
+from shortlist.slates.ordering.order import PlacePropensities, columns_read, order
 from shortlist.slates.past_items import PastItems
 from shortlist.slates.retrieval.catalogue import Rows, find_positions
 from shortlist.slates.retrieval.retriever import Retriever
@@ -144,6 +144,8 @@ class Slate:
     """Number of candidates left out because their value is null or not finite."""
     removed: RemovedCandidates
     """Candidates that filters removed before ordering, by `SlateRequest.latest`."""
+    place_propensities: Callable[[], PlacePropensities]
+    """Function that computes the probability of each item at its place, over all slates of the request."""
 
 
 class ReleaseUsers(NamedTuple):
@@ -424,6 +426,7 @@ class Recommender:
             explored=ordered.explored,
             without_value=ordered.without_value,
             removed=removed,
+            place_propensities=ordered.place_propensities,
         )
 
     def _filter_before_ordering(

@@ -41,6 +41,17 @@ class SimulatedRequests(Record):
     """Problems of the first broken slates, and of all slates together."""
 
 
+class ExplorationCost(Record):
+    """What exploration costs, by the scores of a model."""
+
+    per_slate: float
+    """Expected label given up per slate, over drawn slates and others."""
+    share: float
+    """The same as a share of the expected label of slates in the best order."""
+    limit: float | None = None
+    """Largest share that the spec declares; null: none."""
+
+
 class SlatesEvaluation(Record):
     """Evaluation of the slates of one model; the users' numbers are in `PER_USER`."""
 
@@ -61,6 +72,8 @@ class SlatesEvaluation(Record):
     simulated: SimulatedRequests | None = None
     """Slates of random users; None where none were made, as for a champion."""
     lists: tuple[EvaluatedList, ...]
+    exploration: ExplorationCost | None = None
+    """None where nothing is explored."""
 
 
 class SlateMeasures(Record):
@@ -139,11 +152,19 @@ def slates_gate(measures: SlateMeasures | None, limits: SlateLimits) -> GateResu
             f"{evaluation.short} of {evaluation.users} slates hold fewer than {evaluation.places} items >"
             f" {limits.max_short:.2%} (max_short); declare filters.fallback, or more retrieval.candidates"
         )
+    cost = evaluation.exploration
+    if cost is not None and cost.limit is not None and cost.share > cost.limit:
+        failures.append(
+            f"exploration costs {cost.share:.2%} of the slates' expected label > {cost.limit:.2%}"
+            " (ordering.explore.max_cost); lower its share, temperature or epsilon"
+        )
     ndcg = measures.final.ndcg_at_10
+    explored = f"; exploration costs {cost.share:.2%} of their expected label" if cost is not None else ""
     simulated = f" and {evaluation.simulated.requests} simulated requests" if evaluation.simulated else ""
     agreement = f"; agreement with what was shown: nDCG@10 {ndcg.value:.4f}" if ndcg else ""
-    passes = f"none of {evaluation.users} slates{simulated} breaks a rule{agreement}"
+    passes = f"none of {evaluation.users} slates{simulated} breaks a rule{explored}{agreement}"
     numbers = {"ndcg_at_10": ndcg.model_dump() if ndcg else None, "short": evaluation.short}
+    numbers |= {"exploration": cost.model_dump()} if cost is not None else {}
     return GateResult.from_failures("slates", failures, passes, **numbers, **limits.model_dump())
 
 

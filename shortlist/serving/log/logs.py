@@ -44,7 +44,9 @@ _SLATE: Final = {
     "slate:release": pa.string(),  # digest of the sources, filters and ordering that made it
     "slate:sources": pa.list_(pa.string()),  # source of each item
     "slate:values": pa.list_(pa.float64()),  # what each is worth by the formula and the boosts
-    "slate:propensities": pa.list_(pa.float64()),  # probability of each place, given those above
+    "slate:conditional_propensities": pa.list_(pa.float64()),  # probability of each place, given those above
+    "slate:place_propensities": pa.list_(pa.float64()),  # probability of each item at its place, over all slates
+    "slate:place_propensity_errors": pa.list_(pa.float64()),  # error of each: 0, Monte Carlo, or half the bounds
     "slate:explored": pa.bool_(),  # places were drawn
     "slate:asked": pa.int32(),  # items wanted
     "slate:retrieved": pa.int32(),  # candidates before filters
@@ -54,7 +56,7 @@ _SLATE: Final = {
     "slate:filter_counts": pa.list_(pa.int64()),  # ... and how many candidates it removed first
     "slate:fallback": pa.list_(pa.string()),  # sources that were asked for more
     "slate:without_value": pa.int32(),  # candidates that were left out because their value is no number
-    # Of the slates that are logged with features: all stages of the request.
+    # Of drawn slates, and of those that are logged with features: all stages of the request.
     "slate:request": pa.string(),  # JSON: user, k, now, context, recent, history
     "slate:candidates": None,  # those that were scored, of the type of `items`
     "slate:candidate_scores": pa.list_(pa.float32()),

@@ -38,6 +38,7 @@ from shortlist.serving.server.features.snapshot import Snapshot, load_with_users
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler
 from shortlist.serving.server.request_inputs.input_reader import InputReader, InputSpec
 from shortlist.serving.server.requests.tensors import BYTES, Tensor, TensorHead, from_values
+from shortlist.serving.validation.exploration_cost import exploration_cost
 from shortlist.serving.validation.slate_value import LoggedRequests, read_logged_requests, write_slate_value
 from shortlist.slates.filters.base import UserHistory, microseconds
 from shortlist.slates.ordering.likeness import intra_list_diversity
@@ -201,6 +202,7 @@ def evaluate_slates(
         examples=model_slates.rule_breaks[:_EXAMPLES],
         simulated=simulated,
         lists=tuple(evaluated_lists),
+        exploration=exploration_cost(stages, test_requests.requests, candidates_by_request, scores_by_request),
     )
     lists = {name: rows for name, rows in test_requests.lists.items() if name not in {ALL_SOURCES, POPULARITY}}
     lists = {POPULAR: test_requests.lists[POPULARITY], **lists, VALUED_SLATES: model_slates.lists[ORDERING]}

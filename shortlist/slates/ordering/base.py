@@ -146,6 +146,9 @@ class Exploration(Section):
 
     share: float = Field(default=1.0, gt=0, le=1)
     """Share of slates whose places are drawn; the others are in the best order."""
+    max_cost: float | None = Field(default=None, gt=0, le=1)
+    """Largest share of the slates' expected label that drawing may cost, over all slates; the gate `slates` holds above
+    it. null: no limit."""
 
     @abstractmethod
     def probabilities(self, utilities: np.ndarray) -> np.ndarray:
@@ -157,6 +160,19 @@ class Exploration(Section):
         Returns:
             Float64, shape (n_allowed,), sums to 1.
         """
+
+    def place_probabilities(self, values: np.ndarray, rows: np.ndarray, places: int) -> np.ndarray | None:
+        """Return the probability of some candidates at each place of drawn slates, over all draws.
+
+        Args:
+            values: Values of all candidates, whose utilities do not change, float64, shape (n_candidates,).
+            rows: Rows of the candidates that are asked for.
+            places: Number of places.
+
+        Returns:
+            Float64, shape (len(rows), places); None for a kind without a closed form.
+        """
+        return None
 
 
 def value_codes(column: pl.Series) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from shortlist.slates.ordering.base import Exploration
+from shortlist.system.place_probabilities import plackett_luce_places
 from shortlist.system.registry import Registry
 
 
@@ -24,6 +25,12 @@ class PlackettLuce(Exploration):
         weights = np.exp((utilities - utilities.max()) / self.temperature)
         shares: np.ndarray = weights / weights.sum()
         return shares
+
+    def place_probabilities(self, values: np.ndarray, rows: np.ndarray, places: int) -> np.ndarray:
+        """Return the marginals of a Plackett-Luce draw."""
+        weights = np.exp((values - values.max()) / self.temperature)
+        probabilities: np.ndarray = plackett_luce_places(weights, rows, places)
+        return probabilities
 
 
 class EpsilonGreedy(Exploration):

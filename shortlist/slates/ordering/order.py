@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from hashlib import blake2b
 from itertools import chain
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -15,6 +16,18 @@ from shortlist.slates.ordering.base import Likeness, Utilities
 from shortlist.slates.ordering.likeness import likeness_by
 from shortlist.spec.ordering import Ordering
 from shortlist.system.row_expressions import compile_expression, parse_expression
+
+_REPLAYS: Final = 32
+"""Draws that are replayed for the probabilities of a drawn slate's places."""
+
+
+class PlacePropensities(NamedTuple):
+    """Probability of each item of a slate at its place, over all slates of the request; shape (n_placed,) each."""
+
+    probabilities: np.ndarray
+    errors: np.ndarray
+    """0 where the probability is exact, the standard error of replayed draws, or, in a slate that was not drawn, half
+    the width of the bounds within which it lies."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,8 @@ class OrderedSlate:
     """Whether places were drawn."""
     without_value: int
     """Number of candidates left out because their value is null or not finite."""
+    place_propensities: Callable[[], PlacePropensities]
+    """Function that computes the probability of each placed candidate at its place."""
 
 
 @dataclass
@@ -93,68 +108,145 @@ def order(
     without_value = int(len(values) - usable.sum())
     if without_value:
         slate = order(candidates.filter(usable), ordering, k, request)
-        return OrderedSlate(
-            np.flatnonzero(usable)[slate.rows], slate.values, slate.propensities, slate.explored, without_value
-        )
-    utilities: Utilities = _Value(values)
+        return replace(slate, rows=np.flatnonzero(usable)[slate.rows], without_value=without_value)
     if ordering.diversity is not None and len(values):
-        alike = likeness_by(candidates[ordering.diversity.by]) if likeness is None else likeness
-        utilities = ordering.diversity.utilities(alike, values)
-    draws = None if ordering.explore is None else np.random.Generator(np.random.Philox(key=_seed(request)))
-    return _fill(candidates, ordering, values, utilities, k, draws)
+        likeness = likeness_by(candidates[ordering.diversity.by]) if likeness is None else likeness
+    filling = _Filling(candidates, ordering, values, likeness, min(k, len(values)))
+    draws = None
+    if ordering.explore is not None:
+        draws = np.random.Generator(np.random.Philox(key=_seed(request)))
+        draws = draws if draws.random() < ordering.explore.share else None
+    rows, conditional, drawn = filling.fill(draws)
+    return OrderedSlate(
+        rows,
+        values[rows],
+        conditional,
+        explored=draws is not None,
+        without_value=0,
+        place_propensities=lambda: filling.place_propensities(rows, drawn, None if draws is None else request),
+    )
 
 
-def _fill(
-    candidates: pl.DataFrame, ordering: Ordering, values: np.ndarray, utilities: Utilities, k: int,
-    draws: np.random.Generator | None,
-) -> OrderedSlate:  # fmt: skip
-    k = min(k, len(values))
-    pins = {
-        place: row for rule in ordering.rules for place, row in rule.pinned(candidates).items() if place <= k
-    }  # fmt: skip
-    limits = [limit for rule in ordering.rules if (limit := rule.limit(candidates)) is not None]
-    for place, row in pins.items():
-        for limit in limits:
-            limit.add(row, place)
-    free = np.ones(len(values), np.bool_)
-    free[list(pins.values())] = False
-    explore = ordering.explore
-    explored = explore is not None and draws is not None and draws.random() < explore.share
-    # Probability of the places so far if they are drawn, and whether they are in the best order.
-    drawn_probability, best_so_far = 1.0, True
-    rows: list[int] = []
-    propensities: list[float] = []
-    while len(rows) < k:
-        place = len(rows) + 1
-        allowed = np.flatnonzero(reduce(np.logical_and, (limit.allowed(place) for limit in limits), free))
-        # Where caps leave no candidate, pinned items of later places move up.
-        if pins and (place in pins or not len(allowed)):
-            row, propensity = pins.pop(min(pins)), 1.0
-        elif not len(allowed):
-            break
-        else:
-            allowed_utilities = utilities.marginal[allowed]
-            best = int(np.argmax(allowed_utilities))
-            index, propensity = best, 1.0
-            if explore is not None:
-                probabilities = explore.probabilities(allowed_utilities)
-                if explored and draws is not None:
-                    index = _draw(probabilities, draws)
-                probability_above = explore.share * drawn_probability + (1.0 - explore.share) * best_so_far
-                drawn_probability *= float(probabilities[index])
-                best_so_far = best_so_far and index == best
-                propensity = (
-                    explore.share * drawn_probability + (1.0 - explore.share) * best_so_far
-                ) / probability_above
-            row = int(allowed[index])
-            free[row] = False
+@dataclass(frozen=True)
+class _Filling:
+    """Fills the places of one request's slate, as often as asked."""
+
+    candidates: pl.DataFrame
+    ordering: Ordering
+    values: np.ndarray
+    likeness: Likeness | None
+    k: int
+
+    def fill(
+        self, draws: np.random.Generator | None, watched: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the placed rows; their probabilities given those above; and these where the slate is drawn.
+
+        Args:
+            draws: Generator of the draws; None: the best order.
+            watched: Rows whose probability at their place is returned last, in the place of those of the placed rows.
+        """
+        ordering, explore = self.ordering, self.ordering.explore
+        pins = {place: row for place, row in self._pins.items() if place <= self.k}
+        limits = [limit for rule in ordering.rules if (limit := rule.limit(self.candidates)) is not None]
+        for place, row in pins.items():
             for limit in limits:
                 limit.add(row, place)
-        utilities.add(row)
-        rows.append(row)
-        propensities.append(propensity)
-    placed = np.array(rows, np.int64)
-    return OrderedSlate(placed, values[placed], np.array(propensities), explored, 0)
+        free = np.ones(len(self.values), np.bool_)
+        free[list(pins.values())] = False
+        utilities: Utilities = _Value(self.values)
+        if ordering.diversity is not None and self.likeness is not None:
+            utilities = ordering.diversity.utilities(self.likeness, self.values)
+        # Probability of the places so far if they are drawn, and whether they are in the best order.
+        drawn_probability, best_so_far = 1.0, True
+        rows: list[int] = []
+        propensities: list[float] = []
+        drawn: list[float] = []
+        while len(rows) < self.k:
+            place = len(rows) + 1
+            allowed = np.flatnonzero(reduce(np.logical_and, (limit.allowed(place) for limit in limits), free))
+            # Where caps leave no candidate, pinned items of later places move up.
+            if pins and (place in pins or not len(allowed)):
+                row, propensity = pins.pop(min(pins)), 1.0
+                drawn.append(float(watched is None or row == watched[place - 1]))
+            elif not len(allowed):
+                break
+            else:
+                allowed_utilities = utilities.marginal[allowed]
+                best = int(np.argmax(allowed_utilities))
+                index, propensity = best, 1.0
+                if explore is not None:
+                    probabilities = explore.probabilities(allowed_utilities)
+                    if draws is not None:
+                        index = _draw(probabilities, draws)
+                    probability_above = explore.share * drawn_probability + (1.0 - explore.share) * best_so_far
+                    drawn_probability *= float(probabilities[index])
+                    best_so_far = best_so_far and index == best
+                    propensity = (
+                        explore.share * drawn_probability + (1.0 - explore.share) * best_so_far
+                    ) / probability_above
+                    shown = index if watched is None else np.flatnonzero(allowed == watched[place - 1])
+                    drawn.append(float(probabilities[shown].sum()))
+                row = int(allowed[index])
+                free[row] = False
+                for limit in limits:
+                    limit.add(row, place)
+            utilities.add(row)
+            rows.append(row)
+            propensities.append(propensity)
+            if watched is not None and len(rows) == len(watched):
+                break
+        return np.array(rows, np.int64), np.array(propensities), np.array(drawn)
+
+    def place_propensities(self, rows: np.ndarray, drawn: np.ndarray, request: str | None) -> PlacePropensities:
+        """Return the probability of each placed row at its place.
+
+        Args:
+            rows: The placed rows.
+            drawn: Probability of each, given those above, where the slate is drawn.
+            request: Id of the request, which seeds the replays; None: the slate was not drawn.
+        """
+        explore = self.ordering.explore
+        if explore is None:
+            return PlacePropensities(np.ones(len(rows)), np.zeros(len(rows)))
+        if request is None:
+            # Drawing the item at its place is at least as likely as drawing all places above as well.
+            least = explore.share * np.cumprod(drawn) + 1 - explore.share
+            return PlacePropensities((1 + least) / 2, (1 - least) / 2)
+        replays = np.random.Generator(np.random.Philox(key=_seed(f"{request} again")))
+        drawn_mean, drawn_error = self._drawn_places(rows, replays)
+        best_rows, *_ = self.fill(None)
+        is_best = np.zeros(len(rows))
+        is_best[: len(best_rows)] = rows[: len(best_rows)] == best_rows[: len(rows)]
+        return PlacePropensities(
+            explore.share * drawn_mean + (1 - explore.share) * is_best, explore.share * drawn_error
+        )
+
+    def _drawn_places(self, rows: np.ndarray, draws: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return the probability of each placed row at its place where the slate is drawn, and the error of each.
+
+        By the closed form of an exploration that has one and is not limited; else as the mean of the probabilities in
+        replayed draws, each given what it drew above.
+        """
+        explore, ordering = self.ordering.explore, self.ordering
+        assert explore is not None
+        if (
+            ordering.diversity is None
+            and not self._pins
+            and all(rule.limit(self.candidates) is None for rule in ordering.rules)
+        ):
+            exact = explore.place_probabilities(self.values, rows, self.k)
+            if exact is not None:
+                return exact[np.arange(len(rows)), np.arange(len(rows))], np.zeros(len(rows))
+        replays = np.zeros((_REPLAYS, len(rows)))
+        for replay in replays:
+            _, _, drawn = self.fill(draws, rows)
+            replay[: len(drawn)] = drawn
+        return replays.mean(axis=0), replays.std(axis=0, ddof=1) / np.sqrt(_REPLAYS)
+
+    @cached_property
+    def _pins(self) -> dict[int, int]:
+        return {place: row for rule in self.ordering.rules for place, row in rule.pinned(self.candidates).items()}
 
 
 def _draw(probabilities: np.ndarray, draws: np.random.Generator) -> int:

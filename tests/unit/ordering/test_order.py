@@ -191,11 +191,48 @@ def test_propensities_are_the_frequencies_of_slates(explore: dict) -> None:
     assert chisquare([counts[pair] for pair in allowed], expected).pvalue > 1e-4
 
 
+_LIMITS = [
+    {},
+    {"rules": [{"kind": "cap", "column": "creator", "most": 1, "places": 2}]},
+    {"rules": [_pin(3, 2)]},
+    {"diversity": {"kind": "mmr", "by": "creator"}},
+]
+
+
+@pytest.mark.parametrize("explore", _EXPLORING)
+@pytest.mark.parametrize("limits", _LIMITS)
+def test_propensities_of_places_are_sums_over_slates(explore: dict, limits: dict) -> None:
+    candidates = _candidates([0.5, 0.4, 0.3, 0.2], creator=[1, 1, 2, 3])
+    section = _ordering(explore=explore, **limits)
+    slates = [order(candidates, section, 2, f"request {request}") for request in range(400)]
+    joint = {tuple(slate.rows.tolist()): float(slate.propensities.prod()) for slate in slates}
+    assert sum(joint.values()) == pytest.approx(1.0)  # each slate was drawn once at least
+    marginal = np.zeros((4, 2))
+    for rows, probability in joint.items():
+        marginal[rows, (0, 1)] += probability
+    for slate in slates:
+        logged = slate.place_propensities()
+        expected = marginal[slate.rows, np.arange(2)]
+        # Of drawn slates the error is a standard error, of others the bounds hold the probability.
+        allowed = (5 * logged.errors if slate.explored else logged.errors) + 1e-6
+        assert (np.abs(logged.probabilities - expected) <= allowed).all()
+        assert logged.errors.max() < 0.35 and (logged.errors[:1] == 0).all() == slate.explored
+    if explore["kind"] == "gumbel" and not limits:  # the closed form is exact
+        assert all((slate.place_propensities().errors == 0).all() for slate in slates if slate.explored)
+
+
+def test_without_exploration_places_are_certain() -> None:
+    logged = order(_candidates([0.5, 0.4]), Ordering(), 2, "r").place_propensities()
+    assert logged.probabilities.tolist() == [1.0, 1.0] and logged.errors.tolist() == [0.0, 0.0]
+
+
 def test_a_request_that_is_replayed_gives_the_same_slate() -> None:
     section = _ordering(explore={"kind": "gumbel", "temperature": 1}, diversity={"kind": "mmr", "by": "vector"})
     slates = [order(_random(1), section, 10, request) for request in ("a", "a", "b")]
     assert slates[0].rows.tolist() == slates[1].rows.tolist() != slates[2].rows.tolist()
     assert slates[0].propensities.tobytes() == slates[1].propensities.tobytes()
+    first, second, _ = (slate.place_propensities().probabilities for slate in slates)
+    assert first.tobytes() == second.tobytes()
 
 
 def test_columns_read_lists_the_columns_of_formula_rules_and_diversity() -> None:

@@ -15,12 +15,15 @@ from shortlist.contracts import ShortlistError
 from shortlist.evaluation.gates.retrieval import PER_USER
 from shortlist.evaluation.gates.slates import (
     SLATES_FILE,
+    ExplorationCost,
     SlateLimits,
     SlateMeasures,
     measure_slates,
     slates_gate,
 )
+from shortlist.serving.validation.exploration_cost import exploration_cost
 from shortlist.slates.candidate_columns import check_slates
+from shortlist.slates.ordering.order import PlacePropensities
 from shortlist.slates.recommender import Recommender, RemovedCandidates, Slate, SlateRequest
 from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.slates.slate_check import check_slate
@@ -68,6 +71,7 @@ def slate(items: list[int], propensities: list[float] | None = None) -> Slate:
         items=pl.Series(items), rows=np.arange(len(items)), scores=unit_values, values=unit_values,
         propensities=slate_propensities, sources=("popular",) * len(items), explored=False, without_value=0,
         removed=RemovedCandidates(pl.Series([], dtype=pl.Int64), ()),
+        place_propensities=lambda: PlacePropensities(slate_propensities, np.zeros(len(items))),
     )  # fmt: skip
 
 
@@ -154,6 +158,49 @@ def test_the_rank_of_an_unknown_source_is_refused() -> None:
     ordering = Ordering.model_validate({"value": "1 / rank_of_populr"})
     with pytest.raises(ShortlistError, match=r"reads 'rank_of_populr'.*did you mean 'rank_of_popular'"):
         check_slates(declared(), SECTION, Filters(), ordering)
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        ("3 * is_click", None),
+        ("price", r"ordering.reward: .*reads 'price'.*a reward reads labels: is_click"),
+        ("is_click - 1", "ordering.reward: got -1 for is_click 0; wanted a number of at least 0"),
+        ("1 / is_click", "ordering.reward: got inf for is_click 0; wanted a number of at least 0"),
+        ("is_click >", "ordering.reward: "),
+    ],
+)
+def test_a_reward_is_a_formula_over_labels(reward: str, message: str | None) -> None:
+    ordering = Ordering(reward=reward)
+    if message is None:
+        check_slates(declared(), SECTION, Filters(), ordering)
+    else:
+        with pytest.raises(ShortlistError, match=message):
+            check_slates(declared(), SECTION, Filters(), ordering)
+
+
+def test_exploration_that_costs_more_than_declared_holds(retriever: Retriever, tmp_path: Path) -> None:
+    def cost(**explore: Any) -> ExplorationCost | None:
+        exploring = stages(retriever, **({"explore": explore} if explore else {}))
+        requests = [SlateRequest(f"r{number}", 0, 2, NOW) for number in range(300)]
+        candidates = [exploring.find(request) for request in requests]
+        scores = [{"score": np.where(found.items == 20, 0.8, 0.1)} for found in candidates]
+        return exploration_cost(exploring, requests, candidates, scores)
+
+    assert cost() is None
+    always, seldom = (cost(kind="epsilon", epsilon=1.0, share=share, max_cost=0.2) for share in (1.0, 0.1))
+    assert always is not None and seldom is not None
+    # Of five candidates two are shown: the best order earns 0.9, two random ones 2/5 * 0.9 + 3/5 * 0.2.
+    assert always.per_slate == pytest.approx(0.9 - (0.4 * 0.9 + 0.6 * 0.2), abs=0.04)
+    assert seldom.per_slate == pytest.approx(0.1 * always.per_slate) and seldom.share == pytest.approx(
+        0.1 * always.share
+    )
+    evaluated = measured(tmp_path, 0.6)
+    for exploration, holds in ((always, True), (seldom, False)):
+        changed = evaluated.evaluation.model_copy(update={"exploration": exploration})
+        gate = slates_gate(evaluated.model_copy(update={"evaluation": changed}), SlateLimits())
+        assert gate.passed != holds and "exploration costs" in gate.reason
+        assert ("> 20.00% (ordering.explore.max_cost)" in gate.reason) == holds
 
 
 def write_evaluation(folder: Path, final: np.ndarray, *, broken: int = 0, short: int = 0) -> Path:

@@ -183,13 +183,16 @@ class RecommendationService:
         sources, filters = candidates.source_counts, candidates.removed_counts + Counter(slate.removed.filters)
         names = [rule.name for rule in stages.filters.rules]
         slate_values = (
-            stages.digest, list(slate.sources), slate.values, slate.propensities, slate.explored, request.k,
+            stages.digest, list(slate.sources), slate.values, slate.propensities, *slate.place_propensities(),
+            slate.explored, request.k,
             candidates.retrieved, list(sources), np.array(list(sources.values()), np.int64),
             names, np.array([filters.get(name, 0) for name in names], np.int64),
             list(candidates.fallback), slate.without_value,
         )  # fmt: skip
         trace = (
-            slate_trace(request, candidates, scored_rows) if self._service.samples_features(request.id) else _NO_SLATE
+            slate_trace(request, candidates, scored_rows)
+            if slate.explored or self._service.samples_features(request.id)
+            else _NO_SLATE
         )
         further_scores = {name: scores[rows] for name, scores in scored_rows.further_scores.items()}
         status = 500 if scored_rows.unusable_rows else OK

@@ -237,14 +237,16 @@ def test_a_slate_can_be_collected_as_one_record(local: Shop) -> None:
     for row, answer in zip(rows, (first, second), strict=True):
         slate = outputs(answer)
         assert row["items"] == slate["item_id"] and row["scores"] == slate["score"]  # as of a client's own candidates
-        assert row["slate:propensities"] == slate["propensity"] and row["slate:values"] == slate["value"]
+        assert row["slate:conditional_propensities"] == slate["propensity"] and row["slate:values"] == slate["value"]
+        assert all(0 < propensity <= 1 for propensity in row["slate:place_propensities"])
+        assert len(row["slate:place_propensity_errors"]) == len(row["items"])
         assert row["slate:explored"] is True and all(0 < propensity < 1 for propensity in slate["propensity"])
         assert (row["slate:asked"], row["slate:retrieved"], row["slate:filter_names"]) == (3, 8, ["weighty"])
         assert row["slate:source_names"] == ["popular"]
         assert sum(row["slate:source_counts"]) + sum(row["slate:filter_counts"]) == 8
         assert row["user_id"] == [1] and row["user"] == "u"
     assert rows[0]["page"] == ["home"] and rows[1]["page"] is None
-    assert rows[0]["slate:request"] is None  # one of a hundred has its whole journey
+    assert all(row["slate:request"] is not None for row in rows)  # drawn slates have their whole journey
 
 
 def test_a_logged_trace_reproduces_the_slate_bit_by_bit(local: Shop) -> None:
@@ -358,7 +360,7 @@ class TestExplain:
         ("change", "differs"),
         [
             ({"slate:candidates": ["item 1"]}, ["candidates"]),
-            ({"slate:propensities": [0.5, 0.5, 0.5]}, ["propensities"]),
+            ({"slate:conditional_propensities": [0.5, 0.5, 0.5]}, ["propensities"]),
             ({"request_id": "another"}, ["items", "values", "propensities"]),  # other draws
         ],
     )

@@ -1,0 +1,50 @@
+"""What exploration costs: the expected label of drawn slates beside that of the best order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from shortlist.evaluation.gates.slates import ExplorationCost
+from shortlist.slates.candidate_columns import SCORE
+from shortlist.slates.ordering.order import order
+from shortlist.slates.recommender import Recommender, SlateCandidates, SlateRequest
+
+
+def exploration_cost(
+    stages: Recommender, requests: Sequence[SlateRequest], candidates: Sequence[SlateCandidates],
+    scores: Sequence[Mapping[str, np.ndarray]],
+) -> ExplorationCost | None:  # fmt: skip
+    """Return how much of the slates' expected label the declared exploration gives up, by the model's scores.
+
+    Every request is answered in the best order and by a drawn slate; the share of drawn slates is declared.
+
+    Args:
+        stages: Stages of a release.
+        requests: The requests.
+        candidates: Candidates of each request.
+        scores: Scores of the candidates of each request, by column.
+
+    Returns:
+        The cost; None where nothing is explored, or no slate has an item.
+    """
+    explore = stages.ordering.explore
+    if explore is None:
+        return None
+    best_order = stages.ordering.model_copy(update={"explore": None})
+    always_drawn = stages.ordering.model_copy(update={"explore": explore.model_copy(update={"share": 1.0})})
+    best = drawn = 0.0
+    for request, request_candidates, columns in zip(requests, candidates, scores, strict=True):
+        scored = request_candidates.rows.hstack(
+            [pl.Series(name, np.asarray(values, np.float64)) for name, values in columns.items()]
+        )
+        expected = np.asarray(columns[SCORE], np.float64)
+        likeness = request_candidates.likeness
+        best += float(expected[order(scored, best_order, request.k, request.id, likeness).rows].sum())
+        drawn += float(expected[order(scored, always_drawn, request.k, request.id, likeness).rows].sum())
+    if best <= 0:
+        return None
+    given_up = explore.share * (best - drawn)
+    return ExplorationCost(per_slate=given_up / len(requests), share=given_up / best, limit=explore.max_cost)
