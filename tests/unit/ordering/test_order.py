@@ -194,7 +194,7 @@ def test_propensities_are_the_frequencies_of_slates(explore: dict) -> None:
 _LIMITS = [
     {},
     {"rules": [{"kind": "cap", "column": "creator", "most": 1, "places": 2}]},
-    {"rules": [_pin(3, 2)]},
+    {"rules": [_pin(2, 2)]},
     {"diversity": {"kind": "mmr", "by": "creator"}},
 ]
 
@@ -202,23 +202,29 @@ _LIMITS = [
 @pytest.mark.parametrize("explore", _EXPLORING)
 @pytest.mark.parametrize("limits", _LIMITS)
 def test_propensities_of_places_are_sums_over_slates(explore: dict, limits: dict) -> None:
-    candidates = _candidates([0.5, 0.4, 0.3, 0.2], creator=[1, 1, 2, 3])
+    candidates = _candidates([0.5, 0.4, 0.3], creator=[1, 1, 2])
     section = _ordering(explore=explore, **limits)
-    slates = [order(candidates, section, 2, f"request {request}") for request in range(400)]
+    slates = [order(candidates, section, 2, f"request {request}") for request in range(700)]
     joint = {tuple(slate.rows.tolist()): float(slate.propensities.prod()) for slate in slates}
     assert sum(joint.values()) == pytest.approx(1.0)  # each slate was drawn once at least
-    marginal = np.zeros((4, 2))
+    marginal = np.zeros((3, 2))
     for rows, probability in joint.items():
         marginal[rows, (0, 1)] += probability
-    for slate in slates:
+    gaps: list[float] = []
+    errors: list[float] = []
+    for slate in slates[:80]:
         logged = slate.place_propensities()
-        expected = marginal[slate.rows, np.arange(2)]
-        # Of drawn slates the error is a standard error, of others the bounds hold the probability.
-        allowed = (5 * logged.errors if slate.explored else logged.errors) + 1e-6
-        assert (np.abs(logged.probabilities - expected) <= allowed).all()
-        assert logged.errors.max() < 0.35 and (logged.errors[:1] == 0).all() == slate.explored
+        gap = logged.probabilities - marginal[slate.rows, np.arange(2)]
+        if slate.explored:
+            gaps += [gap[1]]
+            errors += [logged.errors[1]]
+            assert abs(gap[0]) < 1e-5 and logged.errors[0] < 1e-9  # nothing is drawn above the first place
+        else:  # the bounds hold the probability
+            assert (np.abs(gap) <= logged.errors + 1e-9).all()
+    assert abs(np.mean(gaps)) <= 4 * np.sqrt(np.mean(np.square(errors)) / len(gaps)) + 1e-5
+    assert np.mean(np.abs(gaps) <= 3 * np.array(errors) + 1e-5) > 0.9
     if explore["kind"] == "gumbel" and not limits:  # the closed form is exact
-        assert all((slate.place_propensities().errors == 0).all() for slate in slates if slate.explored)
+        assert max(errors) == 0
 
 
 def test_without_exploration_places_are_certain() -> None:

@@ -361,7 +361,7 @@ class TestExplain:
         [
             ({"slate:candidates": ["item 1"]}, ["candidates"]),
             ({"slate:conditional_propensities": [0.5, 0.5, 0.5]}, ["propensities"]),
-            ({"request_id": "another"}, ["items", "values", "propensities"]),  # other draws
+            ({"request_id": "another"}, ["items", "values", "propensities", "propensities of places"]),  # other draws
         ],
     )
     def test_differences_to_the_logged_slate_are_named(
