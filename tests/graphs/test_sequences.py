@@ -62,7 +62,7 @@ def run(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     spec["ordering"] = {"value": "score + 0.5 * score_like"}
     loose = {"min_auc": 0.5, "max_log_loss": 2, "min_gain_over_baseline": 0, "min_gauc_gain": None, "metric": "auc"}
     spec["gates"] |= loose | {"max_calibration_error": 0.5, "max_rate_error": 1, "parity_rows": 300}
-    spec["gates"]["custom"] = {"slates": {"min_ndcg_lead": -0.5}, "retrieval": {"min_recall": 0.1}}
+    spec["gates"]["custom"] = {"retrieval": {"min_recall": 0.1}}
     folder = tmp_path_factory.mktemp("sequences") / "runs"
     assert run_locally(parse_spec(yaml.safe_dump(spec)), None, folder) == 0
     summary: dict[str, Any] = json.loads((folder / "latest/summary.json").read_text())
