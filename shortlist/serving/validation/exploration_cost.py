@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -12,6 +13,8 @@ from shortlist.slates.candidate_columns import SCORE
 from shortlist.slates.ordering.order import order
 from shortlist.slates.recommender import Recommender, SlateCandidates, SlateRequest
 
+_MOST_REQUESTS: Final = 300
+
 
 def exploration_cost(
     stages: Recommender, requests: Sequence[SlateRequest], candidates: Sequence[SlateCandidates],
@@ -19,7 +22,7 @@ def exploration_cost(
 ) -> ExplorationCost | None:  # fmt: skip
     """Return how much of the slates' expected label the declared exploration gives up, by the model's scores.
 
-    Every request is answered in the best order and by a drawn slate; the share of drawn slates is declared.
+    The first requests are answered in the best order and by a drawn slate; the share of drawn slates is declared.
 
     Args:
         stages: Stages of a release.
@@ -35,8 +38,8 @@ def exploration_cost(
         return None
     best_order = stages.ordering.model_copy(update={"explore": None})
     always_drawn = stages.ordering.model_copy(update={"explore": explore.model_copy(update={"share": 1.0})})
-    best = drawn = 0.0
-    for request, request_candidates, columns in zip(requests, candidates, scores, strict=True):
+    measured, best, drawn = requests[:_MOST_REQUESTS], 0.0, 0.0
+    for request, request_candidates, columns in zip(measured, candidates, scores, strict=False):
         scored = request_candidates.rows.hstack(
             [pl.Series(name, np.asarray(values, np.float64)) for name, values in columns.items()]
         )
@@ -47,4 +50,4 @@ def exploration_cost(
     if best <= 0:
         return None
     given_up = explore.share * (best - drawn)
-    return ExplorationCost(per_slate=given_up / len(requests), share=given_up / best, limit=explore.max_cost)
+    return ExplorationCost(per_slate=given_up / len(measured), share=given_up / best, limit=explore.max_cost)
