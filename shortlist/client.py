@@ -1,16 +1,18 @@
-"""Client of a served recommender, for applications: recommend and rank, in plain JSON."""
+"""Client of a served recommender, for applications: recommend, rank, and report what users saw and did."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
 
 import httpx
 
 from shortlist.serving.server.requests.headers import USER_HEADER
-from shortlist.serving.server.requests.paths import RANK, RECOMMEND
+from shortlist.serving.server.requests.paths import EVENTS, RANK, RECOMMEND
 
 Key = int | str
 _ITEM: Final = "item"
@@ -38,7 +40,7 @@ class ScoredItem:
     score: float
     """Score of the label: the probability of a positive outcome, for calibrated models."""
     facts: Mapping[str, Any]
-    """Further values: scores of further labels; of a slate also position, value, source and propensity."""
+    """Further values: index and scores of further labels; of a slate also position, value, source and propensity."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +59,45 @@ class ItemList:
         return [scored.item for scored in self.items]
 
 
-class Client:
+@dataclass(frozen=True)
+class Event:
+    """What happened to an item of an answer."""
+
+    request_id: str
+    item: Key | None = None
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+    """Values of columns that are known after the impression, such as `{"clicked": 1}`."""
+    seen: bool | None = None
+    """Whether the user saw the item; None: not known."""
+    index: int | None = None
+    """Place of the item in the answer (`ScoredItem.facts["index"]`)."""
+    time: datetime | None = None
+    """When it happened, with a time zone; None: when the server receives it."""
+    event_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Different for each event; one that is sent again counts once."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the event as it is sent."""
+        fields = {**asdict(self), "outcome": dict(self.outcome)}
+        fields["time"] = None if self.time is None else self.time.isoformat()
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+class ShortlistClient:
     """Client of one server or gateway, with connections that are kept; a context manager.
 
     Args:
         url: Such as `http://127.0.0.1:8080`.
         timeout_seconds: Timeout of a request.
+        token: What the server wants of those who send events (`serving.events.token_variable`).
         transport: Transport of httpx in place of the network.
     """
 
-    def __init__(self, url: str, timeout_seconds: float = 2.0, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self, url: str, timeout_seconds: float = 2.0, token: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:  # fmt: skip
+        self._sender_headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self._http = httpx.Client(base_url=url, timeout=timeout_seconds, transport=transport)
 
     def __enter__(self) -> Self:
@@ -120,6 +151,24 @@ class Client:
             httpx.HTTPError: The server could not be reached, or did not answer in time.
         """
         return self._ask(RANK, user, {"user": user, "items": list(items)}, context, request_id)
+
+    def send_events(self, events: Iterable[Event]) -> list[str]:
+        """Report what users saw and did; return why events were refused, which is empty when all are kept.
+
+        After an error the same events may be sent again: one that is kept already counts once.
+
+        Args:
+            events: At most 10 000.
+
+        Raises:
+            RefusedRequestError: The server keeps none of them.
+            httpx.HTTPError: The server could not be reached, or did not answer in time.
+        """
+        sent = [event.to_json() for event in events]
+        if not sent:
+            return []
+        receipt = self._post(EVENTS, {"events": sent}, self._sender_headers)
+        return [f"event {sent[refused['index']]['event_id']}: {refused['error']}" for refused in receipt["refused"]]
 
     def _ask(
         self, path: str, user: Key | None, request: dict[str, Any], context: Mapping[str, Any] | None,

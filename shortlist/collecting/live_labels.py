@@ -10,7 +10,7 @@ import polars as pl
 
 from monitoring.windows.answered_requests import REQUEST, ROWS, request_hash
 from shortlist.contracts import Columns, DataError
-from shortlist.serving.log.logs import EVENT_ID, RECEIVED, outcome_columns, outcome_name
+from shortlist.serving.log.logs import EVENT_ID, RECEIVED, SEEN, outcome_columns, outcome_name
 from shortlist.serving.log.serving_log import ServingLog
 from shortlist.spec.data import Data
 from shortlist.spec.text.durations import parse_duration
@@ -43,6 +43,8 @@ class OutcomeLabels:
     """All outcomes of the requests, including late, early, repeated and foreign ones."""
     unmatched: pl.Series
     """Ids of other requests whose outcomes happened while these requests were answered."""
+    seen: pl.DataFrame
+    """request, row of rows that an event says the user saw, with an outcome or without."""
 
 
 def read_labels(log: ServingLog, requests: pl.DataFrame, data: Data) -> OutcomeLabels:
@@ -69,8 +71,8 @@ def read_labels(log: ServingLog, requests: pl.DataFrame, data: Data) -> OutcomeL
     columns = log.declared.names
     until = last + delay + parse_duration(data.live.settle) + skew + _RECEIVED_LATER
     for piece in log.read(columns, first - skew - _RECEIVED_EARLIER, until):
-        labelled = piece.filter(pl.col("label").is_not_null(), pl.col("request_id").is_not_null())
-        labelled = labelled.with_columns(request_hash())
+        reported = piece.filter(pl.col("label").is_not_null() | pl.col(SEEN), pl.col("request_id").is_not_null())
+        labelled = reported.with_columns(request_hash())
         joined = labelled.join(answers, on=REQUEST, how="left", maintain_order="left")
         of_other_requests = joined.filter(pl.col(_ANSWER).is_null(), pl.col("time").is_between(first, last))
         unmatched_ids.append(of_other_requests["request_id"].unique())
@@ -79,7 +81,8 @@ def read_labels(log: ServingLog, requests: pl.DataFrame, data: Data) -> OutcomeL
         raise DataError("; ".join(log.unreadable.values()))  # its rows would become negatives
     matched = pl.concat(matched_pieces) if matched_pieces else _empty_outcomes(log.empty(columns))
     matched = matched.filter(pl.col(EVENT_ID).is_null() | pl.col(EVENT_ID).is_first_distinct())
-    row_outcomes = _match_rows(matched, requests)
+    rows = _match_rows(matched, requests)
+    row_outcomes = rows.filter(pl.col("label").is_not_null())
     is_late = row_outcomes["time"] > row_outcomes[_ANSWER] + delay
     is_early = row_outcomes["time"] < row_outcomes[_ANSWER] - skew
     is_ahead = row_outcomes["time"] > row_outcomes[RECEIVED] + skew
@@ -92,18 +95,37 @@ def read_labels(log: ServingLog, requests: pl.DataFrame, data: Data) -> OutcomeL
         frame=newest_outcomes.select(REQUEST, "row", Columns.LABEL, *outcome_values), late=int(is_late.sum()),
         early=int(is_early.sum()), earliest=_longest(row_outcomes[_ANSWER] - row_outcomes["time"], is_early),
         ahead=int(is_ahead.sum()), furthest=_longest(row_outcomes["time"] - row_outcomes[RECEIVED], is_ahead),
-        repeated=in_time.height - newest_outcomes.height, foreign=matched.height - row_outcomes.height,
+        repeated=in_time.height - newest_outcomes.height, foreign=matched.height - rows.height,
         matched=matched.height, unmatched=pl.concat(unmatched_ids).unique(),
+        seen=rows.filter(pl.col(SEEN)).select(REQUEST, "row").unique(),
     )  # fmt: skip
 
 
 def _match_rows(outcomes: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
-    """Return the outcomes of existing rows, without those that name another item than the answered one."""
-    in_range = outcomes.filter(pl.col("row").is_between(0, pl.col(ROWS), closed="left"))
+    """Return the outcomes of existing rows, without those that name another item than the answered one.
+
+    The row of an outcome that names an item alone is the item's first one.
+    """
+    in_range = _find_rows(outcomes, requests).filter(pl.col("row").is_between(0, pl.col(ROWS), closed="left"))
     items = requests.select(REQUEST, "items")
     item = pl.col("items").list.get(pl.col("row"), null_on_oob=True)
     with_items = in_range.join(items, on=REQUEST, how="left", maintain_order="left").with_columns(item.alias(_ITEM))
     return with_items.filter((pl.col("item") == pl.col(_ITEM)).fill_null(True)).drop("items", _ITEM)
+
+
+def _find_rows(outcomes: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
+    is_nameless = pl.col("row").is_null() & pl.col("item").is_not_null()
+    nameless = outcomes.filter(is_nameless)
+    if nameless.is_empty():
+        return outcomes
+    answers = requests.join(nameless.select(REQUEST).unique(), on=REQUEST, how="semi").select(REQUEST, "items")
+    answers = answers.with_columns(row=pl.int_ranges(pl.col("items").list.len(), dtype=pl.Int32))
+    first_rows = (
+        answers.explode("items", "row").rename({"items": "item"})
+        .unique([REQUEST, "item"], keep="first", maintain_order=True)
+    )  # fmt: skip
+    placed = nameless.drop("row").join(first_rows, on=[REQUEST, "item"], how="left", maintain_order="left")
+    return pl.concat([outcomes.filter(~is_nameless), placed.select(outcomes.columns)])
 
 
 def _longest(durations: pl.Series, mask: pl.Series) -> timedelta:

@@ -50,10 +50,14 @@ class LiveRows:
         impressions = self._unfold(requests)
         labelled = impressions.join(labels.frame, on=[REQUEST, "row"], how="left", maintain_order="left")
         self.without_outcome = labelled[Columns.LABEL].null_count()
-        if self._data.live.missing_outcome == "negative":
+        missing_outcome = self._data.live.missing_outcome
+        if missing_outcome == "negative":
             labelled = labelled.with_columns(pl.col(Columns.LABEL).fill_null(0))
-        else:
-            labelled = labelled.filter(pl.col(Columns.LABEL).is_not_null())
+        elif missing_outcome == "negative_if_seen":
+            seen = labels.seen.with_columns(seen=pl.lit(0, pl.Int8()))
+            labelled = labelled.join(seen, on=[REQUEST, "row"], how="left", maintain_order="left")
+            labelled = labelled.with_columns(pl.coalesce(Columns.LABEL, "seen").alias(Columns.LABEL))
+        labelled = labelled.filter(pl.col(Columns.LABEL).is_not_null())
         since = self._data.live.since
         if since is not None:
             since_rows = labelled.filter(pl.col(Columns.TIME) >= since)

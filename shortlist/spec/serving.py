@@ -125,6 +125,25 @@ class Limits(Section):
         return self
 
 
+class Events(Section):
+    """Who may send events to `/v1/events`.
+
+    By default whoever reaches a server that listens to its own machine alone; other servers need one of the two.
+    """
+
+    token_variable: str | None = Field(default=None, pattern="^[A-Z][A-Z0-9_]{0,63}$")
+    """Environment variable with the token that a sender presents (`Authorization: Bearer TOKEN`)."""
+    identity_header: str | None = Field(default=None, pattern="^[A-Za-z][A-Za-z0-9-]{0,63}$")
+    """Header with the sender's identity. The gateway sets it after it has authenticated the sender, and removes a
+    client's own."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.token_variable is not None and self.identity_header is not None:
+            raise ValueError("wanted token_variable or identity_header, not both")
+        return self
+
+
 class Overload(Section):
     """Load shedding: when a server refuses requests (503, RESOURCE_EXHAUSTED), so that queues stay short."""
 
@@ -334,6 +353,8 @@ class Serving(Section):
     """Source of requests during a rollout."""
     limits: Limits = Limits()
     """Limits on clients."""
+    events: Events = Events()
+    """Who may send what users saw and did."""
     overload: Overload = Overload()
     """Load shedding."""
     max_rows: int = Field(default=10_000, ge=1)

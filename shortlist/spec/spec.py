@@ -226,10 +226,10 @@ def _check_streaming(spec: Spec) -> None:
             f"{key_path}: servers count every answer, and serving.log.sampling {spec.serving.log.sampling} keeps a part"
             " of them as training data; declare 1"
         )
-    if spec.data.live.missing_outcome == "leave_out":
+    if (missing_outcome := spec.data.live.missing_outcome) != "negative":
         raise ValueError(
-            f"{key_path}: servers count every candidate of an answer, and data.live.missing_outcome: leave_out keeps"
-            " those with an outcome as training data; declare negative"
+            f"{key_path}: servers count every candidate of an answer, and data.live.missing_outcome: {missing_outcome}"
+            " keeps a part of them as training data; declare negative"
         )
 
 

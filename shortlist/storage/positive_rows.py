@@ -24,3 +24,16 @@ def is_positive(value: pl.Expr, positive: Positive) -> pl.Expr:
 def is_further_positive(value: pl.Expr, label: FurtherLabel) -> pl.Expr:
     """Return an expression that is True for positive values of a further label's column; null for null."""
     return value == 1 if label.positive is None else is_positive(value, label.positive)
+
+
+def is_positive_value(value: float | str, positive: Positive) -> bool:
+    """Return whether a single value is positive; the same as `is_positive` of a column.
+
+    >>> is_positive_value(5, Positive(at_least=4)), is_positive_value("buy", Positive(any_of=("cart", "buy")))
+    (True, True)
+    """
+    if positive.any_of is not None:
+        return str(value) in [str(accepted) for accepted in positive.any_of]
+    low = float("-inf") if positive.at_least is None else positive.at_least
+    high = float("inf") if positive.at_most is None else positive.at_most
+    return not isinstance(value, str) and low <= value <= high

@@ -23,7 +23,7 @@ from shortlist.serving.server.requests.headers import (
     VERSION_HEADER,
     recommend_model,
 )
-from shortlist.serving.server.requests.paths import JSON_INFERENCE_PATHS, inference_path, status_paths
+from shortlist.serving.server.requests.paths import JSON_PATHS, inference_path, status_paths
 from shortlist.spec.cluster import Cluster
 from shortlist.system.kubernetes_api import HTTP_ROUTE, Object
 
@@ -126,7 +126,7 @@ def service_of(inference_service: str) -> str:
 def _rules(model: str, route: Route, services: Mapping[int, str], timeout: str) -> list[Object]:
     models = (model, recommend_model(model))
     inference_rule = {
-        "matches": [_match(path, "POST") for path in (*map(inference_path, models), *JSON_INFERENCE_PATHS)],
+        "matches": [_match(path, "POST") for path in (*map(inference_path, models), *JSON_PATHS)],
         "backendRefs": [_share(route, *share, service=services[share[1]]) for share in shares(route)],
         "timeouts": {"request": timeout},
     }

@@ -28,6 +28,7 @@ from shortlist.serving.server.features.snapshot_refresher import SnapshotRefresh
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler
 from shortlist.serving.server.features.user_features import UserFeatureStore
 from shortlist.serving.server.inference.event_counts import EventCounts
+from shortlist.serving.server.inference.event_receiver import EventReceiver
 from shortlist.serving.server.inference.service import Service
 from shortlist.serving.server.prediction_log.logged_columns import to_arrow_column
 from shortlist.serving.server.protocols.grpc_app import GRPCApp
@@ -163,6 +164,9 @@ class ServerComponents:
         self.service = Service(
             settings, assembler, self.refresh, self.users, self.predictor, self.log, metrics, self.counts
         )
+        streams = stream_folder(settings.predictions.with_name("outcomes"))
+        self.events = EventReceiver(streams, plan.declared.data, settings.serving.events, settings.host)
+        self.service.events = self.events
         self.release: ReleaseRefresher | None = None
         self.user_items = self._recommend(settings, plan)
         self._add_gauges(metrics)
@@ -199,6 +203,7 @@ class ServerComponents:
         if self.counts is not None:
             await asyncio.to_thread(self.counts.stop)
         await asyncio.to_thread(self.log.close)
+        await asyncio.to_thread(self.events.close)
         self.predictor.close()
         if self.users is not None:
             self.users.close()
@@ -209,6 +214,7 @@ class ServerComponents:
             ("log_written", "Answers in the prediction log, on the disk", lambda: self.log.written),
             ("log_waiting", "Answers in memory that are not written yet", lambda: self.log.waiting),
             ("log_waiting_bytes", "Approximate memory of these answers in bytes", lambda: self.log.waiting_bytes),
+            ("outcomes_broken", "1 while events cannot be written", lambda: self.events.problem is not None),
             ("log_broken", "1 while the prediction log cannot be written", lambda: self.log.problem is not None),
             ("snapshot_age_seconds", "Seconds since the loaded views were published", self._snapshot_age),
             (

@@ -22,7 +22,7 @@ from shortlist.serving.server.requests.headers import (
     VERSION_HEADER,
     recommend_model,
 )
-from shortlist.serving.server.requests.paths import JSON_INFERENCE_PATHS, READY, inference_path, status_paths
+from shortlist.serving.server.requests.paths import JSON_PATHS, READY, inference_path, status_paths
 
 Config = dict[str, Any]
 ROUTES = "shortlist"
@@ -102,7 +102,7 @@ class _Retries(NamedTuple):
 def _table(model: str, route: Route, retries: _Retries, max_requests: int) -> list[Config]:
     table = [_route(f"{_SERVICE}/ModelInfer", _split(route, "grpc", retries), grpc=True) | _buffered(max_requests)]
     models = (model, recommend_model(model))
-    inference = (*map(inference_path, models), *JSON_INFERENCE_PATHS)
+    inference = (*map(inference_path, models), *JSON_PATHS)
     table += [_route(path, _split(route, "http", retries)) | _buffered(max_requests) for path in inference]
     for name, version in product(models, sorted({route.stable, route.canary or route.stable})):
         # A client that names a version gets that version; its requests count for no track.

@@ -26,6 +26,7 @@ from shortlist.serving.server.features.tensor_assembler import Tables, TensorAss
 from shortlist.serving.server.features.user_features import UserFeatureStore, distinct_users
 from shortlist.serving.server.features.view_table import ViewTable
 from shortlist.serving.server.inference.event_counts import EventCounts
+from shortlist.serving.server.inference.event_receiver import EventReceiver
 from shortlist.serving.server.prediction_log.feature_sample import NO_FEATURES, UsedFeatures
 from shortlist.serving.server.prediction_log.logged_columns import memory_bytes
 from shortlist.serving.server.request_inputs.input_reader import InputReader, Inputs, InputSpec
@@ -165,6 +166,8 @@ class Service:
     ) -> None:  # fmt: skip
         self.recommending: RecommendsItems | None = None
         """Serves recommendations; None when the version serves scores only."""
+        self.events: EventReceiver | None = None
+        """Takes what users saw and did; None where nothing is served."""
         self.settings = settings
         self.metrics = metrics
         serving = settings.serving
@@ -373,6 +376,8 @@ class Service:
         rows_and_response: Callable[[], tuple[Inputs, LoggedResponse]],
     ) -> None:  # fmt: skip
         """Add a row to the prediction log, in the column order of `prediction_schema`."""
+        if self.events is not None:
+            self.events.answers.add(request_id, self._item_ids(rows_and_response()[0]))
         if not is_sampled(request_id, self.settings.serving.log.sampling):
             return
         inputs, response = rows_and_response()

@@ -16,10 +16,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shortlist.serving.server.inference.service import InferenceRequest, Service
 from shortlist.serving.server.protocols.connections import TimedConnection, make_connection_class
-from shortlist.serving.server.protocols.http_messages import HttpResponse, RequestHead, decode_content, error_response
 from shortlist.serving.server.protocols.json_api.endpoints import JSON_ENDPOINTS, answer_json
 from shortlist.serving.server.protocols.v2 import HEADER_LENGTH, read_body, write_outputs
 from shortlist.serving.server.requests.headers import RequestContext
+from shortlist.serving.server.requests.http_messages import HttpResponse, RequestHead, decode_content, error_response
 from shortlist.serving.server.requests.request_errors import RequestError, TooLargeError, TooSlowError
 from shortlist.serving.server.runtime.metrics import WENT_AWAY
 

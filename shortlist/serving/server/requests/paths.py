@@ -8,11 +8,12 @@ from shortlist.serving.server.requests.headers import recommend_model
 
 RANK: Final = "/v1/rank"
 RECOMMEND: Final = "/v1/recommend"
+EVENTS: Final = "/v1/events"
 OPENAPI: Final = "/openapi.json"
 LIVE: Final = "/v2/health/live"
 READY: Final = "/v2/health/ready"
-JSON_INFERENCE_PATHS: Final = (RANK, RECOMMEND)
-"""Inference in plain JSON: POST, split between the tracks like V2 inference."""
+JSON_PATHS: Final = (RANK, RECOMMEND, EVENTS)
+"""Plain JSON: POST, split between the tracks like V2 inference."""
 
 
 def model_path(model: str) -> str:

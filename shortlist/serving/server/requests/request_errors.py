@@ -54,6 +54,17 @@ class BadRequestError(RequestError):
     http = 400
 
 
+class UnauthorizedError(RequestError):
+    """Who sends the request has not shown that they may."""
+
+    http = 401
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Header with the scheme that is wanted (RFC 9110, section 15.5.2)."""
+        return {"www-authenticate": "Bearer"}
+
+
 class TooLargeError(RequestError):
     """The request has more bytes than a request may have."""
 

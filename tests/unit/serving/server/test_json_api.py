@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import polars as pl
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -20,8 +21,10 @@ from jsonschema.validators import Draft202012Validator
 from recommending_shop import BEST, Shop
 from schemathesis import GenerationMode
 
-from shortlist.client import Client, RefusedRequestError
+from shortlist.client import Event, RefusedRequestError, ShortlistClient
 from shortlist.contracts import Files
+from shortlist.serving.log.logs import item_type, outcome_schema
+from shortlist.serving.log.serving_log import ServingLog
 from shortlist.serving.server.protocols.http_app import http_app
 from shortlist.serving.server.server import ServerComponents
 from shortlist.slates.retrieval.retriever import fit_retrieval
@@ -168,7 +171,7 @@ def test_a_version_without_retrieval_does_not_recommend(local: Shop) -> None:
     assert only_ranks.post("/v1/recommend", {"user": 1}) == (
         404, {"error": "the version that is served ranks given items only; its spec declares no retrieval"},
     )  # fmt: skip
-    assert list(only_ranks.ask("GET", "/openapi.json").json()["paths"]) == ["/v1/rank"]
+    assert list(only_ranks.ask("GET", "/openapi.json").json()["paths"]) == ["/v1/rank", "/v1/events"]
     only_ranks.close()
 
 
@@ -195,7 +198,7 @@ def test_only_post_is_allowed_and_the_server_says_that_it_lives(api: Api) -> Non
 
 
 def test_the_client_returns_typed_answers_and_raises_what_the_server_says(api: Api) -> None:
-    with Client("http://here", transport=httpx.MockTransport(api.handle)) as client:
+    with ShortlistClient("http://here", transport=httpx.MockTransport(api.handle)) as client:
         slate = client.recommend(1, k=2, context={"page": "home"}, recent_items=["item 1"], request_id="mine")
         assert (slate.request_id, slate.ids[0], slate.degraded) == ("mine", "item 5", False)
         assert slate.items[0].facts["position"] == 1
@@ -207,9 +210,47 @@ def test_the_client_returns_typed_answers_and_raises_what_the_server_says(api: A
         assert refusal.value.status == 400
 
 
+def test_what_users_did_with_a_slate_is_told_by_the_client(api: Api) -> None:
+    with ShortlistClient("http://here", transport=httpx.MockTransport(api.handle)) as client:
+        slate = client.recommend(1, k=3, request_id="told")
+        first, second, _ = slate.items
+        events = [
+            Event(slate.request_id, first.item, {"clicked": 1}, seen=True), Event("told", second.item, seen=False),
+            Event("told", "never shown there"), Event("told", second.item, {"clicked": 1}, index=0),
+        ]  # fmt: skip
+        refused = client.send_events(events)
+        assert client.send_events([]) == []
+    assert [text.split(": ", 1)[1] for text in refused] == [
+        "the event says nothing; wanted 'seen', or an 'outcome'",
+        "index 0: the answer had another item, or none, there",
+    ]
+    data = api.parts.service.data
+    log = ServingLog.on_disk(
+        api.parts.service.settings.predictions.with_name("outcomes"), outcome_schema(item_type(data))
+    )
+    rows = log.read_all().filter(pl.col("request_id") == "told").select("item", "row", "label", "seen")
+    assert rows.rows() == [(first.item, 0, 1, True), (second.item, 1, None, False)]
+
+
+def test_events_need_the_declared_token(local: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENT_TOKEN", "secret")
+    guarded = Api(local.parts(ordering=BEST, events={"token_variable": "EVENT_TOKEN"}))
+    event = Event("r", "item 1", {"clicked": 1})
+    transport = httpx.MockTransport(guarded.handle)
+    with ShortlistClient("http://here", transport=transport) as client, pytest.raises(RefusedRequestError, match="401"):
+        client.send_events([event])
+    with ShortlistClient("http://here", token="secret", transport=transport) as client:  # noqa: S106
+        assert client.send_events([event]) == []
+    assert guarded.ask("POST", "/v1/events", b"{}").headers["www-authenticate"] == "Bearer"
+    guarded.close()
+
+
 def test_a_proxy_that_refuses_is_quoted() -> None:
     refuses = httpx.MockTransport(lambda request: httpx.Response(502, text="bad gateway"))
-    with Client("http://here", transport=refuses) as client, pytest.raises(RefusedRequestError, match="bad gateway"):
+    with (
+        ShortlistClient("http://here", transport=refuses) as client,
+        pytest.raises(RefusedRequestError, match="bad gateway"),
+    ):
         client.rank(None, ["item 1"])
 
 

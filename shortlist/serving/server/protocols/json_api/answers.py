@@ -35,7 +35,8 @@ def slate(service: Service, response: InferenceResponse) -> dict[str, Any]:
         "item" if output.name == service.data.item else output.name: _to_list(output.values)
         for output in response.outputs
     }
-    names = ["item", "position", SCORE]
+    values_by_output["index"] = list(range(len(response.scores)))
+    names = ["index", "item", "position", SCORE]
     names += [name for name in values_by_output if name not in names]
     items = [
         dict(zip(names, values, strict=True))

@@ -1,4 +1,4 @@
-"""Endpoints in plain JSON: a ranking of given items, and recommendations."""
+"""Endpoints in plain JSON: a ranking of given items, recommendations, and what users saw and did."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from shortlist.serving.server.inference.service import Service
-from shortlist.serving.server.protocols.http_messages import HttpResponse, decode_content, json_response
 from shortlist.serving.server.protocols.json_api.answers import ranking, slate
 from shortlist.serving.server.protocols.json_api.requests import (
     parse_json,
@@ -15,7 +14,8 @@ from shortlist.serving.server.protocols.json_api.requests import (
 )
 from shortlist.serving.server.requests.admission import AdmissionSlot
 from shortlist.serving.server.requests.headers import RequestContext
-from shortlist.serving.server.requests.paths import RANK, RECOMMEND
+from shortlist.serving.server.requests.http_messages import HttpResponse, decode_content, json_response
+from shortlist.serving.server.requests.paths import EVENTS, RANK, RECOMMEND
 
 Endpoint = Callable[[Service, Any, RequestContext, AdmissionSlot], Awaitable[dict[str, Any]]]
 """From the service, the content of a body, the headers and the admission slot to the content of the response."""
@@ -41,7 +41,18 @@ async def recommend(service: Service, document: Any, context: RequestContext, sl
     return slate(service, await service.answer(request, slot))
 
 
-JSON_ENDPOINTS: Final[Mapping[str, Endpoint]] = {RANK: rank, RECOMMEND: recommend}
+async def take_events(service: Service, document: Any, context: RequestContext, slot: AdmissionSlot) -> dict[str, Any]:
+    """Append what users saw and did to the outcome log; it is on the disk when this returns.
+
+    Raises:
+        RequestError: The body is invalid, or the disk does not take the events.
+    """
+    assert service.events is not None
+    receipt = await service.events.receive(document)
+    return {"accepted": receipt.accepted, "refused": [refused._asdict() for refused in receipt.refused]}
+
+
+JSON_ENDPOINTS: Final[Mapping[str, Endpoint]] = {RANK: rank, RECOMMEND: recommend, EVENTS: take_events}
 
 
 async def answer_json(
@@ -58,6 +69,9 @@ async def answer_json(
     Raises:
         RequestError: The request cannot be answered.
     """
+    if endpoint is take_events:
+        assert service.events is not None
+        service.events.check_sender(headers)
     async with service.admission.slot() as slot:  # before the body is parsed: a refusal must cost nothing
         document = parse_json(decode_content(content, headers, service.settings.serving.limits.max_request_bytes))
         del content

@@ -8,11 +8,13 @@ from typing import Any, Final
 
 from shortlist.contracts import Columns
 from shortlist.serving.export.signature import SCORE
+from shortlist.serving.log.logs import outcome_columns
+from shortlist.serving.server.inference.event_receiver import MAX_EVENT_ID_LENGTH, MAX_EVENTS, MAX_REQUEST_ID_LENGTH
 from shortlist.serving.server.inference.service import Service
 from shortlist.serving.server.protocols.json_api.requests import MAX_ID_LENGTH
 from shortlist.serving.server.request_inputs.input_types import accepted_datatypes
 from shortlist.serving.server.requests.headers import USER_HEADER
-from shortlist.serving.server.requests.paths import RANK, RECOMMEND
+from shortlist.serving.server.requests.paths import EVENTS, RANK, RECOMMEND
 from shortlist.serving.server.requests.tensors import BYTES, FLOATS, INTEGERS
 from shortlist.spec.data import Column
 
@@ -20,6 +22,7 @@ Schema = dict[str, Any]
 
 _ERRORS: Final = {
     HTTPStatus.BAD_REQUEST: "The request is invalid; the message names the first mistake",
+    HTTPStatus.UNAUTHORIZED: "Of events: who sends them has not shown that they may",
     HTTPStatus.NOT_FOUND: "The served version cannot answer this kind of request",
     HTTPStatus.REQUEST_TIMEOUT: "The body was not received in time",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too large",
@@ -39,6 +42,7 @@ def openapi(service: Service) -> Schema:
     paths = {RANK: _operation("Rank given items for a user", _rank_request(service), _ranking(service))}
     if service.recommending is not None:
         paths[RECOMMEND] = _operation("Recommend items to a user", _recommend_request(service), _slate(service))
+    paths[EVENTS] = _operation("Report what users saw and did", _event_batch(service), _receipt())
     return {
         "openapi": "3.1.0",
         "info": {"title": f"{service.settings.model}, served by Shortlist", "version": version("shortlist")},
@@ -95,6 +99,28 @@ def _recommend_request(service: Service) -> Schema:
     return _object({}, optional | _request_properties(service))
 
 
+def _event_batch(service: Service) -> Schema:
+    data = service.data
+    columns = {name: _or_null(_column(column)) for name, column in outcome_columns(data).items()}
+    request_id = {"type": "string", "minLength": 1, "maxLength": MAX_REQUEST_ID_LENGTH}
+    optional = {
+        "index": _or_null({"type": "integer", "minimum": 0}),
+        "seen": _or_null(_BOOLEAN),
+        "outcome": _object({}, {data.label: _or_null(_column(data.by_name[data.label])), **columns}),
+        "time": _or_null({"type": "string", "format": "date-time"}),
+    }
+    if data.item is not None:
+        optional["item"] = _or_null(_key(service, data.item))
+    event_id = {"type": "string", "minLength": 1, "maxLength": MAX_EVENT_ID_LENGTH}
+    event = _object({"event_id": event_id, "request_id": request_id}, optional)
+    return _object({"events": {"type": "array", "items": event, "minItems": 1, "maxItems": MAX_EVENTS}})
+
+
+def _receipt() -> Schema:
+    refused = _object({"index": {"type": "integer", "minimum": 0}, "error": _STRING})
+    return _object({"accepted": {"type": "integer"}, "refused": {"type": "array", "items": refused}})
+
+
 def _request_properties(service: Service) -> Schema:
     user = service.data.user
     request_id = {"type": "string", "minLength": 1, "maxLength": MAX_ID_LENGTH}
@@ -144,6 +170,7 @@ def _slate(service: Service) -> Schema:
     assert service.recommending is not None
     assert service.data.item is not None
     values: dict[str, Schema] = {
+        "index": {"type": "integer", "minimum": 0},
         "item": _key(service, service.data.item),
         "position": {"type": "integer", "minimum": 1},
         SCORE: _NUMBER,
