@@ -79,7 +79,7 @@ class WindowReader:
         return LiveWindow(
             start=span.start, end=span.end, requests=requests.height, rows=rows, coverage=outcomes.coverage,
             late=outcomes.late, duplicates=outcomes.duplicates, orphans=orphans, future=future, scored=scored,
-            unreadable=(*self.predictions.log.problems, *self.outcomes.problems),
+            unreadable=(*self.predictions.log.unreadable.values(), *self.outcomes.unreadable.values()),
             answered_rows=int(requests[ROWS].sum()),
         )  # fmt: skip
 

@@ -82,7 +82,7 @@ class Windows:
         waiting = [self._waiting_message(span, count) for span, count in requests.items() if span not in mature][-1:]
         problems = [*self._predictions.log.problems]
         if problems:
-            waiting.append(f"{len(problems)} file(s) of the prediction log cannot be read: {problems[0]}")
+            waiting.append(f"{len(problems)} file(s) or record(s) of the prediction log are left out: {problems[0]}")
         return AvailableWindows(tuple(mature), "; ".join(waiting))
 
     def read(self, span: Span) -> LiveWindow:

@@ -39,14 +39,21 @@ def table_options(address: str) -> dict[str, str]:
     return {**_PATIENCE, **own}
 
 
-def open_table(address: str) -> DeltaTable | None:
-    """Return a table; None when nothing was written yet.
+def newest_version(table: DeltaTable | None, address: str) -> DeltaTable | None:
+    """Return the newest version of a table; None when nothing was written yet.
+
+    Args:
+        table: An earlier version, which is brought up to date; None to open the table.
+        address: Address of the table.
 
     Raises:
         ShortlistError: It cannot be read.
     """
     options = table_options(address)
     with table_errors(address):
+        if table is not None:
+            table.update_incremental()
+            return table
         try:
             return DeltaTable(address, storage_options=options)
         except TableNotFoundError:

@@ -21,7 +21,7 @@ from shortlist.serving.log.log_rows import (
     first_line,
     polars_schema,
 )
-from shortlist.serving.log.log_tables import LogKind, file_column, open_table, table_address, table_errors
+from shortlist.serving.log.log_tables import LogKind, file_column, newest_version, table_address, table_errors
 from shortlist.serving.log.logs import RECEIVED, REQUIRED_COLUMNS
 from shortlist.serving.log.table_committer import UNREADABLE, TableCommitter
 from shortlist.serving.paths import ServingPaths
@@ -96,11 +96,8 @@ class ServingLog:
         Raises:
             ShortlistError: It cannot be read.
         """
-        if self._table is None:
-            self._table = open_table(self.address)
-        else:
-            with table_errors(self.address):
-                self._table.update_incremental()
+        table, self._table = self._table, None  # after an error it is opened anew
+        self._table = newest_version(table, self.address)
         return self._table
 
     def read(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, WriterPropertie
 from deltalake.exceptions import CommitFailedError, DeltaError
 from filelock import FileLock
 
+from shortlist.contracts import ShortlistError
 from shortlist.serving.log.log_rows import (
     DAY,
     PLACE_COLUMNS,
@@ -30,7 +31,7 @@ from shortlist.serving.log.log_rows import (
     placed_rows,
     stored_rows,
 )
-from shortlist.serving.log.log_tables import file_column, open_table, table_errors, table_options
+from shortlist.serving.log.log_tables import file_column, newest_version, table_errors, table_options
 from shortlist.storage.append_log.reader import StreamReader
 from shortlist.storage.append_log.segments import remove_segments
 from shortlist.storage.append_log.writer import stream_id, streams
@@ -42,6 +43,7 @@ UNREADABLE: Final = "unreadable"
 _COMMIT_BYTES: Final = 256 * 2**20
 """Most bytes of records of one commit."""
 _MAX_RETRIES: Final = 20
+_MAX_CONFLICTS: Final = 20
 _SMALL_FILES: Final = 32
 """Files of a day from which they are put together."""
 _TARGET_BYTES: Final = 128 * 2**20
@@ -93,11 +95,21 @@ class TableCommitter:
         """
         if not streams(self._folder):
             return 0
-        total = 0
+        total, conflicts = 0, 0
         with self._locked():
-            while (rows := self._commit_once()) is not None:
+            while conflicts < _MAX_CONFLICTS:
+                try:
+                    rows = self._commit_once()
+                except CommitFailedError:  # another committer took the same records
+                    conflicts += 1
+                    continue
+                if rows is None:
+                    return total
                 total += rows
-        return total
+        raise ShortlistError(
+            f"{self._address}: {conflicts} commits failed, each because another one came first; is a second committer"
+            f" at work on {self._folder}? Nothing is lost; it is tried again"
+        )
 
     def maintain(self, keep: timedelta | None = None) -> None:
         """Put small files of a day together, and remove old rows, and files that nobody reads any more.
@@ -111,7 +123,7 @@ class TableCommitter:
         table = self._open()
         if table is None:
             return
-        with self._locked(), table_errors(self._address):
+        with self._locked(), suppress(CommitFailedError), table_errors(self._address):  # a conflict: the next time
             if keep is not None:
                 oldest = (datetime.now(UTC) - keep).date()
                 if any(day < oldest for day in _days(table)):
@@ -132,21 +144,12 @@ class TableCommitter:
             with self._locked():
                 self._retry(path)
 
-    def waiting_bytes(self) -> int:
-        """Return the number of bytes in the streams that are in no table yet.
+    def _commit_once(self) -> int | None:
+        """Make one commit; return its number of rows, None when there were no records.
 
         Raises:
-            ShortlistError: The table cannot be read.
+            CommitFailedError: Another committer took records of the same streams.
         """
-        table, waiting = self._open(), 0
-        for stream in streams(self._folder):
-            reader = StreamReader(stream, _committed(table, stream_id(stream)))
-            begin = reader.offset
-            waiting += sum(record.end - begin for record in list(reader.read_new())[-1:])
-        return waiting
-
-    def _commit_once(self) -> int | None:
-        """Make one commit; return its number of rows, None when there were no records."""
         table = self._open()
         batch = list(self._new_records(table))
         if not any(taken.records for taken in batch):
@@ -155,10 +158,7 @@ class TableCommitter:
         schema = None if table is None else pa.schema(table.schema().to_arrow())
         rows = self._rows(batch, schema)
         transactions = [Transaction(taken.id, taken.end) for taken in batch if taken.records]
-        try:
-            self._write(table, rows, transactions)
-        except CommitFailedError:  # another committer took the same records
-            return 0
+        self._write(table, rows, transactions)
         self.committed += rows.num_rows
         return int(rows.num_rows)
 
@@ -248,11 +248,8 @@ class TableCommitter:
                 self._note(stream.name, f"{stream}: {error}; old segments stay")
 
     def _open(self) -> DeltaTable | None:
-        if self._table is None:
-            self._table = open_table(self._address)
-        else:
-            with table_errors(self._address):
-                self._table.update_incremental()
+        table, self._table = self._table, None  # after an error it is opened anew: it may have been moved
+        self._table = newest_version(table, self._address)
         return self._table
 
     def _note(self, name: str, problem: str | None) -> None:

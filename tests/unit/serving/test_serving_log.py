@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from shortlist.contracts import ShortlistError
 from shortlist.serving.log.log_follower import LogFollower
@@ -125,7 +126,10 @@ def test_two_committers_at_once_take_each_record_once(tmp_path: Path) -> None:
     append(log, clicks(2))
     first.commit()
     second._open = lambda: table  # type: ignore[method-assign]
-    assert second._commit_once() == 0  # it conflicts, and takes nothing
+    with pytest.raises(CommitFailedError):  # it takes nothing
+        second._commit_once()
+    with pytest.raises(ShortlistError, match="20 commits failed, each because another one came first"):
+        second.commit()
     assert sorted(log.read_all()["request_id"]) == ["r0", "r1", "r2"]
 
 
@@ -241,3 +245,22 @@ def test_maintenance_puts_files_together_and_removes_rows_beyond_the_retention(t
     assert log.read_all().height == 3
     committer.maintain(timedelta(days=7))
     assert log.read_all()["received"].dt.date().to_list() == [datetime.now(UTC).date()]
+
+
+def test_a_record_that_was_kept_aside_is_committed_once_when_it_fits(tmp_path: Path) -> None:
+    log = outcomes_log(tmp_path)
+    append(log, clicks(1))
+    log.commit()
+    assert log.streams is not None
+    aside = log.streams / UNREADABLE / f"stream-000-{'0' * 32}-99.record"
+    aside.parent.mkdir()
+    for _ in range(2):  # the second time as after a kill between the commit and the removal of the file
+        aside.write_bytes(encode_rows(pa.Table.from_pylist(clicks(2), schema=SCHEMA)))
+        assert str(aside) in log.problems[0]
+        TableCommitter(log.streams, log.address).retry_unreadable()
+        assert log.problems == ()
+    assert sorted(log.read_all()["request_id"]) == ["r1", "r2"]
+    spoilt = aside.with_name(f"stream-000-{'0' * 32}-100.record")
+    spoilt.write_bytes(b"no rows")
+    TableCommitter(log.streams, log.address).retry_unreadable()
+    assert spoilt.exists()
