@@ -1,0 +1,201 @@
+"""`shortlist init` and one run on ten logs that nobody has seen: nine with planted signal, one without any."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+import pytest
+
+from shortlist.evaluation.metrics.pointwise import auc
+from shortlist.spec.load import parse_spec
+
+pytestmark = pytest.mark.long
+
+START: Final = datetime(2026, 3, 2, tzinfo=UTC)
+DAYS, ROWS, USERS, ITEMS = 14, 12_000, 140, 48
+MIN_SHARE: Final = 0.9
+"""Least share of the planted lift, the AUC of the planted probabilities above 0.5, that a blessed model has."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Rows with planted probabilities, in time order."""
+
+    rows: pl.DataFrame
+    """`user`, `item`, `device`, `price`, `category`, `label`, `time`."""
+    probability: np.ndarray
+
+    def planted_auc(self, test_days: int) -> float:
+        """Return the AUC of the planted probabilities on the newest days."""
+        is_test = (self.rows["time"] >= START + timedelta(days=DAYS - test_days)).to_numpy()
+        return auc(self.rows["label"].to_numpy()[is_test].astype(float), self.probability[is_test])
+
+
+def plant(seed: int, signal: float = 1.0) -> World:
+    """Return a world in which items, devices, prices and users matter; with signal 0 nothing does."""
+    draw = np.random.default_rng(seed)
+    seconds = np.sort(draw.integers(0, DAYS * 86_400, ROWS))
+    users, items = draw.integers(0, USERS, ROWS), draw.integers(0, ITEMS, ROWS)
+    devices, prices = draw.integers(0, 3, ROWS), np.round(np.exp(draw.normal(2.5, 0.7, ROWS)), 2)
+    item_effect, user_effect = draw.normal(0, 0.8, ITEMS), draw.normal(0, 0.5, USERS)
+    effect = (
+        item_effect[items] + user_effect[users] + np.array([-0.9, 0.0, 0.9])[devices] - 0.6 * (np.log(prices) - 2.5)
+    )
+    probability = 1 / (1 + np.exp(1.1 - signal * effect))
+    rows = pl.DataFrame(
+        {
+            "user": users + 501,
+            "item": items + 1,
+            "device": np.array(["ios", "android", "web"])[devices],
+            "price": prices,
+            "category": [f"c{item % 6}" for item in items],
+            "label": (draw.random(ROWS) < probability).astype(np.int8),
+            "time": [START + timedelta(seconds=int(second)) for second in seconds],
+        }
+    )
+    return World(rows, probability)
+
+
+def plain_csv(world: World, folder: Path) -> None:
+    names = {"user": "user_id", "item": "item_id", "label": "clicked"}
+    world.rows.rename(names).write_csv(folder / "log.csv")
+
+
+def a_csv_a_day_with_a_late_column(world: World, folder: Path) -> None:
+    log = world.rows.rename({"user": "visitor_id", "item": "article_id", "label": "click", "time": "shown_at"})
+    log = log.with_columns(app=pl.lit("new"))
+    for number, (_, rows) in enumerate(log.group_by(pl.col("shown_at").dt.date(), maintain_order=True)):
+        (rows if number >= 6 else rows.drop("app")).write_csv(folder / f"{rows['shown_at'][0]:%Y-%m-%d}.csv")
+
+
+def folders_of_parquet_with_hashed_users(world: World, folder: Path) -> None:
+    hashes = pl.Series(np.random.default_rng(3).integers(0, 2**64, USERS + 501, dtype=np.uint64))
+    log = world.rows.with_columns(hashes.gather(world.rows["user"]).alias("user"))
+    log = log.rename({"user": "user_id", "item": "sku", "label": "purchased"})
+    for (day,), rows in log.group_by(pl.col("time").dt.date(), maintain_order=True):
+        (folder / f"day={day}").mkdir()
+        rows.write_parquet(folder / f"day={day}" / "part-0.parquet")
+
+
+def semicolons_and_decimal_commas(world: World, folder: Path) -> None:
+    comma = pl.col("price").cast(pl.String).str.replace(".", ",", literal=True)
+    time = pl.col("time").dt.strftime("%d.%m.%Y %H:%M:%S").alias("time")
+    names = {"user": "customer", "item": "product", "label": "bought", "time": "Zeitpunkt"}
+    world.rows.with_columns(pl.format("{}", comma).alias("price"), time).rename(names).write_csv(
+        folder / "export.csv", separator=";"
+    )
+
+
+def json_lines_of_text_keys(world: World, folder: Path) -> None:
+    log = world.rows.with_columns(
+        pl.format("u-{}", "user").alias("user"), pl.format("video-{}", "item").alias("item"),
+        pl.col("time").dt.epoch("ms"), pl.col("label").cast(pl.Boolean),
+    )  # fmt: skip
+    log.rename({"user": "user", "item": "video", "label": "played", "time": "ts"}).write_ndjson(folder / "plays.jsonl")
+
+
+def visits_with_requests_and_ranks(world: World, folder: Path) -> None:
+    order = world.rows.with_columns(hour=pl.col("time").dt.truncate("1h")).with_row_index("row")
+    session = pl.format("{}-{}", "user", pl.col("hour").dt.epoch("s"))
+    log = order.with_columns(session_id=session, rank=pl.col("row") % 8 + 1)
+    names = {"user": "shopper", "item": "product", "label": "clicked"}
+    log.drop("hour", "row").rename(names).select(
+        "session_id", "shopper", "product", "rank", "device", "price", "category", "clicked", "time"
+    ).write_csv(folder / "log.csv")
+
+
+def ratings_with_tables_of_items_and_users(world: World, folder: Path) -> None:
+    draw = np.random.default_rng(8)
+    liked = world.rows["label"].to_numpy() == 1
+    stars = np.where(liked, draw.integers(4, 6, ROWS), draw.integers(1, 4, ROWS))
+    world.rows.select(
+        pl.col("user").alias("user_id"), pl.col("item").alias("movie_id"), "device", "price",
+        pl.Series("rating", stars), pl.col("time").dt.epoch("s").alias("timestamp"),
+    ).write_csv(folder / "ratings.tsv", separator="\t")  # fmt: skip
+    items = world.rows.select(pl.col("item").alias("movie_id"), "category").unique().sort("movie_id")
+    items.with_columns(title=pl.format("The film number {} of all", "movie_id")).write_csv(folder / "movies.csv")
+    pl.DataFrame({"user_id": range(501, 501 + USERS), "city": [f"city {n % 7}" for n in range(USERS)]}).write_csv(
+        folder / "users.csv"
+    )
+
+
+def no_header_and_seconds(world: World, folder: Path) -> None:
+    world.rows.select(
+        "user", "item", "category", "device", "price", "label", pl.col("time").dt.epoch("s")
+    ).write_csv(folder / "clicks.csv", include_header=False)  # fmt: skip
+
+
+def a_crawler_and_a_few_broken_values(world: World, folder: Path) -> None:
+    broken = pl.when(pl.int_range(pl.len()) == 7_000).then(pl.lit("-")).otherwise(pl.col("price").cast(pl.String))
+    log = with_crawler(world).rows.with_columns(price=broken)
+    log.rename({"user": "user_id", "item": "item_id", "label": "is_click"}).write_csv(
+        folder / "log.csv.gz", compression="gzip"
+    )
+
+
+def with_crawler(world: World) -> World:
+    """Return a world in which a fifth of the rows are of one user who never clicks."""
+    rows = world.rows.with_columns(planted=pl.Series(world.probability))
+    crawled = rows.gather_every(4).with_columns(user=pl.lit(9_999, pl.Int64), label=pl.lit(0, pl.Int8), planted=0.0)
+    rows = pl.concat([rows, crawled]).sort("time", maintain_order=True)
+    return World(rows.drop("planted"), rows["planted"].to_numpy())
+
+
+LOGS: Final[dict[str, tuple[Callable[[World, Path], None], float]]] = {
+    write.__name__: (write, 1.0)
+    for write in (
+        plain_csv, a_csv_a_day_with_a_late_column, folders_of_parquet_with_hashed_users, semicolons_and_decimal_commas,
+        json_lines_of_text_keys, visits_with_requests_and_ranks, ratings_with_tables_of_items_and_users,
+        no_header_and_seconds, a_crawler_and_a_few_broken_values,
+    )
+} | {"no_signal": (plain_csv, 0.0)}  # fmt: skip
+
+
+def shortlist(folder: Path, *arguments: str) -> str:
+    command = Path(sys.executable).with_name("shortlist")
+    environment = {**os.environ, "NO_COLOR": "1"}
+    ended = subprocess.run(
+        [command, *arguments], check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=900
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout[-4_000:] + ended.stderr[-2_000:]
+    return ended.stdout
+
+
+def run_once(name: str, folder: Path) -> tuple[dict[str, Any], World]:
+    """Write a log and its first spec, run it once, and return the summary."""
+    write, signal = LOGS[name]
+    world = plant(seed=20 + list(LOGS).index(name), signal=signal)
+    (folder / "in").mkdir()
+    write(world, folder / "in")
+    shortlist(folder, "init", "in", "--out", "first.yaml", "--yes")
+    shortlist(folder, "run", "first.yaml", "--data", "in", "--runs", "runs")
+    summary = json.loads((folder / "runs" / "latest" / "summary.json").read_text())
+    return summary, with_crawler(world) if "crawler" in name else world
+
+
+@pytest.mark.parametrize("name", [name for name, (_, signal) in LOGS.items() if signal])
+def test_one_try_ends_with_a_blessed_model_that_has_most_of_the_planted_lift(name: str, tmp_path: Path) -> None:
+    summary, world = run_once(name, tmp_path)
+    assert summary["blessed"] is not None, [gate["reason"] for gate in summary["gates"] if not gate["passed"]]
+    model = summary["models"][summary["blessed"]["model"]]
+    split = parse_spec((tmp_path / "first.yaml").read_text()).data.split
+    planted_lift = world.planted_auc(split.test_days) - 0.5
+    assert MIN_SHARE * planted_lift <= model["auc"] - 0.5 <= planted_lift + 0.03
+
+
+def test_a_log_without_signal_is_held_for_that_reason(tmp_path: Path) -> None:
+    summary, _ = run_once("no_signal", tmp_path)
+    assert summary["blessed"] is None
+    held = [gate for gate in summary["gates"] if not gate["passed"] and gate["name"] == "absolute"]
+    assert {gate["model"] for gate in held} == {"trees", "logistic"}
+    assert all("AUC 0." in gate["reason"] and "(min_auc" in gate["reason"] for gate in held)
