@@ -30,6 +30,10 @@ settings.register_profile("thorough", max_examples=1_000, **_EXAMPLES)  # pytest
 settings.load_profile("suite")
 
 _HERE = Path(__file__).parent
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(_HERE / "kubeflow_backend"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+"""Processes that run graphs then hand to steps what Kubeflow's backend hands to them."""
 FEWER_STATISTICS = ("creator_rate", "tags_rate", "country_tags_rate", "age_tags_rate", "surface_device_rate")
 """Features of the demo that small runs do without: others are of the same kind, and each has a view of its own in
 Feast, which takes time to fill (4.0 instead of 5.5 processor seconds a run)."""

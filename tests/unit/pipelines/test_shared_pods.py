@@ -20,6 +20,7 @@ from shortlist.kubeflow.cluster_pods import ClusterPods
 from shortlist.report.titles import PER_MODEL
 from shortlist.spec.cluster import Cluster
 from shortlist.spec.load import canonical_json, load_spec
+from tests.unit.pipelines.test_compile import cached_producers_of_one_ofs
 
 DEMO = load_spec(Path(__file__).parents[3] / "pipelines/specs/demo.yaml")
 IMAGES = ImageReferences(pipeline=f"registry/cpu@sha256:{'a' * 64}", gpu="", triton="")
@@ -93,6 +94,12 @@ def test_a_pod_is_cached_where_all_its_steps_are(shared: BuiltGraph, separate: B
 
     assert cached(shared) == cached(separate)
     assert cached(shared) >= {"ingest", "train", "evaluate_gates"}
+
+
+def test_no_cached_pod_of_a_cluster_feeds_a_one_of(shared: BuiltGraph, separate: BuiltGraph) -> None:
+    for graph in (shared, separate):
+        assert "valueFromOneof" in json.dumps(graph.pipeline)
+        assert cached_producers_of_one_ofs(graph.pipeline) == set()
 
 
 def test_a_shared_pod_has_room_and_time_for_its_steps() -> None:

@@ -7,26 +7,10 @@ import pytest
 
 from shortlist.report.assembly import page_steps, step_records
 from shortlist.tracking.artefact_metadata import read_metadata, write_metadata
+from tests.kubeflow_backend.sitecustomize import encode_metadata
 
 
-def store_in_kubeflow(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return what Kubeflow's backend hands to a later step, as backend/src/v2/metadata/converter.go encodes it."""
-    stored: dict[str, Any] = {}
-    for name, value in metadata.items():
-        if value is None:
-            raise ValueError("unknown/unsupported value type *structpb.Value_NullValue")
-        if isinstance(value, bool):
-            stored[name] = int(value)
-        elif isinstance(value, dict):
-            stored[name] = {"struct": value}
-        elif isinstance(value, list):
-            stored[name] = {"list": value}
-        else:
-            stored[name] = value
-    return stored
-
-
-@pytest.mark.parametrize("store", [store_in_kubeflow, dict], ids=["kubeflow", "kfp.local"])
+@pytest.mark.parametrize("store", [encode_metadata, dict], ids=["kubeflow", "kfp.local"])
 @pytest.mark.parametrize(
     "value",
     [
@@ -59,7 +43,7 @@ def test_report_reads_step_records_that_kubeflow_stored() -> None:
     written = SimpleNamespace(path="table", metadata={})
     record = {"name": "build_table", "started": "2026-01-02T03:04:05.678+00:00", "seconds": 1.5, "peak_mib": 200.1}
     write_metadata(written, step=record, rows=3)
-    table = SimpleNamespace(path="table", metadata=store_in_kubeflow(written.metadata))
+    table = SimpleNamespace(path="table", metadata=encode_metadata(written.metadata))
     without_record = SimpleNamespace(path="log", metadata={})
     records = step_records([""], [table, without_record])
     assert records == [record]
