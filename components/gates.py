@@ -143,29 +143,42 @@ def build_reference_profile(
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Input[dsl.Dataset],
     scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
+    models: dsl.Input[List[dsl.Model]],  # noqa: UP006
     reference: dsl.Output[dsl.Dataset],
     ensembles: dsl.Input[dsl.Model] = None,
+    release: dsl.Input[dsl.Dataset] = None,
 ) -> None:
-    """Build the distributions of the training data, and every candidate's scores and quality on its test days."""
+    """Build the distributions of the training data, and every candidate's scores and quality on its test days.
+
+    With a release, also those of what it would show for requests of the newest days.
+    """
     from pathlib import Path
 
     from monitoring.reference.reference import build_reference
+    from monitoring.reference.shown_slates import ReplayedRelease
+    from shortlist.slates.step import RELEASE
     from shortlist.spec.data import Data
     from shortlist.spec.features import Features
     from shortlist.spec.monitoring import Monitoring
-    from shortlist.tracking.artefact_metadata import read_metadata, write_metadata
+    from shortlist.tracking.artefact_metadata import artefacts_by_model, read_metadata, write_metadata
     from shortlist.tracking.steps import step
     from shortlist.training.ensembles import ensemble_artefacts
 
     with step("build_reference_profile") as running_step:
         declared = Data.model_validate_json(data), Features.model_validate_json(features)
         scores = scores + ensemble_artefacts(ensembles, "scores")
-        served = {
+        scores_by_model = {
             read_metadata(artefact, "model"): Path(artefact.path)
             for artefact in scores
             if read_metadata(artefact, "role") == "candidate"
         }
         settings = Monitoring.model_validate_json(monitoring)
         inputs = Path(valid_log.path), Path(fitted.path)
-        build_reference(name, *declared, settings, *inputs, served, Path(reference.path))
+        replayed = None
+        if release and (Path(release.path) / RELEASE).is_dir():
+            candidates = artefacts_by_model(models, "candidate")
+            candidates |= artefacts_by_model(ensemble_artefacts(ensembles, "model"))
+            folders = {model: Path(artefact.path) for model, artefact in candidates.items()}
+            replayed = ReplayedRelease(Path(release.path) / RELEASE, folders)
+        build_reference(name, *declared, settings, *inputs, scores_by_model, Path(reference.path), release=replayed)
     write_metadata(reference, step=running_step.record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -22,13 +22,17 @@ from shortlist.evaluation.metrics.scores import ScoredRows, read_weights
 from shortlist.spec.monitoring import QualityLimits
 
 if TYPE_CHECKING:
-    from monitoring.reference.reference import ModelReference
+    from monitoring.reference.reference_parts import ModelReference, ShownReference
+    from monitoring.windows.records import WindowReport
     from monitoring.windows.windows import LiveWindow
 
 Name = Literal["auc", "gauc", "log_loss", "ndcg_at_10", "rate_error", "hit_rate", "label_rate", "mean_score"]
 _Scale = Mapping[Name, tuple[float | None, float | None]]
 VERSION: Final = "version"
 ALL: Final = "all"
+FIRST_WINDOWS: Final = 3
+"""Number of a version's own first windows whose mean quality its later slates are compared with."""
+_LEARNT: Final[tuple[Name, ...]] = ("auc", "gauc", "log_loss", "ndcg_at_10", "label_rate")
 MAX_SLICES: Final = 20
 """Most values of a column that are shown as slices, the most frequent ones."""
 _HIGH_IS_BAD: Final = frozenset({"log_loss", "rate_error"})
@@ -76,7 +80,8 @@ def measure_quality(
         qualities.append(whole)
         if whole.measures:
             parts = _iter_slices(rows, slices, min_rows)
-            qualities += [measurement.quality(version, name, part, _absolute_scale(limits)) for name, part in parts]
+            scale: _Scale = {} if reference.of_slates else _absolute_scale(limits)
+            qualities += [measurement.quality(version, name, part, scale) for name, part in parts]
         qualities += [measurement.label_quality(version, name, rows) for name in _further_labels(rows)]
     return tuple(qualities)
 
@@ -173,14 +178,57 @@ def _further_labels(rows: pl.DataFrame) -> list[str]:
     return [name for name in measurable if rows[score_column(name)].null_count() < rows.height]
 
 
+def slates_reference(
+    reference: ModelReference, shown: ShownReference, reports: Sequence[WindowReport], version: int
+) -> ModelReference:
+    """Return what is expected of a version's live slates.
+
+    The log's rows say little of slates: the best of many scores are too high on average, and among the best items a
+    model tells fewer apart. Scores are compared with those of replayed slates, measures of quality with the version's
+    own first windows, and not at all before these are over; the hit rate meanwhile with that of the log.
+
+    Args:
+        reference: Quality on the test days.
+        shown: What the release would show.
+        reports: Reports of earlier windows, oldest first.
+        version: Number of the version.
+    """
+    first_windows = [
+        {measure.name: measure.value for measure in quality.measures}
+        for report in reports
+        if report.verdict != "broken"
+        for quality in report.quality
+        if (quality.version, quality.slice) == (version, ALL) and quality.measures
+    ][:FIRST_WINDOWS]
+
+    def mean(name: Name) -> float | None:
+        values = [window[name] for window in first_windows if name in window]
+        return fmean(values) if len(values) == FIRST_WINDOWS else None
+
+    return reference.model_copy(
+        update={
+            "scores": shown.scores,
+            "mean_score": mean("mean_score") or shown.mean_score,
+            "hit_rate": mean("hit_rate") or reference.hit_rate,
+            "of_slates": True,
+            **{name: mean(name) for name in _LEARNT},
+        }
+    )
+
+
 def _reference_scale(reference: ModelReference, limits: QualityLimits) -> _Scale:
+    error = None if reference.label_rate is None else rate_error(reference.mean_score, reference.label_rate)
+    max_error: float | None = limits.max_rate_error
+    if reference.of_slates:  # the best of many scores are too high on average
+        max_error = None if error is None else error + limits.max_rate_error
+    hit_rate = reference.hit_rate
     return {
-        "auc": (reference.auc, reference.auc - limits.max_auc_drop),
+        "auc": (reference.auc, _subtract_drop(reference.auc, limits.max_auc_drop)),
         "gauc": (reference.gauc, _subtract_drop(reference.gauc, limits.max_gauc_drop)),
         "ndcg_at_10": (reference.ndcg_at_10, None),
-        "log_loss": (reference.log_loss, reference.log_loss + limits.max_log_loss_increase),
-        "rate_error": (rate_error(reference.mean_score, reference.label_rate), limits.max_rate_error),
-        "hit_rate": (reference.hit_rate, reference.hit_rate * (1 - limits.max_kpi_drop)),
+        "log_loss": (reference.log_loss, _subtract_drop(reference.log_loss, -limits.max_log_loss_increase)),
+        "rate_error": (error, max_error),
+        "hit_rate": (hit_rate, None if hit_rate is None else hit_rate * (1 - limits.max_kpi_drop)),
         "label_rate": (reference.label_rate, None),
         "mean_score": (reference.mean_score, None),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -22,6 +22,7 @@ from monitoring.pages.evidently_pages import write_pages
 from monitoring.pages.status_page import PAGE, write_page
 from monitoring.pages.status_page_data import StatusPageData
 from monitoring.reference.distributions import compared_columns
+from monitoring.reference.reference import ModelReference, Reference
 from monitoring.retraining.retrain_policy import decide_retraining
 from monitoring.served_features.comparison import ServedModelFiles
 from monitoring.served_features.record import ServedFeaturesReport
@@ -31,7 +32,7 @@ from monitoring.versions import WatchedVersion, WatchedVersions
 from monitoring.windows.known_columns import log_columns
 from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.records import Finding, RetrainDecision, WindowReport
-from monitoring.windows.slates import measure_slate_traffic
+from monitoring.windows.slates import measure_slate_traffic, versions_of_slates
 from monitoring.windows.spans import Span
 from monitoring.windows.windows import Windows
 from shortlist.contracts import Files, ShortlistError
@@ -254,11 +255,13 @@ class MonitoringJob:
         main_version = max(rows_by_version, key=lambda version: rows_by_version[version], default=None)
         watched = versions[champion if main_version is None else main_version]
         sent_columns = log_columns(watched.preprocessing.plan.declared.data)
-        problems, ratio = check_window(
-            window, watched.reference, self.monitoring_store.reports(), self._settings, sent_columns
-        )
+        of_slates, reports = versions_of_slates(slates), self.monitoring_store.reports()
+        reference = watched.expected(of_slates=watched.version in of_slates)
+        problems, ratio = check_window(window, reference, reports, self._settings, sent_columns)
         references = {
-            number: quality for number in rows_by_version if (quality := versions[number].quality) is not None
+            number: quality
+            for number in rows_by_version
+            if (quality := versions[number].expected_quality(reports, of_slates=number in of_slates)) is not None
         }
         limits, min_rows = self._settings.quality, self._settings.window.min_rows
         report = WindowReport(
@@ -270,17 +273,22 @@ class MonitoringJob:
             slates=measure_slate_traffic(slates, window.rows, main_version),
             warnings=clock_warnings(window, self._settings.checks) + early_warnings(window, references, limits),
             # Broken data are not compared: every dependent column would be reported as drift.
-            findings=() if problems or window.rows.height < min_rows else self._findings(window, watched),
+            findings=()
+            if problems or window.rows.height < min_rows
+            else self._findings(window, watched, reference, references),
         )  # fmt: skip
-        self._draw(window, report, watched)
+        self._draw(window, report, watched, reference)
         return report
 
-    def _findings(self, window: LiveWindow, watched: WatchedVersion) -> tuple[Finding, ...]:
+    def _findings(
+        self, window: LiveWindow, watched: WatchedVersion, reference: Reference,
+        qualities: Mapping[int, ModelReference],
+    ) -> tuple[Finding, ...]:  # fmt: skip
         rows = window.rows.filter(window.rows["version"] == watched.version)
-        scores = watched.quality.scores if watched.quality else None
-        return find_drift(rows, watched.reference, scores, watched.preprocessing, self._settings.drift)
+        scores = qualities[watched.version].scores if watched.version in qualities else None
+        return find_drift(rows, reference, scores, watched.preprocessing, self._settings.drift)
 
-    def _draw(self, window: LiveWindow, report: WindowReport, watched: WatchedVersion) -> None:
+    def _draw(self, window: LiveWindow, report: WindowReport, watched: WatchedVersion, reference: Reference) -> None:
         """Draw Evidently's pages of a window, beside the status page and in MLflow with the version's run."""
         is_drawn = self._settings.pages == "all" or (self._settings.pages == "bad" and report.verdict != "healthy")
         if not is_drawn or not window.rows.height:
@@ -288,7 +296,7 @@ class MonitoringJob:
         compared = compared_columns(watched.preprocessing.plan, self._settings.drift)
         out = self.folder / PAGES / _timestamp(window.start)
         try:
-            write_pages(window, watched.reference, watched.model, compared, out, findings=report.findings)
+            write_pages(window, reference, watched.model, compared, out, findings=report.findings)
             self._tracker.log_files(watched.run_id, out, f"monitoring/{out.name}")
         except ShortlistError as problem:  # the report has the numbers; a missing page must not fail the window
             note(f"No pages for the window of {window.start:%Y-%m-%d %H:%M}: {problem}")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from monitoring.live_quality import slates_reference
 from monitoring.reference.reference import ModelReference, Reference
+from monitoring.windows.records import WindowReport
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.tracking.registry import ModelRegistry
@@ -42,6 +45,17 @@ class WatchedVersion:
                 " nothing to be compared with; train again (make run) and roll the new version out"
             )
         return Reference.load(self.reference_folder)
+
+    def expected(self, *, of_slates: bool) -> Reference:
+        """Return the reference of its live traffic: of its slates, or of candidates that clients send."""
+        return self.reference.of_slates(self.model) if of_slates else self.reference
+
+    def expected_quality(self, reports: Sequence[WindowReport], *, of_slates: bool) -> ModelReference | None:
+        """Return the quality that is expected of its live traffic, after the windows of `reports`; None: unknown."""
+        shown = self.reference.shown.get(self.model)
+        if self.quality is None or shown is None or not of_slates:
+            return self.quality
+        return slates_reference(self.quality, shown, reports, self.version)
 
     @property
     def quality(self) -> ModelReference | None:

@@ -132,7 +132,9 @@ def _add_gate_steps(graph: PipelineBuilder, baseline: GraphStep, made: Artefacts
             **measures,
             **candidates,
         )
-        profile = graph.add(build_reference_profile, **features, scores=made["scores"], ensembles=made.get("ensembles"))
+        profile = graph.add(
+            build_reference_profile, **features, scores=made["scores"], release=made.get("release"), **candidates
+        )
     judgement = {"champion": champion["champion"], "verdict": judged["verdict"], "blessed": judged["Output"]}
     return judgement | {"reference": profile["reference"]} | ({"slates": slates} if slates else {})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any, Final, Self
@@ -13,8 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from monitoring.reference.model_quality import measure_models
 from monitoring.reference.reference_log import ReferenceLog
-from monitoring.reference.reference_parts import ColumnReference, ModelReference
+from monitoring.reference.reference_parts import ColumnReference, ModelReference, ShownReference
+from monitoring.reference.shown_slates import ReplayedRelease, ShownRows, SlateReplay, show_slates
 from shortlist.contracts import Files
+from shortlist.slates.release import open_release
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.monitoring import Monitoring
@@ -32,6 +34,7 @@ __all__ = ["ColumnReference", "ModelReference", "Reference", "build_reference"]
 
 RECORD: Final = "reference.json"
 SAMPLE: Final = "sample.parquet"
+SHOWN: Final = "shown.parquet"
 
 
 class _SavedReference(BaseModel):
@@ -42,6 +45,7 @@ class _SavedReference(BaseModel):
     columns: dict[str, ColumnReference]
     unknown_shares: dict[str, float] = Field(alias="unknown")
     models: dict[str, ModelReference]
+    shown: dict[str, ShownReference] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,10 @@ class Reference:
     sample: pl.DataFrame
     """At most 20 000 rows of whole users: user, day, event_time, label, the compared columns, and `score:<model>` with
     a score on the validation and test days."""
+    shown: Mapping[str, ShownReference] = field(default_factory=dict)
+    """What the release of each model would show, by model name; empty without retrieval."""
+    shown_sample: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """Rows of these slates: model, user, day, event_time, score and compared columns."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -80,7 +88,24 @@ class Reference:
             field_path = ".".join(map(str, problem["loc"]))
             raise IntegrityError(f"{folder / RECORD}: {field_path}: {problem['msg']}; train the model again") from None
         fields: dict[str, Any] = {name: getattr(saved, name) for name in _SavedReference.model_fields}
-        return cls(**fields, sample=pl.read_parquet(folder / SAMPLE))
+        shown = pl.read_parquet(folder / SHOWN) if saved.shown else pl.DataFrame()
+        return cls(**fields, sample=pl.read_parquet(folder / SAMPLE), shown_sample=shown)
+
+    def of_slates(self, model: str) -> Self:
+        """Return the reference of live slates of a model: columns of items as its release would show them.
+
+        Columns of the request and of the user keep the distributions of the log. Without replayed slates it is this
+        reference.
+        """
+        shown = self.shown.get(model)
+        if shown is None:
+            return self
+        return replace(
+            self,
+            columns={**self.columns, **shown.columns},
+            unknown_shares={**self.unknown_shares, **shown.unknown_shares},
+            sample=self.shown_sample.filter(pl.col("model") == model),
+        )
 
     def save(self, staging: Path) -> None:
         """Write the reference and its manifest into an empty folder."""
@@ -90,15 +115,18 @@ class Reference:
             columns=dict(self.columns),
             unknown=dict(self.unknown_shares),
             models=dict(self.models),
+            shown=dict(self.shown),
         )
         write_text(staging / RECORD, saved.model_dump_json(by_alias=True) + "\n")
         self.sample.write_parquet(staging / SAMPLE, compression="zstd")
+        if self.shown:
+            self.shown_sample.write_parquet(staging / SHOWN, compression="zstd")
         write_manifest(staging)
 
 
-def build_reference(
+def build_reference(  # noqa: PLR0913 - the sections and folders of one step
     spec: str, data: Data, features: Features, settings: Monitoring, log: Path, fitted: Path,
-    scores: Mapping[str, Path], out: Path,
+    scores: Mapping[str, Path], out: Path, *, release: ReplayedRelease | None = None,
 ) -> Reference:  # fmt: skip
     """Build, write and return the reference of a training; the log is read in parts.
 
@@ -110,7 +138,8 @@ def build_reference(
         log: Folder of the valid log.
         fitted: Folder of the fitted features: their split and vocabularies.
         scores: File of scores, or its folder, by model.
-        out: Folder to write: `reference.json`, `sample.parquet` and their manifest.
+        out: Folder to write: `reference.json`, `sample.parquet` and their manifest; with a release `shown.parquet`.
+        release: The release whose slates are replayed; None: requests bring their candidates.
 
     Raises:
         ShortlistError: The log has no day that the features were fitted on.
@@ -118,6 +147,12 @@ def build_reference(
     reference_log = ReferenceLog(data, features, settings, log, fitted)
     models = measure_models(scores, DayTable.open(log, Files.LOG), data, settings)
     counts, sample = reference_log.count({model: scores[model] for model in models})
+    shown = ShownRows({}, pl.DataFrame())
+    if release is not None:
+        stages, table = open_release(release.folder, data), DayTable.open(log, Files.LOG)
+        replay = SlateReplay(stages, data, table, fitted, release.seed)
+        described = reference_log.days, reference_log.compared, reference_log.vocabularies, settings.drift
+        shown = show_slates(replay, release.models, data, log, *described)
     reference = Reference(
         spec=spec,
         days=reference_log.days,
@@ -125,6 +160,8 @@ def build_reference(
         unknown_shares=counts.unknown_shares(),
         models=models,
         sample=sample,
+        shown=shown.references,
+        shown_sample=shown.sample,
     )
     with atomic_folder(out) as staging:
         reference.save(staging)

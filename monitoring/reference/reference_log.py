@@ -50,7 +50,7 @@ class ReferenceLog:
     def __init__(self, data: Data, features: Features, settings: Monitoring, log: Path, fitted: Path) -> None:
         self._data, self._settings, self._log = data, settings, log
         self._table = DayTable.open(log, Files.LOG)
-        self._vocabularies = Preprocessing.load(fitted).vocabularies
+        self.vocabularies = Preprocessing.load(fitted).vocabularies
         days_by_part = {
             part: tuple(map(date.fromisoformat, days))
             for part, days in read_json(fitted / Files.FEATURES)["split"].items()
@@ -65,7 +65,7 @@ class ReferenceLog:
             raise DataError(
                 f"{log}: got no rows of the days that {fitted} was fitted on; wanted the log of that training"
             )
-        self._compared = compared_columns(plan(data, features), settings.drift)
+        self.compared = compared_columns(plan(data, features), settings.drift)
 
     def count(self, scores: Mapping[str, Path]) -> tuple[ColumnCounts, pl.DataFrame]:
         """Return the counts of every compared column, and a sample of rows of whole users.
@@ -73,7 +73,7 @@ class ReferenceLog:
         Args:
             scores: File of scores, or its folder, by model; the sample gets them as `score:<model>`.
         """
-        counts = ColumnCounts(self._bins(), self.days, self._vocabularies, self._training[-1])
+        counts = ColumnCounts(self._bins(), self.days, self.vocabularies, self._training[-1])
         sample = GroupSample(_USER_HASH, SAMPLE_ROWS)
         row_count = sum(part.rows for part in self._table.days if part.day in self.days)
         with progress("reference", total=row_count) as advance:
@@ -91,7 +91,7 @@ class ReferenceLog:
             for number, frame in enumerate(self._iter_frames(self._training))
         ]
         sample = self._add_side_columns(pl.concat(samples))
-        return {name: make_bins(sample[name], kind, self._settings.drift) for name, kind in self._compared.items()}
+        return {name: make_bins(sample[name], kind, self._settings.drift) for name, kind in self.compared.items()}
 
     def _iter_slices(self, days: Collection[date]) -> Iterator[tuple[date, pl.DataFrame]]:
         for frame in self._iter_frames(days):
@@ -102,7 +102,7 @@ class ReferenceLog:
         keys = [table.key for table in self._data.side_tables]
         key_columns = (Columns.IMPRESSION, Columns.DAY, Columns.TIME, Columns.LABEL, self._data.user, *keys)
         columns = list(dict.fromkeys(name for name in (*key_columns, *log_columns(self._data)) if name))
-        if SLATE_SIZE not in self._compared:
+        if SLATE_SIZE not in self.compared:
             for path in self._table.paths(set(days)):
                 yield pl.read_parquet(path, columns=columns, hive_partitioning=False)
             return
@@ -121,7 +121,7 @@ class ReferenceLog:
         # A row without a user is a user of its own.
         user_hash = pl.coalesce(Columns.USER, pl.format("row {}", Columns.IMPRESSION)).hash(seed=0).alias(_USER_HASH)
         row_columns = Columns.IMPRESSION, Columns.DAY, Columns.TIME, Columns.USER, Columns.LABEL
-        return with_user.select(user_hash, *row_columns, *self._compared)
+        return with_user.select(user_hash, *row_columns, *self.compared)
 
     def _join_scores(self, sample: pl.DataFrame, scores: Mapping[str, Path]) -> pl.DataFrame:
         for model, path in scores.items():

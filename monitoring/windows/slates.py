@@ -36,6 +36,16 @@ def measure_slate_traffic(requests: pl.DataFrame, rows: pl.DataFrame, champion: 
     )
 
 
+def versions_of_slates(requests: pl.DataFrame) -> frozenset[int]:
+    """Return the versions that made slates for most of their requests; others rank the candidates of clients.
+
+    Args:
+        requests: As for `measure_slate_traffic`.
+    """
+    shares = requests.group_by("version").agg(pl.col("slate:asked").is_not_null().mean())
+    return frozenset(shares.filter(pl.col("slate:asked") > 0.5)["version"].drop_nulls())
+
+
 def _version_traffic(
     version: int, slates: pl.DataFrame, outcomes: pl.DataFrame, reference_shares: pl.DataFrame | None
 ) -> SlateTraffic:

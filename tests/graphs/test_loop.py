@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,22 @@ import polars as pl
 import pytest
 import yaml
 
-from shortlist.contracts import Columns
+from monitoring.reference.reference import Reference
+from shortlist.contracts import Columns, Files
 from shortlist.data.collected import CollectedLog
 from shortlist.data.world.answering_world import AnsweringWorld
+from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.features.preprocessing import Preprocessing
 from shortlist.loop.in_process_release import InProcessRelease
 from shortlist.loop.loop import LivedLoop, run_loop
 from shortlist.loop.loop_record import Loop
 from shortlist.loop.policies import POLICIES
-from shortlist.slates.recommender import SlateRequest
+from shortlist.slates.recommender import Slate, SlateRequest
 from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
+from shortlist.storage.storage_config import StorageConfig
+from tests.simulation.slate_windows import SlateWindows
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1_800)]
 
@@ -68,6 +74,7 @@ def test_a_broken_release_is_seen_to_earn_less(tmp_path: Path) -> None:
     loop.begin()
     loop.live(8)
     _check_batches_equal_single_requests(loop)
+    _check_windows(loop)
     batch = CollectedLog.open(loop.context.stores, "loop").batches()[-1]
     assert batch.counts.requests == loop.summary().days[0].slates
     loop.spec = small("-score")
@@ -78,6 +85,37 @@ def test_a_broken_release_is_seen_to_earn_less(tmp_path: Path) -> None:
     assert [event.version for event in promoted] == [2]
     assert sound["loop"] == sound["frozen"] > sound["chance"]
     assert broken["loop"] < 0.7 * broken["chance"] < broken["frozen"]
+
+
+def _check_windows(loop: LivedLoop) -> None:
+    """Check that windows of the sound release are quiet, and that one which ranks at random alarms."""
+    registry = loop.context.tracker.registry
+    version = registry.fetch(1)
+    reference = Reference.load(registry.reference_of(1))  # type: ignore[arg-type]
+    assert set(reference.shown) == {"logistic"}
+    assert reference.shown["logistic"].mean_score > reference.models["logistic"].mean_score  # the best of many
+    location = spec_feast_store_location(StorageConfig.parse(loop.context.stores), "loop")
+    world = AnsweringWorld(loop.source.model_copy(update={"drifts": ()}), SLATES, 8)
+    preprocessing = Preprocessing.load(version.folder / Files.PREPROCESSING)
+    log = Path(location.require_announcement()["log"])
+    windows = SlateWindows(loop.spec, world, log, reference, "logistic", preprocessing)
+    release = InProcessRelease.open(loop.context, 1, loop.spec.data)
+    verdicts = [
+        windows.add(day + 1.0, release, lambda requests: [answer.slate for answer in release.answer(requests)]).verdict
+        for day in range(8, 14)
+    ]
+    assert verdicts == ["healthy"] * 6
+    random = np.random.default_rng(0)
+
+    def show_at_random(requests: Sequence[SlateRequest]) -> list[Slate]:
+        found = release.stages.find_all(requests)
+        return [
+            release.stages.slate(request, candidates, random.random(len(candidates.items)))
+            for request, candidates in zip(requests, found, strict=True)
+        ]
+
+    broken = windows.add(15.0, release, show_at_random)
+    assert (broken.verdict, {"score", "log_loss"} <= set(broken.columns)) == ("degraded", True)
 
 
 def _day(loop: Loop, number: int) -> dict[str, float]:

@@ -135,7 +135,7 @@ def read_requests(stages: Recommender, data: Data, log: DayTable, test: frozense
     lists = retriever.candidates_and_lists(queries)
     popular = np.argsort(-item_popularity(retriever), kind="stable")[: retriever.section.candidates].astype(np.int32)
     lists[POPULARITY] = np.tile(popular, (queries.size, 1))
-    histories = _histories(data, log, test, queries.users)
+    histories = read_histories(data, log, test, queries.users)
     # Without the time, a frame without a further column has no rows.
     contexts = [
         {name: value for name, value in row.items() if name != Columns.TIME} for row in queries.context.to_dicts()
@@ -405,7 +405,7 @@ class _Diversity:
         return float("nan") if self._column is None else intra_list_diversity(self._column.gather(rows))
 
 
-def _histories(data: Data, log: DayTable, test: frozenset[date], users: pl.Series) -> dict[Any, UserHistory]:
+def read_histories(data: Data, log: DayTable, test: frozenset[date], users: pl.Series) -> dict[Any, UserHistory]:
     """Return the items that users were shown and took on the days before the test days."""
     assert data.user and data.item
     first_day = min(test)

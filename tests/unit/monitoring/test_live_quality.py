@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import numpy as np
 import polars as pl
 import pytest
 
-from monitoring.live_quality import MAX_SLICES, early_warnings, measure_quality
+from monitoring.live_quality import MAX_SLICES, early_warnings, measure_quality, slates_reference
 from monitoring.reference.distributions import Bins
 from monitoring.reference.reference import ColumnReference, ModelReference
+from monitoring.reference.reference_parts import ShownReference
 from monitoring.windows.kpi import hit_rate
 from monitoring.windows.live_window import LiveWindow
-from monitoring.windows.records import Measure, Quality
+from monitoring.windows.records import Measure, Problem, Quality, WindowReport
 from shortlist.evaluation.metrics.pointwise import auc, log_loss
 from shortlist.spec.monitoring import QualityLimits
 
@@ -338,3 +340,57 @@ def test_a_further_label_without_outcomes_has_a_problem(likes: pl.Expr, problem:
 def test_a_further_label_is_measured_only_for_models_with_its_scores() -> None:
     rows = with_likes(traffic(seed=1)).with_columns(pl.lit(None, pl.Float32).alias("score_like"))
     assert [quality.slice for quality in measure_quality(window_of(rows), {3: REFERENCE}, (), LIMITS, 100)] == ["all"]
+
+
+USUAL = REFERENCE.model_copy(update={"hit_rate": 0.3})
+SHOWN = ShownReference(columns={}, unknown_shares={}, scores=REFERENCE.scores, mean_score=0.45)
+"""What the release of the version would show: the best of many, whose scores are too high."""
+
+
+def slates_window(seed: int, ranks: bool = True) -> pl.DataFrame:
+    """Return shown rows: high scores, of which a third too many expect a label."""
+    rows = traffic(seed=seed)
+    scores = 0.3 + 0.3 * pl.col("score").cast(pl.Float64)
+    label = pl.Series("label", np.random.default_rng(seed).random(rows.height)) < 0.75 * rows.select(scores).to_series()
+    shown = rows.with_columns(score=scores.cast(pl.Float32), label=label.cast(pl.Int8))
+    return shown if ranks else shown.with_columns(score=(0.9 - pl.col("score")).cast(pl.Float32))
+
+
+def report_of(rows: pl.DataFrame, reports: Sequence[WindowReport]) -> WindowReport:
+    window, expected = window_of(rows), slates_reference(USUAL, SHOWN, reports, 3)
+    return WindowReport(
+        spec="demo", start=window.start, end=window.end, made=window.end, champion=3, versions={3: rows.height},
+        requests=window.requests, rows=rows.height, coverage=1.0,
+        quality=measure_quality(window, {3: expected}, ["device"], LIMITS, 100),
+    )  # fmt: skip
+
+
+def test_slates_are_compared_with_the_first_windows_of_their_version() -> None:
+    rows = slates_window(0)
+    log_quality = quality_of(rows)
+    assert {"auc", "rate_error"} <= {measure.name for measure in log_quality.measures if measure.breached}
+
+    reports: list[WindowReport] = []
+    for seed in range(5):
+        reports.append(report_of(slates_window(seed), reports))
+    assert [report.verdict for report in reports] == ["healthy"] * 5
+    early, late = by_name(reports[1].quality[0]), by_name(reports[4].quality[0])
+    assert (early["auc"].reference, early["rate_error"].limit, early["mean_score"].reference) == (None, None, 0.45)
+    first_aucs = [by_name(report.quality[0])["auc"].value for report in reports[:3]]
+    assert late["auc"].reference == pytest.approx(np.mean(first_aucs))
+    assert late["auc"].limit == pytest.approx(np.mean(first_aucs) - LIMITS.max_auc_drop)
+    assert late["rate_error"].limit == pytest.approx((late["rate_error"].reference or 0) + LIMITS.max_rate_error)
+    assert all(measure.limit is None for quality in reports[4].quality[1:] for measure in quality.measures)  # slices
+
+    broken = report_of(slates_window(9, ranks=False), reports)
+    assert (broken.verdict, "auc" in broken.columns) == ("degraded", True)
+
+
+def test_other_versions_and_broken_windows_are_no_first_windows() -> None:
+    reports = [report_of(slates_window(seed), []) for seed in range(3)]
+    assert slates_reference(REFERENCE, SHOWN, reports, 3).auc is not None
+    assert slates_reference(REFERENCE, SHOWN, reports, 4).auc is None
+    problem = Problem(kind="volume", reason="nobody asked")
+    broken = [report.model_copy(update={"problems": (problem,)}) for report in reports]
+    assert slates_reference(REFERENCE, SHOWN, broken, 3).auc is None
+    assert slates_reference(REFERENCE, SHOWN, broken, 3).hit_rate == REFERENCE.hit_rate

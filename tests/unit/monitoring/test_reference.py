@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ import pytest
 
 from monitoring.drift.drift import find_drift
 from monitoring.reference import model_quality, reference_log
+from monitoring.reference.distributions import Bins
 from monitoring.reference.reference import Reference, build_reference
+from monitoring.reference.reference_parts import ColumnReference, ShownReference
 from monitoring.windows.known_columns import SLATE_SIZE
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.features.fit import fit
@@ -192,6 +194,34 @@ def test_more_candidates_than_shown_rows_are_drift_with_slate_features(tmp_path:
         ]
     plain = Training(tmp_path / "plain", days, declared, features=FEATURES).build()
     assert SLATE_SIZE not in plain.columns
+
+
+def test_live_slates_are_compared_with_what_the_release_would_show(tmp_path: Path) -> None:
+    days = [[row(user=number, item=number % 4, page="home") for number in range(200)] for _ in DAYS]
+    reference = Training(tmp_path, [*days[:-1], plain(200)]).build()
+    items = ColumnReference(
+        bins=Bins(kind="categorical", values=(7, 8)), counts=((900, 100, 0), (880, 120, 0)), nulls=0.0, rows=2_000
+    )
+    shown = ShownReference(columns={"item_id": items}, unknown_shares={"item_id": 0.5}, scores=items, mean_score=0.9)
+    sample = pl.DataFrame({"model": ["xgboost", "other"], "item_id": [7, 8]})
+    complete = replace(reference, shown={"xgboost": shown}, shown_sample=sample)
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    complete.save(staging)
+    loaded = Reference.load(staging)
+    assert loaded.shown == {"xgboost": shown} and loaded.shown_sample.equals(sample)
+
+    expected = loaded.of_slates("xgboost")
+    assert expected.columns == {**reference.columns, "item_id": items}
+    assert expected.columns["page"] == reference.columns["page"]  # columns of requests keep the log's distribution
+    assert (expected.unknown_shares["item_id"], expected.sample["item_id"].to_list()) == (0.5, [7])
+    assert loaded.of_slates("unknown").columns == reference.columns
+    live = pl.DataFrame({"item_id": [7] * 450 + [8] * 50, "page": "home", "user": [str(n) for n in range(500)]})
+    drifted = {
+        name: [each.column for each in find_drift(live, part, None, None, Monitoring().drift) if each.drifted]
+        for name, part in (("log", reference), ("slates", expected))
+    }
+    assert (drifted["log"], drifted["slates"]) == (["item_id"], [])
 
 
 def test_empty_lists_and_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from monitoring.exposition import metrics_text
 from monitoring.store.monitoring_store import MonitoringStore
 from monitoring.windows.records import WindowReport
-from monitoring.windows.slates import SLATE_COLUMNS, measure_slate_traffic
+from monitoring.windows.slates import SLATE_COLUMNS, measure_slate_traffic, versions_of_slates
 
 SCHEMA: dict[str, Any] = {
     "request_id": pl.String(),
@@ -58,6 +58,12 @@ def test_slate_traffic_has_shares_per_version() -> None:
 def test_slate_traffic_is_empty_without_slates() -> None:
     assert measure_slate_traffic(SLATES.filter(pl.col("request_id") == "rank"), OUTCOMES, 1) == ()
     assert measure_slate_traffic(requests(), OUTCOMES, None) == ()
+
+
+def test_versions_that_rank_the_candidates_of_clients_make_no_slates() -> None:
+    assert versions_of_slates(SLATES) == {1, 2}  # two of the three requests of version 1, and the one of version 2
+    assert versions_of_slates(SLATES.filter(pl.col("request_id").is_in(["a", "rank"]))) == frozenset()
+    assert versions_of_slates(requests()) == frozenset()
 
 
 def test_slate_traffic_is_exported_to_prometheus(tmp_path: Path) -> None:
