@@ -106,9 +106,14 @@ def run_(
 ) -> None:
     """Run a spec's whole pipeline on this machine."""
     from shortlist.runs.local_training import run_locally
+    from shortlist.runs.runs_folder import RunsFolder
     from shortlist.spec.load import load_spec
 
-    declared = load_spec(find_spec(spec), spec_changes(profile, objects, change))
+    path = find_spec(spec, runs)
+    declared = load_spec(path, spec_changes(profile, objects, change))
+    for notice in declared.notices:
+        typer.echo(notice)
+    RunsFolder.open(runs).remember_spec(declared.name, path)
     raise typer.Exit(run_locally(declared, data, runs, spec_argument=spec))
 
 

@@ -32,7 +32,7 @@ def compare(
     """Show all models of a spec's last run: quality with paired intervals against the best, and what each costs."""
     from shortlist.spec.load import load_spec
 
-    declared = load_spec(find_spec(spec), change or ())
+    declared = load_spec(find_spec(spec, runs), change or ())
     path, comparison = newest_comparison(runs, declared.name)
     if as_json:
         typer.echo(path.read_text())

@@ -39,7 +39,7 @@ def compare_orderings(
     from shortlist.spec.load import load_spec
     from shortlist.training.tuning.orderings import compare_orderings
 
-    path = find_spec(spec)
+    path = find_spec(spec, runs)
     loaded = load_spec(path, change or ())
     orderings = declared_orderings(loaded, lambda text: load_spec(path, [*(change or ()), text]), read_lines(values))
     folders = run_folders(loaded, runs, spec, data)

@@ -30,7 +30,7 @@ def diagnose(
     """Measure what limits the training speed of a spec's model, such as loader or network; print what to change."""
     from shortlist.spec.load import load_spec
 
-    loaded = load_spec(find_spec(spec), change or ())
+    loaded = load_spec(find_spec(spec, runs), change or ())
     name, function = choose_diagnosis(loaded, model)
     table = newest_table(runs, loaded.features.names, spec)
     for line in function(table, loaded.models[name], loaded.runtime, steps).lines:

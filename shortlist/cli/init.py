@@ -31,7 +31,7 @@ def init(
     from shortlist.first_spec.write import draft_spec, write_spec
 
     if out.exists() and not force:
-        raise ShortlistError(f"{out}: exists already; give another --out, or --force to replace it")
+        raise ShortlistError(f"{out}: exists already. .venv/bin/shortlist init {data} --out {out} --force replaces it")
     draft = draft_spec(data, _take_likeliest if yes else _ask, max_left_out)
     for table, reason in draft.left_out.items():
         typer.echo(f"  left out   {table}: {reason}")

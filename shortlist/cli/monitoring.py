@@ -31,7 +31,7 @@ def watch(
     from shortlist.runs.monitoring_runs import run_monitoring_locally, run_monitoring_periodically
     from shortlist.spec.load import load_spec
 
-    loaded = load_spec(find_spec(spec))
+    loaded = load_spec(find_spec(spec, runs))
     if interval is None:
         raise typer.Exit(run_monitoring_locally(loaded, data, runs))
     run_monitoring_periodically(loaded, data, runs, parse_seconds(interval), metrics_port)
@@ -51,7 +51,7 @@ def alerts(
     from shortlist.runs.runs_folder import open_runs_folder
     from shortlist.spec.load import load_spec
 
-    loaded = load_spec(find_spec(spec))
+    loaded = load_spec(find_spec(spec, runs))
     destinations = open_destinations(loaded.monitoring.alerts)
     if not destinations:
         raise ShortlistError(
@@ -80,7 +80,7 @@ def collect(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
     from shortlist.runs.monitoring_runs import collect_locally
     from shortlist.spec.load import load_spec
 
-    collected = collect_locally(load_spec(find_spec(spec)), runs)
+    collected = collect_locally(load_spec(find_spec(spec, runs)), runs)
     typer.echo("\n".join(collected.lines))
     raise typer.Exit(1 if collected.problems else 0)
 
@@ -95,7 +95,7 @@ def refresh(
     from shortlist.runs.refresh_runs import run_refresh_locally
     from shortlist.spec.load import load_spec
 
-    raise typer.Exit(run_refresh_locally(load_spec(find_spec(spec)), data, runs))
+    raise typer.Exit(run_refresh_locally(load_spec(find_spec(spec, runs)), data, runs))
 
 
 @commands.command()
@@ -117,7 +117,7 @@ def backfill(
     from shortlist.features.backfill import parse_range
     from shortlist.spec.load import load_spec
 
-    loaded, corrected = load_spec(find_spec(spec), change or ()), parse_range(first, last)
+    loaded, corrected = load_spec(find_spec(spec, runs), change or ()), parse_range(first, last)
     if host:
         require_cluster_packages()
         from shortlist.kubeflow.client import KubeflowClient
@@ -144,7 +144,7 @@ def drill(
     from shortlist.drill.drill import run_drill
     from shortlist.spec.load import load_spec
 
-    raise typer.Exit(0 if run_drill(load_spec(find_spec(spec)), runs).passed else 1)
+    raise typer.Exit(0 if run_drill(load_spec(find_spec(spec, runs)), runs).passed else 1)
 
 
 @commands.command()

@@ -38,13 +38,19 @@ def spec_changes(profile: str, objects: str, change: list[str] | None) -> list[s
     return changes + (change or [])
 
 
-def find_spec(name: str) -> Path:
-    """Return the path of a spec given by name or by path."""
-    return (
-        Path(name)
-        if name.endswith((".yaml", ".yml")) or "/" in name
-        else project_root() / "pipelines" / "specs" / f"{name}.yaml"
-    )
+def find_spec(name: str, runs: Path = Path("runs")) -> Path:
+    """Return the path of a spec given by name or by path.
+
+    Args:
+        name: Path of a YAML file, name of a shipped spec, or `name` of a spec that was run here.
+        runs: Folder of the runs, which remember the paths of their specs.
+    """
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        return Path(name)
+    from shortlist.runs.runs_folder import recalled_spec
+
+    shipped = project_root() / "pipelines" / "specs" / f"{name}.yaml"
+    return shipped if shipped.is_file() else recalled_spec(runs, name) or shipped
 
 
 def require_cluster_packages() -> None:

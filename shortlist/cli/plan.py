@@ -36,7 +36,7 @@ def plan(
     from shortlist.spec.load import load_spec
 
     devices = [find_accelerator(name) for name in gpu or ["H200"]]
-    path = find_spec(spec)
+    path = find_spec(spec, runs)
     loaded = load_spec(path, change or ())
     sizes = read_cardinalities(path, cardinalities), fitted_sizes(runs, loaded.features.names)
     shapes = {

@@ -75,7 +75,7 @@ def stop(
     from shortlist.spec.load import load_spec
 
     served = [path.name for path in sorted((runs / "serving").glob("*")) if path.is_dir()]
-    for name in served if spec is None else [load_spec(find_spec(spec)).name]:
+    for name in served if spec is None else [load_spec(find_spec(spec, runs)).name]:
         paths = ServingPaths.for_spec(runs, name)
         stopped = stop_stack(paths) if paths.root.is_dir() else []
         typer.echo(f"{name}: stopped {', '.join(stopped)}" if stopped else f"{name}: nothing was running")
@@ -159,7 +159,7 @@ def retire_champion(
     from shortlist.spec.load import load_spec
     from shortlist.training.champion import retire_champion
 
-    loaded = load_spec(find_spec(spec))
+    loaded = load_spec(find_spec(spec, runs))
     version = retire_champion(_run_context(loaded, runs), reason, datetime.now(UTC))
     typer.echo(
         f"{loaded.name}: version {version} is retired: {reason}\nThe next run is compared with the baselines. It serves"
@@ -194,7 +194,7 @@ def export_(
 
     if form not in release_forms():
         raise ShortlistError(f"--form: got '{form}'; wanted {', '.join(release_forms())}")
-    loaded = load_spec(find_spec(spec))
+    loaded = load_spec(find_spec(spec, runs))
     run = RunContext(name=loaded.name, stores=open_runs_folder(runs, loaded.runtime).storage_parameter(loaded.runtime))
     typer.echo(f"{out}: version {release(run, version, form, loaded.serving, out)} ({form})")
 
@@ -203,7 +203,7 @@ def _deployer(spec: str, runs: Path) -> LocalDeployer:
     from shortlist.deployment.local_deployer import LocalDeployer
     from shortlist.spec.load import load_spec
 
-    loaded = load_spec(find_spec(spec))
+    loaded = load_spec(find_spec(spec, runs))
     return LocalDeployer(_run_context(loaded, runs), loaded.serving, loaded.gates, loaded.runtime, loaded.data.labels)
 
 
@@ -226,11 +226,11 @@ def _target_deployer(spec: str, target: str | None, runs: Path) -> Deployer:
     """Return the deployer of the spec's fleet; refuse another target than the spec's."""
     from shortlist.deployment.deployer import Deployer
 
-    loaded = _target_spec(spec, target)
+    loaded = _target_spec(spec, target, runs)
     return Deployer(_run_context(loaded, runs), loaded.serving, loaded.gates, loaded.runtime, loaded.data.labels)
 
 
-def _target_spec(spec: str, target: str | None) -> Spec:
+def _target_spec(spec: str, target: str | None, runs: Path = Path("runs")) -> Spec:
     """Return the spec; refuse another target than the spec's."""
     from shortlist.deployment.fleets import FLEETS
     from shortlist.spec.load import load_spec
@@ -238,7 +238,7 @@ def _target_spec(spec: str, target: str | None) -> Spec:
     kinds = {fleet.option or kind: kind for kind, fleet in FLEETS.complete().items()}
     if target is not None and target not in kinds:
         raise ShortlistError(f"--target: got '{target}'; wanted {' or '.join(kinds)}")
-    loaded = load_spec(find_spec(spec))
+    loaded = load_spec(find_spec(spec, runs))
     declared = loaded.runtime.target.kind
     if target is not None and kinds[target] != declared:
         raise ShortlistError(

@@ -39,7 +39,7 @@ def tune(
     from shortlist.training.tuning.search import SearchSettings, search
     from shortlist.training.tuning.tracked import TrackedSearch
 
-    loaded = load_spec(find_spec(spec), change or ())
+    loaded = load_spec(find_spec(spec, runs), change or ())
     names = tuned_models(loaded, model)
     state = open_runs_folder(runs, loaded.runtime)
     table = newest_matching_table(loaded, runs, spec)

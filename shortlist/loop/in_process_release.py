@@ -62,7 +62,7 @@ class InProcessRelease:
         stages = open_release(release, data) if refreshed is None else open_refreshed(refreshed, blessed, data)
         views = ViewIndex.read(Path(announcement["views"]))
         moment = datetime.fromisoformat(announcement["until"])
-        return cls(version, stages, PairScorer(registry.fetch(version).folder, views, moment))
+        return cls(version, stages, PairScorer(registry.fetch(version).folder, views, moment, stages.item_values))
 
     def answer(self, requests: Sequence[SlateRequest]) -> list[ReleaseAnswer]:
         """Return the slates of requests, whose context is what the application sends."""

@@ -119,8 +119,10 @@ def status_line(record: RolloutRecord) -> str:
     observation = record.steps[-1].last if record.steps and state.phase is Phase.WATCHING else None
     if observation is not None:
         stable, canary = observation.stable, observation.canary
-        latencies = f"p99 {format_milliseconds(stable.p99_ms)} / {format_milliseconds(canary.p99_ms)} ms"
-        requests = f"{format_count(stable.requests)} / {format_count(canary.requests)} requests"
+        latencies = (
+            f"p99: stable {format_milliseconds(stable.p99_ms)} ms, canary {format_milliseconds(canary.p99_ms)} ms"
+        )
+        requests = f"requests: stable {format_count(stable.requests)}, canary {format_count(canary.requests)}"
         parts += [requests, latencies, f"{format_name(observation.decision)}: {observation.reason}"]
     return "  ".join(parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,14 +26,37 @@ from shortlist.runs.runs_folder import RunsFolder, open_runs_folder
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json, write_json
 
+_MOST_LINES: Final = 6
+"""Lines that one check prints."""
 _INTERRUPTED: Final = 130
 """Exit code of a run that the user stopped."""
 
 
-def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path) -> int:
+def new_lines(lines: Sequence[str], shown: set[str]) -> list[str]:
+    """Return the lines that were not shown before, the first ones and how many more there are; remember all.
+
+    >>> shown = set()
+    >>> new_lines([f"alarm {number}" for number in range(9)], shown)[-2:]
+    ['alarm 5', '... and 3 more, on the page of the newest window']
+    >>> new_lines(["alarm 8", "alarm 9"], shown)
+    ['alarm 9']
+    """
+    fresh = [line for line in lines if line not in shown]
+    shown.update(fresh)
+    rest = len(fresh) - _MOST_LINES
+    return fresh if rest <= 0 else [*fresh[:_MOST_LINES], f"... and {rest} more, on the page of the newest window"]
+
+
+def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path, shown: set[str] | None = None) -> int:
     """Check live traffic once with kfp.local, and train when that is decided; return the exit code.
 
     Where no training starts and a refresh is due, newer statistics are published.
+
+    Args:
+        spec: The spec.
+        data: The log, for a training.
+        runs: Folder of runs and stores.
+        shown: Lines of earlier checks, which are not printed again; None: of none.
 
     Returns:
         0 when traffic is fine or a training succeeded; 1 when a person is needed; 130 when stopped.
@@ -56,7 +80,7 @@ def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path) -> int:
         raise ShortlistError("\n".join(display.failed.values()) or display.internal_error(run))
     shutil.rmtree(run)
     keep_served_features(spec, state)
-    for line in display.notes:
+    for line in new_lines(display.notes, set() if shown is None else shown):
         Console(highlight=False).print(line, markup=False, soft_wrap=True)
     if not code and refresh_is_due(spec, stores, datetime.now(UTC)):
         code = run_refresh_locally(spec, data, runs)
@@ -98,24 +122,30 @@ def run_monitoring_periodically(spec: Spec, data: Path | None, runs: Path, secon
     """
     console = Console(highlight=False)
     watch = _monitoring_job(spec, open_runs_folder(runs, spec.runtime))
-    since = datetime.now(UTC)
+    since, shown = datetime.now(UTC), set[str]()
     with serve_metrics(watch.monitoring_store, port) as at:
         console.print(f"Monitoring every {seconds} s. Metrics: http://127.0.0.1:{at}/metrics   Stop: Ctrl-C")
         with suppress(KeyboardInterrupt):
             while True:
                 began = time.monotonic()
-                if _run_once(spec, data, runs, watch, since, console) == _INTERRUPTED:
+                if _run_once(spec, data, runs, watch, since, console, shown) == _INTERRUPTED:
                     break
                 time.sleep(max(0.0, began + seconds - time.monotonic()))
         console.print("Monitoring has stopped.")
 
 
 def _run_once(
-    spec: Spec, data: Path | None, runs: Path, watch: MonitoringJob, since: datetime, console: Console
+    spec: Spec,
+    data: Path | None,
+    runs: Path,
+    watch: MonitoringJob,
+    since: datetime,
+    console: Console,
+    shown: set[str],
 ) -> int:
     """Check once, and start a scheduled training that is due; return the exit code of what ran last."""
     try:
-        code = run_monitoring_locally(spec, data, runs)
+        code = run_monitoring_locally(spec, data, runs, shown)
         if (
             code != _INTERRUPTED
             and (decision := start_scheduled_training(spec, watch, since, datetime.now(UTC))) is not None

@@ -76,6 +76,8 @@ def advice_after_failure(run: Path, spec_argument: str, failed: Collection[str])
     location = _run_arguments(run).get("log", {}).get("location")
     data = f" --data {shlex.quote(location)}" if location else ""
     command = _CHECK.format(spec=shlex.quote(spec_argument), log=data)
+    if _section(_run_arguments(run).get("data")).get("live", {}).get("collect"):
+        command += " (of the files alone; the quarantine on the run's page holds the collected rows)"
     return f"A run stops at its first problem; this command lists all problems of the log: {command}"
 
 
@@ -152,7 +154,8 @@ def _next_commands(
         failed_gate = next(
             (gate["name"] for gate in summary["gates"] if gate["model"] == best and not gate["passed"]), ""
         )
-        command, purpose = _ADVICE.get(failed_gate, (_CHECK, "check the spec again, and list what is wrong"))
+        unlisted_gate = ("{page}#gates", "what it measured") if failed_gate else (_CHECK, "list what is wrong")
+        command, purpose = _ADVICE.get(failed_gate, unlisted_gate)
         if retirement := _retirement(summary, best):
             command, purpose = retirement, "compare with the baselines, if the champion is no yardstick any more"
         candidates = _section(arguments.get("retrieval")).get("candidates", 500)

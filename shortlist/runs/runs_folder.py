@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -18,6 +18,9 @@ from shortlist.spec.runtime import Runtime, ServerTracking
 from shortlist.storage.artefacts import write_text
 from shortlist.storage.records.identity import claim
 from shortlist.storage.storage_config import StorageConfig
+
+_SPECS: Final = "specs"
+"""Folder of the paths of specs that were run, by name."""
 
 
 class RunsFolder(BaseModel):
@@ -81,11 +84,23 @@ class RunsFolder(BaseModel):
                 return folder
         raise AssertionError("a hundred runs in one second")
 
+    def remember_spec(self, name: str, path: Path) -> None:
+        """Remember the path of a spec that was run, so that commands find it by its name."""
+        folder = self.stores / _SPECS
+        folder.mkdir(exist_ok=True)
+        write_text(folder / name, str(path.resolve()))
+
     def point_latest_at(self, run: Path) -> None:
         """Make `latest` a link to a run."""
         link = self.root / f"latest.{uuid.uuid4().hex}.partial"
         link.symlink_to(run.name)
         link.replace(self.root / "latest")
+
+
+def recalled_spec(runs: Path, name: str) -> Path | None:
+    """Return the path of the spec of a name that was run last in a runs folder; None where none was."""
+    record = runs / "stores" / _SPECS / name
+    return Path(record.read_text(encoding="utf-8")) if record.is_file() else None
 
 
 @contextmanager

@@ -279,6 +279,20 @@ class Recommender:
         stages._ordering = self._ordering.model_copy(update={"explore": None})
         return stages
 
+    @property
+    def item_columns(self) -> tuple[str, ...]:
+        """Columns of the log of which each candidate has its item's newest value."""
+        return tuple(self._retriever.section.item_columns)
+
+    def item_values(self, items: pl.Series) -> dict[str, pl.Series]:
+        """Return the item columns of candidates; null for an item that the catalogue does not have."""
+        if not self.item_columns:
+            return {}
+        catalogue = self._retriever.catalogue
+        rows = pl.Series(catalogue.find_rows(items))
+        places = rows.set(rows < 0, None).cast(pl.UInt32)
+        return {name: catalogue.items[name].gather(places) for name in self.item_columns}
+
     def find_user_context(self, user: int | str | None) -> dict[str, Any]:
         """Return the columns of a user's side tables that stages read; empty for an unknown user."""
         columns = self._users.columns

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_core import InitErrorDetails
 
 from shortlist.contracts import did_you_mean
 from shortlist.spec.base import Names, Section
@@ -51,7 +52,24 @@ def _parse_gate_settings(settings_by_gate: object) -> object:
     for name in settings_by_gate:
         if name not in sections:
             raise ValueError(f"'{name}' is no gate with settings of its own{did_you_mean(str(name), sections)}")
-    return {name: sections[name].model_validate(settings) for name, settings in settings_by_gate.items()}
+    return {name: _parse_settings(name, sections[name], settings) for name, settings in settings_by_gate.items()}
+
+
+def _parse_settings(gate: str, section: type[Section], settings: object) -> Section:
+    try:
+        return section.model_validate(settings)
+    except ValidationError as error:
+        # The key path of a nested section would lack the gate's name.
+        details: list[InitErrorDetails] = [
+            {
+                "type": problem["type"],
+                "loc": (gate, *problem["loc"]),
+                "input": problem["input"],
+                "ctx": problem.get("ctx", {}),
+            }
+            for problem in error.errors()
+        ]
+        raise ValidationError.from_exception_data("gates.custom", details) from None
 
 
 class Gates(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -90,6 +91,9 @@ class Retrieval(Section):
     context: Names = ()
     """Columns of the log that have one value for all items of a request, such as a surface. Slates are evaluated with
     the values of a user's first row; other columns of a row, such as its position, are null for a candidate."""
+    item_columns: Names = ()
+    """Columns of the log that the item determines, such as its price, where no table of items holds them. A candidate
+    has the newest value of its item in the log; requests do not send these columns."""
     simulated_requests: int = Field(default=100, ge=1, le=10_000_000)
     """Random requests of known, new and anonymous users for which every run makes slates; the gate `slates` holds if
     one breaks a filter or an ordering rule, or if slates are not as frequent as their propensities."""
@@ -139,20 +143,36 @@ class Retrieval(Section):
         columns_before = {column.name: column for column in data.columns if column.known == "before"}
         roles = {data.user, data.item, data.label, data.impression, data.request}
         context_columns = {name: column for name, column in columns_before.items() if name not in roles}
-        try:
-            check_columns(
-                self.context,
-                context_columns,
-                ("integer", "number", "string", "hex", "date"),
-                "the log that is known before",
+        for key, names, types in (
+            ("context", self.context, ("integer", "number", "string", "hex", "date")),
+            ("item_columns", self.item_columns, ("integer", "number", "string")),
+        ):
+            try:
+                check_columns(names, context_columns, types, "the log that is known before")
+            except ValueError as problem:
+                raise ValueError(f"retrieval.{key}: {problem}") from None
+        if both := sorted(set(self.context) & set(self.item_columns)):
+            raise ValueError(
+                f"retrieval.item_columns: '{both[0]}' is in retrieval.context too; it is a column of the item or of the"
+                " request, not of both"
             )
-        except ValueError as problem:
-            raise ValueError(f"retrieval.context: {problem}") from None
 
     def max_candidates(self, name: str) -> int:
         """Return the largest number of candidates of a source."""
         cap = self.sources[name].max_items
         return self.candidates if cap is None else min(cap, self.candidates)
+
+
+def columns_without_candidates(retrieval: Retrieval, data: Data, read: Iterable[str]) -> list[str]:
+    """Return the columns of the log that features read and that a candidate of a request does not have of its own.
+
+    Args:
+        retrieval: The section.
+        data: The log's declaration.
+        read: Columns that features read of the impression.
+    """
+    placed = {data.user, data.item, *retrieval.context, *retrieval.item_columns}
+    return [column.name for column in data.columns if column.name in {*read} - placed and column.known == "before"]
 
 
 def item_tables(data: Data) -> list[SideTable]:

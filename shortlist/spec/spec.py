@@ -17,7 +17,7 @@ from shortlist.spec.gates import Gates
 from shortlist.spec.models import Models, ModelSection, check_members, with_baselines
 from shortlist.spec.monitoring import Monitoring, Schedule
 from shortlist.spec.ordering import Ordering
-from shortlist.spec.retrieval import Retrieval
+from shortlist.spec.retrieval import Retrieval, columns_without_candidates
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving, check_guards
 from shortlist.spec.tune import Tune
@@ -92,7 +92,26 @@ class Spec(Section):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Declarations of a valid spec without effect on its target, one sentence each."""
+        """Declarations of a valid spec without the effect that they seem to have, one sentence each."""
+        return (*self._candidate_notices, *self._filter_notices)
+
+    @property
+    def _candidate_notices(self) -> tuple[str, ...]:
+        if self.retrieval is None:
+            return ()
+        read = [name for feature in self.features.columns for name in feature.inputs]
+        names = columns_without_candidates(self.retrieval, self.data, read)
+        if not names:
+            return ()
+        columns = ", ".join(f"'{name}'" for name in names)
+        return (
+            f"retrieval: features read {columns}, of which a request for recommendations sends one value for all"
+            " candidates, or none: list what the item determines in retrieval.item_columns (or move it to a table of"
+            " items), and what the request determines in retrieval.context",
+        )
+
+    @property
+    def _filter_notices(self) -> tuple[str, ...]:
         if self.filters is None or not self.runtime.target.is_remote:
             return ()
         return tuple(

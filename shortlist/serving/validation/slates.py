@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -37,6 +37,7 @@ from shortlist.serving.export.signature import FOLDER, SCORE, Signature
 from shortlist.serving.server.features.snapshot import Snapshot, load_with_users
 from shortlist.serving.server.features.tensor_assembler import TensorAssembler
 from shortlist.serving.server.request_inputs.input_reader import InputReader, InputSpec
+from shortlist.serving.server.request_inputs.slate_requests import column_tensor
 from shortlist.serving.server.requests.tensors import BYTES, Tensor, TensorHead, from_values
 from shortlist.serving.validation.exploration_cost import exploration_cost
 from shortlist.serving.validation.slate_value import LoggedRequests, read_logged_requests, write_slate_value
@@ -169,7 +170,7 @@ def evaluate_slates(
         out: Folder to write, atomically.
         simulated: Outcome of random requests to the stages; None when none were run.
     """
-    scorer = PairScorer(model, views)
+    scorer = PairScorer(model, views, item_values=stages.item_values)
     slates: list[Slate] = []
     scores_by_request: list[Mapping[str, np.ndarray]] = []
     for request, request_candidates in zip(test_requests.requests, candidates_by_request, strict=True):
@@ -258,9 +259,17 @@ class PairScorer:
         views: Views of the fitted features.
         moment: Time as of which statistics are looked up, as by a server that was refreshed then; None: the beginning
             of each request's day.
+        item_values: Returns the columns of the log that items have of their own; None: they have none.
     """
 
-    def __init__(self, model: Path, views: ViewIndex, moment: datetime | None = None) -> None:
+    def __init__(
+        self,
+        model: Path,
+        views: ViewIndex,
+        moment: datetime | None = None,
+        item_values: Callable[[pl.Series], Mapping[str, pl.Series]] | None = None,
+    ) -> None:
+        self._item_values = item_values or (lambda items: {})
         signature = Signature.read(model / FOLDER)
         plan = Preprocessing.load(model / Files.PREPROCESSING).plan
         self._assembler = TensorAssembler(plan, signature)
@@ -317,10 +326,14 @@ class PairScorer:
             {**request.context, self._data.user: request.user, Columns.TIME: microseconds(request.now)}
             for request in requests
         ]
-        tensors = []
+        all_items, tensors = pl.concat(items), []
+        item_values = self._item_values(all_items)
         for spec in reader.inputs:
             if spec.name == self._data.item:
-                tensors.append(_tensor(spec, pl.concat(items).to_list()))
+                tensors.append(_tensor(spec, all_items.to_list()))
+                continue
+            if spec.name in item_values:
+                tensors.append(column_tensor(self._data.by_name[spec.name], item_values[spec.name]))
                 continue
             values = [context.get(spec.name) for context in contexts]
             if any(value is not None for value in values):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -95,7 +95,7 @@ def _write_retrieval(
     section: Retrieval, data: Data, log: DayTable, days: frozenset[date], folder: Path, seed: int,
     write: Callable[[str, Any, FitInputs, Path], None],
 ) -> None:  # fmt: skip
-    catalogue = build_catalogue(data, log, days, section.catalogue)
+    catalogue = build_catalogue(data, log, days, section.catalogue, section.item_columns)
     if section.candidates > catalogue.size:
         catalogue_text = "the items' side tables name" if section.catalogue == "listed" else _ALL_NAME
         raise DataError(
@@ -125,9 +125,21 @@ def _write_retrieval(
 
 
 def build_catalogue(
-    data: Data, log: DayTable, days: frozenset[date], mode: Literal["seen", "listed"] = "seen"
+    data: Data,
+    log: DayTable,
+    days: frozenset[date],
+    mode: Literal["seen", "listed"] = "seen",
+    item_columns: Sequence[str] = (),
 ) -> Catalogue:
-    """Return the items in some days of a log or in side tables, or those in the side tables alone (`listed`)."""
+    """Return the items in some days of a log or in side tables, or those in the side tables alone (`listed`).
+
+    Args:
+        data: The spec's section.
+        log: The validated log.
+        days: Days of the log to read.
+        mode: Where items are taken from.
+        item_columns: Columns of the log of which items have their newest value in these days.
+    """
     assert data.item
     log_ids = [] if mode == "listed" else [log.scan(days).select(pl.col(data.item).unique()).collect()[data.item]]
     tables = item_tables(data)
@@ -136,7 +148,23 @@ def build_catalogue(
         .unique(table.key, keep="first")
         for table in tables
     ]  # fmt: skip
-    return Catalogue.from_ids(data.item, log_ids, table_frames)
+    catalogue = Catalogue.from_ids(data.item, log_ids, table_frames)
+    if not item_columns:
+        return catalogue
+    newest_values = _newest_values(data.item, log, days, item_columns)
+    items = catalogue.items.join(newest_values, on=data.item, how="left", maintain_order="left")
+    return Catalogue(items, catalogue.key)
+
+
+def _newest_values(item: str, log: DayTable, days: frozenset[date], names: Sequence[str]) -> pl.DataFrame:
+    """Return the newest value that is not null of some columns of a log, one row per item."""
+    values = [pl.col(name).drop_nulls().last() for name in names]
+    by_day = [
+        log.scan(frozenset((day,))).select(item, Columns.TIME, *names).drop_nulls(item).collect()
+        .sort(Columns.TIME, maintain_order=True).group_by(item).agg(values)
+        for day in sorted(days)
+    ]  # fmt: skip
+    return pl.concat(by_day).group_by(item, maintain_order=True).agg(values)
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def compare_orderings(
     sources = scratch / _SOURCES
     fit_retrieval(spec.retrieval, spec.data, log, frozenset(split.fitted_on), sources, seed)
     tell(f"training '{model}' on the days before {min(days)}")
-    scorer = PairScorer(_train_model(spec, model, run, scratch), ViewIndex.read(run.fitted / "views"))
+    trained, views = _train_model(spec, model, run, scratch), ViewIndex.read(run.fitted / "views")
     scored: list[tuple[np.ndarray, Mapping[str, np.ndarray]]] = []
     lists: dict[str, Rows] = {}
     for number, (text, ordering) in enumerate(declared.items()):
@@ -131,6 +131,7 @@ def compare_orderings(
         folder = scratch / f"release-{number}"
         write_release(sources, spec.data, spec.filters or Filters(), ordering, run.log, run.files, folder)
         stages = open_release(folder, spec.data)
+        scorer = PairScorer(trained, views, item_values=stages.item_values)
         requests = read_requests(stages, spec.data, log, days, seed)
         candidates_by_request = [stages.find(request) for request in requests.requests]
         # An ordering changes neither who is a candidate nor a score.

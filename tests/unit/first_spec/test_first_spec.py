@@ -182,7 +182,7 @@ def test_the_command_explains_its_choices_and_never_replaces_a_file(tmp_path: Pa
     assert code == 0 and "item       product: named as items are; 150 of them" in output
     assert load_spec(out).name == "mine"
     code, _, error = command("init", str(folder), "--out", str(out), "--yes")
-    assert code == 2 and "exists already; give another --out, or --force" in error
+    assert code == 2 and "exists already. .venv/bin/shortlist init" in error
 
 
 def test_a_model_of_the_written_spec_beats_popularity(tmp_path: Path, command: Command) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,17 @@ def test_a_run_that_stops_at_its_log_names_the_command_that_lists_all_problems(e
     advice = advice_after_failure(tmp_path, "specs/mine.yaml", {"ingest": "column 'x' is missing"})
     assert advice.endswith(".venv/bin/shortlist check specs/mine.yaml --data /logs")
     assert advice_after_failure(tmp_path, "specs/mine.yaml", {"train_trees": "too large"}) == ""
+
+
+def test_a_gate_of_a_package_names_its_result_on_the_page(ending: Any) -> None:
+    lines = ending(gates=[{"name": "fairness", "model": "trees", "passed": False, "reason": ""}])
+    first = lines[lines.index("Next:") + 1]
+    assert re.fullmatch(r"  runs/latest/report.html#gates +gate 'fairness': what it measured", first)
+
+
+def test_a_log_with_collected_rows_is_not_all_in_its_files(ending: Any, tmp_path: Path) -> None:
+    ending()
+    arguments = {"log": {"location": "/logs"}, "data": json.dumps({"live": {"collect": True}})}
+    (tmp_path / "arguments.json").write_text(json.dumps(arguments))
+    advice = advice_after_failure(tmp_path, "specs/mine.yaml", {"validate": "a rule is broken"})
+    assert advice.endswith("(of the files alone; the quarantine on the run's page holds the collected rows)")

@@ -9,11 +9,13 @@ from threading import Barrier
 
 import pytest
 
+from shortlist.cli.options import find_spec
 from shortlist.contracts import ShortlistError
 from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.runs.runs_folder import RunsFolder, open_runs_folder
+from shortlist.runs.runs_folder import RunsFolder, open_runs_folder, recalled_spec
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.storage_config import StorageConfig
+from shortlist.system.project import project_root
 
 
 def test_two_runs_in_one_second_have_their_own_folders(tmp_path: Path) -> None:
@@ -91,3 +93,12 @@ def test_a_fresh_machine_is_refused_where_a_store_is_in_the_folder(
 ) -> None:
     with pytest.raises(ShortlistError, match="no runs yet; make run first"):
         open_runs_folder(tmp_path / "fresh", Runtime.model_validate(REMOTE | local_store))
+
+
+def test_a_spec_that_was_run_is_found_by_its_name(tmp_path: Path) -> None:
+    spec = tmp_path / "own" / "shop-2.yaml"
+    assert recalled_spec(tmp_path, "shop") is None
+    RunsFolder.open(tmp_path).remember_spec("shop", spec)
+    assert find_spec("shop", tmp_path) == spec
+    assert find_spec("demo", tmp_path) == project_root() / "pipelines" / "specs" / "demo.yaml"
+    assert find_spec("nobody", tmp_path) == project_root() / "pipelines" / "specs" / "nobody.yaml"

@@ -26,7 +26,7 @@ from shortlist.evaluation.metrics.intervals import bootstrap_mean
 from shortlist.report.plots import funnel_plot
 from shortlist.report.summary import stage_lines
 from shortlist.slates.retrieval.evaluate import evaluate_retrieval
-from shortlist.slates.retrieval.retriever import Retriever, fit_retrieval
+from shortlist.slates.retrieval.retriever import Retriever, build_catalogue, fit_retrieval
 from shortlist.slates.retrieval.source import FitInputs, Queries, RankedItems, Source, SourceKind, pad_lists
 from shortlist.slates.retrieval.sources.registry import SOURCE_KINDS
 from shortlist.slates.retrieval.step import RELEASE, build_retrieval
@@ -249,3 +249,19 @@ def test_retrieval_needs_a_user_and_an_item() -> None:
         section(sources={"all": {"kind": "popular"}})
     with pytest.raises(ValueError, match=r"retrieval\.sources\.popular: 'sirface' is no column"):
         section(sources={"popular": {"kind": "popular", "keys": ["sirface"]}}).check(declared())
+
+
+def test_items_have_the_newest_values_of_their_columns_in_the_fitted_days(tmp_path: Path) -> None:
+    data = declared()
+    rows = [
+        (1, 10, 0, "home", 0),
+        (1, 10, 1, "feed", 1),
+        (2, 11, 0, "feed", 1),
+        (2, 11, 0, "search", 0),
+        (3, 10, 2, "late", 0),
+    ]
+    table = Log(tmp_path / "log").write(rows)
+    catalogue = build_catalogue(data, table, days(0, 1), "seen", ("surface",))
+    assert dict(catalogue.items.select("item_id", "surface").rows()) == {10: "feed", 11: "search"}
+    everything = build_catalogue(data, table, days(0, 1, 2), "listed", ("surface",))
+    assert dict(everything.items.select("item_id", "surface").rows())[10] == "late"

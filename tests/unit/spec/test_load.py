@@ -188,6 +188,14 @@ def test_a_missing_model_registry_is_refused_with_advice(monkeypatch: pytest.Mon
         model_sections()
 
 
+def test_a_column_that_no_candidate_has_of_its_own_gives_a_notice() -> None:
+    (notice,) = load_spec(ROOT / "pipelines/specs/demo.yaml", ["retrieval.item_columns=[]"]).notices
+    assert notice.startswith("retrieval: features read 'duration', of which a request for recommendations sends one")
+    both = "retrieval.item_columns: 'device' is in retrieval.context too"
+    with pytest.raises(ShortlistError, match=both):
+        load_spec(ROOT / "pipelines/specs/demo.yaml", ["retrieval.item_columns=[device]"])
+
+
 def test_a_seen_filter_on_a_cluster_gives_a_notice() -> None:
     demo = ROOT / "pipelines/specs/demo.yaml"
     assert load_spec(demo).notices == ()

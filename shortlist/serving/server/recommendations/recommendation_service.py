@@ -52,7 +52,7 @@ class RecommendationService:
     def __init__(self, service: Service, release: ReleaseRefresher, history: UserItems | None) -> None:
         self._service, self._release, self._history = service, release, history
         recommender = release.current  # a newer release has the same sections, so inputs and outputs stay the same
-        self._reader = SlateRequestReader(service.inputs, service.data, recommender.reads)
+        self._reader = SlateRequestReader(service.inputs, service.data, recommender.reads, recommender.item_columns)
         self._max_rows = service.settings.serving.max_rows
         assert service.data.item
         self._item = service.data.item
@@ -108,7 +108,7 @@ class RecommendationService:
         finish_retrieval = self._begin_retrieval(stages, slate_request)
         user_features = await self._service.look_up_users(query.inputs)  # meanwhile another thread searches vectors
         candidates = finish_retrieval().head(self._max_rows)
-        inputs = self._reader.with_items(query, candidates.items)
+        inputs = self._reader.with_items(query, candidates.items, stages.item_values(candidates.items))
         # Runs while the model scores: the callback is called when this coroutine waits for the model server.
         asyncio.get_running_loop().call_soon(candidates.look_up)
         scored_rows = await self._service.score(inputs, slot, user_features)
@@ -121,7 +121,7 @@ class RecommendationService:
             self._history.record_slate(slate_request.id, slate_request.user, slate.items.to_list(), datetime.now(UTC))
 
         def rows_and_response() -> tuple[Inputs, LoggedResponse]:
-            shown_rows = self._reader.with_items(query, slate.items)
+            shown_rows = self._reader.with_items(query, slate.items, stages.item_values(slate.items))
             return shown_rows, self._logged_response(
                 stages, slate_request, candidates, scored_rows, slate, delay_seconds
             )

@@ -49,13 +49,18 @@ class SlateRequestReader:
         reader: Reader of the model's inputs.
         data: Declared columns of the log.
         columns: Columns of the log that filters, ordering and sources read.
+        item_columns: Columns of the log that candidates have of their own; requests do not send them.
     """
 
-    def __init__(self, reader: InputReader, data: Data, columns: Sequence[str]) -> None:
+    def __init__(
+        self, reader: InputReader, data: Data, columns: Sequence[str], item_columns: Sequence[str] = ()
+    ) -> None:
         self._reader, self._data, self._columns = reader, data, columns
         assert data.item and data.user
         self._item, self._user = data.by_name[data.item], data.user
-        self._accepted_names = (K, RECENT_ITEMS, *(name for name in reader.accepted_names if name != data.item))
+        self._of_items = {data.item, *item_columns}
+        sent_names = (name for name in reader.accepted_names if name not in self._of_items)
+        self._accepted_names = (K, RECENT_ITEMS, *sent_names)
         is_text = self._item.type == "string"
         # A null item, in place of candidates.
         self._null_item = pl.Series([None if is_text else NO_CODE], dtype=pl.String() if is_text else pl.Int64())
@@ -63,11 +68,11 @@ class SlateRequestReader:
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """Accepted inputs: the number of items, the user, recent items, and the context that the stages read."""
-        model_inputs = {spec.name: spec for spec in self._reader.inputs if spec.name != self._item.name}
+        model_inputs = {spec.name: spec for spec in self._reader.inputs if spec.name not in self._of_items}
         names = [
             name
             for name in self._columns
-            if name in self._data.by_name and name not in (self._item.name, *model_inputs)
+            if name in self._data.by_name and name not in {*self._of_items, *model_inputs}
         ]
         stage_inputs = (
             InputSpec(name, preferred_datatype(self._data.by_name[name]), (1,), optional=True) for name in names
@@ -123,18 +128,24 @@ class SlateRequestReader:
             Tensor(name, BYTES if is_text else "INT64", (1, len(recent or [])), values) for name in missing_histories
         ]
 
-    def with_items(self, query: SlateQuery, items: pl.Series) -> Inputs:
+    def with_items(self, query: SlateQuery, items: pl.Series, values: Mapping[str, pl.Series] | None = None) -> Inputs:
         """Return the model's inputs for some items in a request's context.
+
+        Args:
+            query: The request.
+            items: Ids of the items.
+            values: Columns of the log that the items have of their own, by name.
 
         Raises:
             BadRequestError: The context exceeds the limits for this number of items.
         """
-        return self._reader.with_rows(query.inputs, self._tensor(items))
+        inputs = self._reader.with_rows(query.inputs, self._tensor(items))
+        for name, column in (values or {}).items():
+            inputs = self._reader.with_rows(inputs, column_tensor(self._data.by_name[name], column))
+        return inputs
 
     def _tensor(self, items: pl.Series) -> Tensor:
-        is_text = self._item.type == "string"
-        values: Any = items.to_list() if is_text else _codes(items)
-        return Tensor(self._item.name, BYTES if is_text else "INT64", (len(items),), values)
+        return column_tensor(self._item, items)
 
     def _is_context(self, tensor: Tensor) -> bool:
         """Return whether an input is part of the context; False: it is passed over. Raises `BadRequestError`."""
@@ -142,6 +153,10 @@ class SlateRequestReader:
             raise BadRequestError(
                 f"input '{tensor.name}': got candidates; this model retrieves the items itself: leave it out, or"
                 " request scores"
+            )
+        if tensor.name in self._of_items:
+            raise BadRequestError(
+                f"input '{tensor.name}': every candidate has its own (retrieval.item_columns); leave it out"
             )
         if not self._reader.check_name(tensor.name, self._accepted_names):
             return False
@@ -178,6 +193,15 @@ class SlateRequestReader:
                 f"input '{RECENT_ITEMS}': got {len(tensor.data)} items; wanted at most {_MAX_RECENT_ITEMS}"
             )
         return self._reader.values(self._item, tensor)
+
+
+def column_tensor(column: Column, values: pl.Series) -> Tensor:
+    """Return values of a column of type integer, hex, number or string as an input."""
+    if column.type == "string":
+        return Tensor(column.name, BYTES, (len(values),), values.to_list())
+    if column.type == "number":
+        return Tensor(column.name, "FP64", (len(values),), values.cast(pl.Float64).fill_null(float("nan")).to_numpy())
+    return Tensor(column.name, "INT64", (len(values),), _codes(values))
 
 
 def _codes(items: pl.Series) -> np.ndarray:

@@ -213,7 +213,7 @@ def test_the_table_fits_a_narrow_terminal(width: int) -> None:
 def test_a_rollout_is_one_line_while_it_runs() -> None:
     record = story(stop=Phase.WATCHING).with_observation(observation(20, 5, "hold"))
     assert status_line(record) == (
-        "watching version 2 at 5 %  4.0\u202fs  228 / 12 requests  p99 9.5 / 9.4 ms"
+        "watching version 2 at 5 %  4.0\u202fs  requests: stable 228, canary 12  p99: stable 9.5 ms, canary 9.4 ms"
         "  hold: 124 of 200 requests on the canary"
     )
 

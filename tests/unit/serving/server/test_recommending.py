@@ -126,6 +126,25 @@ def test_a_request_dated_ahead_is_answered_as_of_its_receipt(local: Shop) -> Non
     assert query.inputs.sent[Columns.TIME].tolist() == [10**15 + 299_000_000]  # type: ignore[union-attr]
 
 
+def test_candidates_have_the_newest_values_of_their_items_in_the_log(
+    published: Any, start: Any, tmp_path: Path
+) -> None:
+    log = DayTable.open(published.folder / "log", Files.LOG)
+    section = Retrieval.model_validate({**RETRIEVAL, "item_columns": ["price"]})
+    days = frozenset(part.day for part in log.days)
+    fit_retrieval(section, published.plan.declared.data, log, days, tmp_path / "sources", 1)
+    local = Shop(published, start.model, tmp_path / "sources", tmp_path)
+    parts = local.parts(None, BEST)
+    (answer, refusal) = local.ask(parts, {"user_id": 1}, {"user_id": 1, "price": 2})
+    assert isinstance(refusal, BadRequestError) and "input 'price': every candidate has its own" in str(refusal)
+    (row, *_) = local.logged(parts)
+    rows = log.scan().select("item_id", "price", Columns.TIME).collect().sort(Columns.TIME).drop_nulls("price")
+    newest_prices = dict(rows.group_by("item_id", maintain_order=True).last().select("item_id", "price").rows())
+    items = outputs(answer)["item_id"]
+    assert row["price"] == [newest_prices.get(item) for item in items]
+    assert len({*row["price"]}) > 1
+
+
 def test_a_recent_item_must_fit_into_64_bits(local: Shop) -> None:
     service = local.parts().service
     columns = [
