@@ -77,16 +77,16 @@ class SharedPod:
 
     def channels(self) -> dict[str, Any]:
         """Return what kfp passes to the pod, by input."""
-        return {name: getattr(value, "channel", value) for name, value in self._inputs.items()}
+        # kfp's item of a loop answers every attribute: the type tells what is an output of a step.
+        return {name: value.channel if isinstance(value, StepOutput) else value for name, value in self._inputs.items()}
 
     def _outputs_and_inputs(self) -> list[inspect.Parameter]:
         return [*self._input_parameters.values(), *self._output_parameters.values()]
 
     def _connect(self, added: GraphStep, name: str, value: Any, parameter: inspect.Parameter) -> str:
         """Return the source of a step's input: `<step>.<output>`, or an input of the pod, which is added if missing."""
-        producer = getattr(value, "step", None)
-        if producer in self.steps[:-1]:
-            return f"{producer.name}.{value.name}"
+        if isinstance(value, StepOutput) and value.step in self.steps[:-1]:
+            return f"{value.step.name}.{value.name}"
         for existing, source in self._inputs.items():
             if _is_same(source, value):
                 return existing

@@ -102,6 +102,11 @@ def test_no_cached_pod_of_a_cluster_feeds_a_one_of(shared: BuiltGraph, separate:
         assert cached_producers_of_one_ofs(graph.pipeline) == set()
 
 
+def test_the_pod_of_a_model_gets_the_whole_item_of_the_loop(shared: BuiltGraph) -> None:
+    declared = shared.pods["model"]["inputs"]["parameters"]["declared"]
+    assert declared == {"componentInputParameter": "pipelinechannel--start-Output-loop-item"}
+
+
 def test_a_shared_pod_has_room_and_time_for_its_steps() -> None:
     ingest, validate = {"memory": "8Gi", "timeout_minutes": 60}, {"cpu": "3", "timeout_minutes": 30}
     graph = BuiltGraph(("log",), "backfill", ingest=ingest, validate=validate)
