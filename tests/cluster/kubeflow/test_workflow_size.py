@@ -60,14 +60,14 @@ def test_the_workflow_of_every_graph_leaves_room(
 
 
 def test_a_run_that_argo_could_not_store_is_refused(compiled: CompiledGraphs, values: dict[str, Any]) -> None:
-    many_models = {"models": values["models"] * 20}
-    with pytest.raises(ShortlistError, match=r"demo-training: a run has \d+ pods and 80 models, and its Argo workflow"):
+    many_models = {"models": values["models"] * 40}
+    with pytest.raises(ShortlistError, match=r"demo-training: a run has \d+ pods and 160 models, and its"):
         compiled.arguments("training", values | many_models)
 
 
 def test_a_spec_with_too_many_models_is_not_submitted(changes: Callable[..., list[str]], tmp_path: Path) -> None:
     trees = {"kind": "xgboost", "features": ["user_rate"]}
-    models = {f"trees_{number}": trees for number in range(79)} | {"popularity": {"kind": "popularity"}}
+    models = {f"trees_{number}": trees for number in range(179)} | {"popularity": {"kind": "popularity"}}
     declared = yaml.safe_dump(models, default_flow_style=True, width=100_000)
     spec = load_spec(ROOT / "pipelines/specs/demo.yaml", [*changes(tasks={}), f"models={declared}"])
     with pytest.raises(ShortlistError, match=r"wanted at most \d+ kB, .* Nothing was submitted"):
