@@ -84,16 +84,6 @@ def find_device() -> Device:
         return Device(name, driver, (major, minor), int(memory.free), int(memory.total))
 
 
-def device_memory() -> tuple[int, int]:
-    """Return free and total bytes of the visible GPU's memory, where memory of other processes is not free.
-
-    Raises:
-        NoDeviceError: There is no GPU; see `find_device`.
-    """
-    gpu = find_device()
-    return gpu.free_bytes, gpu.total_bytes
-
-
 def no_gpu_reason() -> NoDeviceError | None:
     """Return why there is no GPU to use; None when there is one."""
     try:

@@ -14,7 +14,7 @@ from shortlist.features.table import build_table
 from shortlist.spec.runtime import Gpu, Runtime
 from shortlist.spec.spec import Spec
 from shortlist.system import query_engine as frames
-from shortlist.system.accelerator import device_memory, find_device
+from shortlist.system.accelerator import find_device
 from shortlist.system.execution import EXECUTION
 from shortlist.system.query_engine import Engine, EngineError, collect, prepare_engine
 
@@ -77,6 +77,6 @@ def test_the_driver_tells_of_the_device_that_torch_uses() -> None:
     properties = torch.cuda.get_device_properties(0)
     device = find_device()
     assert (device.name, device.capability) == (properties.name, (properties.major, properties.minor))
-    free, total = device_memory()
+    free, total = device.free_bytes, device.total_bytes
     assert 0 < free <= total
     assert abs(total - properties.total_memory) < 0.1 * total

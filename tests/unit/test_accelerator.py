@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shortlist.system.accelerator import EngineError, NoDeviceError, device_memory, find_device, no_gpu_reason
+from shortlist.system.accelerator import EngineError, NoDeviceError, find_device, no_gpu_reason
 
 Machine = Callable[..., None]
 H200 = {"name": "NVIDIA H200"}
@@ -19,7 +19,7 @@ def test_a_gpu_is_found_with_its_driver_and_memory(machine: Machine) -> None:
     machine({**H200, "total_mib": 143_771, "free_mib": 100_000})
     gpu = find_device()
     assert (gpu.name, gpu.driver, gpu.capability) == ("NVIDIA H200", "580.65.06", (9, 0))
-    assert device_memory() == (100_000 * MIB, 143_771 * MIB)
+    assert (gpu.free_bytes, gpu.total_bytes) == (100_000 * MIB, 143_771 * MIB)
     assert gpu.facts == {"device": "NVIDIA H200", "driver": "580.65.06", "device_mib": 143_771}
     assert no_gpu_reason() is None
 
@@ -69,8 +69,8 @@ def test_a_mig_instance_has_its_own_memory_and_the_name_of_its_gpu(machine: Mach
     machine(
         {**H200, "mig": True, "parts": [{"uuid": "MIG-1", "total_mib": 16_384, "free_mib": 16_000}]}, visible=visible
     )
-    assert find_device().name == "NVIDIA H200"
-    assert device_memory() == (16_000 * MIB, 16_384 * MIB)
+    part = find_device()
+    assert (part.name, part.free_bytes, part.total_bytes) == ("NVIDIA H200", 16_000 * MIB, 16_384 * MIB)
 
 
 def test_a_missing_nvml_package_is_refused_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

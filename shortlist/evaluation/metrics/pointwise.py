@@ -122,17 +122,6 @@ def log_loss(labels: Floats, scores: Floats, weights: Weights | None = None) -> 
     return float(losses.mean() if weights is None else np.average(losses, weights=weights))
 
 
-def constant_log_loss(label_rate: float) -> float:
-    """Return the log loss of always predicting the label rate: the entropy of the labels in nats.
-
-    >>> round(constant_log_loss(0.5), 4)
-    0.6931
-    """
-    from scipy.special import xlogy
-
-    return float(-xlogy(label_rate, label_rate) - xlogy(1 - label_rate, 1 - label_rate))
-
-
 def roc_points(labels: Floats, scores: Floats, points: int = 200) -> list[tuple[float, float]]:
     """Return at most `points` points (false positive rate, true positive rate) of the ROC curve, ends included.
 

@@ -80,10 +80,6 @@ class OutcomeJoin:
         self._forget()
         return changes
 
-    def contains_any(self, requests: pl.Series) -> bool:
-        """Whether any of these requests, by hashed id, was added."""
-        return bool(requests.is_in(self._requests["request"].implode()).any())
-
     def _value_requests(self, changed_requests: pl.DataFrame) -> pl.DataFrame:
         labels_by_request = (
             self._outcomes.join(changed_requests, on="request", how="semi")

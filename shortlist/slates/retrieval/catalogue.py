@@ -155,18 +155,3 @@ def realign_rows(
     realigned = np.zeros((catalogue.size, values.shape[1]), np.float32)
     realigned[old_rows >= 0] = values[old_rows[old_rows >= 0]]
     return realigned, pl.Series(old_rows < 0)
-
-
-def mark_repeats(rows: Rows) -> NDArray[np.bool_]:
-    """Return which entries of each line repeat one further left; -1 is never a repeat.
-
-    >>> mark_repeats(np.array([[3, 1, 3, -1, -1]], np.int32)).tolist()
-    [[False, False, True, False, False]]
-    """
-    order = np.argsort(rows, axis=1, kind="stable")
-    ranked = np.take_along_axis(rows, order, axis=1)
-    sorted_repeats = np.zeros(rows.shape, bool)
-    sorted_repeats[:, 1:] = (ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)
-    repeats = np.empty_like(sorted_repeats)
-    np.put_along_axis(repeats, order, sorted_repeats, axis=1)
-    return repeats

@@ -9,7 +9,6 @@ import sklearn.metrics
 from shortlist.evaluation.metrics.pointwise import (
     UnmeasurableError,
     auc,
-    constant_log_loss,
     log_loss,
     roc_points,
     score_histogram,
@@ -82,11 +81,6 @@ def test_roc_curve_is_thinned_without_changing_its_area() -> None:
     assert np.all(np.diff(x) >= 0)
     assert np.all(np.diff(y) >= 0)
     assert np.trapezoid(y, x) == pytest.approx(auc(labels, scores), abs=1e-3)
-
-
-def test_a_constant_rate_loses_the_entropy_of_the_labels() -> None:
-    assert constant_log_loss(0.25) == pytest.approx(-0.25 * math.log(0.25) - 0.75 * math.log(0.75))
-    assert constant_log_loss(0.0) == 0
 
 
 def test_histogram_holds_every_row_even_of_a_constant_score() -> None:
