@@ -37,7 +37,7 @@ class StoredColumns:
     """Columns of a table of many Parquet files."""
 
     schema: pa.Schema
-    """Of the table: a column that a file lacks is null in its rows, or a partition's."""
+    """Schema of the table: a column that a file lacks is null in its rows, or a partition's."""
     partition: Mapping[str, pa.Scalar]
     """Value of the file's rows in the columns by which the table is partitioned."""
 

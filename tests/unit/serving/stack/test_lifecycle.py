@@ -211,7 +211,7 @@ def test_a_killed_supervisor_is_reported_and_its_processes_are_adopted(stack: St
     assert ask(stack, "POST", INFER, b"{}")[0] == 200  # nobody notices yet
     assert Stack.connect(stack.paths) is None
     assert stack_down_reason(stack.paths).startswith(
-        "the supervisor was killed; still running: envoy-a, envoy-b, server-v1, triton-v1."
+        "the supervisor was killed; still running: envoy-a, envoy-b, log-committer, server-v1, triton-v1."
     )
     second_stack = Stack.up(stack.paths, "demo", Serving(), SQLiteOnline(), server=stack.record.server)
     assert second_stack.port == stack.port
