@@ -9,10 +9,10 @@ from shortlist.spec.tune import Dimension
 
 KIND: Final = ModelKind(
     section=DCNModel,
-    ranker="models.dcn.ranker:DCNRanker",
-    export="models.dcn.export:add_network",
+    ranker="models.dcn.network:DCNRanker",
+    export="models.dcn.export:CrossGraph.add_network",
     runs_as="network",
     plan="models.plan_inputs:shape_of",
-    diagnosis="models.dcn.ranker:diagnose",
+    diagnosis="models.dcn.network:DCNRanker.diagnose",
     tuning=Tuning(space={**EMBEDDING_SPACE, "cross_layers": Dimension(low=1, high=4)}),
 )

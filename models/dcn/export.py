@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from models.dcn.network import DCN, Cross, CrossNetwork
 from models.dcn.section import DCNModel
-from models.embedding.network.network_graph import NetworkGraph, read_model
-from shortlist.ranking.record import TrainedModel
-from shortlist.serving.export.graph import FeatureGraph
-
-
-def add_network(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
-    """Add the features and the network of a model; return the tensor of its log-odds, shape (rows, 1).
-
-    Args:
-        graph: The graph that the nodes are added to.
-        record: Names the features.
-        folder: The model folder.
-    """
-    layout, model = read_model(record, folder, DCN, DCNModel)
-    return CrossGraph(graph, layout, model.network, model).logits()
+from models.embedding.network.network_graph import NetworkGraph
 
 
 class CrossGraph(NetworkGraph[CrossNetwork]):
     """`models.dcn.network` in ONNX's operators."""
+
+    model_type = DCN
+    section_type = DCNModel
 
     def logits(self) -> str:
         """Return the tensor of the log-odds, R x 1."""

@@ -17,6 +17,7 @@ from torch.nn import functional
 from models.dcn.section import DCNModel
 from models.embedding.network.embedding_model import EmbeddingModel, EmbeddingNetwork
 from models.embedding.network.heads import last_layer, scorer
+from models.embedding.ranker import EmbeddingRanker
 from models.embedding.reading.layout import Layout
 
 
@@ -123,3 +124,11 @@ class DCN(EmbeddingModel):
 
     network_type = CrossNetwork
     network: CrossNetwork
+
+
+class DCNRanker(EmbeddingRanker[DCNModel]):
+    """Trained as every network over embedded ids; see `models.embedding.ranker`."""
+
+    kind = "dcn"
+    section_type = DCNModel
+    model_type = DCN

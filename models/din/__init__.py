@@ -8,8 +8,8 @@ from shortlist.ranking.kind import ModelKind, Tuning
 
 KIND: Final = ModelKind(
     section=DINModel,
-    ranker="models.din.ranker:DINRanker",
-    export="models.din.export:add_network",
+    ranker="models.din.network:DINRanker",
+    export="models.din.export:InterestGraph.add_network",
     runs_as="network",
     tuning=Tuning(space=EMBEDDING_SPACE),
 )

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from torch import nn
 
 from models.din.network import DIN, MASKED_LOGIT, InterestNetwork
 from models.din.section import DINModel
-from models.embedding.network.network_graph import NetworkGraph, read_model
+from models.embedding.network.network_graph import NetworkGraph
 from models.embedding.reading.layout import AttendedSequence
-from shortlist.ranking.record import TrainedModel
-from shortlist.serving.export.graph import FeatureGraph
-
-
-def add_network(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
-    """Add the features and the network of a model; return the tensor of its log-odds, shape (rows, 1).
-
-    Args:
-        graph: The graph that the nodes are added to.
-        record: Names the features.
-        folder: The model folder.
-    """
-    section = DINModel.model_validate(record.params)
-    layout, model = read_model(record, folder, DIN, DINModel, AttendedSequence(section.history, section.target))
-    return InterestGraph(graph, layout, model.network, model).logits()
+from models.embedding_section import EmbeddingSection
 
 
 class InterestGraph(NetworkGraph[InterestNetwork]):
@@ -34,6 +18,14 @@ class InterestGraph(NetworkGraph[InterestNetwork]):
     L places, N interacting vectors, P pairs, H hidden units, E is D + 1, U runs: neighbouring rows with the same
     history, such as the candidates of a request. Everything that depends on the history alone is computed once per run.
     """
+
+    model_type = DIN
+    section_type = DINModel
+
+    @classmethod
+    def _attended(cls, section: EmbeddingSection) -> AttendedSequence:
+        assert isinstance(section, DINModel)
+        return AttendedSequence(section.history, section.target)
 
     def logits(self) -> str:
         """Return the tensor of the log-odds, R x 1."""

@@ -19,8 +19,11 @@ from models.dlrm.network import InteractionNetwork
 from models.embedding.network.embedding_model import EmbeddingModel
 from models.embedding.network.interaction import Interaction
 from models.embedding.network.perceptron import perceptron
+from models.embedding.ranker import EmbeddingRanker
 from models.embedding.reading.chunks import Lookups
-from models.embedding.reading.layout import Layout
+from models.embedding.reading.layout import AttendedSequence, Layout
+from shortlist.contracts import ShortlistError
+from shortlist.ranking.inputs import TableFeature
 
 
 class Attention(nn.Module):
@@ -239,3 +242,17 @@ class DIN(EmbeddingModel):
 
     network_type = InterestNetwork
     network: InterestNetwork
+
+
+class DINRanker(EmbeddingRanker[DINModel]):
+    """Trained as every network over embedded ids; see `models.embedding.ranker`."""
+
+    kind = "din"
+    section_type = DINModel
+    model_type = DIN
+
+    def _make_layout(self, features: tuple[TableFeature, ...], labels: tuple[str, ...] = ()) -> Layout:
+        try:
+            return Layout.from_features(features, labels, AttendedSequence(self.section.history, self.section.target))
+        except ShortlistError as problem:
+            raise type(problem)(f"models.{self.name}.{problem}") from None

@@ -8,12 +8,12 @@ from shortlist.spec.tune import Dimension
 
 KIND: Final = ModelKind(
     section=DLRMModel,
-    ranker="models.dlrm.ranker:DLRMRanker",
-    export="models.dlrm.export:add_network",
+    ranker="models.dlrm.network:DLRMRanker",
+    export="models.dlrm.export:InteractionGraph.add_network",
     runs_as="network",
     forms={"torchscript": "models.dlrm.export:write_torchscript"},
     plan="models.plan_inputs:shape_of",
-    diagnosis="models.dlrm.ranker:diagnose",
+    diagnosis="models.dlrm.network:DLRMRanker.diagnose",
     tuning=Tuning(
         space={
             "learning_rate": Dimension(low=1e-4, high=1e-2, log=True),

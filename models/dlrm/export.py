@@ -13,27 +13,17 @@ from models.dlrm.network import DLRM, InteractionNetwork
 from models.dlrm.section import DLRMModel
 from models.embedding.network.network_graph import NetworkGraph, read_model
 from models.embedding.reading.layout import Layout
-from shortlist.ranking.record import TrainedModel, read_record
+from shortlist.ranking.record import read_record
 from shortlist.serving.export.calibration import Calibration
-from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import ExportError
 from shortlist.spec.serving import Serving
 
 
-def add_network(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
-    """Add the features and the network of a model; return the tensor of its log-odds, shape (rows, 1).
-
-    Args:
-        graph: The graph that the nodes are added to.
-        record: Names the features.
-        folder: The model folder.
-    """
-    layout, model = read_model(record, folder, DLRM, DLRMModel)
-    return InteractionGraph(graph, layout, model.network, model).logits()
-
-
 class InteractionGraph(NetworkGraph[InteractionNetwork]):
     """`models.dlrm.network` in ONNX's operators; N interacting vectors, P pairs."""
+
+    model_type = DLRM
+    section_type = DLRMModel
 
     def logits(self) -> str:
         """Return the tensor of the log-odds, R x 1."""

@@ -14,6 +14,7 @@ from models.embedding.network.embedding_model import EmbeddingModel, EmbeddingNe
 from models.embedding.network.heads import last_layer, scorer
 from models.embedding.network.interaction import Interaction
 from models.embedding.network.perceptron import perceptron
+from models.embedding.ranker import EmbeddingRanker
 from models.embedding.reading.layout import Layout
 
 
@@ -46,3 +47,11 @@ class DLRM(EmbeddingModel):
 
     network_type = InteractionNetwork
     network: InteractionNetwork
+
+
+class DLRMRanker(EmbeddingRanker[DLRMModel]):
+    """Embeddings of ids, perceptrons over floats, and the dot products between them."""
+
+    kind = "dlrm"
+    section_type = DLRMModel
+    model_type = DLRM

@@ -8,10 +8,10 @@ from shortlist.ranking.kind import ModelKind, Tuning
 
 KIND: Final = ModelKind(
     section=FinalNetModel,
-    ranker="models.finalnet.ranker:FinalNetRanker",
-    export="models.finalnet.export:add_network",
+    ranker="models.finalnet.network:FinalNetRanker",
+    export="models.finalnet.export:FinalGraph.add_network",
     runs_as="network",
     plan="models.plan_inputs:shape_of",
-    diagnosis="models.finalnet.ranker:diagnose",
+    diagnosis="models.finalnet.network:FinalNetRanker.diagnose",
     tuning=Tuning(space=EMBEDDING_SPACE),
 )

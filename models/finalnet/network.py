@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from models.embedding.network.embedding_model import EmbeddingModel, EmbeddingNetwork
 from models.embedding.network.heads import last_layer, scorer
+from models.embedding.ranker import EmbeddingRanker
 from models.embedding.reading.layout import Layout
 from models.finalnet.section import FinalNetModel
 
@@ -59,3 +60,11 @@ class FinalNet(EmbeddingModel):
 
     network_type = FinalNetwork
     network: FinalNetwork
+
+
+class FinalNetRanker(EmbeddingRanker[FinalNetModel]):
+    """Trained as every network over embedded ids; see `models.embedding.ranker`."""
+
+    kind = "finalnet"
+    section_type = FinalNetModel
+    model_type = FinalNet

@@ -8,10 +8,10 @@ from shortlist.ranking.kind import ModelKind, Tuning
 
 KIND: Final = ModelKind(
     section=WideDeepModel,
-    ranker="models.wide_deep.ranker:WideDeepRanker",
-    export="models.wide_deep.export:add_network",
+    ranker="models.wide_deep.network:WideDeepRanker",
+    export="models.wide_deep.export:WideDeepGraph.add_network",
     runs_as="network",
     plan="models.plan_inputs:shape_of",
-    diagnosis="models.wide_deep.ranker:diagnose",
+    diagnosis="models.wide_deep.network:WideDeepRanker.diagnose",
     tuning=Tuning(space=EMBEDDING_SPACE),
 )

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
-from models.embedding.network.network_graph import NetworkGraph, read_model
+from models.embedding.network.network_graph import NetworkGraph
 from models.wide_deep.network import WideDeep, WideDeepNetwork
 from models.wide_deep.section import WideDeepModel
-from shortlist.ranking.record import TrainedModel
-from shortlist.serving.export.graph import FeatureGraph
-
-
-def add_network(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
-    """Add the features and the network of a model; return the tensor of its log-odds, shape (rows, 1).
-
-    Args:
-        graph: The graph that the nodes are added to.
-        record: Names the features.
-        folder: The model folder.
-    """
-    layout, model = read_model(record, folder, WideDeep, WideDeepModel)
-    return WideDeepGraph(graph, layout, model.network, model).logits()
 
 
 class WideDeepGraph(NetworkGraph[WideDeepNetwork]):
     """`models.wide_deep.network` in ONNX's operators."""
+
+    model_type = WideDeep
+    section_type = WideDeepModel
 
     def logits(self) -> str:
         """Return the tensor of the log-odds, R x 1."""

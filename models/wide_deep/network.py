@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from models.embedding.network.embedding_model import EmbeddingModel, EmbeddingNetwork
 from models.embedding.network.heads import last_layer, scorer
+from models.embedding.ranker import EmbeddingRanker
 from models.embedding.reading.layout import Layout
 from models.wide_deep.section import WideDeepModel
 
@@ -45,3 +46,11 @@ class WideDeep(EmbeddingModel):
 
     network_type = WideDeepNetwork
     network: WideDeepNetwork
+
+
+class WideDeepRanker(EmbeddingRanker[WideDeepModel]):
+    """Trained as every network over embedded ids; see `models.embedding.ranker`."""
+
+    kind = "wide_deep"
+    section_type = WideDeepModel
+    model_type = WideDeep

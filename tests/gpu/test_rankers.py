@@ -15,7 +15,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from models.dlrm.ranker import DLRMRanker
+from models.dlrm.network import DLRMRanker
 from models.embedding.reading.batches import BatchLoader
 from models.embedding.reading.chunks import Batch
 from models.embedding.training import train as training_module

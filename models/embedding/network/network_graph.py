@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar, cast
 
 import numpy as np
 from safetensors.torch import load_file
@@ -45,10 +45,31 @@ def read_model(
 
 
 class NetworkGraph(Generic[NetworkT]):
-    """Adds a network to a graph, float32; a kind implements `logits`, its `forward`.
+    """Adds a network to a graph, float32; a kind sets the two types and implements `logits`, its `forward`.
 
     Shapes: R rows, F floats, S single ids, L longest list, D width, I inputs.
     """
+
+    model_type: ClassVar[type[EmbeddingModel]]
+    section_type: ClassVar[type[EmbeddingSection]]
+
+    @classmethod
+    def add_network(cls, graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
+        """Add the features and the network of a model; return the tensor of its log-odds, shape (rows, 1).
+
+        Args:
+            graph: The graph that the nodes are added to.
+            record: Names the features.
+            folder: The model folder.
+        """
+        attended = cls._attended(cls.section_type.model_validate(record.params))
+        layout, model = read_model(record, folder, cls.model_type, cls.section_type, attended)
+        return cls(graph, layout, cast("NetworkT", model.network), model).logits()
+
+    @classmethod
+    def _attended(cls, section: EmbeddingSection) -> AttendedSequence | None:
+        """Return the sequence that the network attends to, if any."""
+        return None
 
     def __init__(self, graph: FeatureGraph, layout: Layout, network: NetworkT, model: EmbeddingModel) -> None:
         self._graph = graph

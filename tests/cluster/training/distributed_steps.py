@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models.dlrm.ranker import DLRMRanker
+from models.dlrm.network import DLRMRanker
 from models.embedding.reading.batches import ChunkStore
 from models.embedding.reading.chunks import Batch
 from models.embedding.reading.layout import Layout

@@ -17,8 +17,7 @@ import polars as pl
 import pytest
 import torch
 
-from models.dlrm.network import DLRM
-from models.dlrm.ranker import DLRMRanker
+from models.dlrm.network import DLRM, DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.embedding.reading.batches import BatchLoader, ChunkStore, pool_rows
 from models.embedding.reading.chunks import Batch, Lookups

@@ -12,10 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.din.network import DIN, Attention, InterestNetwork
-from models.din.ranker import DINRanker
+from models.din.network import DIN, Attention, DINRanker, InterestNetwork
 from models.din.section import DINModel
-from models.dlrm.ranker import DLRMRanker
+from models.dlrm.network import DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.embedding.reading.chunks import Chunk, Lookups
 from models.embedding.reading.layout import AttendedSequence, Layout

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from models.dlrm.export import export_torchscript
-from models.dlrm.ranker import DLRMRanker
+from models.dlrm.network import DLRMRanker
 from models.dlrm.section import DLRMModel
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable

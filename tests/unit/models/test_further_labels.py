@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 
-from models.dlrm.ranker import DLRMRanker
+from models.dlrm.network import DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.embedding.network.heads import MixtureOfExperts
 from shortlist.contracts import DataError

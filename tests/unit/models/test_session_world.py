@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from models.din.ranker import DINRanker
+from models.din.network import DINRanker
 from models.din.section import DINModel
-from models.dlrm.ranker import DLRMRanker
+from models.dlrm.network import DLRMRanker
 from models.dlrm.section import DLRMModel
 from shortlist.contracts import Columns, Files
 from shortlist.data.world.generate import generate_log

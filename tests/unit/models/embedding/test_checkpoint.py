@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import torch
 
-from models.dlrm.ranker import DLRMRanker
+from models.dlrm.network import DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.embedding.reading.batches import BatchLoader
 from models.embedding.reading.chunks import Batch

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from models.dlrm.ranker import DLRMRanker
+from models.dlrm.network import DLRMRanker
 from models.dlrm.section import DLRMModel
 from shortlist.contracts import Columns, Files
 from shortlist.features.fit import fit

@@ -210,7 +210,7 @@ def test_what_an_order_cannot_be_declared_with(changed: dict[str, Any], message:
 
 
 def test_a_table_whose_lists_do_not_fit_stops_the_training(table: DayTable, runtime: Any, tmp_path: Path) -> None:
-    from models.dlrm.ranker import DLRMRanker
+    from models.dlrm.network import DLRMRanker
 
     ranker = DLRMRanker(DLRMModel.model_validate({**RANKED, "batch_size": 16}), "net")
     with pytest.raises(DataError, match=r"models\.net\.batch_size: a user has \d+ rows in one file of the training"):

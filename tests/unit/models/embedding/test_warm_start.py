@@ -7,8 +7,7 @@ import polars as pl
 import pytest
 import torch
 
-from models.dlrm.network import DLRM
-from models.dlrm.ranker import DLRMRanker
+from models.dlrm.network import DLRM, DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.embedding.reading.layout import Layout
 from models.embedding.training.warm_start import copy_champion_weights
