@@ -117,7 +117,7 @@ def visits_with_requests_and_ranks(world: World, folder: Path) -> None:
 def ratings_with_tables_of_items_and_users(world: World, folder: Path) -> None:
     draw = np.random.default_rng(8)
     liked = world.rows["label"].to_numpy() == 1
-    stars = np.where(liked, draw.integers(4, 6, ROWS), draw.integers(1, 4, ROWS))
+    stars = np.where(liked, draw.integers(3, 6, ROWS), draw.integers(1, 3, ROWS))
     world.rows.select(
         pl.col("user").alias("user_id"), pl.col("item").alias("movie_id"), "device", "price",
         pl.Series("rating", stars), pl.col("time").dt.epoch("s").alias("timestamp"),
