@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,17 +15,28 @@ from typing import Any, Final
 import polars as pl
 
 from shortlist.contracts import Columns, DataError, ShortlistError
-from shortlist.features.feast_environment import environment_variables, silence_feast, temporary_environment
+from shortlist.features.feast_environment import (
+    ONLINE_VARIABLE,
+    PROJECT_VARIABLE,
+    REGISTRY_VARIABLE,
+    environment_variables,
+    silence_feast,
+    temporary_environment,
+)
 from shortlist.features.feast_store_location import REGISTRY, FeastStoreLocation, feast_store_location
 from shortlist.features.materialised import MaterialisationRecord, check_exact_integers
 from shortlist.features.view_index import StoredView, ViewIndex
 from shortlist.spec.runtime import OnlineStore
+from shortlist.storage.artefacts import write_text
 from shortlist.system.progress import progress
 from shortlist.system.project import project_root
 
 MAX_ONLINE_KEYS: Final = 50_000
 """Most keys of an online view that is not the user's own. Feast writes some 40 000 values a second, so such a view of
 20 features takes 25 s; serving reads a larger one, and all candidate items, from a snapshot in memory."""
+
+CONFIGURATION: Final = "feature_store.yaml"
+"""File in the folder of a spec's store with which Feast's own commands and clients read it."""
 
 _KEYS_PER_READ: Final = 1_000  # SQLite takes at most 32 766 parameters
 _BEFORE_EVERYTHING: Final = datetime(1900, 1, 1, tzinfo=UTC)
@@ -68,7 +80,25 @@ def apply(
         declared = _declared()
         feast.apply(declared, objects_to_delete=_stale_objects(feast, declared), partial=False)
         online.prepare(location.file)
+        if location.folder is not None:
+            write_text(location.file(CONFIGURATION), _public_configuration(location, online))
         return FeastStore(feast, ViewIndex.read(views), location)
+
+
+def _public_configuration(location: FeastStoreLocation, online: OnlineStore) -> str:
+    """Return `feature_repo/feature_store.yaml` with the values of a spec, for Feast's own commands and clients.
+
+    Addresses of servers, which may hold passwords, stay names of environment variables.
+    """
+    secrets = {
+        REGISTRY_VARIABLE: location.database is not None,
+        ONLINE_VARIABLE: online.is_shared,
+    }
+    text = (project_root() / "feature_repo" / CONFIGURATION).read_text(encoding="utf-8")
+    for name in (PROJECT_VARIABLE, REGISTRY_VARIABLE, ONLINE_VARIABLE):
+        if not secrets.get(name):
+            text = text.replace(f"${{{name}}}", os.environ[name])
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")) + "\n"
 
 
 def connect(views: Path, store: Path | FeastStoreLocation, project: str, online: OnlineStore) -> FeastStore:

@@ -19,6 +19,7 @@ from polars.testing import assert_frame_equal
 from shortlist.contracts import DataError, ShortlistError
 from shortlist.features import store as store_module
 from shortlist.features.feast_environment import environment_variables, silence_feast, temporary_environment
+from shortlist.features.feast_store_location import feast_store_location
 from shortlist.features.online_stores.redis import RedisOnline
 from shortlist.features.online_stores.registry import ONLINE_STORES
 from shortlist.features.online_stores.sqlite import SQLiteOnline
@@ -280,6 +281,38 @@ def test_the_feast_command_reads_the_same_definitions(
     assert [(service.name, len(service.feature_view_projections)) for service in repository.feature_services] == [
         ("my_spec", 4)
     ]
+
+
+@pytest.mark.long
+def test_feasts_own_commands_and_client_read_the_store_as_it_is(views: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    store = apply(views, folder, "my-spec", SQLiteOnline(), user="user")
+    store.materialize(start(8))
+    assert "SHORTLIST" not in (folder / "feature_store.yaml").read_text()
+    command = [str(Path(sys.executable).with_name("feast")), "-c", str(folder), "feature-views", "list"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert all(view.name in listed.stdout for view in VIEWS)
+    with silence_feast():
+        from feast import FeatureStore as FeastClient
+
+        client = FeastClient(repo_path=str(folder))
+        online = client.get_online_features([f"{VIEWS[0].name}:rows"], [{"user": 1}]).to_dict()
+        moment = {"user": [1], "event_timestamp": [start(6)]}
+        past = client.get_historical_features(pl.DataFrame(moment).to_pandas(), [f"{VIEWS[0].name}:rows"]).to_df()
+    assert online["rows"] == [rows(store)] == [3]
+    assert past["rows"].to_list() == [2]
+
+
+def test_a_server_of_features_is_named_by_its_variable(
+    views: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shortlist.features.store import _public_configuration
+
+    monkeypatch.setenv("SHORTLIST_PROJECT", "demo")
+    monkeypatch.setenv("SHORTLIST_REGISTRY", json.dumps("sqlite:///registry.db"))
+    monkeypatch.setenv("SHORTLIST_ONLINE_STORE", json.dumps({"type": "redis", "connection_string": "secret"}))
+    text = _public_configuration(feast_store_location(tmp_path), RedisOnline(kind="redis"))
+    assert "secret" not in text and "online_store: ${SHORTLIST_ONLINE_STORE}" in text and "project: demo" in text
 
 
 def test_an_integer_that_feast_would_round_is_refused(store: FeastStore, tmp_path: Path) -> None:
