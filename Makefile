@@ -102,8 +102,9 @@ test-pages: $(READY_TEST) $(READY_PAGES) ## every HTML page in Chromium, its con
 test-gpu: $(READY_GPU) $(READY_TEST) ## the tests that need an NVIDIA GPU; skipped with the reason where there is none
 	@$(BIN)/pytest -m gpu -rs
 
-test-cluster: $(READY_TEST) ## server-side checks of all that is shipped or written, and rollouts with faults, on a cluster: make test-cluster KUBECONFIG=path
-	@SHORTLIST_TEST_KUBECONFIG="$(NAMED_CLUSTER)" $(BIN)/pytest -n 0 -rs tests/cluster/real/test_real_cluster.py
+test-cluster: $(READY_TEST) ## try all that is shipped or written on a cluster; with HOST and SPEC train, serve and roll back there: make test-cluster KUBECONFIG=path [HOST=http://... SPEC=mine.yaml]
+	@SHORTLIST_TEST_KUBECONFIG="$(NAMED_CLUSTER)" SHORTLIST_TEST_HOST="$(HOST)" SHORTLIST_TEST_SPEC="$(if $(HOST),$(SPEC))" \
+	  $(BIN)/pytest -n 0 -rs tests/cluster/real/test_real_cluster.py tests/cluster/real/test_whole_cluster.py
 
 check: lint ## lint, types, import contracts, compiled pipelines up to date; prints figures of the code's names and sizes
 	@$(BIN)/mypy

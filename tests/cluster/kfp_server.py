@@ -133,7 +133,7 @@ class KubeflowServer:
         }
         if name in makers:
             return makers[name](content)
-        if match := re.fullmatch(r"(run|recurring_run)_service_(delete|enable|disable)_\w+", name):
+        if match := re.fullmatch(r"(run|recurring_run|pipeline|experiment)_service_(delete|enable|disable)_\w+", name):
             return self._change(f"{match[1]}s", match[2], path[f"{match[1]}_id"])
         raise Refused(501, f"this server does not do {name}")
 

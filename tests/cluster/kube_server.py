@@ -177,6 +177,8 @@ class KubeServer:
         with self.lock:
             if re.fullmatch(r"/apis/authorization.k8s.io/v1/(self)?subjectaccessreviews", parts.path):
                 return self._review_access((body or {})["spec"], account)
+            if method in ("DELETE", "PATCH") and (answer := self._spoil(method, parts.path, query, body or {})):
+                return answer
             return self._answer(method, parts.path, query, body, account)
 
     def _answer(self, method: str, path: str, query: dict[str, str], body: Object | None, account: str) -> Object:
@@ -203,6 +205,19 @@ class KubeServer:
         if kind is None:
             raise RefusalError(404, "NotFound", "the server could not find the requested resource")
         return self._custom(method, kind, namespace, name, query, body or {})
+
+    def _spoil(self, method: str, path: str, query: dict[str, str], body: Object) -> Object | None:
+        """Let pods of a version go, as an administrator's deletion or scaling does, which a controller would undo."""
+        if method == "DELETE" and re.fullmatch(r"/api/v1/namespaces/[^/]+/pods", path):
+            labels = dict(pair.split("=", 1) for pair in query["labelSelector"].split(","))
+            assert labels["component"] == "transformer"
+            self.behaviour[labels["serving.kserve.io/inferenceservice"]] = Behaviour(transformer_after=1e9)
+            return {"kind": "PodList", "items": []}
+        if match := re.fullmatch(r"/apis/apps/v1/namespaces/[^/]+/deployments/(.+)-(\w+)/scale", path):
+            replicas = {"predictor": 1, "transformer": 1, match[2]: int(body["spec"]["replicas"])}
+            self.behaviour[match[1]] = Behaviour(replicas=replicas)
+            return {"kind": "Scale", "spec": body["spec"]}
+        return None
 
     def _review_access(self, review: Object, account: str) -> Object:
         asked = review["resourceAttributes"]

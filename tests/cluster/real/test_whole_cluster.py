@@ -1,0 +1,105 @@
+"""The rows of `acceptance.py` on a real cluster: `make test-cluster KUBECONFIG=path HOST=http://... SPEC=mine.yaml`.
+
+The spec says where the cluster's stores, images and Secrets are. What the rows make has names of its own: a spec, a
+cluster in shared state, a prefix in the bucket, an experiment of Kubeflow.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from acceptance import Acceptance, clean_up, run_rows
+from acceptance_pipelines import KubeflowPipelines
+from kubernetes import client, config
+from real_cluster import RealCluster
+
+from shortlist.kubeflow.client import KubeflowClient
+from shortlist.rollout.kserve.owner import ObjectOwner
+from shortlist.spec.load import load_spec
+from shortlist.spec.spec import Spec
+from shortlist.system.kubernetes_api import KubernetesAPI
+
+KUBECONFIG_VARIABLE = "SHORTLIST_TEST_KUBECONFIG"
+HOST_VARIABLE = "SHORTLIST_TEST_HOST"
+SPEC_VARIABLE = "SHORTLIST_TEST_SPEC"
+SMALL_LOG = {"kind": "generated", "rows": 60_000, "users": 2_000, "items": 500, "days": 14, "seed": 7}
+DEADLINE_SECONDS = 600
+"""Of a step of a canary, which gets no traffic here."""
+ROOT = Path(__file__).parents[3]
+
+
+def small_spec(file: Path, name: str) -> dict[str, Any]:
+    """Return a small spec that runs where the spec of a file does, under names of its own."""
+    spec: dict[str, Any] = yaml.safe_load((ROOT / "deploy/k8s/specs/demo.yaml").read_text())
+    runtime = yaml.safe_load(file.read_text())["runtime"]
+    runtime["cluster"] |= {"name": name, "kfp_experiment": name, "keep_former_seconds": 30}
+    runtime["objects"]["url"] = f"{runtime['objects']['url'].rstrip('/')}/{name}"
+    spec["data"]["source"] = SMALL_LOG
+    canary = {"steps": [50, 100], "deadline_seconds": DEADLINE_SECONDS}
+    return {**spec, "name": name, "schedule": {}, "runtime": runtime, "serving": {"canary": canary}}
+
+
+def test_the_small_spec_runs_where_the_named_one_does_under_names_of_its_own(tmp_path: Path) -> None:
+    named = load_spec(ROOT / "deploy/k8s/specs/demo.yaml").runtime
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(small_spec(ROOT / "deploy/k8s/specs/demo.yaml", "test-1")))
+    spec = load_spec(tmp_path / "spec.yaml")
+    cluster = spec.runtime.cluster
+    assert (spec.name, cluster.name, cluster.kfp_experiment) == ("test-1", "test-1", "test-1")
+    assert spec.runtime.objects.address == f"{named.objects.address}/test-1"
+    assert (cluster.namespace, cluster.secrets) == (named.cluster.namespace, named.cluster.secrets)
+
+
+def test_it_trains_serves_promotes_and_takes_back(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    settings = {name: os.environ.get(name, "") for name in (KUBECONFIG_VARIABLE, HOST_VARIABLE, SPEC_VARIABLE)}
+    if not all(settings.values()):
+        pytest.skip("the whole cluster is tried with make test-cluster KUBECONFIG=path HOST=http://... SPEC=mine.yaml")
+    file, name = tmp_path / "spec.yaml", f"test-{uuid.uuid4().hex[:6]}"
+    file.write_text(yaml.safe_dump(small_spec(Path(settings[SPEC_VARIABLE]), name)))
+
+    def spec_with(change: str) -> Spec:
+        return load_spec(file, [change] if change else [])
+
+    cluster = spec_with("").runtime.cluster
+    configuration = client.Configuration()
+    config.load_kube_config(config_file=settings[KUBECONFIG_VARIABLE], client_configuration=configuration)
+    api = client.ApiClient(configuration)
+    real = RealCluster(api, cluster.namespace)
+    if real.kind_of_cluster != "full":
+        pytest.skip(
+            f"only {', '.join(real.controllers) or 'a bare API server'} runs here; KServe and a gateway are needed"
+        )
+
+    def command(command_name: str) -> int:
+        program = [Path(sys.executable).with_name("shortlist"), command_name, file, "--target", "cluster"]
+        environment = {**os.environ, "KUBECONFIG": settings[KUBECONFIG_VARIABLE], "SHORTLIST_ROOT": str(ROOT)}
+        return subprocess.run(program, env=environment, check=False).returncode
+
+    pipelines = KubeflowPipelines(KubeflowClient(settings[HOST_VARIABLE], cluster.namespace), spec_with, tmp_path)
+    acceptance = Acceptance(
+        api=KubernetesAPI(api, cluster.namespace),
+        owner=ObjectOwner(cluster=cluster.name, namespace=cluster.namespace, spec=name),
+        request=real.request,
+        command=command,
+        pipelines=pipelines,
+        canary_deadline_seconds=DEADLINE_SECONDS,
+    )
+
+    def report(line: str) -> None:
+        with capfd.disabled():
+            sys.stdout.write(f"{line}\n")
+
+    try:
+        outcomes = run_rows(acceptance, report)
+    finally:
+        left = clean_up(acceptance)
+        pipelines.clean_up()
+        report(f"left behind: {'; '.join(left) or 'nothing in the cluster'}; files below {name} in the bucket")
+    assert [str(outcome) for outcome in outcomes if outcome.outcome == "FAILED"] == []
+    assert left == []
