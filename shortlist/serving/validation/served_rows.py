@@ -156,9 +156,9 @@ class ServedRows:
 
     @property
     def code_columns(self) -> frozenset[str]:
-        """Those whose values are looked up."""
+        """Those whose values are only looked up; those that are numbers too have no value that training never saw."""
         roles_by_column = self._assembler.requirements.columns
-        return frozenset(name for name, roles in roles_by_column.items() if "code" in roles)
+        return frozenset(name for name, roles in roles_by_column.items() if roles == {"code"})
 
     @property
     def key_columns(self) -> frozenset[str]:
