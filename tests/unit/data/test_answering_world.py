@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
+import yaml
 
 from shortlist.contracts import Columns, DataError
 from shortlist.data.world.answering_world import NO_ITEM, AnsweringWorld, Requests, examination
+from shortlist.data.world.generate import FIRST_ITEM, FIRST_USER
 from shortlist.data.world.random_streams import Ints
 from shortlist.spec.data import Drift, GeneratedSource
 
@@ -89,3 +94,40 @@ def test_a_slate_longer_than_a_page_is_refused() -> None:
     requests = world.ask(0.5)
     with pytest.raises(DataError, match="slates of 12 places; pages of the generated world have 10"):
         world.answer(requests, np.full((requests.user.size, 12), NO_ITEM))
+
+
+PLANTED_DIGEST = "eb23cec92f7027b1fc1348b9773d003b22feaf6783e7389fe9925968e0df9811"
+"""Digest of the planted probabilities of clicks in the shipped demo, in millionths."""
+
+
+def test_the_planted_function_of_the_demo_stays_what_it_is() -> None:
+    spec = yaml.safe_load((Path(__file__).parents[3] / "pipelines/specs/demo.yaml").read_text())
+    source = GeneratedSource.model_validate(spec["data"]["source"])
+    random, count = np.random.default_rng(0), 20_000
+    columns = {
+        "user_id": FIRST_USER + random.integers(0, source.users, count),
+        "item_id": FIRST_ITEM + random.integers(0, source.items, count),
+        "surface": random.choice(["home", "related", "search", "notification"], count),
+        "device": random.choice(["android", "iphone", "web", "tv"], count),
+        "position": random.integers(1, 11, count),
+        Columns.TIME: 1_767_571_200_000_000 + 1_000_000 * random.integers(0, 14 * 86_400, count),  # from 2026-01-05
+    }
+    rows = pl.DataFrame(columns).cast({Columns.TIME: pl.Datetime("us", "UTC")})
+    probability = AnsweringWorld(source, 1_000).click_probability(rows)
+    digest = sha256(np.round(probability * 1e6).astype(np.int64).tobytes()).hexdigest()
+    assert (source.rows, source.users, source.items, source.days) == (200_000, 5_000, 2_000, 14)
+    assert digest == PLANTED_DIGEST
+
+
+@pytest.mark.parametrize(("users", "items", "seed", "taste"), [(300, 90, 11, 2.5), (2_500, 700, 3, 0.6)])
+def test_worlds_of_other_sizes_and_noise_answer_as_planted(users: int, items: int, seed: int, taste: float) -> None:
+    source = GeneratedSource(kind="generated", rows=5_000, users=users, items=items, days=14, seed=seed, taste=taste)
+    world, random = AnsweringWorld(source, 600, first_day=10), np.random.default_rng(seed)
+    requests = world.ask(11.0)
+    best = world.expected_rewards(requests, world.best_slates(requests))
+    slates = random_slates(world, requests, 10, random)
+    assert (world.expected_rewards(requests, slates) <= best).all()
+    seen = world.answer(requests, slates).filter("seen")
+    probability = seen[Columns.BEST].to_numpy()
+    deviation = float(np.sqrt((probability * (1 - probability)).sum()))
+    assert abs(seen["is_click"].sum() - probability.sum()) < 4 * deviation
