@@ -29,6 +29,9 @@ from shortlist.storage.tables import DayTable
 DAYS: Final = 5
 """Newest days of the log whose requests are replayed; their differences show how much days of this release differ."""
 REQUESTS_PER_DAY: Final = 400
+"""Most replayed requests of a day."""
+MAX_PAIRS: Final = 200_000
+"""Most candidates that are scored with one model; of a release with more candidates, fewer requests are replayed."""
 _BATCH: Final = 200
 
 
@@ -112,8 +115,9 @@ class SlateReplay:
         columns = list(dict.fromkeys((user, key, Columns.TIME, *self._context)))
         rows = self._table.scan(frozenset([day])).filter(pl.col(user).is_not_null()).select(columns).collect()
         requests = rows.sort(Columns.TIME, maintain_order=True).unique(key, keep="first", maintain_order=True)
-        if requests.height > REQUESTS_PER_DAY:
-            requests = requests.sample(REQUESTS_PER_DAY, seed=self._seed).sort(Columns.TIME, maintain_order=True)
+        max_requests = min(REQUESTS_PER_DAY, max(1, MAX_PAIRS // (DAYS * self._stages.candidates)))
+        if requests.height > max_requests:
+            requests = requests.sample(max_requests, seed=self._seed).sort(Columns.TIME, maintain_order=True)
         histories = {}
         if self._stages.window is not None:
             histories = read_histories(self._data, self._table, frozenset([day]), requests[user].unique())
