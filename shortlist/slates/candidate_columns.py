@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import product
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError, did_you_mean, score_column
@@ -95,7 +96,8 @@ def _check_reward(ordering: Ordering, data: Data) -> None:
     for outcome, reward in zip(outcomes, compile_expression(ordering.reward).evaluate_numbers(rows), strict=True):
         if not 0 <= reward < float("inf"):
             values = ", ".join(f"{name} {value}" for name, value in zip(read, outcome, strict=True))
-            raise ExpressionError(f"ordering.reward: got {reward:g} for {values}; wanted a number of at least 0")
+            reward_text = f"{reward:g}" if np.isfinite(reward) else "no number"
+            raise ExpressionError(f"ordering.reward: got {reward_text} for {values}; wanted a number of at least 0")
 
 
 def check_scores(ordering: Ordering, data: Data, models: Mapping[str, ModelSection]) -> None:

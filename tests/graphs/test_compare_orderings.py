@@ -67,9 +67,9 @@ def test_formulas_are_compared_without_a_row_of_a_test_day(declared: Spec, finis
     popular, unpopular, _ = comparison.orderings
     # What is popular is shown and taken: the order of the ranks, and not the declared exploration, is what is measured.
     assert popular.lead is None and popular.ndcg_at_10 > 2 * unpopular.ndcg_at_10  # this world shows what is popular
-    # Its log has no propensities: agreement with it tells nothing of value.
-    assert popular.value is None and unpopular.lead is None
-    assert "declare data.position, data.propensity" in comparison.problem
+    assert popular.value is not None and popular.value.low is not None and popular.value.high is not None
+    assert popular.truth is not None and popular.value.low <= popular.truth <= popular.value.high
+    assert unpopular.lead is not None and not comparison.problem
 
 
 def test_the_command_prints_the_best_first_and_refuses_a_formula_that_does_not_fit(
@@ -81,9 +81,11 @@ def test_the_command_prints_the_best_first_and_refuses_a_formula_that_does_not_f
     formulas.write_text(f"# worse\n{UNPOPULAR}\n")
     invocation = CliRunner().invoke(app, command)
     assert invocation.exit_code == 0, invocation.output
-    unknown, heading, *lines = invocation.output.splitlines()[-4:]
-    assert unknown.startswith("The value of slates is unknown: ") and "agreement" in heading
+    printed = invocation.output.splitlines()
+    (heading,) = (number for number, line in enumerate(printed) if "minus the declared" in line)
+    lines = printed[heading + 1 : heading + 3]
     assert [line.split()[-1] for line in lines] == ["rank_of_popular", "rank_of_popular"]
+    assert sum("declared" in line for line in lines) == 1
     formulas.write_text("score * prize\n")
     refused = CliRunner().invoke(app, command)
     assert isinstance(refused.exception, ShortlistError)

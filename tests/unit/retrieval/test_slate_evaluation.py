@@ -166,7 +166,7 @@ def test_the_rank_of_an_unknown_source_is_refused() -> None:
         ("3 * is_click", None),
         ("price", r"ordering.reward: .*reads 'price'.*a reward reads labels: is_click"),
         ("is_click - 1", "ordering.reward: got -1 for is_click 0; wanted a number of at least 0"),
-        ("1 / is_click", "ordering.reward: got inf for is_click 0; wanted a number of at least 0"),
+        ("1 / is_click", "ordering.reward: got no number for is_click 0; wanted a number of at least 0"),
         ("is_click >", "ordering.reward: "),
     ],
 )
