@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from monitoring.reference.model_quality import measure_models
 from monitoring.reference.reference_log import ReferenceLog
 from monitoring.reference.reference_parts import ColumnReference, ModelReference, ShownReference
-from monitoring.reference.shown_slates import ReplayedRelease, ShownRows, SlateReplay, show_slates
+from monitoring.reference.shown_slates import ReplayedRelease, ReplayedRows, SlateReplay, show_slates
 from shortlist.contracts import Files
 from shortlist.slates.release import open_release
 from shortlist.spec.data import Data
@@ -147,7 +147,7 @@ def build_reference(  # noqa: PLR0913 - the sections and folders of one step
     reference_log = ReferenceLog(data, features, settings, log, fitted)
     models = measure_models(scores, DayTable.open(log, Files.LOG), data, settings)
     counts, sample = reference_log.count({model: scores[model] for model in models})
-    shown = ShownRows({}, pl.DataFrame())
+    shown = ReplayedRows({}, pl.DataFrame())
     if release is not None:
         stages, table = open_release(release.folder, data), DayTable.open(log, Files.LOG)
         replay = SlateReplay(stages, data, table, fitted, release.seed)

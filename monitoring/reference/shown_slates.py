@@ -35,7 +35,7 @@ MAX_PAIRS: Final = 200_000
 _BATCH: Final = 200
 
 
-class ShownRows(NamedTuple):
+class ReplayedRows(NamedTuple):
     """Rows of replayed slates of every model."""
 
     references: Mapping[str, ShownReference]
@@ -136,7 +136,7 @@ class SlateReplay:
 def show_slates(
     replay: SlateReplay, models: Mapping[str, Path], data: Data, log: Path, days: tuple[date, ...],
     compared: Mapping[str, Kind], vocabularies: Mapping[str, ValueIds], limits: DriftLimits,
-) -> ShownRows:  # fmt: skip
+) -> ReplayedRows:  # fmt: skip
     """Return the distributions of what each model's release would show.
 
     Args:
@@ -162,7 +162,7 @@ def show_slates(
             continue
         references[model] = _describe(shown, kinds, replayed_days, vocabularies, limits)
         samples.append(shown.with_columns(pl.lit(model).alias("model")))
-    return ShownRows(references, pl.concat(samples) if samples else pl.DataFrame())
+    return ReplayedRows(references, pl.concat(samples) if samples else pl.DataFrame())
 
 
 def _describe(

@@ -34,7 +34,7 @@ _TRAIN_JOBS: Final = "trainer.kubeflow.org/v1alpha1"
 State = Literal["ok", "missing", "not checked"]
 
 
-class Finding(NamedTuple):
+class ClusterRequirement(NamedTuple):
     """One thing that a spec needs of a cluster."""
 
     state: State
@@ -72,7 +72,7 @@ class ClusterCheck:
     def __init__(self, spec: Spec, api: KubernetesAPI, host: str = "") -> None:
         self._spec, self._cluster, self._api, self._host = spec, spec.runtime.cluster, api, host
 
-    def run(self) -> Iterator[Finding]:
+    def run(self) -> Iterator[ClusterRequirement]:
         """Yield what the spec needs, in the order in which it is set up."""
         yield from self._settings()
         yield self._check("Kubernetes API", self._check_api)
@@ -88,7 +88,7 @@ class ClusterCheck:
         yield from self._permissions()
         yield self._kubeflow()
 
-    def _settings(self) -> Iterator[Finding]:
+    def _settings(self) -> Iterator[ClusterRequirement]:
         runtime = self._spec.runtime
         yield self._check("runtime: stores that pods share", lambda: storage_config(runtime))
         yield self._check("runtime.cluster.secrets: addresses of the stores", lambda: check_variables_set(runtime))
@@ -106,7 +106,7 @@ class ClusterCheck:
         if self._api.read("/version") is None:
             raise ClusterError("it names no version; is this the address of a Kubernetes API?")
 
-    def _kinds(self) -> Iterator[Finding]:
+    def _kinds(self) -> Iterator[ClusterRequirement]:
         kinds = [
             (INFERENCE_SERVICE.api_version, INFERENCE_SERVICE.name, "install KServe 0.20 or later"),
             (HTTP_ROUTE.api_version, HTTP_ROUTE.name, "install Envoy Gateway 1.9 or later"),
@@ -121,12 +121,12 @@ class ClusterCheck:
         if kind not in {resource["kind"] for resource in resources}:
             raise ClusterError(f"this cluster does not know it; {repair}")
 
-    def _accounts(self) -> Iterator[Finding]:
+    def _accounts(self) -> Iterator[ClusterRequirement]:
         for account in (self._cluster.service_account, ROLLOUT_ACCOUNT, SERVER_ACCOUNT, TRIGGER_ACCOUNT):
             path = f"/api/v1/namespaces/{{namespace}}/serviceaccounts/{account}"
             yield self._object(f"ServiceAccount {account}", path, _APPLY)
 
-    def _secrets(self) -> Iterator[Finding]:
+    def _secrets(self) -> Iterator[ClusterRequirement]:
         for secret in self._cluster.secrets:
             keys = tuple(sorted(set(secret.variables.values())))
             files = " ".join(f"--from-file={key}" for key in keys)
@@ -145,22 +145,22 @@ class ClusterCheck:
         else:
             yield launcher
 
-    def _secret(self, name: str, keys: tuple[str, ...], repair: str) -> Finding:
+    def _secret(self, name: str, keys: tuple[str, ...], repair: str) -> ClusterRequirement:
         subject = f"Secret {name} with {', '.join(keys)}"
         try:
             secret = self._api.read(f"/api/v1/namespaces/{self._api.namespace}/secrets/{name}")
         except ClusterError as error:
-            return Finding("not checked", subject, f"you may not read it ({error})")
+            return ClusterRequirement("not checked", subject, f"you may not read it ({error})")
         if secret is None:
-            return Finding("missing", subject, repair)
+            return ClusterRequirement("missing", subject, repair)
         missing = [key for key in keys if key not in (secret.get("data") or {})]
         return (
-            Finding("missing", subject, f"it has no {', '.join(missing)}; {repair}")
+            ClusterRequirement("missing", subject, f"it has no {', '.join(missing)}; {repair}")
             if missing
-            else Finding("ok", subject)
+            else ClusterRequirement("ok", subject)
         )
 
-    def _gateway(self) -> Finding:
+    def _gateway(self) -> ClusterRequirement:
         name = self._cluster.gateway
         path = f"/apis/{HTTP_ROUTE.api_version}/namespaces/{{namespace}}/gateways/{name}"
 
@@ -176,7 +176,7 @@ class ClusterCheck:
 
         return self._object(f"Gateway {name}", path, _APPLY, is_programmed)
 
-    def _permissions(self) -> Iterator[Finding]:
+    def _permissions(self) -> Iterator[ClusterRequirement]:
         objects = list(yaml.safe_load_all((project_root() / _ROLES).read_text(encoding="utf-8")))
         rules = {manifest["metadata"]["name"]: manifest["rules"] for manifest in objects if manifest["kind"] == "Role"}
         account_by_role = {
@@ -190,7 +190,7 @@ class ClusterCheck:
         bind = f"kubectl -n {self._api.namespace} create rolebinding operators --role {OPERATOR_ROLE} --user YOU"
         yield self._allowed("your rights to roll out", rules[OPERATOR_ROLE], "", bind)
 
-    def _allowed(self, subject: str, rules: list[Object], user: str, repair: str) -> Finding:
+    def _allowed(self, subject: str, rules: list[Object], user: str, repair: str) -> ClusterRequirement:
         try:
             refused = [
                 permission
@@ -200,36 +200,40 @@ class ClusterCheck:
                 )
             ]
         except ClusterError as error:
-            return Finding("not checked", subject, f"you may not ask ({error})")
+            return ClusterRequirement("not checked", subject, f"you may not ask ({error})")
         lacking = ", ".join(map(str, refused))
-        return Finding("missing", subject, f"may not {lacking}; {repair}") if refused else Finding("ok", subject)
+        return (
+            ClusterRequirement("missing", subject, f"may not {lacking}; {repair}")
+            if refused
+            else ClusterRequirement("ok", subject)
+        )
 
-    def _kubeflow(self) -> Finding:
+    def _kubeflow(self) -> ClusterRequirement:
         subject = "Kubeflow Pipelines"
         if not self._host:
-            return Finding(
+            return ClusterRequirement(
                 "not checked", subject, "name its address: --host http://127.0.0.1:8888 after a port-forward"
             )
         return self._check(f"{subject} at {self._host}", lambda: KubeflowClient(self._host, self._api.namespace))
 
     def _object(
         self, subject: str, path: str, repair: str, problem_of: Callable[[Object], str] = lambda _: ""
-    ) -> Finding:
+    ) -> ClusterRequirement:
         try:
             live_object = self._api.read(path.format(namespace=self._api.namespace))
         except ClusterError as error:
-            return Finding("not checked", subject, str(error))
+            return ClusterRequirement("not checked", subject, str(error))
         if live_object is None:
-            return Finding("missing", subject, repair)
+            return ClusterRequirement("missing", subject, repair)
         problem = problem_of(live_object)
-        return Finding("missing", subject, problem) if problem else Finding("ok", subject)
+        return ClusterRequirement("missing", subject, problem) if problem else ClusterRequirement("ok", subject)
 
-    def _check(self, subject: str, check: Callable[[], object]) -> Finding:
+    def _check(self, subject: str, check: Callable[[], object]) -> ClusterRequirement:
         try:
             check()
         except ShortlistError as error:
-            return Finding("missing", subject, str(error))
-        return Finding("ok", subject)
+            return ClusterRequirement("missing", subject, str(error))
+        return ClusterRequirement("ok", subject)
 
 
 def _permissions(rules: list[Mapping[str, list[str]]] | list[Object]) -> Iterator[Permission]:

@@ -14,7 +14,7 @@ from kfp_server import KubeflowServer
 from kube_server import Fault, KubeServer, running
 
 from shortlist.cli import main
-from shortlist.kubeflow.cluster_check import ClusterCheck, Finding
+from shortlist.kubeflow.cluster_check import ClusterCheck, ClusterRequirement
 from shortlist.spec.load import load_spec
 from shortlist.spec.spec import Spec
 from shortlist.system.kubernetes_api import KubernetesAPI, connect
@@ -77,7 +77,7 @@ def spec_file(kube: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return file
 
 
-def findings(file: Path, host: str = "") -> list[Finding]:
+def findings(file: Path, host: str = "") -> list[ClusterRequirement]:
     spec: Spec = load_spec(file)
     return list(ClusterCheck(spec, KubernetesAPI(connect(), "shortlist", 2, 0.02, 0), host).run())
 

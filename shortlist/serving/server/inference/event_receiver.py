@@ -42,7 +42,7 @@ _MAX_INTEGER: Final = 2**63
 Row = dict[str, Any]
 
 
-class Event(ProtocolMessage):
+class SentEvent(ProtocolMessage):
     """What happened to an item of an answer."""
 
     model_config = ConfigDict(extra="forbid")
@@ -50,7 +50,7 @@ class Event(ProtocolMessage):
     event_id: Annotated[str, Field(min_length=1, max_length=MAX_EVENT_ID_LENGTH)]
     """Given by the application, different for each event; one that is sent again counts once."""
     request_id: Annotated[str, Field(min_length=1, max_length=MAX_REQUEST_ID_LENGTH)]
-    """Of the answer with the item."""
+    """Id of the answer that had the item."""
     item: int | str | None = None
     index: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     """Place of the item in the answer's request, from 0, as the answer says it."""
@@ -160,7 +160,7 @@ class EventReceiver:
         refused: list[RefusedEvent] = []
         for number, sent in enumerate(batch.events):
             try:
-                rows.append(self._row(validate_message(Event, sent), now))
+                rows.append(self._row(validate_message(SentEvent, sent), now))
             except BadRequestError as error:
                 refused.append(RefusedEvent(number, str(error)))
         if rows:
@@ -170,7 +170,7 @@ class EventReceiver:
                 raise ModelUnavailableError(f"the events could not be written: {error}") from None
         return EventReceipt(len(rows), refused)
 
-    def _row(self, event: Event, now: datetime) -> Row:
+    def _row(self, event: SentEvent, now: datetime) -> Row:
         label, values = self._outcome(event.outcome)
         if label is None and not values and event.seen is None:
             raise BadRequestError("the event says nothing; wanted 'seen', or an 'outcome'")
@@ -193,7 +193,7 @@ class EventReceiver:
                 raise BadRequestError(f"item: got {shorten(item)}; wanted at most 16 hexadecimal digits") from None
         raise BadRequestError(f"item: got {shorten(item)}; wanted {'a text' if self._is_text else 'an integer'}")
 
-    def _index(self, event: Event, item: int | str | None) -> int | None:
+    def _index(self, event: SentEvent, item: int | str | None) -> int | None:
         """Return the row of the item; None where neither the event nor this server knows it."""
         if item is None and event.index is None:
             raise BadRequestError("wanted 'item' or 'index', as the answer names them")
