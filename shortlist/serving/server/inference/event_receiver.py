@@ -8,9 +8,10 @@ import ipaddress
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field
 
@@ -68,7 +69,8 @@ class _EventBatch(ProtocolMessage):
     events: Annotated[list[Any], Field(min_length=1, max_length=MAX_EVENTS, fail_fast=True)]
 
 
-class RefusedEvent(NamedTuple):
+@dataclass(frozen=True)
+class RefusedEvent:
     """An event that was not accepted; sending it again does not help."""
 
     index: int
@@ -76,7 +78,8 @@ class RefusedEvent(NamedTuple):
     error: str
 
 
-class EventReceipt(NamedTuple):
+@dataclass(frozen=True)
+class EventReceipt:
     """What became of the events of a request."""
 
     accepted: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from shortlist.serving.server.inference.service import Service
@@ -49,7 +50,7 @@ async def take_events(service: Service, document: Any, context: RequestContext, 
     """
     assert service.events is not None
     receipt = await service.events.receive(document)
-    return {"accepted": receipt.accepted, "refused": [refused._asdict() for refused in receipt.refused]}
+    return asdict(receipt)
 
 
 JSON_ENDPOINTS: Final[Mapping[str, Endpoint]] = {RANK: rank, RECOMMEND: recommend, EVENTS: take_events}
