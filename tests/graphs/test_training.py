@@ -112,7 +112,7 @@ def test_the_demo_ends_with_a_blessed_model(demo: Run) -> None:
     assert 0.5 < summary["models"]["popularity"]["auc"] < summary["models"]["xgboost"]["auc"] < 1
     assert {gate["name"] for gate in summary["gates"]} == {
         "data", "skew", "absolute", "champion", "calibration", "slices", "integrity", "parity", "infra", "retrieval",
-        "slates", "unknown_values",
+        "slates", "unknown_values", "value",
     }  # fmt: skip
     compared = ModelComparison.model_validate_json((demo.folder / "compare.json").read_text())
     assert set(compared.models) == set(summary["models"])

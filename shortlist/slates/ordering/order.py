@@ -182,9 +182,9 @@ class _Filling:
                     probability_above = explore.share * drawn_probability + (1.0 - explore.share) * best_so_far
                     drawn_probability *= float(probabilities[index])
                     best_so_far = best_so_far and index == best
-                    propensity = (
-                        explore.share * drawn_probability + (1.0 - explore.share) * best_so_far
-                    ) / probability_above
+                    probability = explore.share * drawn_probability + (1.0 - explore.share) * best_so_far
+                    # Zero above: the best slate of an exploration that never shows it.
+                    propensity = probability / probability_above if probability_above else 0.0
                     shown = index if watched is None else np.flatnonzero(allowed == watched[place - 1])
                     drawn.append(float(probabilities[shown].sum()))
                 row = int(allowed[index])

@@ -357,7 +357,7 @@ class Live:
         assert rollouts.unfinished() is None
         assert not rollouts.is_locked()
         assert set(record.versions) == {route.stable}
-        programs = {"supervisord", *ENVOYS, f"triton-v{route.stable}", f"server-v{route.stable}"}
+        programs = {"supervisord", "log-committer", *ENVOYS, f"triton-v{route.stable}", f"server-v{route.stable}"}
         assert set(orphan_processes(self.paths.programs)) == programs
         assert [
             process for process in self.processes() if "shortlist.serving.traffic" in " ".join(process.cmdline())

@@ -25,7 +25,9 @@ from shortlist.serving.server.requests.request_errors import (
     TooLargeError,
     TooManyBytesError,
     TooSlowError,
+    UnauthorizedError,
     UnknownModelError,
+    UnsupportedEncodingError,
 )
 from shortlist.serving.server.requests.tensors import (
     ProtocolMessage,
@@ -42,7 +44,9 @@ _CODES: Final = {
     TooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TooManyBytesError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TooSlowError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    UnauthorizedError: grpc.StatusCode.UNAUTHENTICATED,
     UnknownModelError: grpc.StatusCode.NOT_FOUND,
+    UnsupportedEncodingError: grpc.StatusCode.UNIMPLEMENTED,
     OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ModelUnavailableError: grpc.StatusCode.UNAVAILABLE,
     BadScoresError: grpc.StatusCode.INTERNAL,
