@@ -136,8 +136,8 @@ def test_a_pod_that_was_evicted_is_no_success(kube: KubeServer, tmp_path: Path) 
 
 ABORTING = """
 import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: (print("users are sent back"), sys.exit(1)))
-print("begun")
+signal.signal(signal.SIGTERM, lambda *_: (print("users are sent back", flush=True), sys.exit(1)))
+print("begun", flush=True)
 time.sleep(60)
 """
 

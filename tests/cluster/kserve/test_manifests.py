@@ -174,7 +174,7 @@ def test_a_pods_server_recommends_where_there_is_a_release(monkeypatch: pytest.M
 def test_requests_for_recommendations_are_split_like_those_for_scores() -> None:
     users, *named, asides = route(ROUTES[1])["spec"]["rules"]
     assert [route_match["path"]["value"] for route_match in users["matches"]] == [
-        "/v2/models/demo/infer", "/v2/models/demo.recommend/infer", "/v1/rank", "/v1/recommend"
+        "/v2/models/demo/infer", "/v2/models/demo.recommend/infer", "/v1/rank", "/v1/recommend", "/v1/events",
     ]  # fmt: skip
     assert [len(route_match["matches"]) for route_match in named] == [2, 2]
     assert "/v2/models/demo.recommend" in [route_match["path"]["value"] for route_match in asides["matches"]]
