@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from kfp import dsl, kubernetes
@@ -60,6 +61,11 @@ class ClusterPods(GraphTarget):
         Raises:
             ShortlistError: The pod has a GPU, and there is no GPU image.
         """
+        # kfp reads the whole stack, source files and all, at each setting; a thread's stack is short.
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            thread.submit(self._configure, task, steps).result()
+
+    def _configure(self, task: Any, steps: Sequence[str]) -> None:
         settings = largest_settings([self._step_settings(step) for step in steps])
         minutes = sum(self._step_settings(step).timeout_minutes for step in steps)  # one after another
         for name, value in {**self._cluster.variables, **thread_variables(settings)}.items():
