@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from shortlist.slates.ordering.base import Likeness
 from shortlist.slates.ordering.likeness import likeness_by
 from shortlist.spec.ordering import Ordering
 
@@ -36,8 +37,9 @@ class _PlaceProbabilities(NamedTuple):
 
 
 def slate_probabilities(
-    candidates: pl.DataFrame, values: np.ndarray, ordering: Ordering, rows: Sequence[int], pinned: Mapping[int, int]
-) -> SlateProbabilities:
+    candidates: pl.DataFrame, values: np.ndarray, ordering: Ordering, rows: Sequence[int], pinned: Mapping[int, int],
+    likeness: Likeness | None = None,
+) -> SlateProbabilities:  # fmt: skip
     """Return the probabilities of a slate.
 
     A slate is drawn with the declared share, and in the best order otherwise. The probability of its first places is
@@ -50,8 +52,11 @@ def slate_probabilities(
         ordering: The section.
         rows: Rows of the candidates that are shown, in order.
         pinned: Declared place by row, of pinned candidates that are shown.
+        likeness: Likeness of the candidates by the column of `ordering.diversity`; None: it is computed.
     """
-    places = list(_iter_places(candidates, values, ordering, rows, pinned))
+    if ordering.diversity is not None and len(values):
+        likeness = likeness_by(candidates[ordering.diversity.by]) if likeness is None else likeness
+    places = list(_iter_places(candidates, values, ordering, rows, pinned, likeness))
     share = ordering.explore.share if ordering.explore else 0.0
     drawn_probabilities = np.cumprod([place.drawn_probability for place in places])
     best = np.logical_and.accumulate([place.is_best for place in places])
@@ -61,15 +66,16 @@ def slate_probabilities(
 
 
 def _iter_places(
-    candidates: pl.DataFrame, values: np.ndarray, ordering: Ordering, rows: Sequence[int], pinned: Mapping[int, int]
-) -> Iterator[_PlaceProbabilities]:
+    candidates: pl.DataFrame, values: np.ndarray, ordering: Ordering, rows: Sequence[int], pinned: Mapping[int, int],
+    likeness: Likeness | None,
+) -> Iterator[_PlaceProbabilities]:  # fmt: skip
     limits = [limit for rule in ordering.rules if (limit := rule.limit(candidates)) is not None]
     for row, place in pinned.items():
         for limit in limits:
             limit.add(row, place)
     diversity = None
-    if ordering.diversity is not None and len(values):
-        diversity = ordering.diversity.utilities(likeness_by(candidates[ordering.diversity.by]), values)
+    if ordering.diversity is not None and likeness is not None:
+        diversity = ordering.diversity.utilities(likeness, values)
     free = np.ones(len(values), np.bool_)
     free[list(pinned)] = False
     for place, row in enumerate(rows, start=1):

@@ -40,36 +40,40 @@ def check_slate(
         slate: The slate.
         scores: Scores of the candidates.
     """
-    scored = found_candidates.rows.with_columns(
-        pl.Series(name, column_scores, pl.Float64) for name, column_scores in scores.items()
+    scored = found_candidates.rows.hstack(
+        [pl.Series(name, np.asarray(column_scores, np.float64)) for name, column_scores in scores.items()]
     )
     values = compute_values(scored, stages.ordering)
-    usable = np.isfinite(values) & ~scored[Columns.ITEM].is_in(slate.removed.items.implode()).to_numpy()
-    candidates = scored.filter(usable)
+    usable = np.isfinite(values)
+    if len(slate.removed.items):
+        usable &= ~scored[Columns.ITEM].is_in(slate.removed.items.implode()).to_numpy()
+    candidates = scored if usable.all() else scored.filter(usable)
+    shown_slate = _shown_slate(stages, request, candidates, slate)
     problems = (
         *_iter_removal_problems(stages, request, found_candidates, slate),
-        *_iter_problems(stages, request, candidates, slate),
+        *_iter_problems(stages, request, slate, shown_slate),
     )
-    if problems or not len(slate.items):
+    if problems or shown_slate is None or not len(slate.items):
         return SlateCheck(problems, None)
-    shown_slate = _shown_slate(stages, request, candidates, slate)
+    likeness = found_candidates.likeness if usable.all() else None  # of these candidates only
     probabilities = slate_probabilities(
-        candidates, values[usable], stages.ordering, shown_slate.rows, shown_slate.pinned
+        candidates, values[usable], stages.ordering, shown_slate.rows, shown_slate.pinned, likeness
     )
     return SlateCheck(tuple(_iter_propensity_problems(slate.propensities, probabilities)), probabilities)
 
 
-def _iter_problems(stages: Recommender, request: SlateRequest, candidates: pl.DataFrame, slate: Slate) -> Iterator[str]:
+def _iter_problems(
+    stages: Recommender, request: SlateRequest, slate: Slate, shown_slate: ShownSlate | None
+) -> Iterator[str]:
     items = slate.items
     if items.n_unique() != len(items):
         yield "an item is shown twice"
-    if not items.is_in(candidates[Columns.ITEM].implode()).all():
+    if shown_slate is None:
         yield "an item is shown that is no candidate"
         return
-    shown_slate = _shown_slate(stages, request, candidates, slate)
     filter_request = _filter_request(stages, request)
     for rule in stages.filters.rules:
-        if count := rule.count_violations(candidates[list(shown_slate.rows)], filter_request):
+        if count := rule.count_violations(shown_slate.candidates[list(shown_slate.rows)], filter_request):
             yield f"{count} items are shown that filter '{rule.name}' removes"
     if len(items) > request.k:
         yield f"{len(items)} items are shown; {request.k} were asked for"
@@ -82,6 +86,8 @@ def _iter_removal_problems(
     stages: Recommender, request: SlateRequest, found_candidates: SlateCandidates, slate: Slate
 ) -> Iterator[str]:
     """Yield filters that removed items before ordering which they keep."""
+    if not len(slate.removed.items):
+        return
     by_filter = pl.Series(slate.removed.filters, dtype=pl.String())
     for rule in stages.filters.rules:
         items = slate.removed.items.filter(by_filter == rule.name)
@@ -95,9 +101,15 @@ def _filter_request(stages: Recommender, request: SlateRequest) -> FilterRequest
     return FilterRequest(request.now, past, stages.lists)
 
 
-def _shown_slate(stages: Recommender, request: SlateRequest, candidates: pl.DataFrame, slate: Slate) -> ShownSlate:
-    places = dict(zip(candidates[Columns.ITEM], range(candidates.height), strict=True))
-    rows = [places[item] for item in slate.items]
+def _shown_slate(
+    stages: Recommender, request: SlateRequest, candidates: pl.DataFrame, slate: Slate
+) -> ShownSlate | None:
+    """Return the slate by the rows of candidates; None where an item is no candidate."""
+    places = {item: row for row, item in enumerate(candidates[Columns.ITEM].to_list())}
+    items = slate.items.to_list()
+    if not {*items} <= places.keys():
+        return None
+    rows = [places[item] for item in items]
     pins = {row: place for rule in stages.ordering.rules for place, row in rule.pinned(candidates).items()}
     slate_length = min(request.k, candidates.height)
     pinned = {row: place for row, place in pins.items() if place <= slate_length and row in rows}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -35,8 +36,8 @@ _RANDOM_ITEMS: Final = 10
 _SEED: Final = 0
 _CERTAIN: Final = 1e-6
 
-ScoreItems = Callable[[int, pl.Series], np.ndarray]
-"""Function from the number of a user and ids of items to the items' scores."""
+ScorePairs = Callable[[Ints, pl.Series], np.ndarray]
+"""Function from numbers of users, in ascending order, and ids of items to the scores of these pairs."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,25 @@ class LoggedRequests:
     """Formula of the reward of a row."""
     shown: ShownRows
     days: int
+    places: int
+    """Number of places of a slate."""
     truth: TrueValues | None
     """Planted values of lists in a generated world; None for other logs and rewards."""
 
+    @cached_property
+    def true_bounds(self) -> dict[str, float]:
+        """Planted values of random items and of the best possible lists; empty where not known."""
+        truth = self.truth
+        if truth is None:
+            return {}
+        return {
+            CHANCE: truth.of_lists(truth.random_lists(self.places, _SEED)),
+            BEST_POSSIBLE: truth.of_lists(truth.best_lists(self.places)),
+        }
+
 
 def read_logged_requests(
-    data: Data, log: DayTable, days: frozenset[date], users: pl.Series, catalogue: Catalogue, reward: str
+    data: Data, log: DayTable, days: frozenset[date], users: pl.Series, catalogue: Catalogue, reward: str, places: int
 ) -> LoggedRequests | str:
     """Return the requests of users on some days; or, as a sentence, why they say nothing of other slates.
 
@@ -63,6 +77,7 @@ def read_logged_requests(
         users: The users; a user's number is the position here.
         catalogue: Items that lists may hold.
         reward: Formula of the reward of a row.
+        places: Number of places of a slate.
     """
     if data.propensity is None or data.position is None or data.request is None:
         missing = [name for name in ("request", "position", "propensity") if getattr(data, name) is None]
@@ -105,7 +120,7 @@ def read_logged_requests(
         propensity_R=rows[data.propensity].cast(pl.Float64).to_numpy(),
         reward_R=compile_expression(reward).evaluate_numbers(rows),
     )
-    return LoggedRequests(reward, shown, len(days), _read_truth(data, requests, reward))
+    return LoggedRequests(reward, shown, len(days), places, _read_truth(data, requests, reward))
 
 
 def _read_truth(data: Data, requests: pl.DataFrame, reward: str) -> TrueValues | None:
@@ -119,8 +134,8 @@ def _read_truth(data: Data, requests: pl.DataFrame, reward: str) -> TrueValues |
 
 
 def write_slate_value(
-    folder: Path, requests: LoggedRequests | str, lists: Mapping[str, Rows], places: int, catalogue: Catalogue,
-    score_items: ScoreItems,
+    folder: Path, requests: LoggedRequests | str, lists: Mapping[str, Rows], catalogue: Catalogue,
+    score_pairs: ScorePairs,
 ) -> None:  # fmt: skip
     """Write the value of a model's slates and of the lists beside them.
 
@@ -130,27 +145,26 @@ def write_slate_value(
         folder: Folder of an evaluation that is being written.
         requests: From `read_logged_requests`.
         lists: Rows of the items in the catalogue, best first, by the name of the list, a list per user.
-        places: Number of places of a slate.
         catalogue: Items that lists hold.
-        score_items: Function that scores items.
+        score_pairs: Function that scores items for users.
     """
     if isinstance(requests, str):
         write_unknown_value(folder, requests)
         return
-    evidence = collect_list_evidence(requests, lists, places, catalogue, score_items)
+    evidence = collect_list_evidence(requests, lists, catalogue, score_pairs)
     extent = LogExtent(days=requests.days, explored=requests.shown.explored)
-    write_value(folder, requests.reward, evidence, extent, true_values(requests, lists, places, catalogue))
+    write_value(folder, requests.reward, evidence, extent, true_values(requests, lists, catalogue))
 
 
 def collect_list_evidence(
-    requests: LoggedRequests, lists: Mapping[str, Rows], places: int, catalogue: Catalogue, score_items: ScoreItems
+    requests: LoggedRequests, lists: Mapping[str, Rows], catalogue: Catalogue, score_pairs: ScorePairs
 ) -> dict[str, ValueEvidence]:
     """Return the evidence on lists and on random items, with the arguments of `write_slate_value`."""
-    shown = requests.shown
+    shown, places = requests.shown, requests.places
     items_by_list: dict[str, Ints] = {name: rows[:, :places].astype(np.int64) for name, rows in lists.items()}
     users = len(next(iter(items_by_list.values())))
     sample = np.random.default_rng(_SEED).integers(0, catalogue.size, (users, _RANDOM_ITEMS))
-    features = _ItemFeatures(shown, [*items_by_list.values(), sample], catalogue, score_items)
+    features = _ItemFeatures(shown, [*items_by_list.values(), sample], catalogue, score_pairs)
     valued: dict[str, ValuedList] = {
         name: ItemLists(items, features.of(items)) for name, items in items_by_list.items()
     }
@@ -161,7 +175,7 @@ def collect_list_evidence(
 class _ItemFeatures:
     """Features of the reward model: the log-odds of the scores, and whether there is a score."""
 
-    def __init__(self, shown: ShownRows, lists: list[Ints], catalogue: Catalogue, score_items: ScoreItems) -> None:
+    def __init__(self, shown: ShownRows, lists: list[Ints], catalogue: Catalogue, score_pairs: ScorePairs) -> None:
         self._shown = shown
         self._stride = catalogue.size + 1
         users = len(lists[0])
@@ -170,15 +184,8 @@ class _ItemFeatures:
         keys = np.unique(np.concatenate([*of_lists, of_rows]))
         self._keys = keys[(keys % self._stride) < catalogue.size]
         user_of_key, item = np.divmod(self._keys, self._stride)
-        bounds = np.searchsorted(user_of_key, np.arange(users + 1))
-        self._log_odds = np.concatenate(
-            [
-                score_items(user, catalogue.ids.gather(item[bounds[user] : bounds[user + 1]]))
-                for user in range(users)
-                if bounds[user] < bounds[user + 1]
-            ]
-        )
-        self._log_odds = logit(np.clip(np.nan_to_num(self._log_odds, nan=0.5), _CERTAIN, 1 - _CERTAIN))
+        scores = score_pairs(user_of_key, catalogue.ids.gather(item))
+        self._log_odds = logit(np.clip(np.nan_to_num(scores, nan=0.5), _CERTAIN, 1 - _CERTAIN))
 
     def of(self, items: Ints) -> Floats:
         """Return the features of lists, shape (users, items, features)."""
@@ -194,20 +201,14 @@ class _ItemFeatures:
         return np.stack([log_odds, ~is_item], axis=-1).astype(np.float64)
 
 
-def true_values(
-    requests: LoggedRequests, lists: Mapping[str, Rows], places: int, catalogue: Catalogue
-) -> dict[str, float]:
+def true_values(requests: LoggedRequests, lists: Mapping[str, Rows], catalogue: Catalogue) -> dict[str, float]:
     """Return the planted values of lists, of random items and of the best possible ones; empty where not known."""
     truth = requests.truth
     if truth is None:
         return {}
     users, ids = requests.shown.user_Q, catalogue.ids.to_numpy()
     values = {
-        name: truth.of_lists(np.where(rows >= 0, ids[np.maximum(rows, 0)], -1)[users, :places])
+        name: truth.of_lists(np.where(rows >= 0, ids[np.maximum(rows, 0)], -1)[users, : requests.places])
         for name, rows in lists.items()
     }
-    return {
-        **values,
-        CHANCE: truth.of_lists(truth.random_lists(places, _SEED)),
-        BEST_POSSIBLE: truth.of_lists(truth.best_lists(places)),
-    }
+    return {**values, **requests.true_bounds}

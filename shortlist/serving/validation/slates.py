@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -59,6 +60,8 @@ MAX_PAIRS: Final = 300_000
 """Most candidates that are scored, of all users together."""
 TOP_K: Final = NDCG_AT
 _HISTORY_DAYS: Final = 30
+_BATCH_ROWS: Final = 10_000
+"""Rows that are scored at once; the rows of one request are never split."""
 _EXAMPLES: Final = 5
 _DIVERSITY_USERS: Final = 200
 """Most users in the mean diversity, which costs as much as everything else."""
@@ -106,7 +109,7 @@ def evaluate_candidates(
     log = DayTable.open(valid_log, Files.LOG)
     test = frozenset(split_days([part.day for part in log.days], data.split).test)
     test_requests = read_requests(stages, data, log, test, seed)
-    candidates = [stages.find(request) for request in test_requests.requests]
+    candidates = stages.find_all(test_requests.requests)
     views = ViewIndex.read(fitted / "views")
     simulated = None
     if simulate and test_requests.requests:
@@ -146,9 +149,8 @@ def read_requests(stages: Recommender, data: Data, log: DayTable, test: frozense
         SlateRequest(f"evaluation-{user}", user, k, now, request_context, history=histories.get(user))
         for user, now, request_context in zip(queries.users, queries.context[Columns.TIME], contexts, strict=True)
     )
-    logged = read_logged_requests(
-        data, log, test, queries.users, retriever.catalogue, stages.ordering.reward or data.label or Columns.LABEL
-    )
+    reward = stages.ordering.reward or data.label or Columns.LABEL
+    logged = read_logged_requests(data, log, test, queries.users, retriever.catalogue, reward, k)
     return TestRequests(requests, users.relevant, lists, logged)
 
 
@@ -171,12 +173,14 @@ def evaluate_slates(
         simulated: Outcome of random requests to the stages; None when none were run.
     """
     scorer = PairScorer(model, views, item_values=stages.item_values)
-    slates: list[Slate] = []
-    scores_by_request: list[Mapping[str, np.ndarray]] = []
-    for request, request_candidates in zip(test_requests.requests, candidates_by_request, strict=True):
-        scores, further_scores = scorer.score(request, request_candidates.items)
-        scores_by_request.append({SCORE: scores, **further_scores})
-        slates.append(stages.slate(request, request_candidates, scores, further_scores))
+    scored = scorer.score_all(test_requests.requests, [candidates.items for candidates in candidates_by_request])
+    scores_by_request = [{SCORE: scores, **further_scores} for scores, further_scores in scored]
+    slates = [
+        stages.slate(request, candidates, scores, further_scores)
+        for request, candidates, (scores, further_scores) in zip(
+            test_requests.requests, candidates_by_request, scored, strict=True
+        )
+    ]
     model_slates = _rank_lists(stages, test_requests, candidates_by_request, scores_by_request, slates)
     size = stages.retriever.catalogue.size
     popularity = item_popularity(stages.retriever)
@@ -203,7 +207,7 @@ def evaluate_slates(
         examples=model_slates.rule_breaks[:_EXAMPLES],
         simulated=simulated,
         lists=tuple(evaluated_lists),
-        exploration=exploration_cost(stages, test_requests.requests, candidates_by_request, scores_by_request),
+        exploration=exploration_cost(stages, test_requests.requests, candidates_by_request, scores_by_request, slates),
     )
     lists = {name: rows for name, rows in test_requests.lists.items() if name not in {ALL_SOURCES, POPULARITY}}
     lists = {POPULAR: test_requests.lists[POPULARITY], **lists, VALUED_SLATES: model_slates.lists[ORDERING]}
@@ -211,8 +215,7 @@ def evaluate_slates(
     with atomic_folder(out) as staging:
         pl.concat(per_user_frames).write_parquet(staging / PER_USER)
         write_json(staging / SLATES_FILE, evaluation.model_dump(mode="json"))
-        catalogue = stages.retriever.catalogue
-        write_slate_value(staging, test_requests.logged, lists, evaluation.places, catalogue, item_scores.of_user)
+        write_slate_value(staging, test_requests.logged, lists, stages.retriever.catalogue, item_scores.of_pairs)
     return sum(len(scores[SCORE]) for scores in scores_by_request)
 
 
@@ -274,6 +277,7 @@ class PairScorer:
         plan = Preprocessing.load(model / Files.PREPROCESSING).plan
         self._assembler = TensorAssembler(plan, signature)
         self._data, self._views, self._moment = plan.declared.data, views, moment
+        self._reader = InputReader(self._assembler.requirements, self._assembler.widths, max_rows=sys.maxsize)
         self._session = create_session(model / FOLDER)
         self._snapshots: dict[datetime, Snapshot] = {}
 
@@ -285,11 +289,15 @@ class PairScorer:
     def score_all(
         self, requests: Sequence[SlateRequest], items: Sequence[pl.Series]
     ) -> list[tuple[np.ndarray, Mapping[str, np.ndarray]]]:
-        """Return what `score` returns for every request; the rows of all requests of a day are scored together."""
+        """Return what `score` returns for every request; requests of a day are scored together, some rows at a time."""
         scored: dict[int, tuple[np.ndarray, Mapping[str, np.ndarray]]] = {}
         moments = [self._moment_of(request.now) for request in requests]
-        for moment in dict.fromkeys(moments):
-            numbers = [number for number, own_moment in enumerate(moments) if own_moment == moment]
+        batches: dict[tuple[datetime, int], list[int]] = {}
+        rows: Counter[datetime] = Counter()
+        for number, moment in enumerate(moments):
+            batches.setdefault((moment, rows[moment] // _BATCH_ROWS), []).append(number)
+            rows[moment] += len(items[number])
+        for (moment, _), numbers in batches.items():
             scores = self._score_rows(
                 [requests[number] for number in numbers], [items[number] for number in numbers], moment
             )
@@ -305,9 +313,8 @@ class PairScorer:
         rows = sum(lengths)
         label_scores = np.empty((0, len(names)), np.float32)
         if rows:
-            reader = InputReader(self._assembler.requirements, self._assembler.widths, rows)
-            tensors = self._input_tensors(reader, requests, items, lengths)
-            inputs = reader.read(tensors, int(requests[0].now.timestamp() * 1_000_000))
+            tensors = self._input_tensors(requests, items, lengths)
+            inputs = self._reader.read(tensors, int(requests[0].now.timestamp() * 1_000_000))
             slates = None if len(requests) == 1 else np.repeat(np.arange(len(requests)), lengths)
             model_tensors = self._assembler.tensors(inputs.columns, self._snapshot(moment).tables, rows, slates)
             label_scores = np.asarray(self._session.run([SCORE], dict(model_tensors))[0]).reshape(rows, len(names))
@@ -317,9 +324,8 @@ class PairScorer:
         ]
 
     def _input_tensors(
-        self, reader: InputReader, requests: Sequence[SlateRequest], items: Sequence[pl.Series],
-        lengths: Sequence[int],
-    ) -> list[Tensor]:  # fmt: skip
+        self, requests: Sequence[SlateRequest], items: Sequence[pl.Series], lengths: Sequence[int]
+    ) -> list[Tensor]:
         """Return the inputs of all rows; of a single request, columns of its context have one row."""
         assert self._data.user
         contexts: list[Mapping[str, Any]] = [
@@ -328,7 +334,7 @@ class PairScorer:
         ]
         all_items, tensors = pl.concat(items), []
         item_values = self._item_values(all_items)
-        for spec in reader.inputs:
+        for spec in self._reader.inputs:
             if spec.name == self._data.item:
                 tensors.append(_tensor(spec, all_items.to_list()))
                 continue
@@ -368,17 +374,30 @@ class ItemScores:
         scores: Sequence[Mapping[str, np.ndarray]],
     ) -> None:  # fmt: skip
         self._scorer, self._requests = scorer, requests
-        self._candidates, self._scores = candidates, scores
+        self._known = pl.concat(
+            pl.DataFrame(
+                {
+                    "user": np.full(len(request_candidates.items), number, np.int64),
+                    "item": request_candidates.items,
+                    "score": np.asarray(request_scores[SCORE], np.float64),
+                }
+            )
+            for number, (request_candidates, request_scores) in enumerate(zip(candidates, scores, strict=True))
+        )
 
-    def of_user(self, user: int, items: pl.Series) -> np.ndarray:
-        """Return the scores of items, shape (items,), for the user of a request, by its number."""
-        candidates = self._candidates[user].items
-        scored = pl.DataFrame({"item": candidates, "score": np.asarray(self._scores[user][SCORE], np.float64)})
-        known = items.to_frame("item").join(scored, on="item", how="left", maintain_order="left")["score"]
-        scores = known.to_numpy(writable=True)
-        further = known.is_null().to_numpy()
-        if further.any():
-            scores[further] = self._scorer.score(self._requests[user], items.filter(pl.Series(further)))[0]
+    def of_pairs(self, users: np.ndarray, items: pl.Series) -> np.ndarray:
+        """Return the scores of items for users, shape (pairs,).
+
+        Args:
+            users: Numbers of the requests whose users the scores are for, int64, shape (pairs,), in ascending order.
+            items: Ids of the items.
+        """
+        pairs = pl.DataFrame({"user": users, "item": items})
+        known = pairs.join(self._known, on=["user", "item"], how="left", maintain_order="left")["score"]
+        scores, is_unknown = known.to_numpy(writable=True), known.is_null().to_numpy()
+        items_by_user = {user: rows["item"] for (user,), rows in _groups(pairs.filter(is_unknown), "user")}
+        scored = self._scorer.score_all([self._requests[user] for user in items_by_user], [*items_by_user.values()])
+        scores[is_unknown] = np.concatenate([np.empty(0), *(user_scores for user_scores, _ in scored)])
         return scores
 
 

@@ -86,15 +86,19 @@ class _Cosine:
 
 class _Jaccard:
     def __init__(self, column: pl.Series) -> None:
-        rows = pl.DataFrame({"row": np.arange(len(column)), "tag": column}).explode("tag").drop_nulls("tag").unique()
-        codes = rows["tag"].rank("dense").to_numpy().astype(np.intp) - 1
-        self._has_tag = np.zeros((len(column), int(codes.max(initial=-1)) + 1), np.bool_)
-        self._has_tag[rows["row"].to_numpy(), codes] = True
-        self._sizes = self._has_tag.sum(axis=1)
+        # By a dictionary, as `value_codes` does; a code of its own for null, which is no tag.
+        code_by_tag: dict[object, int] = {None: 0}
+        tags = column.to_list()
+        codes = [code_by_tag.setdefault(tag, len(code_by_tag)) for row_tags in tags for tag in row_tags or ()]
+        rows = np.repeat(np.arange(len(tags)), [len(row_tags or ()) for row_tags in tags])
+        has_code = np.zeros((len(code_by_tag), len(tags)), np.bool_)
+        has_code[codes, rows] = True
+        self._has_tag = has_code[1:]  # shape (tags, candidates)
+        self._sizes = self._has_tag.sum(axis=0)
 
     def similarities(self, row: int) -> np.ndarray:
         # Counted, not multiplied: on a busy machine BLAS reported an invalid value in one of some 10 000 products.
-        common = self._has_tag[:, self._has_tag[row]].sum(axis=1, dtype=np.float64)
+        common = self._has_tag[self._has_tag[:, row]].sum(axis=0, dtype=np.float64)
         alike: np.ndarray = common / np.maximum(self._sizes + self._sizes[row] - common, 1.0)
         alike[row] = 1.0
         return alike

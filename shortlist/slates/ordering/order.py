@@ -191,11 +191,12 @@ class _Filling:
                 free[row] = False
                 for limit in limits:
                     limit.add(row, place)
-            utilities.add(row)
             rows.append(row)
             propensities.append(propensity)
             if watched is not None and len(rows) == len(watched):
                 break
+            if len(rows) < self.k:
+                utilities.add(row)
         return np.array(rows, np.int64), np.array(propensities), np.array(drawn)
 
     def place_propensities(self, rows: np.ndarray, drawn: np.ndarray, request: str | None) -> PlacePropensities:

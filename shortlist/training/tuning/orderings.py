@@ -135,10 +135,9 @@ def compare_orderings(
         requests = read_requests(stages, spec.data, log, days, seed)
         candidates_by_request = [stages.find(request) for request in requests.requests]
         # An ordering changes neither who is a candidate nor a score.
-        scored = scored or [
-            scorer.score(request, candidates.items)
-            for request, candidates in zip(requests.requests, candidates_by_request, strict=True)
-        ]
+        scored = scored or scorer.score_all(
+            requests.requests, [candidates.items for candidates in candidates_by_request]
+        )
         slates = [
             stages.slate(request, candidates, scores, further)
             for request, candidates, (scores, further) in zip(
@@ -165,9 +164,8 @@ def _compare_lists(
     leads: dict[str, ValueDifference] = {}
     truths: dict[str, float] = {}
     if not isinstance(logged, str):
-        places = max(request.k for request in requests.requests)
         extent = LogExtent(days=logged.days, explored=logged.shown.explored)
-        evidence = collect_list_evidence(logged, lists, places, catalogue, item_scores.of_user)
+        evidence = collect_list_evidence(logged, lists, catalogue, item_scores.of_pairs)
         estimator, users = ESTIMATORS[DEFAULT_ESTIMATOR](), logged.shown.user_Q
         contributions = {text: estimator.contributions(evidence[text]) for text in lists}
         first = next(iter(contributions.values()))
@@ -179,7 +177,7 @@ def _compare_lists(
             text: estimate_difference(list_contributions, first, users, extent)
             for text, list_contributions in list(contributions.items())[1:]
         }
-        truths = true_values(logged, lists, places, catalogue)
+        truths = true_values(logged, lists, catalogue)
     return ComparedOrderings(
         days=tuple(day.isoformat() for day in sorted(days)),
         users=len(requests.requests),

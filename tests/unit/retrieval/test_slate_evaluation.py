@@ -185,7 +185,11 @@ def test_exploration_that_costs_more_than_declared_holds(retriever: Retriever, t
         requests = [SlateRequest(f"r{number}", 0, 2, NOW) for number in range(300)]
         candidates = [exploring.find(request) for request in requests]
         scores = [{"score": np.where(found.items == 20, 0.8, 0.1)} for found in candidates]
-        return exploration_cost(exploring, requests, candidates, scores)
+        slates = [
+            exploring.slate(request, found, columns["score"])
+            for request, found, columns in zip(requests, candidates, scores, strict=True)
+        ]
+        return exploration_cost(exploring, requests, candidates, scores, slates)
 
     assert cost() is None
     always, seldom = (cost(kind="epsilon", epsilon=1.0, share=share, max_cost=0.2) for share in (1.0, 0.1))

@@ -249,12 +249,13 @@ class InputReader:
         """
         if not isinstance(tensor.data, list):
             return tensor
-        longest = max((len(text) for text in tensor.data if text is not None), default=0)
-        if self._limits is not None and longest > self._limits.max_text_length:
-            raise BadRequestError(
-                f"input '{tensor.name}': got a text of {longest} characters; wanted at most"
-                f" {self._limits.max_text_length}"
-            )
+        if self._limits is not None:
+            longest = max((len(text) for text in tensor.data if text is not None), default=0)
+            if longest > self._limits.max_text_length:
+                raise BadRequestError(
+                    f"input '{tensor.name}': got a text of {longest} characters; wanted at most"
+                    f" {self._limits.max_text_length}"
+                )
         nulls = _EMPTY_TEXTS if declared.type in _MATRICES else self._nulls
         return replace(tensor, data=[None if text in nulls else text for text in tensor.data])
 
