@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,7 +20,7 @@ from shortlist.features.vocabulary import ValueIds
 from shortlist.serving.export.signature import FOLDER
 from shortlist.serving.validation.slates import TOP_K, PairScorer, read_histories
 from shortlist.slates.candidate_columns import column_type
-from shortlist.slates.recommender import Recommender, SlateRequest
+from shortlist.slates.recommender import Recommender, SlateCandidates, SlateRequest
 from shortlist.spec.data import Data
 from shortlist.spec.monitoring import DriftLimits
 from shortlist.spec.retrieval import columns_of, item_tables
@@ -33,6 +33,7 @@ REQUESTS_PER_DAY: Final = 400
 MAX_PAIRS: Final = 200_000
 """Most candidates that are scored with one model; of a release with more candidates, fewer requests are replayed."""
 _BATCH: Final = 200
+"""Requests whose candidates are found at once."""
 
 
 class ReplayedRows(NamedTuple):
@@ -68,21 +69,34 @@ class SlateReplay:
         self._stages, self._data, self._table, self._seed = stages, data, table, seed
         self._views = ViewIndex.read(fitted / "views")
 
-    def show(self, model: Path, days: tuple[date, ...]) -> pl.DataFrame:
-        """Return the shown rows of a model: request, user, time, day, item, `score` and the columns of the request."""
-        return pl.concat(self._show_day(model, day) for day in days)
+    def show(self, models: Mapping[str, Path], days: tuple[date, ...]) -> dict[str, pl.DataFrame]:
+        """Return the shown rows of each model: request, user, time, day, item, `score` and the columns of the request.
 
-    def _show_day(self, model: Path, day: date) -> pl.DataFrame:
+        Args:
+            models: Folders of the models by name. Candidates are found once for all of them.
+            days: The days.
+        """
+        shown_by_model: dict[str, list[pl.DataFrame]] = {model: [] for model in models}
+        for day in days:
+            requests = self._requests(day)
+            candidates = [
+                request_candidates
+                for first in range(0, len(requests), _BATCH)
+                for request_candidates in self._stages.find_all(requests[first : first + _BATCH])
+            ]
+            for model, folder in models.items():
+                shown_by_model[model].append(self._show_day(folder, day, requests, candidates))
+        return {model: pl.concat(shown) for model, shown in shown_by_model.items()}
+
+    def _show_day(
+        self, model: Path, day: date, requests: Sequence[SlateRequest], candidates: Sequence[SlateCandidates]
+    ) -> pl.DataFrame:
         scorer = PairScorer(model, self._views)  # of each day anew, so that the statistics of one day are in memory
-        requests = self._requests(day)
-        rows = []
-        for first in range(0, len(requests), _BATCH):
-            batch = requests[first : first + _BATCH]
-            candidates = self._stages.find_all(batch)
-            scored = scorer.score_all(batch, [found.items for found in candidates])
-            for request, found, (scores, further) in zip(batch, candidates, scored, strict=True):
-                slate = self._stages.slate(request, found, scores, further)
-                rows.append((request, slate))
+        scored = scorer.score_all(requests, [request_candidates.items for request_candidates in candidates])
+        rows = [
+            (request, self._stages.slate(request, request_candidates, scores, further))
+            for request, request_candidates, (scores, further) in zip(requests, candidates, scored, strict=True)
+        ]
         assert self._data.user and self._data.item
         lengths = [len(slate.items) for _, slate in rows]
         shown = {
@@ -153,11 +167,10 @@ def show_slates(
     item_columns = {data.item, *columns_of(item_tables(data))}
     kinds = {name: kind for name, kind in compared.items() if name in item_columns}
     replayed_days = days[-DAYS:]
+    exported = {model: folder for model, folder in models.items() if (folder / FOLDER).is_dir()}
     references, samples = {}, []
-    for model, folder in models.items():
-        if not (folder / FOLDER).is_dir():
-            continue
-        shown = empty_as_null(with_side_columns(replay.show(folder, replayed_days), data, log))
+    for model, rows in replay.show(exported, replayed_days).items():
+        shown = empty_as_null(with_side_columns(rows, data, log))
         if not shown.height:
             continue
         references[model] = _describe(shown, kinds, replayed_days, vocabularies, limits)
