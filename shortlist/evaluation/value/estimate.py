@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 from pydantic import Field
-from scipy.stats import norm, t
+from scipy.special import ndtri, stdtrit  # scipy.stats has them as distributions, and takes a second to load
 
 from shortlist.evaluation.metrics.records import Record
 from shortlist.evaluation.value.base import Contributions
@@ -101,7 +101,7 @@ def interval_radius(by_request: Floats, user: Ints, confidence: float) -> float:
     if total == 0:
         return 0.0
     freedom = max(total**2 / float((squares**2).sum()) - 1.0, 1.0)
-    quantile = float(t.ppf((1 + confidence) / 2, freedom) if freedom < 1e4 else norm.ppf((1 + confidence) / 2))
+    quantile = float(stdtrit(freedom, (1 + confidence) / 2) if freedom < 1e4 else ndtri((1 + confidence) / 2))
     return quantile * float(np.sqrt(total)) / by_request.size
 
 
