@@ -78,7 +78,8 @@ def score_champion(
     from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.run_context import RunContext
     from shortlist.tracking.steps import step
-    from shortlist.training.champion import LogSource, score_champion, version_to_beat
+    from shortlist.training.champion import score_champion, version_to_beat
+    from shortlist.training.earlier_log import LogSource
 
     with step("score_champion") as running_step:
         paths = Path(valid_log.path), Path(fitted.path), Path(champion.path)
@@ -160,18 +161,14 @@ def build_reference_profile(
     from shortlist.spec.data import Data
     from shortlist.spec.features import Features
     from shortlist.spec.monitoring import Monitoring
-    from shortlist.tracking.artefact_metadata import artefacts_by_model, read_metadata, write_metadata
+    from shortlist.tracking.artefact_metadata import artefacts_by_model, write_metadata
     from shortlist.tracking.steps import step
     from shortlist.training.ensembles import ensemble_artefacts
 
     with step("build_reference_profile") as running_step:
         declared = Data.model_validate_json(data), Features.model_validate_json(features)
-        scores = scores + ensemble_artefacts(ensembles, "scores")
-        scores_by_model = {
-            read_metadata(artefact, "model"): Path(artefact.path)
-            for artefact in scores
-            if read_metadata(artefact, "role") == "candidate"
-        }
+        scored = artefacts_by_model(scores + ensemble_artefacts(ensembles, "scores"), "candidate")
+        scores_by_model = {model: Path(artefact.path) for model, artefact in scored.items()}
         settings = Monitoring.model_validate_json(monitoring)
         inputs = Path(valid_log.path), Path(fitted.path)
         replayed = None

@@ -106,7 +106,13 @@ def _describe_longest(learning: LearningTable, part: Part) -> str:
 
 
 def read_sorted_by_list(learning: LearningTable, path: Path) -> pl.DataFrame:
-    """Return the rows that trees learn from a file, sorted by list where order is learnt."""
+    """Return the rows of a file, sorted by list where order is learnt."""
+    frame = learning.read(path)
+    return sorted_by_list(frame) if list_column(learning.columns) else frame
+
+
+def read_tree_rows(learning: LearningTable, path: Path) -> pl.DataFrame:
+    """Return the rows that trees learn from a file: `read_sorted_by_list`, with unknown values where there are none."""
     seed = zlib.crc32(f"{path.parent.name}/{path.name}".encode())  # the same in every place that holds the table
     frame = with_unknown_values(learning.read(path), learning.features, seed)
     return sorted_by_list(frame) if list_column(learning.columns) else frame

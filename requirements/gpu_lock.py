@@ -24,32 +24,37 @@ PYTHON_ON_LINUX = {
 """The machine that the image is for, whatever this one is."""
 
 
+TYPE_CHECKERS = "mypy"
+"""An extra that Feast asks for; no image installs a type checker."""
+
+
 def asked(requires: list[str], extras: tuple[str, ...]) -> Iterator[Requirement]:
     """Give the requirements that hold on the image's machine, for a package with some of its extras."""
     for requirement in map(Requirement, requires):
         marker = requirement.marker
-        if marker is None or any(marker.evaluate(PYTHON_ON_LINUX | {"extra": extra}) for extra in ("", *extras)):
+        used_extras = ("", *(extra for extra in extras if extra != TYPE_CHECKERS))
+        if marker is None or any(marker.evaluate(PYTHON_ON_LINUX | {"extra": extra}) for extra in used_extras):
             requirement.marker = None
             yield requirement
 
 
 def locked(installed: list[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return by `name==version` what each package asks for, its asked-for extras included."""
+    """Return by `name==version` what each needed package asks for, its asked-for extras included."""
     known = {canonicalize_name(one["metadata"]["name"]): one["metadata"] for one in installed}
     extras = {name: {*one.get("requested_extras", ())} for name, one in zip(known, installed, strict=True)}
-    waiting = list(known)
+    waiting = [canonicalize_name(one["metadata"]["name"]) for one in installed if one.get("requested")]
     found: dict[str, list[Requirement]] = {}
     while waiting:
         name = waiting.pop()
         found[name] = list(asked(known[name].get("requires_dist", []), tuple(sorted(extras[name]))))
         for requirement in found[name]:
             needed = canonicalize_name(requirement.name)
-            if needed in known and not requirement.extras <= extras[needed]:
+            if needed in known and (needed not in found or not requirement.extras <= extras[needed]):
                 extras[needed] |= requirement.extras
                 waiting.append(needed)
     return {
         f"{name}=={known[name]['version'].partition('+')[0]}": sorted({str(one) for one in found[name]})
-        for name in sorted(known)
+        for name in sorted(found)
     }
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from models.lightgbm.export import WEIGHTS, leaf_values
 from models.lightgbm.section import LightGBMModel
-from models.objectives import check_lists, list_column, list_lengths, read_sorted_by_list
+from models.objectives import check_lists, list_column, list_lengths, read_tree_rows
 from models.trees import gain_shares, labels_of, tree_learning_table
 from shortlist.contracts import Columns
 from shortlist.ranking.inputs import LearningTable, Part, weights_of
@@ -175,7 +175,7 @@ class _Reader:
         if path != self._path:
             self._path, self._floats = (
                 path,
-                float_matrix(read_sorted_by_list(self._learning, path), self._learning.features),
+                float_matrix(read_tree_rows(self._learning, path), self._learning.features),
             )
         return self._floats
 
@@ -220,7 +220,7 @@ def _memory_datasets(learning: LearningTable, runtime: Runtime) -> _Dataset:
         )
 
     def dataset(parts: tuple[Part, ...], params: dict[str, Any], like: lgb.Dataset | None) -> lgb.Dataset:
-        frames = [read_sorted_by_list(learning, path) for path in learning.paths(*parts)]
+        frames = [read_tree_rows(learning, path) for path in learning.paths(*parts)]
         floats = np.concatenate([float_matrix(frame, learning.features) for frame in frames])
         return _make_dataset(learning, parts, floats, params, like)
 
@@ -230,7 +230,7 @@ def _memory_datasets(learning: LearningTable, runtime: Runtime) -> _Dataset:
 def _make_dataset(
     learning: LearningTable, parts: tuple[Part, ...], floats: Any, params: dict[str, Any], like: lgb.Dataset | None
 ) -> lgb.Dataset:
-    frames = [read_sorted_by_list(learning, path) for path in learning.paths(*parts)]
+    frames = [read_tree_rows(learning, path) for path in learning.paths(*parts)]
     lists = [list_lengths(frame) for frame in frames] if list_column(learning.columns) else []
     return lgb.Dataset(
         floats, np.concatenate([labels_of(frame) for frame in frames]), reference=like,

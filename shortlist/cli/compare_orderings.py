@@ -16,7 +16,8 @@ from shortlist.contracts import Files, ShortlistError, did_you_mean
 
 if TYPE_CHECKING:
     from shortlist.spec.spec import Spec
-    from shortlist.training.tuning.orderings import ComparedOrdering, ComparedOrderings, DeclaredOrdering, RunFolders
+    from shortlist.training.tuning.ordered_model import RunFolders
+    from shortlist.training.tuning.orderings import ComparedOrdering, ComparedOrderings, DeclaredOrdering
 
 commands = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -122,7 +123,7 @@ def run_folders(spec: Spec, runs: Path, named: str, data: Path | None) -> RunFol
     Raises:
         ShortlistError: There is no such run, or filters read lists and `data` is not given.
     """
-    from shortlist.training.tuning.orderings import RunFolders
+    from shortlist.training.tuning.ordered_model import RunFolders
 
     if data is None and spec.filters is not None and (lists := [rule.name for rule in spec.filters.rules if rule.file]):
         raise ShortlistError(f"filter '{lists[0]}' reads a list beside the log; name the log: --data path/to/log")

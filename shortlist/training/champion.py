@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, NamedTuple
+from typing import Final
 
 import polars as pl
 from pydantic import ValidationError
 
-from shortlist.contracts import DataError, Files, ShortlistError
-from shortlist.data.ingest import ingest
-from shortlist.data.reading.remote_input import fetch_input
-from shortlist.data.rules.table_rules import CAN_WARN
-from shortlist.data.until import parse_until
-from shortlist.data.validate import validate
+from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.gates.gate_inputs import BEST_CHAMPION_FOLDER
-from shortlist.evaluation.gates.slates import SLATES
-from shortlist.features.columns import DeclaredColumns
-from shortlist.features.fit import fit
-from shortlist.features.plan import Plan
 from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.split import split_days
-from shortlist.features.table import build_table
-from shortlist.ranking.saved_models import load_ranker
-from shortlist.serving.validation.slates import evaluate_candidates
 from shortlist.spec.data import Data
 from shortlist.spec.declared import DeclaredSections
-from shortlist.spec.features import Features
-from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
-from shortlist.storage.artefacts import atomic_folder, folder_digest, read_json, write_json
-from shortlist.storage.tables import DayTable
+from shortlist.storage.artefacts import atomic_folder, folder_digest, write_json
 from shortlist.tracking.registry import BEST_CHAMPION
 from shortlist.tracking.run_context import RunContext
-from shortlist.training.scores import score
+from shortlist.training.champion_scores import score_model
+from shortlist.training.earlier_log import LogSource
 
 
 def version_to_beat(context: RunContext) -> str:
@@ -74,15 +58,6 @@ def retire_champion(context: RunContext, reason: str, moment: datetime) -> int:
         raise ShortlistError("--reason: got an empty text; say why the champion is no yardstick any more")
     registry.retire(champion, reason.strip(), moment)
     return champion
-
-
-class LogSource(NamedTuple):
-    """Files from which a run's log was read."""
-
-    location: str
-    """Path or address of the user's files; empty for a generated log."""
-    until: str = ""
-    """Time at and after which no row is read, ISO 8601; may be empty."""
 
 
 def score_champion(  # noqa: PLR0913 - the sections and folders of one step
@@ -125,7 +100,7 @@ def score_champion(  # noqa: PLR0913 - the sections and folders of one step
             )
             try:
                 record["withdrawn"] = find_withdrawn_columns(champion.folder / Files.PREPROCESSING, declared.data)
-                record["declared_then"] = _score(
+                record["declared_then"] = score_model(
                     champion.folder, declared, runtime, log, fitted, staging, release, source
                 )
             except _UNSCORABLE as problem:
@@ -136,7 +111,7 @@ def score_champion(  # noqa: PLR0913 - the sections and folders of one step
                     model = context.tracker.registry.fetch(best, Path(files) / BEST_CHAMPION_FOLDER)
                     (staging / BEST_CHAMPION_FOLDER).mkdir()
                     best_folder = staging / BEST_CHAMPION_FOLDER
-                    if _score(model.folder, declared, runtime, log, fitted, best_folder, source=source):
+                    if score_model(model.folder, declared, runtime, log, fitted, best_folder, source=source):
                         record["best_declared_then"] = True
                 except _UNSCORABLE as problem:
                     record["best_problem"] = _describe(problem)
@@ -170,77 +145,3 @@ def _describe(problem: Exception) -> str:
     if isinstance(problem, ShortlistError):
         return str(problem)
     return f"its features cannot be made from this log ({type(problem).__name__}: {str(problem).splitlines()[0]})"
-
-
-def _score(
-    model: Path, declared: DeclaredSections, runtime: Runtime, log: Path, fitted: Path, out: Path,
-    release: Path | None = None, source: LogSource | None = None,
-) -> bool:  # fmt: skip
-    """Score a model; return whether the log was read as it was declared when the model was trained."""
-    preprocessing = model / Files.PREPROCESSING
-    saved = read_json(preprocessing / Files.FEATURES)
-    features = Features.model_validate(saved["features"])
-    gates = Gates.model_validate(saved["gates"]) if saved["gates"] else None
-    data_then = Data.model_validate(saved["data"])
-    declared_then = _is_read_in_another_way(Preprocessing.load(preprocessing).plan, declared.data)
-    with TemporaryDirectory(dir=out) as scratch:
-        data, fitted_for_champion = declared.data, fitted
-        if declared_then:
-            data = _lenient(data_then, declared.data)
-            log = _read_log(data, source, runtime, Path(scratch))
-        slices = declared.gates.slices if declared.gates else (), gates.slices if gates else ()
-        if declared_then or features != declared.features or slices[0] != slices[1]:
-            fitted_for_champion = Path(scratch) / "fitted"
-            fit(data, features, gates, runtime, log, fitted_for_champion, learning=False)
-        days = split_days([part.day for part in DayTable.open(log, Files.LOG).days], data.split)
-        table = build_table(
-            data, features, gates, runtime, log, fitted_for_champion, Path(scratch) / "table",
-            preprocessing=preprocessing, only_days=frozenset((*days.validation, *days.test)),
-        )  # fmt: skip
-        scores = score(load_ranker(model), table, Path(scratch) / "scores")
-        scores.rename(out / Files.SCORES)
-        if release is not None:
-            evaluate_candidates(
-                release, data, {SLATES: model}, log, fitted_for_champion, out, runtime.seed, simulate=False
-            )
-    return declared_then
-
-
-def _is_read_in_another_way(planned: Plan, data: Data) -> bool:
-    """Whether a column that features read has another place, type or role in the log as it is declared now."""
-    then, now = planned.declared, DeclaredColumns(data)
-    roles_then = then.data.user, then.data.item, then.data.slate, then.timezone
-    if roles_then != (data.user, data.item, data.slate, now.timezone):
-        return True
-    for name in {*planned.read, *planned.read_for_counting} & then.data.by_name.keys():
-        if name not in data.by_name or then.row_column(name) != now.row_column(name):
-            return True
-        before, after = then.column(name), now.column(name)
-        if (before.type, before.tag_type) != (after.type, after.tag_type):
-            return True
-    return False
-
-
-def _lenient(then: Data, now: Data) -> Data:
-    """Return a declaration of earlier whose rules refuse rows alone, with today's split."""
-    rules = then.rules.model_copy(update={"off": CAN_WARN, "warn": (), "undeclared_columns": "ignore"})
-    live = then.live.model_copy(update={"collect": False})
-    return then.model_copy(update={"rules": rules, "live": live, "split": now.split})
-
-
-def _read_log(data: Data, source: LogSource | None, runtime: Runtime, folder: Path) -> Path:
-    """Return the valid log of a declaration of earlier."""
-    if source is None:
-        raise ShortlistError("the columns that it reads are declared in another way now, and its log cannot be read")
-    raw, valid = folder / "raw", folder / "log"
-    try:
-        with fetch_input(source.location) as files:
-            ingest(data, files, raw, runtime)
-        validate(data, raw, valid, folder / "quarantine", runtime, datetime.now(UTC), parse_until(source.until))
-    except DataError as problem:
-        raise ShortlistError(
-            "the columns that it reads are declared in another way now, and the log cannot be read as it was declared"
-            f" then: {problem}"
-        ) from None
-    shutil.rmtree(raw)
-    return valid

@@ -17,7 +17,8 @@ from shortlist.features.split import split_days
 from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable
-from shortlist.training.tuning.orderings import DeclaredOrdering, RunFolders, compare_orderings
+from shortlist.training.tuning.ordered_model import RunFolders
+from shortlist.training.tuning.orderings import DeclaredOrdering, compare_orderings
 
 pytestmark = pytest.mark.long
 

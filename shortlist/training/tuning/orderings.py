@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from shortlist.contracts import Files, ShortlistError
+from shortlist.contracts import ShortlistError
 from shortlist.evaluation.metrics.list_metrics import list_metrics
 from shortlist.evaluation.value.estimate import (
     LogExtent,
@@ -33,25 +33,10 @@ from shortlist.slates.retrieval.retriever import fit_retrieval
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.spec import Spec
-from shortlist.storage.tables import DayTable
-from shortlist.training.export import export, pack
-from shortlist.training.train import train
+from shortlist.training.tuning.ordered_model import RunFolders, train_ordered_model
 
-_SOURCES, _MODEL, _SCORES = "sources", "model", "scores"
+_SOURCES: Final = "sources"
 _CONFIDENCE: Final = 0.95
-
-
-class RunFolders(NamedTuple):
-    """Outputs of a run with the declared data and features."""
-
-    log: Path
-    """The validated log."""
-    fitted: Path
-    """Folder of the fitted features."""
-    table: Path
-    """The feature table."""
-    files: Path | None
-    """The user's files, for lists of items; None where there are none."""
 
 
 class DeclaredOrdering(NamedTuple):
@@ -115,7 +100,7 @@ def compare_orderings(
     declared = {text: ordering.model_copy(update={"explore": None}) for text, ordering in dict(orderings).items()}
     for ordering in declared.values():
         check_slates(spec.data, spec.retrieval, spec.filters or Filters(), ordering)
-    log = DayTable.open(run.log, Files.LOG)
+    log = run.open_log()
     split = split_days([part.day for part in log.days], spec.data.split)
     days = frozenset(split.validation)
     seed = spec.runtime.seed
@@ -123,7 +108,7 @@ def compare_orderings(
     sources = scratch / _SOURCES
     fit_retrieval(spec.retrieval, spec.data, log, frozenset(split.fitted_on), sources, seed)
     tell(f"training '{model}' on the days before {min(days)}")
-    trained, views = _train_model(spec, model, run, scratch), ViewIndex.read(run.fitted / "views")
+    trained, views = train_ordered_model(spec, model, run, scratch), ViewIndex.read(run.fitted / "views")
     scored: list[tuple[np.ndarray, Mapping[str, np.ndarray]]] = []
     lists: dict[str, Rows] = {}
     for number, (text, ordering) in enumerate(declared.items()):
@@ -189,12 +174,3 @@ def _compare_lists(
             for text in lists
         ),
     )
-
-
-def _train_model(spec: Spec, model: str, run: RunFolders, scratch: Path) -> Path:
-    section: Any = spec.models[model].without_refit
-    table, folder = DayTable.open(run.table, Files.TABLE), scratch / _MODEL
-    train(section.kind, section, table, spec.runtime, folder, scratch / _SCORES, name=model)
-    pack(folder, run.fitted)
-    export(folder, spec.name)
-    return folder

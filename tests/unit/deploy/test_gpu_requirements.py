@@ -96,16 +96,23 @@ def locker() -> ModuleType:
     return module
 
 
-def resolved(name: str, *requires: str, extras: tuple[str, ...] = ()) -> dict[str, Any]:
+def resolved(name: str, *requires: str, extras: tuple[str, ...] = (), requested: bool = False) -> dict[str, Any]:
     return {
         "metadata": {"name": name, "version": "1.0+cpu", "requires_dist": list(requires)},
         "requested_extras": extras,
+        "requested": requested,
     }
 
 
 def test_a_lock_keeps_the_markers_and_extras_of_the_image(locker: ModuleType) -> None:
     report = [
-        resolved("Whole_Thing", 'Part[fast]>=1; sys_platform == "linux"', 'other; sys_platform == "win32"'),
-        resolved("part", 'wings; extra == "fast"', 'wheels; extra == "slow"', "body"),
+        resolved(
+            "Whole_Thing",
+            'Part[fast,mypy]>=1; sys_platform == "linux"',
+            'other; sys_platform == "win32"',
+            requested=True,
+        ),
+        resolved("part", 'wings; extra == "fast"', 'wheels; extra == "slow"', 'mypy; extra == "mypy"', "body"),
+        resolved("mypy"),
     ]
-    assert locker.locked(report) == {"part==1.0": ["body", "wings"], "whole-thing==1.0": ["Part[fast]>=1"]}
+    assert locker.locked(report) == {"part==1.0": ["body", "wings"], "whole-thing==1.0": ["Part[fast,mypy]>=1"]}

@@ -42,7 +42,7 @@ WRITTEN = {"ruff, check", "ruff, format", "lint-imports, --no-cache", "shortlist
 
 def run_target(target: str, failing: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], set[str]]:
     """Return how a target ended whose programs are stand-ins, one of which fails, and what was called."""
-    for name in ("pytest", "mypy", *LINTERS):
+    for name in ("pytest", "mypy", "python", *LINTERS):
         program = folder / name
         program.write_text(f"#!/bin/sh\necho {name}, $1 >> {folder}/ran\nexit {int(name == failing)}\n")
         program.chmod(0o755)
@@ -68,4 +68,4 @@ def test_make_check_runs_linters_and_types_and_fails_with_each(tmp_path: Path, f
     completed, ran = run_target("check", failing, tmp_path)
     assert (completed.returncode == 0) == (failing == ""), completed.stdout + completed.stderr
     if not failing:
-        assert ran == {*WRITTEN, "mypy,"}
+        assert ran == {*WRITTEN, "mypy,", "python, -m"}

@@ -37,7 +37,8 @@ from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import IntegrityError, folder_digest
 from shortlist.tracking.registry import RETIRED, RETIRED_AT
 from shortlist.tracking.run_context import RunContext
-from shortlist.training.champion import LogSource, retire_champion, score_champion, version_to_beat
+from shortlist.training.champion import retire_champion, score_champion, version_to_beat
+from shortlist.training.earlier_log import LogSource
 from shortlist.training.run_baseline import find_run_baseline
 from shortlist.training.training import train_and_track
 

@@ -125,6 +125,7 @@ def told_by_a_server() -> LabelValuesByMetric:
     parts.log = SimpleNamespace(dropped=0, written=0, waiting=0, waiting_bytes=0, problem=None)
     parts.refresh = SimpleNamespace(published=0.0, counted_until=0.0, problem=None)
     parts.users = None
+    parts.events = SimpleNamespace(problem=None)
     parts.counts = SimpleNamespace(
         counted=0, too_late=0, delay_seconds=0.0, max_delay_seconds=0.5, problem=None, sessions_bytes=0, dropped=0,
         uncounted=0, bytes=0,

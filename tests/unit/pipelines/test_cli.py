@@ -87,7 +87,7 @@ def test_rollback_succeeds_only_when_the_former_version_serves(
         spec="demo", state=state, kind="xgboost", digest="", policy=Canary(steps=(5, 100)), returning=returning
     )
     rollouts = SimpleNamespace(page=lambda rollout, name: name, location=lambda rollout, name: name)
-    deployer = SimpleNamespace(name="demo", rollouts=rollouts, rollback=lambda: record)
+    deployer = SimpleNamespace(name="demo", rollouts=rollouts, rollback=lambda version: record)
     monkeypatch.setattr("shortlist.cli.serving._target_deployer", lambda spec, target, runs: deployer)
     assert shortlist(monkeypatch, "rollback", "demo") == code
     next_step = "the rollout of version 2 was rolled back (it is odd). Then make rollback again."

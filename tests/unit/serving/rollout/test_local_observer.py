@@ -43,14 +43,14 @@ def test_servers_that_are_silent_for_a_moment_are_ready() -> None:
         health_of_version(ready=False),
         health_of_version(ready=True),
     )
-    assert health_of(servers, 2) == Health(ready=True, restarts=0, fatal=())
+    assert health_of(servers, 2) == Health(ready=True, restarts=0, fatal=(), version=2)
     assert servers.calls == 4
 
 
 def test_servers_that_stay_silent_are_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "_SILENT_SECONDS", 0.2)
     servers: Any = Servers(health_of_version(ready=False))
-    assert health_of(servers, 2) == Health(ready=False, restarts=0, fatal=())
+    assert health_of(servers, 2) == Health(ready=False, restarts=0, fatal=(), version=2)
     assert servers.calls > 1
 
 
@@ -58,5 +58,5 @@ def test_a_crash_is_told_at_once() -> None:
     servers: Any = Servers(
         health_of_version(ready=False, restarts=3, state="FATAL"), health_of_version(ready=True, restarts=3)
     )
-    assert health_of(servers, 2) == Health(ready=False, restarts=3, fatal=("triton-v2", "server-v2"))
+    assert health_of(servers, 2) == Health(ready=False, restarts=3, fatal=("triton-v2", "server-v2"), version=2)
     assert servers.calls == 1
