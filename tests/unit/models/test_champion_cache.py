@@ -14,7 +14,7 @@ from shortlist.ranking.kind import DeclaredModel
 from shortlist.storage.artefacts import write_json, write_manifest
 from shortlist.tracking.lineage import Lineage, TrainingTrigger
 from shortlist.tracking.run_context import RunContext
-from shortlist.training.champion import serving_version
+from shortlist.training.champion import version_to_beat
 from shortlist.training.champion_cache import ChampionCacheKey, champion_cache_key
 from shortlist.training.run_baseline import RunBaseline
 
@@ -48,7 +48,7 @@ def promoted(origin: RunContext, tmp_path_factory: pytest.TempPathFactory) -> Ch
 
 
 def baseline_of(origin: RunContext) -> RunBaseline:
-    return RunBaseline(serving_version(origin), models=MODELS, previous="")
+    return RunBaseline(version_to_beat(origin), models=MODELS, previous="")
 
 
 def test_the_champions_own_run_gets_the_key_of_its_training(origin: RunContext, promoted: Champion) -> None:
