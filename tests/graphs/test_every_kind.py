@@ -104,7 +104,8 @@ def runs(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -
         "max_calibration_error": 0.5, "max_rate_error": 1, "max_auc_drop": 0.1, "max_slice_auc_drop": 0.5,
         "parity_rows": 500, "confidence": 0.6, "infra": INFRA,
         "custom": {
-            "labels": {"min_auc": 0.5, "min_gain_over_baseline": -0.1, "max_auc_drop": 0.2, "max_rate_error": 1}
+            "labels": {"min_auc": 0.5, "min_gain_over_baseline": -0.1, "max_auc_drop": 0.2, "max_rate_error": 1},
+            "unknown_values": {"max_shift": 5},
         },
     }  # fmt: skip
     text, folder, finished_runs = yaml.safe_dump(spec), tmp_path_factory.mktemp("every-kind") / "runs", []
