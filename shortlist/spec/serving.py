@@ -138,7 +138,7 @@ class Events(Section):
     client's own."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _at_most_one_proof_of_sender(self) -> Self:
         if self.token_variable is not None and self.identity_header is not None:
             raise ValueError("wanted token_variable or identity_header, not both")
         return self

@@ -62,9 +62,9 @@ class OutcomeWriter:
         """
         now = datetime.now(UTC)
         with self._lock:
-            new_rows = [row for row in rows if not self._is_known(row.get(EVENT_ID))]
+            new_rows = [row for row in rows if not self._is_on_disk(row.get(EVENT_ID))]
             if not new_rows:
-                return _done()
+                return _completed_future()
             try:
                 table = pa.Table.from_pylist([{**row, RECEIVED: now} for row in new_rows], schema=self._schema)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -90,13 +90,13 @@ class OutcomeWriter:
         else:
             self.failed += rows
 
-    def _is_known(self, event_id: str | None) -> bool:
+    def _is_on_disk(self, event_id: str | None) -> bool:
         """Whether an event is on the disk; one that is being written may fail, and is appended again."""
         appended = None if event_id is None else self._events.get(event_id)
         return appended is not None and appended.done() and appended.exception() is None
 
 
-def _done() -> Future[None]:
+def _completed_future() -> Future[None]:
     future: Future[None] = Future()
     future.set_result(None)
     return future

@@ -20,6 +20,7 @@ from shortlist.serving.log.logs import EVENT_ID, SEEN, item_type, outcome_column
 from shortlist.serving.log.outcome_writer import OutcomeWriter
 from shortlist.serving.server.inference.recent_answers import RecentAnswers
 from shortlist.serving.server.request_inputs.input_types import parse_hex
+from shortlist.serving.server.requests.headers import MAX_REQUEST_ID_LENGTH
 from shortlist.serving.server.requests.request_errors import (
     BadRequestError,
     ModelUnavailableError,
@@ -36,7 +37,6 @@ from shortlist.storage.positive_rows import is_positive_value
 MAX_EVENTS: Final = 10_000
 """Most events of a request."""
 MAX_EVENT_ID_LENGTH: Final = 128
-MAX_REQUEST_ID_LENGTH: Final = 256
 _BEARER: Final = "Bearer "
 _MAX_INTEGER: Final = 2**63
 
@@ -186,7 +186,6 @@ class EventReceiver:
     def _item(self, item: int | str | None) -> int | str | None:
         if item is None or isinstance(item, str) == self._is_text:
             return item
-        assert self._data.item is not None or item is not None
         if self._data.item is None:
             raise BadRequestError(f"item: got {shorten(item)}; the served spec declares no items")
         if isinstance(item, str) and self._data.by_name[self._data.item].type == "hex":

@@ -14,8 +14,8 @@ from tritonclient.grpc import service_pb2
 
 from shortlist.serving.server.inference.service import InferenceRequest, InferenceResponse, Service
 from shortlist.serving.server.protocols.http_app import SERVER
-from shortlist.serving.server.protocols.v2 import MAX_ID_LENGTH, MAX_INPUTS, check_output, encode_raw
-from shortlist.serving.server.requests.headers import RequestContext
+from shortlist.serving.server.protocols.v2 import MAX_INPUTS, check_output, encode_raw
+from shortlist.serving.server.requests.headers import MAX_REQUEST_ID_LENGTH, RequestContext
 from shortlist.serving.server.requests.request_errors import (
     BadRequestError,
     BadScoresError,
@@ -66,7 +66,7 @@ _log = logging.getLogger(__name__)
 class _RequestSizes(ProtocolMessage):
     """Limits of a request's id and numbers of inputs and outputs."""
 
-    id: Annotated[str, Field(max_length=MAX_ID_LENGTH)]
+    id: Annotated[str, Field(max_length=MAX_REQUEST_ID_LENGTH)]
     inputs: Annotated[int, Field(le=MAX_INPUTS)]
     outputs: Annotated[int, Field(le=MAX_INPUTS)]
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from shortlist.serving.export.signature import SCORE
+from shortlist.serving.server.requests.headers import MAX_REQUEST_ID_LENGTH
 from shortlist.serving.server.requests.request_errors import BadRequestError, quoted, shorten
 from shortlist.serving.server.requests.tensors import (
     ProtocolMessage,
@@ -26,7 +27,6 @@ from shortlist.serving.server.scoring.predictor import Scores
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 MAX_INPUTS: Final = 1_000
-MAX_ID_LENGTH: Final = 256
 
 
 class _InputParameters(ProtocolMessage):
@@ -56,7 +56,7 @@ class _Request(ProtocolMessage):
 
     inputs: Annotated[list[_Input], Field(max_length=MAX_INPUTS, fail_fast=True)]
     outputs: Annotated[list[_Output], Field(max_length=MAX_INPUTS, fail_fast=True)] | None = None
-    id: Annotated[str, Field(max_length=MAX_ID_LENGTH)] | None = None
+    id: Annotated[str, Field(max_length=MAX_REQUEST_ID_LENGTH)] | None = None
     parameters: _Parameters | None = None
 
 

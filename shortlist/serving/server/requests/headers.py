@@ -20,6 +20,8 @@ VERSION_HEADER: Final = "x-shortlist-version"
 _RECOMMEND: Final = ".recommend"
 
 _PRINTABLE: Final = re.compile("[!-~]+")
+MAX_REQUEST_ID_LENGTH: Final = 256
+"""Most characters of a request's id."""
 _MAX_LENGTH: Final = 256
 """Header values are cut to this number of characters."""
 

@@ -9,11 +9,10 @@ from typing import Any, Final
 from shortlist.contracts import Columns
 from shortlist.serving.export.signature import SCORE
 from shortlist.serving.log.logs import outcome_columns
-from shortlist.serving.server.inference.event_receiver import MAX_EVENT_ID_LENGTH, MAX_EVENTS, MAX_REQUEST_ID_LENGTH
+from shortlist.serving.server.inference.event_receiver import MAX_EVENT_ID_LENGTH, MAX_EVENTS
 from shortlist.serving.server.inference.service import Service
-from shortlist.serving.server.protocols.json_api.requests import MAX_ID_LENGTH
 from shortlist.serving.server.request_inputs.input_types import accepted_datatypes
-from shortlist.serving.server.requests.headers import USER_HEADER
+from shortlist.serving.server.requests.headers import MAX_REQUEST_ID_LENGTH, USER_HEADER
 from shortlist.serving.server.requests.paths import EVENTS, RANK, RECOMMEND
 from shortlist.serving.server.requests.tensors import BYTES, FLOATS, INTEGERS
 from shortlist.spec.data import Column
@@ -123,7 +122,7 @@ def _receipt() -> Schema:
 
 def _request_properties(service: Service) -> Schema:
     user = service.data.user
-    request_id = {"type": "string", "minLength": 1, "maxLength": MAX_ID_LENGTH}
+    request_id = {"type": "string", "minLength": 1, "maxLength": MAX_REQUEST_ID_LENGTH}
     properties = {"context": _object({}, _columns(service)), "request_id": _or_null(request_id)}
     return properties if user is None else {"user": _or_null(_key(service, user)), **properties}
 

@@ -11,17 +11,16 @@ from pydantic import ConfigDict, Field
 from shortlist.contracts import Columns
 from shortlist.serving.server.inference.service import InferenceRequest, Service
 from shortlist.serving.server.request_inputs.input_types import accepted_datatypes, preferred_datatype
-from shortlist.serving.server.requests.headers import RequestContext, recommend_model
+from shortlist.serving.server.requests.headers import MAX_REQUEST_ID_LENGTH, RequestContext, recommend_model
 from shortlist.serving.server.requests.request_errors import BadRequestError, UnknownModelError, shorten
 from shortlist.serving.server.requests.tensors import ProtocolMessage, Tensor, TensorHead, from_values, validate_message
 from shortlist.spec.data import Column
 from shortlist.spec.retrieval import RECENT_ITEMS, K
 
-MAX_ID_LENGTH: Final = 256
 MAX_ITEMS: Final = 100_000
 """Most items of a request in any spec; `serving.max_rows` is the limit of this one."""
 
-RequestId = Annotated[str, Field(min_length=1, max_length=MAX_ID_LENGTH)]
+RequestId = Annotated[str, Field(min_length=1, max_length=MAX_REQUEST_ID_LENGTH)]
 Key = int | str
 Message = TypeVar("Message", bound=ProtocolMessage)
 
