@@ -26,7 +26,7 @@ from monitoring.receiver.bearer import BearerTokens
 from monitoring.receiver.retrainer import Retrainer, RetrainerResponse, begin_retraining
 from monitoring.retraining.retrain_policy import decide_retraining
 from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
-from monitoring.windows.records import ClusterRequirement, RetrainDecision, WindowReport
+from monitoring.windows.records import Finding, RetrainDecision, WindowReport
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.trigger_service import SERVER
 from shortlist.spec.monitoring import RetrainPolicy
@@ -41,7 +41,7 @@ HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 
 def report(number: int, drifted: bool = True) -> WindowReport:
     start = FIRST + number * DAY
-    finding = ClusterRequirement(
+    finding = Finding(
         column="price", kind="numeric", effect=0.5, critical=0.2, p_value=1e-9, drifted=drifted, reason="price moved"
     )
     return WindowReport(

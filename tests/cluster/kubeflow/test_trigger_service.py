@@ -24,7 +24,7 @@ from monitoring.monitoring_job import MonitoringRun
 from monitoring.receiver.retrainer import RetryLaterError
 from monitoring.retraining.retrain_policy import decide_retraining
 from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
-from monitoring.windows.records import ClusterRequirement, RetrainDecision, WindowReport
+from monitoring.windows.records import Finding, RetrainDecision, WindowReport
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow import monitoring_cronjob as watch_job
 from shortlist.kubeflow import trigger_service
@@ -55,7 +55,7 @@ MakeSpec = Callable[..., Spec]
 
 def report(number: int) -> WindowReport:
     start = FIRST + number * DAY
-    finding = ClusterRequirement(
+    finding = Finding(
         column="price", kind="numeric", effect=0.5, critical=0.2, p_value=1e-9, drifted=True, reason="price moved"
     )
     return WindowReport(
