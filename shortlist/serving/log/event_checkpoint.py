@@ -61,6 +61,7 @@ def write_checkpoint(path: Path, checkpoint: EventCheckpoint) -> None:
         OSError: It could not be written, usually because the disk is full; the old checkpoint is unchanged.
     """
     staging = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    path.parent.mkdir(parents=True, exist_ok=True)  # before the first event
     try:
         with staging.open("wb") as file:
             for record in _encode(checkpoint):

@@ -55,13 +55,17 @@ class AppendLog:
         self._rotate_bytes, self._rotate_seconds = rotate_bytes, rotate_seconds
         self.problem: str | None = None
         """Why records cannot be written; None when they can."""
+        lock: int | None = None
         try:
-            self._lock = _lock_stream(folder)
+            lock = _lock_stream(folder)
             self._end = _repair(folder)
             self.stream = stream_id(folder)
             """Id of the stream, unlike any other's."""
         except OSError as error:
+            if lock is not None:
+                os.close(lock)
             raise AppendLogError(f"{folder}: {error}; make the folder writable, or give the disk room") from None
+        self._lock = lock
         self._file: int | None = None
         self._path = folder
         self._opened_at, self._size = 0.0, 0
@@ -255,9 +259,14 @@ def stream_id(folder: Path) -> str:
     with suppress(FileNotFoundError):
         if text := path.read_text(encoding="ascii").strip():
             return text
-    staging = path.with_name(f"{_ID_FILE}.{os.getpid()}.partial")
-    staging.write_text(uuid4().hex, encoding="ascii")
-    staging.replace(path)
+        path.unlink(missing_ok=True)  # a power failure left it empty
+    new_id = uuid4().hex
+    staging = path.with_name(f"{_ID_FILE}.{new_id}.partial")
+    staging.write_text(new_id, encoding="ascii")
+    # A writer and a reader, of one process or of several, may make the id at once: the first one's counts.
+    with suppress(FileExistsError):
+        path.hardlink_to(staging)
+    staging.unlink()
     _sync_folder(folder)
     return path.read_text(encoding="ascii")
 

@@ -4,12 +4,15 @@ import os
 import signal
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from threading import Barrier
 
 import pytest
 
 from shortlist.storage.append_log import reader as reader_module
+from shortlist.storage.append_log import writer as writer_module
 from shortlist.storage.append_log.reader import StreamReader
 from shortlist.storage.append_log.segments import HEAD_BYTES, LogSegment, remove_segments, segments
 from shortlist.storage.append_log.writer import AppendLog, AppendLogError, open_free_stream, stream_id, streams
@@ -35,6 +38,33 @@ def stream(tmp_path: Path) -> Path:
         append(log, number)
     log.close()
     return log.folder
+
+
+def test_threads_that_make_a_streams_id_at_once_agree(tmp_path: Path) -> None:
+    for number in range(50):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        barrier = Barrier(4)
+
+        def make_id(_: int, folder: Path = folder, barrier: Barrier = barrier) -> str:
+            barrier.wait()
+            return stream_id(folder)
+
+        with ThreadPoolExecutor(4) as threads:
+            assert len(set(threads.map(make_id, range(4)))) == 1
+        assert [path.name for path in folder.iterdir()] == ["id"]
+
+
+def test_a_stream_whose_id_cannot_be_made_stays_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Path) -> str:
+        raise OSError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer_module, "stream_id", fail)
+        with pytest.raises(AppendLogError, match="no room"):
+            AppendLog(tmp_path / "stream")
+    append(AppendLog(tmp_path / "stream"), 1)
+    assert read(tmp_path / "stream") == [record(1)]
 
 
 def test_records_are_read_in_order_and_from_any_offset(stream: Path) -> None:
