@@ -44,8 +44,11 @@ from shortlist.training.training import TrackedRun, train_and_track
 
 ROOT = Path(__file__).parents[3]
 DAYS = 9
-TOLERANCE = 0.005
-"""Largest difference of the AUC of a continued model and of a model from scratch, on 3 000 rows."""
+TOLERANCES = {"refit": 0.005, "continue": 0.005, "warm": 0.01}
+"""Largest difference of the AUC of a continued model and of a model from scratch, on 3 000 rows.
+
+Networks depend on their seed: over six seeds the difference was -0.0083 to 0.0026, -0.0011 on average.
+"""
 TREES: dict[str, Any] = {"rounds": 300, "learning_rate": 0.15, "early_stopping_rounds": 20}
 CONTINUE = {"retrain": "continue", "retrain_rounds": 40, "retrain_days": 2}
 WARM = {"retrain": "warm", "retrain_epochs": 1, "retrain_days": 3}
@@ -163,7 +166,7 @@ def test_a_model_that_went_on_is_as_good_as_one_from_scratch(
 ) -> None:
     kind, _ = RETRAINING[method]
     assert went_on[method].continued_from.startswith(method)
-    assert world.auc(method) == pytest.approx(world.auc(f"{kind}-scratch"), abs=TOLERANCE)
+    assert world.auc(method) == pytest.approx(world.auc(f"{kind}-scratch"), abs=TOLERANCES[method])
     assert world.auc(method) > 0.7
 
 
