@@ -136,14 +136,15 @@ def collect_evidence(small_world: SmallWorld, log: SmallLog, lists: Mapping[str,
     rates = np.bincount(cell, reward) / rows
     model = RewardModel.fit(features, cell_place, rates, cell_user, _PLACES, rows.astype(float))
     examination = model.examination_K
-    expected = (model.attraction(features, cell_user) * examination[cell_place])[cell]
+    expected = model.expected(features, cell_user, cell_place)[cell]
     log_exposure_UC = small_world.placement_UCK @ examination
     users = np.repeat(np.arange(_USERS), _CANDIDATES)
-    attraction_UC = model.attraction(features_UCX.reshape(users.size, -1), users).reshape(_USERS, _CANDIDATES)
     evidence = {}
     for name, scores_UC in lists.items():
         place_UC = ranks(scores_UC)
         exposure_UC = np.where(place_UC < _PLACES, np.append(examination, 0)[np.minimum(place_UC, _PLACES)], 0.0)
+        rewards = model.expected(features_UCX.reshape(users.size, -1), users, place_UC.reshape(-1))
+        expected_UC = np.where(place_UC < _PLACES, rewards.reshape(_USERS, _CANDIDATES), 0.0)
         weight_UC = np.divide(exposure_UC, log_exposure_UC, out=np.zeros_like(exposure_UC), where=log_exposure_UC > 0)
         evidence[name] = ValueEvidence(
             request=np.repeat(np.arange(requests), _PLACES),
@@ -151,7 +152,7 @@ def collect_evidence(small_world: SmallWorld, log: SmallLog, lists: Mapping[str,
             expected=expected,
             examination=examination[place],
             weight=weight_UC[row_user, row_candidate],
-            list_expected=(exposure_UC * attraction_UC).sum(axis=1)[log.user],
+            list_expected=expected_UC.sum(axis=1)[log.user],
             list_exposure=exposure_UC.sum(axis=1)[log.user],
             user=log.user,
         )

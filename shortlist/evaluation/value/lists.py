@@ -8,11 +8,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from shortlist.evaluation.value.evidence import Floats, Ints, ValueEvidence, exposure_weights
 from shortlist.evaluation.value.reward_model import RewardModel
+
+_MAX_PLACES: Final = 1_000
+"""More places than a list has."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,12 @@ class ValuedList(ABC):
         """Return the exposure of each row's item in the list of its user, shape (R,)."""
 
     @abstractmethod
-    def expected(self, model: RewardModel, place_exposure_K: Floats) -> tuple[Floats, Floats]:  # noqa: N803
-        """Return the reward that the model expects of each user's list, and the list's exposure, shape (U,) each."""
+    def expected(self, model: RewardModel, seen_K: Floats) -> Floats:  # noqa: N803
+        """Return the reward that the model expects of each user's list, seen with these shares by place, shape (U,)."""
+
+    @abstractmethod
+    def total_exposure(self, place_exposure_K: Floats) -> Floats:  # noqa: N803
+        """Return the exposure of all items of each user's list together, shape (U,)."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +95,21 @@ class ItemLists(ValuedList):
         exposure: Floats = is_item @ place_exposure_K[: self.items_UK.shape[1]]
         return exposure
 
-    def expected(self, model: RewardModel, place_exposure_K: Floats) -> tuple[Floats, Floats]:  # noqa: N803
+    def expected(self, model: RewardModel, seen_K: Floats) -> Floats:  # noqa: N803
         """Return the sums over the list's places."""
         users, places = self.items_UK.shape
-        exposure = np.where(self.items_UK >= 0, place_exposure_K[:places], 0.0)
-        attraction = model.attraction(
-            self.features_UKX.reshape(users * places, -1), np.repeat(np.arange(users), places)
+        rewards_UK = model.expected(
+            self.features_UKX.reshape(users * places, -1),
+            np.repeat(np.arange(users), places),
+            np.tile(np.arange(places), users),
         ).reshape(users, places)
-        return (exposure * attraction).sum(axis=1), exposure.sum(axis=1)
+        expected: Floats = np.where(self.items_UK >= 0, seen_K[:places] * rewards_UK, 0.0).sum(axis=1)
+        return expected
+
+    def total_exposure(self, place_exposure_K: Floats) -> Floats:  # noqa: N803
+        """Return the sums over the list's places."""
+        exposure: Floats = (self.items_UK >= 0) @ place_exposure_K[: self.items_UK.shape[1]]
+        return exposure
 
 
 @dataclass(frozen=True)
@@ -112,14 +127,20 @@ class RandomLists(ValuedList):
         share = float(place_exposure_K[: self.places].sum()) / self.catalogue
         return np.where(rows.item_R >= 0, share, 0.0)
 
-    def expected(self, model: RewardModel, place_exposure_K: Floats) -> tuple[Floats, Floats]:  # noqa: N803
-        """Return the mean over the sample, at all places."""
+    def expected(self, model: RewardModel, seen_K: Floats) -> Floats:  # noqa: N803
+        """Return the sums over the places of the mean over the sample."""
         users, sample = self.features_UMX.shape[:2]
-        attraction = model.attraction(
-            self.features_UMX.reshape(users * sample, -1), np.repeat(np.arange(users), sample)
-        ).reshape(users, sample)
-        exposure = float(place_exposure_K[: self.places].sum())
-        return exposure * attraction.mean(axis=1), np.full(users, exposure)
+        features = self.features_UMX.reshape(users * sample, -1)
+        user = np.repeat(np.arange(users), sample)
+        expected = np.zeros(users)
+        for place in range(self.places):
+            rewards = model.expected(features, user, np.full(user.size, place)).reshape(users, sample)
+            expected += seen_K[place] * rewards.mean(axis=1)
+        return expected
+
+    def total_exposure(self, place_exposure_K: Floats) -> Floats:  # noqa: N803
+        """Return the exposure of the places."""
+        return np.full(len(self.features_UMX), float(place_exposure_K[: self.places].sum()))
 
 
 def collect_evidence(
@@ -137,13 +158,13 @@ def collect_evidence(
     places = int(rows.place_R.max(initial=0)) + 1
     model = RewardModel.fit(row_features, rows.place_R, rows.reward_R, rows.user_R, places)
     examination = model.examination_K
-    place_exposure = rows.seen_places(places) * examination
-    expected = model.attraction(row_features, rows.user_R) * examination[rows.place_R]
+    # A list may be longer than the pages of the log, whose users saw nothing there.
+    seen = np.append(rows.seen_places(places), np.zeros(_MAX_PLACES))
+    place_exposure = seen[:places] * examination
+    list_exposure = np.append(place_exposure, np.zeros(_MAX_PLACES))
+    expected = model.expected(row_features, rows.user_R, rows.place_R)
     evidence = {}
     for name, valued_list in lists.items():
-        # A list may be longer than the pages of the log, whose users saw nothing there.
-        list_exposure = np.append(place_exposure, np.zeros(1_000))
-        expected_by_user, exposure_by_user = valued_list.expected(model, list_exposure)
         weight = exposure_weights(valued_list.exposure(rows, list_exposure), rows.propensity_R, place_exposure)
         evidence[name] = ValueEvidence(
             request=rows.request_R,
@@ -151,8 +172,8 @@ def collect_evidence(
             expected=expected,
             examination=examination[rows.place_R],
             weight=weight,
-            list_expected=expected_by_user[rows.user_Q],
-            list_exposure=exposure_by_user[rows.user_Q],
+            list_expected=valued_list.expected(model, seen)[rows.user_Q],
+            list_exposure=valued_list.total_exposure(list_exposure)[rows.user_Q],
             user=rows.user_Q,
         )
     return evidence

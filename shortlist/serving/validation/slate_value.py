@@ -164,7 +164,7 @@ def collect_list_evidence(
     items_by_list: dict[str, Ints] = {name: rows[:, :places].astype(np.int64) for name, rows in lists.items()}
     users = len(next(iter(items_by_list.values())))
     sample = np.random.default_rng(_SEED).integers(0, catalogue.size, (users, _RANDOM_ITEMS))
-    features = _ItemFeatures(shown, [*items_by_list.values(), sample], catalogue, score_pairs)
+    features = _ItemFeatures(shown, [*items_by_list.values(), sample], sample, catalogue, score_pairs)
     valued: dict[str, ValuedList] = {
         name: ItemLists(items, features.of(items)) for name, items in items_by_list.items()
     }
@@ -173,9 +173,15 @@ def collect_list_evidence(
 
 
 class _ItemFeatures:
-    """Features of the reward model: the log-odds of the scores, and whether there is a score."""
+    """Features of the reward model: log-odds of the score, whether there is none, mean log-odds of the user's items.
 
-    def __init__(self, shown: ShownRows, lists: list[Ints], catalogue: Catalogue, score_pairs: ScorePairs) -> None:
+    Scores tell more of the items of one user than of users. Without the last feature, what a model overstates between
+    users would flatten what it knows within each, and lists of each user's best items would be undervalued.
+    """
+
+    def __init__(
+        self, shown: ShownRows, lists: list[Ints], sample: Ints, catalogue: Catalogue, score_pairs: ScorePairs
+    ) -> None:
         self._shown = shown
         self._stride = catalogue.size + 1
         users = len(lists[0])
@@ -186,19 +192,26 @@ class _ItemFeatures:
         user_of_key, item = np.divmod(self._keys, self._stride)
         scores = score_pairs(user_of_key, catalogue.ids.gather(item))
         self._log_odds = logit(np.clip(np.nan_to_num(scores, nan=0.5), _CERTAIN, 1 - _CERTAIN))
+        self._user_log_odds = self._find(np.arange(users)[:, None] * self._stride + sample).mean(axis=1)
 
     def of(self, items: Ints) -> Floats:
         """Return the features of lists, shape (users, items, features)."""
-        return self._find(np.arange(len(items))[:, None] * self._stride + items, items >= 0)
+        users = np.arange(len(items))[:, None]
+        return self._of_pairs(np.broadcast_to(users, items.shape), items)
 
     def of_rows(self) -> Floats:
         """Return the features of the shown rows."""
-        return self._find(self._shown.user_R * self._stride + self._shown.item_R, self._shown.item_R >= 0)
+        return self._of_pairs(self._shown.user_R, self._shown.item_R)
 
-    def _find(self, keys: Ints, is_item: np.ndarray) -> Floats:
+    def _of_pairs(self, users: Ints, items: Ints) -> Floats:
+        is_item = items >= 0
+        log_odds = np.where(is_item, self._find(users * self._stride + items), 0.0)
+        return np.stack([log_odds, ~is_item, self._user_log_odds[users]], axis=-1).astype(np.float64)
+
+    def _find(self, keys: Ints) -> Floats:
         positions = np.minimum(np.searchsorted(self._keys, keys), self._keys.size - 1)
-        log_odds = np.where(is_item, self._log_odds[positions], 0.0)
-        return np.stack([log_odds, ~is_item], axis=-1).astype(np.float64)
+        log_odds: Floats = self._log_odds[positions]
+        return log_odds
 
 
 def true_values(requests: LoggedRequests, lists: Mapping[str, Rows], catalogue: Catalogue) -> dict[str, float]:

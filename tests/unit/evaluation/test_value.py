@@ -6,6 +6,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+from scipy.special import expit
 
 from benchmarks.value import Corner, run_world
 from shortlist.evaluation.value.base import Contributions
@@ -76,15 +77,30 @@ def test_the_click_model_finds_examination_and_attraction() -> None:
     reward = (random.random(40_000) < probability).astype(float)
     user = np.arange(40_000)
     model = RewardModel.fit(item[:, None].astype(float), place, reward, user, 3)
+    assert model.place_log_odds_FK is None
     assert model.examination_K == pytest.approx([1, 0.5, 0.25], abs=0.02)
-    assert model.attraction(np.array([[0.0], [1.0]]), np.array([0, 1])) == pytest.approx([0.2, 0.6], abs=0.02)
+    items, users = np.array([[0.0], [1.0]]), np.array([0, 1])
+    assert model.expected(items, users, np.array([0, 0])) == pytest.approx([0.2, 0.6], abs=0.02)
+    assert model.expected(items, users, np.array([2, 2])) == pytest.approx([0.05, 0.15], abs=0.02)
+
+
+def test_places_may_matter_less_for_attractive_items() -> None:
+    random = np.random.default_rng(1)
+    item, place = random.integers(0, 2, 40_000), random.integers(0, 3, 40_000)
+    probability = expit(np.array([-1.5, 2.0])[item] + np.array([0.0, -0.7, -1.4])[place])
+    reward = (random.random(40_000) < probability).astype(float)
+    model = RewardModel.fit(item[:, None].astype(float), place, reward, np.arange(40_000), 3)
+    items, users = np.array([[0.0], [1.0]]), np.array([0, 1])
+    last = expit(np.array([-2.9, 0.6]))
+    assert model.expected(items, users, np.array([2, 2])) == pytest.approx(last, abs=0.02)
+    assert model.expected(items, users, np.array([9, 9])) == pytest.approx(last, abs=0.02)  # a place beyond the log's
 
 
 def test_a_user_is_predicted_by_other_users() -> None:
     user = np.array([0, 2, 4, 1, 3, 5])
     reward = np.where(user % 2 == 0, 1.0, 0.0)  # users of one fold always click
     model = RewardModel.fit(np.zeros((6, 1)), np.zeros(6, int), reward, user, 1)
-    assert model.attraction(np.zeros((2, 1)), np.array([0, 1])) == pytest.approx([0.0, 1.0], abs=0.15)
+    assert model.expected(np.zeros((2, 1)), np.array([0, 1]), np.array([0, 0])) == pytest.approx([0.0, 1.0], abs=0.15)
 
 
 def test_the_interval_is_wider_by_the_bias() -> None:
