@@ -85,7 +85,8 @@ def test_live_traffic_becomes_the_next_champion(tmp_path: Path) -> None:
     events = [json.loads(line) for line in (trained / "events.jsonl").read_text().splitlines()]
     steps = [event["name"] for event in events if event["event"] == "done"]
     assert [name for name in steps if name in CHAIN] == list(CHAIN)
-    assert "cause" not in json.loads((trained / "arguments.json").read_text())
+    cause = json.loads((trained / "arguments.json").read_text())["cause"]
+    assert cause == {"trigger": "manual", "key": "", "reasons": [], "until": ""}
     assert (
         json.loads((trained / "summary.json").read_text())["rows"]["collected"]
         == (scenario["collected_rows_trained_on"])

@@ -56,7 +56,7 @@ from shortlist.storage.tables import DayTable
 
 MAX_USERS: Final = 1_000
 """Most users for whom slates are computed; of more users, a sample is drawn."""
-MAX_PAIRS: Final = 300_000
+MAX_PAIRS: Final = 500_000
 """Most candidates that are scored, of all users together."""
 TOP_K: Final = NDCG_AT
 _HISTORY_DAYS: Final = 30
