@@ -98,12 +98,12 @@ class ItemLists(ValuedList):
     def expected(self, model: RewardModel, seen_K: Floats) -> Floats:  # noqa: N803
         """Return the sums over the list's places."""
         users, places = self.items_UK.shape
-        rewards_UK = model.expected(
+        rewards_by_place = model.expected(
             self.features_UKX.reshape(users * places, -1),
             np.repeat(np.arange(users), places),
             np.tile(np.arange(places), users),
         ).reshape(users, places)
-        expected: Floats = np.where(self.items_UK >= 0, seen_K[:places] * rewards_UK, 0.0).sum(axis=1)
+        expected: Floats = np.where(self.items_UK >= 0, seen_K[:places] * rewards_by_place, 0.0).sum(axis=1)
         return expected
 
     def total_exposure(self, place_exposure_K: Floats) -> Floats:  # noqa: N803
